@@ -7,6 +7,7 @@
 #ifndef LIB_NIC_CLIENT_QUEUES_H_
 #define LIB_NIC_CLIENT_QUEUES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -27,6 +28,9 @@ struct WindowLimits {
   uint32_t sges = 1;          // of each; at most kMaxScatterGather
   uint32_t inline_bytes = 0;  // of each
 };
+
+// A flush takes at most so many requests from a client's queue, and is called again for the rest.
+inline constexpr uint32_t kFlushedAtOnce = 256;
 
 // How far a device has read a client's queue.
 class ClientCursor {
@@ -62,7 +66,7 @@ class ClientSends final : public SendSource {
         cursor_(record) {}
 
   bool Fetch() override;
-  uint32_t Waiting() override { return cursor_.Look(); }
+  uint32_t Waiting() override { return std::min(cursor_.Look(), kFlushedAtOnce); }
 
   // Tells what is wrong with the first malformed request.
   const absl::Status& error() const { return error_; }
@@ -85,7 +89,7 @@ class ClientReceives final : public ReceiveSource {
       : ReceiveSource(1, queue.slot_bytes / mlx5::kSegmentBytes), queue_(queue), cursor_(record) {}
 
   bool Fetch() override;
-  uint32_t Waiting() override { return cursor_.Look(); }
+  uint32_t Waiting() override { return std::min(cursor_.Look(), kFlushedAtOnce); }
 
   // Tells what is wrong with the malformed receive.
   const absl::Status& error() const { return error_; }

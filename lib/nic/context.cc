@@ -62,6 +62,16 @@ absl::Status CheckRoom(absl::string_view what, size_t count, size_t limit) {
 
 }  // namespace
 
+// At most half of what the other files leave.
+absl::Status Context::CheckShare(absl::string_view what, size_t ours, size_t all,
+                                 size_t limit) const {
+  BATON_RETURN_IF_ERROR(CheckRoom(what, all, limit));
+  const size_t share = (limit - (all - ours) + 1) / 2;
+  if (host_->own_addresses || ours < share) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, ": this file has ", ours, ", its share of ", limit));
+}
+
 Context::~Context() {
   Objects& objects = *host_->objects;
   absl::erase_if(objects.queue_pairs, [this](const auto& entry) {
@@ -139,6 +149,7 @@ OwnedCompletionQueue* Context::FindQueue(uint32_t number) const {
   return &found->second;
 }
 
+// A file whose number was destroyed stays mapped as long as an object lies in it.
 Context::Value Context::AddFile(const control::File&, Call* call) {
   if (!call->passed) return absl::InvalidArgumentError("file: none was passed");
   BATON_ASSIGN_OR_RETURN(const MappedFile::Identity identity,
@@ -146,15 +157,28 @@ Context::Value Context::AddFile(const control::File&, Call* call) {
   for (const auto& [number, file] : files_) {
     if (file->identity() == identity) return number;
   }
-  BATON_RETURN_IF_ERROR(CheckRoom("files", files_.size(), kMaxFiles));
-  BATON_ASSIGN_OR_RETURN(files_[++last_number_], MappedFile::Map(call->passed.get()));
+  std::erase_if(mapped_, [](const auto& file) { return file.expired(); });
+  BATON_RETURN_IF_ERROR(CheckRoom("files", mapped_.size(), kMaxFiles));
+  uint64_t bytes = 0;
+  std::shared_ptr<MappedFile> mapped;
+  for (const auto& entry : mapped_) {
+    const std::shared_ptr<MappedFile> file = entry.lock();
+    bytes += file->size();
+    if (file->identity() == identity) mapped = file;
+  }
+  if (mapped == nullptr) {
+    BATON_ASSIGN_OR_RETURN(mapped, MappedFile::Map(call->passed.get(), kMaxFileBytes - bytes));
+    mapped_.push_back(mapped);
+  }
+  files_[++last_number_] = std::move(mapped);
   return last_number_;
 }
 
 Context::Value Context::AddRegion(const control::Region& message, Call*) {
   constexpr uint32_t kKnown = verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead |
                               verbs::kRemoteAtomic | verbs::soft::kSoftRemoteInvalidate;
-  BATON_RETURN_IF_ERROR(CheckRoom("regions", host_->objects->regions.size(), kMaxRegions));
+  BATON_RETURN_IF_ERROR(
+      CheckShare("regions", regions_, host_->objects->regions.size(), kMaxRegions));
   if (message.length == 0 || message.address + message.length < message.address) {
     return absl::InvalidArgumentError(
         absl::StrCat("length: ", message.length, " at address ", message.address));
@@ -179,6 +203,7 @@ Context::Value Context::AddRegion(const control::Region& message, Call*) {
   region.access = message.access;
   const uint32_t key = host_->objects->NewKey();
   host_->objects->regions[key] = std::move(region);
+  ++regions_;
   return key;
 }
 
@@ -206,8 +231,8 @@ Context::Value Context::AddChannel(const control::Channel& message, Call* call) 
 
 Context::Value Context::AddCompletionQueue(const control::CompletionQueue& message, Call*) {
   Objects& objects = *host_->objects;
-  BATON_RETURN_IF_ERROR(
-      CheckRoom("completion queues", objects.completion_queues.size(), kMaxCompletionQueues));
+  BATON_RETURN_IF_ERROR(CheckShare("completion queues", completion_queues_,
+                                   objects.completion_queues.size(), kMaxCompletionQueues));
   BATON_RETURN_IF_ERROR(CheckSize("entry_count", message.entry_count, 1, kMaxQueueEntries));
   BATON_RETURN_IF_ERROR(CheckSize("entry_bytes", message.entry_bytes, 64, 128));
   if (!registers_.Contains(message.reg)) return NoSuch("register", message.reg);
@@ -232,20 +257,22 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
       verbs::mlx5::FoundCompletionQueue{entries, records, message.entry_count, message.entry_bytes},
       records + 1, std::move(channel), [this, number, failed] {
         std::atomic_ref(*failed).store(1, std::memory_order_release);
-        host_->complain(absl::StrCat("completion queue ", number, ": it is overrun"));
-        host_->objects->overrun.push_back(number);
+        host_->complain(owner_, absl::StrCat("completion queue ", number, ": it is overrun"));
+        registers_.FailUsersOf(number);
         Tell(verbs::DeviceEventType::kCompletionQueueFailed, number);
       });
   const verbs::soft::NicBehaviour& behaviour = host_->options->behaviour;
   made.queue->DelayOwnerBytes(behaviour.owner_byte_us, behaviour.seed + number);
   objects.completion_queues[number] = std::move(made);
+  registers_.NoteCompletionQueue(message.reg, number);
+  ++completion_queues_;
   return number;
 }
 
 Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   Objects& objects = *host_->objects;
-  BATON_RETURN_IF_ERROR(
-      CheckRoom("queue pairs", objects.queue_pairs.size(), host_->options->max_queue_pairs));
+  BATON_RETURN_IF_ERROR(CheckShare("queue pairs", queue_pairs_, objects.queue_pairs.size(),
+                                   host_->options->max_queue_pairs));
   BATON_RETURN_IF_ERROR(CheckSize("send_slots", message.send_slots, 1, kMaxSlots));
   if (!registers_.Contains(message.reg)) return NoSuch("register", message.reg);
   OwnedCompletionQueue* const send_queue = FindQueue(message.send_queue);
@@ -268,6 +295,7 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   made.sends.slot_count = message.send_slots;
   made.window = WindowOf(message);
   made.tell = [this](verbs::DeviceEventType type, uint32_t object) { Tell(type, object); };
+  made.flush_later = [this](uint32_t object) { registers_.Flush(object); };
   made.send_queue_number = message.send_queue;
   made.receive_queue_number = message.receive_queue;
   made.send_queue = send_queue->queue.get();
@@ -280,6 +308,8 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   const QueuePairParts& parts = queue_pair->parts();
   if (parts.shared_receive_queue != nullptr) ++parts.shared_receive_queue->users;
   objects.queue_pairs[number] = std::move(queue_pair);
+  registers_.NoteQueuePair(message.reg, number);
+  ++queue_pairs_;
   return number;
 }
 
@@ -309,8 +339,8 @@ absl::Status Context::FindReceives(const control::QueuePair& message, QueuePairP
 
 Context::Value Context::AddSharedReceiveQueue(const control::SharedReceiveQueue& message, Call*) {
   Objects& objects = *host_->objects;
-  BATON_RETURN_IF_ERROR(CheckRoom("shared receive queues", objects.shared_receive_queues.size(),
-                                  kMaxSharedReceiveQueues));
+  BATON_RETURN_IF_ERROR(CheckShare("shared receive queues", shared_receive_queues_,
+                                   objects.shared_receive_queues.size(), kMaxSharedReceiveQueues));
   BATON_RETURN_IF_ERROR(CheckSize("slot_count", message.slot_count, 2, kMaxSlots));
   BATON_RETURN_IF_ERROR(
       CheckSize("slot_bytes", message.slot_bytes, 2 * kSegmentBytes, 2 * kMaxReceiveBytes));
@@ -329,6 +359,7 @@ Context::Value Context::AddSharedReceiveQueue(const control::SharedReceiveQueue&
           slots, reinterpret_cast<const __be32*>(record), message.slot_count, message.slot_bytes});
   const uint32_t number = objects.NewNumber();
   objects.shared_receive_queues[number] = std::move(made);
+  ++shared_receive_queues_;
   return number;
 }
 
@@ -412,14 +443,7 @@ Context::Value Context::Query(const control::Query& message, Call*) {
 }
 
 absl::Status Context::DestroyRegister(uint32_t number) {
-  for (const auto& [ignored, queue_pair] : host_->objects->queue_pairs) {
-    if (queue_pair->parts().domain.owner == owner_ && queue_pair->parts().reg == number) {
-      return InUse("register", number);
-    }
-  }
-  for (const auto& [ignored, queue] : host_->objects->completion_queues) {
-    if (queue.owner == owner_ && queue.reg == number) return InUse("register", number);
-  }
+  if (registers_.IsUsed(number)) return InUse("register", number);
   if (!registers_.Contains(number)) return NoSuch("register", number);
   registers_.Erase(number);
   return absl::OkStatus();
@@ -430,7 +454,9 @@ absl::Status Context::DestroyCompletionQueue(uint32_t number) {
   if (queue == nullptr) return NoSuch("completion queue", number);
   if (queue->users > 0) return InUse("completion queue", number);
   ForgetEventsOf(number);
+  registers_.ForgetCompletionQueue(queue->reg, number);
   host_->objects->completion_queues.erase(number);
+  --completion_queues_;
   return absl::OkStatus();
 }
 
@@ -440,7 +466,9 @@ absl::Status Context::DestroyQueuePair(uint32_t number) {
   --FindQueue(queue_pair->parts().receive_queue_number)->users;
   OwnedSharedReceiveQueue* const shared = queue_pair->parts().shared_receive_queue;
   if (shared != nullptr) --shared->users;
+  registers_.ForgetQueuePair(queue_pair->parts().reg, number);
   host_->objects->queue_pairs.erase(number);
+  --queue_pairs_;
   ForgetEventsOf(number);
   return absl::OkStatus();
 }
@@ -454,6 +482,7 @@ absl::Status Context::DestroySharedReceiveQueue(uint32_t number) {
   if (shared->second->users > 0) return InUse("shared receive queue", number);
   ForgetEventsOf(number);
   queues.erase(shared);
+  --shared_receive_queues_;
   return absl::OkStatus();
 }
 
@@ -468,7 +497,9 @@ Context::Value Context::Destroy(const control::Destroy& message, Call*) {
       const bool ours =
           region != host_->objects->regions.end() && region->second.domain.owner == owner_;
       status = ours ? absl::OkStatus() : NoSuch("region", message.number);
-      if (ours) host_->objects->regions.erase(region);
+      if (!ours) break;
+      host_->objects->regions.erase(region);
+      --regions_;
       break;
     }
     case control::Kind::kRegister:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -53,6 +54,7 @@ class Context final : public ClientFile {
   Value Query(const control::Query& message, Call* call);
   Value Destroy(const control::Destroy& message, Call* call);
 
+  absl::Status CheckShare(absl::string_view what, size_t ours, size_t all, size_t limit) const;
   absl::Status Connect(const control::Modify& message, QueuePair* queue_pair);
   void ForgetEventsOf(uint32_t number);
   absl::Status DestroyRegister(uint32_t number);
@@ -75,6 +77,12 @@ class Context final : public ClientFile {
   const Host* const host_;
   uint32_t last_number_ = 0;  // of files, registers and channels
   absl::flat_hash_map<uint32_t, std::shared_ptr<MappedFile>> files_;
+  std::vector<std::weak_ptr<MappedFile>> mapped_;  // at most kMaxFiles
+  // How many of these objects are this file's.
+  size_t regions_ = 0;
+  size_t completion_queues_ = 0;
+  size_t queue_pairs_ = 0;
+  size_t shared_receive_queues_ = 0;
   Registers registers_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<FileDescriptor>> channels_;
   std::deque<Event> events_;

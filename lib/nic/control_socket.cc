@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kMaxPassed = 2;  // what CMSG_SPACE of one has room for
 
-// Takes all that came, keeps the first, and returns how many there were.
-size_t TakePassed(msghdr* header, FileDescriptor* passed) {
+// Takes all that came, and returns how many there were.
+size_t TakePassed(msghdr* header, ControlMessage* message) {
   size_t count = 0;
   for (cmsghdr* item = CMSG_FIRSTHDR(header); item != nullptr; item = CMSG_NXTHDR(header, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
@@ -22,8 +22,7 @@ size_t TakePassed(msghdr* header, FileDescriptor* passed) {
     for (size_t i = 0; i < here; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
-      FileDescriptor taken(fd);
-      if (count++ == 0) *passed = std::move(taken);
+      (count++ == 0 ? message->passed : message->second).Reset(fd);
     }
   }
   return count;
@@ -56,7 +55,8 @@ Received Receive(int socket, ControlMessage* message) {
   } while (size < 0 && errno == EINTR);
   if (size < 0) return errno == EAGAIN ? Received::kNothing : Received::kEnded;
   message->passed.Reset();
-  const size_t passed = TakePassed(&header, &message->passed);
+  message->second.Reset();
+  const size_t passed = TakePassed(&header, message);
   // An empty message looks like an end, and is one.
   if (size == 0) return Received::kEnded;
   if (passed > 1 || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;

@@ -20,6 +20,7 @@ struct ControlMessage {
   std::array<uint8_t, control::kMaxControlBytes> bytes;
   size_t size = 0;
   FileDescriptor passed;
+  FileDescriptor second;  // where one came too many; there is room for no third one
 
   absl::Span<const uint8_t> span() const { return {bytes.data(), size}; }
 };

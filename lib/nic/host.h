@@ -12,15 +12,17 @@ namespace baton::nic {
 
 // Reports what no correct client does.
 using Complain = std::function<void(const std::string& what)>;
+using ComplainOf = std::function<void(Owner file, const std::string& what)>;
 
 // The parts of a NIC that all of its files share. They outlive the files.
 struct Host {
   Objects* objects = nullptr;
   verbs::soft::Engine* engine = nullptr;
   const verbs::soft::SoftDeviceOptions* options = nullptr;
-  Complain complain;
-  bool own_addresses = false;  // clients are of this process, and register memory by its address
-  int epoll_fd = -1;           // becomes readable when a register wakes the NIC
+  ComplainOf complain;  // names the client
+  // Clients are of this process: they register memory by its address, and need no shares.
+  bool own_addresses = false;
+  int epoll_fd = -1;  // becomes readable when a register wakes the NIC
 };
 
 }  // namespace baton::nic

@@ -7,23 +7,28 @@
 
 namespace baton::nic {
 
-// For the whole NIC.
+// For the whole NIC. A file gets at most half of what others leave of objects, so that there are
+// always some for another one.
 inline constexpr size_t kMaxSockets = 1024;
+inline constexpr size_t kMaxUnopened = 64;  // sockets that were accepted and have opened nothing
 inline constexpr size_t kMaxRegions = 65'536;
 inline constexpr size_t kMaxCompletionQueues = 4096;
 inline constexpr size_t kMaxSharedReceiveQueues = 4096;
 // For each file.
 inline constexpr size_t kMaxSocketsOfFile = 128;
-inline constexpr size_t kMaxFiles = 256;
+inline constexpr size_t kMaxFiles = 256;  // that are mapped
 inline constexpr size_t kMaxRegisters = 4096;
 inline constexpr size_t kMaxChannels = 4096;
 inline constexpr size_t kMaxIds = 65'536;
 inline constexpr size_t kMaxListeners = 1024;
 
-inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
-inline constexpr uint32_t kMaxQueueEntries = 1u << 22;  // of a completion queue
-inline constexpr uint32_t kMaxReceiveBytes = 256;       // of a slot
-inline constexpr uint32_t kMaxRnrTimerUs = 655'360;     // the longest that InfiniBand can encode
+// A turn of the NIC takes so many rings of each file.
+inline constexpr uint32_t kMaxRingsInTurn = 1024;
+
+inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;  // of all that a file has mapped
+inline constexpr uint32_t kMaxQueueEntries = 1u << 22;        // of a completion queue
+inline constexpr uint32_t kMaxReceiveBytes = 256;             // of a slot
+inline constexpr uint32_t kMaxRnrTimerUs = 655'360;  // the longest that InfiniBand can encode
 inline constexpr uint32_t kEndlessRnrRetries = 7;
 
 }  // namespace baton::nic

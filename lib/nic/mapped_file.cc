@@ -1,8 +1,10 @@
 #include "lib/nic/mapped_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 
@@ -13,13 +15,16 @@
 
 namespace baton::nic {
 
+// Nothing else is asked of a descriptor before: fstat of what is no memfd can wait for a file
+// system that does not answer.
 absl::StatusOr<MappedFile::Identity> MappedFile::IdentityOf(int fd) {
+  if (fcntl(fd, F_GET_SEALS) < 0) return absl::InvalidArgumentError("file: no memfd");
   struct stat status = {};
   if (fstat(fd, &status) != 0) return ErrnoStatus(errno, "fstat of the file that was passed");
   return Identity{status.st_dev, status.st_ino};
 }
 
-absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd) {
+absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd, uint64_t most_bytes) {
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0) return absl::InvalidArgumentError("file: no memfd");
@@ -27,13 +32,19 @@ absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd) {
     return absl::InvalidArgumentError(
         "file: add F_SEAL_SHRINK and F_SEAL_GROW before it is passed");
   }
+  // A page of these that is not there ends who touches it, where the machine has no more of them.
+  struct statfs system = {};
+  if (fstatfs(fd, &system) != 0) return ErrnoStatus(errno, "fstatfs of the file that was passed");
+  if (system.f_type == HUGETLBFS_MAGIC) {
+    return absl::InvalidArgumentError("file: pass one without huge pages");
+  }
   // Only now: what is sealed stays as long as it is.
   struct stat status = {};
   if (fstat(fd, &status) != 0) return ErrnoStatus(errno, "fstat of the file that was passed");
   const uint64_t size = static_cast<uint64_t>(status.st_size);
-  if (size == 0 || size > kMaxFileBytes) {
+  if (size == 0 || size > most_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("file: ", size, " bytes, not 1 to ", kMaxFileBytes));
+        absl::StrCat("file: ", size, " bytes, not 1 to ", most_bytes));
   }
   void* const begin = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (begin == MAP_FAILED) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "lib/nic/limits.h"
 
 namespace baton::nic {
 
@@ -21,9 +22,11 @@ class MappedFile {
     bool operator==(const Identity&) const = default;
   };
 
-  // kInvalidArgument: the file is no memfd, is not sealed against shrinking and growing, is empty,
-  // or is too long.
-  static absl::StatusOr<std::shared_ptr<MappedFile>> Map(int fd);
+  // kInvalidArgument: the file is no memfd, is not sealed against shrinking and growing, has huge
+  // pages, is empty, or is too long.
+  static absl::StatusOr<std::shared_ptr<MappedFile>> Map(int fd,
+                                                         uint64_t most_bytes = kMaxFileBytes);
+  // kInvalidArgument: it is no memfd.
   static absl::StatusOr<Identity> IdentityOf(int fd);
 
   MappedFile(uint8_t* begin, uint64_t size, const Identity& identity)

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,13 +19,14 @@
 namespace baton::nic {
 namespace {
 
-// Sources of events in the epoll set. Sockets have ids above these.
-constexpr uint64_t kWakeUp = 0;
+// Sources of events in the epoll set. Sockets have ids above these, and registers have their
+// eventfds with kRegisterEvent.
 constexpr uint64_t kListener = 1;
 constexpr uint64_t kEngine = 2;
 
 constexpr int kEventsInTurn = 32;
-constexpr uint64_t kBusyTurns = 64;  // sockets are served once in so many
+constexpr uint64_t kBusyTurns = 64;  // sockets are served once in so many, or more often
+constexpr uint64_t kServeEveryNs = 1'000'000;
 constexpr int kBacklog = 64;
 
 absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
@@ -80,7 +82,10 @@ Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
       epoll_(std::move(epoll)),
       engine_(std::move(engine)),
       objects_(options.seed),
-      host_{&objects_, engine_.get(), &options_, std::move(complain), own_addresses, epoll_.get()},
+      complain_(std::move(complain)),
+      host_{&objects_,     engine_.get(),
+            &options_,     [this](Owner file, const std::string& what) { ComplainOf(file, what); },
+            own_addresses, epoll_.get()},
       last_id_(kEngine) {}
 
 absl::Status Nic::Listen(const std::string& path) {
@@ -97,6 +102,17 @@ absl::Status Nic::Listen(const std::string& path) {
 }
 
 absl::Status Nic::Add(FileDescriptor socket) { return Watch(std::move(socket), 0).status(); }
+
+// A file's socket has its number. What a client shares with others is of the process that made it.
+void Nic::ComplainOf(Owner file, const std::string& what) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  const auto found = sockets_.find(file);
+  if (found != sockets_.end()) {
+    (void)getsockopt(found->second.fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  }
+  complain_(absl::StrCat("client ", file, " of process ", peer.pid, ": ", what));
+}
 
 absl::StatusOr<uint64_t> Nic::Watch(FileDescriptor socket, Owner owner) {
   if (sockets_.size() >= kMaxSockets) {
@@ -119,14 +135,14 @@ bool Nic::Progress() {
     for (auto& [owner, context] : contexts_) context->registers().SetSleeping(false);
   }
   bool busy = Execute();
-  if (!busy || ++turns_ % kBusyTurns == 0) busy |= Serve();
+  const bool due = ++turns_ % kBusyTurns == 0 || engine_->now() - served_ns_ >= kServeEveryNs;
+  if (!busy || due) busy |= Serve();
   return busy;
 }
 
 bool Nic::Execute() {
   bool busy = TakeRings();
   busy |= engine_->Progress();
-  busy |= objects_.FailOverrun();
   TellLoss();
   return busy;
 }
@@ -156,18 +172,22 @@ bool Nic::PrepareToWait() {
 }
 
 bool Nic::Serve() {
+  served_ns_ = engine_->now();
   epoll_event events[kEventsInTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsInTurn, 0);
   bool served = false;
+  // While all registers of these events are there: a message may end one.
+  for (int i = 0; i < count; ++i) {
+    if ((events[i].data.u64 & kRegisterEvent) == 0) continue;
+    Empty(static_cast<int>(events[i].data.u64 & ~kRegisterEvent));
+    served = true;
+  }
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[i].data.u64;
-    if (id == kEngine) continue;  // each turn has its turn
-    served = true;
-    if (id == kListener) {
-      served = Accept();
-    } else if (id != kWakeUp) {
-      ServeSocket(id);
-    }
+    // Each turn has the engine's turn.
+    if (id == kEngine || (id & kRegisterEvent) != 0) continue;
+    served = id != kListener || Accept();
+    if (id != kListener) ServeSocket(id);
   }
   return served;
 }
@@ -177,14 +197,22 @@ bool Nic::Accept() {
   FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) {
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return true;
-    host_.complain(absl::StrCat("clients wait: ", ErrnoStatus(errno, "accept4").message()));
+    complain_(absl::StrCat("clients wait: ", ErrnoStatus(errno, "accept4").message()));
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
     accepts_ = false;
     return false;
   }
   // One that is too many sees its end.
-  if (const absl::Status added = Add(std::move(socket)); !added.ok()) {
-    host_.complain(absl::StrCat("a client was turned away: ", added.message()));
+  const absl::StatusOr<uint64_t> added = Watch(std::move(socket), 0);
+  if (!added.ok()) {
+    complain_(absl::StrCat("a client was turned away: ", added.status().message()));
+    return true;
+  }
+  unopened_.push_back(*added);
+  while (unopened_.size() > kMaxUnopened) {
+    const auto oldest = sockets_.find(unopened_.front());
+    unopened_.pop_front();
+    if (oldest != sockets_.end() && oldest->second.owner == 0) Close(oldest->first);
   }
   return true;
 }
@@ -196,28 +224,43 @@ void Nic::ServeSocket(uint64_t id) {
   ControlMessage message;
   const Received received = Receive(found->second.fd.get(), &message);
   if (received == Received::kNothing) return;
+  if (!Answer(id, received, &message)) Close(id);
+  Discard(std::move(message.passed));
+  Discard(std::move(message.second));
+}
+
+bool Nic::Answer(uint64_t id, Received received, ControlMessage* message) {
+  Socket& socket = sockets_.at(id);
   control::RequestHeader header;
-  if (received == Received::kNoDescriptor && ReadHeader(message, &header)) {
+  if (received == Received::kNoDescriptor && ReadHeader(*message, &header)) {
     const absl::Status refused = absl::ResourceExhaustedError(
         "the NIC has no descriptor for what was passed: raise its RLIMIT_NOFILE");
-    if (!SendMessage(found->second.fd.get(), ReplyTo(header, refused))) Close(id);
-    return;
+    return SendMessage(socket.fd.get(), ReplyTo(header, refused));
   }
-  if (received != Received::kMessage || !ReadHeader(message, &header)) {
-    if (received != Received::kEnded) host_.complain("a client sent what is no message");
-    return Close(id);
+  if (received != Received::kMessage || !ReadHeader(*message, &header)) {
+    if (received != Received::kEnded) {
+      host_.complain(socket.owner != 0 ? socket.owner : id, "it sent what is no message");
+    }
+    return false;
   }
-  bool lives = true;
-  if (found->second.owner == 0) {
-    lives = Open(id, message);
-  } else if (!found->second.file) {
-    lives = Execute(found->second, &message);
-  } else if (static_cast<control::Op>(header.op) == control::Op::kAttach) {
-    Attach(found->second, message);
-  } else {
-    lives = false;
-  }
-  if (!lives) Close(id);
+  if (socket.owner == 0) return Open(id, *message);
+  if (!socket.file) return Execute(socket, message);
+  if (static_cast<control::Op>(header.op) != control::Op::kAttach) return false;
+  Attach(socket, *message);
+  return true;
+}
+
+// The client has a copy, and may have taken its O_NONBLOCK away.
+void Nic::Empty(int eventfd) {
+  uint64_t count = 0;
+  const iovec into = {&count, sizeof(count)};
+  (void)!preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);
+}
+
+// A client in this process is trusted not to pass what does not close.
+void Nic::Discard(FileDescriptor descriptor) {
+  if (host_.own_addresses) return descriptor.Reset();
+  closer_.Close(std::move(descriptor));
 }
 
 bool Nic::Open(uint64_t id, const ControlMessage& message) {
@@ -277,6 +320,7 @@ bool Nic::Execute(const Socket& socket, ControlMessage* message) {
                                ? static_cast<ClientFile*>(context->second.get())
                                : connections_.at(socket.owner).get();
   const absl::StatusOr<uint32_t> value = file->Execute(&call);
+  message->passed = std::move(call.passed);
   EventReply reply = {ReplyTo(header, value), {}};
   reply.reply.more = call.more;
   if (!call.event.has_value()) {
@@ -288,14 +332,17 @@ bool Nic::Execute(const Socket& socket, ControlMessage* message) {
 
 void Nic::Close(uint64_t id) {
   if (!accepts_) accepts_ = AddTo(epoll_.get(), listener_.get(), EPOLLIN, kListener).ok();
-  const auto found = sockets_.find(id);
-  if (found->second.file) {
-    contexts_.erase(id);
-    connections_.erase(id);
-    absl::erase_if(sockets_, [id](const auto& entry) { return entry.second.owner == id; });
-  } else {
-    sockets_.erase(found);
-  }
+  contexts_.erase(id);
+  connections_.erase(id);
+  const bool file = sockets_.at(id).file;
+  absl::erase_if(sockets_, [&](auto& entry) {
+    if (entry.first != id && !(file && entry.second.owner == id)) return false;
+    // Its client sees the end now, whenever it is closed.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.second.fd.get(), nullptr);
+    shutdown(entry.second.fd.get(), SHUT_RDWR);
+    Discard(std::move(entry.second.fd));
+    return true;
+  });
 }
 
 }  // namespace baton::nic

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/nic/closer.h"
 #include "lib/nic/connections.h"
 #include "lib/nic/context.h"
 #include "lib/nic/control_socket.h"
@@ -77,7 +79,11 @@ class Nic {
   void TellLoss();
   bool Accept();
   absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);
+  void ComplainOf(Owner file, const std::string& what);
   void ServeSocket(uint64_t id);
+  bool Answer(uint64_t id, Received received, ControlMessage* message);
+  static void Empty(int eventfd);
+  void Discard(FileDescriptor descriptor);
   bool Open(uint64_t id, const ControlMessage& message);
   void Attach(const Socket& file, const ControlMessage& message);
   bool Execute(const Socket& socket, ControlMessage* message);
@@ -87,11 +93,15 @@ class Nic {
   const FileDescriptor epoll_;
   const std::unique_ptr<verbs::soft::Engine> engine_;
   Objects objects_;
+  const Complain complain_;
   const Host host_;
+  Closer closer_;
   FileDescriptor listener_;
   uint64_t last_id_;
   uint64_t turns_ = 0;
-  bool sleeping_ = false;  // the registers say so
+  uint64_t served_ns_ = 0;         // when sockets were served last
+  std::deque<uint64_t> unopened_;  // sockets that were accepted; some have opened since
+  bool sleeping_ = false;          // the registers say so
   bool loss_told_ = false;
   bool accepts_ = true;  // the listener is watched
   absl::flat_hash_map<uint64_t, Socket> sockets_;

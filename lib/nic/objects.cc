@@ -39,22 +39,6 @@ QueuePair* Objects::FindQueuePair(uint32_t number) const {
   return found == queue_pairs.end() ? nullptr : found->second.get();
 }
 
-// A queue pair that fails flushes, which may overrun another queue.
-bool Objects::FailOverrun() {
-  const bool any = !overrun.empty();
-  while (!overrun.empty()) {
-    const uint32_t number = overrun.back();
-    overrun.pop_back();
-    for (const auto& [qp_number, queue_pair] : queue_pairs) {
-      const QueuePairParts& parts = queue_pair->parts();
-      const bool completes =
-          parts.send_queue_number == number || parts.receive_queue_number == number;
-      if (completes && queue_pair->use() != nullptr) queue_pair->SetError();
-    }
-  }
-  return any;
-}
-
 bool Objects::Invalidate(const Domain& domain, uint32_t rkey) {
   const auto found = regions.find(rkey);
   if (found == regions.end() || found->second.domain != domain || found->second.invalidated ||

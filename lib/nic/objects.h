@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <random>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/nic/completion_queue.h"
@@ -67,7 +66,6 @@ struct Objects {
   absl::flat_hash_map<uint32_t, OwnedCompletionQueue> completion_queues;
   absl::flat_hash_map<uint32_t, std::unique_ptr<OwnedSharedReceiveQueue>> shared_receive_queues;
   absl::flat_hash_map<uint32_t, std::unique_ptr<QueuePair>> queue_pairs;
-  std::vector<uint32_t> overrun;  // completion queues whose queue pairs have to fail
 
   std::mt19937_64 random;
   uint32_t last_number = static_cast<uint32_t>(random());
@@ -81,10 +79,6 @@ struct Objects {
 
   // Returns nullptr if there is none of that number.
   QueuePair* FindQueuePair(uint32_t number) const;
-
-  // Moves the queue pairs of overrun completion queues to the error state. Returns false if there
-  // was none.
-  bool FailOverrun();
 
   // Makes the rkey unusable. Returns false if it is none that may be invalidated remotely.
   bool Invalidate(const Domain& domain, uint32_t rkey);

@@ -45,6 +45,7 @@ QueuePairUse::QueuePairUse(const QueuePairParts* parts, const Host* host)
 void QueuePairUse::OnError() {
   std::atomic_ref(*parts_->failed).store(1, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  parts_->flush_later(parts_->number);
   if (!sends_.error().ok()) Complain("send", sends_.error().message());
   if (!receives_.error().ok()) Complain("receive", receives_.error().message());
   if (shared_receives_.has_value()) {
@@ -65,7 +66,8 @@ void QueuePairUse::OnSharedReceive() {
 }
 
 void QueuePairUse::Complain(absl::string_view what, absl::string_view why) const {
-  host_->complain(absl::StrCat(what, " queue of queue pair ", parts_->number, ": ", why));
+  host_->complain(parts_->domain.owner,
+                  absl::StrCat(what, " queue of queue pair ", parts_->number, ": ", why));
 }
 
 void QueuePair::Reset() {

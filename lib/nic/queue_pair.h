@@ -23,6 +23,8 @@ namespace baton::nic {
 
 // Tells the client of a queue pair, or of another object, that something has happened to it.
 using Tell = std::function<void(verbs::DeviceEventType type, uint32_t number)>;
+// Called when a queue pair fails: QueuePair::Flush is to be called in later turns.
+using FlushLater = std::function<void(uint32_t number)>;
 
 // What a client made a queue pair of.
 struct QueuePairParts {
@@ -42,6 +44,7 @@ struct QueuePairParts {
   uint32_t shared_receive_queue_number = 0;
   OwnedSharedReceiveQueue* shared_receive_queue = nullptr;  // null: it has receives of its own
   Tell tell;
+  FlushLater flush_later;
 };
 
 // A queue pair from INIT to its reset or end.
@@ -54,6 +57,7 @@ class QueuePairUse final : private verbs::soft::QueuePairUser, private verbs::so
   uint64_t id() const { return id_; }
   LoopbackLink& link() { return link_; }
   verbs::soft::WireQueuePair& wire() { return wire_; }
+  bool HasMore() { return sends_.Waiting() > 0 || receives_.Waiting() > 0; }
 
  private:
   // Memory that is registered in the queue pair's domain.
@@ -129,6 +133,12 @@ class QueuePair {
   absl::Status Connect(uint32_t peer, uint32_t rnr_retry_count, uint32_t rnr_timer_us);
   // To the error state, from any but RESET.
   void SetError() { use_->wire().SetError(); }
+  // In the error state, flushes some of what is queued. Returns true if there is more.
+  bool Flush() {
+    if (state() != verbs::QueuePairState::kError) return false;
+    use_->wire().Posted();
+    return use_->HasMore();
+  }
   // Its client has rung for it, or asks for a look at its records.
   void Rung() {
     if (use_ != nullptr) use_->wire().Posted();

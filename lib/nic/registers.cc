@@ -44,28 +44,101 @@ Registers::Register::~Register() { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wake.get()
 absl::StatusOr<FileDescriptor> Registers::Add(uint32_t number, Bells bells) {
   FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   FileDescriptor copy(fcntl(wake.get(), F_DUPFD_CLOEXEC, 0));
-  // Each write is an event, so nobody reads it: another process could have read it before.
+  // Each write is an event, also of one that another process has read before the NIC empties it.
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = kRegisterEvent | static_cast<uint32_t>(wake.get());
   if (!wake || !copy || epoll_ctl(host_->epoll_fd, EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return ErrnoStatus(errno, "the eventfd of a register (see the NIC's RLIMIT_NOFILE)");
   }
   registers_[number] =
       std::make_unique<Register>(std::move(bells), std::move(wake), host_->epoll_fd);
+  order_.push_back(number);
   return copy;
 }
 
+void Registers::Erase(uint32_t number) {
+  registers_.erase(number);
+  std::erase(order_, number);
+}
+
+void Registers::NoteQueuePair(uint32_t number, uint32_t qp_number) {
+  registers_.at(number)->queue_pairs.insert(qp_number);
+}
+
+void Registers::NoteCompletionQueue(uint32_t number, uint32_t cq_number) {
+  registers_.at(number)->completion_queues.insert(cq_number);
+}
+
+void Registers::ForgetQueuePair(uint32_t number, uint32_t qp_number) {
+  registers_.at(number)->queue_pairs.erase(qp_number);
+}
+
+void Registers::ForgetCompletionQueue(uint32_t number, uint32_t cq_number) {
+  registers_.at(number)->completion_queues.erase(cq_number);
+}
+
+bool Registers::IsUsed(uint32_t number) const {
+  const auto found = registers_.find(number);
+  return found != registers_.end() &&
+         !(found->second->queue_pairs.empty() && found->second->completion_queues.empty());
+}
+
 bool Registers::Take() {
-  bool taken = false;
-  for (auto& [number, entry] : registers_) taken |= TakeFrom(number, entry.get());
-  return taken;
+  uint32_t taken = 0;
+  for (size_t i = order_.size(); i > 0 && taken < kMaxRingsInTurn; --i) {
+    next_ = next_ < order_.size() ? next_ : 0;
+    const uint32_t number = order_[next_++];
+    taken += TakeFrom(number, registers_.at(number).get());
+  }
+  const bool found = FindUsers();
+  return FlushOne() || found || taken > 0;
+}
+
+// One completion queue in a turn: there may be as many queue pairs as a file has.
+bool Registers::FindUsers() {
+  if (overrun_.empty()) return false;
+  const uint32_t cq_number = overrun_.back();
+  overrun_.pop_back();
+  for (const auto& [number, entry] : registers_) {
+    for (const uint32_t qp_number : entry->queue_pairs) {
+      const QueuePairParts& parts = FindQueuePair(qp_number)->parts();
+      if (parts.send_queue_number != cq_number && parts.receive_queue_number != cq_number) continue;
+      failing_.insert(qp_number);
+      Queue(qp_number);
+    }
+  }
+  return true;
+}
+
+// A flush that is longer than what it may do at a time goes on in another turn.
+bool Registers::FlushOne() {
+  if (flushes_.empty()) return false;
+  const uint32_t qp_number = flushes_.front();
+  flushes_.pop_front();
+  flushing_.erase(qp_number);
+  const bool fails = failing_.erase(qp_number) > 0;
+  QueuePair* const found = FindQueuePair(qp_number);
+  if (found == nullptr) return true;  // it was destroyed
+  if (fails && found->state() != verbs::QueuePairState::kReset) found->SetError();
+  if (found->Flush()) Queue(qp_number);
+  return true;
+}
+
+void Registers::Queue(uint32_t qp_number) {
+  if (flushing_.insert(qp_number).second) flushes_.push_back(qp_number);
+}
+
+void Registers::Ring(QueuePair* queue_pair) {
+  if (queue_pair->state() != verbs::QueuePairState::kError) return queue_pair->Rung();
+  Queue(queue_pair->number());
 }
 
 bool Registers::Draw(double probability) {
   return probability > 0 && std::uniform_real_distribution<>()(random_) < probability;
 }
 
-bool Registers::TakeByBehaviour(uint32_t number, Register* from) {
+uint32_t Registers::TakeByBehaviour(uint32_t number, Register* from) {
   const verbs::soft::NicBehaviour& behaviour = host_->options->behaviour;
   std::vector<uint64_t> rings = std::exchange(from->held, {});
   uint64_t bytes = 0;
@@ -79,28 +152,30 @@ bool Registers::TakeByBehaviour(uint32_t number, Register* from) {
     if (late || Draw(behaviour.repeated)) from->held.push_back(ring);
   }
   if (Draw(behaviour.early)) LookAtAll(number);
-  return !rings.empty();
+  return static_cast<uint32_t>(rings.size());
 }
 
-bool Registers::TakeFrom(uint32_t number, Register* from) {
+uint32_t Registers::TakeFrom(uint32_t number, Register* from) {
   Bells& bells = from->bells;
   uint64_t bytes = 0;
-  bool taken = behaves_ && TakeByBehaviour(number, from);
+  uint32_t taken = behaves_ ? TakeByBehaviour(number, from) : 0;
   for (uint32_t i = 0; i < verbs::mlx5::kSendPlaces && !behaves_ && bells.TakeSend(&bytes); ++i) {
     OnRing(number, bytes);
-    taken = true;
+    ++taken;
   }
   for (uint32_t i = 0; i < verbs::mlx5::kArmPlaces && bells.TakeArm(&bytes); ++i) {
     OnArm(number, bytes);
-    taken = true;
+    ++taken;
   }
   const uint32_t attention = bells.TakeAttention();
   if (attention == 0) return taken;
   uint32_t looks[verbs::mlx5::kLookPlaces];
   const size_t count = bells.TakeLooks(absl::MakeSpan(looks));
   for (size_t i = 0; i < count; ++i) OnLook(number, looks[i]);
-  if ((attention & verbs::mlx5::kOverflow) != 0) LookAtAll(number);
-  return true;
+  taken += 1 + static_cast<uint32_t>(count);
+  if ((attention & verbs::mlx5::kOverflow) == 0) return taken;
+  LookAtAll(number);
+  return taken + static_cast<uint32_t>(from->queue_pairs.size() + from->completion_queues.size());
 }
 
 QueuePair* Registers::FindQueuePair(uint32_t number) const {
@@ -113,9 +188,9 @@ void Registers::OnRing(uint32_t number, uint64_t bytes) {
   const uint32_t qp_number = WordsOf(bytes).second >> 8;
   QueuePair* const found = FindQueuePair(qp_number);
   if (found == nullptr) return;
-  if (found->parts().reg == number) return found->Rung();
-  host_->complain(
-      absl::StrCat("register ", number, " was rung for queue pair ", qp_number, " of another one"));
+  if (found->parts().reg == number) return Ring(found);
+  host_->complain(owner_, absl::StrCat("register ", number, " was rung for queue pair ", qp_number,
+                                       " of another one"));
   if (found->state() != verbs::QueuePairState::kReset) found->SetError();
 }
 
@@ -125,22 +200,20 @@ void Registers::OnArm(uint32_t number, uint64_t bytes) {
   const auto found = queues.find(words.second);
   if (found == queues.end() || found->second.owner != owner_) return;
   if (found->second.reg == number) return found->second.queue->Arm(words.first);
-  host_->complain(absl::StrCat("register ", number, " armed completion queue ", words.second,
-                               " of another one"));
+  host_->complain(owner_, absl::StrCat("register ", number, " armed completion queue ",
+                                       words.second, " of another one"));
 }
 
 void Registers::OnLook(uint32_t number, uint32_t qp_number) {
   QueuePair* const found = FindQueuePair(qp_number);
-  if (found != nullptr && found->parts().reg == number) found->Rung();
+  if (found != nullptr && found->parts().reg == number) Ring(found);
 }
 
 void Registers::LookAtAll(uint32_t number) {
-  for (const auto& [qp_number, queue_pair] : host_->objects->queue_pairs) {
-    if (queue_pair->parts().domain.owner != owner_ || queue_pair->parts().reg != number) continue;
-    queue_pair->Rung();
-  }
-  for (auto& [cq_number, queue] : host_->objects->completion_queues) {
-    if (queue.owner == owner_ && queue.reg == number) queue.queue->ArmByRecord();
+  const Register& looked_at = *registers_.at(number);
+  for (const uint32_t qp_number : looked_at.queue_pairs) Ring(FindQueuePair(qp_number));
+  for (const uint32_t cq_number : looked_at.completion_queues) {
+    host_->objects->completion_queues.at(cq_number).queue->ArmByRecord();
   }
 }
 
@@ -149,6 +222,7 @@ void Registers::SetSleeping(bool sleeping) {
 }
 
 bool Registers::empty() const {
+  if (!flushes_.empty() || !overrun_.empty()) return false;
   for (const auto& [number, entry] : registers_) {
     if (!entry->bells.empty() || !entry->held.empty()) return false;
   }

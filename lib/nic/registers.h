@@ -1,12 +1,15 @@
 #ifndef LIB_NIC_REGISTERS_H_
 #define LIB_NIC_REGISTERS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
@@ -16,8 +19,14 @@
 
 namespace baton::nic {
 
+// An event of the NIC's epoll set: the rest of its data is the eventfd of a register.
+inline constexpr uint64_t kRegisterEvent = uint64_t{1} << 63;
+
 // The doorbell registers of one client's file, by number. A ring is a hint: it schedules a queue
 // pair of the same file and register, whose records say what is queued.
+//
+// What a turn does for a file is bounded, so that no client keeps others waiting: it takes so many
+// rings, and continues one flush.
 class Registers {
  public:
   // `host` outlives it.
@@ -28,11 +37,25 @@ class Registers {
   // Returns the client's copy of the eventfd that wakes the NIC. `number` is not in use.
   absl::StatusOr<FileDescriptor> Add(uint32_t number, Bells bells);
   // The caller has destroyed all queues that use it.
-  void Erase(uint32_t number) { registers_.erase(number); }
+  void Erase(uint32_t number);
   bool Contains(uint32_t number) const { return registers_.contains(number); }
   size_t size() const { return registers_.size(); }
 
-  // Takes what was rung, at most as much as there are places. Returns false if nothing was.
+  // Queues that a register of its number rings. The caller has checked that it is there.
+  void NoteQueuePair(uint32_t number, uint32_t qp_number);
+  void NoteCompletionQueue(uint32_t number, uint32_t cq_number);
+  void ForgetQueuePair(uint32_t number, uint32_t qp_number);
+  void ForgetCompletionQueue(uint32_t number, uint32_t cq_number);
+  // Returns true if it rings any.
+  bool IsUsed(uint32_t number) const;
+
+  // Flushes a queue pair of the file in a later turn, whose flush may be longer than what one does.
+  void Flush(uint32_t qp_number) { Queue(qp_number); }
+  // Moves all queue pairs of the file that complete in it to the error state, one in a turn.
+  void FailUsersOf(uint32_t cq_number) { overrun_.push_back(cq_number); }
+
+  // Takes what was rung, and at most kMaxRingsInTurn and one register's places more. Registers take
+  // turns. Returns false if nothing was.
   bool Take();
   void SetSleeping(bool sleeping);
   bool empty() const;  // see Bells::empty
@@ -48,11 +71,18 @@ class Registers {
     Bells bells;
     const FileDescriptor wake;
     const int epoll_fd;
+    absl::flat_hash_set<uint32_t> queue_pairs;
+    absl::flat_hash_set<uint32_t> completion_queues;
     std::vector<uint64_t> held;  // rings of NicBehaviour that are for another turn
   };
 
-  bool TakeFrom(uint32_t number, Register* from);
-  bool TakeByBehaviour(uint32_t number, Register* from);
+  // Return how much there was.
+  uint32_t TakeFrom(uint32_t number, Register* from);
+  uint32_t TakeByBehaviour(uint32_t number, Register* from);
+  void Ring(QueuePair* queue_pair);
+  void Queue(uint32_t qp_number);
+  bool FindUsers();
+  bool FlushOne();
   bool Draw(double probability);
   void OnRing(uint32_t number, uint64_t bytes);
   void OnArm(uint32_t number, uint64_t bytes);
@@ -65,6 +95,13 @@ class Registers {
   const bool behaves_;  // NicBehaviour says something
   std::mt19937_64 random_;
   absl::flat_hash_map<uint32_t, std::unique_ptr<Register>> registers_;
+  std::vector<uint32_t> order_;    // their numbers
+  size_t next_ = 0;                // in `order_`: whose turn it is
+  std::vector<uint32_t> overrun_;  // completion queues whose queue pairs have to fail
+  // Queue pairs that are to be flushed, or fail: each in a turn of its own.
+  std::deque<uint32_t> flushes_;
+  absl::flat_hash_set<uint32_t> flushing_;  // what is in `flushes_`
+  absl::flat_hash_set<uint32_t> failing_;   // of these, what fails
 };
 
 }  // namespace baton::nic

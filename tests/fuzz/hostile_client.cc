@@ -136,6 +136,7 @@ void HostileClient::Open() {
 }
 
 void HostileClient::Close() {
+  file_abused_ = false;
   file_.Reset();
   calls_.Reset();
   wake_.Reset();
@@ -210,8 +211,9 @@ control::Reply HostileClient::Exchange(const void* bytes, size_t size, int passe
   }
   const bool whole = size >= sizeof(control::RequestHeader) && size <= control::kMaxControlBytes &&
                      HeaderOf(bytes).bytes == size;
-  BATON_CHECK((received == nic::Received::kMessage) == whole);
-  if (!whole) {
+  const bool ended = received != nic::Received::kMessage;
+  BATON_CHECK(ended ? !whole || file_abused_ : whole);
+  if (ended) {
     Close();
     return reply;
   }
@@ -456,6 +458,7 @@ void HostileClient::CallBytes() {
     if (size > 0) (void)Exchange(bytes.data(), size, passed);
     return;
   }
+  file_abused_ = true;
   if (file_) (void)nic::Send(file_.get(), {bytes.data(), size}, passed);
   for (int turn = 0; turn < 4; ++turn) nic_->Progress();
 }

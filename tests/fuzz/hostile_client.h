@@ -72,6 +72,7 @@ class HostileClient {
   Program& program_;
   FileDescriptor file_;
   FileDescriptor calls_;
+  bool file_abused_ = false;  // the NIC may have ended it
   uint32_t last_tag_ = 0;
   std::vector<uint32_t> numbers_;  // of all that it has made
   std::array<Queues, 2> queue_pairs_;

@@ -1,0 +1,35 @@
+#ifndef LIB_NIC_CLOSER_H_
+#define LIB_NIC_CLOSER_H_
+
+#include <memory>
+
+#include "lib/base/file_descriptor.h"
+
+namespace baton::nic {
+
+// Closes what clients had their hands on, in a thread that does nothing else: a close can wait for
+// a file system or a peer that does not answer, and a socket closes what is on its way through it.
+//
+// The thread starts with the first descriptor and is left alone in the end, because it may wait for
+// ever. It holds no more than the process has descriptors. Thread-compatible.
+class Closer {
+ public:
+  Closer();
+  Closer(const Closer&) = delete;
+  Closer& operator=(const Closer&) = delete;
+  ~Closer();
+
+  // Never waits, unless no thread can be started: then it closes here.
+  void Close(FileDescriptor descriptor);
+
+ private:
+  struct Work;
+  static void* Run(void* work);
+
+  const std::shared_ptr<Work> work_;
+  bool started_ = false;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_CLOSER_H_
