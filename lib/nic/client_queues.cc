@@ -107,6 +107,12 @@ bool ClientReceives::Fetch() {
   return true;
 }
 
+SharedReceives::~SharedReceives() {
+  for (uint64_t i = window().head(); i != window().tail(); ++i) {
+    if (window()[i].id != kNoSlot) reader_->Return(static_cast<uint16_t>(window()[i].id));
+  }
+}
+
 bool SharedReceives::Fetch() {
   const auto sges = absl::MakeSpan(TheScratch().sges);
   const auto found = reader_->Take(sges);

@@ -110,6 +110,10 @@ class SharedReceives final : public ReceiveSource {
   // `taken` is called after each receive.
   SharedReceives(mlx5::SharedReceiveReader* reader, uint32_t max_sges, std::function<void()> taken)
       : ReceiveSource(1, max_sges), reader_(reader), taken_(std::move(taken)) {}
+  SharedReceives(const SharedReceives&) = delete;
+  SharedReceives& operator=(const SharedReceives&) = delete;
+  // Gives back what a message has taken and not completed.
+  ~SharedReceives() override;
 
   bool Fetch() override;
   uint32_t Waiting() override { return 0; }

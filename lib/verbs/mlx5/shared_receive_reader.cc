@@ -34,21 +34,29 @@ absl::Status SharedReceiveReader::Check(uint32_t ahead) const {
 absl::StatusOr<std::optional<SharedReceiveReader::Receive>> SharedReceiveReader::Take(
     absl::Span<ScatterGather> sges) {
   BATON_RETURN_IF_ERROR(error_);
+  if (!returned_.empty()) {
+    const uint16_t slot = returned_.back();
+    returned_.pop_back();
+    return Receive{slot, Read(slot, sges)};
+  }
   const uint32_t ahead = Ahead();
   if (ahead == 0) return std::nullopt;
   if (error_ = Check(ahead); !error_.ok()) return error_;
-  const uint8_t* const slot = queue_.slots + size_t{next_} * queue_.slot_bytes;
-  const Receive receive = {
-      next_, ReadReceive(slot + kSegmentBytes, queue_.slot_bytes - kSegmentBytes, sges)};
-  next_ = NextOf(slot);
+  const Receive receive = {next_, Read(next_, sges)};
+  next_ = NextOf(queue_.slots + size_t{next_} * queue_.slot_bytes);
   ++taken_;
   return receive;
+}
+
+size_t SharedReceiveReader::Read(uint16_t slot, absl::Span<ScatterGather> sges) const {
+  return ReadReceive(queue_.slots + size_t{slot} * queue_.slot_bytes + kSegmentBytes,
+                     queue_.slot_bytes - kSegmentBytes, sges);
 }
 
 uint32_t SharedReceiveReader::Waiting() {
   const uint32_t ahead = Ahead();
   if (error_.ok() && ahead > 0) error_ = Check(ahead);
-  return error_.ok() ? ahead : 0;
+  return error_.ok() ? ahead + static_cast<uint32_t>(returned_.size()) : 0;
 }
 
 }  // namespace baton::verbs::mlx5

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,6 +44,9 @@ class SharedReceiveReader {
   // returns the same error.
   absl::StatusOr<std::optional<Receive>> Take(absl::Span<ScatterGather> sges);
 
+  // Gives back a receive that no message has completed: the next Take returns its slot again.
+  void Return(uint16_t slot) { returned_.push_back(slot); }
+
   // What Take has found wrong.
   const absl::Status& error() const { return error_; }
 
@@ -51,11 +55,13 @@ class SharedReceiveReader {
 
  private:
   absl::Status Check(uint32_t ahead) const;
+  size_t Read(uint16_t slot, absl::Span<ScatterGather> sges) const;
   uint16_t Ahead() const { return static_cast<uint16_t>(LoadRecord(queue_.record) - taken_); }
 
   const FoundSharedReceiveQueue queue_;
-  uint16_t taken_ = 0;  // receives so far
-  uint16_t next_ = 0;   // the slot that the last one has named, not checked yet
+  uint16_t taken_ = 0;              // receives so far
+  uint16_t next_ = 0;               // the slot that the last one has named, not checked yet
+  std::vector<uint16_t> returned_;  // at most one of each queue pair
   absl::Status error_;
 };
 

@@ -581,5 +581,23 @@ TEST(SharedReceivesTest, shouldCompleteNoSlotThatNobodyTook) {
   EXPECT_EQ(memory->entries[sizeof(mlx5_cqe64) - 1] >> 4, MLX5_CQE_INVALID);
 }
 
+// Its queue pair is destroyed, or reset, in the middle of a message.
+TEST(SharedReceivesTest, shouldGiveBackWhatNoMessageCompleted) {
+  alignas(64) std::array<uint8_t, 4 * 32> slots = {};
+  const __be32 record = htobe32(2);
+  SharedReceiveReader reader({slots.data(), &record, 4, 32});
+  {
+    soft::SharedReceives source(&reader, 1, [] {});
+    ASSERT_TRUE(source.Fetch());
+    EXPECT_EQ(reader.Waiting(), 1u);
+  }
+  EXPECT_EQ(reader.Waiting(), 2u);
+  soft::SharedReceives source(&reader, 1, [] {});
+  ASSERT_TRUE(source.Fetch());
+  EXPECT_EQ(source.window()[source.window().head()].id, 0u);
+  source.window().Pop();  // its message has completed
+  EXPECT_EQ(reader.Waiting(), 1u);
+}
+
 }  // namespace
 }  // namespace baton::verbs::mlx5

@@ -60,6 +60,17 @@ TEST(MappedFileTest, shouldRefuseWhatIsNoMemoryOrCannotBeWritten) {
   ASSERT_EQ(ftruncate(sealed.get(), 4096), 0);
   ASSERT_EQ(fcntl(sealed.get(), F_ADD_SEALS, kSealed | F_SEAL_WRITE), 0);
   EXPECT_FALSE(MappedFile::Map(sealed.get()).ok());
+  // Nothing is asked of what is no memfd: its file system may not answer.
+  EXPECT_TRUE(absl::IsInvalidArgument(MappedFile::IdentityOf(null.get()).status()));
+}
+
+TEST(MappedFileTest, shouldRefuseHugePages) {
+  const FileDescriptor huge(memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  ASSERT_TRUE(static_cast<bool>(huge));
+  ASSERT_EQ(ftruncate(huge.get(), 2 << 20), 0);
+  ASSERT_EQ(fcntl(huge.get(), F_ADD_SEALS, kSealed), 0);
+  const absl::Status refused = MappedFile::Map(huge.get()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
 }
 
 }  // namespace

@@ -1,17 +1,21 @@
 // Control of a NIC: what it refuses, and how long objects live.
 #include "lib/nic/nic.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -20,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/nic/limits.h"
 #include "tests/lib/nic/harness.h"
@@ -321,6 +326,185 @@ TEST_F(NicTest, shouldNameWhoRingsAnothersRegister) {
   const std::vector<std::string> complaints = nic_.TakeComplaints();
   ASSERT_EQ(complaints.size(), 1u);
   EXPECT_THAT(complaints[0], HasSubstr("of another one"));
+  EXPECT_THAT(complaints[0], HasSubstr(absl::StrCat("of process ", getpid(), ": ")));
+}
+
+// What a client posts to a queue pair in the error state costs others no more than a short flush.
+TEST_F(NicTest, shouldFlushNoMoreInATurnThanOthersCanWaitFor) {
+  constexpr uint32_t kSlots = 4096;
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {.send_slots = 16, .receive_slots = kSlots, .entry_count = 2 * kSlots});
+  auto* const records = reinterpret_cast<__be32*>(shard.queue_pair(0));
+  verbs::mlx5::StoreRecord(&records[MLX5_RCV_DBR], kSlots);
+  const auto written = [&] {  // owner bytes that a first pass through the queue has left
+    const uint8_t* const entries = reinterpret_cast<uint8_t*>(shard.page()) +
+                                   sizeof(verbs::mlx5::DoorbellPage) +
+                                   verbs::mlx5::CompletionQueueLayout::kEntries;
+    uint32_t count = 0;
+    while (count < kSlots && entries[count * 64 + 63] >> 4 == MLX5_CQE_RESP_ERR) ++count;
+    return count;
+  };
+  ASSERT_TRUE(client->Modify(shard.number(0), QueuePairState::kError).ok());
+  uint32_t before = written();
+  EXPECT_LT(before, kSlots);
+  while (before < kSlots) {
+    nic_.nic().Progress();
+    const uint32_t now = written();
+    ASSERT_GT(now, before);
+    ASSERT_LE(now - before, 300u);
+    before = now;
+  }
+}
+
+// An overflow of one register is no look at the queues of another.
+TEST_F(NicTest, shouldLookAtTheQueuesOfARegisterAlone) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard one(client.get(), {});
+  Shard other(client.get(), {});
+  for (const Shard* shard : {&one, &other}) {  // queued, and not rung
+    ASSERT_TRUE(client->Modify(shard->number(0), QueuePairState::kError).ok());
+    ASSERT_TRUE(Settled());
+    auto* const records = reinterpret_cast<__be32*>(shard->queue_pair(0));
+    verbs::mlx5::StoreRecord(&records[MLX5_RCV_DBR], 1);
+  }
+  ASSERT_TRUE(Settled());
+  std::atomic_ref(one.page()->attention).store(verbs::mlx5::kOverflow);
+  ASSERT_TRUE(Settled());
+  const auto owner_byte = [](const Shard& shard) {
+    return reinterpret_cast<const uint8_t*>(
+               shard.page())[sizeof(verbs::mlx5::DoorbellPage) +
+                             verbs::mlx5::CompletionQueueLayout::kEntries + 63] >>
+           4;
+  };
+  EXPECT_EQ(owner_byte(one), MLX5_CQE_RESP_ERR);
+  EXPECT_EQ(owner_byte(other), MLX5_CQE_INVALID);
+  // A register that rings something stays, whatever else is destroyed.
+  EXPECT_TRUE(client->Destroy(control::Kind::kQueuePair, one.number(0)).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(client->Destroy(control::Kind::kRegister, one.reg())));
+}
+
+// A clogged eventfd would let the NIC sleep over its rings.
+TEST_F(NicTest, shouldEmptyTheEventfdOfARegister) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  const uint64_t most = ~uint64_t{1};
+  for (const bool blocks : {false, true}) {
+    if (blocks) {
+      ASSERT_EQ(fcntl(shard.wake(), F_SETFL, 0), 0);
+    }
+    ASSERT_EQ(write(shard.wake(), &most, sizeof(most)), static_cast<ssize_t>(sizeof(most)));
+    ASSERT_TRUE(Settled());
+    pollfd entry = {shard.wake(), POLLIN, 0};
+    EXPECT_EQ(poll(&entry, 1, 0), 0);
+  }
+}
+
+// Nobody else waits for a descriptor that does not close: here, a socket that lingers.
+TEST_F(NicTest, shouldNotWaitForWhatAClientPassed) {
+  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const to = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(listener.get(), to, size), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), to, &size), 0);
+  FileDescriptor lingers(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const linger for_ever = {1, 30'000};
+  ASSERT_EQ(setsockopt(lingers.get(), SOL_SOCKET, SO_LINGER, &for_ever, sizeof(for_ever)), 0);
+  ASSERT_EQ(connect(lingers.get(), to, size), 0);
+  // More than fits on the way, which nobody reads.
+  const std::vector<char> bytes(1 << 20);
+  while (send(lingers.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  }
+  const FileDescriptor calls = CallSocket();
+  control::File with_file;
+  with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
+  ASSERT_TRUE(SendMessage(calls.get(), with_file, lingers.get()));
+  lingers.Reset();  // the NIC has the last copy
+  ControlMessage message;
+  EXPECT_EQ(Await(calls.get(), &message), Received::kMessage);
+  EXPECT_NE(nic_.Open(), nullptr);
+}
+
+TEST_F(NicTest, shouldRefuseAMessageWhoseDescriptorDoesNotFit) {
+  const FileDescriptor calls = CallSocket();
+  const SharedFile file(4096);
+  control::File with_file;
+  with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
+  ASSERT_TRUE(SendMessage(calls.get(), with_file, file.fd()));
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {3, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ControlMessage message;
+  const Received received = Await(calls.get(), &message);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(received, Received::kMessage);
+  control::Reply reply;
+  std::memcpy(&reply, message.bytes.data(), sizeof(reply));
+  EXPECT_EQ(reply.error, static_cast<uint32_t>(ENOSPC));
+  ASSERT_TRUE(SendMessage(calls.get(), with_file, file.fd()));
+  ASSERT_EQ(Await(calls.get(), &message), Received::kMessage);
+  std::memcpy(&reply, message.bytes.data(), sizeof(reply));
+  EXPECT_EQ(reply.error, 0u);
+}
+
+TEST_F(NicTest, shouldLeaveOtherFilesTheirShare) {
+  const std::unique_ptr<Client> greedy = nic_.Open();
+  const std::unique_ptr<Client> other = nic_.Open();
+  const SharedFile file(1 << 16);
+  const auto fill = [&](const std::unique_ptr<Client>& client, size_t most) {
+    const uint32_t number = client->AddFile(file.fd()).value_or(0);
+    const uint32_t reg = client->AddRegister({number, 0, 0})->number;
+    size_t made = 0;
+    while (made <= most && client->AddCompletionQueue({number, 0, 4096}, {4}, reg, 0).ok()) {
+      ++made;
+    }
+    return made;
+  };
+  EXPECT_EQ(fill(greedy, kMaxCompletionQueues), kMaxCompletionQueues / 2);
+  EXPECT_EQ(fill(other, kMaxCompletionQueues), kMaxCompletionQueues / 4);
+}
+
+// A mapping lives as long as its objects, so its file's number does not count.
+TEST_F(NicTest, shouldBoundWhatAFileHasMapped) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  size_t mapped = 0;
+  for (; mapped <= kMaxFiles; ++mapped) {
+    const SharedFile file(4096);
+    const absl::StatusOr<uint32_t> number = client->AddFile(file.fd());
+    if (!number.ok()) {
+      EXPECT_TRUE(absl::IsResourceExhausted(number.status())) << number.status();
+      break;
+    }
+    ASSERT_TRUE(client->AddRegion({*number, 0, 0}, 64, 0x1000, 1).ok());
+    ASSERT_TRUE(client->Destroy(control::Kind::kFile, *number).ok());
+  }
+  EXPECT_EQ(mapped, kMaxFiles);
+}
+
+TEST_F(NicTest, shouldEndSocketsThatDoNotOpen) {
+  char directory[] = "/tmp/nic-XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  const std::string path = std::string(directory) + "/nic";
+  ASSERT_TRUE(nic_.nic().Listen(path).ok());
+  std::vector<FileDescriptor> silent;
+  for (size_t i = 0; i < 2 * kMaxUnopened; ++i) {
+    absl::StatusOr<FileDescriptor> made = ConnectTo(path);
+    ASSERT_TRUE(made.ok()) << made.status();
+    silent.push_back(*std::move(made));
+    ASSERT_TRUE(Settled());
+  }
+  size_t ended = 0;
+  ControlMessage message;
+  for (const FileDescriptor& socket : silent) {
+    if (Receive(socket.get(), &message) == Received::kEnded) ++ended;
+  }
+  EXPECT_EQ(ended, kMaxUnopened);
+  unlink(path.c_str());
+  rmdir(directory);
 }
 
 // The last copy of the file counts, in whichever process it is.
