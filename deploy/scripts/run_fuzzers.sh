@@ -40,6 +40,10 @@ if $mutants; then
     known+=("$name")
     program[$name]=${name}_capsule_fuzzer corpus[$name]=nvme_capsule
   done
+  for name in $(names_of nic_mutant); do
+    known+=("$name")
+    program[$name]=${name}_nic_fuzzer corpus[$name]=nic_clients
+  done
 else
   mapfile -t known < <(names_of baton_fuzzer)
   for name in "${known[@]}"; do program[$name]=${name}_fuzzer corpus[$name]=$name; done

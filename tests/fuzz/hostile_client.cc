@@ -35,6 +35,7 @@ constexpr uint64_t kQueuePairsAt = 2 * HostileMemory::kPage;
 constexpr uint64_t kSharedAt = 4 * HostileMemory::kPage;
 constexpr uint64_t kDataAt = 5 * HostileMemory::kPage;
 constexpr uint64_t kDataBytes = 2 * HostileMemory::kPage;
+constexpr uint64_t kSecondPageAt = 7 * HostileMemory::kPage;
 constexpr uint64_t kDataAddress = 0x7000'0000;  // what requests call it
 constexpr uint64_t kQueuesBehindRecords = 64;
 constexpr uint32_t kEntries = 32;
@@ -46,12 +47,19 @@ constexpr uint32_t kSharedSlotBytes = 32;
 constexpr uint32_t kAllAccess = 15 | 65'536;
 constexpr int kMaxTurns = 2000;
 
-constexpr uint64_t QueuePairAt(size_t index) { return kQueuePairsAt + index * HostileMemory::kPage; }
+constexpr uint64_t QueuePairAt(size_t index) {
+  return kQueuePairsAt + index * HostileMemory::kPage;
+}
 
 // Descriptors that are no sealed memfd, for FILE and ATTACH.
+int Unsealed() {
+  const int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  BATON_CHECK(fd >= 0 && ftruncate(fd, HostileMemory::kPage) == 0);
+  return fd;
+}
 int Strange(uint32_t which) {
-  static const int kStrange[] = {memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING),
-                                 open("/dev/zero", O_RDWR), eventfd(0, EFD_CLOEXEC),
+  static const int kStrange[] = {Unsealed(), open("/dev/zero", O_RDWR | O_CLOEXEC),
+                                 eventfd(0, EFD_CLOEXEC),
                                  open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
   return kStrange[which % std::size(kStrange)];
 }
@@ -367,7 +375,7 @@ void HostileClient::MakeAnything() {
                                program_.Below(2)});
       break;
     case 2:
-      CallWith(control::Register{{}, Place(kPageAt + 7 * HostileMemory::kPage)});
+      CallWith(control::Register{{}, Place(kSecondPageAt)});
       break;
     case 3:
       CallWith(control::CompletionQueue{{},
@@ -463,12 +471,16 @@ void HostileClient::CallBytes() {
   for (int turn = 0; turn < 4; ++turn) nic_->Progress();
 }
 
+// Now and then on the page of a second register, which it may have made.
 void HostileClient::Ring(uint32_t second_word) {
-  const __be32 words[] = {htobe32(program_.Byte() << 8), htobe32(second_word)};
+  const uint8_t index = program_.Byte();
+  const __be32 words[] = {htobe32(index << 8), htobe32(second_word)};
   uint64_t bytes;
   std::memcpy(&bytes, words, sizeof(bytes));
-  auto* const page = reinterpret_cast<DoorbellPage*>(memory_->At(kPageAt));
-  std::atomic_ref(page->sends[rung_++ % verbs::mlx5::kSendPlaces]).store(bytes);
+  const bool second = index >= 240;
+  auto* const page = reinterpret_cast<DoorbellPage*>(memory_->At(second ? kSecondPageAt : kPageAt));
+  uint32_t& rung = second ? second_rung_ : rung_;
+  std::atomic_ref(page->sends[rung++ % verbs::mlx5::kSendPlaces]).store(bytes);
 }
 
 void HostileClient::RingAnything() {

@@ -84,6 +84,7 @@ class HostileClient {
   uint32_t shared_ = 0;
   uint16_t shared_posted_ = 0;
   uint32_t rung_ = 0;
+  uint32_t second_rung_ = 0;
   uint32_t armed_ = 0;
   uint32_t consumed_ = 0;
   FileDescriptor wake_;

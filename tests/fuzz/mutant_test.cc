@@ -89,6 +89,8 @@ bool IsCaught(const char* name, Target target) {
 TEST(MutantTest, MUTANT) {
 #ifdef MUTANT_OF_CAPSULES
   EXPECT_TRUE(IsCaught("nvme_capsule", NvmeCapsule));
+#elif defined(MUTANT_OF_NICS)
+  EXPECT_TRUE(IsCaught("nic_clients", NicClients));
 #else
   EXPECT_TRUE(IsCaught("hostile_worker", HostileWorker) ||
               IsCaught("hostile_engine", HostileEngine));

@@ -73,3 +73,16 @@ def capsule_mutant(name, src, edit, automatic = False):
         entries = {"capsule": "NvmeCapsule"},
         defines = ["MUTANT_OF_CAPSULES"],
     )
+
+def nic_mutant(name, src, edit, automatic = False):
+    """As `mutant`, under the fuzzer of hostile clients of a NIC: `name`_nic_fuzzer."""
+    _mutant(
+        name = name,
+        src = src,
+        edit = edit,
+        automatic = automatic,
+        target = ":nic",
+        corpora = ["corpus/nic_clients/**"],
+        entries = {"nic": "NicClients"},
+        defines = ["MUTANT_OF_NICS"],
+    )
