@@ -24,7 +24,8 @@ namespace baton::nic {
 // (soft_nic.md). What a client writes there or to its sockets (control.md) is copied, checked and
 // used. A client that wants to can still slow or end the NIC: soft_nic.md, "Open", has the ways.
 //
-// The NIC has no thread. Its user calls Progress() in every turn of a loop that polls. A loop that
+// The NIC has no thread, except one that closes what clients of other processes passed (Closer).
+// Its user calls Progress() in every turn of a loop that polls. A loop that
 // sleeps does this:
 //   while (nic->Progress() || !nic->PrepareToWait()) {}
 //   wait until nic->event_fd() is readable;
