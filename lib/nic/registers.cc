@@ -91,13 +91,18 @@ bool Registers::Take() {
     const uint32_t number = order_[next_++];
     taken += TakeFrom(number, registers_.at(number).get());
   }
-  const bool found = FindUsers();
-  return FlushOne() || found || taken > 0;
+  return taken > 0;
+}
+
+void Registers::OnTransmit() {
+  FindUsers();
+  FlushOne();
+  if (!flushes_.empty() || !overrun_.empty()) host_->engine->MarkDirty(this);
 }
 
 // One completion queue in a turn: there may be as many queue pairs as a file has.
-bool Registers::FindUsers() {
-  if (overrun_.empty()) return false;
+void Registers::FindUsers() {
+  if (overrun_.empty()) return;
   const uint32_t cq_number = overrun_.back();
   overrun_.pop_back();
   for (const auto& [number, entry] : registers_) {
@@ -108,25 +113,24 @@ bool Registers::FindUsers() {
       Queue(qp_number);
     }
   }
-  return true;
 }
 
 // A flush that is longer than what it may do at a time goes on in another turn.
-bool Registers::FlushOne() {
-  if (flushes_.empty()) return false;
+void Registers::FlushOne() {
+  if (flushes_.empty()) return;
   const uint32_t qp_number = flushes_.front();
   flushes_.pop_front();
   flushing_.erase(qp_number);
   const bool fails = failing_.erase(qp_number) > 0;
   QueuePair* const found = FindQueuePair(qp_number);
-  if (found == nullptr) return true;  // it was destroyed
+  if (found == nullptr) return;  // it was destroyed
   if (fails && found->state() != verbs::QueuePairState::kReset) found->SetError();
   if (found->Flush()) Queue(qp_number);
-  return true;
 }
 
 void Registers::Queue(uint32_t qp_number) {
   if (flushing_.insert(qp_number).second) flushes_.push_back(qp_number);
+  host_->engine->MarkDirty(this);
 }
 
 void Registers::Ring(QueuePair* queue_pair) {
@@ -222,7 +226,6 @@ void Registers::SetSleeping(bool sleeping) {
 }
 
 bool Registers::empty() const {
-  if (!flushes_.empty() || !overrun_.empty()) return false;
   for (const auto& [number, entry] : registers_) {
     if (!entry->bells.empty() || !entry->held.empty()) return false;
   }

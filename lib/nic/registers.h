@@ -16,6 +16,7 @@
 #include "lib/nic/bells.h"
 #include "lib/nic/host.h"
 #include "lib/nic/objects.h"
+#include "lib/verbs/soft/engine.h"
 
 namespace baton::nic {
 
@@ -26,13 +27,14 @@ inline constexpr uint64_t kRegisterEvent = uint64_t{1} << 63;
 // pair of the same file and register, whose records say what is queued.
 //
 // What a turn does for a file is bounded, so that no client keeps others waiting: it takes so many
-// rings, and continues one flush.
-class Registers {
+// rings, and continues one flush. The engine has a turn for it as long as there is one.
+class Registers final : private verbs::soft::Pollable {
  public:
   // `host` outlives it.
   Registers(Owner owner, const Host* host);
   Registers(const Registers&) = delete;
   Registers& operator=(const Registers&) = delete;
+  ~Registers() override { host_->engine->Forget(this); }
 
   // Returns the client's copy of the eventfd that wakes the NIC. `number` is not in use.
   absl::StatusOr<FileDescriptor> Add(uint32_t number, Bells bells);
@@ -52,7 +54,10 @@ class Registers {
   // Flushes a queue pair of the file in a later turn, whose flush may be longer than what one does.
   void Flush(uint32_t qp_number) { Queue(qp_number); }
   // Moves all queue pairs of the file that complete in it to the error state, one in a turn.
-  void FailUsersOf(uint32_t cq_number) { overrun_.push_back(cq_number); }
+  void FailUsersOf(uint32_t cq_number) {
+    overrun_.push_back(cq_number);
+    host_->engine->MarkDirty(this);
+  }
 
   // Takes what was rung, and at most kMaxRingsInTurn and one register's places more. Registers take
   // turns. Returns false if nothing was.
@@ -81,8 +86,10 @@ class Registers {
   uint32_t TakeByBehaviour(uint32_t number, Register* from);
   void Ring(QueuePair* queue_pair);
   void Queue(uint32_t qp_number);
-  bool FindUsers();
-  bool FlushOne();
+  void FindUsers();
+  void FlushOne();
+  void OnReady(uint32_t) override {}
+  void OnTransmit() override;
   bool Draw(double probability);
   void OnRing(uint32_t number, uint64_t bytes);
   void OnArm(uint32_t number, uint64_t bytes);
