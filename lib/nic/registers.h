@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/bells.h"
+#include "lib/nic/engine.h"
 #include "lib/nic/host.h"
 #include "lib/nic/objects.h"
-#include "lib/verbs/soft/engine.h"
 
 namespace baton::nic {
 
