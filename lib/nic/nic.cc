@@ -186,7 +186,7 @@ bool Nic::Serve() {
     const uint64_t id = events[i].data.u64;
     // Each turn has the engine's turn.
     if (id == kEngine || (id & kRegisterEvent) != 0) continue;
-    served = id != kListener || Accept();
+    served |= id != kListener || Accept();
     if (id != kListener) ServeSocket(id);
   }
   return served;

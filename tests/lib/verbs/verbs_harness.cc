@@ -99,7 +99,9 @@ bool Pump(Side& a, Side& b, const std::function<bool()>& done) {
     a.Turn();
     b.Turn();
     pollfd fds[] = {{a.device->event_fd(), POLLIN, 0}, {b.device->event_fd(), POLLIN, 0}};
-    if (!done()) poll(fds, 2, 50);
+    // `done` may take what it looks for, so it is not asked again once it has said so.
+    if (done()) return true;
+    poll(fds, 2, 50);
   }
   return true;
 }

@@ -65,8 +65,9 @@ class Buffer {
 
 inline constexpr uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
-// Turns both sides until `done`, for at most thirty seconds (five minutes in the virtual
-// machine); whether it came.
+// Turns both sides until `done` returns true, for at most thirty seconds (five minutes in the
+// virtual machine). Returns whether it did. `done` may poll a completion: it is not called again
+// after that.
 bool Pump(Side& a, Side& b, const std::function<bool()>& done);
 
 // Whether `side` got an event of this type next; it is moved to *event.
