@@ -44,6 +44,10 @@ if $mutants; then
     known+=("$name")
     program[$name]=${name}_nic_fuzzer corpus[$name]=nic_clients
   done
+  for name in $(names_of queue_mutant); do
+    known+=("$name")
+    program[$name]=${name}_queues_fuzzer corpus[$name]=nic_queues
+  done
 else
   mapfile -t known < <(names_of baton_fuzzer)
   for name in "${known[@]}"; do program[$name]=${name}_fuzzer corpus[$name]=$name; done

@@ -12,7 +12,7 @@ namespace baton::fuzz {
 namespace {
 
 constexpr uint8_t kUntouched = 0xa7;
-const void* watched_mapping = nullptr;
+void* watched_mapping = nullptr;
 
 }  // namespace
 
@@ -23,6 +23,8 @@ void HostileMemory::Clear() {
   std::memset(file_.begin() + kCanary, kUntouched, kPage);
   watched_ = true;
 }
+
+void HostileMemory::Watch() const { SharedReads::Watch(watched_mapping, kBytes); }
 
 void HostileMemory::NoteObject(uint64_t offset, uint64_t bytes) {
   BATON_CHECK(offset <= kBytes && bytes <= kBytes - offset);

@@ -25,6 +25,8 @@ class HostileMemory {
   int fd() const { return file_.fd(); }
   uint8_t* At(uint64_t offset) const { return file_.begin() + offset; }
 
+  // Watches the NIC's loads of it from now on, where it is mapped already.
+  void Watch() const;
   // The NIC has made an object of these bytes.
   void NoteObject(uint64_t offset, uint64_t bytes);
   // Aborts if the NIC has written where no object lies.

@@ -91,6 +91,8 @@ TEST(MutantTest, MUTANT) {
   EXPECT_TRUE(IsCaught("nvme_capsule", NvmeCapsule));
 #elif defined(MUTANT_OF_NICS)
   EXPECT_TRUE(IsCaught("nic_clients", NicClients));
+#elif defined(MUTANT_OF_QUEUES)
+  EXPECT_TRUE(IsCaught("nic_queues", NicQueues));
 #else
   EXPECT_TRUE(IsCaught("hostile_worker", HostileWorker) ||
               IsCaught("hostile_engine", HostileEngine));

@@ -86,3 +86,16 @@ def nic_mutant(name, src, edit, automatic = False):
         entries = {"nic": "NicClients"},
         defines = ["MUTANT_OF_NICS"],
     )
+
+def queue_mutant(name, src, edit, automatic = False):
+    """As `mutant`, under the fuzzer of the queues of a NIC's hostile client: `name`_queues_fuzzer."""
+    _mutant(
+        name = name,
+        src = src,
+        edit = edit,
+        automatic = automatic,
+        target = ":nic_queues",
+        corpora = ["corpus/nic_queues/**"],
+        entries = {"queues": "NicQueues"},
+        defines = ["MUTANT_OF_QUEUES"],
+    )

@@ -53,14 +53,14 @@ void NicClients(const uint8_t* data, size_t size) {
   Program program(data, size);
   memory.Clear();
   std::array<std::unique_ptr<HostileClient>, 2> hostile;
-  hostile[0] = std::make_unique<HostileClient>(nic, honest, &memory, &program);
+  hostile[0] = std::make_unique<HostileClient>(nic, honest->victim(), &memory, &program);
   for (int step = 0; step < kMaxSteps && !program.empty(); ++step) {
     const uint8_t what = program.Byte();
     if (what < 200) {
       hostile[0]->Step();
     } else if (what < 225) {
       if (hostile[1] == nullptr) {
-        hostile[1] = std::make_unique<HostileClient>(nic, honest, &memory, &program);
+        hostile[1] = std::make_unique<HostileClient>(nic, honest->victim(), &memory, &program);
       }
       hostile[1]->Step();
     } else if (what < 230) {

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Target{"hostile_engine", HostileEngine},
                       Target{"frame_stream", FrameStreamBytes}, Target{"soft_wire", SoftWire},
                       Target{"keeper_sockets", KeeperSockets}, Target{"nvme_capsule", NvmeCapsule},
-                      Target{"nic_clients", NicClients},
+                      Target{"nic_clients", NicClients}, Target{"nic_queues", NicQueues},
                       Target{"arena_inspection", ArenaInspection}),
     [](const auto& info) { return std::string(info.param.name); });
 

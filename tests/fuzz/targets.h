@@ -35,6 +35,9 @@ void HostileEngine(const uint8_t* data, size_t size);
 // with it, beside one that is correct.
 void NicClients(const uint8_t* data, size_t size);
 
+// The queues of such a client alone, whose bytes may change between the NIC's loads.
+void NicQueues(const uint8_t* data, size_t size);
+
 }  // namespace baton::fuzz
 
 #endif  // TESTS_FUZZ_TARGETS_H_

@@ -1,0 +1,98 @@
+// What a client that writes whatever it can does to the memory in which its queues lie.
+#ifndef TESTS_FUZZ_HOSTILE_QUEUES_H_
+#define TESTS_FUZZ_HOSTILE_QUEUES_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/control_format.h"
+#include "lib/verbs/mlx5/format.h"
+#include "tests/fuzz/honest_traffic.h"
+#include "tests/fuzz/hostile_memory.h"
+#include "tests/fuzz/program.h"
+
+namespace baton::fuzz {
+
+// Where the objects lie in HostileMemory.
+inline constexpr uint64_t kPageAt = 0;
+inline constexpr uint64_t kQueueAt = HostileMemory::kPage;  // records, then entries
+inline constexpr uint64_t kQueuePairsAt = 2 * HostileMemory::kPage;
+inline constexpr uint64_t kSharedAt = 4 * HostileMemory::kPage;
+inline constexpr uint64_t kDataAt = 5 * HostileMemory::kPage;
+inline constexpr uint64_t kDataBytes = 2 * HostileMemory::kPage;
+inline constexpr uint64_t kSecondPageAt = 7 * HostileMemory::kPage;
+inline constexpr uint64_t kDataAddress = 0x7000'0000;  // what requests call it
+inline constexpr uint64_t kQueuesBehindRecords = 64;
+inline constexpr uint32_t kEntries = 32;
+inline constexpr uint32_t kSlots = 16;
+inline constexpr uint32_t kReceiveBytes = 32;
+inline constexpr uint64_t kReceivesAt =
+    kQueuesBehindRecords + kSlots * verbs::mlx5::kSlotBytes;  // of a queue pair
+inline constexpr uint32_t kSharedSlots = 8;
+inline constexpr uint32_t kSharedSlotBytes = 32;
+inline constexpr uint32_t kAllAccess = 15 | 65'536;
+
+constexpr uint64_t QueuePairAt(size_t index) {
+  return kQueuePairsAt + index * HostileMemory::kPage;
+}
+
+// Its heir has made the objects that the numbers name.
+class HostileQueues {
+ protected:
+  // All of them outlive it.
+  HostileQueues(const Victim& victim, HostileMemory* memory, Program* program)
+      : victim_(victim), memory_(memory), program_(*program) {}
+  ~HostileQueues() = default;
+
+  // The messages that make its objects, from the numbers of those that they name.
+  nic::control::CompletionQueue QueueMessage() const;
+  nic::control::SharedReceiveQueue SharedMessage() const;
+  nic::control::QueuePair QueuePairMessage(size_t index, bool shares) const;
+  nic::control::Place At(uint64_t offset) const { return {memory_file_, 0, offset}; }
+  void LinkShared();
+
+  // What requests name: mostly what there is, sometimes another client's.
+  uint32_t Number();
+  uint32_t Key();
+  uint64_t Address();
+  uint32_t Length();
+
+  void PostSend();
+  void PostReceive();
+  void PostShared();
+  void WriteBytes();
+  void Ring(uint32_t second_word);
+  void RingAnything();
+  void Consume();
+
+  struct Queues {  // a queue pair
+    uint32_t number = 0;
+    uint16_t sends = 0;
+    uint16_t receives = 0;
+  };
+
+  const Victim& victim_;
+  HostileMemory* const memory_;
+  Program& program_;
+  std::vector<uint32_t> numbers_;  // of all that it has made
+  std::array<Queues, 2> queue_pairs_;
+  uint32_t memory_file_ = 0;
+  uint32_t reg_ = 0;
+  uint32_t channel_ = 0;
+  uint32_t key_ = 0;
+  uint32_t queue_ = 0;
+  uint32_t shared_ = 0;
+  uint16_t shared_posted_ = 0;
+  uint32_t rung_ = 0;
+  uint32_t second_rung_ = 0;
+  uint32_t armed_ = 0;
+  uint32_t consumed_ = 0;
+  FileDescriptor wake_;
+};
+
+}  // namespace baton::fuzz
+
+#endif  // TESTS_FUZZ_HOSTILE_QUEUES_H_
