@@ -36,7 +36,7 @@ void ClientCursor::Pass(uint32_t slots) {
 bool ClientSends::Fetch() {
   if (!cursor_.HasMore()) return false;
   mlx5::FoundSend& found = TheScratch();
-  absl::Status status = mlx5::ReadSend(queue_, cursor_.next(), cursor_.queued(), &found);
+  absl::Status status = mlx5::ReadSend(queue_, cursor_.next(), cursor_.queued(), seen_, &found);
   if (status.ok()) status = CheckLimits(found);
   if (status.ok()) {
     Push(found);
@@ -45,7 +45,14 @@ bool ClientSends::Fetch() {
     error_.Update(status);
   }
   cursor_.Pass(found.slots);
+  See();
   return true;
+}
+
+uint32_t ClientSends::Waiting() {
+  const uint32_t waiting = cursor_.Look();
+  if (waiting > 0) See();
+  return std::min(waiting, kFlushedAtOnce);
 }
 
 absl::Status ClientSends::CheckLimits(const mlx5::FoundSend& found) const {

@@ -17,6 +17,7 @@
 #include "lib/verbs/mlx5/completion_writer.h"
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/request_reader.h"
+#include "lib/verbs/mlx5/seen_slots.h"
 #include "lib/verbs/mlx5/shared_receive_reader.h"
 #include "lib/verbs/verbs.h"
 
@@ -57,7 +58,8 @@ class ClientCursor {
 };
 
 // Once it has met a malformed request whose end is unknown, it fetches nothing any more. The
-// requests behind that one never complete.
+// requests behind that one never complete. One that was changed since it was found queued is
+// malformed.
 class ClientSends final : public SendSource {
  public:
   ClientSends(const mlx5::FoundSendQueue& queue, const __be32* record, const WindowLimits& limits)
@@ -66,7 +68,7 @@ class ClientSends final : public SendSource {
         cursor_(record) {}
 
   bool Fetch() override;
-  uint32_t Waiting() override { return std::min(cursor_.Look(), kFlushedAtOnce); }
+  uint32_t Waiting() override;
 
   // Tells what is wrong with the first malformed request.
   const absl::Status& error() const { return error_; }
@@ -75,9 +77,12 @@ class ClientSends final : public SendSource {
   absl::Status CheckLimits(const mlx5::FoundSend& found) const;
   void Push(const mlx5::FoundSend& found);
   void PushMalformed();
+  // To notice what is changed before it is fetched.
+  void See() { seen_.See(queue_.slots, queue_.slot_count, cursor_.next(), cursor_.queued()); }
 
   const mlx5::FoundSendQueue queue_;
   ClientCursor cursor_;
+  mlx5::SeenSlots seen_;
   absl::Status error_;
 };
 

@@ -12,18 +12,23 @@ using verbs::mlx5::kConsumedMask;
 
 CompletionQueue::CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory,
                                  const __be32* arm_record, std::shared_ptr<FileDescriptor> channel,
-                                 std::function<void()> on_overrun)
+                                 OnFailure on_failure)
     : CompletionWriter(memory),
       entry_count_(memory.entry_count),
       arm_record_(arm_record),
       channel_(std::move(channel)),
-      on_overrun_(std::move(on_overrun)) {}
+      on_failure_(std::move(on_failure)) {}
 
 bool CompletionQueue::Write(const verbs::mlx5::Executed& executed) {
   const bool fits = CompletionWriter::Write(executed);
-  if (!fits && on_overrun_) std::exchange(on_overrun_, {})();
+  if (!fits) Fail("it is overrun");
   if (armed_) MakeEvent();
   return fits;
+}
+
+void CompletionQueue::Fail(absl::string_view why) {
+  CompletionWriter::Fail();
+  if (on_failure_) std::exchange(on_failure_, {})(why);
 }
 
 bool CompletionQueue::HasCompletionBehind(uint32_t arm) const {

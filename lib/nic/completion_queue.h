@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 
+#include "absl/strings/string_view.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/mlx5/completion_writer.h"
 
@@ -15,11 +16,13 @@ namespace baton::nic {
 // A client's completion queue, and the events that its client arms it for.
 class CompletionQueue final : public verbs::mlx5::CompletionWriter {
  public:
+  using OnFailure = std::function<void(absl::string_view why)>;
+
   // `memory` stays mapped as long as the queue lives. `arm_record` is the second of its records.
-  // `channel` (may be null) is a socket that does not block. `on_overrun` (may be empty) is called
-  // once; it must not call the queue, or a queue pair.
+  // `channel` (may be null) is a socket that does not block. `on_failure` (may be empty) is called
+  // once, with the cause; it must not call the queue, or a queue pair.
   CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory, const __be32* arm_record,
-                  std::shared_ptr<FileDescriptor> channel, std::function<void()> on_overrun = {});
+                  std::shared_ptr<FileDescriptor> channel, OnFailure on_failure = {});
 
   bool Write(const verbs::mlx5::Executed& executed) override;
 
@@ -27,6 +30,8 @@ class CompletionQueue final : public verbs::mlx5::CompletionWriter {
   // those that the value calls consumed, perhaps at once. It ignores the value of the last event,
   // because a ring may come late or twice.
   void Arm(uint32_t value);
+  // Ends it: nothing completes in it any more.
+  void Fail(absl::string_view why);
   // Arms with the value of the arm record.
   void ArmByRecord();
 
@@ -41,7 +46,7 @@ class CompletionQueue final : public verbs::mlx5::CompletionWriter {
   const uint32_t entry_count_;
   const __be32* const arm_record_;
   const std::shared_ptr<FileDescriptor> channel_;
-  std::function<void()> on_overrun_;  // empty once it was called
+  OnFailure on_failure_;  // empty once it was called
   bool armed_ = false;
   uint32_t arm_ = 0;
   std::optional<uint32_t> stale_;

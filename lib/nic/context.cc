@@ -255,9 +255,9 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
   auto* const failed = reinterpret_cast<uint32_t*>(records_at + kRecordBytes);
   made.queue = std::make_unique<CompletionQueue>(
       verbs::mlx5::FoundCompletionQueue{entries, records, message.entry_count, message.entry_bytes},
-      records + 1, std::move(channel), [this, number, failed] {
+      records + 1, std::move(channel), [this, number, failed](absl::string_view why) {
         std::atomic_ref(*failed).store(1, std::memory_order_release);
-        host_->complain(owner_, absl::StrCat("completion queue ", number, ": it is overrun"));
+        host_->complain(owner_, absl::StrCat("completion queue ", number, ": ", why));
         registers_.FailUsersOf(number);
         Tell(verbs::DeviceEventType::kCompletionQueueFailed, number);
       });

@@ -187,14 +187,33 @@ QueuePair* Registers::FindQueuePair(uint32_t number) const {
   return found != nullptr && found->parts().domain.owner == owner_ ? found : nullptr;
 }
 
+// What a register rings is of its own client, and of that register. So one that was rung for what
+// is another client's fails with all that it rings. A client that rings often is reported once.
+void Registers::OnForeign(uint32_t number, absl::string_view what) {
+  const Register& rung = *registers_.at(number);
+  if (rung.complained) return;
+  Complain(number, absl::StrCat(what, " of another client"));
+  for (const uint32_t qp_number : rung.queue_pairs) {
+    failing_.insert(qp_number);
+    Queue(qp_number);
+  }
+}
+
+void Registers::Complain(uint32_t number, absl::string_view what) {
+  if (std::exchange(registers_.at(number)->complained, true)) return;
+  host_->complain(owner_, absl::StrCat("register ", number, " was rung for ", what));
+}
+
 // The queue pair may have been destroyed since the ring.
 void Registers::OnRing(uint32_t number, uint64_t bytes) {
   const uint32_t qp_number = WordsOf(bytes).second >> 8;
-  QueuePair* const found = FindQueuePair(qp_number);
+  QueuePair* const found = host_->objects->FindQueuePair(qp_number);
   if (found == nullptr) return;
+  if (found->parts().domain.owner != owner_) {
+    return OnForeign(number, absl::StrCat("queue pair ", qp_number));
+  }
   if (found->parts().reg == number) return Ring(found);
-  host_->complain(owner_, absl::StrCat("register ", number, " was rung for queue pair ", qp_number,
-                                       " of another one"));
+  Complain(number, absl::StrCat("queue pair ", qp_number, " of another one"));
   if (found->state() != verbs::QueuePairState::kReset) found->SetError();
 }
 
@@ -202,10 +221,14 @@ void Registers::OnArm(uint32_t number, uint64_t bytes) {
   const Words words = WordsOf(bytes);
   auto& queues = host_->objects->completion_queues;
   const auto found = queues.find(words.second);
-  if (found == queues.end() || found->second.owner != owner_) return;
-  if (found->second.reg == number) return found->second.queue->Arm(words.first);
-  host_->complain(owner_, absl::StrCat("register ", number, " armed completion queue ",
-                                       words.second, " of another one"));
+  if (found == queues.end()) return;
+  if (found->second.owner == owner_ && found->second.reg == number) {
+    return found->second.queue->Arm(words.first);
+  }
+  if (found->second.owner != owner_) {
+    return OnForeign(number, absl::StrCat("completion queue ", words.second));
+  }
+  found->second.queue->Fail(absl::StrCat("register ", number, ", which is not its own, armed it"));
 }
 
 void Registers::OnLook(uint32_t number, uint32_t qp_number) {

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/bells.h"
 #include "lib/nic/engine.h"
@@ -78,6 +79,7 @@ class Registers final : private verbs::soft::Pollable {
     const int epoll_fd;
     absl::flat_hash_set<uint32_t> queue_pairs;
     absl::flat_hash_set<uint32_t> completion_queues;
+    bool complained = false;     // of what its client rings there
     std::vector<uint64_t> held;  // rings of NicBehaviour that are for another turn
   };
 
@@ -90,6 +92,8 @@ class Registers final : private verbs::soft::Pollable {
   void FlushOne();
   void OnReady(uint32_t) override {}
   void OnTransmit() override;
+  void OnForeign(uint32_t number, absl::string_view what);
+  void Complain(uint32_t number, absl::string_view what);
   bool Draw(double probability);
   void OnRing(uint32_t number, uint64_t bytes);
   void OnArm(uint32_t number, uint64_t bytes);

@@ -54,8 +54,8 @@ void CompletionWriter::Mark(uint32_t index) {
 
 bool CompletionWriter::Write(const Executed& executed) {
   const uint32_t consumed = LoadRecord(queue_.record);
-  overrun_ = overrun_ || ((written_ - consumed) & kConsumedMask) >= queue_.entry_count;
-  if (overrun_) return false;
+  failed_ = failed_ || ((written_ - consumed) & kConsumedMask) >= queue_.entry_count;
+  if (failed_) return false;
   marked_ = marked_ || written_ + 1 == queue_.entry_count;
   if (!marked_) Mark(written_ + 1);
   const mlx5_cqe64 entry = EntryOf(executed);

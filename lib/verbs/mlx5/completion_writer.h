@@ -37,12 +37,14 @@ class CompletionWriter {
   explicit CompletionWriter(const FoundCompletionQueue& queue);
   virtual ~CompletionWriter() = default;
 
-  // False: there was no room, and the queue is overrun for good.
+  // False: there was no room, and the queue has failed for good.
   virtual bool Write(const Executed& executed);
 
   uint32_t written() const { return written_; }  // so far, modulo 2^24
 
  protected:
+  // Nothing is written any more.
+  void Fail() { failed_ = true; }
   // Called between an entry and its owner byte.
   virtual void BeforeOwnerByte() {}
 
@@ -53,7 +55,7 @@ class CompletionWriter {
   const FoundCompletionQueue queue_;
   uint32_t written_ = 0;
   bool marked_ = false;  // all entries were written once, or marked
-  bool overrun_ = false;
+  bool failed_ = false;
 };
 
 }  // namespace baton::verbs::mlx5

@@ -10,7 +10,9 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
-using Bytes = std::array<uint8_t, kMaxSegments * kSegmentBytes>;
+constexpr uint32_t kMaxSlotsOfSend = (kMaxSegments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
+
+using Bytes = std::array<uint8_t, kMaxSlotsOfSend * kSlotBytes>;
 
 std::optional<Opcode> OpcodeFor(uint8_t code) {
   for (uint8_t opcode = 0; opcode < kOpcodeCount; ++opcode) {
@@ -72,7 +74,7 @@ absl::Status ReadData(const Bytes& bytes, size_t at, size_t end, FoundSend* send
 }  // namespace
 
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
-                      FoundSend* send) {
+                      const SeenSlots& seen, FoundSend* send) {
   static_cast<FoundRequest&>(*send) = FoundRequest();
   const uint16_t ahead = static_cast<uint16_t>(queued - counter);
   if (ahead > queue.slot_count) {
@@ -110,7 +112,13 @@ absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t qu
   send->signalled = (control.fm_ce_se & MLX5_WQE_CTRL_CQ_UPDATE) != 0;
   send->immediate = be32toh(control.imm);
 
-  Copy(queue, counter, size_t{segments} * kSegmentBytes, &bytes);
+  Copy(queue, counter, size_t{slots} * kSlotBytes, &bytes);
+  for (uint32_t i = 0; i < slots; ++i) {
+    const uint16_t slot = static_cast<uint16_t>(counter + i);
+    if (seen.IsUnchanged(slot, bytes.data() + size_t{i} * kSlotBytes)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request at counter ", counter, " was changed after it was queued"));
+  }
   const size_t end = size_t{segments} * kSegmentBytes;
   const size_t data_at =
       kSegmentBytes * (1 + (HasRemoteAddress(*opcode) ? 1 : 0) + (IsAtomic(*opcode) ? 1 : 0));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/mlx5/seen_slots.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::mlx5 {
@@ -53,9 +54,10 @@ struct FoundReceiveQueue {
 // Copies and checks the request that begins at `counter`; `queued` is the record. kInvalidArgument
 // tells what is wrong with it: a record that is further ahead than the queue is long, another
 // counter or queue pair in it, an opcode that is none of verbs.h, segments beyond `queued`, or
-// fewer than its opcode needs. `slots` is then where the next request begins, or 0 if nobody knows.
+// fewer than its opcode needs, or that it was changed since `seen` saw it. `slots` is then where
+// the next request begins, or 0 if nobody knows.
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
-                      FoundSend* send);
+                      const SeenSlots& seen, FoundSend* send);
 
 // The buffers of the receive in the slot at `slot`, which has room for as many as it has segments.
 // Returns how many there are.

@@ -307,19 +307,37 @@ TEST_F(NicTest, shouldDestroyNothingThatIsUsed) {
   EXPECT_TRUE(absl::IsNotFound(destroy(Kind::kRegion, shard.key())));
 }
 
+// A register beside that of a client's shard, which rings what a correct driver would not.
+class WrongBell {
+ public:
+  explicit WrongBell(Client* client) : made_(Make(client, page_.fd())) {}
+
+  void Ring(uint32_t qp_number) { bell_.Ring(BytesOf(0, qp_number << 8)); }
+  void Arm(uint32_t cq_number) { bell_.Arm(BytesOf(1 << 28, cq_number)); }
+  uint32_t number() const { return made_.number; }
+
+ private:
+  static Client::Made Make(Client* client, int page) {
+    return *client->AddRegister({client->AddFile(page).value_or(0), 0, 0});
+  }
+  static uint64_t BytesOf(uint32_t first, uint32_t second) {
+    const __be32 words[] = {htobe32(first), htobe32(second)};
+    uint64_t bytes;
+    std::memcpy(&bytes, words, sizeof(bytes));
+    return bytes;
+  }
+
+  const SharedFile page_{4096};
+  const Client::Made made_;
+  verbs::mlx5::FifoDoorbell bell_{reinterpret_cast<verbs::mlx5::DoorbellPage*>(page_.begin()),
+                                  made_.descriptor.get()};
+};
+
 TEST_F(NicTest, shouldNameWhoRingsAnothersRegister) {
   const std::unique_ptr<Client> client = nic_.Open();
-  Shard shard(client.get(), {});
-  const SharedFile page(4096);
-  const uint32_t file = client->AddFile(page.fd()).value_or(0);
-  const absl::StatusOr<Client::Made> reg = client->AddRegister({file, 0, 0});
-  ASSERT_TRUE(reg.ok()) << reg.status();
-  verbs::mlx5::FifoDoorbell bell(reinterpret_cast<verbs::mlx5::DoorbellPage*>(page.begin()),
-                                 reg->descriptor.get());
-  const __be32 words[] = {0, htobe32(shard.number(0) << 8)};
-  uint64_t bytes;
-  std::memcpy(&bytes, words, sizeof(bytes));
-  bell.Ring(bytes);
+  const Shard shard(client.get(), {});
+  WrongBell bell(client.get());
+  bell.Ring(shard.number(0));
   ASSERT_TRUE(Settled());
   EXPECT_EQ(client->Query(shard.number(0)).value_or(QueuePairState::kReset),
             QueuePairState::kError);
@@ -327,6 +345,49 @@ TEST_F(NicTest, shouldNameWhoRingsAnothersRegister) {
   ASSERT_EQ(complaints.size(), 1u);
   EXPECT_THAT(complaints[0], HasSubstr("of another one"));
   EXPECT_THAT(complaints[0], HasSubstr(absl::StrCat("of process ", getpid(), ": ")));
+}
+
+TEST_F(NicTest, shouldFailACompletionQueueThatAnotherRegisterArms) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  WrongBell bell(client.get());
+  bell.Arm(shard.completion_queue());
+  ASSERT_TRUE(Settled());
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(client->Query(shard.number(i)).value_or(QueuePairState::kReset),
+              QueuePairState::kError);
+  }
+  const std::vector<std::string> complaints = nic_.TakeComplaints();
+  ASSERT_EQ(complaints.size(), 1u);
+  EXPECT_THAT(complaints[0], HasSubstr(absl::StrCat("of process ", getpid(), ": ")));
+  EXPECT_THAT(complaints[0], HasSubstr(absl::StrCat("completion queue ", shard.completion_queue(),
+                                                    ": register ", bell.number())));
+}
+
+// The queue pairs of the register that was rung fail, and nothing of the other client.
+TEST_F(NicTest, shouldFailWhoRingsWhatIsAnotherClients) {
+  const std::unique_ptr<Client> victim = nic_.Open();
+  const Shard theirs(victim.get(), {});
+  const std::unique_ptr<Client> client = nic_.Open();
+  for (const bool arms : {false, true}) {
+    Shard shard(client.get(), {});
+    Driver driver(&shard);
+    const __be32 words[] = {0, htobe32(arms ? theirs.completion_queue() : theirs.number(0) << 8)};
+    uint64_t bytes;
+    std::memcpy(&bytes, words, sizeof(bytes));
+    for (int i = 0; i < 3; ++i) arms ? driver.bell().Arm(bytes) : driver.bell().Ring(bytes);
+    ASSERT_TRUE(Settled());
+    EXPECT_EQ(driver[0].state(), QueuePairState::kError);
+    EXPECT_EQ(driver[1].state(), QueuePairState::kError);
+    const std::vector<std::string> complaints = nic_.TakeComplaints();
+    ASSERT_EQ(complaints.size(), 1u);
+    EXPECT_THAT(complaints[0], HasSubstr(arms ? "completion queue" : "queue pair"));
+    EXPECT_THAT(complaints[0], HasSubstr("of another client"));
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(victim->Query(theirs.number(i)).value_or(QueuePairState::kReset),
+              QueuePairState::kReadyToSend);
+  }
 }
 
 // What a client posts to a queue pair in the error state costs others no more than a short flush.

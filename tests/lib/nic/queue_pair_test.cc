@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/lib/nic/harness.h"
 
 namespace baton::nic {
@@ -370,6 +373,26 @@ TEST_F(NicQueuePairTest, shouldNameWhoWritesNonsense) {
   const std::vector<std::string> complaints = nic_.TakeComplaints();
   ASSERT_EQ(complaints.size(), 1u);
   EXPECT_THAT(complaints[0], HasSubstr("send queue of queue pair"));
+}
+
+// A turn executes some of what is queued, and has seen more.
+TEST_F(NicQueuePairTest, shouldFailWhoChangesWhatItHasQueued) {
+  constexpr uint64_t kQueued = 24;
+  Make({.send_slots = 32});
+  for (uint64_t i = 0; i < kQueued; ++i) Post(Opcode::kWrite, Buffer(0, 8), 64);
+  nic_.nic().Progress();
+  const uint64_t executed = 16;
+  uint8_t* const slots = shard_->layout().SendsAt(shard_->queue_pair(0)).slots;
+  slots[executed * verbs::mlx5::kSlotBytes + 23] ^= 8;  // of the request behind these
+  std::vector<verbs::CompletionStatus> statuses;
+  for (uint64_t i = 0; i < kQueued; ++i) statuses.push_back(Next().status);
+  EXPECT_EQ(std::count(statuses.begin(), statuses.end(), CompletionStatus::kSuccess), executed);
+  EXPECT_EQ(statuses[executed], CompletionStatus::kLocalQpError);
+  EXPECT_EQ((*driver_)[0].state(), verbs::QueuePairState::kError);
+  const std::vector<std::string> complaints = nic_.TakeComplaints();
+  ASSERT_EQ(complaints.size(), 1u);
+  EXPECT_THAT(complaints[0], HasSubstr(absl::StrCat("of process ", getpid(), ": ")));
+  EXPECT_THAT(complaints[0], HasSubstr("was changed after it was queued"));
 }
 
 }  // namespace

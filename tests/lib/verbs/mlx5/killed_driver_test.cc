@@ -171,7 +171,7 @@ class KilledDriverTest : public ::testing::Test {
     const auto queued = static_cast<uint16_t>(LoadRecord(&memory_->records[MLX5_SND_DBR]));
     for (uint16_t counter = kBefore; counter != queued;) {
       FoundSend found;
-      const absl::Status status = ReadSend(memory_->found_sends(), counter, queued, &found);
+      const absl::Status status = ReadSend(memory_->found_sends(), counter, queued, {}, &found);
       EXPECT_TRUE(status.ok()) << status;
       if (!status.ok()) break;
       EXPECT_EQ(memory_->notes[counter % kSendSlots].wr_id, 500 + added.size());

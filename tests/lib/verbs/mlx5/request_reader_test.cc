@@ -31,7 +31,7 @@ class RequestReaderTest : public ::testing::Test {
 
   std::string Refused(uint16_t counter = 0, uint16_t queued = 1) const {
     FoundSend found;
-    const absl::Status status = ReadSend(memory_->found_sends(), counter, queued, &found);
+    const absl::Status status = ReadSend(memory_->found_sends(), counter, queued, {}, &found);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   }
@@ -99,7 +99,7 @@ TEST_F(RequestReaderTest, shouldBearAnything) {
     request->qpn_ds = htobe32(kQueuePair << 8 | random() % 64);
     FoundSend found;
     const auto queued = static_cast<uint16_t>(counter + random() % (kSendSlots + 2));
-    if (!ReadSend(memory_->found_sends(), counter, queued, &found).ok()) continue;
+    if (!ReadSend(memory_->found_sends(), counter, queued, {}, &found).ok()) continue;
     ++taken;
     ASSERT_LE(found.sge_count, kMaxSegments);
     ASSERT_LE(found.inline_bytes, found.bytes.size());

@@ -217,7 +217,7 @@ TEST_F(SendQueueTest, shouldBeReadAsItWasWritten) {
     const uint16_t counter = queue_->queued();
     ASSERT_TRUE(Post(request).ok());
     FoundSend found;
-    ASSERT_TRUE(ReadSend(memory_->found_sends(), counter, queue_->queued(), &found).ok());
+    ASSERT_TRUE(ReadSend(memory_->found_sends(), counter, queue_->queued(), {}, &found).ok());
     EXPECT_EQ(static_cast<uint16_t>(counter + found.slots), queue_->queued());
     EXPECT_EQ(memory_->notes[counter % kSendSlots].wr_id, request.wr_id);
     EXPECT_EQ(memory_->notes[counter % kSendSlots].end, queue_->queued());
