@@ -188,12 +188,13 @@ QueuePair* Registers::FindQueuePair(uint32_t number) const {
 }
 
 // What a register rings is of its own client, and of that register. So one that was rung for what
-// is another client's fails with all that it rings. A client that rings often is reported once.
+// is another client's fails with all that it rings. A register is reported once, however often it
+// is rung.
 void Registers::OnForeign(uint32_t number, absl::string_view what) {
-  const Register& rung = *registers_.at(number);
-  if (rung.complained) return;
+  Register* const rung = registers_.at(number).get();
+  if (std::exchange(rung->failed, true)) return;
   Complain(number, absl::StrCat(what, " of another client"));
-  for (const uint32_t qp_number : rung.queue_pairs) {
+  for (const uint32_t qp_number : rung->queue_pairs) {
     failing_.insert(qp_number);
     Queue(qp_number);
   }

@@ -80,6 +80,7 @@ class Registers final : private verbs::soft::Pollable {
     absl::flat_hash_set<uint32_t> queue_pairs;
     absl::flat_hash_set<uint32_t> completion_queues;
     bool complained = false;     // of what its client rings there
+    bool failed = false;         // it was rung for what is another client's
     std::vector<uint64_t> held;  // rings of NicBehaviour that are for another turn
   };
 

@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "lib/verbs/mlx5/format.h"
 
@@ -12,7 +12,8 @@ namespace baton::verbs::mlx5 {
 // The slots of a client's send queue that its device has found queued and not executed yet, as they
 // were then. A client may not change them any more: hardware may have fetched them.
 //
-// At most kMost are kept of a queue. One that executes each request when it is rung keeps none.
+// At most kMost are kept of a queue. One whose requests are all executed when they are rung has no
+// memory for them.
 // Thread-compatible.
 class SeenSlots {
  public:
@@ -26,10 +27,12 @@ class SeenSlots {
   bool IsUnchanged(uint16_t counter, const uint8_t* now) const;
 
  private:
-  using Slot = std::array<uint8_t, kSlotBytes>;
-  std::vector<Slot> kept_;  // kMost, once there is one
-  uint16_t begin_ = 0;      // counters of what is kept
-  uint16_t end_ = 0;
+  struct Kept {
+    std::array<uint8_t, kSlotBytes> slots[kMost];
+    uint16_t begin;  // counters of what is kept
+    uint16_t end;
+  };
+  std::unique_ptr<Kept> kept_;
 };
 
 }  // namespace baton::verbs::mlx5
