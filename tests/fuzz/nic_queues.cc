@@ -28,7 +28,7 @@ using verbs::QueuePairState;
 using verbs::mlx5::DoorbellPage;
 using verbs::mlx5::WholeLines;
 
-constexpr int kMaxSteps = 24;
+constexpr int kMaxSteps = 20;
 constexpr uint32_t kRnrTimerUs = 10;
 constexpr uint32_t kLongRnrTimerUs = 100'000;
 constexpr uint64_t kMaxReadsInTurn = 1'000'000;  // of the hostile client's memory
@@ -161,11 +161,11 @@ class HostileShard final : private HostileQueues {
   }
 
   DirectFile* const file_;
-  uint32_t second_reg_ = 0;
+  uint32_t second_reg_ = 0;  // 0: there are one register and one completion queue
   uint32_t second_queue_ = 0;
 };
 
-// One queue pair may have another register and completion queue than the other.
+// One queue pair may complete in another queue, and have another register, than the other.
 HostileShard::HostileShard(HostileGround* ground, const Victim& victim, Program* program)
     : HostileQueues(victim, &ground->memory, program), file_(ground->file) {
   constexpr uint64_t kSecondQueueAt = kQueueAt + 40 * kQueuesBehindRecords;
@@ -175,28 +175,31 @@ HostileShard::HostileShard(HostileGround* ground, const Victim& victim, Program*
   channel_ = ground->channel;
   reg_ = *file_->Call(control::Register{{}, At(kPageAt)});
   wake_ = file_->TakeAnswer();
-  second_reg_ = *file_->Call(control::Register{{}, At(kSecondPageAt)});
   queue_ = *file_->Call(QueueMessage());
-  second_queue_ = *file_->Call(control::CompletionQueue{{},
-                                                        At(kSecondQueueAt + kQueuesBehindRecords),
-                                                        At(kSecondQueueAt),
-                                                        kEntries / 2,
-                                                        64,
-                                                        second_reg_,
-                                                        0});
-  shared_ = *file_->Call(SharedMessage());
-  numbers_ = {second_reg_, second_queue_};
-  LinkShared();
   const uint8_t how = program_.Byte();
+  if ((how & 12) == 12) {
+    second_reg_ = *file_->Call(control::Register{{}, At(kSecondPageAt)});
+    control::CompletionQueue second = QueueMessage();
+    second.records = At(kSecondQueueAt);
+    second.entries = At(kSecondQueueAt + kQueuesBehindRecords);
+    second.entry_count = kEntries / 2;
+    second.reg = second_reg_;
+    second_queue_ = *file_->Call(second);
+    numbers_ = {second_reg_, second_queue_};
+  }
+  shared_ = *file_->Call(SharedMessage());
+  LinkShared();
   for (size_t i = 0; i < queue_pairs_.size(); ++i) {
     control::QueuePair message = QueuePairMessage(i, (how >> i & 1) != 0);
-    if (i == 1 && (how & 4) != 0) message.receive_queue = second_queue_;
-    if (i == 1 && (how & 8) != 0) message.reg = second_reg_;
+    if (i == 1 && second_reg_ != 0) {
+      message.receive_queue = second_queue_;
+      if ((how & 32) != 0) message.reg = second_reg_;
+    }
     if ((how & 16) != 0) message.send_sges = 1 + how % 4;
     queue_pairs_[i] = {*file_->Call(message), 0, 0};
   }
   // Each change of the next timer is a system call, so few inputs have short ones.
-  const uint32_t timer_us = how >= 224 ? kRnrTimerUs : kLongRnrTimerUs;
+  const uint32_t timer_us = how >= 252 ? kRnrTimerUs : kLongRnrTimerUs;
   for (size_t i = 0; i < 2; ++i) {
     const auto connect = ToReady(queue_pairs_[i].number, queue_pairs_[1 - i].number, timer_us);
     BATON_CHECK(file_->Call(connect).ok());
@@ -207,8 +210,9 @@ HostileShard::~HostileShard() {
   for (const Queues& queues : queue_pairs_) Destroy(Kind::kQueuePair, queues.number);
   Destroy(Kind::kSharedReceiveQueue, shared_);
   Destroy(Kind::kCompletionQueue, queue_);
-  Destroy(Kind::kCompletionQueue, second_queue_);
   Destroy(Kind::kRegister, reg_);
+  if (second_reg_ == 0) return;
+  Destroy(Kind::kCompletionQueue, second_queue_);
   Destroy(Kind::kRegister, second_reg_);
 }
 
