@@ -40,6 +40,7 @@ struct Flags {
   bool keep_native = false;
   bool strict = false;
   std::string control_user;
+  std::string nic_user;
   bool check_only = false;
   v1::ServiceConfig service;
   std::vector<std::string> listeners;
@@ -247,6 +248,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "otherwise the others serve, and it is started again and again");
   app.add_option("--control-user", flags.control_user,
                  "User that control runs as, without capabilities; needs root [batond's]");
+  app.add_option("--nic-user", flags.nic_user,
+                 "User of the soft device's NICs (baton-nic), but of those whose service has "
+                 "native.uid; needs root [batond's]");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }
@@ -275,20 +279,23 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   return config;
 }
 
-absl::StatusOr<std::optional<ProgramUser>> FindUser(const std::string& name) {
+// `option` names it, for a program that is `what`.
+absl::StatusOr<std::optional<ProgramUser>> FindUser(absl::string_view option,
+                                                    const std::string& name,
+                                                    absl::string_view what) {
   if (name.empty()) return std::nullopt;
   errno = 0;
   const passwd* user = getpwnam(name.c_str());
   if (user == nullptr) {
     return absl::NotFoundError(absl::StrCat(
-        "--control-user ", name, ": there is no such user",
+        option, " ", name, ": there is no such user",
         errno == 0 ? "" : absl::StrCat(" (", strerrordesc_np(errno), ")"),
         "; make it (systemd-sysusers does, by Baton's sysusers.d file), or leave the option out"));
   }
   if (geteuid() != 0 && user->pw_uid != geteuid()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("--control-user ", name,
-                     ": only a batond of root's can run control as somebody else; leave it out"));
+    return absl::PermissionDeniedError(absl::StrCat(option, " ", name,
+                                                    ": only a batond of root's can run ", what,
+                                                    " as somebody else; leave it out"));
   }
   if (geteuid() != 0) return std::nullopt;
   return ProgramUser{user->pw_uid, user->pw_gid};
@@ -318,13 +325,16 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
     return kExitUsage;
   }
-  const absl::StatusOr<std::optional<ProgramUser>> control_user = FindUser(flags.control_user);
-  if (!control_user.ok()) {
-    std::fprintf(stderr, "batond: %s\n", std::string(control_user.status().message()).c_str());
+  const auto control_user = FindUser("--control-user", flags.control_user, "control");
+  const auto nic_user = FindUser("--nic-user", flags.nic_user, "NICs");
+  for (const auto& user : {control_user, nic_user}) {
+    if (user.ok()) continue;
+    std::fprintf(stderr, "batond: %s\n", std::string(user.status().message()).c_str());
     return kExitUsage;
   }
   CommandLine line;
   line.options.control_user = *control_user;
+  line.options.nic_user = *nic_user;
   if (!flags.dev) {
     line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
   }

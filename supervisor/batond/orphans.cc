@@ -10,6 +10,11 @@
 #include "lib/native/unmapper.h"
 
 namespace baton {
+namespace {
+
+constexpr char kNicName[] = "baton-nic";  // of nic_main.cc
+
+}  // namespace
 
 void ReapOrphans() {
   siginfo_t ended = {};  // most often nobody has
@@ -19,7 +24,7 @@ void ReapOrphans() {
   for (pid_t child = 0; children >> child;) {
     std::string name;
     std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
-    if (name == native::kUnmapperName) waitpid(child, nullptr, WNOHANG);
+    if (name == native::kUnmapperName || name == kNicName) waitpid(child, nullptr, WNOHANG);
   }
 }
 

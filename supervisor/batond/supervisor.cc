@@ -70,13 +70,18 @@ absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& confi
   return sockets;
 }
 
-std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& service) {
+std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfig& service) {
+  const v1::Config& config = options.config;
   internal::KeeperConfig keeper;
   *keeper.mutable_service() = service;
   keeper.set_state_dir(config.state_dir());
   keeper.set_control_socket(LinkedControlSocketPath(config.state_dir(), service.name()));
   keeper.set_distrust_contained_root(config.distrust_contained_root());
   keeper.set_log_format(config.log_format());
+  if (options.nic_user) {
+    keeper.set_nic_uid(options.nic_user->uid);
+    keeper.set_nic_gid(options.nic_user->gid);
+  }
   return AsText(keeper);
 }
 
@@ -117,7 +122,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.name = absl::StrCat("keeper of service ", service.name());
   plan.service = service.name();
   plan.program = options_.libexec + "/baton-keeper";
-  plan.input = KeeperInput(options_.config, service);
+  plan.input = KeeperInput(options_, service);
   plan.log = service.log();
   plan.children_lock = state_.children_lock();
   plan.holds_descriptors = true;

@@ -37,6 +37,7 @@ struct SupervisorOptions {
   // (KeptDescriptors).
   bool keep_native = false;
   std::optional<ProgramUser> control_user;  // [batond's]
+  std::optional<ProgramUser> nic_user;      // of the soft device's NICs [batond's]
   std::string audit_directory;              // control keeps its trail there [the state directory]
   // Reads the configuration again, complete. Null: there is none that could be read.
   std::function<absl::StatusOr<v1::Config>()> read_config;

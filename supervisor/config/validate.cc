@@ -174,9 +174,6 @@ void CheckNative(v1::ServiceConfig& service, const Node& node) {
     return;
   }
   if (service.mode() != v1::NATIVE) return node.Refuse("mode", "is neither BROKERED nor NATIVE");
-  if (service.device().soft().has_faults()) {
-    node.Refuse("mode", "NATIVE has no faults: leave device.soft.faults out, or make it BROKERED");
-  }
   v1::NativeConfig& native = *service.mutable_native();
   const Node native_node = node.Child("native", native);
   const std::string& object = native.object();

@@ -22,6 +22,7 @@ constexpr std::string_view kTroubles[] = {
     "limit_near",
     "native_driver_failed",
     "native_worker_ended",
+    "nic_killed",
     "no_placement",
     "no_realtime_priority",
     "not_held",

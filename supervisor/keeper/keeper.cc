@@ -43,14 +43,17 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
 
-absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfig& service) {
+absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const internal::KeeperConfig& config) {
+  const v1::ServiceConfig& service = config.service();
   Foundation foundation;
   {
     // The soft device's NIC is a process that starts here.
     const std::string& cpus = service.placement().cpus();
     const ThreadsOn processes(ParseCpus(cpus).value_or(std::set<uint32_t>()),
                               cpus.empty() ? Inherited::kBounds : Inherited::kIsReplaced);
-    BATON_ASSIGN_OR_RETURN(foundation.device, OpenDevice(service));
+    BATON_ASSIGN_OR_RETURN(OpenedDevice opened, OpenDevice(config));
+    foundation.device = std::move(opened.device);
+    foundation.nic = std::move(opened.nic);
   }
   const arena::Shape shape = ShapeOf(service);
   if (service.device().has_rdma()) {
@@ -95,6 +98,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
                 if (management_) management_->Publish(event);
               }),
       device_(std::move(foundation.device)),
+      nic_(std::move(foundation.nic)),
       arena_(std::move(foundation.arena)),
       native_(foundation.native.get()),
       native_timer_(loop_),
@@ -113,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
                                                        EngineOptions engine_options,
                                                        HeldDescriptors* held,
                                                        FileDescriptor batonds_network) {
-  BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config.service()));
+  BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config));
   std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(foundation)));
   {
     // The threads that start here are the engine's and the one that notices deaths. Native services
@@ -300,8 +304,20 @@ void Keeper::ShowLifeLater() {
     ShowLife(policies_->policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART
                  ? AfterLastSign::kRestart
                  : AfterLastSign::kReport);
+    AskNic();
     ShowLifeLater();
   });
+}
+
+// One that does not answer makes no connection and ends none, and its peers may be the first to
+// notice. Dead, it is a lost device to the engine.
+void Keeper::AskNic() {
+  if (nic_ == nullptr || !nic_->Beat()) return;
+  events_.Add("nic_killed",
+              absl::StrCat("baton-nic (process ", nic_->pid(), ") has not answered for ",
+                           NicProcess::kSilentBeats * kHeartbeat / std::chrono::seconds(1),
+                           " s, and was killed: it was stopped, or had no processor"),
+              UnixMicroseconds(), 0, -1, -1);
 }
 
 absl::Status Keeper::Run() {

@@ -26,6 +26,7 @@
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
+#include "supervisor/keeper/nic_process.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program_output.h"
 #include "supervisor/keeper/service_drain.h"
@@ -63,6 +64,7 @@ class Keeper : private EngineListener {
   // What is made before there is any descriptor that native workers are not to have.
   struct Foundation {
     std::unique_ptr<verbs::Device> device;
+    std::unique_ptr<NicProcess> nic;  // of the soft device
     std::unique_ptr<arena::Arena> arena;
     std::unique_ptr<NativeEngine> native;  // of native services
     Lifeline lifeline;                     // likewise
@@ -71,7 +73,7 @@ class Keeper : private EngineListener {
     absl::Status placed;  // of its memory
   };
 
-  static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
+  static absl::StatusOr<Foundation> MakeFoundation(const internal::KeeperConfig& config);
   Keeper(const internal::KeeperConfig& config, Foundation foundation);
   absl::Status MakeEngine(EngineOptions options);
   void MakeManagement(FileDescriptor batonds_network);
@@ -79,6 +81,7 @@ class Keeper : private EngineListener {
   void TellPlacement();
   void TurnNative();
   void ShowLifeLater();
+  void AskNic();
   absl::Status Listen(const std::string& path, uint32_t mode,
                       std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
@@ -100,6 +103,7 @@ class Keeper : private EngineListener {
   EventLines lines_;
   EventLog events_;
   std::unique_ptr<verbs::Device> device_;
+  std::unique_ptr<NicProcess> nic_;  // of the soft device
   std::unique_ptr<arena::Arena> arena_;
   std::unique_ptr<ServiceEngine> engine_;
   NativeEngine* native_ = nullptr;  // engine_, of native services

@@ -5,15 +5,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "google/protobuf/text_format.h"
+#include "lib/base/program_start.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
 #include "lib/log/log.h"
@@ -60,11 +59,9 @@ int Run() {
   if (!batonds_network.ok()) {
     return Fail(config, std::string(baton::MessageOf(batonds_network.status())));
   }
-  if (config.launcher().empty()) {
-    std::error_code error;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-    config.set_launcher(self.parent_path() / "baton-launch");
-  }
+  const std::string programs = baton::OwnDirectory();
+  if (config.launcher().empty()) config.set_launcher(programs + "/baton-launch");
+  if (config.nic().empty()) config.set_nic(programs + "/baton-nic");
   baton::keeper::EngineOptions options;
 #ifdef BATON_TEST_HOOKS
   options.break_recovery = std::getenv("BATON_BREAK_RECOVERY") != nullptr;

@@ -1,4 +1,4 @@
-// baton-nic: the NIC of a native service on the soft device. It executes the queues of whoever is
+// baton-nic: the NIC of a service on the soft device. It executes the queues of whoever is
 // at the other ends of its sockets, and ends with the last of them.
 #include <sys/prctl.h>
 
@@ -20,16 +20,13 @@
 #include "lib/nic/serve.h"
 #include "lib/waiting/token_bucket.h"
 #include "supervisor/keeper/confine.h"
+#include "supervisor/keeper/soft_faults.h"
 
 namespace baton::nic {
 namespace {
 
 // A client that means harm can make complaints as fast as it sends messages.
 constexpr double kComplaintsPerSecond = 10;
-
-// At a real-time priority nobody else gets the processor meanwhile.
-constexpr uint32_t kYieldMicroseconds = 100;
-constexpr uint32_t kRealtimeYieldMicroseconds = 10;
 
 // Clients choose what it executes. It ends with the keeper, however it hangs then: the next
 // keeper's NIC listens at its ports.
@@ -39,18 +36,21 @@ absl::Status ConfineToKeeper(const keeper::Identity& identity) {
   return ErrnoStatus(errno, "PR_SET_PDEATHSIG");
 }
 
-absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identity) {
+absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identity,
+                 const std::string& faults, uint32_t yield_us) {
   const int realtime_priority = identity.realtime_priority;
   if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
   BATON_RETURN_IF_ERROR(ConfineToKeeper(identity));
+  verbs::soft::SoftDeviceOptions options;
+  BATON_ASSIGN_OR_RETURN(options.faults, keeper::FaultsFromText(faults));
   TokenBucket budget(kComplaintsPerSecond, kComplaintsPerSecond, MonotonicNanoseconds());
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Nic> nic,
-                         Nic::Make({}, [&budget](const std::string& what) {
+                         Nic::Make(options, [&budget](const std::string& what) {
                            if (!budget.TryTake(MonotonicNanoseconds())) return;
                            std::fprintf(stderr, "baton-nic: %s\n", what.c_str());
                          }));
   for (const int client : clients) BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(client)));
-  return Serve(nic.get(), realtime_priority > 0 ? kRealtimeYieldMicroseconds : kYieldMicroseconds);
+  return Serve(nic.get(), yield_us);
 }
 
 }  // namespace
@@ -71,9 +71,14 @@ int main(int argc, char** argv) {
   app.add_option("--realtime-priority", identity.realtime_priority,
                  "1 to 99; workers that have one and wait would starve a NIC without; 0: none [0]")
       ->check(CLI::Range(0, 99));
+  std::string faults;
+  app.add_option("--faults", faults, "FaultPlan that it injects, in protobuf text format [none]");
+  uint32_t yield_us = 10;
+  app.add_option("--yield-us", yield_us, "");
+  if (const char* t = getenv("NICY")) yield_us = atoi(t);
   CLI11_PARSE(app, argc, argv);
   (void)std::signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = baton::nic::Run(clients, identity);
+  const absl::Status status = baton::nic::Run(clients, identity, faults, yield_us);
   if (status.ok()) return 0;
   std::fprintf(stderr, "baton-nic: %s\n", std::string(status.message()).c_str());
   return 1;

@@ -2,27 +2,30 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
+#include <csignal>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
-#include "lib/base/file_descriptor.h"
-#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "lib/nic/control_format.h"
+#include "lib/nic/control_socket.h"
 #include "lib/verbs/soft/soft_device.h"
+#include "supervisor/keeper/soft_faults.h"
 #include "supervisor/keeper/spawn_plan.h"
 
 namespace baton::keeper {
 namespace {
 
-// Descriptors of baton-nic.
+// Descriptors of baton-nic: the device's two files, and the one that asks for signs of life.
 constexpr int kObjects = 3;
 constexpr int kIds = 4;
+constexpr int kSigns = 5;
 
 struct Socket {
   FileDescriptor ours;
@@ -35,34 +38,70 @@ absl::StatusOr<Socket> MakeSocket() {
     return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
   }
   Socket made = {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-  BATON_ASSIGN_OR_RETURN(made.theirs, CopyAbove(made.theirs.get(), kIds));
+  BATON_ASSIGN_OR_RETURN(made.theirs, CopyAbove(made.theirs.get(), kSigns));
   return made;
+}
+
+std::vector<std::string> ArgumentsFor(const NicPlan& plan) {
+  const Identity& identity = plan.identity;
+  std::vector<std::string> words = {
+      "--client-fd",        absl::StrCat(kObjects), absl::StrCat(kIds),
+      absl::StrCat(kSigns), "--realtime-priority",  absl::StrCat(identity.realtime_priority)};
+  if (identity.uid) words.insert(words.end(), {"--uid", absl::StrCat(*identity.uid)});
+  if (identity.gid) words.insert(words.end(), {"--gid", absl::StrCat(*identity.gid)});
+  if (plan.faults.rules_size() > 0) {
+    words.insert(words.end(), {"--faults", FaultsToText(plan.faults)});
+  }
+  return words;
+}
+
+// Its message never leaves a part of it in the socket, so an answer is to the latest question.
+bool Ask(const nic::CallSocket& calls) {
+  nic::control::NextEvent question;
+  question.header = {static_cast<uint16_t>(nic::control::NextEvent::kOp), sizeof(question), 0};
+  return nic::SendMessage(calls.calls(), question);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<verbs::Device>> StartNic(const Identity& identity) {
+bool NicProcess::Beat() {
+  nic::ControlMessage answer;
+  if (asked_ && nic::Receive(calls_.calls(), &answer) == nic::Received::kNothing) {
+    if (++silent_beats_ != kSilentBeats) return false;
+    syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+    return true;
+  }
+  silent_beats_ = 0;
+  asked_ = Ask(calls_);
+  return false;
+}
+
+absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   BATON_ASSIGN_OR_RETURN(Socket objects, MakeSocket());
   BATON_ASSIGN_OR_RETURN(Socket ids, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(Socket signs, MakeSocket());
   // The keeper's has its configuration.
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing) return ErrnoStatus(errno, "/dev/null");
-  SpawnPlan plan;
-  plan.Give(nothing.get(), STDIN_FILENO);
-  plan.Give(objects.theirs.get(), kObjects);
-  plan.Give(ids.theirs.get(), kIds);
-  plan.CloseFrom(kIds + 1);
-  const std::string program = OwnDirectory() + "/baton-nic";
-  std::vector<std::string> words = {"--client-fd", absl::StrCat(kObjects), absl::StrCat(kIds),
-                                    "--realtime-priority",
-                                    absl::StrCat(identity.realtime_priority)};
-  if (identity.uid) words.insert(words.end(), {"--uid", absl::StrCat(*identity.uid)});
-  if (identity.gid) words.insert(words.end(), {"--gid", absl::StrCat(*identity.gid)});
-  const absl::StatusOr<pid_t> nic = plan.Spawn(program, words);
-  BATON_RETURN_IF_ERROR(nic.status());
-  objects.theirs.Reset();
-  ids.theirs.Reset();
-  return verbs::soft::OpenSoftDevice(std::move(objects.ours), std::move(ids.ours));
+  SpawnPlan spawn;
+  spawn.Give(nothing.get(), STDIN_FILENO);
+  spawn.Give(objects.theirs.get(), kObjects);
+  spawn.Give(ids.theirs.get(), kIds);
+  spawn.Give(signs.theirs.get(), kSigns);
+  spawn.CloseFrom(kSigns + 1);
+  BATON_ASSIGN_OR_RETURN(const pid_t pid, spawn.Spawn(plan.program, ArgumentsFor(plan)));
+  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  for (Socket* const socket : {&objects, &ids, &signs}) socket->theirs.Reset();
+  StartedNic started;
+  BATON_ASSIGN_OR_RETURN(
+      started.device,
+      verbs::soft::OpenSoftDevice(std::move(objects.ours), std::move(ids.ours), plan.forks));
+  BATON_ASSIGN_OR_RETURN(
+      nic::CallSocket calls,
+      nic::CallSocket::Open(std::move(signs.ours), nic::control::Op::kOpenIds, {}));
+  started.process = std::make_unique<NicProcess>(pid, std::move(pidfd), std::move(calls));
+  return started;
 }
 
 }  // namespace baton::keeper

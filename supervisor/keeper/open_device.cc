@@ -1,53 +1,28 @@
 #include "supervisor/keeper/open_device.h"
 
-#include <iterator>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
 #include "lib/verbs/rdma/rdma_device.h"
-#include "lib/verbs/soft/soft_device.h"
-#include "supervisor/keeper/nic_process.h"
 
 namespace baton::keeper {
 namespace {
 
-using verbs::CompletionStatus;
-
-// By v1::FaultRule::Error.
-constexpr CompletionStatus kErrors[] = {
-    CompletionStatus::kGeneralError,      CompletionStatus::kLocalLengthError,
-    CompletionStatus::kLocalQpError,      CompletionStatus::kLocalProtectionError,
-    CompletionStatus::kBadResponse,       CompletionStatus::kRemoteInvalidRequest,
-    CompletionStatus::kRemoteAccessError, CompletionStatus::kRemoteOperationError,
-    CompletionStatus::kRetryExceeded,     CompletionStatus::kRnrRetryExceeded,
-};
-static_assert(std::size(kErrors) == v1::FaultRule::Error_ARRAYSIZE);
-static_assert(static_cast<int>(verbs::soft::FaultKind::kDelay) == v1::FaultRule::DELAY &&
-              static_cast<int>(verbs::soft::FaultKind::kStall) == v1::FaultRule::STALL &&
-              static_cast<int>(verbs::soft::FaultKind::kRnr) == v1::FaultRule::RNR &&
-              static_cast<int>(verbs::soft::FaultKind::kCut) == v1::FaultRule::CUT &&
-              static_cast<int>(verbs::soft::FaultKind::kRetry) == v1::FaultRule::RETRY &&
-              static_cast<int>(verbs::soft::FaultKind::kLost) == v1::FaultRule::LOST &&
-              static_cast<int>(verbs::soft::FaultKind::kError) == v1::FaultRule::ERROR);
-
-verbs::soft::FaultRule RuleOf(const v1::FaultRule& config) {
-  verbs::soft::FaultRule rule;
-  rule.kind = static_cast<verbs::soft::FaultKind>(config.kind());
-  rule.probability = config.probability();
-  rule.nth = config.nth();
-  rule.every = config.every();
-  rule.duration_us = config.duration_us();
-  rule.status = kErrors[config.error()];
-  return rule;
-}
-
-absl::StatusOr<std::unique_ptr<verbs::Device>> OpenSoft(const v1::SoftDeviceConfig& config) {
-  verbs::soft::SoftDeviceOptions options;
-  options.faults.seed = config.faults().seed();
-  for (const v1::FaultRule& rule : config.faults().rules()) {
-    options.faults.rules.push_back(RuleOf(rule));
-  }
-  return verbs::soft::CreateSoftDevice(options);
+absl::StatusOr<OpenedDevice> OpenSoft(const internal::KeeperConfig& config) {
+  const v1::ServiceConfig& service = config.service();
+  NicPlan plan;
+  plan.program = config.nic();
+  plan.faults = service.device().soft().faults();
+  plan.forks = service.mode() == v1::NATIVE;
+  plan.identity.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (config.has_nic_uid()) plan.identity.uid = config.nic_uid();
+  if (config.has_nic_gid()) plan.identity.gid = config.nic_gid();
+  if (service.native().has_uid()) plan.identity.uid = service.native().uid();
+  if (service.native().has_gid()) plan.identity.gid = service.native().gid();
+  BATON_ASSIGN_OR_RETURN(StartedNic started, StartNic(plan));
+  return OpenedDevice{std::move(started.device), std::move(started.process)};
 }
 
 absl::StatusOr<std::unique_ptr<verbs::Device>> OpenRdma(const v1::RdmaDeviceConfig& config,
@@ -67,16 +42,13 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> OpenRdma(const v1::RdmaDeviceConf
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::ServiceConfig& service) {
-  const v1::Device& device = service.device();
-  if (device.has_rdma()) return OpenRdma(device.rdma(), service.network_namespace());
-  // Workers that drive their queues need a NIC that is no part of the keeper.
-  if (service.mode() != v1::NATIVE) return OpenSoft(device.soft());
-  Identity identity;
-  identity.realtime_priority = static_cast<int>(service.realtime_priority());
-  if (service.native().has_uid()) identity.uid = service.native().uid();
-  if (service.native().has_gid()) identity.gid = service.native().gid();
-  return StartNic(identity);
+absl::StatusOr<OpenedDevice> OpenDevice(const internal::KeeperConfig& config) {
+  const v1::ServiceConfig& service = config.service();
+  if (!service.device().has_rdma()) return OpenSoft(config);
+  OpenedDevice opened;
+  BATON_ASSIGN_OR_RETURN(opened.device,
+                         OpenRdma(service.device().rdma(), service.network_namespace()));
+  return opened;
 }
 
 }  // namespace baton::keeper

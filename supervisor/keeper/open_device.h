@@ -6,13 +6,19 @@
 
 #include "absl/status/statusor.h"
 #include "lib/verbs/verbs.h"
-#include "proto/baton/v1/config.pb.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/nic_process.h"
 
 namespace baton::keeper {
 
-// In the network namespace of the service, where the process is. `service` is valid and complete.
-// An error names its field.
-absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::ServiceConfig& service);
+struct OpenedDevice {
+  std::unique_ptr<verbs::Device> device;
+  std::unique_ptr<NicProcess> nic;  // null: the device is hardware, or the kernel's
+};
+
+// In the network namespace of the service, where the process is. The service in `config` is valid
+// and complete. An error names its field.
+absl::StatusOr<OpenedDevice> OpenDevice(const internal::KeeperConfig& config);
 
 }  // namespace baton::keeper
 

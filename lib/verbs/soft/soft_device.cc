@@ -83,8 +83,8 @@ class SoftMemoryRegion final : public MemoryRegion {
 
 class SoftDevice final : public Device {
  public:
-  // `nic`: null if it is another process.
-  explicit SoftDevice(std::unique_ptr<nic::Nic> nic) : nic_(std::move(nic)) {}
+  // `nic`: null if it is another process. `forks`: forked processes use the device.
+  SoftDevice(std::unique_ptr<nic::Nic> nic, bool forks) : nic_(std::move(nic)), forks_(forks) {}
 
   // The first call. The sockets lead to the NIC.
   absl::Status Open(FileDescriptor objects, FileDescriptor ids);
@@ -131,11 +131,13 @@ class SoftDevice final : public Device {
   absl::StatusOr<nic::control::Place> PlaceOf(uint64_t address, uint64_t length) const;
   bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
   void Look();
+  bool HasNews();
   void LookForLoss();
   void SetLost();
   void UpdateFlag() { flag_.Set(cm_events_ || device_events_); }
 
   const std::unique_ptr<nic::Nic> nic_;
+  const bool forks_;
   FileDescriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
   Flag flag_;                 // an event is there that was not taken
   uint64_t seen_events_ = 0;  // how many its NIC had when the channels were read last
@@ -160,7 +162,7 @@ absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
   BATON_ASSIGN_OR_RETURN(nic::CallSocket calls,
                          nic::CallSocket::Open(std::move(ids), nic::control::Op::kOpenIds, turn));
   BATON_ASSIGN_OR_RETURN(connections_, SoftConnections::Make(std::move(calls)));
-  memory_ = std::make_unique<QueueMemory>(client_.get(), /*inherited=*/nic_ == nullptr);
+  memory_ = std::make_unique<QueueMemory>(client_.get(), /*inherited=*/forks_);
   host_.client = client_.get();
   host_.memory = memory_.get();
   host_.commands = client_.get();
@@ -168,7 +170,7 @@ absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
   for (const int fd : {event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
     BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
   }
-  if (nic_ == nullptr) return absl::OkStatus();
+  if (nic_ == nullptr) return Watch(epoll_.get(), client_->file());
   host_.rung = [this] { nic_->TakeRings(); };
   return Watch(epoll_.get(), nic_->engine_fd());
 }
@@ -176,7 +178,7 @@ absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
 // ---------------------------------------------------------------- forked processes
 
 absl::Status SoftDevice::CheckForkable() const {
-  return nic_ == nullptr ? absl::OkStatus() : Device::CheckForkable();
+  return forks_ ? absl::OkStatus() : Device::CheckForkable();
 }
 
 absl::Status SoftDevice::AfterFork() {
@@ -317,8 +319,16 @@ void SoftDevice::Progress() {
   Look();
 }
 
+// One call of the system for all sockets: it is asked in every turn, and most often finds nothing.
+bool SoftDevice::HasNews() {
+  epoll_event event;
+  return epoll_wait(epoll_.get(), &event, 1, 0) != 0;
+}
+
 void SoftDevice::Look() {
   if (nic_ == nullptr) {
+    const bool silent = client_->calls().lost() || connections_->calls().lost();
+    if (!forked() && !silent && !HasNews()) return;
     LookForLoss();
     if (forked()) return;
   } else if (std::exchange(seen_events_, nic_->events()) == nic_->events()) {
@@ -341,7 +351,7 @@ void SoftDevice::SetLost() {
   lost_ = true;
   for (SoftCompletionQueue* const queue : host_.completion_queues) queue->SetLost();
   if (forked()) return;
-  for (const int fd : {event_channel_.get(), connections_->event_fd()}) {
+  for (const int fd : {event_channel_.get(), connections_->event_fd(), client_->file()}) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   }
   device_events_ = true;
@@ -350,7 +360,7 @@ void SoftDevice::SetLost() {
 
 bool SoftDevice::NextEvent(CmEvent* event) {
   if (forked()) return false;
-  Look();
+  if (nic_ != nullptr) Look();
   if (!cm_events_) return false;
   const bool taken = connections_->NextEvent(event);
   cm_events_ = connections_->LookForEvents();
@@ -393,7 +403,7 @@ bool SoftDevice::Translate(const nic::CallSocket::Answer& answer, DeviceEvent* e
 
 bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
   if (forked()) return false;
-  Look();
+  if (nic_ != nullptr) Look();
   if (lost_) {
     device_events_ = false;
     UpdateFlag();
@@ -426,13 +436,14 @@ absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions
     end.Reset(ends[0]);
     BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(ends[1])));
   }
-  auto device = std::make_unique<SoftDevice>(std::move(nic));
+  auto device = std::make_unique<SoftDevice>(std::move(nic), /*forks=*/false);
   BATON_RETURN_IF_ERROR(device->Open(std::move(ours[0]), std::move(ours[1])));
   return device;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids) {
-  auto device = std::make_unique<SoftDevice>(nullptr);
+absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids,
+                                                       bool forks) {
+  auto device = std::make_unique<SoftDevice>(nullptr, forks);
   BATON_RETURN_IF_ERROR(device->Open(std::move(objects), std::move(ids)));
   return device;
 }

@@ -273,12 +273,6 @@ INSTANTIATE_TEST_SUITE_P(
                   With("state_decoder { program: \"/d\" arguments: \"\\xff\" }"),
                   "baton.conf: services[0].state_decoder.arguments: has a NUL, or bytes that are "
                   "not UTF-8"},
-        BadConfig{"NativeWithFaults",
-                  "state_dir: \"/s\"\nservices {\n  name: \"kv\"\n  mode: NATIVE\n"
-                  "  native { object: \"/s.so\" }\n"
-                  "  device { soft { faults { rules { kind: CUT nth: 9 } } } }\n}\n",
-                  "baton.conf:4:3: services[0].mode: NATIVE has no faults: leave "
-                  "device.soft.faults out, or make it BROKERED"},
         BadConfig{"NativeOfBrokered", With("native { object: \"/s.so\" }"),
                   "baton.conf:5:3: services[0].native: is for mode NATIVE, and the mode is "
                   "BROKERED"},

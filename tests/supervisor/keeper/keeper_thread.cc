@@ -9,6 +9,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "spdlog/spdlog.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/patience.h"
 #include "tests/lib/verbs/fabric.h"
 
@@ -32,6 +33,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   config.set_state_dir(directory_.path());
   config.set_control_socket(directory_.File("control.sock"));
   config.set_launcher(launcher_);
+  config.set_nic(harness::Binaries().Find("baton-nic").value_or(""));
   config.set_distrust_contained_root(distrusts_contained_root_);
   v1::ServiceConfig* service = config.mutable_service();
   service->set_name("kv");
