@@ -9,7 +9,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/waiting/pause.h"
-#include "lib/waiting/yield_budget.h"
 
 namespace baton::nic {
 namespace {
@@ -33,19 +32,19 @@ bool Glance(Nic* nic) {
 }  // namespace
 
 absl::Status Serve(Nic* nic, uint32_t yield_microseconds) {
-  YieldBudget budget(yield_microseconds);
+  constexpr uint64_t kNsPerUs = 1000;
+  const uint64_t yield_ns = yield_microseconds * kNsPerUs;
   uint64_t idle_since = 0;
   while (nic->has_clients()) {
     const bool worked = nic->Progress();
     if (idle_since == 0 && (worked || Glance(nic))) continue;
-    const uint64_t now = MonotonicNanoseconds();
     if (worked) {
-      budget.NoteWait(now - idle_since);
       idle_since = 0;
       continue;
     }
+    const uint64_t now = MonotonicNanoseconds();
     if (idle_since == 0) idle_since = now;
-    if (now - idle_since < budget.nanoseconds()) {
+    if (now - idle_since < yield_ns) {
       sched_yield();
     } else if (nic->PrepareToWait()) {
       if (absl::Status slept = Sleep(nic); !slept.ok()) return slept;

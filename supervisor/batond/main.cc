@@ -26,7 +26,8 @@ namespace {
 
 constexpr size_t kMaxMessageBytes = 3072;
 
-// Children inherit it: a keeper needs some descriptors for each connection of the soft device.
+// Children inherit it: a keeper, or its NIC on the soft device, needs some descriptors for each
+// connection.
 void RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;

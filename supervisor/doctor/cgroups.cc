@@ -9,7 +9,7 @@
 namespace baton::doctor {
 namespace {
 
-constexpr uint64_t kTasksOfAService = 32;  // a keeper's threads and what it starts, about
+constexpr uint64_t kTasksOfAService = 32;  // a keeper's threads, its NIC and programs, about
 constexpr uint64_t kTasksBeside = 32;      // batond, control and their threads, about
 constexpr uint64_t kMebibyte = 1 << 20;
 

@@ -12,7 +12,8 @@ constexpr uint64_t kSendEntryBytes = 128;
 constexpr uint64_t kReceiveEntryBytes = 64;
 constexpr uint64_t kCompletionEntryBytes = 64;
 
-// Of a keeper, at most: sockets of a connection and of a worker, and what it has by itself.
+// Of a keeper, or of its NIC on the soft device, at most: sockets of a connection and of a worker,
+// and what it has by itself.
 constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kDescriptorsPerWorker = 8;
 constexpr uint64_t kDescriptorsOfAKeeper = 64;

@@ -28,6 +28,9 @@ namespace {
 // A client that means harm can make complaints as fast as it sends messages.
 constexpr double kComplaintsPerSecond = 10;
 
+// Its clients need the processor to have something for it (soft_nic.md, "Waiting").
+constexpr uint32_t kYieldMicroseconds = 10;
+
 // Clients choose what it executes. It ends with the keeper, however it hangs then: the next
 // keeper's NIC listens at its ports.
 absl::Status ConfineToKeeper(const keeper::Identity& identity) {
@@ -37,7 +40,7 @@ absl::Status ConfineToKeeper(const keeper::Identity& identity) {
 }
 
 absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identity,
-                 const std::string& faults, uint32_t yield_us) {
+                 const std::string& faults) {
   const int realtime_priority = identity.realtime_priority;
   if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
   BATON_RETURN_IF_ERROR(ConfineToKeeper(identity));
@@ -50,7 +53,7 @@ absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identi
                            std::fprintf(stderr, "baton-nic: %s\n", what.c_str());
                          }));
   for (const int client : clients) BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(client)));
-  return Serve(nic.get(), yield_us);
+  return Serve(nic.get(), kYieldMicroseconds);
 }
 
 }  // namespace
@@ -73,12 +76,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 99));
   std::string faults;
   app.add_option("--faults", faults, "FaultPlan that it injects, in protobuf text format [none]");
-  uint32_t yield_us = 10;
-  app.add_option("--yield-us", yield_us, "");
-  if (const char* t = getenv("NICY")) yield_us = atoi(t);
   CLI11_PARSE(app, argc, argv);
   (void)std::signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = baton::nic::Run(clients, identity, faults, yield_us);
+  const absl::Status status = baton::nic::Run(clients, identity, faults);
   if (status.ok()) return 0;
   std::fprintf(stderr, "baton-nic: %s\n", std::string(status.message()).c_str());
   return 1;

@@ -22,7 +22,7 @@ files() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -print | sort); }
 before=$(files)
 in_root --install "$package"
 for file in usr/bin/baton usr/libexec/baton/batond usr/libexec/baton/baton-keeper \
-  usr/libexec/baton/baton-control usr/libexec/baton/baton-launch; do
+  usr/libexec/baton/baton-control usr/libexec/baton/baton-launch usr/libexec/baton/baton-nic; do
   [[ -x $root/$file ]] || die "$file is not there"
   ! ldd "$root/$file" | grep 'not found' >&2 || die "$file lacks a library"
 done
@@ -45,6 +45,7 @@ done <<<"$links"
 (cd "$root" && md5sum --quiet -c "var/lib/dpkg/info/baton.md5sums") || die "files differ from the package's"
 grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
 grep -q '^baton-control:' "$root/etc/passwd" || die "control has no user"
+grep -q '^baton-nic:' "$root/etc/passwd" || die "NICs have no user"
 [[ $(stat -c '%a %u' "$root/run/baton") == '700 0' ]] || die "the state directory is not there, or not root's"
 [[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
   die "the unit is not enabled"

@@ -30,6 +30,12 @@ TEST(OrphansTest, shouldReapUnmappers) {
   EXPECT_EQ(waitpid(second, nullptr, WNOHANG), -1);
 }
 
+TEST(OrphansTest, shouldReapNicsOfDeadKeepers) {
+  const pid_t nic = EndedChild("baton-nic");
+  ReapOrphans();
+  EXPECT_EQ(waitpid(nic, nullptr, WNOHANG), -1);
+}
+
 TEST(OrphansTest, shouldLeaveOthersToWhoWaitsForThem) {
   const pid_t other = EndedChild("baton-keeper");
   const pid_t unmapper = EndedChild(native::kUnmapperName);
