@@ -17,6 +17,10 @@ def load(path):
     return json.loads(pathlib.Path(path).read_text())
 
 
+def in_order(result):
+    return result['ok'] and not any(result[count] for count in COUNTS)
+
+
 def median_of(result, event):
     return result[event]['blackout_us']['p50']
 
@@ -38,6 +42,13 @@ def judge(most, directory):
     sides = {side: [load(path) for path in sorted(pathlib.Path(directory).glob(f'{side}.*'))
                     if path.suffix != '.log'] for side in ('other', 'ours')}
     met = True
+    for side, results in sides.items():
+        good = [result for result in results if in_order(result)]
+        print(f'{side}: {len(results)} rounds, {len(results) - len(good)} of them not in order')
+        met &= bool(good) and len(good) == len(results)
+        sides[side] = good
+    if not all(sides.values()):
+        return False
     for event in BARS:
         of = {side: [median_of(result, event) for result in results]
               for side, results in sides.items()}
@@ -48,11 +59,6 @@ def judge(most, directory):
                            for side, values in of.items())
         print(f"{event}: {middle['ours']:.0f} us, the other {middle['other']:.0f}: {ratio:.2f}, "
               f'at most {most}; {spread}')
-    for side, results in sides.items():
-        bad = [result for result in results
-               if not result['ok'] or any(result[count] for count in COUNTS)]
-        met &= not bad
-        print(f'{side}: {len(results)} rounds, {len(bad)} of them not in order')
     return met
 
 
