@@ -728,7 +728,7 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   }
   LogRequest(shard, index, receive, completion);
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
-    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+    EndAfterError(index, completion.status);
   } else if (StateOf(connection) == ConnectionState::kDraining) {
     FinishDraining(index);
   }
@@ -835,6 +835,28 @@ bool QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
 }
 
 // ---------------------------------------------------------------- ends of connections
+
+// A request of the connection has completed with an error. Devices give completions and connection
+// events separately, so the error may be polled before events that happened before it. A connection
+// that is being established therefore waits for its event: OnEstablished() ends it, and any other
+// event says why it ends.
+void QueueDriver::EndAfterError(uint32_t index, CompletionStatus status) {
+  ConnectionRecord& connection = record(index);
+  if (StateOf(connection) != ConnectionState::kConnecting) {
+    return StartDraining(index, status, verbs::CompletionStatusName(status));
+  }
+  const bool first = CompletionStatus(connection.last_status) == CompletionStatus::kSuccess;
+  if (first) connection.last_status = static_cast<uint32_t>(status);
+}
+
+// Ends an established connection of which a request failed before it was established. Returns
+// whether that is so.
+bool QueueDriver::EndIfFailedBefore(uint32_t index) {
+  const auto status = CompletionStatus(record(index).last_status);
+  if (status == CompletionStatus::kSuccess) return false;
+  StartDraining(index, status, verbs::CompletionStatusName(status));
+  return true;
+}
 
 // Goes to the error state, never to RESET: the device flushes what is outstanding, and the last
 // completion ends the connection (P4: only then nothing touches its buffers any more).
@@ -1256,6 +1278,7 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
   SetState(connection, ConnectionState::kEstablished);
   BATON_CRASH_POINT("driver-established");
   observer_->OnConnectionState(index, "established");
+  if (EndIfFailedBefore(index)) return;
   PostDeferred(index, true);
   PostDeferred(index, false);
 }

@@ -325,6 +325,8 @@ class QueueDriver {
   void NoteFoundPosted(ShardCounters& counters, arena::ConnectionRecord& connection, bool receive);
   [[nodiscard]] bool LogEvent(uint32_t connection, arena::CompletionKind kind,
                               verbs::CompletionStatus status);
+  void EndAfterError(uint32_t connection, verbs::CompletionStatus status);
+  bool EndIfFailedBefore(uint32_t connection);
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
   void EndConnection(uint32_t connection);
   void FinishDraining(uint32_t connection);

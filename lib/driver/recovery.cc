@@ -94,9 +94,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards,
   for (const uint32_t shard : shards) SettleSharedReceives(shard);
   const std::vector<uint32_t> connections = Load(shards, candidates);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
-  for (const auto& [connection, status] : failed) {
-    StartDraining(connection, status, verbs::CompletionStatusName(status));
-  }
+  for (const auto& [connection, status] : failed) EndAfterError(connection, status);
   for (const uint32_t connection : connections) RepeatLife(connection);
   for (const uint32_t shard : shards) RefuseBroken(shard);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(DrainCompletions(shard));
@@ -377,6 +375,9 @@ void QueueDriver::RepeatLife(uint32_t index) {
           device.queue_pair->state() == verbs::QueuePairState::kInit) {
         connection.answered = 0;
       }
+      break;
+    case ConnectionState::kEstablished:
+      EndIfFailedBefore(index);
       break;
     case ConnectionState::kDraining:
       if (connection.abandoned != 0) {

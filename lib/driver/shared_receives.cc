@@ -187,7 +187,7 @@ void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& comp
   connection.bytes_received += completion.byte_len;
   shards_[shard].counters.bytes_received += completion.byte_len;
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
-    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+    EndAfterError(index, completion.status);
   }
 }
 

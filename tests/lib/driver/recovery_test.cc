@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -60,11 +61,27 @@ class RecoveryTest : public ::testing::Test {
 
   uint32_t Established() {
     const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
-    device.Tell(verbs::CmEventType::kEstablished, driver->objects()->connections[index].id.get());
-    uint32_t shard;
-    EXPECT_TRUE(driver->HandleEvent(&shard));
+    Handle(index, verbs::CmEventType::kEstablished);
     EXPECT_EQ(Read(), "established");
     return index;
+  }
+  void Handle(uint32_t index, verbs::CmEventType event) {
+    device.Tell(event, driver->objects()->connections[index].id.get());
+    uint32_t shard;
+    EXPECT_TRUE(driver->HandleEvent(&shard));
+  }
+  // Another connection, which the device has established and ended. The driver has polled what
+  // that completed, and taken no event yet.
+  void EndBeforeTheDriverKnows() {
+    connection = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
+    queue_pair = arena->connection(connection).qp_number;
+    CommitReceives(2);
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+    device.Complete(queue_pair, true, "hello");
+    device.Flush(queue_pair);
+    Poll();
+    ASSERT_THAT(ReadAll(), ElementsAre("receive 0 of 5", "receive 1 of 0 flushed"));
+    ASSERT_EQ(StateOf(arena->connection(connection)), ConnectionState::kConnecting);
   }
 
   void CommitSends(int count) {
@@ -119,6 +136,8 @@ class RecoveryTest : public ::testing::Test {
         return absl::StrCat("receive ", entry.sequence, " of ", entry.byte_len, status);
       case CompletionKind::kEstablished:
         return "established";
+      case CompletionKind::kConnectFailed:
+        return absl::StrCat("not established", status);
       default:
         return absl::StrCat("ended", status);
     }
@@ -670,6 +689,38 @@ TEST_F(RecoveryTest, shouldHandleAnEventThatItsPredecessorHasTaken) {
   EXPECT_TRUE(driver->HandleEvent(&shard));
   EXPECT_FALSE(driver->HandleEvent(&shard));
   EXPECT_THAT(ReadAll(), ElementsAre("ended"));
+}
+
+// The device gives completions and events separately.
+TEST_F(RecoveryTest, shouldEndAConnectionThatWasEstablishedWhenItsErrorsArePolledBeforeThat) {
+  EndBeforeTheDriverKnows();
+  Handle(connection, verbs::CmEventType::kEstablished);
+  Handle(connection, verbs::CmEventType::kDisconnected);
+  EXPECT_THAT(ReadAll(), ElementsAre("established", "ended flushed"));
+}
+
+TEST_F(RecoveryTest, shouldTellWhyAConnectionWasNotEstablishedWhenItsErrorsArePolledBeforeThat) {
+  EndBeforeTheDriverKnows();
+  Handle(connection, verbs::CmEventType::kUnreachable);
+  EXPECT_THAT(ReadAll(), ElementsAre("not established transport retry counter exceeded"));
+}
+
+TEST_F(RecoveryTest, shouldEndAConnectionWhoseErrorsADeadDriverPolledBeforeItWasEstablished) {
+  EndBeforeTheDriverKnows();
+  Recover();
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  Handle(connection, verbs::CmEventType::kEstablished);
+  EXPECT_THAT(ReadAll(), ElementsAre("established", "ended flushed"));
+}
+
+// Its predecessor has logged the event, and died before it ended the connection.
+TEST_F(RecoveryTest, shouldEndAnEstablishedConnectionWhoseErrorsWerePolledBeforeThat) {
+  EndBeforeTheDriverKnows();
+  arena::ConnectionRecord& record = arena->connection(connection);
+  record.was_established = 1;
+  SetState(record, ConnectionState::kEstablished);
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("ended flushed"));
 }
 
 TEST_F(RecoveryTest, shouldPublishTheEntryThatItsPredecessorAppended) {
