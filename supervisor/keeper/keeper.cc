@@ -309,8 +309,8 @@ void Keeper::ShowLifeLater() {
   });
 }
 
-// One that does not answer makes no connection and ends none, and its peers may be the first to
-// notice. Dead, it is a lost device to the engine.
+// A NIC that does not answer makes no connection and ends none, and peers could be the first to
+// notice. Once it is killed, the engine finds its device lost.
 void Keeper::AskNic() {
   if (nic_ == nullptr || !nic_->Beat()) return;
   events_.Add("nic_killed",

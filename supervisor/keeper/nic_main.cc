@@ -28,7 +28,8 @@ namespace {
 // A client that means harm can make complaints as fast as it sends messages.
 constexpr double kComplaintsPerSecond = 10;
 
-// Its clients need the processor to have something for it (soft_nic.md, "Waiting").
+// How long the NIC yields before it sleeps. Its clients need the processor to make the next request
+// (soft_nic.md, "Waiting").
 constexpr uint32_t kYieldMicroseconds = 10;
 
 // Clients choose what it executes. It ends with the keeper, however it hangs then: the next

@@ -55,7 +55,8 @@ std::vector<std::string> ArgumentsFor(const NicPlan& plan) {
   return words;
 }
 
-// Its message never leaves a part of it in the socket, so an answer is to the latest question.
+// Any call would do. No connection is made through this file, so there is no event that it could
+// take. The NIC answers in order, and there is one question at a time.
 bool Ask(const nic::CallSocket& calls) {
   nic::control::NextEvent question;
   question.header = {static_cast<uint16_t>(nic::control::NextEvent::kOp), sizeof(question), 0};

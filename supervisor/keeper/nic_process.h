@@ -17,8 +17,8 @@
 
 namespace baton::keeper {
 
-// A NIC that was started, and whether it still answers. It ends with the thread that has started
-// it, and with its last client. Thread-compatible.
+// A NIC that was started. It ends with the thread that has started it, or with its last client.
+// Thread-compatible.
 class NicProcess {
  public:
   NicProcess(pid_t pid, FileDescriptor pidfd, nic::CallSocket calls)
@@ -27,9 +27,9 @@ class NicProcess {
   // A NIC that has left this many questions in a row without an answer is killed.
   static constexpr uint32_t kSilentBeats = 5;
 
-  // Asks it for a sign of life, without waiting for the answer. Returns true if it has just been
-  // killed because it did not answer. The device then reports that it is lost. The caller asks
-  // every kHeartbeat.
+  // Asks the NIC for a sign of life, and does not wait for the answer. Kills a NIC that did not
+  // answer, and returns true if it has just done so: the device then reports that it is lost. The
+  // caller calls this every kHeartbeat.
   bool Beat();
 
   pid_t pid() const { return pid_; }
@@ -38,7 +38,7 @@ class NicProcess {
   const pid_t pid_;  // it is not reaped as long as this process lives
   const FileDescriptor pidfd_;
   nic::CallSocket calls_;
-  bool asked_ = false;  // and there was no answer yet
+  bool asked_ = false;  // the last question had no answer yet
   uint32_t silent_beats_ = 0;
 };
 

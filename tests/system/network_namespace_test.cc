@@ -19,6 +19,7 @@
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/operator_client.h"
 #include "tests/harness/peer_process.h"
+#include "tests/harness/process_status.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 
@@ -257,7 +258,8 @@ TEST_F(NetworkNamespaces, shouldNameWhoHasThePortInTheNamespace) {
   EXPECT_THAT(
       (*refused)->LogTail(),
       AllOf(HasSubstr(absl::StrCat("0.0.0.0:", port_, " is taken")),
-            HasSubstr(absl::StrCat("baton-keeper (pid ", Get(blue_).service().keeper_pid(), ")"))));
+            HasSubstr(absl::StrCat("baton-nic (pid ",
+                                   harness::NicOf(Get(blue_).service().keeper_pid()), ")"))));
 }
 
 }  // namespace

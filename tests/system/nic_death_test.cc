@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -23,47 +22,26 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/process_status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
 namespace {
 
+using harness::ChildrenOf;
 using harness::Cluster;
 using harness::ClusterOptions;
+using harness::IsGone;
+using harness::NicOf;
 using harness::PeerOptions;
 using harness::PeerProcess;
+using harness::StatusOf;
 using harness::WaitUntil;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatience{30};  // for a service to come up again
 constexpr size_t kLogBytes = 1 << 20;
-
-std::vector<pid_t> ChildrenOf(pid_t process) {
-  std::vector<pid_t> children;
-  std::error_code error;
-  const std::string threads = absl::StrCat("/proc/", process, "/task");
-  for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
-    std::ifstream file(thread.path() / "children");
-    for (pid_t child = 0; file >> child;) children.push_back(child);
-  }
-  return children;
-}
-
-std::string StatusOf(pid_t process, const std::string& field) {
-  std::ifstream file(absl::StrCat("/proc/", process, "/status"));
-  for (std::string line; std::getline(file, line);) {
-    if (!absl::StartsWith(line, field + ":")) continue;
-    return std::string(absl::StripAsciiWhitespace(line.substr(field.size() + 1)));
-  }
-  return "";
-}
-
-// One that has ended, and that nobody has waited for, has nothing any more.
-bool IsGone(pid_t process) {
-  const std::string state = StatusOf(process, "State");
-  return state.empty() || state[0] == 'Z' || state[0] == 'X';
-}
 
 // Inodes of the memory files that the process maps.
 std::set<std::string> MemoryFilesOf(pid_t process) {
@@ -141,7 +119,7 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
       worker_ = *std::move(ledger);
     }
   }
-  // As much load as a peer makes.
+  // Its messages are the load.
   void StartPeer() {
     PeerOptions options;
     options.connections = 8;
@@ -157,13 +135,7 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
                ? status->services(0).keeper_pid()
                : 0;
   }
-  static pid_t NicOf(pid_t keeper) {
-    for (const pid_t child : ChildrenOf(keeper)) {
-      if (StatusOf(child, "Name") == "baton-nic") return child;
-    }
-    return 0;
-  }
-  // Those of the service that has just started.
+  // Notes the processes of the service, and the memory that they share.
   void NoteProcesses() {
     processes_ = ChildrenOf(keeper_);
     processes_.push_back(keeper_);
@@ -184,7 +156,7 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
     }
   }
 
-  // Under another keeper, with another NIC; and nothing is left of the former.
+  // The service comes up under another keeper, with another NIC, and nothing is left of the former.
   void ExpectToServeAgain() {
     const uint16_t port = cluster_->port();
     ASSERT_OK(WaitUntil(
@@ -260,7 +232,7 @@ TEST_P(NicDeath, shouldBeTheEndOfAStoppedOneUnderLoad) {
   EXPECT_THAT(harness::RunBaton(*cluster_, {"events", "ledger"}).out, HasSubstr("device_lost"));
 }
 
-// Nobody calls it, and no peer sends: its keeper notices by itself.
+// Nobody calls it and no peer sends, so the keeper has to notice by itself.
 TEST_P(NicDeath, shouldBeTheEndOfAStoppedOneThatNobodyNeeds) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
@@ -281,7 +253,7 @@ TEST_P(NicDeath, shouldFollowThatOfTheKeeperUnderLoad) {
               ::testing::ContainsRegex("keeper of service ledger: .*killed"));
 }
 
-// Stopped, it hears of nothing: the kernel ends it.
+// A stopped NIC notices nothing: the kernel ends it.
 TEST_P(NicDeath, shouldFollowThatOfTheKeeperEvenIfStopped) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());

@@ -319,7 +319,7 @@ void SoftDevice::Progress() {
   Look();
 }
 
-// One call of the system for all sockets: it is asked in every turn, and most often finds nothing.
+// Asks about all sockets with one call of the system, because most turns find nothing.
 bool SoftDevice::HasNews() {
   epoll_event event;
   return epoll_wait(epoll_.get(), &event, 1, 0) != 0;
@@ -360,7 +360,7 @@ void SoftDevice::SetLost() {
 
 bool SoftDevice::NextEvent(CmEvent* event) {
   if (forked()) return false;
-  if (nic_ != nullptr) Look();
+  Look();
   if (!cm_events_) return false;
   const bool taken = connections_->NextEvent(event);
   cm_events_ = connections_->LookForEvents();
@@ -403,7 +403,7 @@ bool SoftDevice::Translate(const nic::CallSocket::Answer& answer, DeviceEvent* e
 
 bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
   if (forked()) return false;
-  if (nic_ != nullptr) Look();
+  Look();
   if (lost_) {
     device_events_ = false;
     UpdateFlag();
