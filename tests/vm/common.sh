@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tests in the virtual machine have in common; to be sourced.
+# What tests in the virtual machine, and native ones on the soft device, have in common; to be sourced.
 set -euo pipefail
 
 work=$(mktemp -d)
@@ -25,7 +25,7 @@ wait_for() {
   shift
   until "$@"; do
     [[ $SECONDS -lt $deadline ]] || die "waited in vain for $what"
-    pause 0.5
+    pause "${look_again:-0.5}"
   done
 }
 

@@ -17,7 +17,7 @@ rdma link add rxe1 type rxe netdev other
 start_batond kv rxe0 other rxe1
 start_worker kv "$address"
 start_worker other "$other_address"
-start_peer bystander rxe1 "$other_address" --rate 100
+start_peer bystander rdma:rxe1 "$other_address" --rate 100
 
 # ---- Limits of the device, and of what may be registered.
 expect "a service too large" \
@@ -30,7 +30,7 @@ expect "a service without memory to lock" 'RLIMIT_MEMLOCK is 1 MiB.*LimitMEMLOCK
 say "what is too much is refused"
 
 # ---- Link down and up, with replies to send: the owner stands still until the requests have come.
-start_peer busy rxe0 "$address" --window 8
+start_peer busy rdma:rxe0 "$address" --window 8
 worker=$(pgrep -f '^ledger-v1 .*--service kv')
 kill -STOP "$worker"
 wait_for "a window of requests" unanswered kv 8
@@ -45,7 +45,7 @@ ip link set "$interface" up
 wait_for "the port" has_logged 'port_up: port 1 of device rxe0 is up'
 has_ended busy || die "a peer has not noticed that it has no connection any more"
 expect "its service" 'kv +ok +rxe0 ' operator service list
-start_peer after-link rxe0 "$address" --rate 200
+start_peer after-link rdma:rxe0 "$address" --rate 200
 check_peer after-link
 say "the link was down and is up"
 
@@ -73,13 +73,13 @@ return_device() {
   rdma link add rxe0 type rxe netdev "$interface"
   wait_for "the keeper" has_logged 'keeper of service kv: ready'
   wait_for "a worker of kv" grep -q 'ledger ready' "$work/kv.log"
-  start_peer "after-$1" rxe0 "$address" --rate 200
+  start_peer "after-$1" rdma:rxe0 "$address" --rate 200
   check_peer "after-$1"
   ! operator service list | grep 'is down' >/dev/null || die "the service is still said to be down"
 }
 
 : >"$work/kv.log"
-start_peer loaded rxe0 "$address" --connections 4
+start_peer loaded rdma:rxe0 "$address" --connections 4
 lose_device
 [[ $(grep -c 'connection .* ended: ' "$work/kv.log") -eq 4 ]] ||
   die "the worker has not heard of the ends of all connections"

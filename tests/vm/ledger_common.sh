@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Services of ledgers on RDMA devices, with peers; to be sourced.
+# Services of ledgers, with peers; to be sourced.
 set -euo pipefail
 # shellcheck source=tests/vm/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -50,10 +50,10 @@ start_worker() {
   wait_for "a worker of $1" grep -q 'ledger ready' "$work/$1.log"
 }
 
-# start_peer NAME DEVICE ADDRESS [FLAGS]: connected when it returns.
+# start_peer NAME DEVICE ADDRESS [FLAGS]: connected when it returns. DEVICE is as programs name it: rdma:rxe0.
 start_peer() {
   mkfifo "$work/$1.in"
-  baton-peer --device "rdma:$2" --connect "$3:$port" --json --until-stdin-closes \
+  baton-peer --device "$2" --connect "$3:$port" --json --until-stdin-closes \
     --reply-timeout-ms 600000 --drain-timeout-ms 600000 "${@:4}" \
     <>"$work/$1.in" >"$work/$1.out" 2>"$work/peer-$1.log" &
   peers[$1]=$!
@@ -61,8 +61,8 @@ start_peer() {
 }
 declare -A peers=()
 peer_has_said() {
-  ! grep -q '"final"' "$work/$1.out" || [[ $2 == '"final"' ]] || die "peer $1 ended: $(cat "$work/$1.out")"
-  grep -q "$2" "$work/$1.out"
+  ! grep -qs '"final"' "$work/$1.out" || [[ $2 == '"final"' ]] || die "peer $1 ended: $(cat "$work/$1.out")"
+  grep -qs "$2" "$work/$1.out"
 }
 
 # has_ended NAME: by itself, and not well.

@@ -1,20 +1,35 @@
 #!/usr/bin/env bash
-# Services with native workers on rxe0; to be sourced, after ledger_common.sh or pingd_common.sh.
+# Services with native workers; to be sourced, after ledger_common.sh or pingd_common.sh. They are on rxe0 in the
+# machine, and on the soft device elsewhere: there $BATON_SOFT_DIRECTORY is the test's own (run_on_soft.sh).
 # shellcheck disable=SC2154  # work, state and port are theirs
 set -euo pipefail
+
+# What services and peers call the device, and its address. States are directories in $states.
+if [[ -n ${BATON_SOFT_DIRECTORY:-} ]]; then
+  device=soft device_config='soft {}' address=127.0.0.1 states=$BATON_SOFT_DIRECTORY
+  state=$states/baton
+  # shellcheck disable=SC2034  # wait_for's, where processes start soon
+  look_again=0.1
+  # shellcheck disable=SC2317  # they are
+  random_addresses() { true; }
+else
+  device=rdma:rxe0 device_config='rdma { device: "rxe0" }' address=$BATON_VM_ADDRESS states=/run
+fi
 
 # start_native SERVICE OBJECT [FIELDS]: batond with the service, whose native workers run OBJECT with
 # $worker_flags. FIELDS are of its configuration, and $native_fields of `native` there.
 start_native() {
   local name=$1 object=$2 fields=${3:-} field argument arguments=''
+  # A free one, which `follow` reads.
+  [[ $device != soft ]] || port=0
   for argument in --socket "$state/$name.sock" --service "$name" \
-    --listen "$BATON_VM_ADDRESS:$port" "${worker_flags[@]}"; do
+    --listen "$address:$port" "${worker_flags[@]}"; do
     arguments+=" arguments: \"$argument\""
   done
   for field in 'shards: 2' 'max_connections: 16' 'ready_timeout_ms: 120000' 'hang_timeout_ms: 120000'; do
     [[ $fields == *"${field%:*}"* ]] || fields+=" $field"
   done
-  echo "state_dir: \"$state\" services { name: \"$name\" device { rdma { device: \"rxe0\" } }" \
+  echo "state_dir: \"$state\" services { name: \"$name\" device { $device_config }" \
     "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }" >"$work/config"
   # Files: the workers, which have the same output, would fill a pipe that nobody reads.
   batond --start-timeout 300 "${batond_flags[@]}" --config "$work/config" \
@@ -34,6 +49,7 @@ has_started() {
 #   pid_of[WORKER], object_of[WORKER] (without its directory)
 #   owner_of[SHARD] (who made its last first commit), ready[WORKER] (that lives)
 #   moves, forks, ends (how many)
+#   port (where the last that said so listens)
 declare -A pid_of=() object_of=() owner_of=() ready=()
 moves=0 forks=0 ends=0 partial=''
 follow() {
@@ -49,6 +65,8 @@ follow() {
       ends=$((ends + 1))
     elif [[ $line =~ worker_(dead|detached):\ worker\ ([0-9]+) ]]; then
       unset "ready[${BASH_REMATCH[2]}]"
+    elif [[ $line =~ worker_output:\ .*\ ready\ .*port=([0-9]+)$ ]]; then
+      port=${BASH_REMATCH[1]}
     elif [[ $line == *native_worker_forked:* ]]; then
       forks=$((forks + 1))
     elif [[ $line =~ shard_kept:\ shard\ ([0-9]+)\ epoch\ [0-9]+:\ worker\ ([0-9]+) ]]; then
@@ -60,8 +78,8 @@ follow() {
   done
 }
 
-# are_ready COUNT: workers.
-are_ready() { follow && [[ ${#ready[@]} -ge $1 ]]; }
+# are_ready COUNT: workers, and it is known where they listen.
+are_ready() { follow && [[ ${#ready[@]} -ge $1 && $port -ne 0 ]]; }
 # are_served COUNT: shards.
 are_served() { follow && [[ ${#owner_of[@]} -eq $1 ]]; }
 # went_on WORKER COUNT: it owns nothing, and so many workers are ready.

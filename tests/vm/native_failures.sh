@@ -9,7 +9,7 @@ source "$(dirname "$0")/native_common.sh"
 
 start_native kv "$BATON_BIN/ledger-v1.so" "hang_timeout_ms: 10000"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 
 # It is killed, and who stood by goes on.

@@ -10,7 +10,7 @@ source "$(dirname "$0")/native_common.sh"
 
 start_native kv "$BATON_BIN/ledger-v1.so"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 
 # owner_is SHARD WORKER
@@ -43,15 +43,15 @@ follow
 ! log_has 'ownership_ended: .* ended: crash' || die "an ownership ended by a crash"
 
 # What is left at the deadline is disconnected, and new ones are refused until that ends.
-start_peer leaving rxe0 "$BATON_VM_ADDRESS" --connections 3
+start_peer leaving "$device" "$address" --connections 3
 operator drain kv --deadline 1 --disconnect >"$work/drain" 2>&1 || die "the drain: $(cat "$work/drain")"
 log_has 'drain_disconnected: 3 connections' || die "nobody was disconnected: $(cat "$work/drain")"
 wait_for "the peer's end" has_ended leaving
 # shellcheck disable=SC2317  # expect calls it
-late() { baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --duration 1; }
+late() { baton-peer --device "$device" --connect "$address:$port" --duration 1; }
 expect "a drained service" 'reject' late
 operator drain kv --end >"$work/drain" 2>&1 || die "the end of it: $(cat "$work/drain")"
-start_peer again rxe0 "$BATON_VM_ADDRESS" --connections 2
+start_peer again "$device" "$address" --connections 2
 check_peer again
 operator shard history kv -o wide >"$work/history"
 [[ $(grep -c ' handoff ' "$work/history") -ge $(($1 + 2)) ]] || die "the history: $(cat "$work/history")"

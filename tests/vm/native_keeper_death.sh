@@ -31,7 +31,7 @@ are_gone() {
 
 # is_refused WHY: a new connection.
 is_refused() {
-  ! timeout 60 baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --json \
+  ! timeout 60 baton-peer --device "$device" --connect "$address:$port" --json \
     --duration 1 >"$work/refused" 2>&1 || die "a new connection was taken: $(cat "$work/refused")"
   grep -q "$1" "$work/refused" || die "a new connection was refused otherwise: $(cat "$work/refused")"
 }
@@ -43,9 +43,9 @@ cp "$BATON_BIN/ledger-v1.so" "$object"
 native_fields='workers: 4 uid: 4321 gid: 1234'
 start_native kv "$object" "hang_timeout_ms: 10000"
 wait_for "four workers" are_ready 4
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
-start_peer leaver rxe0 "$BATON_VM_ADDRESS"
-start_peer early rxe0 "$BATON_VM_ADDRESS"
+start_peer checked "$device" "$address" --connections 4
+start_peer leaver "$device" "$address"
+start_peer early "$device" "$address"
 wait_for "both shards to be served" are_served 2
 settle checked
 
@@ -117,7 +117,7 @@ wait_for "the service to begin anew" has_logged 'drained: service kv: .* no conn
 ready=() owner_of=()
 wait_for "four new workers" are_ready 4
 are_gone "$last" || die "worker $last of the former keeper is alive"
-start_peer anew rxe0 "$BATON_VM_ADDRESS" --connections 2
+start_peer anew "$device" "$address" --connections 2
 settle anew
 say "drained, the service is another's"
 
@@ -140,7 +140,7 @@ expect "the service" 'refused \(0 since' operator service describe kv
 is_refused 'the peer rejected the connection'
 has_logged 'connection_refused: the service is drained' || die "the refusal was not told of"
 operator drain kv --end >/dev/null
-start_peer again rxe0 "$BATON_VM_ADDRESS"
+start_peer again "$device" "$address"
 settle again
 say "the next keeper went on with the drain, until that was ended"
 
@@ -165,7 +165,7 @@ state=/run/control
 ready=() owner_of=() pid_of=()
 start_native kv "$object"
 wait_for "four workers" are_ready 4
-start_peer control rxe0 "$BATON_VM_ADDRESS"
+start_peer control "$device" "$address"
 settle control
 follow
 kill -KILL "$(keeper_pid)"

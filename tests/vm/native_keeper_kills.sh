@@ -15,14 +15,14 @@ another_keeper() { [[ $(keeper_pid) != "$1" ]]; }
 # Peers that come and go for as long as it is not stopped: some are refused, some cut off.
 come_and_go() {
   while [[ ! -e $work/stop ]]; do
-    timeout 20 baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --json \
+    timeout 20 baton-peer --device "$device" --connect "$address:$port" --json \
       --duration 0.2 >>"$work/comers" 2>&1 || true
   done
 }
 
 start_native kv "$BATON_BIN/ledger-v1.so"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 come_and_go &
 wait_for "somebody who comes and goes" grep -q '"final"' "$work/comers"

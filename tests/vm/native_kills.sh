@@ -16,7 +16,7 @@ random_addresses
 
 start_native kv "$BATON_BIN/ledger-v1.so"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 began=$SECONDS longest=0
 for ((i = 0; i < kills && SECONDS < limit; ++i)); do

@@ -13,12 +13,12 @@ worker_flags=(--crash-on-amount "$1")
 # One shard: the connections are the deaths' witnesses.
 start_native kv "$BATON_BIN/ledger-v1-test-hooks.so" "shards: 1"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4 --rate 200
+start_peer checked "$device" "$address" --connections 4 --rate 200
 wait_for "the shard to be served" are_served 1
 follow
 before=$ends
 
-BATON_TEST_DEVICE=rdma BATON_TEST_HOST=$BATON_VM_ADDRESS poisoner "$port" ||
+BATON_TEST_DEVICE=$device BATON_TEST_HOST=$address poisoner "$port" ||
   die "the poisoned connection did not end as it should: $(tail -n 5 "$state.log")"
 say "the poisoned connection has ended"
 three_have_ended() { follow && [[ $((ends - before)) -ge 3 ]]; }

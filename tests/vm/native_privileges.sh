@@ -87,7 +87,7 @@ say "workers have what they should"
 # Such workers serve, take over from each other, and reach control.
 native_fields=$identity start_native kv "$objects/ledger-v1.so"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 for _ in 1 2; do kill_owner 0 KILL; done
 have_streams() { [[ $(operator worker list kv | grep -c ' open ') -eq 2 ]]; }

@@ -22,10 +22,10 @@ freed() {
 start_native kv "$BATON_BIN/ledger-v1.so" \
   "shared_receive_queue_depth: 64 max_connections: $max_connections"
 wait_for "two workers" are_ready 2
-start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 for ((i = 0; i < kills && SECONDS < limit; ++i)); do
-  [[ -n ${guest:-} ]] || start_peer "guest$((guests += 1))" rxe0 "$BATON_VM_ADDRESS" --connections 2
+  [[ -n ${guest:-} ]] || start_peer "guest$((guests += 1))" "$device" "$address" --connections 2
   guest=guest$guests
   pause "0.$((RANDOM % 4))$((RANDOM % 10))"
   kill_owner $((RANDOM % 2)) KILL
@@ -39,7 +39,7 @@ done
 [[ -z ${guest:-} ]] || check_peer "$guest"
 # What none of these deaths has anything to do with: more of them than slots.
 for ((j = 0; j < max_connections; ++j)); do
-  start_peer "guest$((guests += 1))" rxe0 "$BATON_VM_ADDRESS" --connections 2
+  start_peer "guest$((guests += 1))" "$device" "$address" --connections 2
   check_peer "guest$guests"
 done
 wait_for "the ends of connections" freed

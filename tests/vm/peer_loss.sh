@@ -9,7 +9,7 @@ gone_port=7000 # pulls the other machine's plug
 
 start_batond kv rxe0
 start_worker kv "$BATON_VM_ADDRESS"
-start_peer bystander rxe0 "$BATON_VM_ADDRESS" --rate 20
+start_peer bystander rdma:rxe0 "$BATON_VM_ADDRESS" --rate 20
 established() { [[ $(grep -c 'connection [0-9]* with 10\.0\.0\.2.* established' "$state.log") -eq 4 ]]; }
 wait_for "the peers of the other machine" established
 

@@ -45,7 +45,7 @@ cd "$work/home"  # the upgrade's program is started where the worker was
 outsider "$work/bin/ledger-v1" --socket "$state/ledger.sock" --listen "$BATON_VM_ADDRESS:$port" \
   >"$work/ledger.log" 2>&1 &
 wait_for "a worker" grep -q 'ledger ready' "$work/ledger.log"
-start_peer one rxe0 "$BATON_VM_ADDRESS" --connections 4 --rate 50
+start_peer one rdma:rxe0 "$BATON_VM_ADDRESS" --connections 4 --rate 50
 operator upgrade ledger --exec "$work/bin/ledger-v2" --watch-window 1 >"$work/upgrade.out" 2>&1 ||
   die "no upgrade: $(cat "$work/upgrade.out")"
 pid=$(pgrep -x ledger-v2)
