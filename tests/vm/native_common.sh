@@ -12,8 +12,14 @@ if [[ -n ${BATON_SOFT_DIRECTORY:-} ]]; then
   look_again=0.1
   # shellcheck disable=SC2317  # they are
   random_addresses() { true; }
+  # rxe0 alone counts what it loses.
+  begin_judgement() { true; }
+  end_judgement() { true; }
 else
   device=rdma:rxe0 device_config='rdma { device: "rxe0" }' address=$BATON_VM_ADDRESS states=/run
+  # begin_judgement, end_judgement: nothing was lost in between. After rxe_common.sh.
+  begin_judgement() { prefer_the_device && count_timers; }
+  end_judgement() { statistics | check_counters || die "the device lost something, or was not ready"; }
 fi
 
 # start_native SERVICE OBJECT [FIELDS]: batond with the service, whose native workers run OBJECT with

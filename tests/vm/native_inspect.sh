@@ -27,14 +27,26 @@ looks '^connection [0-9]+ +receive +[0-9]+ +posted +RECEIVE' kv
 looks '^Queue pairs: +[0-9]+ free, [1-9][0-9]* taken' kv --shard 0
 say "a native service under load"
 
+# snapshot WHAT: of it, as the file shows it.
+snapshot() {
+  baton --state-dir "$state" snapshot kv "$work/$1" >"$work/saved" 2>&1 || die "$(cat "$work/saved")"
+  looks '^Kind: +native' --offline "$work/$1"
+  looks 'client [0-9]+, [0-9]+ requests, total' --offline "$work/$1"
+}
+snapshot living
+say "a native service under load, also in a file of no one moment"
+
 keeper=$(sed -n 's/.*keeper of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1)
+if [[ $device == soft ]]; then
+  # Only a kernel's objects outlive a keeper, and so does what batond keeps.
+  check_peer checked
+  exit 0
+fi
 kill -STOP "$batond"
 kill -KILL "$keeper"
 looks 'batond.*, which keeps it' kv
 looks 'client [0-9]+, [0-9]+ requests, total' kv
-baton --state-dir "$state" snapshot kv "$work/kv.snapshot" >"$work/saved" 2>&1 || die "$(cat "$work/saved")"
-looks '^Kind: +native' --offline "$work/kv.snapshot"
-looks 'client [0-9]+, [0-9]+ requests, total' --offline "$work/kv.snapshot"
+snapshot kept
 kill -CONT "$batond"
-say "and what batond keeps of it, also in a file of no one moment"
+say "and what batond keeps of it"
 check_peer checked

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# native_pingd.sh PINGS PINGS_OF_EIGHT UPGRADES KILLS [SEED]: Debian's rping against a native pingd on
-# rxe0, which is upgraded, and whose owner is killed, in random order at random moments: one client,
+# native_pingd.sh PINGS PINGS_OF_EIGHT UPGRADES KILLS [SEED]: Debian's rping, or on the soft device one that speaks
+# like it (tests/worker/examples/pingd), against a native pingd, which is upgraded, and whose owner is killed, in random order at random moments: one client,
 # then eight with their pings each, or as many as there are until the last kill, and some after it;
 # every ping comes back once.
 set -euo pipefail
@@ -39,27 +39,26 @@ disturb_native() {
 }
 
 test_checkers
-prefer_the_device
-count_timers
+begin_judgement
 start_native "$service" "$BATON_BIN/pingd-v1.so"
 wait_for "two workers" are_ready 2
 
 for count in 1 8; do
   started=$SECONDS
   [[ $count -eq 1 ]] || pings=$pings_of_eight
-  start_endless_clients "$BATON_VM_ADDRESS" "$count"
+  start_endless_clients "$address" "$count"
   wait_for "$count connections" is_connected "$count"
   disturb_native "$upgrades" "$kills"
   say "$count clients, $upgrades upgrades, $kills kills: $((SECONDS - started)) s"
   ping_on "$pings"
   # Whose clients end in the middle of a ping, their end is none of the device's faults.
   pause_clients
-  statistics | check_counters || die "the device lost something, or was not ready"
+  end_judgement
   end_clients "$pings" || die "of $count clients, not all had their pings"
   say "$count clients: $((SECONDS - started)) s"
 done
 
 # One that ends by itself.
-start_clients "$BATON_VM_ADDRESS" 1 5
+start_clients "$address" 1 5
 check_clients 5 || die "the client that ends had not its pings"
 blackouts

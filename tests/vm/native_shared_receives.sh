@@ -12,6 +12,9 @@ kills=$1 limit=$2 seed=${3:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"
 max_connections=8 guests=0
+# Guests may come sooner than queue pairs may be used again.
+# shellcheck disable=SC2034  # of start_native
+native_fields='queue_pairs_per_shard: 32'
 
 # freed: the slots of all connections but those of the peer that stays.
 # shellcheck disable=SC2317  # wait_for calls it
