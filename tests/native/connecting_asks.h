@@ -1,8 +1,10 @@
-// What connecting_service.cc asks for, and connecting_peer.cc answers.
+// What connecting_service.cc asks for, and its peers answer and count.
 #ifndef TESTS_NATIVE_CONNECTING_ASKS_H_
 #define TESTS_NATIVE_CONNECTING_ASKS_H_
 
 #include <cstdint>
+#include <cstdio>
+#include <set>
 
 #include "tests/native/failover_message.h"  // its sequence is the ask
 
@@ -18,7 +20,34 @@ constexpr Ask AskOf(uint64_t number) {
   return number % 8 == 3 ? Ask::kUnheard : number % 8 == 5 ? Ask::kRejected : Ask::kUsed;
 }
 
-inline constexpr uint16_t kNobodysPort = 7999;
+inline constexpr uint16_t kNobodysPort = 1;  // tcpmux, which is not in use
+
+// What a peer has seen of asks.
+//   withdrawn: a request that was given up before it was answered
+//   unused: a connection that ended without its message
+//   repeated: an ask that came twice
+//   wrong: a message of another ask, or a second one
+struct AskCount {
+  std::set<uint64_t> asks;
+  uint32_t rejected = 0, accepted = 0, used = 0, withdrawn = 0, unused = 0, repeated = 0, wrong = 0;
+
+  void Begin(uint64_t ask) {
+    if (!asks.insert(ask).second) ++repeated;
+  }
+  // A message of the connection of `ask`, for which one has come before if `again`.
+  void Use(uint64_t ask, bool again, const FailoverMessage& message) {
+    if (message.sequence != ask || again) ++wrong;
+    if (!again) ++used;
+  }
+  // In one line; `open` connections are left.
+  void Print(size_t open) const {
+    std::printf(
+        "requests %zu rejected %u accepted %u used %u withdrawn %u unused %u repeated %u wrong %u "
+        "open %zu\n",
+        asks.size() + repeated, rejected, accepted, used, withdrawn, unused, repeated, wrong, open);
+    std::fflush(stdout);
+  }
+};
 
 }  // namespace baton::native
 

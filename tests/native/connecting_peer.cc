@@ -1,12 +1,7 @@
 // connecting-peer ADDRESS PORT: whom connecting_service.cc connects to, on libibverbs and librdmacm
 // alone. Accepts, or rejects what is to be rejected; answers the one message of each connection,
-// and waits for its end. For each line of its input it says what there was, in one line:
-//
-//   requests N rejected N accepted N used N withdrawn N unused N repeated N wrong N open N
-//
-// withdrawn: a request that was given up before it was answered. unused: a connection that ended
-// without its message. repeated: an ask that came twice. wrong: a message of another ask, or a
-// second one.
+// and waits for its end. It says "listening PORT" when it does, and for each line of its input what
+// there was (AskCount).
 #include <poll.h>
 #include <unistd.h>
 
@@ -14,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -55,14 +49,7 @@ class Peer {
     device_.Wait(0, 0, /*timeout_ms=*/50, STDIN_FILENO);
   }
 
-  void Tell() const {
-    std::printf(
-        "requests %zu rejected %u accepted %u used %u withdrawn %u unused %u repeated %u wrong %u "
-        "open %zu\n",
-        asks_.size() + repeated_, rejected_, accepted_, used_, withdrawn_, unused_, repeated_,
-        wrong_, links_.size());
-    std::fflush(stdout);
-  }
+  void Tell() const { count_.Print(links_.size()); }
 
  private:
   bool HandleEvent() {
@@ -92,9 +79,9 @@ class Peer {
   }
 
   void OnRequest(rdma_cm_id* id, uint64_t ask) {
-    if (!asks_.insert(ask).second) ++repeated_;
+    count_.Begin(ask);
     if (AskOf(ask) == Ask::kRejected) {
-      ++(rdma_reject(id, "no", 2) == 0 ? rejected_ : withdrawn_);
+      ++(rdma_reject(id, "no", 2) == 0 ? count_.rejected : count_.withdrawn);
       Need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
       return;
     }
@@ -105,9 +92,9 @@ class Peer {
     link = {ask, id, free_.back(), false};
     free_.pop_back();
     if (Accept(serial, link)) {
-      ++accepted_;
+      ++count_.accepted;
     } else {
-      ++withdrawn_;
+      ++count_.withdrawn;
       Forget(serial);
     }
   }
@@ -124,7 +111,7 @@ class Peer {
     const auto found = links_.find(reinterpret_cast<uint64_t>(id->context));
     if (found == links_.end()) return;
     (void)rdma_disconnect(id);
-    if (!found->second.used) ++unused_;
+    if (!found->second.used) ++count_.unused;
     Forget(found->first);
   }
 
@@ -149,8 +136,7 @@ class Peer {
 
   void Answer(uint64_t serial, Link& link) {
     const FailoverMessage message = device_.message(2 * link.place);
-    if (message.sequence != link.ask || link.used) ++wrong_;
-    if (!link.used) ++used_;
+    count_.Use(link.ask, link.used, message);
     link.used = true;
     device_.message(2 * link.place + 1) = message;
     device_.PostReceive(link.id->qp, serial << 1 | kReceive, 2 * link.place);
@@ -162,9 +148,7 @@ class Peer {
   std::vector<uint32_t> free_;  // places
   std::unordered_map<uint64_t, Link> links_;
   uint64_t serials_ = 0;
-  std::set<uint64_t> asks_;
-  uint32_t rejected_ = 0, accepted_ = 0, used_ = 0, withdrawn_ = 0, unused_ = 0, repeated_ = 0,
-           wrong_ = 0;
+  AskCount count_;
 };
 
 }  // namespace
@@ -174,7 +158,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   baton::native::Peer peer;
   peer.Listen(argv[1], static_cast<uint16_t>(std::atoi(argv[2])));
-  std::puts("listening");
+  std::printf("listening %s\n", argv[2]);
   std::fflush(stdout);
   for (;;) {
     peer.Turn();

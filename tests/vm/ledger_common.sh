@@ -10,8 +10,9 @@ port=7471
 # shellcheck disable=SC2034  # of wait_for
 patience=120
 
+# Not of pipes.
 dump() {
-  tail -n 40 "$state.log" "$work"/*.log "$work"/*.out >&2 || true
+  find "$state.log" "$work" -maxdepth 1 -type f '(' -name '*.log' -o -name '*.out' ')' -exec tail -n 40 {} + >&2 || true
 }
 trap '[[ $? -eq 0 ]] || dump' EXIT
 

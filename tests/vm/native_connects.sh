@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# native_connects.sh DEATHS: a native service connects to a peer on librdmacm alone, and uses each
-# connection for one message. Its owners kill themselves at random while they ask. Of all that was
+# native_connects.sh DEATHS: a native service connects to a peer that has nothing of Baton's, or on the soft device the
+# device alone, and uses each connection for one message. Its owners kill themselves at random while they ask. Of all that was
 # asked, whatever reached the peer is told to the service once, and used if it was accepted; nothing
 # is told that nobody asked for. What the peer rejects, and what nobody hears, is told, too.
-# Meanwhile another service connects to a peer that does not answer, and its keeper is killed.
+# Meanwhile another service connects to a peer that does not answer, and its keeper is killed where connections that are
+# being made outlive it.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -15,15 +16,19 @@ trap '[[ $? -eq 0 ]] || { echo "$said; wrong: $wrong" >&2 && tail -n 4 "$state.l
 # A fraction of what is asked for: connections have to give back what they had.
 native_fields='queue_pairs_per_shard: 32'
 
-# begin NAME PORT [FLAGS]: a peer, and a service that connects to it.
+peer_program=connecting-peer unanswered='has not answered for 30000 ms'
+[[ $device != soft ]] || peer_program=connecting-soft-peer unanswered='no answer from .* within 10000 ms'
+# begin NAME PORT [FLAGS]: a peer, and a service that connects to it. On the soft device PORT is a free one.
 begin() {
-  state=/run/$1 stop=$work/stop.$1 ends=0 ready=() owner_of=()
+  local peer_port=$2
+  [[ $device != soft ]] || peer_port=0
+  state=$states/$1 stop=$work/stop.$1 ends=0 ready=() owner_of=()
   mkfifo "$work/$1.in" "$work/$1.out"
-  connecting-peer "$BATON_VM_ADDRESS" "$2" <"$work/$1.in" >"$work/$1.out" 2>"$work/$1.log" &
+  "$peer_program" "$address" "$peer_port" <"$work/$1.in" >"$work/$1.out" 2>"$work/$1.log" &
   peer=$!
   exec {peer_in}>"$work/$1.in" {peer_out}<"$work/$1.out"
   read -rt 60 -u "$peer_out" said || die "no peer"
-  worker_flags=(--peer "$BATON_VM_ADDRESS" --port "$2" --stop-file "$stop" "${@:3}")
+  worker_flags=(--peer "$address" --port "${said#listening }" --stop-file "$stop" "${@:3}")
   start_native "$1" "$BATON_BIN/connecting-service.so" "max_connections: 64"
   wait_for "both shards to be served" are_served 2
 }
@@ -103,10 +108,11 @@ used() { account && [[ ${now[peer_used]} -ge $1 ]]; }
 begin silent 7804
 wait_for "asks" asked 20
 kill -STOP "$peer"
-silent=("$batond" "$peer_in")
-# The first half takes the kernel 30 s of waiting, in which the deaths below happen.
+silent=("$batond" "$peer_in") silent_peer=$peer
+# The first half takes the device some time of waiting, in which the deaths below happen.
 fail_silently() {
-  wait_for "4 connections that are not answered" has_told 4 'not established: .* has not answered for 30000 ms'
+  wait_for "4 connections that are not answered" has_told 4 "not established: .*$unanswered"
+  [[ $device != soft ]] || return 0
   pause 2
   kill -KILL "$(pgrep -P "$batond" -x baton-keeper)"
   wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s keeper died while'
@@ -131,6 +137,7 @@ ${now[peer_rejected]} rejected, ${now[service_unheard]} that nobody heard, ${now
 refused for the limit; 0 lost, 0 told twice"
 
 wait "$failing" || die "with a peer that does not answer: see above"
-state=/run/silent batond=${silent[0]} peer_in=${silent[1]}
+[[ $device != soft ]] || kill -CONT "$silent_peer"
+state=$states/silent batond=${silent[0]} peer_in=${silent[1]}
 end_service
 echo "$result"
