@@ -41,11 +41,12 @@ if [[ -z $quick && -z $no_machine ]]; then
 fi
 [[ -n $quick ]] || deploy/scripts/collect_binaries.sh out/bin
 
+machine_tests() { bazel query 'attr(tags, "[\[ ]vm[,\]]", tests(//tests/vm/...))' 2>/dev/null; }
 if [[ -n $no_machine ]]; then
-  mapfile -t targets < <(bazel query 'attr(tags, "[\[ ]vm[,\]]", tests(//tests/vm/...))' 2>/dev/null)
+  mapfile -t targets < <(machine_tests)
   arguments+=(--no-machine "$no_machine" "${targets[@]}")
 fi
 if [[ -n $quick ]]; then
-  echo "not run: $(bazel query 'tests(//tests/vm/...)' 2>/dev/null | wc -l) tests in a virtual machine"
+  echo "not run: $(machine_tests | wc -l) tests in a virtual machine"
 fi
 deploy/scripts/report_tests.py "${events[@]}" "${arguments[@]}"

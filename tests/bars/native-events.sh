@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Native services on Soft-RoCE under checked load: 50 kills with shared receives, 50 handoffs, 40 kills of keepers.
+# Native services on Soft-RoCE under checked load: 50 kills with shared receives, 50 handoffs, 40 kills of keepers, hangs.
 # BATON_SECONDS (3600) is the most that each takes; BATON_SEED is that of the kills.
 set -euo pipefail
 deploy/scripts/install_packages.sh vm
@@ -10,3 +10,4 @@ run() { deploy/vm/run_vm.sh --timeout "$((limit + 300))" "tests/vm/$1.sh" "${@:2
 run native_shared_receives 50 "$limit" ${BATON_SEED:-}
 run native_handoffs 50
 run native_keeper_kills 40
+run native_failures

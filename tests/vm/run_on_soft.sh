@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run_on_soft.sh [--program FILE]... SCRIPT [ARGUMENTS]: what a soft_test is to Bazel.
 # All that SCRIPT writes lies in a directory that is deleted afterwards, and all that it has started is killed. A test
-# that leaves a process behind fails.
+# that leaves a process behind for $BATON_SOFT_PATIENCE seconds (30) fails.
 set -euo pipefail
 
 # Beside each other, and not links: batond finds its children beside itself.
@@ -22,7 +22,7 @@ remaining() { grep -lzxsF "BATON_SOFT_DIRECTORY=$directory" /proc/[0-9]*/environ
 stop_all() {
   local tries
   { kill -KILL -- "-$script" && wait "$script"; } 2>/dev/null || true
-  for ((tries = 0; tries < 300; ++tries)); do
+  for ((tries = 0; tries < ${BATON_SOFT_PATIENCE:-30} * 10; ++tries)); do
     [[ -n $(remaining) ]] || return 0
     sleep 0.1
   done
