@@ -9,7 +9,7 @@ if [[ -n ${BATON_SOFT_DIRECTORY:-} ]]; then
   device=soft device_config='soft {}' address=127.0.0.1 states=$BATON_SOFT_DIRECTORY
   state=$states/baton
   # shellcheck disable=SC2034  # wait_for's, where processes start soon
-  look_again=0.1
+  look_again=0.1 patience=60
   # shellcheck disable=SC2317  # they are
   random_addresses() { true; }
   # rxe0 alone counts what it loses.

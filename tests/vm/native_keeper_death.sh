@@ -15,7 +15,7 @@ keeper_pid() { sed -n 's/.*keeper of service kv: started, pid \([0-9]*\)$/\1/p' 
 settle() {
   local before
   before=$(grep -c '"settled"' "$work/$1.out" || true)
-  echo settle >"$work/$1.in"
+  echo settle 1<>"$work/$1.in"
   wait_for "peer $1 to be answered" has_settled "$1" "$before"
 }
 # shellcheck disable=SC2317  # wait_for calls it
@@ -67,7 +67,7 @@ settle checked
 say "with no keeper the owners went on, and an heir in the place of one"
 
 settle early
-echo stop >"$work/early.in"
+echo stop 1<>"$work/early.in"
 mark
 kill -CONT "$batond"
 wait_for "an adoption" has_logged 'adopted: service kv: .* 6 connections go on'

@@ -18,7 +18,7 @@ wait_for "the shard to be served" are_served 1
 follow
 before=$ends
 
-BATON_TEST_DEVICE=$device BATON_TEST_HOST=$address poisoner "$port" ||
+BATON_TEST_DEVICE=$device BATON_TEST_HOST=$address timeout "$patience" poisoner "$port" ||
   die "the poisoned connection did not end as it should: $(tail -n 5 "$state.log")"
 say "the poisoned connection has ended"
 three_have_ended() { follow && [[ $((ends - before)) -ge 3 ]]; }
