@@ -37,7 +37,10 @@ start_native() {
   done
   echo "state_dir: \"$state\" services { name: \"$name\" device { $device_config }" \
     "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }" >"$work/config"
-  # Files: the workers, which have the same output, would fill a pipe that nobody reads.
+  # Files: the workers, which have the same output, would fill a pipe that nobody reads. What a former batond said is
+  # not there any more when this one is looked for.
+  : >"$state.out"
+  : >"$state.log"
   batond --start-timeout 300 "${batond_flags[@]}" --config "$work/config" \
     >"$state.out" 2>"$state.log" &
   batond=$!

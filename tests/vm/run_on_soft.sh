@@ -38,7 +38,7 @@ finish() {
   exit "$status"
 }
 
-set -m  # a process group of its own
+set -m  # for a process group of its own
 TMPDIR=$directory BATON_SOFT_DIRECTORY=$directory bash "$@" &
 script=$!
 trap finish EXIT
