@@ -76,9 +76,10 @@ inline void WriteData(uint8_t* at, const ScatterGather& sge) {
 // Returns fm_ce_se of a request's control segment.
 inline constexpr std::array<uint8_t, 4> kHows = [] {
   std::array<uint8_t, 4> all = {};
-  for (uint8_t i = 0; i < all.size(); ++i) {
-    all[i] = static_cast<uint8_t>(MLX5_WQE_CTRL_CQ_UPDATE | (i & 1 ? MLX5_WQE_CTRL_FENCE : 0) |
-                                  (i & 2 ? MLX5_WQE_CTRL_SOLICITED : 0));
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] =
+        static_cast<uint8_t>(MLX5_WQE_CTRL_CQ_UPDATE | ((i & 1) != 0 ? MLX5_WQE_CTRL_FENCE : 0) |
+                             ((i & 2) != 0 ? MLX5_WQE_CTRL_SOLICITED : 0));
   }
   return all;
 }();
