@@ -94,10 +94,9 @@ absl::StatusOr<bool> EchoOwner::Turn() {
 
 namespace {
 
-// Puts the buffer of every second request where workers put it, and leaves the others as workers of
-// layout version 1 write them: drivers have a way for each.
-void UseFirstLine(uint64_t sequence, arena::WorkRequest& request) {
-  if (sequence % 2 != 0) return;
+// Puts the buffer where workers put it, and not only where those of layout version 1 do: a driver
+// writes such requests to the device's queue by itself.
+void UseFirstLine(arena::WorkRequest& request) {
   request.one_line = 1;
   request.only = request.sges[0];
 }
@@ -119,10 +118,9 @@ bool EchoOwner::Answer(const arena::CompletionEntry& entry) {
   ++counts_[connection];
   const uint64_t offset = SendOffset(connection, depth_, send_ends_[connection]);
   std::memcpy(arena_->buffers() + offset, &reply, sizeof(reply));
-  UseFirstLine(entry.sequence, writer_.Send(connection, offset, sizeof(reply)));
+  UseFirstLine(writer_.Send(connection, offset, sizeof(reply)));
   ++send_ends_[connection];
-  UseFirstLine(entry.sequence,
-               writer_.Receive(connection, ReceiveOffset(connection, depth_, entry.sequence),
+  UseFirstLine(writer_.Receive(connection, ReceiveOffset(connection, depth_, entry.sequence),
                                sizeof(Message)));
   writer_.ConnectionState(
       connection,
