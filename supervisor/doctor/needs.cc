@@ -12,8 +12,8 @@ constexpr uint64_t kSendEntryBytes = 128;
 constexpr uint64_t kReceiveEntryBytes = 64;
 constexpr uint64_t kCompletionEntryBytes = 64;
 
-// Of a keeper, or of its NIC on the soft device, at most: sockets of a connection and of a worker,
-// and what it has by itself.
+// A keeper, or its NIC on the soft device, has at most so many descriptors: sockets of a connection
+// and of a worker, and those that it has by itself.
 constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kDescriptorsPerWorker = 8;
 constexpr uint64_t kDescriptorsOfAKeeper = 64;

@@ -206,7 +206,7 @@ class Messenger {
     journal_->noted = request;
   }
 
-  // What was written before it is there, too.
+  // A receive that has completed shows that all written before it has arrived.
   void NoteReceived() {
     const uint64_t receive = journal_->received.wr_id;
     const uint64_t request = SenderOf(receive);

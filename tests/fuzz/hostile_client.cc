@@ -189,7 +189,7 @@ control::Reply HostileClient::Exchange(const void* bytes, size_t size, int passe
   return reply;
 }
 
-// What control.md has: errors by number, and no object but of one's own.
+// control.md has the rules: errors are numbers, and a client reaches no object but its own.
 void HostileClient::Judge(const void* bytes, size_t size, int passed, const control::Reply& reply) {
   const auto note = [this](const control::Place& place, uint64_t length) {
     if (place.file != 0) memory_->NoteObject(place.offset, length);

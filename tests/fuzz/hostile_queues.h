@@ -1,4 +1,4 @@
-// What a client that writes whatever it can does to the memory in which its queues lie.
+// A hostile client writes whatever it can to the memory in which its queues lie.
 #ifndef TESTS_FUZZ_HOSTILE_QUEUES_H_
 #define TESTS_FUZZ_HOSTILE_QUEUES_H_
 
@@ -54,7 +54,7 @@ class HostileQueues {
   nic::control::Place At(uint64_t offset) const { return {memory_file_, 0, offset}; }
   void LinkShared();
 
-  // What requests name: mostly what there is, sometimes another client's.
+  // Requests name these. Most of them exist, and some are another client's.
   uint32_t Number();
   uint32_t Key();
   uint64_t Address();

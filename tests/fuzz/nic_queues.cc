@@ -123,7 +123,7 @@ HonestTraffic::Parts HonestFile::TrafficOn(DirectNic* nic) {
           }};
 }
 
-// What the hostile client has in every input: its file, which is mapped once, a region and a
+// The hostile client has these in every input: its file, which is mapped once, a region and a
 // channel.
 struct HostileGround {
   explicit HostileGround(DirectFile* opened) : file(opened) {

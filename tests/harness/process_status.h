@@ -1,4 +1,4 @@
-// What the kernel says about processes, and which process is whose.
+// Reads what the kernel says about processes, and finds which process is whose.
 #ifndef TESTS_HARNESS_PROCESS_STATUS_H_
 #define TESTS_HARNESS_PROCESS_STATUS_H_
 

@@ -1,4 +1,4 @@
-// What connecting_service.cc asks for, and its peers answer and count.
+// The connections that connecting_service.cc asks for, which its peers answer and count.
 #ifndef TESTS_NATIVE_CONNECTING_ASKS_H_
 #define TESTS_NATIVE_CONNECTING_ASKS_H_
 
@@ -22,7 +22,7 @@ constexpr Ask AskOf(uint64_t number) {
 
 inline constexpr uint16_t kNobodysPort = 1;  // tcpmux, which is not in use
 
-// What a peer has seen of asks.
+// A peer counts the asks that it has seen:
 //   withdrawn: a request that was given up before it was answered
 //   unused: a connection that ended without its message
 //   repeated: an ask that came twice

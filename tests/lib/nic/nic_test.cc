@@ -390,7 +390,7 @@ TEST_F(NicTest, shouldFailWhoRingsWhatIsAnotherClients) {
   }
 }
 
-// What a client posts to a queue pair in the error state costs others no more than a short flush.
+// A client that posts to a queue pair in the error state costs others no more than a short flush.
 TEST_F(NicTest, shouldFlushNoMoreInATurnThanOthersCanWaitFor) {
   constexpr uint32_t kSlots = 4096;
   const std::unique_ptr<Client> client = nic_.Open();

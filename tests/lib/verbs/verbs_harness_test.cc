@@ -1,4 +1,4 @@
-// What the tests of devices rest on.
+// The harness of the tests of devices is tested here.
 #include "tests/lib/verbs/verbs_harness.h"
 
 #include <gtest/gtest.h>

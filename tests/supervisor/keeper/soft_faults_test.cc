@@ -59,7 +59,7 @@ TEST(SoftFaultsTest, shouldRefuseWhatNoConfigurationHas) {
   EXPECT_THAT(FaultsFromText(many).status().message(), HasSubstr("faults.rules: has 65"));
 }
 
-// As many as there may be, as long as they may be, fit into one argument of a program.
+// The most rules that there may be, each as long as it may be, fit into one argument of a program.
 TEST(SoftFaultsTest, shouldFitIntoAnArgument) {
   constexpr size_t kMostOfAnArgument = 32 * 4096;  // MAX_ARG_STRLEN of execve(2)
   std::string rules = "seed: 18446744073709551615 ";
