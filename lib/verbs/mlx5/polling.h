@@ -186,24 +186,24 @@ template <typename Keeper>
                                                              Keeper* keeper) {
   const CompletingQueuePair queue_pair = known.queue_pair;
   const __be32 number = known.number;
-  Found found = FindSend(walk->entry(), queue_pair, known.taken);
-  auto run = keeper->Sends(found.wr_id);
+  auto run = keeper->Sends(FindSend(walk->entry(), queue_pair, known.taken).wr_id);
   int count = 0;
-  uint16_t cursor = 0;
+  uint16_t sent = 0;
   do {
     const mlx5_cqe64& entry = walk->entry();
     const uint32_t plain = kPlainSends[entry.sop_drop_qpn & ~kNumberOfEntry];
-    found = FindSend(entry, queue_pair, known.taken);
+    const Found found = FindSend(entry, queue_pair, known.taken);
     if (plain == 0 || !run.Keep({found.wr_id, plain, be32toh(entry.byte_cnt), 0,
                                  queue_pair.number})) [[unlikely]] {
       break;
     }
-    cursor = found.cursor;
+    sent = found.cursor;
     walk->Next(memory_);
   } while (++count < most && walk->kind() == MLX5_CQE_REQ && walk->IsOf(number));
-  found.cursor = cursor;
-  if (count != 0) [[likely]]
-    *consumed = Consume(found, *consumed, static_cast<uint32_t>(count));
+  if (count != 0) [[likely]] {
+    const Found last = {queue_pair.cursors, 0, known.taken, sent};
+    *consumed = Consume(last, *consumed, static_cast<uint32_t>(count));
+  }
   return count;
 }
 
