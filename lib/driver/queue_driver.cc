@@ -157,17 +157,6 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   BATON_CRASH_POINT("driver-folded");
 }
 
-namespace {
-
-// Whether requests before `end` may be committed: see CheckEnd in transaction.cc.
-[[gnu::always_inline]] inline bool MayEndAt(uint64_t end, const QueueCursors& cursors,
-                                            uint32_t depth) {
-  return end >= cursors.committed && end - cursors.acknowledged <= 2 * uint64_t{depth} &&
-         end - cursors.completed <= depth;
-}
-
-}  // namespace
-
 // Most transactions have one entry, which posts requests of one connection, and maybe acknowledges.
 // Returns false, and has changed nothing, where that is not so or something is wrong with it: Read
 // then says what.
@@ -177,43 +166,20 @@ namespace {
   TransactionPart part;
   arena::CopyOnce(shared, &part.entry);
   const CommitEntry& entry = part.entry;
-  const bool acknowledges = (entry.flags & arena::kCommitAcknowledges) != 0;
   if (CommitKind(entry.kind) != CommitKind::kConnection ||
       (entry.flags & ~arena::kCommitAcknowledges) != arena::kCommitLast ||
       entry.connection >= connection_slots_) {
     return false;
   }
   part.direct = DirectQueuesOf(entry.connection);
-  if (part.direct == nullptr) return false;
-  if (acknowledges && (entry.acknowledged < record.acknowledged ||
-                       entry.acknowledged > record.completion_tail)) [[unlikely]] {
-    return false;
-  }
-  const ConnectionRecord& connection = records_[entry.connection];
-  const arena::Shape& shape = arena_->shape();
-  if (connection.generation != entry.generation || connection.shard != shard ||
-      !MayEndAt(entry.send_end, connection.send, shape.send_queue_depth) ||
-      !MayEndAt(entry.receive_end, connection.receive, shape.receive_queue_depth) ||
-      (SharesReceives() && entry.receive_end != connection.receive.committed)) [[unlikely]] {
-    return false;
-  }
-  if (entry.state_slot != arena::kKeepState &&
-      (entry.state_slot > 1 || entry.state_slot == connection.state_slot ||
-       entry.state_length > shape.connection_state_bytes)) [[unlikely]] {
-    return false;
-  }
-  const uint64_t requests =
-      entry.send_end - connection.send.committed + entry.receive_end - connection.receive.committed;
-  if (requests > kMaxTransactionRequests) return false;
-  uint64_t bytes = 0;
-  if (!reader_->WritePlain(&part, &bytes)) [[unlikely]]
-    return false;
+  uint64_t requests = 0, bytes = 0;
+  if (part.direct == nullptr || !reader_->ReadPlain(shard, &part, &requests, &bytes)) return false;
   arena::StoreRelaxed(record.apply_begun, record.commit_head);
   arena::OrderForCrash();
   BATON_CRASH_POINT("driver-apply-begun");
   ApplyConnection(part);
   BATON_CRASH_POINT("driver-part-applied");
-  if (acknowledges) ApplyAcknowledge(shard, entry);
+  if (arena::Acknowledges(entry)) ApplyAcknowledge(shard, entry);
   BATON_CRASH_POINT("driver-applied");
   shards_[shard].counters.bytes_sent += bytes;
   requests_applied_ = requests;

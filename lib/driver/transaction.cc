@@ -28,8 +28,20 @@ bool NamesConnection(CommitKind kind) {
 }
 
 // `end` may release what the log and the queue have room for, and never take anything back.
+[[gnu::always_inline]] inline bool MayEndAt(uint64_t end, const QueueCursors& cursors,
+                                            uint32_t depth) {
+  return end >= cursors.committed && end - cursors.acknowledged <= 2 * uint64_t{depth} &&
+         end - cursors.completed <= depth;
+}
+
+bool MayAcknowledge(uint64_t acknowledged, const arena::ShardRecord& shard) {
+  return acknowledged >= shard.acknowledged && acknowledged <= shard.completion_tail;
+}
+
 [[gnu::always_inline]] inline absl::Status CheckEnd(const char* field, uint64_t end,
                                                     const QueueCursors& cursors, uint32_t depth) {
+  if (MayEndAt(end, cursors, depth)) [[likely]]
+    return absl::OkStatus();
   if (end < cursors.committed) {
     return Invalid(field, ": ", end, " is before ", cursors.committed, ", which was committed");
   }
@@ -37,11 +49,8 @@ bool NamesConnection(CommitKind kind) {
     return Invalid(field, ": ", end, " overtakes the log, ", cursors.acknowledged,
                    " are acknowledged and it holds ", 2 * uint64_t{depth});
   }
-  if (end - cursors.completed > depth) {
-    return Invalid(field, ": ", end, " exceeds the queue, ", cursors.completed,
-                   " are completed and it holds ", depth);
-  }
-  return absl::OkStatus();
+  return Invalid(field, ": ", end, " exceeds the queue, ", cursors.completed,
+                 " are completed and it holds ", depth);
 }
 
 absl::Status TooManyRequests() {
@@ -232,7 +241,30 @@ bool TransactionReader::WasMoved(const CommitEntry& entry) const {
   return RequestList::Written::kAll;
 }
 
-bool TransactionReader::WritePlain(TransactionPart* part, uint64_t* send_bytes) {
+bool TransactionReader::ReadPlain(uint32_t shard, TransactionPart* part, uint64_t* requests,
+                                  uint64_t* send_bytes) {
+  const CommitEntry& entry = part->entry;
+  const ConnectionRecord& connection = arena_.connection(entry.connection);
+  const arena::Shape& shape = arena_.shape();
+  if (arena::Acknowledges(entry) && !MayAcknowledge(entry.acknowledged, arena_.shard(shard)))
+      [[unlikely]] {
+    return false;
+  }
+  if (connection.generation != entry.generation || connection.shard != shard ||
+      !MayEndAt(entry.send_end, connection.send, shape.send_queue_depth) ||
+      !MayEndAt(entry.receive_end, connection.receive, shape.receive_queue_depth) ||
+      (arena::HasSharedReceives(shape) && entry.receive_end != connection.receive.committed))
+      [[unlikely]] {
+    return false;
+  }
+  if (entry.state_slot != arena::kKeepState &&
+      (entry.state_slot > 1 || entry.state_slot == connection.state_slot ||
+       entry.state_length > shape.connection_state_bytes)) [[unlikely]] {
+    return false;
+  }
+  *requests =
+      entry.send_end - connection.send.committed + entry.receive_end - connection.receive.committed;
+  if (*requests > kMaxTransactionRequests) return false;
   requests_.Clear();
   if (WriteRequests(part, part->direct) != RequestList::Written::kAll) [[unlikely]]
     return false;
@@ -301,7 +333,7 @@ absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool rece
 [[gnu::always_inline]] inline absl::Status TransactionReader::CheckAcknowledge(
     uint32_t shard, const CommitEntry& entry) const {
   const arena::ShardRecord& record = arena_.shard(shard);
-  if (entry.acknowledged < record.acknowledged || entry.acknowledged > record.completion_tail) {
+  if (!MayAcknowledge(entry.acknowledged, record)) {
     return Invalid("acknowledged: ", entry.acknowledged, " is not between ", record.acknowledged,
                    " and ", record.completion_tail);
   }

@@ -67,10 +67,11 @@ class TransactionReader {
     return Read(shard, epoch, head, tail, resumed, [](uint32_t) { return nullptr; });
   }
 
-  // For a transaction of this entry alone, of a connection, which the caller has checked: writes
-  // its requests to `part->direct`, and sets `*send_bytes` to what is in the buffers of its sends.
-  // Returns false if they were not written: Read does it, or says what is wrong.
-  bool WritePlain(TransactionPart* part, uint64_t* send_bytes);
+  // Reads a transaction of one entry, a copy of which is in `part`, with its direct queues: it
+  // names a connection that exists, and nothing of it was applied. Writes its requests to the
+  // queues, which posts nothing, and counts them and the bytes in the buffers of its sends. Returns
+  // false where Read has to read it, or to say what is wrong.
+  bool ReadPlain(uint32_t shard, TransactionPart* part, uint64_t* requests, uint64_t* send_bytes);
 
   // Those that the driver adopts together, if not all: only between these can what is resumed have
   // moved a connection which nobody else has gone on with.
