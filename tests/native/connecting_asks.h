@@ -2,6 +2,9 @@
 #ifndef TESTS_NATIVE_CONNECTING_ASKS_H_
 #define TESTS_NATIVE_CONNECTING_ASKS_H_
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <set>
@@ -48,6 +51,19 @@ struct AskCount {
     std::fflush(stdout);
   }
 };
+
+// Turns a peer until its input ends, and lets it tell its counts for each piece of input.
+template <typename Peer>
+void ServeAsks(Peer& peer) {
+  for (;;) {
+    peer.Turn();
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    char line[64];
+    if (poll(&input, 1, 0) != 1) continue;
+    if (read(STDIN_FILENO, line, sizeof(line)) <= 0) return;
+    peer.Tell();
+  }
+}
 
 }  // namespace baton::native
 

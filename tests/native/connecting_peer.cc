@@ -2,7 +2,6 @@
 // alone. Accepts, or rejects what is to be rejected; answers the one message of each connection,
 // and waits for its end. It says "listening PORT" when it does, and for each line of its input what
 // there was (AskCount).
-#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -160,12 +159,5 @@ int main(int argc, char** argv) {
   peer.Listen(argv[1], static_cast<uint16_t>(std::atoi(argv[2])));
   std::printf("listening %s\n", argv[2]);
   std::fflush(stdout);
-  for (;;) {
-    peer.Turn();
-    pollfd input = {STDIN_FILENO, POLLIN, 0};
-    char line[64];
-    if (poll(&input, 1, 0) != 1) continue;
-    if (read(STDIN_FILENO, line, sizeof(line)) <= 0) return 0;
-    peer.Tell();
-  }
+  baton::native::ServeAsks(peer);
 }

@@ -191,12 +191,5 @@ int main(int argc, char** argv) {
   baton::native::SoftPeer peer;
   std::printf("listening %u\n", peer.Listen(argv[1], static_cast<uint16_t>(std::atoi(argv[2]))));
   std::fflush(stdout);
-  for (;;) {
-    peer.Turn();
-    pollfd input = {STDIN_FILENO, POLLIN, 0};
-    char line[64];
-    if (poll(&input, 1, 0) != 1) continue;
-    if (read(STDIN_FILENO, line, sizeof(line)) <= 0) return 0;
-    peer.Tell();
-  }
+  baton::native::ServeAsks(peer);
 }
