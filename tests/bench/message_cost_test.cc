@@ -73,12 +73,12 @@ struct Recorded {
   double instructions;
   double stores;
 };
-[[maybe_unused]] constexpr Recorded kWrite = {2861.6, 467.1}, kWriteOf32 = {635.9, 73.7},
-                                    kAsk = {3558.6, 560.1}, kAskOf32 = {1143.1, 133.5},
-                                    kNativeDriver = {2100, 321.3}, kEcho = {2872, 487},
-                                    kEchoInTwoTurns = {3448, 591}, kEchoOf32 = {896.9, 119.3};
-[[maybe_unused]] constexpr Recorded kRawEcho = {1146, 197}, kRawEchoInTwoTurns = {1376, 242},
-                                    kRawEchoOf32 = {588, 80.8};
+[[maybe_unused]] constexpr Recorded kWrite = {2858.6, 467.1}, kWriteOf32 = {635.9, 73.7},
+                                    kAsk = {3555.6, 560.1}, kAskOf32 = {1143.1, 133.5},
+                                    kNativeDriver = {2096.3, 321.3}, kEcho = {2889, 484},
+                                    kEchoInTwoTurns = {3465, 588}, kEchoOf32 = {895.5, 118.3};
+[[maybe_unused]] constexpr Recorded kRawEcho = {1147, 197}, kRawEchoInTwoTurns = {1379, 241},
+                                    kRawEchoOf32 = {587.1, 81.7};
 
 class Quiet final : public keeper::EngineListener {
  public:
