@@ -97,7 +97,7 @@ def _precompiled_header_impl(ctx):
             "-Xclang",
             "-fpch-instantiate-templates",
         ],
-        inputs = [header],
+        inputs = [header, ctx.file.installed],
         outputs = [output],
         mnemonic = "PrecompileHeader",
     )
@@ -105,7 +105,11 @@ def _precompiled_header_impl(ctx):
 
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
-    attrs = {"header": attr.label(allow_single_file = [".h"], mandatory = True)},
+    attrs = {
+        "header": attr.label(allow_single_file = [".h"], mandatory = True),
+        # Changes when an installed header does.
+        "installed": attr.label(allow_single_file = True, mandatory = True),
+    },
 )
 
 def _config_impl(ctx):
