@@ -6,6 +6,7 @@
 # most BATON_MOST times (1.3) the other's. Prints every round, with what other programs used of the processors
 # meanwhile: what they take makes every time longer. BATON_DEMO_ARGUMENTS: further arguments of the demonstrations, and
 # BATON_OUR_ARGUMENTS: of this tree's alone ("--mode native": native workers beside brokered ones of before).
+# Both sides have to run with the same real-time priority. Native workers get none without RLIMIT_RTPRIO (ulimit -r).
 # Exits with 3 where there is no other build to compare with.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."

@@ -49,6 +49,12 @@ def judge(most, directory):
         sides[side] = good
     if not all(sides.values()):
         return False
+    priorities = {side: sorted({result['realtime_priority'] for result in results})
+                  for side, results in sides.items()}
+    if priorities['ours'] != priorities['other']:
+        print(f'not comparable: real-time priorities {priorities}; native workers need '
+              'RLIMIT_RTPRIO (ulimit -r), or give both --realtime-priority 0')
+        return False
     for event in BARS:
         of = {side: [median_of(result, event) for result in results]
               for side, results in sides.items()}
