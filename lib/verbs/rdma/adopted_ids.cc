@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_verbs.h>
-#include <rdma/rdma_user_cm.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,13 +10,12 @@
 
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/verbs/rdma/cm_command.h"
 #include "lib/verbs/rdma/cm_event_number.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
 namespace {
-
-constexpr char kFile[] = "/dev/infiniband/rdma_cm";
 
 // So many numbers in a row that nobody has are the end: one above them would be left from a time
 // when the machine had as many ids, and more, at once.
@@ -27,36 +24,12 @@ constexpr uint32_t kLongestGap = 65'536;
 // To ask the kernel something that it cannot answer at the moment.
 constexpr int kAttempts = 10;
 
-template <typename Body>
-struct Command {
-  rdma_ucm_cmd_hdr header = {};
-  Body body = {};
-};
-
-// 0 or an errno. `answer`: what `body.response` names.
-template <typename Body>
-int Give(int file, uint32_t kind, const Body& body, size_t answer_bytes = 0) {
-  Command<Body> command;
-  static_assert(sizeof(command) == sizeof(rdma_ucm_cmd_hdr) + sizeof(Body));
-  command.header.cmd = kind;
-  command.header.in = sizeof(Body);
-  command.header.out = static_cast<uint16_t>(answer_bytes);
-  command.body = body;
-  return write(file, &command, sizeof(command)) == sizeof(command) ? 0 : errno;
-}
-
-template <typename Answer, typename Body>
-int Ask(int file, uint32_t kind, Body body, Answer* answer) {
-  body.response = reinterpret_cast<uintptr_t>(answer);
-  return Give(file, kind, body, sizeof(*answer));
-}
-
 int MigrateOne(int file, int other_file, uint32_t number) {
   rdma_ucm_migrate_id command = {};
   command.id = number;
   command.fd = static_cast<uint32_t>(other_file);
   rdma_ucm_migrate_resp answer = {};
-  return Ask(file, RDMA_USER_CM_CMD_MIGRATE_ID, command, &answer);
+  return AskCommand(file, RDMA_USER_CM_CMD_MIGRATE_ID, command, &answer);
 }
 
 class KernelIds final : public AdoptedIds {
@@ -111,7 +84,7 @@ void KernelIds::CloseListeners(int other_file, std::vector<uint32_t>* numbers) {
   }
   // Anything else is told again in a moment, by IsConnected.
   rdma_ucm_event_resp event = {};
-  while (Ask(file_.get(), RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{}, &event) == 0) {
+  while (AskCommand(file_.get(), RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{}, &event) == 0) {
     if (CmEventNumber(event.event) != CmEventNumber::kConnectRequest) continue;
     (void)MigrateOne(file_.get(), other_file, event.id);  // it came behind our back
     std::erase(*numbers, event.id);
@@ -128,7 +101,7 @@ std::optional<AdoptedId> KernelIds::Query(uint32_t number) const {
   command.id = number;
   command.option = RDMA_USER_CM_QUERY_ADDR;
   rdma_ucm_query_addr_resp answer = {};
-  if (Ask(file_.get(), RDMA_USER_CM_CMD_QUERY, command, &answer) != 0) return std::nullopt;
+  if (AskCommand(file_.get(), RDMA_USER_CM_CMD_QUERY, command, &answer) != 0) return std::nullopt;
   AdoptedId id;
   id.number = number;
   id.local = FromSocketAddress(reinterpret_cast<const sockaddr&>(answer.src_addr));
@@ -140,7 +113,7 @@ std::optional<AdoptedId> KernelIds::Query(uint32_t number) const {
 
 std::optional<AdoptedIds::Event> KernelIds::NextEvent() {
   rdma_ucm_event_resp event = {};
-  while (Ask(file_.get(), RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{}, &event) == 0) {
+  while (AskCommand(file_.get(), RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{}, &event) == 0) {
     switch (CmEventNumber(event.event)) {
       case CmEventNumber::kDisconnected:
       case CmEventNumber::kRejected:  // by who had accepted, and went before it was answered
@@ -165,7 +138,7 @@ std::optional<bool> KernelIds::IsConnected(uint32_t number) const {
   command.qp_state = IBV_QPS_RTS;
   ib_uverbs_qp_attr answer = {};
   for (int i = 0; i < kAttempts; ++i) {
-    const int error = Ask(file_.get(), RDMA_USER_CM_CMD_INIT_QP_ATTR, command, &answer);
+    const int error = AskCommand(file_.get(), RDMA_USER_CM_CMD_INIT_QP_ATTR, command, &answer);
     if (error == 0 || error == EINVAL) return error == 0;
   }
   return std::nullopt;
@@ -174,21 +147,21 @@ std::optional<bool> KernelIds::IsConnected(uint32_t number) const {
 void KernelIds::Disconnect(uint32_t number) {
   rdma_ucm_disconnect command = {};
   command.id = number;
-  (void)Give(file_.get(), RDMA_USER_CM_CMD_DISCONNECT, command);
+  (void)GiveCommand(file_.get(), RDMA_USER_CM_CMD_DISCONNECT, command);
 }
 
 void KernelIds::Destroy(uint32_t number) {
   rdma_ucm_destroy_id command = {};
   command.id = number;
   rdma_ucm_destroy_id_resp answer = {};
-  (void)Ask(file_.get(), RDMA_USER_CM_CMD_DESTROY_ID, command, &answer);
+  (void)AskCommand(file_.get(), RDMA_USER_CM_CMD_DESTROY_ID, command, &answer);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AdoptedIds>> OpenAdoptedIds() {
-  FileDescriptor file(open(kFile, O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return ErrnoStatus(errno, kFile);
+  FileDescriptor file(open(kCmDevice, O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return ErrnoStatus(errno, kCmDevice);
   return std::make_unique<KernelIds>(std::move(file));
 }
 

@@ -1,0 +1,57 @@
+#include "tests/lib/verbs/rdma/cm_message.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+namespace baton::verbs::rdma {
+namespace {
+
+constexpr size_t kMostFiles = 64;
+
+}  // namespace
+
+bool SendMessage(int socket, const CmMessage& message, const std::vector<int>& files) {
+  iovec data = {const_cast<CmMessage*>(&message), sizeof(message)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))] = {};
+  msghdr header = {};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (!files.empty()) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(files.size() * sizeof(int));
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
+  }
+  return sendmsg(socket, &header, MSG_NOSIGNAL) == ssize_t{sizeof(message)};
+}
+
+bool ReceiveMessage(int socket, CmMessage* message, std::vector<FileDescriptor>* files,
+                    int timeout_ms) {
+  pollfd readable = {socket, POLLIN, 0};
+  if (poll(&readable, 1, timeout_ms) != 1) return false;
+  iovec data = {message, sizeof(*message)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
+  msghdr header = {};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  if (recvmsg(socket, &header, MSG_CMSG_CLOEXEC) != ssize_t{sizeof(*message)}) return false;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; CMSG_LEN(at) < part->cmsg_len; at += sizeof(int)) {
+      int file = -1;
+      std::memcpy(&file, CMSG_DATA(part) + at, sizeof(file));
+      FileDescriptor owned(file);
+      if (files != nullptr) files->push_back(std::move(owned));
+    }
+  }
+  return true;
+}
+
+}  // namespace baton::verbs::rdma
