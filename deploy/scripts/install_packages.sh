@@ -42,9 +42,10 @@ if [[ $(id -u) -ne 0 ]]; then
 fi
 
 echo "--- Installing ${#missing[@]} packages: ${missing[*]}" >&2
+# Waits for another program that installs packages, five minutes at most.
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q \
-    -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >&2
+    -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >&2
 }
 apt update
 apt install -y --no-install-recommends "${missing[@]}"
