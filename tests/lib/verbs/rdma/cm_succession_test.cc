@@ -640,6 +640,8 @@ class Kills : public Succession {
     ASSERT_TRUE(keeper.Tell(order, files));
   }
 
+  int Answered() const { return static_cast<int>(memory_->answered + memory_->left_over); }
+
   std::vector<FileDescriptor> old_;  // of dead keepers, with ids
 };
 
@@ -659,21 +661,33 @@ TEST_F(Kills, shouldAnswerEveryRequestWhenKeepersDieAtAnyMoment) {
 
   std::vector<std::unique_ptr<Asker>> askers;
   for (int i = 0; i < kAskers; ++i) askers.push_back(std::make_unique<Asker>(port_));
-  int in_the_middle = 0;
+  int in_the_middle = 0, without_an_answer = 0;
   for (int i = 0; i < kKills; ++i) {
     auto keeper = StartKeeper();
     ASSERT_NO_FATAL_FAILURE(Serve(*keeper));
+    const int answered_before = Answered();
     // Half of them die while they take over.
     const auto life = std::chrono::microseconds(random() % (i % 2 == 0 ? 30'000 : 300'000));
     const auto end = Clock::now() + life;
     bool taken = Run(askers, keeper.get(), end);
+    // On a slow machine more do. A request that finds no keeper for 6 s is rightly repeated by its
+    // peer, so after two that answered nothing the next one lives to answer everybody.
+    if (without_an_answer == 2) {
+      taken |= Run(askers, keeper.get(), Clock::now() + harness::Patient(std::chrono::seconds(3)));
+    }
     CmMessage done;
     if (taken) {
       ASSERT_TRUE(keeper->Hear(&done, 0));
       ASSERT_EQ(done.error, 0) << done.text;
       Run(askers, nullptr, end);
+      const auto patience = Clock::now() + harness::Patient(std::chrono::seconds(3));
+      while (without_an_answer == 2 && Answered() < answered_before + kAskers &&
+             Clock::now() < patience) {
+        Run(askers, nullptr, Clock::now() + std::chrono::milliseconds(10));
+      }
     }
     ASSERT_TRUE(keeper->Kill());
+    without_an_answer = Answered() == answered_before ? without_an_answer + 1 : 0;
     // It may have been faster than this process has looked.
     if (!taken && keeper->Hear(&done, 0)) taken = done.error == 0;
     if (taken) {
@@ -686,6 +700,8 @@ TEST_F(Kills, shouldAnswerEveryRequestWhenKeepersDieAtAnyMoment) {
   }
   auto last = StartKeeper();
   ASSERT_NO_FATAL_FAILURE(Serve(*last));
+  ASSERT_TRUE(Run(askers, last.get(), Clock::now() + harness::Patient(std::chrono::seconds(3))));
+  const int64_t repeated_before_last = RequestsCounted("cm_rx_duplicates");
   Run(askers, nullptr, Clock::now() + harness::Patient(std::chrono::seconds(6)), /*go_on=*/false);
 
   int answered = 0;
@@ -707,10 +723,9 @@ TEST_F(Kills, shouldAnswerEveryRequestWhenKeepersDieAtAnyMoment) {
   EXPECT_GT(in_the_middle, 0);
   EXPECT_LT(in_the_middle, kKills);
   EXPECT_GE(answered, kKills);
-  // The kernel of a peer repeats a request only if it got neither an answer nor word that the
-  // request waits. A request that was lost on the way is sent again, too, but has not arrived
-  // before.
-  EXPECT_EQ(repeated, 0);
+  // The kernel of a peer repeats a request that has no answer after 6 s. One that a keeper has lost
+  // is answered no earlier, however long the last keeper lives.
+  EXPECT_EQ(RequestsCounted("cm_rx_duplicates") - repeated_before_last, 0);
   Talk(established, 0);
 }
 
