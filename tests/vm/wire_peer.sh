@@ -11,7 +11,7 @@ statistics >/tmp/statistics
 # still waits for that client and would answer the next one wrongly.
 until [[ ${outcome:-} == 0 ]]; do
   ib_send_lat -R -F -s 64 -n 200 >/dev/null 2>&1 &
-  until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done
+  until rdma resource show cm_id | grep LISTEN >/dev/null; do sleep 0.1; done
   echo ready | busybox nc -l -p 7001
   outcome=$(busybox nc -l -p 7002 </dev/null)
   kill %% 2>/dev/null || true
