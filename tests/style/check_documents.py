@@ -137,7 +137,7 @@ def dependency_faults(path):
 def main():
     listed = subprocess.run(['deploy/scripts/source_files.sh', '*.md'], cwd=ROOT, check=True,
                             stdout=subprocess.PIPE, text=True).stdout.split()
-    documents = {ROOT / name for name in listed if '/corpus/' not in name}
+    documents = {ROOT / name for name in listed}
     usage = re.search(r"(?s)<<'END'\n(.*?)\nEND", (ROOT / 'run').read_text()).group(1)
     commands = set(re.findall(r'(?m)^  ([a-z]+)\b', usage))
     faults, reached, waiting = [], set(), [ROOT / 'README.md']
