@@ -149,8 +149,8 @@ void CheckDevice(v1::ServiceConfig& service, const Node& node) {
   }
 }
 
-// Of each shard, unless it says so: the share of the connections that it has when all have equally
-// many, and some that wait until they may be used again.
+// Returns the default number of a shard's queue pairs: an equal share of the connections, and a
+// quarter more for queue pairs that may not be used again yet.
 uint32_t DefaultQueuePairs(const v1::ServiceConfig& service) {
   const uint64_t share =
       (uint64_t{service.max_connections()} + service.shards() - 1) / std::max(1u, service.shards());

@@ -78,7 +78,7 @@ void RefuseObjectsOfWorker(const v1::Quota& quota, const Node& worker) {
   }
 }
 
-// What a worker may have and its service may not would never be refused for the worker's sake.
+// A worker's limit above its service's would have no effect.
 void CheckShare(const v1::Policy& policy, const Node& worker) {
   const v1::Quota& all = policy.service();
   const v1::Quota& one = policy.worker();

@@ -155,7 +155,7 @@ bool AuditTrail::Write(const std::string& line) {
   const absl::Status why =
       ErrnoStatus(written >= 0 ? ENOSPC : errno, absl::StrCat("write ", path_));
   spdlog::error("what operators do is not on record: {}", MessageOf(why));
-  // What was written of it would take the next line with it.
+  // A partial line would spoil the next one.
   if (ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) file_.Reset();
   return false;
 }

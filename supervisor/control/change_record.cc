@@ -14,7 +14,7 @@
 namespace baton {
 namespace {
 
-// Of a record, in bytes.
+// Limits of a record's fields, in bytes.
 constexpr size_t kMaxRequest = 1024;
 constexpr size_t kMaxOutcome = 1024;
 constexpr size_t kMaxMetadata = 256;

@@ -68,7 +68,7 @@ void SetUpGrpc() {
   (void)done;
 }
 
-// What the callers of one server may take of control.
+// Limits on the resources that one server's callers may use.
 struct Bounds {
   int message_bytes;
   int streams;  // of a connection

@@ -42,7 +42,7 @@ constexpr char kHelp[] =
 // hours. These threads wait for the network, and not for each other's allocations.
 constexpr int kAllocatorArenas = 2;
 
-// What gRPC has to say, of handshakes that fail for example: others cause it, so it is bounded.
+// Logs gRPC's messages, for example about failed handshakes. Peers cause them, so they are bounded.
 void LogOfGrpc(gpr_log_func_args* line) {
   static baton::LogBudget budget;
   uint64_t suppressed = 0;

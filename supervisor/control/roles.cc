@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxMethodBytes = 128;  // of what a caller takes for a method, in an answer
 
-// What a viewer may call: it reads, and neither changes nor sends anything anywhere.
+// The methods that a viewer may call. They read, and neither change nor send anything.
 constexpr std::string_view kLooks[] = {
     "/baton.v1.OperatorService/GetConnection",
     "/baton.v1.OperatorService/GetService",

@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// What is left of the caller's deadline.
+// Returns the time left until the caller's deadline, at most `at_most_ns`.
 uint64_t TimeLeft(const grpc::ServerContextBase& call, uint64_t at_most_ns) {
   const auto left = call.deadline() - std::chrono::system_clock::now();
   const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();

@@ -42,8 +42,8 @@ absl::Status CheckHello(const v1::AttachRequest& request) {
   return absl::OkStatus();
 }
 
-// What the worker is told when the keeper refuses its token. Why in detail is nobody's business
-// who has no valid one.
+// Returns the status for a worker whose token the keeper refused. It hides the details from callers
+// without a valid token.
 absl::Status RefusedToken(const absl::Status& status) {
   if (absl::IsUnavailable(status)) return status;
   if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
@@ -250,7 +250,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
   grpc::Alarm hello_alarm_;
   std::atomic<bool> greeted_{false};  // or given up
 
-  // Of the read side, which has one operation at a time.
+  // The state of the read side, which has one operation at a time.
   v1::AttachRequest request_;
   std::string service_;
   std::atomic<uint64_t> worker_id_{0};  // 0: not welcomed yet

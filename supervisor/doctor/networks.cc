@@ -13,7 +13,7 @@ bool IsSoftRoce(const View& view, const RdmaDevice& device) {
   return view.machine.Read("/sys/class/infiniband/" + device.name + "/parent").has_value();
 }
 
-// What keeps its keeper from the namespace; no message: nothing does.
+// Returns what keeps the service's keeper from its namespace. No message: nothing does.
 Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
   const std::string& name = service.network_namespace;
   const std::string consequence = "its keeper does not start";

@@ -22,7 +22,7 @@ bool IsMember(const Identity& identity, uint32_t gid) {
          std::find(identity.groups.begin(), identity.groups.end(), gid) != identity.groups.end();
 }
 
-// As the kernel decides: the first class that fits counts, also where a later one allows more.
+// Decides like the kernel: the first class that fits counts, even if a later one allows more.
 bool MayOpen(const FileFacts& file, const Identity& identity) {
   constexpr uint32_t kReadWrite = 06;
   if (identity.uid == 0) return true;

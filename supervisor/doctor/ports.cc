@@ -78,7 +78,7 @@ void AddAddressTroubles(const View& view, const Port& port, Troubles& troubles) 
   }
 }
 
-// What stands in the way of connections over `port`.
+// Returns what prevents connections over `port`.
 Troubles TroublesOf(const View& view, const RdmaDevice& device, const Port& port) {
   Troubles troubles;
   if (port.state != "ACTIVE") {
@@ -112,8 +112,8 @@ Troubles TroublesOf(const View& view, const RdmaDevice& device) {
   return {};
 }
 
-// Of something that `device`, or that port of it, has: a problem where it is needed. Without a
-// configuration one port that works is enough.
+// Returns the severity of a finding about `device` or its `port`: a problem if a service needs it.
+// Without a configuration, one port that works is enough.
 v1::Severity SeverityOf(const View& view, const RdmaDevice& device, const Port* port,
                         bool any_works) {
   if (!view.configured) return any_works ? v1::SEVERITY_WARNING : v1::SEVERITY_PROBLEM;
@@ -155,7 +155,8 @@ struct Verdict {
   }
 };
 
-// As another user we cannot open anything; the modes of the nodes are looked at for that.
+// Opens the device if batond runs as this user. For another user, only the nodes' modes are
+// checked.
 void Open(const View& view, Verdict& verdict) {
   const RdmaDevice& device = *verdict.device;
   if (!view.identity.self || !MayOpenNodes(view, device) || device.ports.empty()) return;

@@ -27,7 +27,8 @@ std::string AfterNumber(const std::string& text) {
   return colon == std::string::npos ? text : text.substr(colon + 2);
 }
 
-// Of an entry that is in use. GIDs are IPv6 addresses, also where they are not.
+// Parses a table entry; returns nothing if it is not in use. GIDs have the form of IPv6 addresses,
+// even if they are none.
 std::optional<Gid> ParseGid(const std::string& text) {
   in6_addr address = {};
   if (inet_pton(AF_INET6, text.c_str(), &address) != 1) return std::nullopt;

@@ -1,4 +1,4 @@
-// What the configured services ask of their devices.
+// Checks what the configured services need of their devices.
 #include <algorithm>
 #include <map>
 

@@ -49,7 +49,7 @@ void CheckSocket(const View& view, Report& report) {
 
 }  // namespace
 
-// What batond itself refuses to start with (supervisor/batond/state_directory.cc), found before.
+// Finds the problems with which batond refuses to start (supervisor/batond/state_directory.cc).
 void CheckStateDirectory(const View& view, Report& report) {
   const std::string& path = view.state_dir;
   const Place place = {"state directory"};

@@ -209,7 +209,7 @@ absl::StatusOr<v1::InspectedConnection> DescribeConnection(const ArenaView& aren
   return out;
 }
 
-// Of a record no more than this is read of connections that are not shown.
+// The part of a record that is read of connections that are not shown.
 struct RecordBeginning {
   uint32_t state, generation, shard, qp_number;
 };
@@ -223,7 +223,7 @@ absl::StatusOr<bool> IsListed(const ArenaView& arena, uint32_t index, const Sele
   return !selection.shard || record.shard == *selection.shard;
 }
 
-// As the shards' records say.
+// Returns the number of connections according to the shards' records.
 uint64_t ConnectionsOf(const Selection& selection, const v1::Inspection& inspection) {
   if (!selection.shard) return inspection.totals().connections();
   return inspection.shards_size() == 0 ? 0 : inspection.shards(0).connections();

@@ -11,7 +11,7 @@ using arena::OwnershipRecord;
 using arena::ShardRecord;
 
 constexpr int32_t kNone = -1;
-// Of a robust lock's word (futex(2)).
+// The bits of a robust lock's word (futex(2)).
 constexpr uint32_t kThreadMask = 0x3fffffff;
 constexpr uint32_t kOwnerDied = 0x40000000;
 

@@ -212,7 +212,7 @@ absl::StatusOr<int> BatondOf(const std::string& state_dir) {
   const ssize_t got = pread(file.get(), text, sizeof(text) - 1, 0);
   const int pid = got > 0 ? std::atoi(text) : 0;
   if (pid <= 0) return 0;
-  // Who has the file open is batond; a pid that is another's by now has not.
+  // Batond keeps the file open. A process that got batond's former pid does not have it open.
   const std::string name = LinkAt(DescriptorPath(getpid(), file.get()));
   const auto files = OpenFiles(pid);
   if (absl::IsNotFound(files.status())) return 0;

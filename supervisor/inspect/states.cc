@@ -54,7 +54,7 @@ void AddSlot(uint32_t slot, bool committed, const std::vector<uint8_t>& bytes, u
   added->set_left_out(length - shown);
 }
 
-// What was committed last, and the beginning of its bytes, or all of them.
+// The state that was committed last, and the beginning of its bytes, or all of them.
 struct Committed {
   StateCursor cursor;
   std::vector<uint8_t> bytes;

@@ -65,7 +65,7 @@ AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescript
   }
 }
 
-// As a worker has it written: any number, also none of a worker's slot.
+// Returns the slot that a worker wrote. It may be any number, even one that is no worker's slot.
 uint32_t AdoptedShards::OwnerOf(uint32_t shard) const {
   const uint64_t word = arena::LoadAcquire(arena_->shard(shard).owner.ownership);
   return arena::ClaimantOrOwner(arena::OwnershipSlot(word));
@@ -150,9 +150,9 @@ void AdoptedShards::TellPoisonings(uint32_t shard) {
   }
 }
 
-// Who was named before stays it for as long as it lives, beats and has nothing. Nobody else is
-// forked, so there are as many successors as there were workers. Of those that all hang, the one
-// that was named stays it: it may come back.
+// Keeps the named heir while it lives, beats and does not own the shard. If all candidates hang,
+// the named one stays the heir, because it may come back. No worker is forked any more, so only
+// the workers that are left can follow.
 void AdoptedShards::NameHeir(uint32_t shard) {
   const uint32_t owner = OwnerOf(shard);
   uint64_t& heir = arena_->native_shard(shard).heir;
@@ -175,7 +175,7 @@ void AdoptedShards::LookAtOwner(uint32_t shard, bool used) {
   const bool alive = IsAlive(slot);
   const bool hangs = alive && IsSilent(slot);
   if (hangs && !std::exchange(beats_[slot].told, true)) OnHang(slot);
-  // Who was killed is given as long again to be gone.
+  // A killed owner has the same time again to end.
   const bool served = alive && (!hangs || !kills_hung_);
   unserved_looks_[shard] = served || !used ? 0 : unserved_looks_[shard] + 1;
 }

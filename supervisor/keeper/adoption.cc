@@ -60,7 +60,7 @@ std::string KeyOf(const AdoptedId& id) {  // as ConnectionManager writes them do
 }  // namespace
 
 absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline) {
-  // What is left of another generation must not be taken together with this one.
+  // Descriptors of another generation must not be adopted together with these.
   BATON_RETURN_IF_ERROR(held->DropAll());
   const arena::Arena& arena = *files.arena;
   const std::vector<std::pair<const char*, std::vector<int>>> all = {
@@ -215,7 +215,7 @@ bool Adoption::WasEstablished(uint32_t index, uint32_t generation) const {
          arena::LoadRelaxed(arena_->connection(index).was_established) != 0;
 }
 
-// What became of a connection while nobody listened.
+// Finds out what happened to a connection while there was no keeper.
 void Adoption::Judge(uint32_t index) {
   Connection& connection = connections_[index];
   if (!IsKnownToDriver(index, connection.generation)) {
@@ -320,11 +320,11 @@ bool Adoption::HandleOrder(uint32_t shard) {
   return true;
 }
 
-// As ConnectionManager::FollowMove. It was not established, so that it has been failed.
+// Behaves like ConnectionManager::FollowMove. The connection was failed if it was not established.
 void Adoption::FollowMove(uint32_t index, uint32_t shard) {
   if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
   connections_[index].shard = shard;
-  // A worker could have it move for ever, and what is told wait for ever.
+  // The bound is needed because a worker could move a connection without end.
   const bool has_room = waiting_[shard].size() < 2 * connections_.size();
   if (connections_[index].phase == Phase::kOver && has_room) {
     Tell(index, NoticeKind::kEnded, CompletionStatus::kFatalError);

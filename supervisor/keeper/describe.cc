@@ -172,8 +172,8 @@ std::string TextFor(const char (&field)[size]) {
 
 }  // namespace
 
-// What its peer can send while nobody serves it: of its own receives, or of its shard's together
-// with all who share them.
+// Describes how much a peer can send while no worker serves its connection. This depends on the
+// connection's posted receives or, if receives are shared, on its shard's.
 void ConnectionDescriber::DescribeWindow(const arena::ConnectionRecord& record, uint32_t connection,
                                          v1::Connection* out) {
   uint64_t receives = record.receive.posted - record.receive.completed;

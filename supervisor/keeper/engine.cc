@@ -285,12 +285,12 @@ bool Engine::ApplyCommits(uint32_t shard) {
   return worked;
 }
 
-// What an owner has committed waits so long; not when it is asked to release, nor at the cut: the
-// successor is not to wait for it.
+// Returns how long the owner's committed transactions have to wait. They do not wait when the owner
+// was asked to release, nor at the cut, because the successor would wait, too.
 uint64_t Engine::NanosecondsToWait(uint32_t shard) {
   const driver::Ownership& ownership = succession_.ownership(shard);
   if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
-  // Nor is the first one of a new owner to wait, nor who was asked to end.
+  // A new owner's first transaction does not wait, nor does an owner that was asked to end.
   if (succession_.AwaitsFirstCommit(shard)) return 0;
   if ((arena_->header().stop_requested >> ownership.owner_slot() & 1) != 0) return 0;
   return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());

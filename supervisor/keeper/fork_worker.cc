@@ -87,10 +87,10 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   g_driver = driver.release();
   BATON_ASSIGN_OR_RETURN(const native::NativeObject object,
                          native::NativeObject::Load(program.object));
-  // What the page faults of a heir cost, a peer waits for.
+  // Peers would wait for an heir's page faults.
   native::Prefault();
-  // A successor of one with outside effects waits until its memory is gone, too. So does whoever
-  // awaits the end of all workers: the unmapper keeps their presence.
+  // With outside effects there is no unmapper, because the successor waits until this process's
+  // memory is gone. The unmapper holds `presence`, so the lifeline's proof waits for it, too.
   const absl::Status started = outside_effects ? absl::OkStatus() : native::StartUnmapper(presence);
   if (!started.ok()) {
     std::fprintf(stderr,

@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
     keeper->MakeManagement(std::move(batonds_network));
   }
   keeper->TellPlacement();
-  // Who may attach is decided by the peer's credentials, not by the socket's mode.
+  // The peer's credentials decide whether it may attach, not the socket's mode.
   const std::string& service = config.service().name();
   if (keeper->native_ == nullptr) {
     BATON_RETURN_IF_ERROR(keeper->Listen(
@@ -231,7 +231,7 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
   TurnNative();
 }
 
-// What cannot be had costs time, and nothing else.
+// A placement that cannot be had costs time, but is no error.
 void Keeper::TellPlacement() {
   const std::string where = DescribePlacement(config_.service().placement());
   if (where.empty()) return;

@@ -136,7 +136,7 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   if (!arena::IsNative(engine_.arena().shape())) {
     check("queue_pairs", accounts.queue_pairs(), service.queue_pairs(), 0);
   }
-  // Of workers the one that has most.
+  // Checks the worker that has most.
   const v1::Quota& worker = policies_.policy().worker();
   const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
     const auto most = std::max_element(

@@ -69,7 +69,7 @@ int Run() {
   const bool native = config.service().mode() == baton::v1::NATIVE;
   const std::unique_ptr<baton::keeper::HeldDescriptors> held =
       baton::keeper::HeldDescriptors::OfBatond();
-  // What ends the drain ends no keeper that has nothing to drain. Workers have it as usual.
+  // SIGUSR1 ends a drain. It must not end a keeper that drains nothing. Workers reset it.
   if (native) (void)signal(SIGUSR1, SIG_IGN);
   if (held && !native) {
     const absl::Status kept = baton::keeper::KeepFormerLogs(held.get());
@@ -92,13 +92,13 @@ int Run() {
   baton::SetDownReason(config.state_dir(), service, "");
   baton::TellReady();
   const absl::Status ended = (*keeper)->Run();
-  // What ends in order leaves nothing to adopt, nor to look into.
+  // An orderly end leaves nothing to adopt or to inspect.
   if (held && (native || ended.ok())) (void)held->DropAll();
   if (ended.ok()) return 0;
   const std::string why(baton::MessageOf(ended));
   spdlog::error("service {}: ends: {}", service, why);
   baton::SetDownReason(config.state_dir(), service, why);
-  // What is left of a lost device is taken down; should that hang, the kernel does it.
+  // Destructors take down the rest of a lost device. If they hang, the alarm ends the process.
   alarm(kEndSeconds);
   return 1;
 }

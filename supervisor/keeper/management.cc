@@ -99,8 +99,8 @@ absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session) {
   return whole;
 }
 
-// What follows from a traced request is logged with its trace: each event that it causes at once,
-// and itself, since others come later.
+// Logs a traced request, and the events that it causes at once, with its trace. The request is
+// logged because later events do not have the trace.
 void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
   const std::string trace = CheckedTraceParent(request.trace_parent());
   const auto* what = internal::ManagementRequest::descriptor()->FindFieldByNumber(

@@ -32,7 +32,7 @@ void StoreDeaths(arena::Arena* arena, uint32_t shard, NativeDeaths deaths) {
   arena::StoreRelease(written.version, arena->native_deaths(shard, valid).version + 1);
 }
 
-// What is blamed now, if something is.
+// Records the completion that is blamed. Clears the count if none is left to blame.
 void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_t shard,
            const DeathCount& count, DeathCount::Blame blame, NativeDeaths* deaths) {
   const bool guessed = blame == DeathCount::Blame::kOldest;

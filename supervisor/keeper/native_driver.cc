@@ -34,7 +34,7 @@ constexpr uint64_t kUnseen = ~uint64_t{0};
 // A turn handles so many notices of connections: peers decide how many the keeper tells.
 constexpr uint32_t kNoticesPerTurn = 64;
 
-// Of an owner that never sleeps: a system call each.
+// An owner that never sleeps reads its wake descriptor every so many turns: a system call each.
 constexpr uint32_t kTurnsBetweenWakes = 1024;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
@@ -162,7 +162,7 @@ absl::Status NativeDriver::Attend() {
   } else if (++busy_turns_ % kTurnsBetweenWakes == 0) {
     ReadWake();
   }
-  // Who owns no shard asks for no notification before it sleeps.
+  // A worker without shards requests no notification before it sleeps.
   slept_ = last_look_ || operated_ == 0;
   device_->Progress();
   if (device_->HasNotice()) HandleNotices(kNoticesPerTurn);
@@ -188,8 +188,9 @@ absl::Status NativeDriver::Attend() {
   // All notices of the shards that were adopted just now are handled, so that their connections
   // have what they need before the worker sees their completions.
   HandleNotices(arena::kNotices * (operated_ - operated));
-  // What was taken over just now is served first: to watch others wakes a thread, and the keeper,
-  // whom the end of the former owner's process wakes anyway, can wait longer than the peers.
+  // The shards taken over just now are served first. Watching other owners wakes a thread, which
+  // can wait. The keeper can wait longer than the peers: the end of the former owner's process
+  // wakes it anyway.
   watch_due_ |= operated_ != operated;
   if (!watch_due_) WatchOwners();
   return absl::OkStatus();
@@ -271,7 +272,7 @@ absl::Status NativeDriver::RequestNotification(uint32_t shard) {
 
 // ---------------------------------------------------------------- ownership
 
-// Of a shard whose owner gave it up, or has no thread left that could use it.
+// Claims each shard that this worker is heir to and whose owner released it or is dead.
 void NativeDriver::ClaimInheritance() {
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     // Before the heir: another one is named before a release is asked for, and who has seen this is
@@ -422,7 +423,8 @@ bool NativeDriver::IsDeath(uint32_t shard) const {
          arena().shard(shard).released_epoch != ownerships_[shard].epoch();
 }
 
-// Of the shard that is claimed; by its first claimant, or, if it is a release, by its owner.
+// Records the start of a shard's change of owner. The first claimant calls it or, for a release,
+// the owner.
 void NativeDriver::BeginChange(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   const driver::Ownership& ownership = ownerships_[shard];
@@ -441,8 +443,8 @@ void NativeDriver::NoteCause(uint32_t shard) {
       IsDeath(shard) ? arena::ChangeCause::kDeath : arena::ChangeCause::kRelease);
 }
 
-// What the former owner had committed, of which a claimant that died may have applied some. An
-// invalid transaction is where it ends: nothing of that, or after it, counts.
+// Applies the rest of the former owner's committed transactions. A claimant that died may have
+// applied some of them. An invalid transaction and all after it are ignored.
 void NativeDriver::ApplyRest(uint32_t shard) {
   absl::Status error;
   for (uint64_t i = 0; i < arena::kCommitLogEntries; ++i) {
@@ -475,7 +477,7 @@ std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
   return std::nullopt;
 }
 
-// As it is before the successor does anything of its own.
+// Writes the report before the successor does anything of its own.
 void NativeDriver::MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned) {
   const uint32_t shard = claimed.shard;
   const arena::NativeShard& change = arena().native_shard(shard);

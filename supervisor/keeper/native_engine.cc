@@ -99,7 +99,7 @@ NativeFiles NativeEngine::Files() const {
 void NativeEngine::Turn() {
   eventfd_t count;
   (void)eventfd_read(wake_.get(), &count);
-  // What is left waits for the next turn, which is at once.
+  // The rest waits for the next turn, which follows at once.
   if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
   LookAtShards();
   LookAtSharedReceives();
@@ -122,7 +122,7 @@ void NativeEngine::ReadNews() {
   });
 }
 
-// What workers have done among themselves.
+// Notices changes of owner that workers made among themselves.
 void NativeEngine::LookAtShards() {
   bool changed = false;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -164,12 +164,12 @@ void NativeEngine::LookAtSharedReceives() {
       absl::UnavailableError("the shared receive queues of all shards are broken"));
 }
 
-// Who gives a shard back without being asked does not serve it, and wants none.
+// A worker that gives a shard back unasked does not want shards, so it is not ready any more.
 void NativeEngine::NoteRelease(uint32_t shard) {
   ShardState& state = shards_[shard];
   const uint64_t released = arena::LoadAcquire(arena_->shard(shard).released_epoch);
   if (released == 0 || released == state.noted_release) return;
-  // Who it was is in memory a little later, until the next change.
+  // The arena names the former owner a little later, and until the next change.
   const arena::NativeShard& change = arena_->native_shard(shard);
   const uint64_t changed = arena::LoadAcquire(change.change_epoch);
   if (changed < released) return;
@@ -195,7 +195,7 @@ void NativeEngine::OnNewOwner(uint32_t shard, uint32_t slot) {
   if (worker.versions.declared()) state.state_version = worker.versions.writes;
 }
 
-// What successors have found: of every owner that has ended, as far as it is still there.
+// Reads the reports that successors wrote about ended owners, as far as they still exist.
 void NativeEngine::ReadReports(uint32_t shard) {
   ShardState& state = shards_[shard];
   const uint64_t last = state.known_epoch == 0 ? 0 : state.known_epoch - 1;
@@ -219,7 +219,7 @@ void NativeEngine::ReadReports(uint32_t shard) {
                          static_cast<int>(report.poisoned->connection));
     }
   }
-  // Who follows this keeper tells the rest.
+  // The next keeper reports the rest.
   arena::StoreRelaxed(arena_->native_shard(shard).told_epoch, state.reported_epoch);
   const uint64_t epoch = state.report.epoch;
   if (epoch == 0) return;
@@ -349,7 +349,7 @@ void NativeEngine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
   NameHeirs();
 }
 
-// Of what it owns: that is what its death could be blamed on something of.
+// Pardons the death in each shard that the worker owns: only there could a completion be blamed.
 void NativeEngine::PardonDeath(uint32_t slot, uint64_t id) {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (arena::ClaimantOrOwner(shards_[shard].ownership.owner_slot()) != slot) continue;

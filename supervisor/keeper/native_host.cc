@@ -1,4 +1,4 @@
-// What a service's object finds in the keeper's executable (lib/native/host.md).
+// The symbol of the keeper's executable that a service's object uses (lib/native/host.md).
 #include "lib/native/host.h"
 #include "supervisor/keeper/fork_worker.h"
 

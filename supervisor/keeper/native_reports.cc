@@ -93,7 +93,8 @@ void NativeReports::FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> con
   }
 }
 
-// What the dead driver never posted was posted by its successor meanwhile.
+// Counts requests as never submitted that the dead driver did not post. They look in flight,
+// because its successor has posted them meanwhile.
 void NativeReports::CorrectSettled(uint32_t shard, ReconciliationReport* report) {
   std::erase_if(never_posted_, [&](const Ambiguous& settled) {
     if (settled.shard != shard) return false;

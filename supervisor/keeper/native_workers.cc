@@ -200,7 +200,7 @@ void NativeWorkers::OnServing(const internal::Program& program) {
   KeepRunning();
 }
 
-// Who has not attached does not hear what it is asked.
+// A worker that has not attached cannot be asked to end, so it is killed.
 void NativeWorkers::End(Process& process) {
   if (!sessions_.IsAttached(process.worker_id)) {
     syscall(SYS_pidfd_send_signal, process.pidfd.native_handle(), SIGKILL, nullptr, 0);

@@ -6,8 +6,7 @@ namespace baton::keeper {
 namespace {
 
 constexpr double kBurstSeconds = 0.1;  // what a full bucket holds
-// What is posted ahead of its time for a change of owner is not held against the successor for
-// longer.
+// The longest time that the successor waits for requests that a change of owner posted early.
 constexpr double kMostDebtSeconds = 1;
 
 std::optional<TokenBucket> FullBucket(uint32_t rate, uint64_t now_ns) {

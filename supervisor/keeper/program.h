@@ -26,9 +26,9 @@ struct StartedReading {
 // Reads what program `process` runs or, with `file`, whether it maps that file.
 absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher,
                                             int file = -1);
-// Of a process with `uid` and `gid`, when the reading has ended. Where /proc hides them, the
-// environment is ours and the directory is "/". kFailedPrecondition: its command line cannot be
-// read.
+// Returns the program of a process with `uid` and `gid`, after the reading has ended. If /proc
+// hides its environment and directory, returns ours and "/". kFailedPrecondition: its command line
+// cannot be read.
 absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
                                               uint32_t gid);
 // Returns whether the process maps the file. kPermissionDenied: its mappings are hidden from this

@@ -19,7 +19,7 @@ namespace {
 
 // After a read that left something: a program that prints without end gets no more of the loop.
 constexpr std::chrono::milliseconds kPause(5);
-// What a pipe holds, and more: a process that goes on printing is not read for ever.
+// More than a pipe holds, and bounded, because a process may go on printing.
 constexpr int kMostReadsAtEnd = 16;
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace baton::keeper {
 namespace {
 
-// Of this thread. A program that it executes as root has it again.
+// Drops CAP_SYS_ADMIN of this thread. A program that it executes as root has it again.
 absl::Status DropSysAdmin() {
   __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};

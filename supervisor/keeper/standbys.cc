@@ -82,7 +82,7 @@ void Standbys::Look() {
   LookLater();
 }
 
-// What has become of each of them.
+// Updates the state of each standby.
 void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles& roles) {
   for (Standby& standby : standbys_) {
     const bool was_attached = std::exchange(standby.attached, HasProcess(workers, standby.pid));
@@ -95,7 +95,7 @@ void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles&
     standby.has_served |= standby.serves;
     // It was given a shard before it could be told: it goes on.
     if (standby.serves) standby.ending = standby.killed = false;
-    // Who has attached since is told now.
+    // A standby that has attached since is asked to end now.
     if (standby.ending && standby.attached) (void)context_.workers.Retire(standby.pid);
   }
   std::erase_if(standbys_, [this](const Standby& standby) {
@@ -155,7 +155,8 @@ size_t Standbys::CountUnready() const {
 
 // ---------------------------------------------------------------- starting
 
-// Of who serves; should he and his heirs die in a row, the next ones are started as he was.
+// Remembers the program of the worker that serves. If it and its heirs die in a row, the next
+// standbys run the same program.
 void Standbys::RememberProgram(const WorkerRoles& roles) {
   const auto is_known = [this](const WorkerInfo& worker) { return worker.id == program_of_; };
   if (std::any_of(roles.owners.begin(), roles.owners.end(), is_known)) return;
@@ -258,7 +259,7 @@ void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
     ++replaced_;
   } else if (!standby.ending) {
     NoteFailure(MonotonicNanoseconds() - standby.started_ns);
-    // Of one that served others tell.
+    // The end of a worker that served is reported elsewhere.
     if (!standby.has_served && !standby.not_entered) {
       AddEvent("standby_failed",
                absl::StrCat("process ", standby.pid, ", a standby",

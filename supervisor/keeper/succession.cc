@@ -224,7 +224,7 @@ void Succession::OnCommit(uint32_t shard, bool released) {
 void Succession::OnReleased(uint32_t shard) {
   const ShardState& state = shards_[shard];
   const bool asked = state.asked_epoch == state.ownership.epoch();
-  // Who gives a shard back without being asked wants none.
+  // A worker that gives a shard back unasked wants no shard.
   if (!asked) roster_[state.ownership.owner_slot()].ready = false;
   const EndedOwnership ended =
       EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);

@@ -116,7 +116,7 @@ void UpgradeUnderWay::OnLaunched(uint32_t count) {
                         " started beside the workers that are there"));
   EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
   Tick();
-  // What has become of some of them meanwhile.
+  // Some of the processes may have ended meanwhile.
   for (const StartedProcess& process : processes_.List()) {
     if (process.how_ended.empty()) continue;
     return Return(absl::StrCat("process ", process.pid, " ", process.how_ended,
@@ -195,7 +195,7 @@ std::vector<WorkerInfo> UpgradeUnderWay::Attached(const std::set<uint64_t>& work
 
 // ---------------------------------------------------------------- going on
 
-// That are to move to the new workers: the canaries, then the others.
+// Returns the shards to move to the new workers next: the canaries, then the others.
 std::vector<uint32_t> UpgradeUnderWay::NextShards() const {
   std::vector<uint32_t> shards;
   for (uint32_t shard = 0; shard < context_.config.service().shards(); ++shard) {
@@ -210,7 +210,7 @@ void UpgradeUnderWay::HandOver() {
   // The moves have a time-out of their own.
   EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
   std::vector<WorkerInfo> owners = Attached(new_workers_);
-  // Of the second step, too: by then some of the owners are new ones.
+  // Computed only in the first step: in the second, some of the owners are new workers already.
   if (new_owners_ == 0) {
     owners_before_ = OwnersOf(context_.engine);
     new_owners_ = std::max<size_t>(1, NewOwners());
@@ -394,7 +394,7 @@ void UpgradeUnderWay::Return(const std::string& why) {
   }
   if (status_.phase() != v1::UPGRADE_PHASE_RETURNING) AddEvent("upgrade_returning", why);
   EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
-  // What is on its way arrives, or comes back, first: OnHandedOver goes on.
+  // Shards on their way arrive, or come back, first. OnHandedOver then goes on.
   if (moving_) return;
   Move(MovesBack(context_.engine, Attached(new_workers_), Attached(old_workers_), owners_before_),
        &UpgradeUnderWay::OnReturned);
@@ -460,7 +460,7 @@ void UpgradeUnderWay::CheckEnded() {
   Finish(Outcome(), status_.detail());
 }
 
-// Of what is under way when everybody has ended who had to.
+// Returns the outcome of the upgrade when all workers that had to end have ended.
 v1::UpgradePhase UpgradeUnderWay::Outcome() const {
   if (status_.phase() == v1::UPGRADE_PHASE_RETIRING) return v1::UPGRADE_PHASE_COMPLETED;
   return served_ ? v1::UPGRADE_PHASE_ROLLED_BACK : v1::UPGRADE_PHASE_FAILED;

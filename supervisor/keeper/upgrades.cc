@@ -11,7 +11,7 @@
 namespace baton::keeper {
 namespace {
 
-// What /proc appends to the path of a file that is no more.
+// The suffix that /proc appends to the path of a deleted file.
 constexpr std::string_view kDeleted = " (deleted)";
 
 }  // namespace

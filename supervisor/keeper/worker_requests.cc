@@ -16,7 +16,7 @@ constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
 
 }  // namespace
 
-// That is new. On the engine's thread.
+// Checks a request for a new listener. On the engine's thread.
 absl::Status WorkerRequests::CheckListen(uint64_t worker_id, const verbs::Address& address) const {
   const size_t existing = engine_.listeners().size();
   if (existing >= config_.service().max_listeners()) {

@@ -27,7 +27,7 @@ constexpr FramedSession::Limits kSessionLimits = {.frame_bytes = 64 << 10, .text
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;
-// Of workers that look at DriverMemoryHeader::stop_requested.
+// The first layout version whose workers look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
 
 void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
@@ -274,7 +274,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   if (!is_child) {
     BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
   }
-  // Who speaks for a dead process cannot be watched, nor killed.
+  // A dead process cannot be watched or killed, though another may hold its socket.
   if (session->IsProcessDead()) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", session->peer.pid, ", which connected, is dead"));
@@ -646,7 +646,7 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
     session->silent_owner_looks = 0;
     return;
   }
-  // Who came to shards when it was silent already has its time, too.
+  // A worker that was silent before it got shards has the full time, too.
   if (!was_stalled || ++session->silent_owner_looks >= hang_looks_) OnHang(*session);
 }
 

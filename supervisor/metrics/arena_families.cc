@@ -18,7 +18,7 @@ constexpr std::string_view kKnown[] = {
     "baton_shard_epochs_total",
 };
 
-// As a keeper would say it. Numbers of an arena may be anything.
+// Describes the service like a keeper. Numbers in an arena may have any value.
 internal::Description Describe(const v1::Inspection& inspection) {
   internal::Description described;
   v1::Service* const service = described.mutable_service();

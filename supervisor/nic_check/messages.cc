@@ -72,7 +72,7 @@ uint8_t ByteOf(uint64_t request, size_t i) {
   return static_cast<uint8_t>(request * 37 + (request >> 8) + i * 11);
 }
 
-// What killed drivers leave to each other, beside their queues.
+// The memory that killed drivers leave to their heirs, beside their queues.
 struct Journal {
   std::atomic<bool> begun;
   std::atomic<bool> is_broken;
@@ -127,7 +127,7 @@ class Messenger {
   }
 
  private:
-  // What the dead one has taken and not noted is in its journal, or comes again.
+  // A completion that the dead driver took and did not note is in its journal, or comes again.
   absl::Status TakeOver() {
     receiver_.TakeOver();
     sender_.TakeOver();

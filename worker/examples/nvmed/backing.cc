@@ -23,12 +23,12 @@
 namespace baton::nvmed {
 namespace {
 
-// Of zeroes written where a file system cannot make them; aligned for direct I/O.
+// Zeroes to write where a file system cannot make them; aligned for direct I/O.
 constexpr size_t kZeroBytes = 65536;
 alignas(4096) constexpr std::array<uint8_t, kZeroBytes> kZeroes = {};
 
-// What direct I/O wants of memory, at most: where data are that are not so, it goes by way of some
-// that is.
+// The largest alignment that direct I/O requires. Data that are not so aligned are copied through a
+// buffer that is.
 constexpr size_t kDirectAlignment = 4096;
 constexpr size_t kBounceBytes = 65536;
 

@@ -63,7 +63,7 @@ std::optional<uint64_t> FeatureDataLength(const FeaturesCommand& command) {
 
 std::optional<uint64_t> GetFeaturesDataLength(const FeaturesCommand& command) {
   const std::optional<uint64_t> length = FeatureDataLength(command);
-  // What can be done with the feature is in the result.
+  // The completion's result has the feature's capabilities, so no data are returned.
   return length && SelectOf(command) == FeatureSelect::kSupported ? 0 : length;
 }
 

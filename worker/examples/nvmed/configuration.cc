@@ -213,7 +213,7 @@ absl::StatusOr<TargetConfig> ParseConfiguration(const std::string& text, std::st
 absl::StatusOr<TargetConfig> ReadConfiguration(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return ErrnoStatus(errno, absl::StrCat("configuration ", path));
-  // What can be opened and not be read, as a directory, is at its end without having had one.
+  // errno is checked, too, because a directory can be opened and then looks like an empty file.
   std::string text;
   char piece[4096];
   errno = 0;

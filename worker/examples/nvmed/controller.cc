@@ -18,7 +18,7 @@ constexpr uint32_t kVersion = Version(1, 4, 0);
 // ControllerState::namespaces_changed.
 constexpr uint32_t kNotChanged = 0, kChanged = 1, kChangeTold = 2;
 
-// Of a discovery controller the sizes of entries of I/O queues are 0, or what hosts have there.
+// A discovery controller accepts any sizes of the entries of I/O queues, which it does not have.
 bool IsSupportedConfiguration(uint32_t cc, bool discovery) {
   const bool sizes =
       CcIoSqEntrySize(cc) == kIoSqEntryShift && CcIoCqEntrySize(cc) == kIoCqEntryShift;
@@ -419,7 +419,7 @@ Answer Controller::Abort(const SubmissionEntry& command) {
 }
 
 Answer Controller::KeepAlive() {
-  // Whoever hears from the host sets the deadline anew.
+  // The target service renews the deadline when it hears from the host.
   return Answer();
 }
 

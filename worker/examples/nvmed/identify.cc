@@ -69,7 +69,7 @@ uint16_t OptionalCommands(const ControllerDescription& controller) {
                                (controller.write_zeroes ? kOptionalWriteZeroes : 0));
 }
 
-// What a discovery controller leaves 0.
+// Fills in the fields that are 0 for a discovery controller.
 void DescribeIo(const SubsystemDescription& subsystem, const ControllerDescription& controller,
                 IdentifyController* data) {
   data->cmic = kCmicManyPorts | kCmicManyControllers;

@@ -47,7 +47,7 @@ StatusCode SetRange(const SubmissionEntry& command, IoWork* work) {
   return StatusCode::kSuccess;
 }
 
-// What the command says of its data, as `work` has it.
+// Returns the number of data bytes of the command behind `work`.
 uint64_t DataBytes(const IoWork& work) {
   switch (work.kind) {
     case IoWork::Kind::kRead:

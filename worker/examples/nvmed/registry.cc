@@ -19,8 +19,8 @@ absl::Status Refuse(size_t place, const char* field, uint64_t value) {
       absl::StrCat("the state's controller ", place, ": ", field, " ", value));
 }
 
-// Of what indexes or ends something: nothing else of a controller can do harm but to its host.
-// What depends on the connections is checked with them.
+// Checks the fields that are indices or ends. Other wrong fields can harm only the controller's own
+// host. Fields that depend on connections are checked with the connections.
 absl::Status Check(const ControllerState& controller, size_t place) {
   if (controller.id > kMaxControllerId) return Refuse(place, "id", controller.id);
   if (controller.granted_queues > kMaxIoQueues) {
@@ -87,7 +87,7 @@ absl::Status Registry::Load(absl::Span<const uint8_t> state, uint32_t version) {
 }
 
 absl::Span<const uint8_t> Registry::Save() {
-  // As far as there is one: what follows is not copied each time.
+  // Saves up to the last controller. Free places after it are not copied.
   uint32_t count = static_cast<uint32_t>(places_.size());
   while (count > 0 && places_[count - 1].id == 0) --count;
   header_.controllers = count;

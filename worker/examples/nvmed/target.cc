@@ -28,7 +28,7 @@ class Hasher {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Of version 8 (RFC 9562): the same wherever the names are.
+// Makes a UUID of version 8 (RFC 9562), the same on every machine for the same names.
 std::array<uint8_t, 16> MakeUuid(const std::string& nqn, uint32_t id) {
   Hasher low, high;
   low.Add(nqn);

@@ -233,7 +233,7 @@ void TargetService::OnShutdown(std::string_view reason) {
   stopping_ = true;
 }
 
-// What is only in this process.
+// Drops the state that is only in this process.
 void TargetService::Forget() {
   shard_ = nullptr;
   for (std::unique_ptr<Queue>& queue : queues_) queue.reset();
@@ -264,10 +264,10 @@ void TargetService::OnCompletion(Shard& shard, const Completion& completion) {
   if (&shard != shard_) return;
   Connection& connection = *completion.connection;
   if (completion.kind == Completion::Kind::kConnectRequest) {
-    // Of a connection whose end was told to nobody.
+    // The slot's former connection may have ended without a notification.
     Queue* former = queues_[connection.index()].get();
     if (former != nullptr && former->generation != connection.generation()) OnEnd(*former);
-    // Who adopts may have answered it before it is told.
+    // A successor may have answered the request at adoption, before it gets this completion.
     if (QueueOf(connection).state.phase == 0) OnConnectRequest(connection);
     return;
   }
@@ -395,7 +395,7 @@ void TargetService::Drop(Queue& queue, std::string_view why) {
   ends_.push_back({queue.connection->index(), queue.connection->generation()});
 }
 
-// What Drop has decided, as far as the transaction has room for it.
+// Disconnects the connections that Drop chose, as far as the transaction has room.
 void TargetService::EndConnections() {
   std::vector<ConnectionName> later;
   for (const ConnectionName& end : std::exchange(ends_, {})) {
@@ -607,7 +607,7 @@ void TargetService::OnSent(Queue& queue, const Completion& completion) {
         return;
       }
       BATON_CRASH_POINT("nvmed-fetched-begin");
-      // Of the capsule, its command: data that are fetched do not follow it.
+      // The capsule has only its command: fetched data do not follow it.
       Continue(queue, tag.slot, BufferPlan::kCommandBytes, tag.chunk);
       BATON_CRASH_POINT("nvmed-fetched-end");
       return;
@@ -752,7 +752,8 @@ void TargetService::PerformAdmin(const Step& step) {
                    chunk ? BytesAt(buffer.offset, buffer.length) : absl::Span<uint8_t>());
   const auto opcode = static_cast<AdminOpcode>(step.capsule.command.opcode);
   if (opcode == AdminOpcode::kKeepAlive || opcode == AdminOpcode::kSetFeatures) {
-    // What a successor goes by. The timeout may be another now, or there may be one at last.
+    // A successor uses this deadline. The command may have changed the timeout, or set the first
+    // one.
     controller->deadline = now_ + KeepAliveNanoseconds(*controller);
     registry_->Touch();
     Hear(step.queue);
@@ -955,7 +956,8 @@ bool TargetService::PostReceive(Queue& queue, uint16_t slot) {
 
 // ---------------------------------------------------------------- waiting for room
 
-// What a successor would go on with. Returns its place in the order of arrival.
+// Records the command with which a successor would go on. Returns its place in the order of
+// arrival.
 uint32_t TargetService::SetPending(Queue& queue, uint16_t slot, uint32_t bytes,
                                    std::optional<uint32_t> chunk) {
   PendingCommand& pending = queue.pending[slot];
@@ -1071,7 +1073,8 @@ Deadline TargetService::HostDeadline() {
 // would keep chunks, and blocks that others want to write, for ever.
 void TargetService::AwaitSends(Queue& queue) { queue.sends_by = HostDeadline(); }
 
-// Of a queue; a successor gives it all of its time again. Why it is over, if it is.
+// Returns why the queue's time is over, or nothing if it is not. A successor starts its deadlines
+// anew.
 std::optional<std::string_view> TargetService::CheckQueue(Queue& queue) {
   if (queue.state.phase == QueueState::kAccepted && !queue.connect_by) {
     queue.connect_by = HostDeadline();
