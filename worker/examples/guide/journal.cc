@@ -23,8 +23,8 @@ class Journal final : public ReplyService {
   explicit Journal(std::string directory) : directory_(std::move(directory)) {}
 
  private:
-  absl::Status OnAdopt(Shard& shard) override {
-    if (!shard.worker().capacity().outside_effects) {
+  absl::Status Check(const Capacity& capacity) override {
+    if (!capacity.outside_effects) {
       return absl::FailedPreconditionError("a journal needs a service with outside_effects: true");
     }
     return absl::OkStatus();

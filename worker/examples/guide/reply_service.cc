@@ -49,8 +49,9 @@ absl::Status ReplyService::Answer(Shard& shard, Connection& connection, const Co
 
 namespace {
 
-absl::Status TryServe(Service& service, const WorkerOptions& options, int argc, char** argv) {
+absl::Status TryServe(ReplyService& service, const WorkerOptions& options, int argc, char** argv) {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
+  BATON_RETURN_IF_ERROR(service.Check(worker->capacity()));
   if (argc > 2) {
     BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(argv[2]));
     BATON_RETURN_IF_ERROR(worker->Listen(address.host, address.port).status());
@@ -60,7 +61,7 @@ absl::Status TryServe(Service& service, const WorkerOptions& options, int argc, 
 
 }  // namespace
 
-int Serve(Service& service, WorkerOptions options, int argc, char** argv) {
+int Serve(ReplyService& service, WorkerOptions options, int argc, char** argv) {
   if (argc > 1) options.socket = argv[1];
   const absl::Status status = TryServe(service, options, argc, argv);
   if (!status.ok()) std::cerr << status << std::endl;

@@ -18,6 +18,9 @@ class ReplyService : public Service {
  public:
   void OnCompletion(Shard& shard, const Completion& done) override;
 
+  // Returns why the program cannot serve with this capacity. Serve ends with that error.
+  virtual absl::Status Check(const Capacity&) { return absl::OkStatus(); }
+
  protected:
   // Messages that a peer may send before it has an answer, and their largest size.
   static constexpr uint32_t kWindow = 16, kBytes = 256;
@@ -47,7 +50,7 @@ class ReplyService : public Service {
 
 // Attaches to the socket that the first argument names, listens at the address that the second
 // names, if there is one, and serves until the worker is asked to end. Returns the exit status.
-int Serve(Service& service, WorkerOptions options, int argc, char** argv);
+int Serve(ReplyService& service, WorkerOptions options, int argc, char** argv);
 
 }  // namespace baton::guide
 
