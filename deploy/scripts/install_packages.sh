@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages of the GROUPS named as arguments that are not there yet:
 #   build       to build and test
-#   lint        to format and lint
+#   lint        to format, lint and draw figures
 #   sanitizers  to build with sanitizers, and fuzzers
 #   vm          to run a virtual machine with an RDMA device
 #   node        to test with a client in JavaScript
@@ -14,7 +14,7 @@ declare -A GROUPS_OF_PACKAGES=(
     libgrpc++-dev libgtest-dev libibverbs-dev libnl-3-dev libprotobuf-dev
     librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc nlohmann-json3-dev openssl procps
     prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
-  [lint]="clang-14 clang-format clang-tidy libclang-14-dev llvm-14-dev shellcheck"
+  [lint]="clang-14 clang-format clang-tidy dpic libclang-14-dev llvm-14-dev shellcheck"
   [sanitizers]="libclang-rt-14-dev"
   [node]="nodejs npm"
   [vm]="busybox-static cpio e2fsprogs fio ibverbs-providers ibverbs-utils iproute2 jq kmod nvme-cli
@@ -42,9 +42,10 @@ if [[ $(id -u) -ne 0 ]]; then
 fi
 
 echo "--- Installing ${#missing[@]} packages: ${missing[*]}" >&2
+# Waits for another program that installs packages, five minutes at most.
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q \
-    -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >&2
+    -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >&2
 }
 apt update
 apt install -y --no-install-recommends "${missing[@]}"

@@ -1,18 +1,41 @@
 #!/usr/bin/env bash
 # run_tests.sh [--quick]
+# run_tests.sh [--filter CASES] TARGET...
 # Builds everything, runs every test that is not tagged manual, and ends with the line "N passed,
 # N failed[, N skipped]": report_tests.py says what it counts. --quick leaves out the tests that run in
-# a virtual machine. Bazel repeats only those that a change can affect.
+# a virtual machine. TARGET: these tests alone, and of them those whose names match CASES (GoogleTest's
+# --gtest_filter). Bazel repeats only those that a change can affect.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-case "$*" in
-  '') quick='' ;;
-  --quick) quick=yes ;;
-  *) echo "run: test: \"$*\" is not --quick, which is all that it takes" >&2 && exit 2 ;;
-esac
+quick='' targets=() filter=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=yes ;;
+    --filter) filter=(--test_filter="${2:?--filter needs the names of cases}") && shift ;;
+    //*) targets+=("$1") ;;
+    *)
+      echo "run: test: \"$1\" is neither --quick, --filter CASES nor a target such as //tests/lib/driver:all" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+if [[ ${#targets[@]} -eq 0 && ${#filter[@]} -gt 0 || ${#targets[@]} -gt 0 && -n $quick ]]; then
+  echo "run: test: --filter goes with targets, and --quick without" >&2
+  exit 2
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+
+if [[ ${#targets[@]} -gt 0 ]]; then
+  if [[ ${targets[*]} == *//tests/vm* ]]; then deploy/scripts/install_packages.sh vm && deploy/vm/prepare.sh >&2; fi
+  status=()
+  bazel test --config=run --keep_going --build_event_json_file="$work/events" --local_test_jobs=2 "${filter[@]}" \
+    "${targets[@]}" || status=(--status $?)
+  deploy/scripts/report_tests.py "$work/events" "${status[@]}"
+  exit
+fi
 
 # What the virtual machine takes comes over the network, the first time.
 no_machine=

@@ -19,7 +19,7 @@ row() {
   test=$(sed -n 's/^test //p' "$1" | sed -e 's|^//||' -e 's|:|/|' -e 's/ /: /')
   before=$(sed -n 's/^< //p' "$1" | code)
   after=$(sed -n 's/^> //p' "$1" | code)
-  printf '| %s | %s | %s | %s | %s |' "$name" "$source" "$before" "${after:-(left out)}" "$test"
+  printf '| %s | %s | %s | %s | %s |' "$name" "$source" "${before:-(a line more)}" "${after:-(left out)}" "$test"
 }
 
 # caught LOGS NAME: the last cell.
@@ -49,8 +49,9 @@ shift
   cat <<'END'
 # Mutants
 
-Deliberate defects of Baton's own sources, and the test that notices each. `./run bars mutants` tries
-them all and writes this table; tests/simulation/BUILD.bazel has the defects, and
+For those who ask whether a test would notice: deliberate defects of Baton's own sources, and the test that
+notices each. `./run bars mutants` tries them all and writes this table; one alone is
+`./run test //tests/simulation:NAME_mutant_test`. tests/simulation/BUILD.bazel has the defects, and
 tests/simulation/mutants.bzl says how one is made. A schedule is one random interleaving of a whole
 service; their seeds count from 1, so the number of the one that was caught is how many it took. The
 model of the handover has mutants of its own: tests/model/check.sh.

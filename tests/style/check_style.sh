@@ -51,13 +51,6 @@ while IFS= read -r script; do
   grep -qE '^set -euo pipefail$|^exec ' "$script" || offence "$script:1: no set -euo pipefail"
 done < <(files '*.sh' run .ci/run)
 
-# The README shows the smallest worker whole, and as it is.
-# shellcheck disable=SC2016  # Markdown's quotes, not the shell's
-if ! diff -q <(sed -n '/^```cpp$/,/^```$/{/^```/d;p}' README.md) worker/examples/echo/main.cc \
-  >/dev/null; then
-  offence "README.md: the listing is not worker/examples/echo/main.cc"
-fi
-
 while IFS= read -r file; do
   [[ ! -s $file || -z $(tail -c1 "$file") ]] || offence "$file: no newline at its end"
 done < <(files '*.h' '*.cc' '*.proto' '*.sh' '*.bazel' '*.bzl' '*.md')

@@ -14,6 +14,7 @@ constexpr uint64_t kTickNanoseconds = 200'000;
 // A spare connection is made so long after its predecessor is gone, and tried again: what happens
 // around that time is measured.
 constexpr uint64_t kSpareNanoseconds = 100'000'000;
+constexpr uint64_t kPatientIntervalNs = 100'000'000;
 constexpr size_t kTicksPerExpiry = 500;  // of all connections, at most
 constexpr uint32_t kPollBatch = 64;
 // Connections that are made, or idle ones that are asked, at once: more could overflow a backlog,
@@ -122,7 +123,7 @@ absl::Status LoadGenerator::Prepare() {
       region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
   const uint64_t entries = uint64_t{receive_slots_ + send_slots_} * options_.connections;
   // A reconnect leaves flushed completions of the former queue pair behind.
-  const uint64_t wanted = entries * (options_.standby ? 4 : options_.reconnect ? 2 : 1) + 64;
+  const uint64_t wanted = entries * (options_.standby ? 4 : MayConnectAgain() ? 2 : 1) + 64;
   const uint64_t limit = device_->limits().max_completion_queue_entries;
   if (wanted > limit) {
     return absl::InvalidArgumentError(
@@ -158,6 +159,7 @@ absl::Status LoadGenerator::Start() {
   const uint64_t now = MonotonicNanoseconds();
   pace_start_ = now;
   window_start_ = now;
+  patient_until_ = now + uint64_t{options_.first_connect_patience_ms} * 1'000'000;
   for (auto& peer : connections_) DownLike(*peer).push_back(peer.get());
   BATON_RETURN_IF_ERROR(ConnectDue(now));
   return queue_->RequestNotification();
@@ -390,6 +392,12 @@ absl::Status LoadGenerator::OnEstablished(Peer& peer) {
   return rate_ == 0 && peer.active ? Request(peer, MonotonicNanoseconds()) : absl::OkStatus();
 }
 
+void LoadGenerator::WaitToConnect(Peer& peer, uint64_t until) {
+  if (peer.phase != Peer::Phase::kDown) DownLike(peer).push_back(&peer);
+  peer.phase = Peer::Phase::kDown;
+  peer.retry_at = until;
+}
+
 absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why) {
   const uint64_t now = MonotonicNanoseconds();
   const bool was_up = peer.phase == Peer::Phase::kUp;
@@ -400,15 +408,17 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
   } else {
     ++totals_.connect_failures;
   }
+  if (!was_up && now < patient_until_) {
+    WaitToConnect(peer, now + kPatientIntervalNs);
+    return absl::OkStatus();
+  }
   connection_error_ = absl::Status(
       why.code(), absl::StrCat("connection ", peer.index,
                                was_up ? ": " : " was not made: ", std::string(why.message())));
   if (was_up && peer.spare.up) return FollowLoss(peer);
   if (options_.reconnect) {
     if (was_up) peer.checker.Rewind();
-    if (peer.phase != Peer::Phase::kDown) DownLike(peer).push_back(&peer);
-    peer.phase = Peer::Phase::kDown;
-    peer.retry_at = was_up ? now : now + uint64_t{options_.reconnect_interval_us} * 1000;
+    WaitToConnect(peer, was_up ? now : now + uint64_t{options_.reconnect_interval_us} * 1000);
     return absl::OkStatus();
   }
   if (sink_) sink_(std::string(connection_error_.message()));

@@ -42,6 +42,9 @@ struct LoadOptions {
   // ones go to where those before went. With `reconnect`.
   std::optional<verbs::Address> standby;
   uint32_t reconnect_interval_us = 500;
+  // So long after the start a connection that cannot be made is tried again: the service may not
+  // listen yet.
+  uint32_t first_connect_patience_ms = 0;
   uint32_t reply_timeout_ms = 10'000;  // then the request is lost
   uint64_t client_base = 1;            // connection i is client client_base + i
 };
@@ -155,6 +158,10 @@ class LoadGenerator {
   absl::Status OnTick(uint64_t now);
   void ExpireSome(uint64_t now);
   std::deque<Peer*>& DownLike(const Peer& peer);
+  bool MayConnectAgain() const {
+    return options_.reconnect || options_.first_connect_patience_ms > 0;
+  }
+  void WaitToConnect(Peer& peer, uint64_t until);
   absl::Status ConnectDue(uint64_t now);
   absl::Status ConnectDue(std::deque<Peer*>& down, uint64_t now);
   absl::Status Pace(uint64_t now);
@@ -199,6 +206,7 @@ class LoadGenerator {
   WindowSummary window_;  // without what EndWindow finds
   std::array<uint32_t, kVersions> last_versions_ = {};
   absl::Status connection_error_;
+  uint64_t patient_until_ = 0;
   Summary totals_;  // without what the connections keep
 };
 

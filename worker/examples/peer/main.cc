@@ -20,6 +20,7 @@ namespace baton::peer {
 namespace {
 
 constexpr int kMaxDefectLines = 50;
+constexpr uint32_t kPatienceMs = 5000;
 
 struct Flags {
   std::string connect;
@@ -86,7 +87,9 @@ int Main(int argc, char** argv) {
   app.add_option("--standby", flags.standby,
                  "HOST:PORT of another service: each connection has a spare one to it, which takes "
                  "over (services without Baton; implies --reconnect)");
-  app.add_option("--duration", flags.session.seconds, "seconds; then stop");
+  app.add_option(
+      "--duration", flags.session.seconds,
+      "seconds; then stop. A service that does not listen yet is waited for, 5 s at most");
   app.add_flag("--until-stdin-closes", flags.session.read_commands,
                "take commands on standard input, until its end: mark NAME, settle, settle active, "
                "rate N, stop");
@@ -99,6 +102,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "baton-peer: give --duration or --until-stdin-closes\n");
     return 2;
   }
+  // Whoever types commands may start the service a moment later.
+  if (!flags.session.read_commands) flags.load.first_connect_patience_ms = kPatienceMs;
   signal(SIGPIPE, SIG_IGN);
   flags.session.command_fd = STDIN_FILENO;
   const absl::StatusOr<bool> clean = Run(flags);
