@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # run_fuzzers.sh [NAME...] [--seconds N] [--runs N] [--merge] [--mutants]: builds and runs the
 # fuzzers, all or those named, each for N seconds (60) and at most so many executions. They start
-# from tests/fuzz/corpus/NAME; inputs that reach something new are added to out/fuzz/NAME, what
+# from tests/fuzz/corpus/NAME.tar (tests/fuzz/corpus.sh); inputs that reach something new are added to out/fuzz/NAME, what
 # fails to out/fuzz/failures. Fails when one has found something, or has not run.
-#   --merge    then keeps the fewest inputs that reach as much in tests/fuzz/corpus/NAME
+#   --merge    then keeps the fewest inputs that reach as much in tests/fuzz/corpus/NAME.tar
 #   --mutants  instead: drivers with a defect, each of which has to be found in that time: by an
 #              invariant that is broken or by a sanitizer. One that does not start, takes too long or
 #              runs out of memory has found nothing. No fuzzer has found an unfound_mutant yet, and
@@ -65,7 +65,9 @@ targets=()
 for name in "${names[@]}"; do targets+=("//tests/fuzz:${program[$name]}"); done
 bazel build --config=run --config=fuzz -- "${targets[@]}"
 built=$(bazel info --config=fuzz bazel-bin 2>/dev/null)/tests/fuzz
+rm -rf out/fuzz/corpus
 mkdir -p out/fuzz/bin out/fuzz/failures
+for name in "${names[@]}"; do tests/fuzz/corpus.sh unpack "${corpus[$name]}" "out/fuzz/corpus/${corpus[$name]}"; done
 for name in "${names[@]}"; do  # copies: another build may replace them while they run
   cp -f "$built/${program[$name]}" out/fuzz/bin/
 done
@@ -77,7 +79,7 @@ fuzz() {
   result=clean
   out/fuzz/bin/"${program[$name]}" -max_total_time="$seconds" -runs="$runs" -timeout=60 \
     -rss_limit_mb=4096 -len_control=0 -max_len=2048 -print_final_stats=1 \
-    -artifact_prefix="out/fuzz/failures/$name-" "out/fuzz/$name" "tests/fuzz/corpus/${corpus[$name]}" \
+    -artifact_prefix="out/fuzz/failures/$name-" "out/fuzz/$name" "out/fuzz/corpus/${corpus[$name]}" \
     >"$log" 2>&1 || result=FAILED
   elapsed=$((SECONDS - started))
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
@@ -111,12 +113,13 @@ for name in "${names[@]}"; do
     rm -rf "out/fuzz/$name.fewest"
     mkdir "out/fuzz/$name.fewest"
     out/fuzz/bin/"${name}_fuzzer" -set_cover_merge=1 -max_len=2048 "out/fuzz/$name.fewest" \
-      "tests/fuzz/corpus/$name" "out/fuzz/$name" >"out/fuzz/$name.merge.log" 2>&1
+      "out/fuzz/corpus/$name" "out/fuzz/$name" >"out/fuzz/$name.merge.log" 2>&1
     # Inputs with names of their own are what somebody has thought of: they stay.
-    find "tests/fuzz/corpus/$name" -regextype egrep -regex '.*/[0-9a-f]{12}' -delete
+    find "out/fuzz/corpus/$name" -regextype egrep -regex '.*/[0-9a-f]{12}' -delete
     for input in "out/fuzz/$name.fewest"/*; do
-      cp "$input" "tests/fuzz/corpus/$name/$(sha1sum "$input" | head -c 12)"
+      cp "$input" "out/fuzz/corpus/$name/$(sha1sum "$input" | head -c 12)"
     done
+    tests/fuzz/corpus.sh pack "$name" "out/fuzz/corpus/$name"
   fi
   table+=("$(printf '%-16s %9s executions %5ss  %s features  %s' "$name" "${executions:-0}" \
     "$elapsed" "$coverage" "$result")")

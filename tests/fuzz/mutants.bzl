@@ -26,7 +26,7 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
             name + "_source.cc",
         ],
         copts = ["-w"],
-        data = native.glob(corpora),
+        data = corpora,
         local_defines = ["MUTANT=" + name] + defines,
         tags = ["no-tsan"] if automatic else ["manual"],
         deps = [
@@ -49,7 +49,7 @@ def mutant(name, src, edit, automatic = False, leaves_memory = False):
         edit = edit,
         automatic = automatic,
         target = ":hostile",
-        corpora = ["corpus/hostile_*/**"],
+        corpora = [":hostile_engine_corpus", ":hostile_worker_corpus"],
         entries = {
             "worker": "HostileWorker",
             "engine": "HostileEngine",
@@ -69,7 +69,7 @@ def capsule_mutant(name, src, edit, automatic = False):
         edit = edit,
         automatic = automatic,
         target = ":nvme",
-        corpora = ["corpus/nvme_capsule/**"],
+        corpora = [":nvme_capsule_corpus"],
         entries = {"capsule": "NvmeCapsule"},
         defines = ["MUTANT_OF_CAPSULES"],
     )
@@ -82,7 +82,7 @@ def nic_mutant(name, src, edit, automatic = False):
         edit = edit,
         automatic = automatic,
         target = ":nic",
-        corpora = ["corpus/nic_clients/**"],
+        corpora = [":nic_clients_corpus"],
         entries = {"nic": "NicClients"},
         defines = ["MUTANT_OF_NICS"],
     )
@@ -95,7 +95,7 @@ def queue_mutant(name, src, edit, automatic = False):
         edit = edit,
         automatic = automatic,
         target = ":nic_queues",
-        corpora = ["corpus/nic_queues/**"],
+        corpora = [":nic_queues_corpus"],
         entries = {"queues": "NicQueues"},
         defines = ["MUTANT_OF_QUEUES"],
     )
