@@ -51,9 +51,9 @@ class Journal final : public ReplyService {
     const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
     const ssize_t written = pwrite(fd, line.data(), kRecordBytes, off_t(record * kRecordBytes));
-    const absl::Status status = written == kRecordBytes
-                                    ? absl::OkStatus()
-                                    : ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+    absl::Status status = written == kRecordBytes
+                              ? absl::OkStatus()
+                              : ErrnoStatus(errno, absl::StrCat("cannot write ", path));
     close(fd);
     return status;
   }
