@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,12 +46,21 @@ absl::Status Count(LineClient& client, int seconds) {
   return absl::OkStatus();
 }
 
+// Tries again for five seconds while nobody listens there: the service may just be starting.
+absl::StatusOr<std::unique_ptr<LineClient>> Connect(const verbs::Address& address) {
+  const char* const name = std::getenv("LINE_DEVICE");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(auto device, examples::OpenDevice(name != nullptr ? name : "soft"));
+    auto client = LineClient::Connect(std::move(device), address);
+    if (client.ok() || std::chrono::steady_clock::now() > end) return client;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 absl::Status Run(int argc, char** argv) {
-  const char* const device_name = std::getenv("LINE_DEVICE");
-  BATON_ASSIGN_OR_RETURN(auto device,
-                         examples::OpenDevice(device_name != nullptr ? device_name : "soft"));
   BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(argv[1]));
-  BATON_ASSIGN_OR_RETURN(const auto client, LineClient::Connect(std::move(device), address));
+  BATON_ASSIGN_OR_RETURN(const auto client, Connect(address));
   return argc > 2 ? Count(*client, std::atoi(argv[2])) : Talk(*client);
 }
 
