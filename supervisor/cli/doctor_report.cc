@@ -38,9 +38,9 @@ void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report, const 
   }
   const size_t column = kSeverityWidth + width + 2 * std::string(kGap).size();
   const std::string indent(column, ' ');
-  const auto fitted = [&](const std::string& text) {
+  const auto fitted = [&](const std::string& text, size_t from) {
     const std::string line = Printable(text);
-    return style.columns == 0 ? line : Wrap(line, column, column, style.columns);
+    return style.columns == 0 ? line : Wrap(line, from, from, style.columns);
   };
   for (const v1::Finding& finding : report.findings()) {
     const std::string severity = Name(finding.severity());
@@ -48,11 +48,13 @@ void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report, const 
     out << (style.colour ? Painted(padded, ColourOf(severity)) : padded) << kGap
         << Padded(finding.check(), width) << kGap
         << fitted(absl::StrCat(finding.subject(), finding.subject().empty() ? "" : ": ",
-                               finding.message()))
+                               finding.message()),
+                  column)
         << '\n';
     if (finding.severity() == v1::SEVERITY_OK) continue;
-    out << indent << fitted(absl::StrCat("so:   ", finding.consequence())) << '\n';
-    out << indent << fitted(absl::StrCat("cure: ", finding.cure())) << '\n';
+    out << indent << "so:   " << fitted(finding.consequence(), column + 6) << '\n';
+    // It is there to be copied.
+    out << indent << "cure: " << Printable(finding.cure()) << '\n';
   }
   const uint64_t fine =
       static_cast<uint64_t>(report.findings_size()) - report.problems() - report.warnings();

@@ -256,10 +256,11 @@ absl::Status Snapshot(Session* session, SnapshotFlags flags) {
     bytes = inspect::SaveSnapshot(arena, flags.file, options);
   }
   BATON_RETURN_IF_ERROR(bytes.status());
-  session->err << "saved " << flags.file << ": " << FormatBytes(*bytes) << " of service "
-               << Printable(arena.service) << " from process " << arena.files.pid << " ("
-               << Printable(arena.files.program) << ")"
-               << (arena.files.held ? "\n" : "; what went on meanwhile is not of one instant\n");
+  const std::string saved = absl::StrCat(
+      "saved ", flags.file, ": ", FormatBytes(*bytes), " of service ", Printable(arena.service),
+      " from process ", arena.files.pid, " (", Printable(arena.files.program), ")",
+      arena.files.held ? "" : "; what went on meanwhile is not of one instant");
+  session->err << session->Message("", saved) << '\n';
   session->PrintNext(absl::StrCat("`baton inspect --offline ", flags.file, "` looks into it"));
   return absl::OkStatus();
 }

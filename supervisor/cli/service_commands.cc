@@ -48,6 +48,7 @@ absl::Status List(Session* session, const Filter& filter) {
     session->PrintJson(response);
   } else {
     PrintServices(session->out, response.services(), session->style);
+    session->PrintNext(NextForServices(response.services()));
     if (none) session->err << "no services are configured\n";
   }
   return absl::OkStatus();

@@ -52,6 +52,15 @@ std::string StateOf(const v1::Service& service) {
   return service.has_drain() ? "drained" : "ok";
 }
 
+std::string NextForServices(const google::protobuf::RepeatedPtrField<v1::Service>& services) {
+  for (const v1::Service& service : services) {
+    if (!service.reachable() || service.worker_count() > 0) continue;
+    return absl::StrCat("start a worker of service ", service.name(), ", with its socket ",
+                        service.worker_socket());
+  }
+  return "";
+}
+
 void PrintServices(std::ostream& out,
                    const google::protobuf::RepeatedPtrField<v1::Service>& services,
                    TableStyle style) {

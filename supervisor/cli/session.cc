@@ -85,7 +85,7 @@ std::string Session::Message(const std::string& label, absl::string_view text) c
 }
 
 void Session::PrintNext(const std::string& text) {
-  if (json || console.terminal_err < 0) return;
+  if (text.empty() || json || watch_seconds > 0 || console.terminal_err < 0) return;
   out.flush();
   err << Message("next: ", Printable(text)) << std::endl;
 }

@@ -55,7 +55,7 @@ struct Session {
   // A message for `err`, without its end: `label`, "error: " or "warning: ", in its colour, and
   // `text`, wrapped where `err` is a terminal.
   std::string Message(const std::string& label, absl::string_view text) const;
-  // What one may do next, for a person at a terminal. Nobody else gets it.
+  // What one may do next, for a person at a terminal. Nobody else gets it, nor does --watch.
   void PrintNext(const std::string& text);
   // One object, with every field under its name in the .proto files.
   void PrintJson(const google::protobuf::Message& message);

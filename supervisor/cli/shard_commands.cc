@@ -105,7 +105,9 @@ void PrintWorkRequests(std::ostream& out, const v1::ReconciliationReport& report
   const int first = style.rows == 0 ? kFirstWorkRequests : std::max(style.rows - kOtherLines, 0);
   const int shown = style.wide ? recorded : std::min(recorded, first);
   if (shown == 0) {
-    out << "  Work requests:           " << all << ", -o wide shows " << recorded << " of them\n";
+    out << "  Work requests:           " << all << "; -o wide lists "
+        << (static_cast<uint64_t>(recorded) == all ? "" : absl::StrCat(recorded, " of "))
+        << "them\n";
     return;
   }
   out << "\n  Work requests (" << shown << " of " << all << "):\n";
@@ -239,11 +241,12 @@ void AddShardCommands(CLI::App* app, Session* session) {
   AddListingOptions(history, session);
   history->callback(
       [session, past] { session->action = [session, past] { return History(session, *past); }; });
-  CLI::App* describe =
-      noun->add_subcommand("describe",
-                           "Show a shard, and what its last change of owner found.\n"
-                           "Of the work requests that were outstanding the first 20; "
-                           "-o wide shows all that the keeper has recorded, at most 256");
+  CLI::App* describe = noun->add_subcommand(
+      "describe",
+      "Show a shard, and what its last change of owner found.\n"
+      "Of the work requests that were outstanding the first 20, on a terminal as many as "
+      "it has room for; -o wide shows all that the keeper has recorded, at "
+      "most 256");
   describe->add_option("service", target->service, kItsService);
   describe->add_option("shard", target->shard, "its number, from 0 [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));

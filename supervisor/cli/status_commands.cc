@@ -33,6 +33,7 @@ absl::Status Status(Session* session) {
               session->style);
   if (status.services_size() > 0) session->out << '\n';
   PrintServices(session->out, status.services(), session->style);
+  session->PrintNext(NextForServices(status.services()));
   return absl::OkStatus();
 }
 
