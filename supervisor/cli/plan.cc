@@ -137,9 +137,9 @@ absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorke
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker.id(), " of service \"", request.service(),
         "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
-        request.service(), "` shows its stream open, or end its process, pid ", worker.pid(),
-        ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", request.service(),
-        " ", worker.id(), "`"));
+        request.service(), " -o wide` shows its stream open, or end its process, pid ",
+        worker.pid(), ", yourself: with SIGTERM if it minds that, or with `baton worker kill ",
+        request.service(), " ", worker.id(), "`"));
   }
   BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(client, request.service(), worker));
   return absl::StrCat("would ask ", Name(request.service(), worker), " to end, and wait up to ",
