@@ -1,8 +1,11 @@
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
@@ -96,6 +99,22 @@ absl::StatusOr<v1::ListConnectionsResponse> Filtered(OperatorClient* client, con
   return all;
 }
 
+// "1000 connections: 2 draining, 998 established", below a list that is longer than the screen.
+void PrintSum(Session* session, const v1::ListConnectionsResponse& response) {
+  const TableStyle& style = session->style;
+  if (style.rows == 0 || session->watch_seconds > 0 || response.connections_size() < style.rows) {
+    return;
+  }
+  std::map<std::string, int> states;
+  for (const auto& item : response.connections()) ++states[FormatState(item.connection().state())];
+  session->err << response.connections_size() << " connections: "
+               << absl::StrJoin(states, ", ",
+                                [](std::string* text, const auto& one) {
+                                  absl::StrAppend(text, one.second, " ", one.first);
+                                })
+               << "; --shard, --owner and --state choose some\n";
+}
+
 absl::Status List(Session* session, Filter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
@@ -117,10 +136,13 @@ absl::Status List(Session* session, Filter filter) {
                FormatBytes(one.bytes_received()), absl::StrCat(one.receive_window()),
                FormatBytes(one.state_length())});
   }
+  const bool all = filter.shard < 0 && !filter.owner && filter.state.empty();
   if (table.empty()) {
-    session->err << "no connections\n";
+    session->err << (all ? "no connections\n" : "no such connections\n");
   } else {
     table.Print(session->out);
+    session->out.flush();
+    PrintSum(session, response);
   }
   return absl::OkStatus();
 }

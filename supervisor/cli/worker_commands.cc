@@ -4,6 +4,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
@@ -166,6 +167,11 @@ absl::Status Stop(Session* session, Target target) {
         absl::StrCat("stopping worker ", *target.worker_id, " of service ", target.service),
         absl::StrCat("it has ", FormatDuration(target.wait_seconds), " to end"));
     response = client->StopWorker(request, target.wait_seconds + session->timeout_seconds);
+  }
+  if (absl::IsDeadlineExceeded(response.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(absl::StripSuffix(response.status().message(), kTimeoutCure),
+                     "; --wait-timeout gives it longer"));
   }
   BATON_RETURN_IF_ERROR(response.status());
   if (session->json) {

@@ -179,6 +179,7 @@ TEST_F(CliTest, WorkerStopAsksAndWaits) {
   result = Run({"worker", "stop", "kv", "1", "--yes", "--wait-timeout", "0.05"});
   EXPECT_EQ(result.code, kExitTimedOut);
   EXPECT_THAT(result.err, HasSubstr("was asked to end and is still there"));
+  EXPECT_THAT(result.err, EndsWith("; --wait-timeout gives it longer\n"));
   on_shutdown_ = [this] {
     internal::Description without = KvDescription();
     without.mutable_workers()->DeleteSubrange(0, 1);
@@ -756,7 +757,7 @@ TEST_F(CliTest, TimedOut) {
   keeper_->SetAnswering(false);
   const Result result = Run({"--timeout", "0.2", "shard", "list", "kv"});
   EXPECT_EQ(result.code, kExitTimedOut);
-  EXPECT_THAT(result.err, HasSubstr("--timeout"));
+  EXPECT_THAT(result.err, EndsWith("; --timeout gives more\n"));
 }
 
 TEST_F(CliTest, Failed) {

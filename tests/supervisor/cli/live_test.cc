@@ -315,6 +315,17 @@ TEST_F(TerminalTest, ShardDescribeShouldFitTheScreen) {
   EXPECT_THAT(text, Not(HasSubstr("SEQUENCE")));
 }
 
+TEST_F(TerminalTest, AListOfConnectionsThatIsLongerThanTheScreenShouldEndWithItsSum) {
+  std::vector<v1::Connection> many = KvConnections();
+  for (uint32_t index = 10; index < 40; ++index) {
+    many.push_back(many.front());
+    many.back().set_index(index);
+  }
+  keeper_->SetConnections(many);
+  StartBaton({"connection", "list", "kv"});
+  ReadUntil("33 connections: 1 draining, 32 established; --shard,");
+}
+
 TEST_F(TerminalTest, EventsShouldStandBelowTheirDay) {
   keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
   ASSERT_TRUE(harness::WaitUntil("the event", [&] {
