@@ -2,159 +2,128 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cinttypes>
-#include <cstdio>
 #include <fstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "tests/demo/report.h"
+#include "tests/demo/timeline.h"
 #include "tests/harness/child_process.h"
 
 namespace baton::demo {
 namespace {
 
-constexpr uint64_t kBinMicroseconds = 20'000;  // of the throughput; timelines have bins of 5 ms
+// The picture is this wide, and has no more points than it can show.
+constexpr int kWidth = 1000;
+constexpr int kHeight = 520;
+constexpr size_t kPointsPerAct = 400;
 
-const char* Colour(EventKind kind) {
-  switch (kind) {
-    case EventKind::kQuiet:
-    case EventKind::kUpgradeStart:
-    case EventKind::kStandbyDrain:
-    case EventKind::kStandbyCrash:
-      return "";
-    case EventKind::kHandoff:
-      return "#2ca02c";
-    case EventKind::kUpgrade:
-      return "#17becf";
-    case EventKind::kBadUpgrade:
-      return "#e377c2";
-    case EventKind::kCrashHot:
-      return "#d62728";
-    case EventKind::kHang:
-      return "#8c564b";
-    case EventKind::kCrashCold:
-      return "#9467bd";
-    case EventKind::kControlKill:
-      return "#ff7f0e";
-    case EventKind::kPoison:
-      return "#0f766e";
-    case EventKind::kBaseline:
-      return "#d62728";
-  }
-  return "#000000";
-}
+// Grey of which the contrast to white equals that to GitHub's dark background.
+constexpr char kInk[] = "#797979";
+constexpr char kCurve[] = "#3f8ae0";
 
-const char* Title(EventKind kind) {
-  switch (kind) {
-    case EventKind::kQuiet:
-    case EventKind::kUpgradeStart:
-    case EventKind::kStandbyDrain:
-    case EventKind::kStandbyCrash:
-      return "";
-    case EventKind::kHandoff:
-      return "planned handoff";
-    case EventKind::kUpgrade:
-      return "upgrade";
-    case EventKind::kBadUpgrade:
-      return "bad upgrade";
-    case EventKind::kCrashHot:
-      return "owner killed, hot standby";
-    case EventKind::kHang:
-      return "owner stopped";
-    case EventKind::kCrashCold:
-      return "owner killed, no standby";
-    case EventKind::kControlKill:
-      return "control killed";
-    case EventKind::kPoison:
-      return "message that kills";
-    case EventKind::kBaseline:
-      return "process killed, warm successor";
-  }
-  return "";
+struct Panels {
+  const ActResult& act;
+  std::string title;
+  std::string data;    // path
+  double left, right;  // share of the picture's width
+  double seconds = 0;
+};
+
+double SecondsSince(uint64_t start_us, uint64_t us) {
+  return (static_cast<double>(us) - static_cast<double>(start_us)) * 1e-6;
 }
 
 // Columns: seconds since the start, messages per second, longest silence in milliseconds.
-absl::Status WriteData(const std::string& timeline, uint64_t start_us, const std::string& path,
-                       double* seconds) {
-  std::ifstream in(timeline);
-  std::ofstream out(path);
-  if (!in || !out) return ErrnoStatus(errno, absl::StrCat("cannot draw from ", timeline));
-  std::string line;
-  std::getline(in, line);  // names of the columns
-  uint64_t bin = 0, replies = 0, silence = 0;
-  while (std::getline(in, line)) {
-    uint64_t time = 0, count = 0, longest = 0;
-    if (std::sscanf(line.c_str(), "%" SCNu64 ",%" SCNu64 ",%" SCNu64, &time, &count, &longest) !=
-        3) {
-      continue;
-    }
-    if (bin == 0) bin = time;
-    replies += count;
-    silence = std::max(silence, longest);
-    if (time + 5000 < bin + kBinMicroseconds) continue;
-    *seconds = (static_cast<double>(bin) - static_cast<double>(start_us)) * 1e-6;
-    out << absl::StrFormat("%.4f %.1f %.3f\n", *seconds,
-                           static_cast<double>(replies) * 1e6 / kBinMicroseconds,
-                           std::max(static_cast<double>(silence) / 1000, 0.01));
-    bin = 0;
-    replies = silence = 0;
+absl::Status WriteData(const std::string& timeline, Panels* panels) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<Bucket> buckets, ReadTimeline(timeline));
+  uint64_t length_us = 0;
+  std::ofstream out(panels->data);
+  for (const Bucket& bucket : Thin(buckets, kPointsPerAct, &length_us)) {
+    panels->seconds = SecondsSince(panels->act.start_us, bucket.start_us + length_us);
+    out << absl::StrFormat(
+        "%.3f %.0f %.2f\n", SecondsSince(panels->act.start_us, bucket.start_us),
+        static_cast<double>(bucket.replies) * 1e6 / static_cast<double>(length_us),
+        std::max(static_cast<double>(bucket.silence_us) / 1000, 0.1));
   }
-  return absl::OkStatus();
+  out.close();
+  if (out) return absl::OkStatus();
+  return absl::UnavailableError("cannot write " + panels->data);
 }
 
-std::string Marks(const ActResult& act, double from, double to) {
-  std::string script = "unset arrow\n";
-  for (const Event& event : act.events) {
-    if (event.kind == EventKind::kQuiet || event.kind == EventKind::kUpgradeStart) continue;
-    const double time =
-        (static_cast<double>(event.monotonic_us) - static_cast<double>(act.start_us)) * 1e-6;
-    absl::StrAppendFormat(
-        &script,
-        "set arrow from first %.4f, graph %g to first %.4f, graph %g nohead lc rgb '%s' lw 0.7 "
-        "back\n",
-        time, from, time, to, Colour(event.kind));
+// The kinds of event that are marked in the picture, in the order of EventKind.
+std::vector<EventKind> MarkedKinds(const ActResult& act) {
+  std::vector<EventKind> kinds;
+  for (const EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade,
+                               EventKind::kCrashHot, EventKind::kHang, EventKind::kCrashCold,
+                               EventKind::kControlKill, EventKind::kPoison, EventKind::kBaseline}) {
+    if (Summarize(act.events, kind).count > 0) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+std::string BlockOf(EventKind kind) { return absl::StrCat("$", EventKindName(kind)); }
+
+// A block of data for each kind: a vertical line at each event.
+std::string Marks(const Panels& panels) {
+  std::string script;
+  for (const EventKind kind : MarkedKinds(panels.act)) {
+    absl::StrAppend(&script, BlockOf(kind), " << EOD\n");
+    for (const Event& event : panels.act.events) {
+      if (event.kind != kind) continue;
+      const double time = SecondsSince(panels.act.start_us, event.monotonic_us);
+      absl::StrAppendFormat(&script, "%.3f 0.1\n%.3f 1e9\n\n", time, time);
+    }
+    absl::StrAppend(&script, "EOD\n");
   }
   return script;
 }
 
-// Entries of the legend, one for each kind of event in `act`.
-std::string Legend(const ActResult& act) {
+std::string PlotMarks(const Panels& panels) {
   std::string plots;
-  for (EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade,
-                         EventKind::kCrashHot, EventKind::kHang, EventKind::kCrashCold,
-                         EventKind::kControlKill, EventKind::kPoison, EventKind::kBaseline}) {
-    if (Summarize(act.events, kind).count == 0) continue;
-    absl::StrAppendFormat(&plots, ", NaN with lines lw 2 lc rgb '%s' title '%s'", Colour(kind),
-                          Title(kind));
+  for (const EventKind kind : MarkedKinds(panels.act)) {
+    absl::StrAppendFormat(&plots, "%s using 1:2 with lines lw 0.8 lc rgb '%s' notitle, ",
+                          BlockOf(kind), LookOf(kind).colour);
   }
   return plots;
 }
 
-std::string Panels(const ActResult& act, const std::string& data, const std::string& title,
-                   double seconds, double left, double right) {
-  std::string script;
-  absl::StrAppendFormat(&script, "set lmargin at screen %g\nset rmargin at screen %g\n", left,
-                        right);
-  absl::StrAppendFormat(&script, "set xrange [0:%.3f]\n", std::max(seconds, 0.1));
+// Both panels of one act: throughput above, silences below.
+std::string Plot(const Panels& panels, uint64_t rate) {
+  std::string script = Marks(panels);
   absl::StrAppendFormat(&script,
-                        "set key at screen %g, screen 0.98 center top horizontal maxrows 1 "
-                        "samplen 1.5 font ',11'\n",
-                        (left + right) / 2);
-  absl::StrAppend(&script, "set tmargin at screen 0.86\nset bmargin at screen 0.52\n",
-                  "unset logscale y\nset yrange [0:", 5 * act.rate / 2,
-                  "]\nset format x ''\nset ylabel 'replies per second'\n",
-                  "set xlabel ''\nset title '", title, "' font ',15'\n", Marks(act, 0, 1));
-  absl::StrAppend(&script, "plot '", data, "' using 1:2 with lines lc rgb '#1f77b4' notitle",
-                  Legend(act), "\n");
-  absl::StrAppend(&script, "set tmargin at screen 0.43\nset bmargin at screen 0.10\n",
-                  "set logscale y\nset yrange [0.1:2000]\nset format x '%g'\nset ylabel 'longest "
-                  "silence, ms'\n",
-                  "set xlabel 'seconds'\nset title ''\n", Marks(act, 0, 1));
-  absl::StrAppend(&script, "plot '", data, "' using 1:3 with lines lc rgb '#1f77b4' notitle\n");
+                        "set lmargin at screen %g\nset rmargin at screen %g\n"
+                        "set xrange [0:%.3f]\nset autoscale xfix\n",
+                        panels.left, panels.right, std::max(panels.seconds, 0.1));
+  absl::StrAppendFormat(
+      &script,
+      "set tmargin at screen 0.82\nset bmargin at screen 0.50\nunset logscale y\n"
+      "set yrange [0:%d]\nset format x ''\nset format y '%%.0f'\nset ylabel 'messages per second'\n"
+      "unset xlabel\nset title '%s' font ',14' offset 0,-0.4\n",
+      5 * rate / 2, panels.title);
+  absl::StrAppendFormat(&script, "plot %s'%s' using 1:2 with lines lc rgb '%s' notitle\n",
+                        PlotMarks(panels), panels.data, kCurve);
+  absl::StrAppendFormat(&script,
+                        "set tmargin at screen 0.45\nset bmargin at screen 0.11\nset logscale y\n"
+                        "set yrange [0.1:2000]\nset format x '%%g'\nset format y '%%g'\n"
+                        "set ylabel 'longest silence, ms'\nset xlabel 'seconds'\nunset title\n");
+  absl::StrAppendFormat(&script, "plot %s'%s' using 1:3 with lines lc rgb '%s' notitle\n",
+                        PlotMarks(panels), panels.data, kCurve);
+  return script;
+}
+
+// Three rows of names above everything, in the colours of their marks.
+std::string Legend(const std::vector<EventKind>& kinds) {
+  constexpr int kColumns = 4;
+  std::string script;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    absl::StrAppendFormat(
+        &script, "set label %d '{/:Bold |} %s' at screen %g, screen %g tc rgb '%s' font ',12'\n",
+        i + 1, EventTitle(kinds[i]), 0.07 + 0.235 * static_cast<double>(i % kColumns),
+        0.97 - 0.045 * static_cast<double>(i / kColumns), LookOf(kinds[i]).colour);
+  }
   return script;
 }
 
@@ -174,21 +143,21 @@ absl::Status RunGnuplot(const std::string& script, const std::string& directory)
 
 absl::Status Draw(const DemoResult& result, const std::string& directory) {
   const bool both = result.options.baseline_runs != 0 && result.baseline.peer_finished;
-  double seconds = 0;
-  BATON_RETURN_IF_ERROR(WriteData(directory + "/baton.csv", result.baton.start_us,
-                                  directory + "/baton.dat", &seconds));
-  std::string script =
-      absl::StrCat("set terminal svg size ", both ? 1500 : 1000,
-                   ",720 dynamic background '#ffffff' font 'Helvetica,13'\nset output '", directory,
-                   "/timeline.svg'\nset multiplot\nset grid y lc rgb '#dddddd'\nset key outside "
-                   "center above horizontal samplen 2\n");
-  absl::StrAppend(&script, Panels(result.baton, directory + "/baton.dat", "With Baton", seconds,
-                                  0.07, both ? 0.60 : 0.97));
+  Panels baton = {result.baton, "With Baton", directory + "/baton.dat", 0.07, both ? 0.66 : 0.98};
+  BATON_RETURN_IF_ERROR(WriteData(absl::StrCat(directory, "/", kBatonTimeline), &baton));
+  std::string script = absl::StrFormat(
+      "set terminal svg size %d,%d dynamic font 'Helvetica,Arial,sans-serif,12'\n"
+      "set output '%s/timeline.svg'\nset multiplot\nunset key\n"
+      "set border lc rgb '%s'\nset tics textcolor rgb '%s'\nset grid y lc rgb '%s' lw 0.3\n"
+      "set xlabel textcolor rgb '%s'\nset ylabel textcolor rgb '%s'\nset title textcolor rgb "
+      "'%s'\n",
+      kWidth, kHeight, directory, kInk, kInk, kInk, kInk, kInk, kInk);
+  absl::StrAppend(&script, Legend(MarkedKinds(result.baton)), Plot(baton, result.baton.rate));
   if (both) {
-    BATON_RETURN_IF_ERROR(WriteData(directory + "/baseline.csv", result.baseline.start_us,
-                                    directory + "/baseline.dat", &seconds));
-    absl::StrAppend(&script, Panels(result.baseline, directory + "/baseline.dat", "Without",
-                                    seconds, 0.67, 0.98));
+    Panels baseline = {result.baseline, "Without: the process is killed, clients reconnect",
+                       directory + "/baseline.dat", 0.73, 0.98};
+    BATON_RETURN_IF_ERROR(WriteData(absl::StrCat(directory, "/", kBaselineTimeline), &baseline));
+    absl::StrAppend(&script, "unset label\n", Plot(baseline, result.baton.rate));
   }
   script += "unset multiplot\n";
   const std::string script_path = directory + "/timeline.gnuplot";

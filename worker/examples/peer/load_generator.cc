@@ -571,8 +571,12 @@ void LoadGenerator::GiveUp() {
 void LoadGenerator::AdvanceTimeline(uint64_t now) {
   if (timeline_ == nullptr || !timeline_->IsDue(now)) return;
   uint64_t ongoing = 0;
-  for (const auto& peer : connections_) ongoing = std::max(ongoing, peer->silence.Ongoing(now));
-  timeline_->Advance(now, ongoing);
+  Timeline::Counters counters = {.defects = {}, .disconnects = totals_.disconnects};
+  for (const auto& peer : connections_) {
+    ongoing = std::max(ongoing, peer->silence.Ongoing(now));
+    counters.defects.Add(peer->checker.defects());
+  }
+  timeline_->Advance(now, ongoing, counters);
 }
 
 // Touches the active connections alone: what all of ten thousand would take is a silence, too.

@@ -1,0 +1,105 @@
+// The table that the demonstration prints at its end.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/demo/numbers.h"
+#include "tests/demo/report.h"
+
+namespace baton::demo {
+namespace {
+
+void AddLine(const ActResult& act, EventKind kind, size_t wanted, std::string* table) {
+  const BlackoutStatistics statistics = Summarize(act.events, kind);
+  absl::StrAppendFormat(table, "  %-32s %5d of %-4d %12.2f %12.2f\n", EventTitle(kind),
+                        statistics.ok, wanted, statistics.p50_us / 1000, statistics.max_us / 1000);
+}
+
+// What is not asked for, but comes with the events.
+void AddLine(const ActResult& act, EventKind kind, std::string* table) {
+  AddLine(act, kind, Summarize(act.events, kind).count, table);
+}
+
+void AddEvents(const DemoResult& result, std::string* table) {
+  const ActResult& act = result.baton;
+  absl::StrAppend(table, "With Baton, ", ModeName(result.options.mode),
+                  " workers: connections live on\n");
+  AddLine(act, EventKind::kQuiet, table);
+  AddLine(act, EventKind::kUpgradeStart, table);
+  for (const auto& [kind, wanted] : result.options.Wanted()) AddLine(act, kind, wanted, table);
+  const uint32_t runs = result.options.baseline_runs;
+  if (runs == 0) return;
+  *table += "Without Baton, each client has a second connection, to a warm standby\n";
+  AddLine(result.standby, EventKind::kStandbyDrain, runs, table);
+  AddLine(result.standby, EventKind::kStandbyCrash, runs, table);
+  *table += "Without Baton, clients reconnect, to a warm successor\n";
+  AddLine(result.baseline, EventKind::kBaseline, runs, table);
+}
+
+std::string RatioText(double ratio) {
+  if (ratio == 0) return "-";  // one of both was not measured
+  return absl::StrFormat("%.*f", ratio < 10 ? 2 : 1, ratio);
+}
+
+void AddRatioLine(const DemoResult& result, const char* title,
+                  double (*ratio)(const DemoResult&, EventKind), std::string* table) {
+  absl::StrAppendFormat(table, "  %-32s %13s %12s %12s\n", title,
+                        RatioText(ratio(result, EventKind::kHandoff)),
+                        RatioText(ratio(result, EventKind::kUpgrade)),
+                        RatioText(ratio(result, EventKind::kCrashHot)));
+}
+
+void AddRatios(const DemoResult& result, std::string* table) {
+  if (result.options.baseline_runs == 0) return;
+  absl::StrAppendFormat(table, "\n%-34s %13s %12s %12s\n", "Median without Baton / median with it",
+                        "handoff", "upgrade", "kill");
+  AddRatioLine(result, "clients with a second connection", RatioToStandby, table);
+  AddRatioLine(result, "clients that reconnect", RatioToBaseline, table);
+}
+
+void AddCounts(const DemoResult& result, std::string* table) {
+  const harness::JsonObject& peer = result.baton.peer;
+  if (result.baton.peer_finished) {
+    absl::StrAppendFormat(
+        table,
+        "\nWith Baton: %d connections, %s messages; lost %d, duplicated %d, reordered %d, corrupt "
+        "%d, wrong totals %d, disconnects %d\n",
+        result.options.connections, Grouped(peer.Count("messages")), peer.Count("lost"),
+        peer.Count("duplicated"), peer.Count("reordered"), peer.Count("corrupt"),
+        peer.Count("wrong_total"), peer.Count("disconnects"));
+  }
+  if (result.baseline.peer_finished) {
+    absl::StrAppendFormat(
+        table, "Clients that reconnect: %d disconnects, %d requests had to be sent again\n",
+        result.baseline.peer.Count("disconnects"), result.baseline.peer.Count("retried"));
+  }
+  absl::StrAppendFormat(
+      table,
+      "%s messages per second used %.1f cores; other programs used %.1f cores, which makes every "
+      "silence longer\n",
+      Grouped(result.baton.rate), result.baton.cores_used, result.baton.cores_of_others);
+}
+
+}  // namespace
+
+std::string ToTable(const DemoResult& result) {
+  std::string table = absl::StrFormat(
+      "The longest silence: a request was open on some connection, and no reply came\n"
+      "%-34s %13s %12s %12s\n",
+      "", "as expected", "median, ms", "longest, ms");
+  AddEvents(result, &table);
+  AddRatios(result, &table);
+  AddCounts(result, &table);
+  for (const ActResult* one : {&result.baton, &result.baseline, &result.standby}) {
+    if (!one->status.ok())
+      absl::StrAppend(&table, "FAILED: ", std::string(one->status.message()), "\n");
+  }
+  const bool ratio = HasRequiredRatio(result);
+  if (!ratio) {
+    absl::StrAppendFormat(&table, "The required ratio is %.1f.\n", result.options.required_ratio);
+  }
+  absl::StrAppend(&table, "\n", ToSentence(result), "\n");
+  return table + (ratio && IsOk(result) ? "OK\n" : "NOT OK\n");
+}
+
+}  // namespace baton::demo
