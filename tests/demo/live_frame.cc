@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -71,9 +72,12 @@ std::string SilenceLine(const LiveState& state, const FrameLook& look) {
   const size_t count = BarCount(look);
   std::vector<double> heights;
   for (const double us : state.silences_us) heights.push_back(SilenceHeight(us));
-  const double now = state.silences_us.empty() ? 0 : state.silences_us.back();
-  return absl::StrFormat("%-*s%s %s now", kLabel, "silence", Bars(heights, count, look.unicode),
-                         Milliseconds(now));
+  std::string line =
+      absl::StrFormat("%-*s%s", kLabel, "silence", Bars(heights, count, look.unicode));
+  if (!state.ended && !state.silences_us.empty()) {
+    absl::StrAppend(&line, " ", Milliseconds(state.silences_us.back()), " now");
+  }
+  return line;
 }
 
 std::string ScaleLine(const LiveState& state, const FrameLook& look) {
@@ -94,8 +98,12 @@ std::vector<Line> Head(const LiveState& state, const FrameLook& look) {
 
 std::vector<Line> Feet(const LiveState& state) {
   std::vector<Line> lines;
-  lines.push_back({absl::StrCat("longest silence so far: ", Milliseconds(state.longest_us),
-                                state.longest_at.empty() ? "" : ", ", state.longest_at)});
+  std::string silence = "silence so far: ";
+  if (state.event_us > 0)
+    absl::StrAppend(&silence, "this event ", Milliseconds(state.event_us), ", ");
+  absl::StrAppend(&silence, "longest ", Milliseconds(state.longest_us));
+  if (!state.longest_at.empty()) absl::StrAppend(&silence, ", ", state.longest_at);
+  lines.push_back({std::move(silence)});
   const Counters& counters = state.counters;
   const uint64_t defects = counters.lost + counters.duplicated + counters.reordered +
                            counters.corrupt + counters.wrong_total + counters.disconnects;
@@ -114,7 +122,7 @@ std::vector<Line> Feet(const LiveState& state) {
   return lines;
 }
 
-constexpr size_t kTitle = 34;
+constexpr size_t kTitle = 35;
 constexpr size_t kTableColumns = 70;
 
 std::vector<Line> Table(const LiveState& state, const FrameLook& look) {
@@ -127,9 +135,9 @@ std::vector<Line> Table(const LiveState& state, const FrameLook& look) {
     const LiveRow& row = state.rows[i];
     std::string text = absl::StrFormat("%s %-*s %3d of %2d", i == state.current ? ">" : " ", kTitle,
                                        Cut(row.title, kTitle), row.done, row.wanted);
-    if (row.done > 0) absl::StrAppendFormat(&text, " %10.2f", row.median_us / 1000);
-    if (row.done == 0 && row.longest_us > 0) text += std::string(11, ' ');
-    if (row.longest_us > 0) absl::StrAppendFormat(&text, " %10.2f", row.longest_us / 1000);
+    if (row.done > 0) {
+      absl::StrAppendFormat(&text, " %10.2f %10.2f", row.median_us / 1000, row.longest_us / 1000);
+    }
     if (row.failed > 0) absl::StrAppend(&text, "  ", row.failed, " failed");
     Style style = row.done == 0 ? Style::kFaint : Style::kPlain;
     if (i == state.current) style = Style::kBold;
@@ -151,7 +159,9 @@ std::vector<Line> Current(const LiveState& state) {
     const LiveRow& row = state.rows[state.current];
     lines.push_back(
         {absl::StrFormat("> %s: %d of %d done", row.title, row.done, row.wanted), Style::kBold});
-    lines.push_back({absl::StrCat("  its longest silence: ", Milliseconds(row.longest_us))});
+    lines.push_back({row.done == 0 ? "  no silence yet"
+                                   : absl::StrCat("  silence: median ", Milliseconds(row.median_us),
+                                                  ", longest ", Milliseconds(row.longest_us))});
   }
   lines.push_back({absl::StrFormat("  %d of %d events done, %d failed", done, wanted, failed),
                    failed == 0 ? Style::kPlain : Style::kRed});

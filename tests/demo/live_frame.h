@@ -18,7 +18,7 @@ struct LiveRow {
   uint32_t done = 0;
   uint32_t failed = 0;  // of those done
   double median_us = 0;
-  double longest_us = 0;  // with that of the event that happens now
+  double longest_us = 0;
 };
 
 struct LiveState {
@@ -31,14 +31,16 @@ struct LiveState {
   std::vector<double> silences_us;
   double bar_seconds = 0.1;  // that each of them stands for
   std::vector<LiveRow> rows;
-  size_t current = 0;  // of `rows`; rows.size(): none has begun
-  double longest_us = 0;
+  size_t current = 0;      // of `rows`; rows.size(): none has begun
+  double event_us = 0;     // the longest silence of the event that happens now, so far
+  double longest_us = 0;   // of an event with Baton that has ended
   std::string longest_at;  // title of its row
   // With Baton.
   Counters counters;
   // Without Baton, when that is shown.
   bool without = false;
   uint64_t disconnects_without = 0;
+  bool ended = false;  // no row is current, and nothing moves any more
 };
 
 struct FrameLook {

@@ -1,8 +1,7 @@
 #include "tests/demo/live_model.h"
 
 #include <algorithm>
-
-#include "absl/strings/str_cat.h"
+#include <utility>
 
 namespace baton::demo {
 namespace {
@@ -12,12 +11,11 @@ constexpr uint64_t kBarMicroseconds = kBarBuckets * Bucket::kMicroseconds;
 constexpr size_t kRateBars = 10;
 constexpr size_t kMostBars = 200;  // a wider terminal shows no more
 
-constexpr EventKind kWithout[] = {EventKind::kBaseline, EventKind::kStandbyDrain,
-                                  EventKind::kStandbyCrash};
-
-bool IsWithout(EventKind kind) {
-  return std::find(std::begin(kWithout), std::end(kWithout), kind) != std::end(kWithout);
-}
+// What is done to services without Baton, in this order.
+constexpr std::pair<EventKind, const char*> kWithout[] = {
+    {EventKind::kBaseline, "without: killed, clients reconnect"},
+    {EventKind::kStandbyDrain, "without: restart, two connections"},
+    {EventKind::kStandbyCrash, "without: killed, two connections"}};
 
 template <typename T>
 void KeepLast(size_t count, std::vector<T>* values) {
@@ -34,9 +32,7 @@ LiveModel::LiveModel(const DemoOptions& options, uint64_t now_us) : start_us_(no
     state_.rows.push_back({.title = title, .wanted = wanted});
   };
   for (const auto& [kind, wanted] : options.Wanted()) add(kind, EventTitle(kind), wanted);
-  for (const EventKind kind : kWithout) {
-    add(kind, absl::StrCat("without: ", EventTitle(kind)), options.baseline_runs);
-  }
+  for (const auto& [kind, title] : kWithout) add(kind, title, options.baseline_runs);
   state_.current = state_.rows.size();
 }
 
@@ -55,12 +51,14 @@ void LiveModel::BeginAct(const std::string& title, bool with_baton, uint64_t now
 
 void LiveModel::Begin(EventKind kind, uint64_t now_us) {
   event_us_ = now_us;
+  state_.event_us = 0;
   const auto found = std::find(kinds_.begin(), kinds_.end(), kind);
   state_.current = static_cast<size_t>(found - kinds_.begin());
 }
 
 void LiveModel::End(const Event& event) {
   event_us_ = 0;
+  state_.event_us = 0;
   events_.push_back(event);
   const auto found = std::find(kinds_.begin(), kinds_.end(), event.kind);
   if (found == kinds_.end()) return;
@@ -70,14 +68,9 @@ void LiveModel::End(const Event& event) {
   row.done = static_cast<uint32_t>(statistics.count);
   row.failed = static_cast<uint32_t>(statistics.count - statistics.ok);
   row.median_us = statistics.p50_us;
-  OnSilence(event.blackout_us, index);
-}
-
-void LiveModel::OnSilence(double us, size_t index) {
-  LiveRow& row = state_.rows[index];
-  row.longest_us = std::max(row.longest_us, us);
-  if (us <= state_.longest_us || IsWithout(kinds_[index])) return;
-  state_.longest_us = us;
+  row.longest_us = statistics.max_us;
+  if (without_ || event.blackout_us <= state_.longest_us) return;
+  state_.longest_us = event.blackout_us;
   state_.longest_at = row.title;
 }
 
@@ -98,8 +91,8 @@ void LiveModel::AddBucket(const Bucket& bucket) {
     bar_ = {};
     bar_buckets_ = 0;
   }
-  if (event_us_ != 0 && bucket.start_us >= event_us_ && state_.current < state_.rows.size()) {
-    OnSilence(static_cast<double>(bucket.silence_us), state_.current);
+  if (event_us_ != 0 && bucket.start_us >= event_us_) {
+    state_.event_us = std::max(state_.event_us, static_cast<double>(bucket.silence_us));
   }
   if (without_) {
     state_.disconnects_without = disconnects_before_ + bucket.counters.disconnects;
@@ -109,7 +102,8 @@ void LiveModel::AddBucket(const Bucket& bucket) {
 }
 
 void LiveModel::Finish() {
-  state_.title = "All was shown";
+  state_.title = "The demonstration has ended";
+  state_.ended = true;
   state_.current = state_.rows.size();
 }
 

@@ -32,7 +32,6 @@ class LiveModel {
 
  private:
   void AddBucket(const Bucket& bucket);
-  void OnSilence(double us, size_t index);
 
   const uint64_t start_us_;
   uint64_t act_us_ = 0;    // when the act began

@@ -78,8 +78,8 @@ inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
                             const Expectation& expectation,
                             const std::function<absl::Status()>& action, Progress* progress,
                             std::vector<Event>* events) {
-  progress->Begin(kind);
   BATON_RETURN_IF_ERROR(MeasureQuiet(peer, events));
+  progress->Begin(kind);
   Event& event = events->emplace_back();
   event.kind = kind;
   event.monotonic_us = MonotonicNanoseconds() / 1000;

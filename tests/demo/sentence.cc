@@ -40,8 +40,10 @@ std::string Comparison(const DemoResult& result) {
   const ActResult& act = result.baseline;
   const BlackoutStatistics kills = Summarize(act.events, EventKind::kBaseline);
   if (kills.count == 0 || !act.peer_finished) return "";
-  return absl::StrFormat("; without Baton, %d kills cost %d connections and up to %s each",
-                         kills.count, act.peer.Count("disconnects"), Milliseconds(kills.max_us));
+  return absl::StrFormat(
+      "; without Baton, %d %s ended %d connections and made silences of up to %s", kills.count,
+      kills.count == 1 ? "kill" : "kills", act.peer.Count("disconnects"),
+      Milliseconds(kills.max_us));
 }
 
 // Returns what the peer counted, as far as it is not as it should be; "" when all is.

@@ -3,11 +3,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "tests/demo/numbers.h"
 #include "tests/demo/report.h"
 
 namespace baton::demo {
 namespace {
+
+constexpr size_t kColumns = 79;
 
 void AddLine(const ActResult& act, EventKind kind, size_t wanted, std::string* table) {
   const BlackoutStatistics statistics = Summarize(act.events, kind);
@@ -57,27 +60,41 @@ void AddRatios(const DemoResult& result, std::string* table) {
   AddRatioLine(result, "clients that reconnect", RatioToBaseline, table);
 }
 
+// Breaks a line between words, so that terminals do not break it within them.
+std::string Wrapped(const std::string& text) {
+  std::string lines;
+  size_t column = 0;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (column > 0 && column + 1 + word.size() > kColumns) {
+      lines += '\n';
+      column = 0;
+    }
+    absl::StrAppend(&lines, column > 0 ? " " : "", word);
+    column += word.size() + (column > 0 ? 1 : 0);
+  }
+  return lines + "\n";
+}
+
 void AddCounts(const DemoResult& result, std::string* table) {
+  *table += '\n';
   const harness::JsonObject& peer = result.baton.peer;
   if (result.baton.peer_finished) {
-    absl::StrAppendFormat(
-        table,
-        "\nWith Baton: %d connections, %s messages; lost %d, duplicated %d, reordered %d, corrupt "
-        "%d, wrong totals %d, disconnects %d\n",
+    *table += Wrapped(absl::StrFormat(
+        "With Baton: %d connections, %s messages; lost %d, duplicated %d, reordered %d, corrupt "
+        "%d, wrong totals %d, disconnects %d",
         result.options.connections, Grouped(peer.Count("messages")), peer.Count("lost"),
         peer.Count("duplicated"), peer.Count("reordered"), peer.Count("corrupt"),
-        peer.Count("wrong_total"), peer.Count("disconnects"));
+        peer.Count("wrong_total"), peer.Count("disconnects")));
   }
   if (result.baseline.peer_finished) {
-    absl::StrAppendFormat(
-        table, "Clients that reconnect: %d disconnects, %d requests had to be sent again\n",
-        result.baseline.peer.Count("disconnects"), result.baseline.peer.Count("retried"));
+    *table += Wrapped(absl::StrFormat(
+        "Clients that reconnect: %d disconnects, %d requests had to be sent again",
+        result.baseline.peer.Count("disconnects"), result.baseline.peer.Count("retried")));
   }
-  absl::StrAppendFormat(
-      table,
+  *table += Wrapped(absl::StrFormat(
       "%s messages per second used %.1f cores; other programs used %.1f cores, which makes every "
-      "silence longer\n",
-      Grouped(result.baton.rate), result.baton.cores_used, result.baton.cores_of_others);
+      "silence longer",
+      Grouped(result.baton.rate), result.baton.cores_used, result.baton.cores_of_others));
 }
 
 }  // namespace
@@ -98,7 +115,7 @@ std::string ToTable(const DemoResult& result) {
   if (!ratio) {
     absl::StrAppendFormat(&table, "The required ratio is %.1f.\n", result.options.required_ratio);
   }
-  absl::StrAppend(&table, "\n", ToSentence(result), "\n");
+  absl::StrAppend(&table, "\n", Wrapped(ToSentence(result)));
   return table + (ratio && IsOk(result) ? "OK\n" : "NOT OK\n");
 }
 
