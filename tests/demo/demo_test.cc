@@ -140,7 +140,8 @@ class Screen {
   std::thread reader_;
 };
 
-harness::ChildOptions SmallOn(const Screen& screen, const harness::TempDirectory& directory) {
+harness::ChildOptions SmallOn(const Screen& screen, const harness::TempDirectory& directory,
+                              const char* handoffs = "2") {
   harness::ChildOptions options;
   options.program = *harness::Binaries().Find("demo");
   options.log_path = screen.path();
@@ -155,7 +156,7 @@ harness::ChildOptions SmallOn(const Screen& screen, const harness::TempDirectory
                        "--hangs",         "0",
                        "--poisons",       "0",
                        "--cold-crashes",  "0",
-                       "--handoffs",      "2",
+                       "--handoffs",      handoffs,
                        "--control-kills", "0",
                        "--baseline-runs", "0"};
   return options;
@@ -181,8 +182,7 @@ TEST(DemoTest, LeavesTheCursorWhenItIsInterrupted) {
   auto directory = harness::TempDirectory::Create();
   ASSERT_TRUE(directory.ok()) << directory.status();
   Screen screen(60, 10);
-  harness::ChildOptions options = SmallOn(screen, *directory);
-  options.arguments.insert(options.arguments.end(), {"--handoffs", "100000"});
+  harness::ChildOptions options = SmallOn(screen, *directory, "100000");
   auto demo = harness::ChildProcess::Start(options);
   ASSERT_TRUE(demo.ok()) << demo.status();
   EXPECT_TRUE(screen.WaitFor("> planned handoff to a standby: "));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/demo/numbers.h"
@@ -30,7 +31,8 @@ std::string Cut(const std::string& text, size_t columns) {
 
 std::string Styled(const std::string& text, Style style, const FrameLook& look) {
   static constexpr const char* kCodes[] = {"", "\x1b[1m", "\x1b[2m", "\x1b[31m"};
-  const std::string cut = Cut(text, look.columns);
+  std::string cut = Cut(text, look.columns);
+  absl::StripTrailingAsciiWhitespace(&cut);
   if (!look.colour || style == Style::kPlain) return cut + "\n";
   return absl::StrCat(kCodes[static_cast<size_t>(style)], cut, "\x1b[0m\n");
 }

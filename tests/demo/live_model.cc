@@ -94,10 +94,14 @@ void LiveModel::AddBucket(const Bucket& bucket) {
   if (event_us_ != 0 && bucket.start_us >= event_us_) {
     state_.event_us = std::max(state_.event_us, static_cast<double>(bucket.silence_us));
   }
+  SetCounters(bucket.counters);
+}
+
+void LiveModel::SetCounters(const Counters& counters) {
   if (without_) {
-    state_.disconnects_without = disconnects_before_ + bucket.counters.disconnects;
+    state_.disconnects_without = disconnects_before_ + counters.disconnects;
   } else {
-    state_.counters = bucket.counters;
+    state_.counters = counters;
   }
 }
 

@@ -20,6 +20,8 @@ class LiveModel {
   LiveModel(const DemoOptions& options, uint64_t now_us);
 
   void BeginAct(const std::string& title, bool with_baton, uint64_t now_us);
+  // What the act's peer has counted. Its timeline shows nothing that came after the last bucket.
+  void SetCounters(const Counters& counters);
   void Begin(EventKind kind, uint64_t now_us);
   void End(const Event& event);
   // What the peer of the act that began last has seen. Ignores what is older than the act: a former

@@ -37,12 +37,18 @@ class LiveView final : public Progress {
 
   void BeginAct(const std::string& title, bool with_baton, const std::string& path) override {
     const std::lock_guard<std::mutex> drawing(drawing_);
-    const std::vector<Bucket> last = timeline_.Read();  // what the former act's peer wrote
     const std::lock_guard<std::mutex> lock(mutex_);
-    model_.Add(last);
     model_.BeginAct(title, with_baton, NowMicroseconds());
     timeline_ = TimelineReader(path);
     shown_ = true;
+  }
+  void EndAct(const Counters& counters) override {
+    const std::lock_guard<std::mutex> drawing(drawing_);
+    const std::vector<Bucket> last = timeline_.Read();
+    timeline_ = TimelineReader("");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    model_.Add(last);
+    model_.SetCounters(counters);
   }
   void Begin(EventKind kind) override {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -105,12 +105,11 @@ std::unique_ptr<Progress> MakeProgress(const DemoOptions& options, const Output&
 }
 
 void RunAll(const Output& output, DemoResult* result) {
-  const auto path = [&](const char* name) {
-    std::string timeline = absl::StrCat(output.directory, "/", name);
+  const auto path = [&](const char* name) { return absl::StrCat(output.directory, "/", name); };
+  for (const char* const name : {kBatonTimeline, kBaselineTimeline, kStandbyTimeline}) {
     std::error_code error;
-    std::filesystem::remove(timeline, error);  // one of a former run is not to be drawn
-    return timeline;
-  };
+    std::filesystem::remove(path(name), error);  // one of a former run is not to be drawn
+  }
   const std::unique_ptr<Progress> progress = MakeProgress(result->options, output);
   const uint64_t start = MonotonicNanoseconds();
   result->baton = RunWithBaton(result->options, path(kBatonTimeline), progress.get());

@@ -12,6 +12,7 @@ class PlainProgress final : public Progress {
     std::fprintf(stderr, "%s:\n", title.c_str());
     kind_.reset();
   }
+  void EndAct(const Counters&) override {}
   void Begin(EventKind kind) override {
     if (kind_ != kind) std::fprintf(stderr, " %s:\n", EventTitle(kind));
     kind_ = kind;

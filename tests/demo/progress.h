@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/demo/event.h"
+#include "tests/demo/timeline.h"
 
 namespace baton::demo {
 
@@ -18,6 +19,8 @@ class Progress {
   // will write.
   virtual void BeginAct(const std::string& title, bool with_baton,
                         const std::string& timeline_path) = 0;
+  // The act's peer has ended and has counted so much.
+  virtual void EndAct(const Counters& counters) = 0;
   virtual void Begin(EventKind kind) = 0;
   // `event` of the kind that began has ended.
   virtual void End(const Event& event) = 0;

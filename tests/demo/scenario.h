@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "tests/demo/event.h"
 #include "tests/demo/progress.h"
+#include "tests/demo/timeline.h"
 #include "tests/harness/json_object.h"
 #include "tests/lib/verbs/fabric.h"
 
@@ -79,6 +80,16 @@ struct ActResult {
   bool peer_finished = false;  // `peer` is there
   absl::Status status;         // why the act ended early
 };
+
+// What the peer counted. REQUIRES: act.peer_finished.
+inline Counters CountersOf(const ActResult& act) {
+  return {.lost = act.peer.Count("lost"),
+          .duplicated = act.peer.Count("duplicated"),
+          .reordered = act.peer.Count("reordered"),
+          .corrupt = act.peer.Count("corrupt"),
+          .wrong_total = act.peer.Count("wrong_total"),
+          .disconnects = act.peer.Count("disconnects")};
+}
 
 // 64 connections under traffic, while workers are replaced and killed, and control too. The peer
 // writes what it sees to `timeline_path` (timeline.h). The result's events go as far as the act

@@ -97,6 +97,7 @@ ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate,
   result.status = directory.ok()
                       ? Act(options, *std::move(directory), &result, progress).Run(timeline_path)
                       : directory.status();
+  if (result.peer_finished) progress->EndAct(CountersOf(result));
   result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }

@@ -334,6 +334,7 @@ ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_p
   ActResult result;
   const CpuTimes before = ReadCpuTimes();
   result.status = Act(options, &result, progress).Run(timeline_path);
+  if (result.peer_finished) progress->EndAct(CountersOf(result));
   result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }
