@@ -7,10 +7,15 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
@@ -81,7 +86,10 @@ void ShowEverything(const char* mode) {
   // README shows it.
   const std::filesystem::path output = directory->File("out");
   EXPECT_LT(std::filesystem::file_size(output / "timeline.svg"), 60u << 10);
-  EXPECT_GT(std::filesystem::file_size(output / "demo.html"), 10u << 10);
+  std::ifstream file(output / "demo.html");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The timelines of all three services.
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(page, "\"replies\":[")), testing::SizeIs(4));
   // Standard error is no terminal.
   const std::string log = (*demo)->LogTail();
   EXPECT_EQ(log.find('\x1b'), std::string::npos) << log;

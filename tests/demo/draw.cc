@@ -133,10 +133,11 @@ std::string Legend(const std::vector<EventKind>& kinds) {
   constexpr size_t kColumns = 4;
   std::string script;
   for (size_t i = 0; i < kinds.size(); ++i) {
+    const size_t row = i / kColumns;
     absl::StrAppendFormat(&script,
                           "set label %d '■ %s' at screen %g, screen %g textcolor rgb '%s'\n", i + 1,
                           EventTitle(kinds[i]), 0.08 + 0.23 * static_cast<double>(i % kColumns),
-                          0.97 - 0.05 * static_cast<double>(i / kColumns), LookOf(kinds[i]).colour);
+                          0.97 - 0.05 * static_cast<double>(row), LookOf(kinds[i]).colour);
   }
   return script;
 }

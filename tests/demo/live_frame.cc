@@ -44,7 +44,7 @@ std::string Bars(const std::vector<double>& heights, size_t count, bool unicode)
   const size_t from = heights.size() > count ? heights.size() - count : 0;
   std::string bars;
   for (size_t i = from; i < heights.size(); ++i) {
-    const auto level = static_cast<size_t>(std::clamp(heights[i], 0.0, 1.0) * 7 + 0.5);
+    const auto level = static_cast<size_t>(std::lround(std::clamp(heights[i], 0.0, 1.0) * 7));
     bars += unicode ? kBlocks[level] : kAscii[level];
   }
   return bars + std::string(count - (heights.size() - from), ' ');

@@ -27,7 +27,9 @@ std::string Silences(const DemoResult& result) {
   std::vector<std::string> silences;
   for (const auto& [kind, where] : {std::pair(EventKind::kHandoff, "at a planned handoff"),
                                     {EventKind::kUpgrade, "at an upgrade"},
-                                    {EventKind::kCrashHot, "at a kill with a standby ready"}}) {
+                                    {EventKind::kCrashHot, "at a kill with a standby ready"},
+                                    {EventKind::kCrashCold, "at a kill without one"},
+                                    {EventKind::kHang, "at a hang"}}) {
     const BlackoutStatistics statistics = Summarize(result.baton.events, kind);
     if (statistics.count == 0) continue;
     silences.push_back(absl::StrCat(Milliseconds(statistics.max_us), " ", where));
