@@ -119,6 +119,18 @@ TEST(ReportTest, TheSentenceSaysWhatFailed) {
             "batond does not start.");
 }
 
+TEST(ReportTest, TheTableHasNoTimeOfWhatWasNotDone) {
+  const std::string table = ToTable(Asked());
+  EXPECT_NE(
+      table.find("  planned handoff to a standby         1 of 1            0.10         0.10\n"),
+      std::string::npos)
+      << table;
+  EXPECT_NE(
+      table.find("  message that kills its readers       0 of 1               -            -\n"),
+      std::string::npos)
+      << table;
+}
+
 TEST(ReportTest, NoLineOfTheTableIsWiderThanATerminal) {
   DemoResult result = Asked();
   result.options.baseline_runs = 1;

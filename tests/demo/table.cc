@@ -14,8 +14,11 @@ constexpr size_t kColumns = 79;
 
 void AddLine(const ActResult& act, EventKind kind, size_t wanted, std::string* table) {
   const BlackoutStatistics statistics = Summarize(act.events, kind);
-  absl::StrAppendFormat(table, "  %-32s %5d of %-4d %12.2f %12.2f\n", EventTitle(kind),
-                        statistics.ok, wanted, statistics.p50_us / 1000, statistics.max_us / 1000);
+  const auto milliseconds = [&](double us) -> std::string {
+    return statistics.count == 0 ? "-" : absl::StrFormat("%.2f", us / 1000);
+  };
+  absl::StrAppendFormat(table, "  %-32s %5d of %-4d %12s %12s\n", EventTitle(kind), statistics.ok,
+                        wanted, milliseconds(statistics.p50_us), milliseconds(statistics.max_us));
 }
 
 // What is not asked for, but comes with the events.
