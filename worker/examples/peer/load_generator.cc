@@ -408,7 +408,7 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
   } else {
     ++totals_.connect_failures;
   }
-  if (!was_up && now < patient_until_) {
+  if (!was_up && absl::IsUnavailable(why) && now < patient_until_) {
     WaitToConnect(peer, now + kPatientIntervalNs);
     return absl::OkStatus();
   }
