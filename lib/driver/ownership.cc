@@ -45,7 +45,7 @@ void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot) {
   Announce();
 }
 
-// As stored, by who has the right to: the sequence is as it was.
+// For a caller with the right to store the word: keeps the sequence.
 uint64_t Ownership::WordOf(uint64_t epoch, uint32_t slot) const {
   return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(word()));
 }

@@ -1,4 +1,4 @@
-// Who owns a shard: epochs, the cut, and which commit banks may be used again (P3).
+// The ownership of a shard: epochs, the cut, and which commit banks may be used again (P3).
 //
 // The owner of an epoch writes bank epoch % kCommitBanks. Ending an epoch records how many of its
 // commit entries count and removes the owner from the ownership word. Nobody reads what the former

@@ -88,8 +88,8 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
   }
   const uint32_t generation = arena::GenerationOf(blamed);
   arena::ConnectionRecord& connection = record(blamed.connection);
-  // What it completes from now on follows. One that was accepted into another shard completes
-  // there, where an owner lives: it only ends, as by itself.
+  // The level also applies to the connection's later completions. A connection that was accepted
+  // into another shard completes there, where an owner lives, so it only ends as by itself.
   PoisonLevel level = known.value_or(LevelFor(blamed));
   if (connection.generation == generation && connection.shard == shard) {
     level = std::max(level, PoisonLevel(connection.poison));

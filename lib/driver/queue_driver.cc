@@ -465,7 +465,7 @@ void QueueDriver::PostRequests(uint32_t connection, absl::Span<const Request> re
     arena::StoreRelease(cursors.posted, cursors.posted + posted);
     BATON_CRASH_POINT("driver-posted");
     (kReceive ? counters.receives_posted : counters.sends_posted) += posted;
-    // What was refused may have been queued all the same: the end of the connection tells.
+    // A refused request may have been queued all the same. The connection's end resolves it.
     if (!status.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError, MessageOf(status));
       return;
@@ -755,7 +755,7 @@ template <bool kReceive>
   if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
 }
 
-// What a completion says, in one store.
+// Writes all fields of a completion with one store.
 void QueueDriver::FillEntry(CompletionKind kind, const verbs::Completion& completion,
                             CompletionEntry* entry) {
   const uint32_t flags = (completion.has_immediate ? arena::kCompletionHasImmediate : 0u) |
@@ -834,14 +834,14 @@ void QueueDriver::StartDraining(uint32_t index, CompletionStatus status, std::st
   BATON_CRASH_POINT("driver-before-draining");
   SetState(connection, ConnectionState::kDraining);
   BATON_CRASH_POINT("driver-draining");
-  // What was not posted by now never will be.
+  // Requests that are not posted by now never will be.
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
   counters.sends_committed -= connection.send.committed - connection.send.posted;
   counters.receives_committed -= connection.receive.committed - connection.receive.posted;
   EndConnection(index);
 }
 
-// What can be done again: a driver may have died in the middle of it.
+// Idempotent: a driver may have died in this function.
 void QueueDriver::EndConnection(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   const DeviceObjects::Connection& device = device_of(index);
@@ -866,7 +866,7 @@ void QueueDriver::FinishDraining(uint32_t index) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) != ConnectionState::kDraining || !Drained(index)) return;
   if (SharesReceives() && device_of(index).queue_pair) {
-    // What it took of them is in the completion queue by now, and not all of it in the log.
+    // Receives that it took are in the completion queue by now, but not all in the log.
     if (std::exchange(slots_[index].ending, true)) return;
     ending_.push_back(index);
     ++ends_noted_;
@@ -919,7 +919,7 @@ void QueueDriver::FreeSlot(uint32_t index) {
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(ShardOf(connection)).connections;
   --connection_count_;
-  // Of several drivers one may have this shard, and another the log: their keeper looks there.
+  // With several drivers, one may operate this shard and another the log. The keeper checks both.
   if (!request_in_log || !sole_) GiveSlot(index);
 }
 
@@ -933,7 +933,7 @@ void QueueDriver::GiveSlot(uint32_t index) {
 
 void QueueDriver::DropObjects(uint32_t index) {
   DeviceObjects::Connection& device = device_of(index);
-  // What a dead driver was told of it and did not deal with is of no use any more.
+  // An event that a dead driver received and did not handle is obsolete.
   if (objects_->has_event && device.id && objects_->event.id == device.id.get()) {
     objects_->has_event = false;
   }
@@ -1133,7 +1133,7 @@ void QueueDriver::GiveUp(uint32_t shard, std::string_view why) {
     }
     Abandon(index, why);
   }
-  // What completed before is told, if it can be.
+  // Completions from before are logged if they can be polled.
   if (DrainCompletions(shard).ok()) return;
   FinishAbandoned(shard);
   shards_[shard].log.Publish();

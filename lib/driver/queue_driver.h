@@ -197,8 +197,8 @@ class QueueDriver {
   // Fails the connection of an unacknowledged completion and rewrites its entries from there on.
   // Returns the entry as it was. REQUIRES: the shard has no owner or is only claimed, so that
   // nobody reads its log. `known`: the level chosen by a driver that died in this call; none:
-  // chosen by the entry. kFailedPrecondition: nothing was done, because the shard has an owner or
-  // the completion is not unacknowledged.
+  // chosen by the entry. kFailedPrecondition: nothing was done, because the shard has an owner, or
+  // its log has no such unacknowledged completion of an existing connection.
   absl::StatusOr<arena::CompletionEntry> Poison(
       uint32_t shard, uint64_t completion, std::string_view why,
       std::optional<arena::PoisonLevel> known = std::nullopt);

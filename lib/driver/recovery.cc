@@ -131,7 +131,7 @@ void QueueDriver::Leave(uint32_t shard) {
   }
 }
 
-// What was appended counts, published or not; what follows from an entry is done again.
+// Appended entries count, published or not. The consequences of each entry are repeated.
 void QueueDriver::ReplayLog(uint32_t shard,
                             std::vector<std::pair<uint32_t, CompletionStatus>>* failed) {
   CompletionLog& log = shards_[shard].log;
@@ -186,8 +186,8 @@ void QueueDriver::ReplayEntry(const CompletionEntry& entry) {
   }
 }
 
-// What this process keeps for itself follows from the records and logs. Returns the connections of
-// these shards.
+// Derives this process's private state from the records and logs. Returns the connections of these
+// shards.
 std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards,
                                         absl::Span<const uint32_t> candidates) {
   for (const uint32_t shard : shards) {
@@ -259,7 +259,7 @@ void QueueDriver::LoadSlot(uint32_t index) {
       Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
 }
 
-// Of a connection that never was one, or is none any more.
+// Frees the slot of a connection that never existed or is over.
 void QueueDriver::ReclaimSlot(uint32_t index) {
   device_of(index).id.reset();
   device_of(index).queue_pair.reset();
@@ -275,7 +275,7 @@ void QueueDriver::ForgetSlot(uint32_t index) {
   slots_[index] = Slot{};
 }
 
-// As if everything that is over had not been: the differences are what reports are made of.
+// Counts only outstanding requests: reports use the differences.
 void QueueDriver::LoadCounters(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
@@ -315,9 +315,9 @@ void QueueDriver::LoadEvent() {
 
 // ---------------------------------------------------------------- completions of the dead
 
-// A completion queue is first in, first out, so those of the slots that were not taken from it are
-// the next that it gives: one more poll tells them. What was filled last may be torn, and is such a
-// one.
+// A completion queue is first in, first out. So completions in slots that were not consumed are the
+// next that it returns, and one more poll identifies them. The slot that was filled last may be
+// torn; then its completion was not consumed.
 absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
   arena::PollSlot* const slots = arena_->poll_slots(shard);
   const auto filled = [&](uint32_t i) { return slots[i].wr_id != arena::kInvalidWrId; };
@@ -357,7 +357,7 @@ absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
     queue.Read({taken + i, 1}, &completion);
     LogCompletion(shard, completion);
   }
-  // As in PollCompletions.
+  // The same check as in PollCompletions.
   BATON_RETURN_IF_ERROR(CheckLog(shard));
   for (uint32_t i = 0; i < next; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
   return absl::OkStatus();

@@ -109,7 +109,7 @@ arena::BufferRange Copy(const arena::BufferRange& shared) {
 
 }  // namespace
 
-// What all requests begin with. Each field is one read.
+// The first fields of a request. Each is read once.
 struct RequestList::Head {
   explicit Head(const arena::WorkRequest& shared)
       : opcode(arena::LoadRelaxed(shared.opcode)),
@@ -299,7 +299,7 @@ static_assert(offsetof(arena::WorkRequest, flags) == 1 &&
 
 }  // namespace
 
-// What SendQueue::AddPlain asks for. Each field of the request is read once, if at all.
+// A request for SendQueue::AddPlain. Each field is read at most once.
 struct RequestList::PlainSend {
   const arena::WorkRequest* shared;
   uint64_t id;

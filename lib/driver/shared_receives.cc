@@ -169,7 +169,7 @@ void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& comp
   const bool ended = index == DriverObserver::kNoConnection ||
                      StateOf(record(index)) == ConnectionState::kClosed ||
                      record(index).shard != shard;
-  // Of a connection that was given up: there is nobody to be told.
+  // If the connection was given up, its owner gets no entry.
   const uint32_t slot = arena::SharedReceiveSlot(wr_id);
   if (ended) return NoteSharedReceive(shard, slot, SharedReceiveState::kFree);
   ConnectionRecord& connection = record(index);
@@ -254,10 +254,10 @@ void QueueDriver::LoadSharedReceives(uint32_t shard) {
   shards_[shard].counters.receives_committed += posted + unsure;
 }
 
-// What a dead driver may have posted was posted, or its slot is free again, where the device says
-// which. A resumed transaction that names a free slot posts it. Owners that live count what is
-// unsure as not posted, so this comes before they see any, and changes nothing where they did: a
-// driver before could not ask the device.
+// Resolves receives that a dead driver may have posted, if the device can say: each was posted, or
+// its slot is free again. A resumed transaction that names a free slot posts it. Living owners
+// count unsure receives as not posted. So this runs before they see any, and changes nothing if
+// they did because an earlier driver could not ask the device.
 void QueueDriver::SettleSharedReceives(uint32_t shard) {
   if (!SharesReceives() || IsBroken(shard)) return;
   arena::ShardRecord& owner = arena_->shard(shard);

@@ -1,4 +1,4 @@
-// What the objects of one rdma device share.
+// The state that the objects of one rdma device share.
 #ifndef LIB_VERBS_RDMA_DEVICE_CORE_H_
 #define LIB_VERBS_RDMA_DEVICE_CORE_H_
 
@@ -24,9 +24,9 @@ class RdmaCompletionQueue;
 class RdmaConnectionId;
 class RdmaQueuePair;
 
-// Of all processes that were forked from the opener, and its own.
+// Shared by the opener and all processes that were forked from it.
 struct ProcessesRecord {
-  std::atomic<uint32_t> forked = 0;  // there was one
+  std::atomic<uint32_t> forked = 0;  // not 0: a process was forked
 };
 
 struct DeviceCore {

@@ -23,7 +23,7 @@ struct Gid {
 // Those that are set.
 std::vector<Gid> ReadGids(ibv_context* context, uint8_t port);
 
-// As an IPv4 or IPv6 address, which a GID of RoCE is.
+// Returns the IPv4 or IPv6 address that a RoCE GID contains.
 std::string GidText(const ibv_gid& gid);
 
 // Whether its packets have a P_Key and a service level of InfiniBand's; of RoCE there is one P_Key.
@@ -33,7 +33,7 @@ bool IsInfiniBand(ibv_context* context, uint8_t port);
 // so.
 bool IsDown(ibv_context* context, uint8_t port);
 
-// As it is now.
+// Describes the port's present state.
 DeviceInfo Describe(ibv_context* context, uint8_t port);
 
 }  // namespace baton::verbs::rdma

@@ -31,7 +31,7 @@ namespace baton::verbs::soft {
 class SoftCompletionQueue;
 class SoftQueuePair;
 
-// What the queues of a device share. It outlives them.
+// The state that the queues of a device share. It outlives them.
 struct SoftHost {
   nic::Client* client = nullptr;
   QueueMemory* memory = nullptr;
