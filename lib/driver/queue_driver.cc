@@ -778,7 +778,7 @@ void QueueDriver::NoteFoundPosted(ShardCounters& counters, ConnectionRecord& con
   if (!receive) ++recovery_.sends_found_posted;
 }
 
-// Whether the log is not broken: else what was to be told has not happened.
+// Returns false if the log is broken; the caller then must not change state.
 bool QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
   const ConnectionRecord& connection = record(index);
   ShardQueue& queue = shards_[ShardOf(connection)];

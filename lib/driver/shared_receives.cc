@@ -22,7 +22,7 @@ using arena::SharedReceive;
 using arena::SharedReceiveState;
 using verbs::CompletionStatus;
 
-// Operators are told that a queue is low at most so often.
+// The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
 // How many slots a recovery asks the device for, each of which takes a look at the whole queue.
@@ -137,7 +137,7 @@ uint32_t QueueDriver::ShardOf(const verbs::SharedReceiveQueue* queue) const {
 
 // ---------------------------------------------------------------- completions
 
-// Whether the slot still waits for just this completion.
+// Returns whether the slot still waits for this completion.
 bool QueueDriver::IsOutstanding(uint32_t shard, uint64_t wr_id) const {
   if (!arena::IsSharedReceive(wr_id)) return false;
   const uint32_t slot = arena::SharedReceiveSlot(wr_id);

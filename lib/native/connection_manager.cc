@@ -31,7 +31,7 @@ constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made 
 // for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). All
 // that time it is in the error state, so that a reset is safe (rdma.md, "Reset").
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
-// Operators are told that a queue is low at most so often.
+// The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // One of each kind, and as many that it takes to look for those which count no more.
 constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);

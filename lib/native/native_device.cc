@@ -256,8 +256,8 @@ void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connec
   for (uint32_t i = 0; i < count; ++i) {
     arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
-    // A record may have named it, and was written over: what is of no use is for the keeper to put
-    // back, who knows who has it.
+    // A record that was overwritten may have named it. The keeper knows which connections have
+    // queue pairs, and puts unusable ones back.
     if (!IsNew(*pool_->shards[shard][i])) continue;
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
@@ -281,8 +281,8 @@ void NativeDevice::Forget(uint32_t shard) {
 
 // ---------------------------------------------------------------- orders
 
-// Four for each connection are all that there can be, and the ring has room for them: what finds
-// none was not told by us, nor by who died before us.
+// The ring has room for four orders per connection, which is all there can be. A full ring was not
+// filled by this driver or its predecessors.
 absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation,
                                  OrderKind kind) {
   if (shard >= arena_->shape().shards) {

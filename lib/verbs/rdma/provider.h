@@ -19,20 +19,20 @@ struct Provider {
   // IBV_WC_*, any of which says that a peer's message has invalidated a key of ours.
   unsigned int invalidated_flags;
 
-  // It sends and receives in the machine's first network namespace alone, whoever has connections.
+  // The device sends and receives only in the machine's first network namespace.
   bool first_network_namespace_only;
 
   // Does what ibv_post_send does, in a process that was forked from the opener: one call for a
   // chain. nullptr: forked processes cannot use the queues. mlx5.md describes what its row needs.
   int (*post_send_forked)(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);
 
-  // Whether what forked processes need of device and kernel is there; with post_send_forked only.
+  // Checks that device and kernel have what forked processes need. Set if post_send_forked is.
   absl::Status (*check_forkable)(ibv_context* context);
 };
 
 const Provider& ProviderOf(const ibv_device_attr& device);
 
-// Whether libibverbs leaves registered memory to forked processes, whichever the provider.
+// Returns OK if libibverbs lets forked processes inherit registered memory, with every provider.
 absl::Status CheckMemoryForkable();
 
 }  // namespace baton::verbs::rdma

@@ -46,7 +46,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
-  CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
+  CompletionChannel channel_;  // not shared: a process that takes a notification polls this queue
   VerbsQueue queue_;
   Notice notice_ = Notice::kNone;
   bool watched_ = false;  // this process has asked for a notification
