@@ -109,9 +109,9 @@ uint64_t QueueDriver::PendingEntries(uint32_t shard) const {
 CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   arena::ShardRecord& record = arena_->shard(shard);
   const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
-  // A driver that died after it may have told nobody.
+  // A driver that died after applying the release may not have returned kReleased.
   if (record.released_epoch == epoch && epoch != 0) return CommitOutcome::kReleased;
-  // The cut of this epoch was made, by who died before it had begun the next.
+  // A driver made this epoch's cut and died before it began the next epoch.
   if (!arena::CursorIsOf(record.commit_head, epoch)) return CommitOutcome::kIdle;
   const uint64_t head = arena::CursorIndex(record.commit_head);
   const uint64_t tail_word = arena::LoadAcquire(arena_->bank(shard, epoch).tail);
@@ -629,8 +629,8 @@ QueueDriver::BatchLogger::Receives(uint64_t wr_id) {
   return {this, wr_id};
 }
 
-// Logs up to kPollBatch completions, and returns how many the queue had. What is not in the log
-// stays where it is, for a successor: in the queue, or in the slots.
+// Logs up to kPollBatch completions, and returns how many the queue had. Completions that are not
+// logged stay in the queue or in the slots, for a successor.
 [[gnu::always_inline]] inline absl::StatusOr<int> QueueDriver::TakeBatch(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   verbs::mlx5::CompletionQueue* const direct = queue.DirectQueue();
@@ -643,8 +643,8 @@ QueueDriver::BatchLogger::Receives(uint64_t wr_id) {
   return taken;
 }
 
-// The slots outlive this process: whoever comes next finds what was taken from the queue and not
-// dealt with.
+// The slots outlive this process, so a successor finds the completions that were consumed and not
+// logged.
 absl::StatusOr<int> QueueDriver::TakeBatchBySlots(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   auto* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
@@ -704,7 +704,7 @@ void QueueDriver::LogUnexpected(uint32_t shard, uint32_t index,
                                 const verbs::Completion& completion) {
   if (arena::IsSharedReceive(completion.wr_id)) return LogSharedReceive(shard, completion);
   const ConnectionRecord& connection = record(index);
-  // A completion of a connection that was drained and given up can no longer be told anybody.
+  // The connection was drained and given up, so its completion is dropped.
   if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
   if (IsOver(connection)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
@@ -815,8 +815,8 @@ void QueueDriver::EndAfterError(uint32_t index, CompletionStatus status) {
   if (first) connection.last_status = static_cast<uint32_t>(status);
 }
 
-// Ends an established connection of which a request failed before it was established. Returns
-// whether that is so.
+// Ends the connection if one of its requests failed before it was established. Returns whether it
+// did.
 bool QueueDriver::EndIfFailedBefore(uint32_t index) {
   const auto status = CompletionStatus(record(index).last_status);
   if (status == CompletionStatus::kSuccess) return false;
@@ -891,7 +891,7 @@ absl::Status QueueDriver::CheckDeviceKept() const {
   return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
 }
 
-// The slot stays free, for who looks at it, until its new user sets its state.
+// Readers see the slot as free until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
   BATON_RETURN_IF_ERROR(CheckDeviceKept());
   if (free_slots_.empty()) return NoSlotFree(slots_.size());
@@ -1067,7 +1067,7 @@ void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   uint32_t connection = DriverObserver::kNoConnection;
   if (event.qp_number != 0) connection = FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
-    // Part of every end, so that nobody is told.
+    // Part of every end, so it is not reported.
     if (connection != DriverObserver::kNoConnection) FinishDraining(connection);
     return;
   }
@@ -1188,8 +1188,8 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = target;
 }
 
-// One of several drivers is told of a connection that has its slot already, in one of its shards,
-// and whose record is filled.
+// For one of several drivers: the keeper has assigned a slot in one of this driver's shards to the
+// connection, and has filled its record.
 void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
@@ -1297,7 +1297,7 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
   BATON_CRASH_POINT("driver-accepting");
 }
 
-// It has arrived when its new shard's driver, whoever that will be, needs nothing of this any more.
+// The connection has arrived once every later driver of its new shard can do without this commit.
 void QueueDriver::FinishAccept(const CommitEntry& entry) {
   AnswerAccept(entry);
   arena::StoreRelease(record(entry.connection).arriving, uint8_t{0});

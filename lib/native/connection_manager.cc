@@ -370,7 +370,7 @@ bool ConnectionManager::HandleDeviceEvent() {
 
 // ---------------------------------------------------------------- notices
 
-// In order, those of one shard: what waits goes first.
+// Notices of a shard are in order: those that wait go first.
 void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus status,
                              std::string_view reason) {
   const Connection& connection = connections_[index];
@@ -440,9 +440,9 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   return true;
 }
 
-// Its driver accepts it into another shard, and gives its orders there from then on. What was told
-// of its end in the first nobody has heard. Who has a queue pair was accepted, and is where that
-// one is, whatever its record says.
+// The driver has accepted the connection into another shard, and puts its orders there from then
+// on. Notices of its end in the first shard were not read. A connection with a queue pair was
+// accepted and is in that one's shard, whatever its record says.
 void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
   Connection& connection = connections_[index];
@@ -547,9 +547,9 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
   return false;
 }
 
-// Those that connections which ended had from their drivers, and no record named any more: nobody
-// has them or claims them, and a driver has put them into the error state. Their time is for one
-// that is still at it.
+// Returns queue pairs that ended connections had from their drivers and that no record names any
+// more. No connection has or claims them, and a driver has set them to the error state. Their
+// time-wait begins now, as if they had still been in use.
 void ConnectionManager::SpendForgotten() {
   for (uint32_t shard = 0; shard < occupied_.size(); ++shard) {
     for (uint32_t place = 0; place < occupied_[shard].size(); ++place) {
