@@ -20,7 +20,7 @@
 
 namespace baton::keeper {
 
-// Of a worker: what it has asked for while it lived. Of the service: all of it.
+// The listeners and grants that one worker, or the whole service, has asked for.
 struct Holdings {
   uint32_t listeners = 0;
   uint32_t grants = 0;

@@ -32,7 +32,7 @@ namespace baton::keeper {
 // Gives batond what the next keeper needs, before the first worker is forked.
 absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline);
 
-// What came of it, for the next.
+// The held descriptors, after Adoption has taken them back from batond.
 struct AdoptedFiles {
   std::unique_ptr<arena::Arena> arena;
   FileDescriptor keeper_wake, news;
@@ -64,8 +64,8 @@ class Adoption {
   // Why there is nothing more to wait for; empty: there is.
   std::string WhyOver() const;
 
-  // That this keeper has lived through its first turn. After kMostDeaths that did not, in a row,
-  // Begin gives it up (kAborted): what they died of is there for their successors, too.
+  // Records that this keeper survived its first turn. Begin fails with kAborted after kMostDeaths
+  // keepers in a row did not, because the cause of their deaths would kill the next one, too.
   static void Settle(HeldDescriptors* held);
   static constexpr size_t kMostDeaths = 4;
 

@@ -1,4 +1,4 @@
-// Who may become a worker of a service.
+// Decides whether a process may become a worker of a service.
 #ifndef SUPERVISOR_KEEPER_ATTACH_CHECK_H_
 #define SUPERVISOR_KEEPER_ATTACH_CHECK_H_
 
@@ -13,7 +13,7 @@ namespace baton::keeper {
 struct AttachingPeer {
   PeerCredentials credentials;
   bool is_child = false;  // of the keeper, which trusts it whoever it is
-  // Whom its uid alone makes nobody, root's neither (Config.distrust_contained_root).
+  // Its uid alone, even root's, gives it no rights (Config.distrust_contained_root).
   bool is_distrusted = false;
 };
 

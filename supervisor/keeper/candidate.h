@@ -1,4 +1,4 @@
-// What a worker is chosen by as the next owner of a shard.
+// The properties by which a worker is chosen as the next owner of a shard.
 #ifndef SUPERVISOR_KEEPER_CANDIDATE_H_
 #define SUPERVISOR_KEEPER_CANDIDATE_H_
 
@@ -19,7 +19,8 @@ struct StateVersions {
   }
 };
 
-// Who is chosen first as successor and heir; the others only when no such worker is ready.
+// Workers of kFirst are chosen as successors and heirs. Those of kLast are chosen only when no
+// worker of kFirst is ready.
 enum class Standing : uint8_t { kLast, kFirst };
 
 }  // namespace baton::keeper

@@ -1,5 +1,5 @@
-// What a forked process gives up before it runs a service's code. native_workers.md has what is
-// left to it.
+// Confines a forked process before it runs a service's code. native_workers.md lists what the
+// process keeps.
 #ifndef SUPERVISOR_KEEPER_CONFINE_H_
 #define SUPERVISOR_KEEPER_CONFINE_H_
 

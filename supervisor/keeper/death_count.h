@@ -12,7 +12,8 @@
 
 namespace baton::keeper {
 
-// What an owner was at when it died. Its own word, clamped to what can be.
+// The position of an owner when it died. Values that the owner wrote itself are bounded to what is
+// possible.
 struct Death {
   uint64_t worker_id = 0;
   uint64_t acknowledged = 0;
@@ -24,8 +25,8 @@ struct Death {
   bool in_the_dark = false;
 };
 
-// Of the epoch that has just ended, or is claimed. `logged`: completions, in all, when it ended;
-// the log may have more by now.
+// Describes the death of the owner of `epoch`, which has just ended or is claimed. `logged`: the
+// number of completions logged when it ended; the log may have more by now.
 Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id,
                     uint64_t logged);
 
@@ -33,7 +34,7 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
 class DeathCount {
  public:
   DeathCount() = default;
-  // As it was saved.
+  // Restores what Save() stored.
   explicit DeathCount(const arena::NativeDeaths& saved);
   void Save(arena::NativeDeaths* saved) const;
 

@@ -55,7 +55,7 @@ class DeathWatcher {
     bool mark_told = false;
   };
 
-  // What the locks of a slot say.
+  // The state of the locks of a slot.
   struct Look {
     bool marked = false;       // one of them
     bool held = false;         // likewise

@@ -1,4 +1,4 @@
-// What the engine knows, as operators see it. On the engine's thread, but where it says otherwise.
+// Describes the engine's state for operators. Call on the engine's thread unless stated otherwise.
 #ifndef SUPERVISOR_KEEPER_DESCRIBE_H_
 #define SUPERVISOR_KEEPER_DESCRIBE_H_
 

@@ -1,4 +1,4 @@
-// What operators are told of an event of the device: what it means, and what to do.
+// Explains a device's event to operators: its meaning, and what to do.
 #ifndef SUPERVISOR_KEEPER_DEVICE_EVENT_TEXT_H_
 #define SUPERVISOR_KEEPER_DEVICE_EVENT_TEXT_H_
 

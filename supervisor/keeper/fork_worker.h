@@ -31,12 +31,12 @@ struct ForkedWorker {
   FileDescriptor session;  // the keeper's end
 };
 
-// Of a native worker; nullptr in the keeper itself. What baton_native_host returns.
+// The host that baton_native_host() returns. nullptr in the keeper itself.
 BatonNativeHost* HostOfThisProcess();
 
-// kFailedPrecondition: this process has more than one thread, so a lock may be held for ever in a
-// fork of it. `inheritance.session` is made here. `output`: its standard output and error. What
-// goes wrong in the child is told as news.
+// Forks a worker and sets `inheritance.session`. `output` becomes the worker's standard output and
+// error. The child reports its errors as news. kFailedPrecondition: this process has more than one
+// thread, so a lock could stay held for ever in the child.
 absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
                                         int output);
 

@@ -1,5 +1,5 @@
-// What batond holds for the keepers of a service, one after the other (proto/baton/internal/
-// store.proto): a keeper's side.
+// A keeper's client of batond's store (proto/baton/internal/store.proto), which holds descriptors
+// for the keepers of a service, one after the other.
 #ifndef SUPERVISOR_KEEPER_HELD_DESCRIPTORS_H_
 #define SUPERVISOR_KEEPER_HELD_DESCRIPTORS_H_
 
@@ -25,7 +25,7 @@ class HeldDescriptors {
   // Requests that may wait for the reply of another: each is asked alone, since descriptors do not
   // say which request they belong to.
   static constexpr size_t kMostWaiting = 16;
-  // What became of a request.
+  // Receives the result of a request.
   using Done = std::function<void(const absl::Status&)>;
 
   // Null: nobody holds anything for this process.
@@ -36,9 +36,10 @@ class HeldDescriptors {
 
   // Any number of them, in entries "<name>.<N>". All stay the caller's.
   absl::Status Put(const std::string& name, const std::vector<int>& descriptors);
-  // What fits in one entry, without waiting: `done` is called when the reply is there (TakeReplies,
-  // or with the next that asks), and at once when there can be none. One of the same name that
-  // comes while it waits for others takes its place, and both are told of that.
+  // Puts one entry without waiting. TakeReplies, or the next request, calls `done` when the reply
+  // has come. PutSoon itself calls `done` when the request cannot be queued or sent. A later
+  // PutSoon of the same name replaces a request that was not sent yet, and its result goes to both
+  // `done`.
   void PutSoon(const std::string& name, const std::vector<int>& descriptors, Done done);
   void TakeReplies();                        // that are there
   bool IsReplyDue() const { return late_; }  // fd() is readable when it is there

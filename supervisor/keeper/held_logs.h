@@ -1,6 +1,6 @@
-// What batond keeps of a brokered service's arena: its logs, for those who look into it
-// (supervisor/inspect). The next keeper has no use for them, since the connections have ended with
-// the driver of their queues.
+// Gives batond the logs of a brokered service's arena, for supervisor/inspect to read after the
+// keeper has died. The next keeper does not use them, because the connections end with the driver
+// of their queues.
 #ifndef SUPERVISOR_KEEPER_HELD_LOGS_H_
 #define SUPERVISOR_KEEPER_HELD_LOGS_H_
 

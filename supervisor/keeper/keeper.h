@@ -61,7 +61,7 @@ class Keeper : private EngineListener {
     std::function<void(FileDescriptor)> on_client;
   };
 
-  // What is made before there is any descriptor that native workers are not to have.
+  // The parts made before the keeper opens any descriptor that native workers must not inherit.
   struct Foundation {
     std::unique_ptr<verbs::Device> device;
     std::unique_ptr<NicProcess> nic;  // of the soft device

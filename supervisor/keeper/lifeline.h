@@ -1,11 +1,10 @@
-// What the life of a native worker hangs on: not its keeper, which may die while the worker goes
-// on, but whoever holds one end of a pipe (batond, for the keeper). The kernel kills the worker
-// when the last holder is gone, however that ends and whatever the worker does: it has asked for
-// SIGKILL in the place of SIGIO (fcntl(2), F_SETSIG), and a pipe that nobody writes any more makes
-// that signal.
+// Ends native workers when the last holder of a pipe's writing end is gone. Batond holds that end
+// for the keeper, so a worker survives its keeper. The kernel kills the worker whatever the worker
+// does: the worker has asked for SIGKILL instead of SIGIO (fcntl(2), F_SETSIG), and the kernel
+// sends that signal when the pipe has no writer left.
 //
-// A second pipe proves the end: who reads it sees the end of the file when the last process that
-// was forked for the service is gone, with all of its threads and memory.
+// A second pipe proves the end. Its reader sees the end of the file when the last process forked
+// for the service is gone, with all of its threads and memory.
 #ifndef SUPERVISOR_KEEPER_LIFELINE_H_
 #define SUPERVISOR_KEEPER_LIFELINE_H_
 

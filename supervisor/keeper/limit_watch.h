@@ -1,5 +1,5 @@
-// What a service has, by its keeper's count, and which limits it is near: of its policy, and of the
-// control group that its keeper is in. Operators are told once when it comes near one.
+// Counts what a service has, and compares that with the limits of its policy and of its keeper's
+// control group. Reports an event once when the service comes near a limit.
 #ifndef SUPERVISOR_KEEPER_LIMIT_WATCH_H_
 #define SUPERVISOR_KEEPER_LIMIT_WATCH_H_
 
@@ -31,7 +31,7 @@ class LimitWatch {
              Policies& policies, const WorkerSessions& workers, EventLog& events,
              ReadFile read_file = ReadSmallFile);
 
-  // As of now, with warnings.
+  // Returns the current accounts, with warnings.
   v1::Accounts Look();
 
  private:
@@ -41,7 +41,7 @@ class LimitWatch {
     std::string text;
     bool begins = true;  // false: it is only not over yet
   };
-  // What one worker has.
+  // The connections, listeners and grants of one worker.
   struct WorkerUse {
     uint64_t id = 0;
     uint32_t connections = 0;

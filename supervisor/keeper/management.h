@@ -1,4 +1,4 @@
-// What control asks of a keeper, on its management socket.
+// Serves the requests that control sends on a keeper's management socket.
 #ifndef SUPERVISOR_KEEPER_MANAGEMENT_H_
 #define SUPERVISOR_KEEPER_MANAGEMENT_H_
 

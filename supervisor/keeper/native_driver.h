@@ -33,7 +33,7 @@
 
 namespace baton::keeper {
 
-// What a native worker's process inherits from its keeper.
+// The objects and settings that a native worker's process inherits from its keeper.
 struct NativeInheritance {
   arena::Arena* arena = nullptr;
   verbs::Device* device = nullptr;
@@ -65,7 +65,7 @@ struct News {
   int shard = -1, connection = -1;
   std::string message;
 };
-// What has come to the keeper's end, and is such a line; so many at a time.
+// Passes the valid lines that have come to the keeper's end to `tell`, a bounded number per call.
 void ReadNews(int socket, const std::function<void(const News&)>& tell);
 
 class NativeDriver final : private driver::DriverObserver {
@@ -99,7 +99,7 @@ class NativeDriver final : private driver::DriverObserver {
   int Report(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
   int Fail(const absl::Status& status);
   int RefuseFork();
-  // As the host calls them.
+  // Adapts a method to the function pointers of BatonNativeHost.
   template <auto kFunction, typename... Arguments>
   static int Call(void* self, Arguments... arguments) {
     auto* const driver = static_cast<NativeDriver*>(self);

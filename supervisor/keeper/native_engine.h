@@ -47,7 +47,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
                                                               const NativeEngineOptions& options);
   void SetListener(EngineListener* listener) { listener_ = listener; }  // before Turn
 
-  // Of a worker that is to be forked.
+  // Returns what a worker that is about to be forked inherits.
   NativeInheritance InheritanceOf(uint32_t slot, uint64_t worker_id);
 
   // Everything that there may be to do. Call it when one of these descriptors is readable, and
@@ -56,7 +56,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
 
-  // Of the engine itself, for who comes after a keeper that died.
+  // Returns the engine's descriptors that the next keeper needs if this one dies.
   NativeFiles Files() const;
 
   void Start() override {}
@@ -110,7 +110,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
   void SetPostRates(uint32_t, uint32_t) override {}
-  // As of now: the shard's driver goes on meanwhile.
+  // A snapshot: the shard's driver goes on meanwhile.
   driver::ShardCounters counters(uint32_t shard) const override { return counters_->Of(shard); }
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return manager_->connection_count(); }

@@ -43,8 +43,9 @@ class NativeReports {
   std::vector<Ambiguous> never_posted_;  // as the device told before the report was written
 };
 
-// Of the end of `epoch`. None if it is not there, not any more, or being written right now.
-// `*version` changes whenever it says something else; its cause is left to the caller.
+// Reads the report about the end of `epoch`. Returns nothing if the report does not exist, was
+// overwritten, or is being written. `*version` changes whenever the report changes. The caller sets
+// the report's cause.
 std::optional<ReconciliationReport> ReadNativeReport(const arena::Arena& arena, uint32_t shard,
                                                      uint64_t epoch, uint64_t* version);
 

@@ -1,5 +1,5 @@
-// What programs of workers print, which a keeper has started: it comes by a pipe of their own and
-// goes to the keeper's log, in lines that are marked as theirs and bounded in length and number.
+// Copies the output of the programs that a keeper has started from a pipe to the keeper's log. The
+// copied lines are marked, and bounded in length and number.
 #ifndef SUPERVISOR_KEEPER_PROGRAM_OUTPUT_H_
 #define SUPERVISOR_KEEPER_PROGRAM_OUTPUT_H_
 

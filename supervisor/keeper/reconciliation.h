@@ -1,4 +1,4 @@
-// What became of a shard's work requests when it changed hands.
+// Reports the outcome of a shard's work requests when the shard changed hands.
 #ifndef SUPERVISOR_KEEPER_RECONCILIATION_H_
 #define SUPERVISOR_KEEPER_RECONCILIATION_H_
 
@@ -13,7 +13,7 @@
 
 namespace baton::keeper {
 
-// Of a work request that was outstanding.
+// The outcome of a work request that was outstanding.
 enum class RequestOutcome : uint8_t {
   kNeverSubmitted,
   kInFlight,

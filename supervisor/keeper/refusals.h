@@ -16,8 +16,8 @@ namespace baton::keeper {
 // Thread-compatible.
 class Refusals {
  public:
-  // What to tell; nothing: the same was told a moment ago, and this is counted. While peers go on
-  // the moment grows from a second to a minute.
+  // Returns the text to report. Returns nothing, and counts the refusal, if the same reason was
+  // reported recently. While refusals continue, that pause grows from a second to a minute.
   std::optional<std::string> Tell(std::string_view why, uint64_t now_ns);
 
  private:

@@ -38,7 +38,7 @@ class Roster {
     uint32_t shards = 0;               // that it owns
   };
 
-  // What a shard wants of its next owner.
+  // The requirements of a shard for its next owner.
   struct Vacancy {
     uint32_t state_version = 0;             // that it is to read; 0: whatever
     uint64_t promised_id = 0;               // the worker to prefer to all others; 0: none

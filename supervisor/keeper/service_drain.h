@@ -33,7 +33,7 @@ class ServiceDrain {
   // kFailedPrecondition: it is not drained.
   absl::Status End();
 
-  // As it stands; nothing: new connections are taken.
+  // Returns the drain's state; nothing if the service accepts new connections.
   std::optional<v1::Drain> Describe() const;
 
  private:

@@ -1,5 +1,6 @@
-// The engine of a service, as its keeper knows it: who moves the service's shards between workers.
-// Of a brokered service it is an Engine, which operates the queues, too.
+// The interface between a keeper and its service's engine, which moves shards between workers. A
+// brokered service has an Engine, which operates the queues, too. A native service has a
+// NativeEngine.
 #ifndef SUPERVISOR_KEEPER_SERVICE_ENGINE_H_
 #define SUPERVISOR_KEEPER_SERVICE_ENGINE_H_
 
@@ -27,14 +28,15 @@ class EngineListener {
   virtual ~EngineListener() = default;
   virtual void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                        int shard, int connection) = 0;
-  // The worker wrote what no correct worker writes: it is to be killed.
+  // The worker wrote what no correct worker writes. The listener must kill it.
   virtual void OnFenced(uint64_t worker_id) = 0;
-  // What became of a shard's work requests when an ownership ended; once more when more is known.
+  // Reports the outcome of a shard's work requests when an ownership ended. Called again when the
+  // report changes.
   virtual void OnReport(uint32_t shard, const ReconciliationReport& report) {
     (void)shard;
     (void)report;
   }
-  // The owner of that epoch, who has had one before it, has committed for the first time.
+  // The owner of `epoch` has committed for the first time, and the shard had an owner before it.
   virtual void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) {
     (void)shard;
     (void)epoch;
@@ -45,7 +47,7 @@ class EngineListener {
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
-// Whom a shard is given to.
+// The owner of a shard.
 struct ShardOwner {
   uint64_t epoch = 0;
   uint64_t worker_id = 0;  // 0: nobody
@@ -74,28 +76,29 @@ class ServiceEngine {
   // Any thread.
   virtual std::string_view device_name() const = 0;
 
-  // Any thread: runs `work` on the engine's thread, soon or at once. False, and nothing, once it
-  // has stopped.
+  // Any thread. Runs `work` on the engine's thread, soon or at once. Returns false, and does not
+  // run it, once the engine has stopped.
   virtual bool Post(std::function<void()> work) = 0;
   // The same, and waits for it. Not on a thread of the engine's own.
   virtual void Run(const std::function<void()>& work) = 0;
 
   // ---- The rest is for the engine's thread.
 
-  // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
-  // shares one can take the other's signals, and make writing it block.
+  // `wake`: our end of a socket pair. A byte in either direction wakes the other side. An eventfd
+  // would let a worker consume our signals and make our writes block.
   virtual void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                          Standing standing) = 0;
   virtual void SetStanding(uint32_t slot, uint64_t id, Standing standing) = 0;
   // Tells the worker in the arena that it should end.
   virtual void AskToStop(uint32_t slot, uint64_t id) = 0;
   virtual void SetReady(uint32_t slot) = 0;  // again, after it gave a shard back unasked
-  // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
+  // `stalled`: the worker has shown no sign of life for long. A stalled worker does not become a
+  // successor.
   virtual void SetStalled(uint32_t slot, uint64_t id, bool stalled) = 0;
-  // It can be given a shard.
+  // Returns true if the worker can be given a shard.
   virtual bool IsReady(uint32_t slot) const = 0;
-  // It owns no shard, and none is on its way to it. Of brokered services: false of native ones,
-  // whose heirs do not ask.
+  // Returns true if the worker owns no shard and none is on its way to it. Always false in a native
+  // service, because its heirs take shards without asking.
   virtual bool IsIdle(uint32_t slot, uint64_t id) const = 0;
   // Is given no shard any more. Of one that is idle, in the same turn.
   virtual void Retire(uint32_t slot, uint64_t id) = 0;
@@ -115,7 +118,7 @@ class ServiceEngine {
   virtual void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) = 0;
   virtual void CancelHandoff(uint32_t shard, const absl::Status& why) = 0;
 
-  // As QueueDriver's.
+  // These methods behave like QueueDriver's.
   virtual absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) = 0;
   virtual bool IsListening(const verbs::Address& address) const = 0;
   virtual std::vector<verbs::Address> listeners() const = 0;
@@ -131,9 +134,10 @@ class ServiceEngine {
   using GrantDone = std::function<void(absl::Status)>;
   virtual void RegisterGrant(uint32_t grant, GrantDone done) = 0;
   virtual void RevokeGrant(uint32_t grant, GrantDone done) = 0;
-  // As QueueDriver's, once and for all.
+  // Behaves like QueueDriver::SetGate. Call it at most once.
   virtual void SetGate(driver::ConnectionGate* gate) = 0;
-  // Work requests that are posted in a second; 0: all. What is more waits. Of brokered services.
+  // Limits the work requests posted in a second; 0: no limit. Requests beyond it wait. Ignored in a
+  // native service.
   virtual void SetPostRates(uint32_t of_service, uint32_t of_worker) = 0;
   virtual driver::ShardCounters counters(uint32_t shard) const = 0;
   virtual uint64_t established_ns(uint32_t connection) const = 0;
@@ -141,11 +145,11 @@ class ServiceEngine {
   virtual uint32_t connections_of(uint32_t shard) const = 0;
   // Null: it has no thread of its own.
   virtual const EngineLoad* load() = 0;
-  // That this process has made of the device.
+  // The number of device objects that this process has made.
   virtual driver::ObjectCounts device_objects() const = 0;
 
   virtual const arena::Arena& arena() const = 0;
-  // As it was when the device last told of a change.
+  // The device's state at the start, or at its last event.
   virtual const verbs::DeviceInfo& device_info() const = 0;
   virtual ShardOwner owner(uint32_t shard) const = 0;
   virtual const LatencyHistogram& handoff_blackout(uint32_t shard) const = 0;

@@ -1,4 +1,4 @@
-// Who had which shard: the last changes of owner of a service.
+// Records the last changes of owner of a service's shards.
 #ifndef SUPERVISOR_KEEPER_SHARD_MOVES_H_
 #define SUPERVISOR_KEEPER_SHARD_MOVES_H_
 

@@ -1,4 +1,4 @@
-// Whose the shards of a service are, between two programs.
+// Plans which of two programs' workers own the shards of a service.
 #ifndef SUPERVISOR_KEEPER_SHARD_OWNERS_H_
 #define SUPERVISOR_KEEPER_SHARD_OWNERS_H_
 
@@ -18,8 +18,9 @@ namespace baton::keeper {
 using ShardOwners = std::map<uint32_t, uint64_t>;
 ShardOwners OwnersOf(ServiceEngine& engine);
 
-// Of what the new workers own: to whoever had it, if he is still there, and otherwise spread over
-// those who are; none when nobody is.
+// Plans the return of the shards that `new_workers` own. A shard returns to its owner in `before`
+// if that worker is among `old_workers`. The other shards are spread over `old_workers`. Returns
+// no moves if `old_workers` is empty.
 std::vector<ShardMove> MovesBack(ServiceEngine& engine, const std::vector<WorkerInfo>& new_workers,
                                  const std::vector<WorkerInfo>& old_workers,
                                  const ShardOwners& before);

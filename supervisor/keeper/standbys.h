@@ -86,7 +86,7 @@ class Standbys {
   void End(Standby& standby);
   void CheckDeadlines();
   void GiveUp(Standby& standby);
-  // That may become ready.
+  // Counts the standbys that are not ready yet and may become so.
   size_t CountUnready() const;
   void AddEvent(const char* kind, const std::string& message);
 
@@ -99,7 +99,7 @@ class Standbys {
   std::vector<Standby> standbys_;  // also those that own shards by now
   uint32_t wanted_ = 0;            // as the policy last said
   bool lowered_ = false;           // and that has had no effect yet
-  // Of the last owner that was seen.
+  // The program of the last owner that was seen.
   std::optional<internal::Program> program_;
   uint64_t program_of_ = 0;        // the worker; 0: none
   bool reading_program_ = false;   // of an owner; none is started until it is read

@@ -39,8 +39,8 @@ class StartedProcesses {
   // Whether `pid` is one of them that has not attached before: it has, as this worker.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
 
-  // Of the worker's process, which may have ended without our having been told; empty: it runs, or
-  // is none of them.
+  // Describes how the worker's process ended, even if no notification of its end has come yet.
+  // Empty: the process still runs, or is none of these.
   std::string HowEnded(uint64_t worker_id);
 
   // In the order in which they were started; not all of them when Start has failed.

@@ -10,9 +10,10 @@
 
 namespace baton::keeper {
 
-// What the fresh workers will find they have to be able to read; and what they write the old ones,
-// when these are `to_take_back` the shards. kFailedPrecondition says what does not fit, and the way
-// out. On the management loop's thread.
+// Checks that the fresh workers read the stored state and what the old workers write. With
+// `to_take_back`, checks that the old workers read what the fresh ones write, too.
+// kFailedPrecondition names the versions that do not fit, and the cure. On the management loop's
+// thread.
 absl::Status CheckStateVersions(ServiceEngine& engine, const std::vector<WorkerInfo>& old_workers,
                                 const std::vector<WorkerInfo>& fresh_workers, bool to_take_back);
 

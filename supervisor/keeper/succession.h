@@ -1,5 +1,5 @@
-// Who owns the shards of a brokered service: how each is given, handed from worker to worker, and
-// taken from one that is dead, with a report of what was outstanding.
+// Decides who owns the shards of a brokered service. Gives each shard to a worker, hands it from
+// worker to worker, takes it from a dead one, and reports the work requests that were outstanding.
 #ifndef SUPERVISOR_KEEPER_SUCCESSION_H_
 #define SUPERVISOR_KEEPER_SUCCESSION_H_
 
@@ -34,13 +34,13 @@ struct SuccessionOptions {
 class Succession {
  public:
   using HandoffDone = ServiceEngine::HandoffDone;
-  // Of the engine: applies the next transaction of the shard, as QueueDriver::ApplyNext.
+  // Applies the next transaction of the shard, like QueueDriver::ApplyNext. The engine provides it.
   using ApplyNext = std::function<driver::CommitOutcome(uint32_t shard, absl::Status* error)>;
 
   // `arena` and `listener` outlive it.
   Succession(arena::Arena* arena, EngineListener* listener, SuccessionOptions options,
              ApplyNext apply_next);
-  // Before anything else; outlives it, too.
+  // Call it before any other method. `driver` outlives it.
   void SetDriver(driver::QueueDriver* driver) { driver_ = driver; }
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
@@ -61,19 +61,19 @@ class Succession {
   void Handoff(uint32_t shard, uint32_t slot, HandoffDone done);
   void CancelHandoff(uint32_t shard, const absl::Status& why);
 
-  // The owner's next transaction was applied. `released`: it gave the shard up with that, and has
-  // maybe a successor by now.
+  // The owner's next transaction was applied. `released`: that transaction gave the shard up, and
+  // the shard may have a successor already.
   void OnCommit(uint32_t shard, bool released);
-  // It was invalid: its worker owns nothing any more.
+  // The owner's next transaction was invalid. The worker loses all its shards.
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
 
-  // The owner has something new: wakes it with the next WakeNotified of the roster.
+  // Marks the owner for the roster's next WakeNotified, because it has something new.
   void NotifyOwner(uint32_t shard);
 
   Roster& roster() { return roster_; }
   const Roster& roster() const { return roster_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
-  // Its owner has not committed anything yet.
+  // Returns true if the shard's owner has not committed anything yet.
   bool AwaitsFirstCommit(uint32_t shard) const { return shards_[shard].blackout_start_ns != 0; }
   ShardOwner owner(uint32_t shard) const;
   const LatencyHistogram& handoff_blackout(uint32_t shard) const {
@@ -92,7 +92,7 @@ class Succession {
     driver::Ownership ownership;
     std::string waiting_reason = "no worker is ready";
     uint32_t state_version = 0;  // that its last owner who declared one writes; 0: none did
-    // The change of owner that is under way: from its begin to the successor's first commit.
+    // The change of owner that is under way, from its start to the successor's first commit.
     uint64_t blackout_start_ns = 0;  // 0: none
     bool planned = false;
     uint64_t asked_epoch = 0;       // the last that was asked to release

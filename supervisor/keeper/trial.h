@@ -33,7 +33,8 @@ class Trial {
   bool HasShard(uint32_t shard) const { return acknowledged_.count(shard) != 0; }
   size_t shard_count() const { return acknowledged_.size(); }
 
-  // Who died is not among `new_workers`, and told of otherwise.
+  // Judges the new workers that live. The caller leaves dead workers out of `new_workers`, and
+  // reports them itself.
   Verdict Look(const std::vector<WorkerInfo>& new_workers);
 
   // The gates. `slowest_us`: that a shard was not served for.

@@ -1,4 +1,4 @@
-// What an operator asks of an upgrade, made sense of.
+// Validates and completes an operator's plan of an upgrade.
 #ifndef SUPERVISOR_KEEPER_UPGRADE_PLAN_H_
 #define SUPERVISOR_KEEPER_UPGRADE_PLAN_H_
 
@@ -9,10 +9,11 @@
 
 namespace baton::keeper {
 
-// Of a service with so many shards. kInvalidArgument names the field. No file is looked at.
+// Validates `plan` for a service with `shards` shards. kInvalidArgument names the field. Opens no
+// file.
 absl::Status CheckUpgradePlan(const v1::UpgradePlan& plan, uint32_t shards);
 
-// With the service's times, in milliseconds, where the plan leaves them out.
+// Returns `plan` with the times that it leaves out taken from `service`; milliseconds.
 v1::UpgradePlan WithTimesOf(const v1::ServiceConfig& service, v1::UpgradePlan plan);
 
 }  // namespace baton::keeper

@@ -12,8 +12,8 @@
 //        \            \             \-> RETURNING -> ROLLED_BACK, or
 //         \------------\---------------> RETURNING -> FAILED, when no shard was handed over
 //
-// With canary shards these go first: HANDING_OVER -> CANARY -> HANDING_OVER -> WATCHING. Whoever
-// pauses it keeps it from going on to the next phase, not from returning.
+// With canary shards these go first: HANDING_OVER -> CANARY -> HANDING_OVER -> WATCHING. A pause
+// keeps the upgrade from going on to the next phase, not from returning.
 #ifndef SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_
 #define SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_
 
@@ -47,19 +47,20 @@ struct ProgramChange {
   bool rollback = false;
 };
 
-// Thread-compatible: the management loop's thread. Who calls holds a reference of his own: it may
-// be over with any call. Made by std::make_shared.
+// Thread-compatible: the management loop's thread. Made by std::make_shared. The caller holds a
+// reference during each call, because any call may end the upgrade.
 class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
  public:
   // `on_over` is called once, when Start was successful.
   UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
                   const v1::UpgradePlan& plan, std::function<void()> on_over);
 
-  // `done` is called once, from the loop: the new processes run, or, with an error, it has not
-  // begun and is to be dropped. Once.
+  // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
+  // new processes run. After an error the upgrade has not begun, and the caller drops it.
   void Start(std::function<void(const absl::Status&)> done);
 
-  // kFailedPrecondition: it is past that.
+  // Each returns kFailedPrecondition when the upgrade is past that. Resume also returns it when the
+  // upgrade is not paused.
   absl::Status Undo();
   absl::Status Pause();
   absl::Status Resume();
@@ -69,7 +70,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   std::string Progress() const;  // which it is and how far, in words
   const ProgramChange& change() const { return change_; }
 
-  // As WorkerObserver's. kFirst: the worker is none of the new ones.
+  // These methods behave like WorkerObserver's. OnAttached returns kFirst if the worker is none of
+  // the new ones.
   Standing OnAttached(uint64_t worker_id, pid_t pid);
   void OnReady();
   void OnGone(uint64_t worker_id, const std::string& kill_cause);

@@ -1,5 +1,5 @@
-// The replacements of a service's workers by those of other programs: the one under way, those that
-// were, and the programs that one can return to.
+// Replaces a service's workers by those of another program. Keeps the upgrade that is under way,
+// former ones, and the programs to which an operator can return.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_H_
 #define SUPERVISOR_KEEPER_UPGRADES_H_
 
@@ -35,14 +35,15 @@ class Upgrades : private WorkerObserver {
   // Called once, now or from the loop.
   using Done = std::function<void(const absl::StatusOr<v1::Upgrade>&)>;
 
-  // Starts one: its new processes run when `done` is told so. kInvalidArgument names the field;
-  // kFailedPrecondition: another is under way, no worker runs, or the program cannot be run.
+  // Starts an upgrade. `done` receives it when its new processes run. kInvalidArgument names the
+  // field. kFailedPrecondition: another is under way, no worker runs, or the program cannot be run.
   void Start(const v1::UpgradePlan& plan, Done done);
 
   // Undoes the one under way, or starts the program before the last one that completed.
   void Rollback(const internal::Rollback& request, Done done);
 
-  // Of the one under way. kFailedPrecondition: there is none, or it is past being held.
+  // Pauses or resumes the upgrade under way. kFailedPrecondition: there is none, it is returning or
+  // retiring, or Resume found it not paused.
   absl::StatusOr<v1::Upgrade> Pause();
   absl::StatusOr<v1::Upgrade> Resume();
 

@@ -1,4 +1,4 @@
-// What workers ask of their keeper beside attaching: listeners, connections and grants.
+// Serves the requests of workers for listeners, connections and grants.
 #ifndef SUPERVISOR_KEEPER_WORKER_REQUESTS_H_
 #define SUPERVISOR_KEEPER_WORKER_REQUESTS_H_
 
@@ -14,8 +14,8 @@
 
 namespace baton::keeper {
 
-// Of workers that are attached. Thread-compatible: the management loop's thread, on which each
-// waits for a turn of the engine. Memory is registered and deregistered meanwhile.
+// Requires attached workers. Thread-compatible: the management loop's thread. Each request blocks
+// that thread for a turn of the engine, but not while memory is registered or deregistered.
 class WorkerRequests {
  public:
   // All references outlive it.

@@ -14,7 +14,8 @@ struct WorkerRoles {
   std::vector<WorkerInfo> standbys;  // ready, without shards
 };
 
-// Of those of `workers` that have a role. Waits for the engine's thread.
+// Sorts `workers` into owners and ready standbys, and leaves the others out. Waits for the engine's
+// thread.
 WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceEngine& engine);
 
 }  // namespace baton::keeper

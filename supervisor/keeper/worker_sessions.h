@@ -32,15 +32,15 @@ struct Reservation {
   uint64_t worker_id = 0;
 };
 
-// Told of workers as they come and go; on the management loop's thread.
+// Notified of workers as they come and go, on the management loop's thread.
 class WorkerObserver {
  public:
   virtual ~WorkerObserver() = default;
   // Returns its standing as a successor.
   virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
   virtual void OnReady(uint64_t worker_id) = 0;
-  // Its process is dead, or it has detached; of a child also before it attached. `kill_cause`: why
-  // we killed it; empty: we did not.
+  // The worker's process is dead, or the worker has detached. Also called for a child that ends
+  // before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
   virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
 };
 
@@ -52,7 +52,7 @@ class WorkerSessions {
                  const arena::Arena& arena, ServiceEngine& engine, Policies& policies,
                  EventLog& events);
 
-  // At most one, which outlives it.
+  // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
 
   // A client of the service's socket.
@@ -61,43 +61,44 @@ class WorkerSessions {
   // For a process that is to be forked. Kept until AcceptChild, or Release when there is none.
   absl::StatusOr<Reservation> Reserve();
   void Release(const Reservation& reservation);
-  // Our end of a socket pair with a child of this process, which may attach whoever it is, and is
-  // the reserved worker then. It is watched and killed as a worker is from now on; if it ends
-  // before it attaches, so does the reservation. Who forked it reaps it.
+  // Takes our end of a socket pair with a child of this process. The child may attach with any
+  // identity, and becomes the reserved worker. It is watched, and can be killed, from now on. Its
+  // reservation ends if the child ends before it attaches. The caller that forked it reaps it.
   void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
                    const Reservation& reservation);
 
   // The worker that `token` was made for; each token is good once.
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
 
-  // The program of an attached worker; `done` is called once, now or from the loop. The number of
-  // its process leads to it in /proc, so it is an error when the process is dead once it was read:
-  // the number may have been another's by then.
+  // Reads the program of an attached worker. `done` is called once, now or from the loop. Fails if
+  // the process died while /proc was read, because another process may have had its number by then.
   void ReadProgram(uint64_t worker_id, WorkerPrograms& programs, ProgramDone done) const;
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
-  // The same, and what it was dealing with is not to blame for it.
+  // Like Kill, but blames no completion for the worker's death.
   absl::Status KillForOperator(uint64_t worker_id);
-  // What `announcer`, a connection of control's, tells of a worker's stream; kNotFound when one was
-  // opened by a worker that is not attached. All streams that an announcer told of end with it.
+  // Records that a worker's stream to control was opened or closed. `announcer` is the connection
+  // of control that reported it; ForgetControlStreams ends all of its streams. kNotFound: the
+  // stream was opened, and the worker is not attached.
   absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
   void ForgetControlStreams(const void* announcer);
 
-  // All that are attached.
+  // Returns all attached workers.
   std::vector<WorkerInfo> List() const;
   bool IsAttached(uint64_t worker_id) const { return Find(worker_id) != nullptr; }
   void SetStanding(uint64_t worker_id, Standing standing);
   // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);
-  // Asks the workers of this process to end, and they are given no shard any more. False: one of
-  // them owns a shard, or is about to, and nothing was done. May be repeated.
+  // Asks the workers of process `pid` to end and gives them no shard any more. Returns false, and
+  // does nothing, if one of them owns a shard or is about to. May be repeated.
   bool Retire(pid_t pid);
   uint32_t free_slots() const;
-  // Ends the processes of workers whose locks are marked. For a keeper of native services, which
-  // has no thread that is woken for it.
+  // Ends the processes of workers whose locks are marked. A keeper of a native service calls it,
+  // because it has no thread that waits for the locks.
   void LookAtLocks();
 
-  // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.
+  // Returns the slot of `worker_id`, which must be ready; with 0, that of the newest ready worker
+  // that does not own `shard`. kNotFound: it is not attached. kFailedPrecondition: none is ready.
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
   uint64_t IdOf(uint32_t slot) const;
 
@@ -109,13 +110,13 @@ class WorkerSessions {
 
   std::shared_ptr<FramedSession> Start(const SessionPtr& session, FileDescriptor socket);
   void WatchProcess(const SessionPtr& session);
-  // Its slot is its own: it is attached, or that is reserved for it.
+  // Returns true if the worker is attached, or a slot is reserved for it.
   bool HasPlace(const WorkerSession& session) const;
   void LeavePlace(const SessionPtr& session);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
-  // Answered when the memory is registered, or is not any more; so long no other request of the
-  // session is handled.
+  // Both answer when the memory is registered or deregistered. The session's other requests wait
+  // until then.
   void Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
              const internal::GrantRequest& request);
   void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,

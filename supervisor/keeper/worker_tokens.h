@@ -1,4 +1,4 @@
-// What workers prove to control who they are with.
+// Tokens with which workers prove their identity to control.
 #ifndef SUPERVISOR_KEEPER_WORKER_TOKENS_H_
 #define SUPERVISOR_KEEPER_WORKER_TOKENS_H_
 
