@@ -239,8 +239,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--stop-timeout", flags.stop_timeout_seconds,
                  "Seconds until children that do not stop are killed [5]")
       ->check(CLI::Range(0.01, 3600.0));
-  app.add_option("--hang-timeout", flags.hang_timeout_seconds,
-                 "Seconds without a sign of life of a keeper or control until it is told of [10]")
+  app.add_option(
+         "--hang-timeout", flags.hang_timeout_seconds,
+         "Seconds without a sign of life of a keeper or control until an event says so [10]. For "
+         "workers see --hang-timeout-ms")
       ->check(CLI::Range(2.0, 3600.0));
   app.add_flag("--keep-native", flags.keep_native,
                "Leave native services to the next batond; the service manager keeps their "

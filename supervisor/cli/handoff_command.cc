@@ -50,7 +50,8 @@ absl::Status Handoff(Session* session, Options options) {
     return absl::OkStatus();
   }
   PrintFields(session->out,
-              {{"Moved shards", absl::StrJoin(response->shards(), ", ")},
+              {{"Shards moved", absl::StrCat(response->shards_size(), " (",
+                                             absl::StrJoin(response->shards(), ", "), ")")},
                {"To worker", FormatWorkerId(response->to_worker_id())},
                {"Slowest blackout", FormatMicroseconds(response->slowest_blackout_us())}},
               session->style);

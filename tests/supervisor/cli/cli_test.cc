@@ -290,7 +290,7 @@ Last error:         retry exceeded
 TEST_F(CliTest, Handoff) {
   SetHandoffReply();
   Expect({"handoff", "kv", "--shard", "0", "--shard", "1", "--to", "2", "--wait-timeout", "2.5"},
-         "Moved shards:      0, 1\n"
+         "Shards moved:      2 (0, 1)\n"
          "To worker:         2\n"
          "Slowest blackout:  1.2ms\n");
   EXPECT_EQ(keeper_->CountRequests([](const internal::ManagementRequest& r) {
