@@ -12,15 +12,15 @@ namespace baton::cgroup {
 
 inline constexpr char kRoot[] = "/sys/fs/cgroup";
 
-// Of a process, by its /proc/PID/cgroup: "/system.slice/batond.service". None: there is no unified
-// hierarchy.
+// Returns a process's group from its /proc/PID/cgroup: "/system.slice/batond.service". Returns
+// nothing if there is no unified hierarchy.
 std::optional<std::string> GroupOf(std::string_view proc_cgroup);
 
-// The group and those above it, each of which has a say.
+// Returns the group and the groups above it, without the root. Each may set limits.
 std::vector<std::string> Chain(std::string group);
 
-// Of rdma.max or rdma.current, "mlx5_0 hca_handle=2 hca_object=2000": the number of that device;
-// none: "max", or it is not there.
+// Returns the number of `key` for `device` in rdma.max or rdma.current, which have lines like
+// "mlx5_0 hca_handle=2 hca_object=2000". Returns nothing if it is "max" or missing.
 std::optional<uint64_t> RdmaValue(std::string_view file, std::string_view device,
                                   std::string_view key);
 

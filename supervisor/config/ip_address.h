@@ -12,7 +12,7 @@
 
 namespace baton {
 
-// As in an IPv6 packet; an IPv4 address is mapped into one.
+// An address as in an IPv6 packet. An IPv4 address is mapped into IPv6.
 using IpAddress = std::array<uint8_t, 16>;
 
 inline std::optional<IpAddress> ParseIpAddress(const std::string& text) {

@@ -10,17 +10,18 @@
 
 namespace baton {
 
-// Of a name as `ip netns` knows it, or of a path, which it is already.
+// Returns the path of a namespace that `ip netns` knows by `name`. A `name` that is a path is
+// returned unchanged.
 std::string NetworkNamespacePath(const std::string& name);
 
 // Its file, for setns(2).
 absl::StatusOr<FileDescriptor> OpenNetworkNamespace(const std::string& name);
-// What to type, or to do, when it cannot be opened or entered.
+// Returns the command or action that helps when the namespace cannot be opened or entered.
 std::string NetworkNamespaceCure(const std::string& name, const absl::Status& why);
 // Both, in terms of the field of the configuration.
 absl::Status NetworkNamespaceError(const std::string& name, const absl::Status& why);
 
-// That of the calling thread.
+// Opens the network namespace of the calling thread.
 absl::StatusOr<FileDescriptor> OpenOwnNetworkNamespace();
 // Whether both files are of the same one.
 bool IsSameNetworkNamespace(const FileDescriptor& a, const FileDescriptor& b);

@@ -13,8 +13,8 @@ struct FieldProblem {
   std::string text;
 };
 
-// What is wrong with its files and names, beside the address. Whether the files are there is for
-// who opens them to say.
+// Returns the problems of the endpoint's files and names, but not of its address. Opens no file:
+// opening reports a missing one.
 std::vector<FieldProblem> ProblemsOf(const v1::OperatorEndpoint& endpoint);
 
 }  // namespace baton

@@ -11,13 +11,13 @@
 
 namespace baton {
 
-// As that of a configuration: defaults filled in, every value within its range and the capacity of
-// `service`, which is complete. kInvalidArgument names every field that is wrong, one a line:
-// "policy.service.connections: 65 is more than max_connections, 64".
+// Fills in the defaults, as LoadConfig does, and checks each value against its range and the
+// capacity of `service`, which must be complete. kInvalidArgument names every wrong field, one a
+// line: "policy.service.connections: 65 is more than max_connections, 64".
 absl::Status CompletePolicy(v1::Policy& policy, const v1::ServiceConfig& service);
 
-// As it is written in text format: neither completed nor validated. kInvalidArgument carries what
-// cannot be parsed, as LoadConfig does.
+// Parse a policy in text format, and neither complete nor validate it. kInvalidArgument says what
+// cannot be parsed, like LoadConfig's.
 absl::StatusOr<v1::Policy> LoadPolicy(const std::string& path);
 absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view file_name);
 

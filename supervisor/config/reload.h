@@ -1,4 +1,4 @@
-// What of a changed configuration a running Baton takes.
+// Decides which parts of a changed configuration a running Baton takes over.
 #ifndef SUPERVISOR_CONFIG_RELOAD_H_
 #define SUPERVISOR_CONFIG_RELOAD_H_
 
@@ -20,8 +20,8 @@ struct TakenConfig {
   std::vector<Refused> refused;    // fields that differ, and stay as they were
 };
 
-// Both are complete. Who may do what is taken, and the files that operators' certificates are
-// judged by; everything else belongs to processes that have it from their start.
+// Both configurations must be complete. The rights of callers are taken, and the files by which
+// operators' certificates are judged. Processes read everything else only when they start.
 TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted);
 
 }  // namespace baton

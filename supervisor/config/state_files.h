@@ -55,8 +55,8 @@ inline std::string ControlDirectoryPath(std::string_view directory) {
   return std::string(directory) + "/control";
 }
 
-// What operators asked for (control); older files are beside it. The state directory has it, or a
-// link to it.
+// The audit trail, which control writes; older files are beside it. The state directory contains it
+// or a link to it.
 inline std::string AuditTrailPath(std::string_view directory) {
   return std::string(directory) + "/audit.log";
 }

@@ -1,4 +1,4 @@
-// What control asks of batond, over the socket that batond has started it with.
+// Sends control's requests to batond, over the socket that batond gave control at its start.
 #ifndef SUPERVISOR_CONTROL_BATOND_LINK_H_
 #define SUPERVISOR_CONTROL_BATOND_LINK_H_
 

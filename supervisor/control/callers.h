@@ -41,7 +41,8 @@ class Callers {
   // end.
   absl::Status Judge(const grpc::AuthContext& certificate, std::string_view method) const;
 
-  // What to tell a caller on the operator socket who may not do this; the log has it as above.
+  // Returns the refusal for a caller on the operator socket that may not call `method`, and logs it
+  // like Judge.
   std::string Refuse(const grpc::ServerContextBase& call, std::string_view method) const;
 
  private:
@@ -55,7 +56,7 @@ class Callers {
   mutable LogBudget log_budget_;
 };
 
-// What a caller says of the trace that its call belongs to: a `traceparent` of W3C's, or empty.
+// Returns the caller's W3C `traceparent`. Empty: the caller sent none, or an invalid one.
 std::string TraceParentOf(const grpc::ServerContextBase& call);
 
 }  // namespace baton

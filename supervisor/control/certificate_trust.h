@@ -20,8 +20,8 @@ namespace baton {
 // Immutable, so thread-safe.
 class CertificateTrust {
  public:
-  // What the files of `endpoint` say; `pem` is what is in them. The error names the field, the file
-  // and the cure.
+  // Parses `pem`, the contents of the files of `endpoint`. The error names the field, the file and
+  // the cure.
   static absl::StatusOr<std::shared_ptr<const CertificateTrust>> Make(
       const v1::OperatorEndpoint& endpoint, const EndpointPem& pem);
   ~CertificateTrust();

@@ -11,7 +11,7 @@
 
 namespace baton {
 
-// What the batond that has started us has given us; nothing: nobody has.
+// The descriptors that batond gave control at its start. All are empty if batond did not start it.
 struct FromBatond {
   FileDescriptor link;             // BatondLink
   FileDescriptor operator_socket;  // listen already
@@ -29,7 +29,7 @@ class ControlServer {
   // Ends every call and stream, within a second.
   ~ControlServer();
 
-  // Of operator_endpoint: the port that it has; 0 without one.
+  // The port of operator_endpoint; 0 if there is no endpoint.
   int operator_port() const;
   // Why it is not served yet; OK: it is, or there is to be none.
   absl::Status operator_endpoint_status() const;

@@ -1,4 +1,5 @@
-// What is in the files of operator_endpoint, and copies of them for gRPC, which reads files itself.
+// Reads the files of operator_endpoint, and makes copies of them for gRPC, which reads files
+// itself.
 //
 // Thread-compatible.
 #ifndef SUPERVISOR_CONTROL_ENDPOINT_FILES_H_

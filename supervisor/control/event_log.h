@@ -22,7 +22,7 @@ namespace baton {
 
 using SharedEvent = std::shared_ptr<const v1::Event>;
 
-// What a reader wants.
+// The events that a reader wants.
 struct EventFilter {
   std::string service;   // empty: all
   bool changes = false;  // only what operators asked for

@@ -31,7 +31,7 @@ class KeeperClient {
     // All are called by the loop.
     std::function<void(const v1::Event&)> on_event;
     std::function<void()> on_connected;  // the first time and after every reconnect
-    // What the keeper that is gone has left about that; empty: nothing.
+    // Returns the reason that a dead keeper left for its end; empty if it left none.
     std::function<std::string()> down_reason;
   };
 

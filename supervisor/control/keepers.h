@@ -37,11 +37,11 @@ class Keepers {
   std::vector<KeeperClient*> All();
   EventLog& events() { return events_; }
 
-  // What a keeper says of its service. A keeper that hangs is kUnavailable after a few seconds,
-  // or kDeadlineExceeded when the caller has no more patience than that.
+  // Asks a keeper to describe its service. If the keeper hangs, returns kUnavailable after a few
+  // seconds, or kDeadlineExceeded when `timeout_ns` is shorter.
   absl::StatusOr<internal::Description> Describe(const std::string& service, uint64_t timeout_ns);
 
-  // Of every service, in the order of their names, asked for at the same time.
+  // Describes every service, in the order of their names. All keepers are asked at the same time.
   using Described = std::pair<std::string, absl::StatusOr<internal::Description>>;
   std::vector<Described> DescribeAll(uint64_t timeout_ns);
 

@@ -1,5 +1,4 @@
-// What control knows, as metrics: of itself, of the keepers' services, of their processes and
-// events.
+// Collects control's metrics: its own, and those of the keepers' services, processes and events.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_METRICS_SOURCE_H_

@@ -20,7 +20,7 @@ namespace baton {
 class Callers;
 class EventStreams;
 
-// What the operator service works with. Outlives it.
+// The objects that the operator service uses. They outlive it.
 struct OperatorServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;

@@ -14,8 +14,8 @@
 
 namespace baton {
 
-// As the kernel recorded them when the peer called connect(): a later change of its groups does
-// not count.
+// The peer's credentials, which the kernel recorded when the peer called connect(). A later change
+// of its groups has no effect.
 struct Peer {
   int32_t pid = 0;
   uint32_t uid = 0;

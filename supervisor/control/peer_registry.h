@@ -1,5 +1,5 @@
-// Who is behind a gRPC connection that was made from an accepted descriptor. gRPC names such a
-// peer "fd:N"; the number is looked up here. Also bounds how many connections one uid holds.
+// Finds the peer of a gRPC connection that was made from an accepted descriptor. gRPC names such a
+// peer "fd:N"; this class looks that number up. It also bounds the connections of one uid.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_PEER_REGISTRY_H_
@@ -23,7 +23,7 @@ class PeerRegistry {
   explicit PeerRegistry(size_t connections_per_uid = 256)
       : connections_per_uid_(connections_per_uid) {}
 
-  // What is served on a connection: what its peer may do, or the same for all.
+  // Whether the calls served on a connection depend on its peer's role, or are the same for all.
   enum class Served : uint8_t { kByRole, kAlike };
 
   // Before `fd` is given to gRPC. False: that uid has too many open already.

@@ -1,5 +1,5 @@
-// What a caller meets at methods that are not for it: PERMISSION_DENIED with the reason, which a
-// closed socket could not tell.
+// Answers calls that a caller may not make with PERMISSION_DENIED and the reason, which a closed
+// socket could not carry.
 #ifndef SUPERVISOR_CONTROL_REFUSING_SERVICE_H_
 #define SUPERVISOR_CONTROL_REFUSING_SERVICE_H_
 

@@ -1,5 +1,5 @@
-// Who may ask what of the operator service. Everything is for operators but what stands in one
-// table: what only looks.
+// Decides who may call which method of the operator service. Viewers may call the methods of one
+// table, which only read. All others are for operators.
 #ifndef SUPERVISOR_CONTROL_ROLES_H_
 #define SUPERVISOR_CONTROL_ROLES_H_
 
@@ -15,10 +15,10 @@ namespace baton {
 
 enum class Role : uint8_t { kNone, kViewer, kOperator };
 
-// Of who is connected to the operator socket.
+// Returns the role of a peer of the operator socket.
 Role RoleOf(const internal::ControlConfig& config, const Peer& peer);
 
-// Of who has shown a certificate with these names.
+// The role of a caller whose certificate has certain names.
 struct NamedRole {
   Role role = Role::kNone;
   std::string name;  // that gave the role; without one, the first

@@ -1,5 +1,5 @@
-// What control gives up before it listens to anybody: it parses what the network says, and needs
-// little of the system for it.
+// Drops rights of control before it listens. Control parses bytes from the network, and needs
+// little of the system for that.
 #ifndef SUPERVISOR_CONTROL_SANDBOX_H_
 #define SUPERVISOR_CONTROL_SANDBOX_H_
 

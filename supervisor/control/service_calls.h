@@ -17,8 +17,8 @@ namespace baton {
 inline constexpr uint64_t kSecondNs = 1'000'000'000;
 inline constexpr uint64_t kMaxCallNs = 30 * kSecondNs;
 
-// What the keepers, and their workers' streams, are asked for an operator's call: with the time
-// that its caller has left, at most kMaxCallNs. Thread-safe.
+// Asks the keepers, and their workers' streams, on behalf of an operator's call. A request may take
+// the time that the operator's call has left, at most kMaxCallNs. Thread-safe.
 class ServiceCalls {
  public:
   // Both outlive it.

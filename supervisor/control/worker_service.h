@@ -16,7 +16,7 @@ class Service;
 
 namespace baton {
 
-// What the streams of the worker service share. Outlives them.
+// The objects that the worker service's streams share. They outlive the streams.
 struct WorkerServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;

@@ -24,7 +24,7 @@ class WorkerStream {
   virtual ~WorkerStream() = default;
   virtual void Notify(v1::AttachResponse notice) = 0;
   virtual void Close(absl::Status reason) = 0;
-  // What the worker last said; healthy before it said anything.
+  // The health that the worker reported last; healthy before its first report.
   virtual v1::WorkerHealth health() const = 0;
 };
 
@@ -42,7 +42,7 @@ class WorkerStreams {
   // Best effort. Whether the worker has a stream.
   bool Notify(const std::string& service, uint64_t worker_id, v1::AttachResponse notice);
 
-  // What a worker said of its health; nothing without a stream.
+  // Returns the health that a worker reported last; nothing if the worker has no stream.
   std::optional<v1::WorkerHealth> Health(const std::string& service, uint64_t worker_id);
 
  private:

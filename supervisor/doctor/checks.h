@@ -26,16 +26,17 @@ struct View {
   std::vector<RdmaDevice> devices;
 
   bool wants_rdma() const;  // a configured service does
-  // Of what stands in the way of RDMA as a whole: a problem unless nobody asks for RDMA.
+  // The severity of a finding that prevents RDMA altogether. It is a problem unless no service
+  // wants RDMA.
   v1::Severity severity() const;
-  // Whose limits are looked at, as /proc knows it: batond, while it runs, or ourselves.
+  // The process whose limits are checked: batond, if it runs; otherwise this one.
   std::optional<int> batond_pid;
   std::string process() const;  // "/proc/4711"
   std::string whose() const;    // "of batond (pid 4711)", "of this shell"
   std::optional<RunningVersions> running;
 
   const RdmaDevice* Find(const std::string& device) const;
-  // Of a service; null when there is none, or more than one to choose from.
+  // Returns the service's device; null if there is none, or more than one to choose from.
   const RdmaDevice* DeviceOf(const ServiceNeeds& service) const;
 };
 

@@ -9,7 +9,7 @@
 
 namespace baton::doctor {
 
-// As whom batond is going to run.
+// The user as which batond is going to run.
 struct Identity {
   std::string name;
   uint32_t uid = 0;

@@ -1,4 +1,4 @@
-// What the checks look at: the machine as it is, or one that a test made up.
+// The machine that the checks inspect: the real one, or one that a test made up.
 #ifndef SUPERVISOR_DOCTOR_MACHINE_H_
 #define SUPERVISOR_DOCTOR_MACHINE_H_
 
@@ -39,7 +39,7 @@ class Machine {
   virtual std::optional<std::string> Read(const std::string& path) const = 0;
   // Names, sorted; empty when there is no such directory.
   virtual std::vector<std::string> List(const std::string& path) const = 0;
-  // Of what symbolic links lead to.
+  // Follows symbolic links.
   virtual std::optional<FileFacts> Look(const std::string& path) const = 0;
   // The last part of what a symbolic link names; empty when it is none.
   virtual std::string LinkName(const std::string& path) const = 0;
@@ -52,8 +52,7 @@ class Machine {
   // Whether somebody (NTP, PTP) keeps the clock right; none: the kernel does not tell.
   virtual std::optional<bool> ClockIsSynchronized() const = 0;
 
-  // As libibverbs sees it: devices that it has a provider for, and what one can do, for which it is
-  // opened.
+  // The devices for which libibverbs has a provider. Limits() opens a device to read its limits.
   virtual std::vector<std::string> VerbsDevices() const = 0;
   virtual absl::StatusOr<verbs::DeviceLimits> Limits(const std::string& device,
                                                      uint32_t port) const = 0;

@@ -11,8 +11,7 @@
 
 namespace baton::doctor {
 
-// What one service asks of its machine, which is what its keeper asks: one process with one
-// service.
+// The needs of one service, which are those of its keeper: one process serves one service.
 struct ServiceNeeds {
   std::string name;
   bool rdma = false;
@@ -30,7 +29,7 @@ struct ServiceNeeds {
 };
 
 std::vector<ServiceNeeds> NeedsOf(const v1::Config& config);  // which is complete
-// Of a service that says nothing about its size, on an RDMA device.
+// Returns the needs of a service of default size on an RDMA device.
 ServiceNeeds DefaultNeeds();
 
 }  // namespace baton::doctor

@@ -8,7 +8,7 @@
 
 namespace baton::doctor {
 
-// What something is wrong with.
+// The subject of a finding.
 struct Place {
   std::string check;
   std::string subject = {};

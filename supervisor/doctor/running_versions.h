@@ -8,14 +8,14 @@
 
 namespace baton::doctor {
 
-// What a Baton that runs says of its parts.
+// The versions that a running Baton reports of its parts.
 struct RunningVersions {
   std::string own_release;  // of the program that asks
   v1::Version control;
   std::map<std::string, v1::Version> keepers;  // by service
   std::string problem;                         // why it said nothing; then the rest is not known
-  // Of the library that workers were built with, by service: how many have which; "": they did not
-  // say.
+  // The number of workers by service and by the version of the library that they were built with.
+  // The version "": the workers did not report it.
   std::map<std::string, std::map<std::string, int>> workers = {};
 };
 

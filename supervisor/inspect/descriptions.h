@@ -26,15 +26,15 @@ absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out);
 // With the totals over all shards; those that are not selected are left out then.
 absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
                             v1::Inspection* out);
-// What a native service has besides; `whole`: with what is longer.
+// Adds the parts that only a native service has. `whole`: includes the long ones.
 absl::Status DescribeNativeShard(const ArenaView& arena, uint32_t shard, bool whole,
                                  v1::InspectedShard* out);
 
 absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
                                  v1::Inspection* out);
 
-// Of the work requests of a queue, the oldest first, at most `*room` of them, which becomes less.
-// What is left out is added to `*left_out`.
+// Describes the work requests of a queue, the oldest first, at most `*room` of them. Subtracts
+// their number from `*room`, and adds the number of the others to `*left_out`.
 struct QueueOfConnection {
   uint32_t connection;
   bool receive;
@@ -48,7 +48,7 @@ absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint
 void DecodeWorkRequest(const ArenaView& arena, const arena::WorkRequest& request, bool receive,
                        v1::InspectedWorkRequest* out);
 
-// What a record says of an application state.
+// The position of an application state, from a record.
 struct StateCursor {
   uint32_t slot, length, version;
   bool operator==(const StateCursor&) const = default;

@@ -42,8 +42,8 @@ class Memory {
     return copy;
   }
 
-  // What another process writes meanwhile is read until it is the same twice, but for so many
-  // times.
+  // ReadStill reads a value that another process may be writing. It repeats the read until two
+  // reads are equal, at most kMostLooks times.
   template <typename T>
   struct Look {
     T value;
@@ -77,7 +77,7 @@ struct ArenaFiles {
   int pid = 0;
   std::string program;
   bool held = false;  // that is batond, which keeps them for others
-  // Of a file.
+  // The fields of an arena that was saved to a file.
   std::string file;
   std::string release;
   std::string decoder;

@@ -17,13 +17,15 @@ enum class Keeper : uint8_t {
   kFormer,  // the one before, as far as batond has kept what it left
 };
 
-// Of the batond whose state directory this is: from its service's keeper, or from what batond keeps
-// for the next one. Where batond is dead, from whoever still has it. kNotFound: nobody has it;
-// kPermissionDenied; kFailedPrecondition: several processes have different ones.
+// Finds the arena of a service of the batond that uses `state_dir`: in the service's keeper, or
+// among the descriptors that batond holds for the next keeper. If batond is dead, finds it in any
+// process that still has it. kNotFound: no process has it. kPermissionDenied: the caller may not
+// read the processes. kFailedPrecondition: several processes have different arenas.
 absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::string& service,
                                      Keeper keeper = Keeper::kLast);
 
-// `service` empty: of the only service that this process has an arena of.
+// Opens the arena of `service` that process `pid` has. `service` may be empty if the process has
+// arenas of one service only.
 absl::StatusOr<ArenaFiles> ArenaOfProcess(int pid, const std::string& service);
 
 }  // namespace baton::inspect

@@ -1,4 +1,4 @@
-// What an arena itself knows of a service, as metrics: for when nobody is there who could be asked.
+// Reads a service's metrics from its arena, for when no process is left that could be asked.
 #ifndef SUPERVISOR_METRICS_ARENA_FAMILIES_H_
 #define SUPERVISOR_METRICS_ARENA_FAMILIES_H_
 

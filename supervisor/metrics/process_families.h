@@ -1,4 +1,4 @@
-// What the processes of a Baton take of their machine, as metrics, from /proc.
+// Metrics of the resources that a Baton's processes use, from /proc.
 #ifndef SUPERVISOR_METRICS_PROCESS_FAMILIES_H_
 #define SUPERVISOR_METRICS_PROCESS_FAMILIES_H_
 

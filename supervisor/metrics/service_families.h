@@ -1,5 +1,6 @@
-// What the keepers say of their services, as metrics. Labels are bounded: the configured services,
-// their shards (at most 64 each), and fixed words; no worker, connection or address is one.
+// Metrics of services, from their keepers' descriptions. Labels are bounded: the configured
+// services, their shards (at most 64 each), and fixed words. No worker, connection or address is a
+// label.
 #ifndef SUPERVISOR_METRICS_SERVICE_FAMILIES_H_
 #define SUPERVISOR_METRICS_SERVICE_FAMILIES_H_
 

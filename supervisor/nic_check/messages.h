@@ -9,8 +9,8 @@
 
 namespace baton::nic_check {
 
-// What a driver takes for queued of what its predecessor may have posted. All but the first are
-// wrong, and for tests of the check.
+// The requests of its predecessor that a driver believes to be queued. All but the first are wrong,
+// and exist for tests of the check.
 enum class Belief : uint8_t { kLastQueued, kNothing, kEverything };
 
 // Drivers send messages of every kind from one queue pair to another, and are killed at random

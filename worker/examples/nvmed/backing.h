@@ -25,7 +25,7 @@ class Backing {
   virtual bool prompt() const = 0;
   // Data have to lie on pages.
   virtual bool direct() const { return false; }
-  // What was written is safe only after Flush, or when it was written `through`.
+  // Written data is safe only after Flush, or if it was written `through`.
   virtual bool volatile_cache() const = 0;
 
   virtual int Read(uint64_t offset, absl::Span<uint8_t> data) = 0;
@@ -36,7 +36,7 @@ class Backing {
   // A hint: what cannot be given back is left as it is.
   virtual int Deallocate(uint64_t offset, uint64_t length) = 0;
 
-  // Of memory: the bytes. nullptr: there are none.
+  // The bytes of a backing in memory; nullptr for others.
   virtual uint8_t* memory() { return nullptr; }
 };
 

@@ -1,4 +1,4 @@
-// What lies where in the service's registered buffers:
+// The layout of the service's registered buffers:
 //   header              one page: what the plan was made of, so that a program with another plan
 //                       is refused
 //   memory namespaces   in the order of the configuration
@@ -58,7 +58,7 @@ class BufferPlan {
   uint32_t chunks() const { return chunks_; }
   uint32_t chunk_bytes() const { return chunk_bytes_; }
   uint64_t Chunk(uint32_t chunk) const { return first_chunk_ + uint64_t{chunk} * chunk_bytes_; }
-  // Of any offset in it; chunks(): it is in none.
+  // Returns the chunk that contains `offset`; chunks() if none does.
   uint32_t ChunkOf(uint64_t offset) const;
 
  private:

@@ -15,7 +15,7 @@
 
 namespace baton::nvmed {
 
-// What a queue takes.
+// The limits of the capsules that a queue accepts.
 struct CapsuleLimits {
   bool admin_queue = false;
   // After the 64 bytes of the command: IOCCSZ * 16 - 64, and 0 of an admin queue.
@@ -52,7 +52,7 @@ struct Capsule {
 // at: a controller refuses the latter.
 absl::StatusOr<Capsule> ParseCapsule(absl::Span<const uint8_t> bytes, const CapsuleLimits& limits);
 
-// As the opcode's two low bits have it, or those of FCTYPE.
+// Encoded in the two low bits of the opcode, or of FCTYPE for Fabrics commands.
 enum class DataDirection : uint8_t {
   kNone = 0,
   kToController = 1,

@@ -52,7 +52,7 @@ class ChunkPool {
   }
   // Somebody goes on using it when its connection ends: GiveBackAll leaves it.
   void Keep(uint32_t chunk) { owners_[chunk] = UINT32_MAX; }
-  // Of a connection that has ended.
+  // Gives back all chunks of a connection that has ended.
   void GiveBackAll(uint32_t connection) {
     for (uint32_t chunk = 0; chunk < owners_.size(); ++chunk) {
       if (owners_[chunk] == connection + 1) GiveBack(chunk);

@@ -1,5 +1,5 @@
-// What a controller does with commands that are no I/O: on its state, which outlives the process,
-// and on nothing else. Data that it returns is made anew each time.
+// Executes a controller's commands other than I/O. It uses only the controller's state, which
+// outlives the process. It builds the data that it returns anew each time.
 #ifndef WORKER_EXAMPLES_NVMED_CONTROLLER_H_
 #define WORKER_EXAMPLES_NVMED_CONTROLLER_H_
 
@@ -22,7 +22,7 @@ struct Totals {
   uint64_t reads = 0, writes = 0, bytes_read = 0, bytes_written = 0;
 };
 
-// What all controllers of a target have in common. Outlives them.
+// The options that all controllers of a target share. They outlive the controllers.
 struct ControllerOptions {
   uint16_t queue_entries = 128;
   uint16_t io_queues = 64;
@@ -54,11 +54,12 @@ class Controller {
   Answer GetProperty(const SubmissionEntry& command) const;
   Answer SetProperty(const SubmissionEntry& command);
 
-  // What hosts see of the namespaces is not what it was.
+  // Records that the namespaces, as hosts see them, have changed.
   void NoteNamespacesChanged();
-  // An event that the host wants to hear of has happened, and there is a request to answer with it.
+  // Returns true if the namespaces changed, the host wants that event, and it has sent a request
+  // that can be answered with it.
   bool HasEvent() const;
-  // That request; false: HasEvent is.
+  // Returns that request and the result to answer it with. Returns false if HasEvent() is false.
   bool TakeEvent(HeldEvent* request, uint64_t* result);
 
   void NoteError(uint16_t queue_id, const SubmissionEntry& command, uint16_t status);

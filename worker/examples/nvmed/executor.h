@@ -41,7 +41,7 @@ class Executor {
 
   bool has_room() const { return under_way_ < queue_.size(); }
   void Submit(const Job& job);  // while there is room
-  // What is done, in the order in which it was.
+  // Takes the results of finished jobs, in the order in which they finished.
   void Take(std::vector<Result>* results);
   // All that was submitted is done, and can be taken.
   void Drain();

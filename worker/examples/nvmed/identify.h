@@ -1,5 +1,4 @@
-// What a controller says of itself: the data of Identify and Get Log Page, built from plain
-// descriptions. Pure functions.
+// Builds the data of Identify and Get Log Page from plain descriptions. Pure functions.
 #ifndef WORKER_EXAMPLES_NVMED_IDENTIFY_H_
 #define WORKER_EXAMPLES_NVMED_IDENTIFY_H_
 
@@ -45,8 +44,8 @@ struct NamespaceDescription {
   uint32_t preferred_write_blocks = 0;  // granularity and alignment; 0: not reported
 };
 
-// What it can do is what one of its namespaces can do: a command that a namespace cannot execute is
-// an invalid opcode there.
+// A controller supports each command that at least one of its namespaces supports. On a namespace
+// that does not support it, the command is an invalid opcode.
 struct ControllerDescription {
   bool is_discovery = false;
   uint16_t cntlid = 0;
@@ -78,7 +77,8 @@ absl::Status Validate(const SubsystemDescription& subsystem);
 absl::Status Validate(const NamespaceDescription& description);
 absl::Status Validate(const ControllerDescription& controller);
 
-// What its queues take. Without MDTS the length field of a data pointer is the limit.
+// Returns the limits of the controller's queues. Without MDTS the length field of a data pointer is
+// the limit.
 CapsuleLimits LimitsOf(const ControllerDescription& controller, bool admin_queue);
 
 // CNS 01h. The texts of a description are cut where Validate would refuse them.
@@ -94,7 +94,7 @@ NamespaceList BuildNamespaceList(absl::Span<const uint32_t> nsids, uint32_t afte
 std::array<uint8_t, kIdentifyBytes> BuildNamespaceDescriptors(
     const NamespaceDescription& description);
 
-// What Get Log Page asks for.
+// The arguments of a Get Log Page command.
 struct LogPageRequest {
   LogPageId page = LogPageId::kSupportedPages;
   uint8_t specific = 0;  // LSP

@@ -1,4 +1,4 @@
-// What an I/O command asks of the backing of its namespace, and doing it.
+// Translates an I/O command to work on its namespace's backing, and executes it.
 #ifndef WORKER_EXAMPLES_NVMED_IO_COMMAND_H_
 #define WORKER_EXAMPLES_NVMED_IO_COMMAND_H_
 

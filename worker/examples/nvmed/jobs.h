@@ -43,7 +43,7 @@ class Jobs {
   // says whether there was.
   void TakeResults(const std::function<bool(Job&, StatusCode)>& answer);
 
-  // Of a connection that has ended: their chunks are in use until they are done.
+  // Orphans the jobs of a connection that has ended. Their chunks stay in use until they are done.
   void Orphan(uint32_t connection, ChunkPool* chunks);
 
   // All are done, and can be taken.

@@ -1,4 +1,4 @@
-// What goes over the wire between a host and a controller of NVMe over Fabrics with RDMA: commands,
+// The wire format between a host and a controller of NVMe over Fabrics with RDMA: commands,
 // completions, private data of connections, properties, and their numbers. Names and numbers are
 // those of the NVM Express Base Specification 2.0 (fabrics included), the NVM Command Set
 // Specification 1.0 and the RDMA Transport Specification 1.0. The data that admin commands return
@@ -195,7 +195,7 @@ enum class IoOpcode : uint8_t {
   kFabrics = 0x7f,
 };
 
-// Of a command with the opcode kFabrics, on any queue.
+// The type (FCTYPE) of a command with the opcode kFabrics, on any queue.
 enum class FabricsType : uint8_t {
   kPropertySet = 0x00,
   kConnect = 0x01,

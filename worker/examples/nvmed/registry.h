@@ -30,7 +30,7 @@ class Registry {
   uint64_t namespaces_hash() const { return header_.namespaces_hash; }
   void set_namespaces_hash(uint64_t hash) { header_.namespaces_hash = hash; }
 
-  // Whoever changes a controller says so: it is saved with the next transaction.
+  // Call it after each change of a controller, so that the next transaction saves the registry.
   void Touch() { touched_ = true; }
   bool touched() const { return touched_; }
   void Saved() { touched_ = false; }

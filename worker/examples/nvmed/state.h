@@ -1,6 +1,6 @@
-// What of a target outlives its workers, beside the contents of its buffers: state.md has the
-// argument why no more is needed. The state of the shard is a Registry, that of each connection a
-// QueueState. Little-endian, explicit padding; a change of either is a new kStateVersion.
+// The state of a target that outlives its workers, beside the contents of its buffers. state.md
+// argues why no more is needed. The shard's state is a Registry; each connection's is a QueueState.
+// Both are little-endian with explicit padding. A change of either needs a new kStateVersion.
 #ifndef WORKER_EXAMPLES_NVMED_STATE_H_
 #define WORKER_EXAMPLES_NVMED_STATE_H_
 
@@ -61,7 +61,7 @@ struct ControllerState {
   uint8_t host_id[16] = {};
   char host_nqn[kNqnBytes] = {};
   char subsystem_nqn[kNqnBytes] = {};
-  // Of I/O queues that are gone; of those that are there, see QueueState.
+  // Counts of I/O queues that are gone. QueueState counts those of present queues.
   uint64_t reads = 0, writes = 0, blocks_read = 0, blocks_written = 0;
 };
 static_assert(sizeof(ControllerState) == 704);
@@ -106,7 +106,7 @@ struct QueueState {
 static_assert(offsetof(QueueState, reads) == 16);
 static_assert(sizeof(QueueState) == 48);
 
-// Of a field that holds a text: up to its NUL.
+// Returns the text in a field, up to its NUL.
 template <size_t bytes>
 std::string_view TextIn(const char (&field)[bytes]) {
   return {field, strnlen(field, bytes)};

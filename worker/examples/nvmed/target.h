@@ -1,4 +1,4 @@
-// What a target offers: subsystems and their namespaces, opened.
+// A target's subsystems with their opened namespaces.
 #ifndef WORKER_EXAMPLES_NVMED_TARGET_H_
 #define WORKER_EXAMPLES_NVMED_TARGET_H_
 
@@ -45,7 +45,7 @@ class Target {
   Subsystem* Find(std::string_view nqn);
   std::vector<Subsystem>& subsystems() { return subsystems_; }
   const std::vector<Subsystem>& subsystems() const { return subsystems_; }
-  // Of what hosts see of the namespaces: their ids, sizes and names.
+  // Returns a hash of the namespaces as hosts see them: their ids, sizes and names.
   uint64_t Hash() const;
 
  private:

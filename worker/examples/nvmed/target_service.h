@@ -25,7 +25,7 @@
 
 namespace baton::nvmed {
 
-// What is to be done wrong once, with test hooks, so that tests can show that they find it.
+// A fault to commit once, in builds with test hooks, so that tests can show that they find it.
 struct Fault {
   std::string kind;
   uint64_t at = 0;  // occasion, from 1 on
@@ -57,7 +57,7 @@ class TargetService final : public Service {
       : config_(std::move(config)), firmware_(std::move(firmware)) {}
 
   void SetFault(const Fault& fault) { fault_ = fault; }
-  // That hosts are told to connect to, in the place of the configuration's. After Fit.
+  // Sets the port that hosts are told to connect to, instead of the configured one. Call after Fit.
   void SetPort(uint16_t port) { options_.port = port; }
 
   // To be called between Worker::Attach and Worker::Ready. An error names what of the
@@ -76,7 +76,8 @@ class TargetService final : public Service {
   // After it: goes on with what waited for room, lets hosts go that have
   // shown no life, and commits. `now`: likewise.
   void EndTurn(uint64_t now);
-  // What was begun is over, and what can be answered of it is: before the worker is destroyed.
+  // Waits for the work that was begun, answers what can be answered, and commits. Call it before
+  // the worker is destroyed.
   void Quiesce();
   // When EndTurn has something to do by itself, at the latest; likewise.
   uint64_t next_deadline() const { return next_deadline_; }
@@ -197,7 +198,7 @@ class TargetService final : public Service {
   ControllerOptions options_;
   absl::Span<uint8_t> buffers_;
 
-  // Of the shard that is ours, as the open transaction has it.
+  // The state of the owned shard, including the open transaction.
   Shard* shard_ = nullptr;
   std::vector<std::unique_ptr<Queue>> queues_;  // by connection index
   std::vector<Queue*> touched_;

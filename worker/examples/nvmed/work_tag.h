@@ -1,4 +1,5 @@
-// What a work request of a target's is for, in its tag: whoever adopts the shard reads it, too.
+// Packs the purpose of a target's work request into its tag, which the next owner of the shard
+// reads, too.
 #ifndef WORKER_EXAMPLES_NVMED_WORK_TAG_H_
 #define WORKER_EXAMPLES_NVMED_WORK_TAG_H_
 

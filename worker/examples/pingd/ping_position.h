@@ -16,7 +16,7 @@ namespace baton::pingd {
 
 enum class Protocol : uint8_t { kRping = 1, kRdmaClient = 2 };
 
-// What is awaited.
+// The event that a connection waits for.
 enum class Phase : uint8_t {
   kAwaitSource = 1,   // rping: the source's address
   kReading = 2,       // the READ's completion
@@ -48,7 +48,7 @@ static_assert(offsetof(PositionState, data_bytes) == 16);
 static_assert(offsetof(PositionState, check) == 24);
 static_assert(sizeof(PositionState) == 32);
 
-// What a step asks for.
+// The action that a step asks for.
 struct Action {
   enum class Kind : uint8_t {
     kNone,
@@ -63,7 +63,7 @@ struct Action {
 
 class PingPosition {
  public:
-  // Of a connection that is being accepted.
+  // Returns the position of a connection that is being accepted.
   static PingPosition Begin(Protocol protocol);
   // kDataLoss when `state` is not what Save returned.
   static absl::StatusOr<PingPosition> Load(absl::Span<const uint8_t> state, uint32_t state_version);

@@ -1,6 +1,6 @@
-// What pingd speaks: the server's side of two of librdmacm's example programs, so that Debian's
-// `rping -c` and `rdma_client` are its clients as they are. `--protocol` says which of the two a
-// process accepts; a connection keeps the one that it was accepted with.
+// The protocols of pingd: the server's side of two of librdmacm's example programs. Debian's
+// `rping -c` and `rdma_client` work as its clients. `--protocol` selects the one that a process
+// accepts. A connection keeps the protocol that it was accepted with.
 //
 // rping. Every message is a SEND of 16 bytes; integers of the client's are big-endian.
 //   client: SEND  {address, rkey, size} of its source     kAwaitSource
