@@ -1,19 +1,23 @@
-// The worker library: attach to a service of Baton, own shards of its connections, and process
-// their completions in transactions.
+// The worker library: attaches to a service of Baton, owns shards of its connections, and processes
+// their completions in transactions. worker/guide.md introduces it.
 //
 //   class Echo : public baton::Service { void OnCompletion(Shard&, const Completion&) override; };
-//   auto worker = baton::Worker::Attach({.socket = "/run/baton/echo.sock", .service = "echo"},
-//   &echo);
+//   Echo echo;
+//   auto worker =
+//       baton::Worker::Attach({.socket = "/run/baton/echo.sock", .service = "echo"}, &echo);
 //   (*worker)->Listen("0.0.0.0", 7471);
 //   (*worker)->Run();
 //
-// Everything that a worker does to a shard is staged, and takes effect with Shard::Commit: work
-// requests are released, completions acknowledged and application state replaced together, or,
-// when the worker dies before, not at all. The successor then sees the same completions again.
+// A worker stages what it does to a shard, and Shard::Commit makes it happen: the commit releases
+// work requests, acknowledges completions and replaces application state, all together. If the
+// worker dies before the commit, nothing of it happens, and the successor receives the same
+// completions.
 //
-// Thread-safety: a Worker, its shards and connections are used by one thread, the one that called
-// Attach, except where a function says otherwise. That thread ends after its worker, or with its
-// process: the keeper kills a process that goes on without it. The library never aborts or throws.
+// Thread-safety: only the thread that called Attach may use a Worker, its shards and its
+// connections, except where a function says otherwise. That thread must not end before the Worker
+// is destroyed or the process ends: the keeper kills a process that goes on without it.
+//
+// Errors are absl::Status. The library does not throw, and does not end the process.
 #ifndef WORKER_WORKER_H_
 #define WORKER_WORKER_H_
 
@@ -44,32 +48,43 @@ class Shard;
 class Worker;
 class WorkerImpl;
 
-// One connection of a shard. Valid from OnAdopt or its first event until OnCompletion has returned
-// from kDisconnected or kConnectFailed, or the shard was released.
+// One connection of a shard.
+//
+// The Worker owns it. A pointer to it is valid until OnCompletion has returned from its
+// kDisconnected or kConnectFailed, or until this worker no longer owns the shard. The views that it
+// returns point into shared memory: do not keep them beyond the callback.
 class Connection {
  public:
-  uint32_t index() const { return index_; }  // below the service's max_connections
+  // Below Capacity::connections. Another connection may have the same index after this one ended,
+  // and then has another generation.
+  uint32_t index() const { return index_; }
   uint32_t generation() const { return generation_; }
   Shard& shard() const { return *shard_; }
   bool established() const;
-  std::string_view peer_address() const;
-  std::string_view private_data() const;  // of the peer, from its connection request
+  std::string_view peer_address() const;  // "HOST:PORT"
+  // Returns what the peer sent with its connection request.
+  std::string_view private_data() const;
 
-  // Application state as of the last commit: empty before the first.
+  // Returns the application state of the last commit, whoever committed it. Staged state does not
+  // show here before its commit. Empty before the first.
   absl::Span<const uint8_t> state() const;
+  // Returns the version that SetState was called with. 0 before the first commit of a state.
   uint32_t state_version() const;
 
-  // Sequence numbers that the next staged work requests get. A buffer chosen by the sequence
-  // number modulo twice the queue depth is never in use by another request. (Shared receives have
-  // slots instead, see Shard::next_shared_receive.)
+  // Return the sequence numbers of the next work requests that are staged. A buffer chosen by the
+  // sequence number modulo twice the queue depth is not in use by another request. Shared receives
+  // have slots instead: see Shard::next_shared_receive.
   uint64_t next_send() const { return send_staged_; }
   uint64_t next_receive() const { return receive_staged_; }
 
-  // How many more may be staged now. Of receives: none where the shard shares them.
+  // Return how many more requests may be staged now. receive_room() is 0 in a service with shared
+  // receives.
   uint32_t send_room() const;
   uint32_t receive_room() const;
 
-  void* context = nullptr;  // the application's; not shared with other workers
+  // For the application. A successor, and this worker after it adopted the shard again, find
+  // nullptr.
+  void* context = nullptr;
 
  private:
   friend class Shard;
@@ -92,38 +107,44 @@ class Connection {
   arena::WorkRequest* receive_log_ = nullptr;
 };
 
+// What happened to a connection. `status`, `opcode`, `byte_len` and the immediate are those of
+// verbs; after an error only `status` is meaningful among them.
 struct Completion {
   enum class Kind : uint8_t {
-    kSend = 1,
-    kReceive = 2,
-    kConnectRequest = 3,  // answer with Accept or Reject, now or later
+    kSend = 1,            // a request of Shard::Send has completed
+    kReceive = 2,         // a message has arrived
+    kConnectRequest = 3,  // a peer asks: answer with Accept or Reject, now or later
     kEstablished = 4,
-    kDisconnected = 5,   // the last of its connection: what has no completion yet was never posted
-                         // and never will be
-    kConnectFailed = 6,  // the last of a connection that was never established
+    // The connection has ended, and this is its last completion. A work request that has had none
+    // was not posted and will not be.
+    kDisconnected = 5,
+    kConnectFailed = 6,  // it was not established, and this is its last completion
   };
   Kind kind = Kind::kReceive;
   verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess;
   verbs::CompletionOpcode opcode = verbs::CompletionOpcode::kSend;
   bool has_immediate = false;
   bool has_invalidate = false;
-  uint32_t byte_len = 0;
+  uint32_t byte_len = 0;  // bytes received or read
   uint32_t immediate = 0;
-  uint64_t sequence = 0;  // of the work request; of a shared receive its slot
-  uint64_t tag = 0;       // of the work request, or of Worker::Connect
-  Connection* connection = nullptr;
+  uint64_t sequence = 0;             // of the work request; of a shared receive: its slot
+  uint64_t tag = 0;                  // of the work request; of an outcome: that of Worker::Connect
+  Connection* connection = nullptr;  // never null in OnCompletion
 };
 
-// A range of the service's registered buffers.
+// A range of the service's registered buffers, in bytes from the beginning of Worker::buffers().
 struct Buffer {
   uint64_t offset = 0;
   uint32_t length = 0;
 };
 
+// A send request of any opcode; the fields are those of verbs::SendRequest (lib/verbs/verbs.h).
 struct SendWork {
   verbs::Opcode opcode = verbs::Opcode::kSend;
-  absl::Span<const Buffer> buffers = {};  // at most 4
-  uint64_t tag = 0;
+  // At most 4. The bytes must not change until the request has completed; the span itself is read
+  // during the call only.
+  absl::Span<const Buffer> buffers = {};
+  uint64_t tag = 0;  // comes back in Completion::tag
   uint32_t immediate = 0;
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
@@ -134,69 +155,86 @@ struct SendWork {
   bool solicited = false;
 };
 
-// One shard that this worker owns.
+// A shard that this worker owns, and the transaction that is open on it.
+//
+// The Worker owns it, and it lives as long as the Worker. It can be used from OnAdopt until
+// OnRelease returns or OnLost is called. Until the next OnAdopt another worker owns the shard, and
+// functions that stage return kAborted.
 class Shard {
  public:
-  uint32_t index() const { return index_; }
-  uint64_t epoch() const { return epoch_; }
+  uint32_t index() const { return index_; }  // below Capacity::shards
+  uint64_t epoch() const { return epoch_; }  // grows with each owner; 0: not owned
   Worker& worker() const;
 
-  // All connections of the shard that have not ended. One that is being accepted into it from
-  // another shard at this moment comes with its first completion instead. Looks at every connection
-  // slot of the service: for OnAdopt, not for a loop. (An adopted shard needs no such look:
-  // connections are loaded when their first completion comes, so moving 10,000 costs what moving
-  // one costs.)
+  // Returns all connections of the shard that have not ended. It looks at each connection slot of
+  // the service: call it in OnAdopt if you must, not in a loop. Most services do not need it,
+  // because the library loads a connection when its first completion comes.
+  // A connection that is just being accepted into this shard from another one is missing here. It
+  // appears with its first completion.
   std::vector<Connection*> connections();
 
-  // Application state of the shard as of the last commit.
+  // As for a connection.
   absl::Span<const uint8_t> state() const;
   uint32_t state_version() const { return state_version_; }
 
-  // Staging. Nothing has an effect before Commit. kResourceExhausted: no room now; commit, and go
-  // on when completions came. kInvalidArgument names the bad field. kFailedPrecondition: the
-  // connection has ended. kUnimplemented: the service's device, or the connection's peer, does not
-  // do that (atomics; READs of a peer that answers none), the message says which. What the peer of
-  // a connection that is not established yet does is not known: a READ that it does not answer ends
-  // it then.
+  // The functions from here to Disconnect stage: nothing has an effect before Commit. They return
+  //   kResourceExhausted: no room now. Commit, and go on when completions have come.
+  //   kInvalidArgument: the message names the wrong field.
+  //   kFailedPrecondition: the connection has ended; or Receive where receives are shared, or
+  //     ReceiveShared where they are not.
+  //   kUnimplemented: the device cannot do it (atomics), or the peer does not answer READs. The
+  //     message says which. On a connection that is not established yet this is not known: such a
+  //     READ is taken, and ends the connection later.
+  //   kAborted: this worker does not own the shard.
+
+  // Posts a receive into `buffers`, at most 4.
   absl::Status Receive(Connection& connection, absl::Span<const Buffer> buffers, uint64_t tag = 0);
-  // A receive for whichever connection of the shard has the next message, in a service with
-  // shared_receive_queue_depth; Receive is then refused, and this in others (kFailedPrecondition).
-  // It completes as a receive of that connection, in no order with those of others; with
-  // kFlushError when that connection ends in the middle of its message. It is the shard's all the
-  // same: what is posted stays posted when a connection ends, and who has completions posts anew.
+  // Posts a receive for the next message of any connection of the shard. Only services with
+  // shared_receive_queue_depth have this, and they do not have Receive.
+  // It completes as a kReceive of the connection that took it, in no order with those of other
+  // connections. If that connection ends in the middle of the message, it completes with
+  // kFlushError. Receives that no connection took stay posted when connections end and when the
+  // owner changes. The owner posts a new one for each that completed.
   absl::Status ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag = 0);
   absl::Status Send(Connection& connection, const SendWork& work);
+  // Replace the application state; `state` is copied. At most Capacity::connection_state_bytes, and
+  // shard_state_bytes. `version` is the format, which a successor finds in state_version().
   absl::Status SetState(Connection& connection, absl::Span<const uint8_t> state, uint32_t version);
   absl::Status SetShardState(absl::Span<const uint8_t> state, uint32_t version);
-  // `shard`: where the connection is to live, a shard that this worker owns.
+  // Answer a kConnectRequest. `shard` is where the connection is to live, and must be one that this
+  // worker owns; without it, this one.
   absl::Status Accept(Connection& connection, std::string_view private_data = {});
   absl::Status Accept(Connection& connection, Shard& shard, std::string_view private_data = {});
   absl::Status Reject(Connection& connection, std::string_view private_data = {});
+  // kDisconnected follows.
   absl::Status Disconnect(Connection& connection);
 
-  // Releases everything staged and acknowledges the completions delivered so far, as one
-  // transaction. With CommitMode::kAfterEachBatch the library calls it. kAborted: the shard is no
-  // longer ours, nothing had an effect.
+  // Makes what was staged happen and acknowledges the completions that were delivered so far, as
+  // one transaction. The library calls it, unless the mode is CommitMode::kManual.
+  // kAborted: this worker does not own the shard, and nothing has happened. kResourceExhausted: the
+  // driver is behind; commit later.
   absl::Status Commit();
-  // Forgets what was staged; completions delivered stay unacknowledged.
+  // Forgets what was staged. Completions that were delivered stay unacknowledged.
   void Abandon();
 
-  // Of shared receives. How many more may be staged now: an owner posts as long as there is room,
-  // also when it adopts the shard (what its former owner had posted is posted still).
+  // Returns how many shared receives may be staged now. An owner keeps posting while there is room,
+  // beginning in OnAdopt: what a former owner posted is still posted, and counts.
   uint32_t shared_receive_room() const;
-  // Posted, staged or about to be delivered.
+  // Returns how many shared receives are staged, posted, or completed and not delivered.
   uint32_t shared_receives_outstanding() const { return shared_outstanding_; }
-  // The slot that the next one gets, below twice the depth; only while there is room. A buffer
-  // chosen by it is never in use by another, and its completion has it as `sequence`.
+  // Returns the slot of the next shared receive, below twice the depth. REQUIRES:
+  // shared_receive_room() > 0. A buffer chosen by the slot is not in use by another receive.
+  // Completion::sequence is the slot.
   uint32_t next_shared_receive() const {
     return shared_free_.empty() ? 0 : uint32_t{shared_free_.back()};
   }
 
-  // Calls `visit` for each buffer that a work request not yet acknowledged refers to: what a
-  // successor must not reuse. All of them lie within Worker::buffers().
+  // Calls `visit` for each buffer of a work request that is not acknowledged: an owner must not use
+  // it for anything else. All of them lie within Worker::buffers(). For a successor that manages
+  // its buffers itself; one that chooses them by sequence number does not need it.
   void ForEachBufferInUse(Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
-  // Likewise of the shared receives, with their tags.
+  // The same for shared receives, with their tags.
   void ForEachSharedBufferInUse(
       const std::function<void(const Buffer&, uint64_t tag)>& visit) const;
 
@@ -274,144 +312,167 @@ class Shard {
   ~Shard();
 };
 
-// What the application implements. All calls come from Worker::Poll, on its thread.
+// The application implements this class. It owns the object, and keeps it alive as long as the
+// Worker. All calls come on the thread that called Attach: from Poll, Run, and the end of the
+// Worker. A callback that does not return within hang_timeout_ms of the service is a hang: the
+// keeper kills the process.
 class Service {
  public:
   virtual ~Service() = default;
 
-  // `shard` is ours from now on, with the connections and state its former owner committed.
-  // Completions that owner had not acknowledged follow. An error gives the shard back.
+  // This worker owns `shard` from now on, with the connections and the state that its former owner
+  // committed. Completions that the former owner had not acknowledged follow. What is staged here
+  // is committed on return. After an error the shard is given back.
   virtual absl::Status OnAdopt([[maybe_unused]] Shard& shard) { return absl::OkStatus(); }
 
-  // A completion in which `poison_deaths` owners of the service die or hang, one after the other,
-  // is given to no other: its connection is failed, and ends like one that failed by itself (the
-  // completion becomes a kFlushError, kDisconnected follows). Of a connection that kills its owners
-  // with its request or with its end, no successor hears anything; with its flush errors, only of
-  // its end, with which all of its work requests are over.
+  // `completion` is valid during the call.
+  //
+  // If `poison_deaths` owners die or hang on one completion, one after the other, no further owner
+  // receives it. Its connection is failed: the next owner receives it as a kFlushError, and
+  // kDisconnected follows. If the owners died on the connection's request or on its kDisconnected,
+  // the next owner receives nothing for it. If they died on its flush errors, the next owner
+  // receives only kDisconnected, and none of its work requests is outstanding.
   virtual void OnCompletion(Shard& shard, const Completion& completion) = 0;
 
-  // Somebody asked that the shard moves: the last chance to stage and commit. It is released when
-  // this returns. What is not committed then (CommitMode::kManual) has no effect, and completions
-  // not acknowledged are delivered to the successor.
+  // The shard is about to move to another worker: the last chance to stage. The library commits
+  // what is staged and releases the shard when this returns. With CommitMode::kManual it does not
+  // commit: what the application has not committed is forgotten, and the successor receives the
+  // completions that were not acknowledged.
   virtual void OnRelease([[maybe_unused]] Shard& shard) {}
 
-  // The shard was taken away without our doing (this worker was fenced).
+  // The keeper has taken the shard away (it fenced this worker). What was staged is forgotten.
   virtual void OnLost([[maybe_unused]] Shard& shard) {}
 
-  // This worker is asked to end: by an operator (`baton worker stop`), or because an upgrade has
-  // replaced it. Run releases its shards and returns after this; who calls Poll instead destroys
-  // the Worker, which does the same.
+  // An operator (`baton worker stop`) or an upgrade asks this worker to end. Run then releases the
+  // shards and returns. An application that calls Poll itself has to end its loop and destroy the
+  // Worker, which releases them. A worker that has not ended after stop_timeout_ms is killed.
   virtual void OnShutdown([[maybe_unused]] std::string_view reason) {}
 };
 
+// When the library calls Shard::Commit.
 enum class CommitMode : uint8_t {
-  // After all OnCompletion calls of one turn of Poll, at most 64 a shard. Where they have staged
-  // nothing, the completions are acknowledged with the next transaction, or when a few looks have
-  // found nothing, at the latest before the worker sleeps.
+  // After all completions that one Poll delivers for a shard, at most 64. Connection::state() is
+  // the same for all of them, since nothing is committed in between. Completions for which nothing
+  // was staged are acknowledged later: with the next transaction, or when the worker is idle, and
+  // always before it sleeps.
   kAfterEachBatch,
-  kAfterEachCompletion,  // the simple way: every OnCompletion is a transaction of its own
-  // The application calls Shard::Commit. Only a death within OnCompletion tells which completion it
-  // was. When owners that process later than that die again and again, and nothing more is
-  // acknowledged, the connection of the oldest completion not acknowledged is failed.
+  // After each OnCompletion. Simpler, with more commits.
+  kAfterEachCompletion,
+  // The application calls it. Poison then works worse: only a death within OnCompletion shows which
+  // completion it was. If owners die outside it again and again and nothing more is acknowledged,
+  // the connection of the oldest completion that is not acknowledged is failed.
   kManual,
 };
 
 struct WorkerOptions {
-  // The service's socket: "<state_dir>/<service>.sock" or, where a container has the service's
-  // directory alone, "<state_dir>/<service>/worker.sock".
+  // The service's socket: "<state_dir>/<service>.sock". In a container that has the service's
+  // directory only: "<state_dir>/<service>/worker.sock".
   std::string socket = {};
-  std::string service = {};  // refused when the socket serves another
+  std::string service = {};  // Attach fails if the socket is another service's
   std::string name = {};     // shown to operators; empty: the program's name
   std::string version = {};  // of the program, shown to operators
-  // Formats of application state (SetState's version).
+  // The formats of application state (SetState's version) that this program reads, and the one that
+  // it writes. An upgrade is refused if the new program does not read what is there, or writes what
+  // the old one does not read.
   uint32_t reads_state_version_min = 0;
   uint32_t reads_state_version_max = 0;
   uint32_t writes_state_version = 0;
   CommitMode commit_mode = CommitMode::kAfterEachBatch;
-  // Real-time priority (SCHED_RR, 1 to 99) of the thread that calls Attach; 0: as it is.
+  // Real-time priority (SCHED_RR, 1 to 99) of the thread that calls Attach; 0: unchanged.
   int realtime_priority = 0;
-  bool control_stream = true;  // keep the gRPC stream to control, in a thread of its own
-  // How long Wait polls and yields before it sleeps, at most: so long while what it waits for comes
-  // soon (within four times that), and about 10 us when it does not; 200 times as long, but no more
-  // than 20 ms, when it has committed sends of which none has completed, unless such waits take
-  // longer. 0: it sleeps at once. With a real-time priority at most 20 us, since nobody else would
-  // get the processor.
+  // Keeps the gRPC stream to control, in a thread of its own: health for operators, notices.
+  bool control_stream = true;
+  // The longest time for which Wait polls and yields before it sleeps. 0: it sleeps at once.
+  // Wait adapts: about 10 us when waits have lately been longer than four times this. After sends
+  // of which none has completed yet it polls up to 200 times as long, but at most 20 ms, and not
+  // when such waits have lately been longer. With a real-time priority it polls at most 20 us,
+  // since no other thread would get the processor.
   uint32_t yield_microseconds = 100;
 };
 
-// What the service was created with, and its arena has room for.
+// What the service was created with. It does not change while the keeper lives.
 struct Capacity {
-  uint32_t connections = 0;          // at once; their indices are below
+  uint32_t connections = 0;          // at once
   uint32_t send_queue_depth = 0;     // outstanding per connection, a power of two
-  uint32_t receive_queue_depth = 0;  // likewise; 0: the receives are shared
+  uint32_t receive_queue_depth = 0;  // the same for receives; 0: receives are shared
   uint32_t shards = 0;
-  uint32_t shared_receive_queue_depth = 0;  // of each shard, a power of two; 0: none are shared
-  uint32_t connection_state_bytes = 0;
-  uint32_t shard_state_bytes = 0;
+  uint32_t shared_receive_queue_depth = 0;  // of each shard, a power of two; 0: not shared
+  uint32_t connection_state_bytes = 0;      // the longest state of a connection
+  uint32_t shard_state_bytes = 0;           // and of a shard
   // A successor starts only when the whole process of its predecessor is proven dead.
   bool outside_effects = false;
-  // Where the keeper suggests that the worker runs, as Linux lists CPUs ("2-5,8"), and the NUMA
-  // node of the arena's memory: near its engine and its device. Empty, -1: nowhere in particular.
+  // Where the keeper suggests that the worker runs: CPUs as Linux lists them ("2-5,8"), and the
+  // NUMA node of the arena. Empty and -1: it suggests nothing. The library does not move threads.
   std::string cpus;
   int numa_node = -1;
 };
 
+// A process's membership in a service. The thread that called Attach owns it, see above.
 class Worker {
  public:
-  // Connects to the service's socket and maps its arena. kFailedPrecondition names both versions
-  // when layout or protocol do not fit. In a native worker, which its keeper has loaded, the
-  // session with the keeper is there already and `socket` is not looked at; it attaches once.
+  // Connects to the service's socket and maps its memory. `service` must outlive the Worker.
+  // kNotFound: there is no such socket. kFailedPrecondition: it serves another service, or the
+  // layout or the protocol do not fit; the message names both. A native worker, which its keeper
+  // has forked, has its session already: it ignores `socket`, and attaches once.
   static absl::StatusOr<std::unique_ptr<Worker>> Attach(const WorkerOptions& options,
                                                         Service* service);
-  virtual ~Worker() = default;  // detaches: shards still owned are released first
+  virtual ~Worker() = default;  // releases the shards that it owns, then detaches
 
-  // Ready, Listen, Connect, GrantRemoteAccess and RevokeGrant wait for the keeper's answer.
-  // kDeadlineExceeded: there was none for 10 s, because the keeper is stopped or busy; what was
-  // asked may still be done. A worker that waits does not count as hung, and a native one drives
-  // its queues meanwhile, but no function of its Service is called.
+  // Ready, Listen, Connect, GrantRemoteAccess and RevokeGrant block until the keeper answers. No
+  // callback comes meanwhile. The wait does not count as a hang, and a native worker goes on
+  // driving its queues. kDeadlineExceeded: no answer for 10 s, because the keeper is stopped or
+  // busy; it may still do what was asked.
 
-  // From now on shards may be given to this worker.
+  // Tells the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
 
-  // One turn, without blocking: adopts and releases shards, delivers completions. Returns how many
-  // completions and ownership changes were delivered. kUnavailable: the keeper is gone, and what it
-  // had said before that was delivered. A native worker goes on without it; with any error from
-  // here its process has to end.
+  // Adopts and releases shards and delivers completions, once, without blocking. Returns how many
+  // completions and changes of ownership it delivered. kUnavailable: the keeper is gone, and all
+  // that it had published before was delivered. A native worker goes on without its keeper. The
+  // process of a native worker must end after any error. Another one destroys the Worker, and may
+  // attach again.
   virtual absl::StatusOr<int> Poll() = 0;
 
-  // For poll and epoll loops: when ArmEvent returned true, event_fd() becomes readable as soon as
-  // Poll has something to do. False: it has already.
+  // For poll and epoll loops. Call ArmEvent before each sleep. If it returns true, event_fd()
+  // becomes readable when Poll has something to do. If it returns false, Poll has something to do
+  // now. Do not read from the descriptor; the Worker owns it. Call Poll at least each heartbeat_ms
+  // of the service while the worker owns shards.
   virtual int event_fd() const = 0;
   virtual bool ArmEvent() = 0;
 
-  // Polls, yields, then sleeps until there is something to do, `timeout_ms` (-1: for ever) is
-  // over, or Stop was called.
+  // Polls, yields, then sleeps, until Poll has something to do, `timeout_ms` milliseconds are over
+  // (-1: no limit), or Stop or Wake was called.
   virtual absl::Status Wait(int timeout_ms) = 0;
 
-  // Ready, then Poll and Wait until Stop or a shutdown notice; releases all shards at the end.
+  // Calls Ready, then Poll and Wait until Stop or a shutdown notice, and releases all shards.
   virtual absl::Status Run() = 0;
-  virtual void Stop() = 0;  // any thread, and signal handlers
-  // Wait, or a wait for event_fd, ends: for what another thread has done. Any thread, and signal
-  // handlers.
+  // Makes Run return. Any thread, and signal handlers.
+  virtual void Stop() = 0;
+  // Ends a Wait, or a wait for event_fd(). For a thread that has finished something for the loop.
+  // Any thread, and signal handlers.
   virtual void Wake() = 0;
 
-  // Listens for the service; idempotent, so every worker of a service may ask. Returns the port.
+  // Makes the service listen at host:port; port 0 is any free one. Idempotent: each worker of a
+  // service may call it, and listeners outlive workers. Returns the port.
   virtual absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) = 0;
-  // Connects out, into an owned shard. The outcome arrives as kEstablished or kConnectFailed with
-  // `tag`, at whoever owns the shard then. kResourceExhausted names the limit that is reached, and
-  // nothing was begun.
+  // Begins a connection to host:port that lives in `shard`, which this worker must own. The
+  // outcome, kEstablished or kConnectFailed with `tag`, is delivered to the shard's owner of that
+  // time. kResourceExhausted: the message names the limit, and nothing was begun. kAborted: the
+  // shard is another worker's, or the connection has ended already.
   virtual absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                               std::string_view private_data, uint64_t tag) = 0;
 
   virtual const Capacity& capacity() const = 0;  // does not change
 
-  // The service's registered memory; Buffer::offset counts from here.
+  // Returns the service's registered memory, the same for all of its workers. The application
+  // divides it up. What is written there is not part of a transaction.
   virtual absl::Span<uint8_t> buffers() const = 0;
 
-  // Gives peers access to a range of the buffers; it outlives this worker, unless this worker is
-  // gone before it was answered. Returns the rkey that the peer needs, with the address the peer
-  // has to use. Takes time for each page, in which shards are served. kUnimplemented: kRemoteAtomic
-  // of a device without atomics.
+  // Gives peers access to `length` bytes of the buffers from `offset`. `access`: kRemoteRead,
+  // kRemoteWrite or kRemoteAtomic of verbs::Access, or several. Returns the rkey and the address
+  // that peers have to use. The grant belongs to the service and outlives this worker. If this
+  // worker dies before it has the answer, the grant is withdrawn. A large range takes time; shards
+  // are served meanwhile. kUnimplemented: the device has no atomics.
   struct Grant {
     uint32_t id = 0;
     uint32_t rkey = 0;
@@ -419,17 +480,17 @@ class Worker {
   };
   virtual absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                                   uint32_t access) = 0;
-  // OK: no peer has access by it any more, and the memory may be used for something else.
-  // kUnavailable: another worker has it revoked right now.
+  // OK: no peer has access through the grant any more, and the memory may be used for something
+  // else. kUnavailable: another worker is revoking it now.
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
 
-  // Tells how the worker is. An upgrade waits until the new worker is ready and healthy, and undoes
-  // itself when it turns unhealthy while it is watched. Operators read `detail`, of which the first
-  // 256 bytes go over WorkerOptions::control_stream. A worker that never says is healthy. Any
-  // thread, does not block, and costs nothing while nothing changes.
+  // Reports whether this worker is healthy; one that never reports is. An upgrade waits until the
+  // new worker is ready and healthy, and goes back if it reports that it is not while it is
+  // watched. Operators see the first 256 bytes of `detail`. Any thread. Does not block, and is
+  // cheap while nothing changes.
   virtual void ReportHealth(bool healthy, std::string_view detail) = 0;
 
-  virtual uint64_t id() const = 0;
+  virtual uint64_t id() const = 0;  // as operators see it; no other worker gets the same
 };
 
 }  // namespace baton

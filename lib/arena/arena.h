@@ -1,8 +1,8 @@
-// The memories of a service, as its driver creates them and as a worker maps them: the driver has a
-// fourth, for its successors, which no worker sees.
+// The memories of a service. The driver creates them and workers map three of them. The fourth, the
+// recovery memory, is for the driver's successors; brokered workers do not have it.
 //
-// All are memfds, sealed against growing, shrinking and further sealing. The driver log memory is
-// besides sealed against future writable mappings once the driver has its own: whoever receives
+// All are memfds, sealed against growing, shrinking and further sealing. Once the driver has mapped
+// the driver log memory, it seals it against further writable mappings, so a process that receives
 // its descriptor can only read. Nothing here is freed while an Arena lives.
 #ifndef LIB_ARENA_ARENA_H_
 #define LIB_ARENA_ARENA_H_
@@ -19,8 +19,8 @@
 
 namespace baton::arena {
 
-// By which the memories of an arena are found in /proc: each file is called its name, the service,
-// "." and DriverMemoryHeader::keeper_start, which makes those of one arena known as such.
+// Operators find an arena's memories in /proc by their file names: the kind's name, the service,
+// "." and DriverMemoryHeader::keeper_start, which is the same for all memories of one arena.
 enum MemoryKind : uint8_t {
   kWorkerLogMemory = 0,
   kDriverLogMemory = 1,
@@ -43,7 +43,7 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  // `size` bytes of `fd`; kFailedPrecondition when the file has another size.
+  // Maps `size` bytes of `fd`. kFailedPrecondition: the file has another size.
   static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, std::string_view what);
   uint8_t* base() const { return base_; }
   uint64_t size() const { return size_; }
@@ -55,26 +55,26 @@ class Mapping {
 
 class Arena {
  public:
-  // The driver's: new memories of this shape, zeroed, with headers.
+  // For the driver: creates memories of this shape, zeroed, with headers.
   static absl::StatusOr<Arena> Create(const Shape& shape, std::string_view service);
 
-  // A worker's, from the descriptors a keeper sent. kFailedPrecondition names both layout versions
-  // when this build cannot read the memory.
+  // For a worker: maps the memories whose descriptors the keeper sent. kFailedPrecondition: this
+  // build cannot read them; names both layout versions.
   static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
                                       FileDescriptor buffers);
 
-  // A keeper's that comes after the one which created it, to work for native owners that live: it
-  // reads the driver log memory, and writes the recovery memory. kFailedPrecondition: it was made
-  // by another release, whose recovery memory may be another.
+  // For the successor of the keeper that created the arena, while native owners live: it reads the
+  // driver log memory and writes the recovery memory. kFailedPrecondition: another release created
+  // the arena, and its recovery memory may differ.
   static absl::StatusOr<Arena> AttachKeeper(FileDescriptor worker_log, FileDescriptor driver_log,
                                             FileDescriptor buffers, FileDescriptor recovery);
 
-  // In what this process forks from now on the memories are not mapped: only the worker has a share
-  // in what it owns. Attach does this by itself.
+  // Keeps the memories unmapped in processes forked from now on, so that only the worker can write
+  // what it owns. Attach() calls this.
   void KeepFromChildren() const;
 
   const Shape& shape() const { return shape_; }
-  // That both sides know: fields that came later are nobody's.
+  // The version that both sides know. Fields added later are not used.
   uint32_t layout_version() const { return layout_version_; }
   const WorkerMemoryMap& worker_map() const { return worker_map_; }
   const DriverMemoryMap& driver_map() const { return driver_map_; }
@@ -83,7 +83,7 @@ class Arena {
   // The service's registered memory, shape().buffer_bytes.
   uint8_t* buffers() const { return buffers_.base(); }
 
-  // Views. Indices are the caller's to have checked.
+  // Views. REQUIRES: valid indices.
   DriverMemoryHeader& header() const { return *At<DriverMemoryHeader>(driver_, 0); }
   ShardRecord& shard(uint32_t shard) const {
     return *At<ShardRecord>(driver_, driver_map_.Shard(shard));
@@ -98,7 +98,7 @@ class Arena {
     return At<CompletionEntry>(
         driver_, driver_map_.CompletionLog(shard))[index & (shape_.completion_log_entries - 1)];
   }
-  // The driver's only: a worker has no recovery memory.
+  // For drivers only: a brokered worker has no recovery memory.
   PollSlot* poll_slots(uint32_t shard) const {
     return At<PollSlot>(recovery_, recovery_map_.PollSlots(shard));
   }
@@ -109,7 +109,7 @@ class Arena {
     return recovery_.base() + recovery_map_.SpareBuffer(shard, spare);
   }
 
-  // Of native services.
+  // REQUIRES: a native service.
   NativeShard& native_shard(uint32_t shard) const {
     return *At<NativeShard>(recovery_, recovery_map_.NativeShardOf(shard));
   }
@@ -155,7 +155,7 @@ class Arena {
         worker_, worker_map_.ReceiveLog(
                      connection))[sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
   }
-  // Of services that have them: slots below SharedReceiveSlots(shape()).
+  // REQUIRES: a service with shared receives, and slot < SharedReceiveSlots(shape()).
   SharedReceive& shared_receive(uint32_t shard, uint32_t slot) const {
     return At<SharedReceive>(driver_, driver_map_.SharedReceives(shard))[slot];
   }

@@ -38,11 +38,11 @@ void StoreRelaxed(T& word, T value) {
 // Orders everything before it with everything after it, in the order all threads see.
 inline void FullFence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
-// Orders stores for who is killed between them: the compiler keeps them apart, and the processor
-// finishes what it has begun in the order of the program.
+// Orders stores against a kill between them. The compiler does not reorder them, and the processor
+// completes the stores of a killed thread in program order.
 inline void OrderForCrash() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
-// A copy that is made once: the compiler may not read the shared bytes again when the copy is used.
+// Copies shared bytes once: the compiler may not read them again when the copy is used.
 template <typename T>
 T CopyOnce(const T& shared) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,12 +1,11 @@
-// Cache lines that change hands between a worker and a driver, on their way before they are needed.
+// Prefetches cache lines that a worker and a driver write in turns.
 #ifndef LIB_ARENA_FETCH_H_
 #define LIB_ARENA_FETCH_H_
 
 namespace baton::arena {
 
-// The other side has read it, and has it in its cache. For x86 the compiler has this instruction
-// only for processors that it is told of, and would fetch to read; what does not know it ignores
-// it.
+// Fetches for writing a line that the other side has read and cached. For generic x86 the builtin
+// would only fetch for reading. Processors without PREFETCHW ignore it.
 inline void FetchToWrite(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));

@@ -1,12 +1,12 @@
-// The bytes of a service's arena: what workers and drivers write for each other. layout.md is the
-// specification; a change of anything here is a new kLayoutVersion.
+// The bytes of a service's arena, which workers and drivers write for each other. layout.md is the
+// specification. Every change here needs a new kLayoutVersion.
 //
-// Two memories hold logs: the *worker log memory*, which workers write and the driver distrusts,
-// and the *driver log memory*, which only the driver writes and brokered workers can only read.
-// The third, the buffers, holds no structure. Everything is little-endian and addressed by offset.
+// Two memories hold logs. Workers write the *worker log memory*, and the driver distrusts it. Only
+// the driver writes the *driver log memory*; brokered workers can only read it. The third memory,
+// the buffers, has no structure. Everything is little-endian and addressed by offset.
 //
-// Words that the two sides race on are accessed through std::atomic_ref (atomic_access.h); all
-// other fields are ordered by them.
+// Both sides access the words they race on through std::atomic_ref (atomic_access.h). These words
+// order all other fields.
 #ifndef LIB_ARENA_LAYOUT_H_
 #define LIB_ARENA_LAYOUT_H_
 
@@ -21,8 +21,8 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint64_t kMagic = 0x314e41'4e4f544142;  // "BATONAN1"
 inline constexpr uint32_t kLayoutVersion = 2;
-inline constexpr uint32_t kOldestLayoutVersion = 1;  // whose readers are still right here
-// As above, of the arena of a service with shared receives: others would post theirs elsewhere.
+inline constexpr uint32_t kOldestLayoutVersion = 1;  // its readers can still use this layout
+// The same for a service with shared receives: older readers would post receives elsewhere.
 inline constexpr uint32_t kSharedReceivesLayoutVersion = 2;
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
@@ -39,14 +39,14 @@ inline constexpr uint32_t kMaxInlineBytes = 4096;
 inline constexpr uint32_t kMaxSges = 4;
 inline constexpr uint32_t kMaxTransactionEntries = 256;
 inline constexpr uint32_t kCommitBanks = 4;
-inline constexpr uint32_t kCommitLogEntries = 1024;  // of each bank
-inline constexpr uint32_t kThreadLocks = 8;          // of each worker
+inline constexpr uint32_t kCommitLogEntries = 1024;  // per bank
+inline constexpr uint32_t kThreadLocks = 8;          // per worker
 inline constexpr uint32_t kPrivateDataBytes = 256;
 inline constexpr uint32_t kAddressBytes = 56;
 inline constexpr uint32_t kServiceNameBytes = 64;
 inline constexpr uint32_t kGrants = 256;
 
-// Connection events that can be unacknowledged at once for one connection slot.
+// The most connection events of one slot that can be unacknowledged at once.
 inline constexpr uint32_t kEventsPerConnection = 4;
 
 // Capacity of a service, fixed when it is created.
@@ -54,20 +54,20 @@ struct Shape {
   uint32_t shards;
   uint32_t connections;
   uint32_t send_queue_depth;        // a power of two; the log holds twice as many
-  uint32_t receive_queue_depth;     // likewise
-  uint32_t completion_log_entries;  // of each shard; a power of two, see RequiredCompletionEntries
+  uint32_t receive_queue_depth;     // a power of two; the log holds twice as many
+  uint32_t completion_log_entries;  // per shard; a power of two, see RequiredCompletionEntries
   uint32_t connection_state_bytes;  // a multiple of 64
   uint32_t shard_state_bytes;       // a multiple of 64
   uint32_t workers;
   uint64_t buffer_bytes;  // a multiple of the page size
-  // Of each shard, a power of two from 2 on; 0: each connection has receives of its own. Since
+  // Per shard, a power of two from 2 on; 0: each connection has receives of its own. Since
   // version 2.
   uint32_t shared_receive_queue_depth;
-  uint32_t max_inline_bytes;  // sends of at most so many are posted inline; since version 2
-  // Of each shard, made ahead for owners that drive their queues themselves; 0: the service's
-  // workers are brokered. Since version 2.
+  uint32_t max_inline_bytes;  // sends of at most so many bytes are posted inline; since version 2
+  // Per shard, created in advance for native owners; 0: the service's workers are brokered. Since
+  // version 2.
   uint32_t pooled_queue_pairs;
-  uint32_t dump_buffers;  // 1: core dumps of who maps the buffers have them; since version 2
+  uint32_t dump_buffers;  // 1: core dumps of processes that map the buffers include them; since 2
   uint64_t reserved1;
 };
 static_assert(offsetof(Shape, pooled_queue_pairs) == 48);
@@ -78,23 +78,23 @@ static_assert(sizeof(Shape) == 64);
 constexpr bool HasSharedReceives(const Shape& shape) {
   return shape.shared_receive_queue_depth != 0;
 }
-// Of each connection: none where they are the shard's.
+// Receives per connection; 0 if they are shared.
 constexpr uint32_t ReceiveDepth(const Shape& shape) {
   return HasSharedReceives(shape) ? 0 : shape.receive_queue_depth;
 }
-// Of each shard: half of them are posted at most, so that what was acknowledged with a transaction
-// leaves the next one its places.
+// Slots for shared receives per shard. At most half are posted, so that the receives acknowledged
+// with one transaction leave free slots for the next.
 constexpr uint32_t SharedReceiveSlots(const Shape& shape) {
   return 2 * shape.shared_receive_queue_depth;
 }
-// Owners drive their queues themselves, and the keeper works for them (layout.md, "Native owners").
+// Returns true if owners drive their queues themselves (layout.md, "Native owners").
 constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
 constexpr uint32_t OldestReader(const Shape& shape) {
   return HasSharedReceives(shape) ? kSharedReceivesLayoutVersion : kOldestLayoutVersion;
 }
 
-// A completion can be undelivered for every log entry of every connection and every shared receive,
-// and events besides; one slot stays free to mark the end.
+// Every log entry, every shared receive and every event can have an undelivered completion. One
+// slot stays free to mark the end.
 constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
   const uint64_t per_connection =
       2 * (uint64_t{shape.send_queue_depth} + ReceiveDepth(shape)) + kEventsPerConnection;
@@ -105,13 +105,13 @@ constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
 
 struct WorkerMemoryHeader {
   uint64_t magic;
-  uint32_t oldest_reader;  // as in DriverMemoryHeader
+  uint32_t oldest_reader;  // see DriverMemoryHeader
   uint32_t reserved;
 };
 static_assert(sizeof(WorkerMemoryHeader) == 16);
 
-// A robust, process-shared pthread_mutex_t of glibc, held by one thread of a worker as long as it
-// uses the library. Its first word is the futex that the kernel marks when the thread dies.
+// A robust, process-shared pthread_mutex_t of glibc. A worker's thread holds it while it uses the
+// library. The kernel marks its first word, the futex, when the thread dies.
 struct ThreadLock {
   uint32_t futex;
   uint8_t rest[60];
@@ -120,9 +120,9 @@ static_assert(sizeof(ThreadLock) == kLineBytes);
 
 struct WorkerSlot {
   uint64_t heartbeat;  // grows while the worker polls
-  uint32_t unhealthy;  // 1: so it says itself; since version 2
+  uint32_t unhealthy;  // 1: the worker reports itself unhealthy; since version 2
   uint8_t pad0[52];
-  uint32_t sleeping;  // 1: the driver has to signal the worker's socket
+  uint32_t sleeping;  // 1: the driver must signal the worker's socket
   uint8_t pad1[60];
   ThreadLock thread_locks[kThreadLocks];
 };
@@ -131,16 +131,17 @@ static_assert(offsetof(WorkerSlot, sleeping) == 64);
 static_assert(offsetof(WorkerSlot, thread_locks) == 128);
 static_assert(sizeof(WorkerSlot) == 640);
 
-// BankHeader::handling as the driver leaves it, and workers of version 1.
+// BankHeader::handling while its writer does not say: the driver's initial value, and what workers
+// of version 1 leave.
 inline constexpr uint64_t kHandlingNotTold = ~uint64_t{0};
 
-// An owner epoch writes the bank epoch % kCommitBanks.
+// The owner of an epoch writes bank epoch % kCommitBanks.
 struct BankHeader {
   uint64_t tail;  // PackCursor(epoch, entries published); the release store of a transaction
   uint8_t pad0[56];
-  // Hints of the owner, which decide nothing but whom its own death is blamed on.
-  uint64_t read_cursor;  // completions it has looked at
-  // 1 + the completion in whose handler it is; 0: in none; kHandlingNotTold. Since version 2.
+  // Hints of the owner. They only select the completion that its own death is blamed on.
+  uint64_t read_cursor;  // completions the owner has read
+  // 1 + the completion being handled; 0: none; or kHandlingNotTold. Since version 2.
   uint64_t handling;
   uint8_t pad1[48];
 };
@@ -150,17 +151,17 @@ static_assert(sizeof(BankHeader) == 128);
 
 enum class CommitKind : uint8_t {
   kConnection = 1,   // cursors and application state of a connection
-  kAcknowledge = 2,  // completions before `acknowledged` are dealt with
+  kAcknowledge = 2,  // the completions before `acknowledged` were handled
   kShardState = 3,   // application state of the shard
   kAccept = 4,       // a requested connection, into `target_shard`
   kReject = 5,
   kDisconnect = 6,
-  kRelease = 7,         // the owner gives the shard away; last entry of its epoch
+  kRelease = 7,         // the owner gives the shard away; the last entry of its epoch
   kSharedReceives = 8,  // a SharedReceivesEntry; since version 2
 };
 
 inline constexpr uint8_t kCommitLast = 1;  // flag: ends the transaction
-// Flag of a kConnection: `acknowledged` counts, as in a kAcknowledge. Since version 2.
+// Flag of a kConnection: the entry also acknowledges, like kAcknowledge. Since version 2.
 inline constexpr uint8_t kCommitAcknowledges = 2;
 inline constexpr uint8_t kCommitFlags = kCommitLast | kCommitAcknowledges;
 inline constexpr uint32_t kKeepState = 0xff;  // state_slot: unchanged
@@ -172,7 +173,7 @@ struct CommitEntry {
   uint32_t connection;
   uint32_t generation;
   uint32_t state_slot;  // 0, 1 or kKeepState
-  uint64_t send_end;    // work requests staged before this sequence number are committed
+  uint64_t send_end;    // commits the sends before this sequence number
   uint64_t receive_end;
   uint32_t state_length;
   uint32_t state_version;
@@ -192,7 +193,7 @@ constexpr bool Acknowledges(const CommitEntry& entry) {
          (kind == CommitKind::kConnection && (entry.flags & kCommitAcknowledges) != 0);
 }
 
-// A CommitEntry of kind kSharedReceives: the requests in these slots are to be posted.
+// A CommitEntry of kind kSharedReceives: commits the receives in these slots.
 inline constexpr uint32_t kSharedReceivesPerEntry = 30;
 struct SharedReceivesEntry {
   uint8_t kind;
@@ -220,11 +221,11 @@ struct WorkRequest {
   uint8_t opcode;  // verbs::Opcode; 0 in receives
   uint8_t flags;
   uint8_t sge_count;
-  // 1: sge_count is 1, and `only` is what sges[0] is, so that readers need no more than the first
-  // line. Since version 2.
+  // 1: sge_count is 1 and `only` replaces sges[0], so that readers need only the first cache line.
+  // Since version 2.
   uint8_t one_line;
   uint32_t immediate;
-  uint64_t tag;  // the application's, given back in the completion
+  uint64_t tag;  // the application's, returned in the completion
   uint64_t remote_address;
   uint32_t rkey;
   uint32_t invalidate_rkey;
@@ -237,7 +238,7 @@ static_assert(offsetof(WorkRequest, only) == 48);
 static_assert(offsetof(WorkRequest, sges) == 64);
 static_assert(sizeof(WorkRequest) == 2 * kLineBytes);
 
-// The i-th of `sge_count`, which is at most kMaxSges.
+// Returns the i-th buffer. REQUIRES: i < request.sge_count <= kMaxSges.
 constexpr const BufferRange& RangeOf(const WorkRequest& request, uint32_t i) {
   return request.one_line != 0 ? request.only : request.sges[i];
 }
@@ -247,20 +248,20 @@ constexpr const BufferRange& RangeOf(const WorkRequest& request, uint32_t i) {
 struct DriverMemoryHeader {
   uint64_t magic;
   uint32_t oldest_reader;   // layout version; 0: not ready
-  uint32_t layout_version;  // since version 2; 0: as oldest_reader
+  uint32_t layout_version;  // since version 2; 0: the same as oldest_reader
   Shape shape;
   char service[kServiceNameBytes];
   uint64_t keeper_start;  // CLOCK_MONOTONIC, nanoseconds
-  // What the device does, as far as it is told; since version 2.
-  uint64_t max_message_bytes;  // of a send; 0: not told
-  uint32_t missing_opcodes;    // a bit for each verbs::Opcode that it does not have
+  // Limits of the device; since version 2.
+  uint64_t max_message_bytes;  // the longest send; 0: unknown
+  uint32_t missing_opcodes;    // a bit for each verbs::Opcode that the device lacks
   uint32_t tells_depths;       // 1: ConnectionRecord has initiator_depth and responder_resources
   uint8_t pad0[24];
-  uint32_t driver_sleeping;  // 1: a commit has to signal the driver's socket
+  uint32_t driver_sleeping;  // 1: a worker that commits must signal the driver's socket
   uint8_t pad1[60];
   uint64_t ownership_changes;  // grows whenever an OwnershipRecord or stop_requested changed
   uint8_t pad2[56];
-  uint64_t stop_requested;  // a bit for each worker slot: please end; since version 2
+  uint64_t stop_requested;  // a bit for each worker slot that is asked to end; since version 2
   uint8_t pad3[56];
 };
 static_assert(kMaxWorkers <= 64);
@@ -272,17 +273,17 @@ static_assert(offsetof(DriverMemoryHeader, stop_requested) == 320);
 static_assert(sizeof(DriverMemoryHeader) == 384);
 
 inline constexpr uint32_t kNobody = 0xffff;  // no worker slot
-// With a worker slot: that worker may make itself the owner, and has not yet. Of native services.
+// Native services only. With a worker slot: that worker may make itself the owner, and has not yet.
 inline constexpr uint32_t kClaim = 0x8000;
 constexpr bool IsClaim(uint32_t slot) { return slot != kNobody && (slot & kClaim) != 0; }
 constexpr uint32_t ClaimantOrOwner(uint32_t slot) { return IsClaim(slot) ? slot & ~kClaim : slot; }
 
-// `ownership` moves a whole shard with one store.
+// One store of `ownership` moves a whole shard.
 struct OwnershipRecord {
   uint64_t ownership;  // PackOwnership(epoch, worker slot or kNobody, sequence)
   uint64_t owner_worker_id;
   uint64_t heir_worker_id;     // 0: none
-  uint64_t release_requested;  // the epoch that is asked to release; 0: none
+  uint64_t release_requested;  // the epoch whose owner is asked to release; 0: none
   uint64_t cut_epoch;          // the last epoch that ended,
   uint64_t cut_tail;           // and how many commit entries of it count
   uint64_t reserved[2];
@@ -291,26 +292,27 @@ static_assert(sizeof(OwnershipRecord) == kLineBytes);
 
 struct ShardRecord {
   OwnershipRecord owner;
-  uint64_t commit_head;  // PackCursor(epoch, entries folded): their room is free again
-  // Version 2. Equal to commit_head: the transaction there was begun, and is not finished.
+  uint64_t commit_head;  // PackCursor(epoch, entries applied); their places are free again
+  // Version 2. Equal to commit_head: a driver began to apply the transaction there, and has not
+  // finished.
   uint64_t apply_begun;
   uint64_t released_epoch;  // version 2: the last epoch whose kRelease was applied
   uint8_t pad0[40];
   uint64_t completion_tail;  // completions published
   uint8_t pad1[56];
-  uint64_t acknowledged;  // completions the application has dealt with
+  uint64_t acknowledged;  // completions the application has handled
   uint32_t state_slot;
   uint32_t state_length;
   uint32_t state_version;
   uint32_t connections;
   uint64_t transactions;
-  // Version 2. Shared receives that the device has, and those of which only their completion will
-  // tell whether it has them.
+  // Version 2. `posted`: shared receives that the device has. `unsure`: those that it may have;
+  // only their completion proves it.
   uint32_t shared_receives_posted;
   uint32_t shared_receives_unsure;
-  uint32_t shared_receives_refused;  // not 0: the device took one not; nobody joins the shard
+  uint32_t shared_receives_refused;  // not 0: the device refused one; no connection joins the shard
   uint32_t pad2;
-  // Version 2. Bytes in the buffers of the sends that were committed, READs among them.
+  // Version 2. Bytes in the buffers of all committed sends, including READs.
   uint64_t bytes_sent;
   uint8_t pad3[8];
 };
@@ -326,21 +328,21 @@ enum class CompletionKind : uint8_t {
   kReceive = 2,
   kConnectRequest = 3,
   kEstablished = 4,
-  kDisconnected = 5,   // last word on a connection, all its completions come before
-  kConnectFailed = 6,  // likewise, of one that never was established
+  kDisconnected = 5,   // the last entry of a connection, behind all its completions
+  kConnectFailed = 6,  // the last entry of a connection that was never established
 };
 
 inline constexpr uint8_t kCompletionHasImmediate = 1;
 inline constexpr uint8_t kCompletionHasInvalidate = 2;
-// Since version 2, which is no news to older workers: they look at the first two only.
-inline constexpr uint8_t kCompletionPoisoned = 4;  // rewritten: not as the device gave it
-inline constexpr uint8_t kCompletionVoid = 8;      // to be skipped; see GenerationOf
+// Since version 2. Older workers ignore these two flags.
+inline constexpr uint8_t kCompletionPoisoned = 4;  // the driver has rewritten the entry
+inline constexpr uint8_t kCompletionVoid = 8;      // workers skip the entry; see GenerationOf
 
 inline constexpr uint64_t kInvalidWrId = ~uint64_t{0};
 
 struct CompletionEntry {
-  uint64_t wr_id;  // PackWrId, kInvalidWrId while the slot is not filled
-  uint64_t tag;    // of the work request; of the connect for events
+  uint64_t wr_id;  // PackWrId, or kInvalidWrId while the slot is not filled
+  uint64_t tag;    // the work request's; for events the connect's
   uint8_t kind;
   uint8_t status;  // verbs::CompletionStatus
   uint8_t opcode;  // verbs::CompletionOpcode
@@ -350,27 +352,27 @@ struct CompletionEntry {
   uint32_t vendor_error;
   uint32_t connection;
   uint32_t generation;
-  uint64_t sequence;  // of the work request in its log; of a shared receive: its slot
+  uint64_t sequence;  // the work request's in its log; for a shared receive its slot
   uint64_t reserved[2];
 };
 static_assert(offsetof(CompletionEntry, kind) == 16);
 static_assert(offsetof(CompletionEntry, sequence) == 40);
 static_assert(sizeof(CompletionEntry) == kLineBytes);
 
-// A void entry names a generation that no connection has, so that every worker skips it.
+// A void entry contains a generation that no connection has, so that every worker skips it.
 inline constexpr uint32_t kVoidGeneration = 1u << 31;
 constexpr uint32_t GenerationOf(const CompletionEntry& entry) {
   return (entry.flags & kCompletionVoid) != 0 ? entry.generation ^ kVoidGeneration
                                               : entry.generation;
 }
 
-// Owners died on a completion of the connection: what its entries are rewritten to, and what it
-// completes from then on (layout.md, "Poison"). Each includes those before it.
+// How the driver rewrites the present and future entries of a connection on whose completion owners
+// died (layout.md, "Poison"). Each level includes those before it.
 enum class PoisonLevel : uint32_t {
   kNone = 0,
   kFlushed = 1,  // sends and receives are flush errors, kEstablished is void
   kSilent = 2,   // sends and receives are void
-  kVoid = 3,     // requests and ends too
+  kVoid = 3,     // connect requests and ends are void, too
 };
 
 enum class ConnectionState : uint32_t {
@@ -382,12 +384,12 @@ enum class ConnectionState : uint32_t {
   kClosed = 5,
 };
 
-// Of a slot for a shared receive. One word, so that a driver can die beside any of its changes.
+// The state of a slot for a shared receive. It is one word, so a driver may die at any change.
 enum class SharedReceiveState : uint8_t {
   kFree = 0,       // the owner may commit it
   kAttempted = 1,  // maybe posted
   kPosted = 2,
-  kCompleted = 3,  // in the completion log, and not acknowledged
+  kCompleted = 3,  // in the completion log, not acknowledged
 };
 struct SharedReceive {
   uint16_t word;  // PackSharedReceiveState; the generation grows with each attempt to post it
@@ -401,20 +403,21 @@ constexpr SharedReceiveState StateOf(SharedReceive receive) {
 }
 constexpr uint32_t GenerationOf(SharedReceive receive) { return receive.word >> 8; }
 
-// Of a connection whose receives are shared, `receive.completed` counts what it has received, and
-// the other cursors stay 0.
+// The progress of a log; each cursor is the sequence number behind the last such request. If the
+// connection's receives are shared, `receive.completed` counts its receives and the others are 0.
 struct QueueCursors {
-  uint64_t committed;     // released by a commit
-  uint64_t posted;        // handed to the device
+  uint64_t committed;     // by a transaction
+  uint64_t posted;        // to the device
   uint64_t completed;     // in the completion log
-  uint64_t acknowledged;  // dealt with: the log entry may be used again
+  uint64_t acknowledged;  // handled; the log entry may be used again
 };
 static_assert(sizeof(QueueCursors) == 32);
 
-// Zero-length work requests of a recovery. The counts wrap; at most kMarkers are outstanding.
+// Zero-length work requests that a recovery posts. The counts wrap; at most kMarkers are
+// outstanding.
 struct MarkerCursors {
   uint8_t begun;      // posted, or maybe posted
-  uint8_t confirmed;  // the last of which that is certain
+  uint8_t confirmed;  // certainly posted
   uint8_t completed;
 };
 
@@ -428,30 +431,30 @@ struct ConnectionRecord {
   uint32_t state_slot;
   uint32_t state_length;
   uint32_t state_version;
-  uint32_t last_status;  // verbs::CompletionStatus that ended it
+  uint32_t last_status;  // verbs::CompletionStatus that ended the connection
   uint64_t tag;
   uint64_t bytes_received;
   uint32_t private_data_length;
-  uint32_t listener_port;  // 0: connected out
-  // Version 2: what lies between `posted` and these may have been posted, and nothing after. The
-  // low 32 bits of sequence numbers.
+  uint32_t listener_port;  // 0: the service connected to the peer
+  // Version 2. The low 32 bits of sequence numbers. Requests from `posted` to before these may have
+  // been posted; requests behind them were not.
   uint32_t send_attempted;
   uint32_t receive_attempted;
   char local_address[kAddressBytes];  // "host:port", ends with NUL
   char peer_address[kAddressBytes];
-  uint8_t private_data[kPrivateDataBytes];  // of the peer
+  uint8_t private_data[kPrivateDataBytes];  // the peer's
   uint32_t poison;                          // PoisonLevel; since version 2
   // Since version 2, for a driver's successor.
-  uint8_t answered;         // Accept or Connect was called, or maybe
+  uint8_t answered;         // Accept or Connect was called, or may have been
   uint8_t was_established;  // at some time
   MarkerCursors send_markers;
   MarkerCursors receive_markers;
   uint8_t abandoned;  // its queue pair was destroyed with work outstanding
-  // It is being accepted into `shard`, and its cursors and state are not what that commit says yet:
-  // no worker loads it. Since version 2.
+  // 1: a driver is accepting it into `shard`, and has not applied cursors and state yet. No worker
+  // loads it. Since version 2.
   uint8_t arriving;
-  // READs and atomics that may be outstanding, to the peer and of the peer: once it was
-  // established, and where DriverMemoryHeader::tells_depths is set.
+  // READs and atomics that may be outstanding, to the peer and from the peer. Valid once
+  // established, if DriverMemoryHeader::tells_depths is set.
   uint8_t initiator_depth;
   uint8_t responder_resources;
 };
@@ -465,8 +468,8 @@ static_assert(offsetof(ConnectionRecord, answered) == 500);
 static_assert(offsetof(ConnectionRecord, initiator_depth) == 510);
 static_assert(sizeof(ConnectionRecord) == 512);
 
-// Remote access that was given to a range of the buffers. `length` is stored when the device has
-// registered the range, and is 0 again when it has deregistered it.
+// Remote access to a range of the buffers. The driver stores `length` once the device has
+// registered the range, and 0 once it has deregistered it.
 struct GrantRecord {
   uint64_t offset;
   uint64_t length;  // 0: free
@@ -480,16 +483,15 @@ static_assert(std::is_trivially_copyable_v<ConnectionRecord>);
 
 // ---------------------------------------------------------------- recovery memory (version 2)
 
-// What a completion queue is polled into: what verbs::CompletionQueue::Take leaves, of which only
-// this is named here.
+// A slot for verbs::CompletionQueue::Take, whose format only wr_id belongs to this layout.
 struct PollSlot {
-  uint64_t wr_id;  // kInvalidWrId: nothing was polled into it
+  uint64_t wr_id;  // kInvalidWrId: the slot is empty
   uint8_t rest[40];
 };
 static_assert(sizeof(PollSlot) == 48);
 
-// Of each shard; the first half is polled into by a driver that lives, the rest is for those that
-// come after it.
+// Per shard. A driver polls into the first half. The rest is for recoveries: each polls into the
+// slot behind those that its predecessors have filled.
 inline constexpr uint32_t kPollSlots = 128;
 
 enum class SpareState : uint32_t {
@@ -498,14 +500,14 @@ enum class SpareState : uint32_t {
   kFilled = 3,     // holds the message of the receive `stands_for`
 };
 
-// A buffer of the driver's own, posted in the place of receives that are ambiguous.
+// A buffer that the driver posts in place of an ambiguous receive.
 struct SpareRecord {
   uint32_t owner;  // connection + 1; 0: free
   uint32_t generation;
   uint32_t state;  // SpareState
-  uint32_t order;  // grows: in which those of a connection were posted
+  uint32_t order;  // grows with each spare posted for the connection
   uint64_t stands_for;
-  // kFilled: of its completion, as in CompletionEntry.
+  // kFilled: the completion's fields, as in CompletionEntry.
   uint8_t opcode;
   uint8_t flags;
   uint8_t pad0[2];
@@ -517,47 +519,46 @@ struct SpareRecord {
 static_assert(offsetof(SpareRecord, stands_for) == 16);
 static_assert(sizeof(SpareRecord) == kLineBytes);
 
-inline constexpr uint32_t kSpares = 16;  // of a shard
+inline constexpr uint32_t kSpares = 16;  // per shard
 inline constexpr uint32_t kSpareBytes = 64 << 10;
-// That a connection has outstanding at most, of each of its two queues; spares count as markers of
-// the receive queue. Room for them is kept in the queue.
+// The most markers outstanding in one queue of a connection. Spares count as markers of the receive
+// queue. Each queue reserves room for them.
 inline constexpr uint32_t kMarkers = 8;
-// That a shard has outstanding at most. Room for them, and kSpares, is kept in its completion
-// queue.
+// The most markers outstanding in a shard. Its completion queue reserves room for them and kSpares.
 inline constexpr uint32_t kShardMarkers = 64;
 
 // ---------------------------------------------------------------- native owners (version 2)
 
-// The keeper alone speaks to the connection manager, and a shard's driver alone writes what is the
-// shard's. So each tells the other, in two rings for every shard, each of one writer and one
-// reader: what is told is in memory before the tail that covers it, and done before the head that
-// passes it. Both outlive their readers, who see again what they had not passed.
-enum class NoticeKind : uint8_t {  // of the keeper
-  kRequested = 1,                  // the record has the connection, whose generation is new
+// Only the keeper calls the connection manager, and only a shard's driver writes the shard. So each
+// shard has two rings: notices from the keeper and orders from the driver, each with one writer and
+// one reader. The writer stores an entry before the tail that covers it. The reader carries it out
+// before it stores the head that passes it. A reader's successor sees every entry not passed.
+enum class NoticeKind : uint8_t {  // from the keeper
+  kRequested = 1,                  // the record has the connection, with a new generation
   kEstablished = 2,
   kEnded = 3,           // `status`, NativeConnection::end_reason
   kReceiveDrained = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
-  kConnecting = 5,      // as kRequested, of one that the keeper connects to a peer
-  kRejected = 6,        // by that peer; NativeConnection::end_reason
+  kConnecting = 5,      // like kRequested, for a connection that the keeper starts
+  kRejected = 6,        // the peer rejected it; NativeConnection::end_reason
 };
 inline constexpr auto kLastNoticeKind = NoticeKind::kRejected;
-enum class OrderKind : uint8_t {  // of the driver
+enum class OrderKind : uint8_t {  // from the driver
   kAccept = 1,                    // with the queue pair `qp_number`, NativeConnection::answer
   kReject = 2,
   kDisconnect = 3,
-  kFree = 4,  // the slot serves again, and its queue pair after its time-wait
+  kFree = 4,  // the slot is free, and its queue pair after the time-wait
 };
 struct MailEntry {
   uint8_t kind;
   uint8_t status;  // verbs::CompletionStatus
   uint8_t reserved0[2];
   uint32_t connection;
-  uint32_t generation;  // of the connection: what is told of another one counts no more
+  uint32_t generation;  // the connection's; the reader ignores entries of another generation
   uint32_t reserved1;
 };
 static_assert(sizeof(MailEntry) == 16);
 
-// Entries before `tail` were told, those before `head` are done. Both only grow.
+// Entries before `tail` were written; entries before `head` were carried out. Both only grow.
 struct MailCursors {
   uint64_t tail;
   uint8_t pad0[56];
@@ -568,15 +569,15 @@ static_assert(offsetof(MailCursors, head) == kLineBytes);
 static_assert(sizeof(MailCursors) == 2 * kLineBytes);
 
 inline constexpr uint32_t kNotices = 256;  // a full ring makes the keeper wait
-// Room for all that can be outstanding: each kind once for a connection, whose next one the keeper
-// makes only when it has done the kFree.
+// Room for all orders that can be outstanding: each kind once per connection slot. The keeper
+// reuses a slot only after it has carried out the kFree.
 constexpr uint32_t OrdersOf(const Shape& shape) { return std::bit_ceil(4 * shape.connections); }
 
 enum class PooledState : uint32_t {
   kFree = 0,   // in INIT: the driver may take it
-  kTaken = 1,  // by a connection of the shard, or not known to be by any
-  kSpent = 2,  // the keeper's, until it can serve again
-  kLent = 3,   // by the keeper to a connection that it makes for the driver
+  kTaken = 1,  // by a connection of the shard, or its connection is unknown
+  kSpent = 2,  // the keeper has it until it can be reused
+  kLent = 3,   // by the keeper to a connection that it starts for the driver
 };
 struct PooledQueuePair {
   uint32_t number;
@@ -584,47 +585,47 @@ struct PooledQueuePair {
 };
 static_assert(sizeof(PooledQueuePair) == 8);
 
-// How a shard of a native service changes hands, beside its OwnershipRecord.
+// A native shard's changes of owner, beside its OwnershipRecord.
 struct NativeShard {
-  // The keeper's. Who may claim the shard when its owner is dead or gives it up, worker slot + 1;
-  // 0: nobody.
+  // Written by the keeper. The worker slot + 1 that may claim the shard when its owner is dead or
+  // gives it up; 0: none.
   uint64_t heir;
-  uint64_t pardoned_worker_id;  // whose death is no completion's doing; 0: nobody's
-  uint64_t told_epoch;          // the last whose end operators were told of
+  uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
+  uint64_t told_epoch;          // the last epoch whose end was reported to operators
   uint8_t pad0[40];
-  // The drivers'. CLOCK_MONOTONIC, nanoseconds.
-  uint64_t change_begun_ns;  // of the last change of owner
-  uint64_t change_epoch;     // that it ends: not of another one
-  uint64_t blackout_ns;      // of the last one: from its begin to the first commit
-  uint64_t served_epoch;     // the last whose owner has committed
-  uint64_t cause;            // of the last change, ChangeCause
+  // Written by drivers. Times are CLOCK_MONOTONIC, nanoseconds.
+  uint64_t change_begun_ns;  // when the last change of owner began
+  uint64_t change_epoch;     // the epoch that this change ends
+  uint64_t blackout_ns;      // the last change, from its begin to the first commit
+  uint64_t served_epoch;     // the last epoch whose owner has committed
+  uint64_t cause;            // ChangeCause of the last change
   uint64_t former_worker_id;
-  uint64_t recovered;  // transactions of the former owner that were applied only then
-  uint64_t logged;     // completions, in all, when the last change began: what the owner knew of
+  uint64_t recovered;  // the former owner's transactions that the change applied
+  uint64_t logged;     // all completions logged when the last change began
 };
 static_assert(offsetof(NativeShard, change_begun_ns) == kLineBytes);
 static_assert(sizeof(NativeShard) == 2 * kLineBytes);
 enum class ChangeCause : uint64_t { kDeath = 1, kRelease = 2 };
 
-// The deaths of a shard's owners as they are counted for "Poison", by whoever recovers the shard.
-// There are two: one is valid, the other is written, and the later `version` is the valid one.
+// The deaths of a shard's owners, counted for "Poison" by each driver that recovers the shard.
+// There are two copies. The one with the higher `version` is valid; drivers write the other.
 struct NativeDeath {
   uint64_t worker_id;
-  uint64_t handling;  // 1 + the completion that it named; 0: none
+  uint64_t handling;  // 1 + the completion that the worker named; 0: none
 };
 inline constexpr uint32_t kRememberedDeaths = 16;
 struct NativeDeaths {
   uint64_t version;        // 0: being written
-  uint64_t counted_epoch;  // the last whose end was looked at
+  uint64_t counted_epoch;  // the last epoch whose end was counted
   uint64_t acknowledged;   // at the last death
-  uint64_t logged;         // completions, at the first death
+  uint64_t logged;         // completions logged at the first death
   uint64_t suspect;        // 1 + the last completion that was named; 0: none
-  uint64_t blamed;         // 1 + the completion that is being taken out; 0: none
+  uint64_t blamed;         // 1 + the completion that is being rewritten; 0: none
   uint32_t deaths;         // without progress
-  uint32_t run;            // that named `suspect`, one after the other
-  uint64_t poisoned;       // connections, in all
+  uint32_t run;            // consecutive deaths that named `suspect`
+  uint64_t poisoned;       // connections in total
   uint8_t blamed_level;    // PoisonLevel
-  uint8_t guessed;         // 1: `blamed` is the oldest, which nobody has named
+  uint8_t guessed;         // 1: `blamed` is the oldest completion; no worker named it
   uint8_t pad0[2];
   uint32_t remembered;
   uint8_t pad1[56];
@@ -635,20 +636,20 @@ static_assert(offsetof(NativeDeaths, last) == 2 * kLineBytes);
 static_assert(sizeof(NativeDeaths) == 384);
 inline constexpr uint32_t kNativeDeathsCopies = 2;
 
-// What became of the work requests that were outstanding when an epoch ended, as whoever began the
-// next one has found. That of epoch e is number e % kNativeReports of its shard.
+// The fate of the work requests that were outstanding when an epoch ended, as the driver of the
+// next epoch found it. A shard's report number e % kNativeReports is about epoch e.
 enum class NativeOutcome : uint8_t {
   kNeverSubmitted = 0,
   kInFlight = 1,
   kCompletedUndelivered = 2,
   kDeliveredUncommitted = 3,
   kPoisoned = 4,
-  kAmbiguous = 5,  // the device has not told yet whether it was submitted
+  kAmbiguous = 5,  // not known yet whether it was submitted
 };
 struct NativeRequest {
   uint32_t connection;
   uint8_t send;
-  uint8_t opcode;   // verbs::Opcode, of sends
+  uint8_t opcode;   // verbs::Opcode; sends only
   uint8_t outcome;  // NativeOutcome
   uint8_t pad0;
   uint64_t sequence;
@@ -657,7 +658,7 @@ static_assert(sizeof(NativeRequest) == 16);
 inline constexpr uint32_t kReportedRequests = 256;
 struct NativeReport {
   uint64_t version;  // odd while it is written; grows with each change
-  uint64_t epoch;    // that has ended; 0: none
+  uint64_t epoch;    // the epoch that ended; 0: none
   uint64_t former_worker_id;
   uint64_t successor_worker_id;
   uint64_t recovered;
@@ -668,13 +669,13 @@ struct NativeReport {
   uint64_t delivered_uncommitted;
   uint64_t ambiguous;  // 0 in the end
   uint32_t cause;      // ChangeCause
-  uint32_t listed;     // of `requests`
-  // A connection that was failed for the deaths on a completion of it; 0 deaths: none was.
+  uint32_t listed;     // valid elements of `requests`
+  // A connection that was failed because owners died on its completion; 0 deaths: none.
   uint32_t poison_deaths;
   uint32_t poisoned_connection;
   uint32_t poisoned_generation;
   uint8_t poisoned_kind;   // CompletionKind
-  uint8_t poison_guessed;  // as NativeDeaths::guessed
+  uint8_t poison_guessed;  // see NativeDeaths::guessed
   uint8_t poison_remembered;
   uint8_t pad0;
   uint64_t poisoned_completion;
@@ -690,16 +691,16 @@ static_assert(sizeof(NativeReport) == 4352);
 inline constexpr uint32_t kNativeReports = 4;
 
 struct NativeConnection {
-  // The keeper's.
+  // Written by the keeper.
   char end_reason[128];
-  uint8_t initiator_depth;  // of kEstablished; as in ConnectionRecord
+  uint8_t initiator_depth;  // set before kEstablished; see ConnectionRecord
   uint8_t responder_resources;
   uint8_t pad0[2];
-  uint32_t freed_generation;  // the last whose kFree is done
+  uint32_t freed_generation;  // the last generation whose kFree is done
   uint8_t pad1[56];
-  // The driver's.
+  // Written by the driver.
   uint32_t answer_length;
-  uint32_t handled_generation;  // whose kRequested, or kConnecting, has had its effect
+  uint32_t handled_generation;  // the last whose kRequested or kConnecting was carried out
   uint8_t pad2[56];
   uint8_t answer[kPrivateDataBytes];  // private data of an accept or reject
 };
@@ -708,18 +709,17 @@ static_assert(sizeof(NativeConnection) == 512);
 
 // ---------------------------------------------------------------- words
 
-// Cursor of an epoch's commit bank: the epoch's low 16 bits above 48 bits of index, so that a
-// store of another epoch is never taken for one of this.
+// A cursor of an epoch's commit bank: the epoch's low 16 bits above 48 bits of index. The epoch
+// distinguishes the stores of this epoch from those of another.
 constexpr uint64_t PackCursor(uint64_t epoch, uint64_t index) {
   return epoch << 48 | (index & 0xffff'ffff'ffff);
 }
 constexpr bool CursorIsOf(uint64_t word, uint64_t epoch) { return word >> 48 == (epoch & 0xffff); }
 constexpr uint64_t CursorIndex(uint64_t word) { return word & 0xffff'ffff'ffff; }
 
-// sequence (12 bits), epoch (36), worker slot (16). The sequence grows with each claim, so that a
-// claimant that was stopped before its swap does not find the word that it has seen again. In a
-// brokered service, whose word nobody swaps, it is 0: workers of version 1 take the two for the
-// epoch.
+// sequence (12 bits), epoch (36), worker slot (16). The sequence grows with each claim, so the
+// compare-and-swap of a claimant that was stopped fails. In a brokered service nobody swaps the
+// word and the sequence is 0, because workers of version 1 read both fields as the epoch.
 inline constexpr uint64_t kEpochs = uint64_t{1} << 36;
 inline constexpr uint32_t kClaimSequences = 1u << 12;
 constexpr uint64_t PackOwnership(uint64_t epoch, uint32_t worker_slot, uint32_t sequence = 0) {
@@ -746,7 +746,7 @@ constexpr Direction WrIdDirection(uint64_t wr_id) { return Direction(wr_id >> 47
 constexpr uint32_t WrIdGeneration(uint64_t wr_id) { return wr_id >> 40 & 0x7f; }
 constexpr uint64_t WrIdSequence(uint64_t wr_id) { return wr_id & 0xff'ffff'ffff; }
 
-// Sequences that are no work request's: events, and what a recovery posts.
+// Sequences that belong to no work request in a log: events, and requests that a recovery posts.
 inline constexpr uint64_t kEventSequence = 0xff'ffff'ffff;
 inline constexpr uint64_t kMarkerSequence = 0xff'ffff'0000;  // + MarkerCursors::begun
 inline constexpr uint64_t kSpareSequence = 0xff'ffff'1000;   // + spare
@@ -754,7 +754,7 @@ inline constexpr uint64_t kSpareSequence = 0xff'ffff'1000;   // + spare
 inline constexpr uint64_t kSharedReceiveSequence = 0xff'ffff'2000;  // + slot
 static_assert(kSharedReceiveSequence + 2 * kMaxQueueDepth < kEventSequence);
 
-// Of a shared receive: it names no connection, and the generation is the slot's.
+// The wr_id of a shared receive. It names no connection; the generation is the slot's.
 constexpr uint64_t PackSharedReceive(uint32_t slot, uint32_t generation) {
   return PackWrId(0, generation, Direction::kReceive, kSharedReceiveSequence + slot);
 }
@@ -773,7 +773,7 @@ constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
-// Offsets in the worker log memory of a service of this shape.
+// Offsets in the worker log memory.
 struct WorkerMemoryMap {
   explicit constexpr WorkerMemoryMap(const Shape& shape)
       : bank_bytes(sizeof(BankHeader) + uint64_t{kCommitLogEntries} * sizeof(CommitEntry)),
@@ -850,8 +850,8 @@ struct DriverMemoryMap {
       shared_receives, total;
 };
 
-// Offsets in the recovery memory: poll slots, spare records, then spare buffers, which alone of it
-// are registered.
+// Offsets in the recovery memory: poll slots, spare records, spare buffers, and for native services
+// their shards and connections. Only the spare buffers are registered with the device.
 struct RecoveryMemoryMap {
   explicit constexpr RecoveryMemoryMap(const Shape& shape)
       : poll_slots(0),
@@ -883,7 +883,7 @@ struct RecoveryMemoryMap {
     return spare_buffers + (uint64_t{shard} * kSpares + spare) * kSpareBytes;
   }
 
-  // Of native services.
+  // REQUIRES: a native service.
   constexpr uint64_t NativeShardOf(uint32_t shard) const {
     return native + shard * native_shard_bytes;
   }

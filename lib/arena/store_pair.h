@@ -1,8 +1,8 @@
-// Neighbouring fields of a structure, in shared memory above all, with one store.
+// Writes neighbouring fields of a structure in shared memory with one store.
 //
-// A line that the other side has read is not ours to write at once, and until it is each store
-// waits in the processor's store buffer, behind which everything else waits when it is full, stores
-// to memory of our own too. What that is worth: tests/bench/RESULTS.md.
+// A store to a line that the other side has cached waits in the processor's store buffer until the
+// line arrives. When the buffer is full, all other stores wait, too. tests/bench/RESULTS.md has the
+// effect.
 #ifndef LIB_ARENA_STORE_PAIR_H_
 #define LIB_ARENA_STORE_PAIR_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::arena {
 
-// Fields as they lie one behind the other: little-endian, as the layout is.
+// Packs neighbouring fields, little-endian like the layout.
 constexpr uint32_t FourBytes(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
   return a | uint32_t{b} << 8 | uint32_t{c} << 16 | uint32_t{d} << 24;
 }
@@ -20,7 +20,7 @@ constexpr uint64_t TwoFields(uint32_t first, uint32_t second) {
   return uint64_t{second} << 32 | first;
 }
 
-// 16 bytes at `Offset`, which is a multiple of 16.
+// Stores 16 bytes at `Offset`, a multiple of 16.
 template <size_t Offset, typename T>
 void StorePair(T& to, uint64_t first, uint64_t second) {
   using Pair [[gnu::vector_size(16)]] = uint64_t;

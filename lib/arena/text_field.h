@@ -1,4 +1,4 @@
-// Text in a field of fixed length, for people: a reader may find half of it.
+// Text for people in a field of fixed length. A concurrent reader may see a part of it.
 #ifndef LIB_ARENA_TEXT_FIELD_H_
 #define LIB_ARENA_TEXT_FIELD_H_
 
@@ -10,7 +10,7 @@
 
 namespace baton::arena {
 
-// Cut to fit, and always ended with NUL.
+// Stores `text`, cut to fit and always ended with NUL.
 template <size_t size>
 void SetText(char (&field)[size], std::string_view text) {
   const size_t length = std::min(text.size(), size - 1);
@@ -18,7 +18,7 @@ void SetText(char (&field)[size], std::string_view text) {
   field[length] = '\0';
 }
 
-// Also of one that another has left without an end.
+// Returns the text, also if the writer has left no NUL.
 template <size_t size>
 std::string TextOf(const char (&field)[size]) {
   return std::string(field, strnlen(field, size));

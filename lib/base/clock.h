@@ -15,7 +15,8 @@ inline uint64_t MonotonicNanoseconds() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Of the day, for people: since 1970, UTC.
+// Wall-clock time for display, in microseconds since 1970-01-01 UTC. Do not use it to measure
+// intervals.
 inline int64_t UnixMicroseconds() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);

@@ -15,7 +15,7 @@ inline constexpr char kHeartbeatVariable[] = "BATON_HEARTBEAT_FD";
 // How often a child of batond shows that it lives, once it is ready.
 inline constexpr std::chrono::milliseconds kHeartbeat{1000};
 
-// What batond is to do if a sign of life is the last one: the sign says it.
+// A sign of life says what batond does if no other sign follows it.
 enum class AfterLastSign : char {
   kAsBefore = 0,  // what an earlier sign said or, without any, the configuration
   kReport = 1,

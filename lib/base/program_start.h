@@ -1,4 +1,4 @@
-// What starting another program takes, whoever does it (execve(2), posix_spawn(3)).
+// Prepares the start of another program with execve(2) or posix_spawn(3).
 #ifndef LIB_BASE_PROGRAM_START_H_
 #define LIB_BASE_PROGRAM_START_H_
 

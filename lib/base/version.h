@@ -7,7 +7,8 @@ namespace baton {
 
 inline constexpr char kRelease[] = "0.1.0";
 
-// Of the requests and replies on a service's socket (proto/baton/internal/keeper.proto).
+// The version of the requests and replies on a service's socket
+// (proto/baton/internal/keeper.proto).
 inline constexpr uint32_t kProtocolVersion = 1;
 
 }  // namespace baton

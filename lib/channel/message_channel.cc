@@ -198,7 +198,7 @@ absl::Status MessageChannel::WriteSome(Output& output) {
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return absl::OkStatus();
-      // Of a user's descriptors so many may be on their way (unix(7)).
+      // ETOOMANYREFS: the user has too many descriptors in flight (unix(7)).
       return ErrnoStatus(errno, errno == ETOOMANYREFS ? "sendmsg (see RLIMIT_NOFILE)" : "sendmsg");
     }
     output.descriptors.clear();
@@ -230,7 +230,7 @@ absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& messag
   return written.ok() ? written : TakeBack(written);
 }
 
-// Whoever queued what is there was told that it is sent.
+// Send() already returned OK for every queued message.
 absl::Status MessageChannel::Flush() {
   BATON_RETURN_IF_ERROR(broken_);
   const absl::Status written = WriteQueued();
@@ -343,7 +343,7 @@ uint64_t MessageChannel::LastFrame() const {
 // belong to the last frame that begins in it. None begins there when they came with the middle of
 // one.
 absl::Status MessageChannel::Fill() {
-  // Of two frames that have some the first is whole: it is taken before more are.
+  // If two frames have descriptors, the first is complete. It is returned before more is read.
   while (received_.size() < 2) {
     const size_t old_size = input_.size();
     input_.resize(old_size + kReadBytes);
@@ -417,13 +417,13 @@ absl::Status MessageChannel::Receive(google::protobuf::MessageLite* message, int
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool whole, NextFrame(message, descriptors));
     if (whole) return absl::OkStatus();
-    // What was asked and is not on its way would never be answered.
+    // Queued requests must be written, or they would never be answered.
     const int events = pending() ? POLLIN | POLLOUT : POLLIN;
     BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), events, deadline, "no answer in time"));
     (void)Flush();  // should it fail, Fill tells why
     const absl::Status filled = Fill();
     if (!filled.ok()) {
-      // What arrived before the end still counts.
+      // A frame that arrived before the end still counts.
       BATON_ASSIGN_OR_RETURN(const bool last, NextFrame(message, descriptors));
       return last ? absl::OkStatus() : filled;
     }

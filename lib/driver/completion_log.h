@@ -11,12 +11,12 @@
 
 namespace baton::driver {
 
-// Appends are visible to the owner after Publish, and to a successor of this driver at once. The
-// log cannot overflow: it holds everything that the logs of all connections can have outstanding
-// (arena::RequiredCompletionEntries).
+// The owner sees appended entries after Publish(). A successor of this driver sees them at once.
+// The log cannot overflow: it holds everything that the logs of all connections can have
+// outstanding (arena::RequiredCompletionEntries).
 //
-// Drivers of a native service can write each other's. One that says what cannot be is broken:
-// nothing is appended, or published, any more, and its driver changes nothing for which there is no
+// Drivers of a native service can write each other's logs. A log whose memory is inconsistent is
+// broken: nothing is appended or published any more, and its driver makes no change that needs an
 // entry.
 class CompletionLog {
  public:
@@ -27,26 +27,27 @@ class CompletionLog {
         mask_(slot_count_ - 1),
         tail_(record_->completion_tail) {}
 
-  // For a log that nothing was appended to.
+  // Initialises a log that nothing was appended to.
   void Clear();
-  // For what another driver left: its appends count whether they were published or not.
+  // Takes over another driver's log. All its entries count, whether published or not.
   void FindTail();
   uint64_t tail() const { return tail_; }
-  // The first entry that is not acknowledged. tail(): none is, or it cannot be that one.
+  // Returns the first entry that is not acknowledged, or tail() if there is none or the record is
+  // inconsistent.
   uint64_t oldest() const {
     const uint64_t acknowledged = arena::LoadRelaxed(record_->acknowledged);
     return tail_ - acknowledged <= slot_count_ ? acknowledged : tail_;
   }
 
-  // Why it is broken; nullptr: it is not.
+  // Returns why the log is broken, or nullptr.
   const char* broken() const { return broken_; }
   void Break(const char* why);
 
-  // Whether it is not broken.
+  // Returns false if the log is broken.
   [[nodiscard]] bool Append(const arena::CompletionEntry& entry);
 
-  // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
-  // appended with its wr_id. nullptr: it is broken, maybe because it is full.
+  // Appends without a copy: the caller fills all of the slot at the tail but its wr_id, and then
+  // calls Append(wr_id). nullptr: the log is broken, possibly because it is full.
   arena::CompletionEntry* Next() {
     if (tail_ - record_->acknowledged >= slot_count_) [[unlikely]] {
       Break("it is full of what was not acknowledged");
@@ -55,16 +56,16 @@ class CompletionLog {
     return &slot(tail_);
   }
   void Append(uint64_t wr_id) {
-    // The slot at the tail has had no wr_id since the append before. The slot behind says that
-    // nothing was filled there, before this one says that it was: a slot is whole once it has its
-    // wr_id. The owner has read the slot that is fetched: it is in another processor's cache.
+    // A slot is complete once it has its wr_id. The append before has cleared the wr_id of the slot
+    // at the tail. This one clears that of the next slot before it sets its own. The fetched slot
+    // is in the cache of the owner's processor, which has read it.
     Run run(*this);
     run.Append(wr_id);
     End(run);
   }
 
-  // Next and Append for entries one after the other, with what they look up at hand. Nothing else
-  // is appended before End(), and nothing is acknowledged.
+  // Next() and Append() for consecutive entries, with the log's fields cached. REQUIRES: until
+  // End() nothing else is appended, and nothing is acknowledged.
   class Run {
    public:
     explicit Run(const CompletionLog& log)
@@ -74,7 +75,7 @@ class CompletionLog {
           end_(log.tail_ + log.Room()),
           next_(&slots_[tail_ & mask_]) {}
 
-    // Null: there is no room, or the log is broken.
+    // Null: the log is full or broken.
     arena::CompletionEntry* Next() const { return tail_ < end_ ? next_ : nullptr; }
     void Append(uint64_t wr_id) {
       BATON_CRASH_POINT("driver-entry-filled");
@@ -102,7 +103,7 @@ class CompletionLog {
  private:
   static constexpr uint64_t kFetchAhead = 7;  // beyond the next one
 
-  // 0 as well if another process says that more is acknowledged than was appended.
+  // Also returns 0 if another process has written a cursor ahead of the tail.
   uint64_t Room() const {
     const uint64_t used = tail_ - record_->acknowledged;
     return used < slot_count_ ? slot_count_ - used : 0;

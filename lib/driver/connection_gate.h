@@ -1,4 +1,4 @@
-// Who decides which connections there may be.
+// The interface that admits or refuses connections.
 #ifndef LIB_DRIVER_CONNECTION_GATE_H_
 #define LIB_DRIVER_CONNECTION_GATE_H_
 
@@ -10,20 +10,21 @@
 
 namespace baton::driver {
 
-// Asked on the thread that speaks to the connection manager. Errors are for operators; of
-// kUnavailable a peer is told that there will be connections again.
+// Called on the thread that uses the connection manager. Errors are for operators. A peer refused
+// with kUnavailable learns that it may try again later.
 class ConnectionGate {
  public:
   virtual ~ConnectionGate() = default;
-  // May a peer that asks have one, beside `connections` that there are?
+  // Returns OK to accept a peer's request beside the `connections` existing ones.
   virtual absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) = 0;
-  // May one that we began go this way?
+  // Returns OK to let a connection that this service starts use the route.
   virtual absl::Status CheckRoute(const verbs::Route& route) const = 0;
 };
 
-// Of a gate that may be nullptr, which lets all pass. A request that is refused is rejected.
+// Asks `gate` about a request, and rejects the request if it is refused. nullptr accepts all.
 absl::Status AdmitRequest(ConnectionGate* gate, uint32_t connections, verbs::CmEvent* event);
-// For ConnectionParameters; the gate outlives the connection.
+// Returns a ConnectionParameters::check_route. The caller keeps the gate alive longer than the
+// connection.
 std::function<absl::Status(const verbs::Route&)> RouteCheckOf(const ConnectionGate* gate);
 
 }  // namespace baton::driver

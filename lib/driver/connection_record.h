@@ -1,5 +1,5 @@
-// What of a connection's record whoever has the connection manager's id fills in: a driver, or the
-// keeper for the drivers of a native service.
+// Fills the fields of a connection's record that come from the connection manager. The holder of
+// the id calls these: a driver, or the keeper for the drivers of a native service.
 #ifndef LIB_DRIVER_CONNECTION_RECORD_H_
 #define LIB_DRIVER_CONNECTION_RECORD_H_
 
@@ -14,10 +14,10 @@ namespace baton::driver {
 
 void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* record);
 
-// The peer's, cut to what the record has room for.
+// Stores the peer's private data, cut to the record's size.
 void FillPrivateData(std::string_view data, arena::ConnectionRecord* record);
 
-// kResourceExhausted: none of a service's `slots` is free.
+// Returns kResourceExhausted: none of a service's `slots` is free.
 absl::Status NoSlotFree(size_t slots);
 
 }  // namespace baton::driver

@@ -13,7 +13,7 @@ inline arena::ConnectionState StateOf(const arena::ConnectionRecord& record) {
   return arena::ConnectionState(record.state);
 }
 
-// It has not begun to end.
+// Returns true if the connection exists and has not begun to end.
 inline bool IsLive(const arena::ConnectionRecord& record) {
   const arena::ConnectionState state = StateOf(record);
   return state == arena::ConnectionState::kRequested ||
@@ -21,13 +21,13 @@ inline bool IsLive(const arena::ConnectionRecord& record) {
          state == arena::ConnectionState::kEstablished;
 }
 
-// Its end is in the log: nobody is told of it any more.
+// Returns true if the connection's end is in the log; no further entries follow.
 inline bool IsOver(const arena::ConnectionRecord& record) {
   const arena::ConnectionState state = StateOf(record);
   return state == arena::ConnectionState::kClosed || state == arena::ConnectionState::kFree;
 }
 
-// Requests behind `posted` that may have been posted all the same.
+// Returns the number of ambiguous requests: those behind `posted` that may have been posted.
 inline uint32_t MaybePosted(const arena::ConnectionRecord& record, bool receive) {
   const uint64_t posted = receive ? record.receive.posted : record.send.posted;
   const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
@@ -35,7 +35,7 @@ inline uint32_t MaybePosted(const arena::ConnectionRecord& record, bool receive)
   return ahead > 0 ? static_cast<uint32_t>(ahead) : 0;
 }
 
-// Everything that was written to the record before is visible with it.
+// Publishes the state with everything that was written to the record before.
 inline void SetState(arena::ConnectionRecord& record, arena::ConnectionState state) {
   arena::StoreRelease(record.state, static_cast<uint32_t>(state));
 }

@@ -1,5 +1,5 @@
-// What a service takes of its device, and whether the device has it: found out when the service is
-// created, not at its first connection.
+// The resources that a service needs of its device. They are checked when the service is created,
+// not at its first connection.
 #ifndef LIB_DRIVER_DEVICE_NEEDS_H_
 #define LIB_DRIVER_DEVICE_NEEDS_H_
 
@@ -15,29 +15,29 @@ namespace baton::driver {
 struct DeviceNeeds {
   uint64_t queue_pairs = 0;
   uint64_t completion_queues = 0;
-  uint64_t completion_queue_entries = 0;  // of each: all that can be outstanding on a shard
-  uint64_t send_requests = 0;             // of each queue pair, with room for a recovery's
-  uint64_t receive_requests = 0;          // likewise
-  uint64_t shared_receive_queues = 0;     // one for each shard, or none
-  uint64_t shared_receive_requests = 0;   // of each
+  uint64_t completion_queue_entries = 0;  // per queue: all that can be outstanding on a shard
+  uint64_t send_requests = 0;             // per queue pair, including a recovery's
+  uint64_t receive_requests = 0;          // per queue pair, including a recovery's
+  uint64_t shared_receive_queues = 0;     // one per shard, or none
+  uint64_t shared_receive_requests = 0;   // per queue
   uint64_t scatter_gather = 0;
-  uint32_t inline_bytes = 0;  // of a send; no limit of a device tells, see CheckInline
+  uint32_t inline_bytes = 0;  // per send; DeviceLimits has no maximum, see CheckInline
   uint64_t memory_regions = 0;
-  uint64_t registered_bytes = 0;  // before anything is granted to a peer
+  uint64_t registered_bytes = 0;  // without grants to peers
 };
 
 DeviceNeeds NeedsOf(const arena::Shape& shape);
 
-// kResourceExhausted: names every limit that is too low, with what is needed and what to lower.
+// kResourceExhausted: names every limit that is too low, the need, and the option to lower.
 absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& limits,
                          std::string_view device);
 
-// What a connection's is made with: room for what a recovery posts, too.
+// Returns the options for a connection's queue pair, with room for a recovery's requests.
 verbs::QueuePairOptions QueuePairOptionsFor(const DeviceNeeds& needs,
                                             verbs::CompletionQueue* queue);
 
-// Makes a queue pair, completing in `queue`, to see whether the device makes them with the
-// service's inline_bytes; it is not kept. kInvalidArgument names max_inline_bytes.
+// Checks that the device creates queue pairs with the service's inline_bytes, by creating one that
+// completes in `queue` and destroying it. kInvalidArgument names max_inline_bytes.
 absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
                          verbs::CompletionQueue* queue);
 

@@ -1,5 +1,5 @@
-// The device's objects of a service, by the index of their shard or connection. They outlive the
-// driver that uses them: with the arena they are all that its successor needs.
+// The device's objects of a service, indexed by shard or connection. They outlive the driver that
+// uses them. A successor needs only them and the arena.
 #ifndef LIB_DRIVER_DEVICE_OBJECTS_H_
 #define LIB_DRIVER_DEVICE_OBJECTS_H_
 
@@ -20,7 +20,7 @@ struct ObjectCounts {
   uint32_t memory_regions = 0;
 };
 
-// Destroyed from the last member to the first: completion queues after what uses them.
+// The order of members matters: queue pairs are destroyed before their completion queues.
 struct DeviceObjects {
   struct Connection {
     std::unique_ptr<verbs::QueuePair> queue_pair;
@@ -34,10 +34,10 @@ struct DeviceObjects {
   // A place for a grant: free, reserved, or with a region of its own.
   struct Grant {
     std::unique_ptr<verbs::MemoryRegion> region;
-    // From its reservation until it is registered, and from its revocation until the device has it
-    // no more. It is nobody else's then.
+    // True from the reservation until the range is registered, and from the revocation until it is
+    // deregistered. Meanwhile nobody else may use the place.
     bool is_changing = false;
-    // The reservation sets these.
+    // Set by the reservation.
     uint64_t offset = 0;
     uint64_t length = 0;
     uint32_t access = 0;
@@ -45,7 +45,7 @@ struct DeviceObjects {
     bool is_free() const { return region == nullptr && !is_changing; }
   };
 
-  // That was asked for with this address, or has it; nullptr: there is none.
+  // Returns the listener that was requested with this address or has it, or nullptr.
   const verbs::Listener* FindListener(const verbs::Address& address) const;
   std::vector<verbs::Address> ListenAddresses() const;
   ObjectCounts Count() const;
@@ -57,21 +57,21 @@ struct DeviceObjects {
   std::vector<Connection> connections;
   std::vector<Listener> listeners;
   std::vector<Grant> grants;
-  // The connection manager gives an event once. It is kept here until it has had its effect.
+  // The connection manager returns an event once, so it stays here until it was handled.
   bool has_event = false;
   verbs::CmEvent event;
-  // So does the device.
+  // The same for the device's events.
   bool has_device_event = false;
   verbs::DeviceEvent device_event;
 };
 
-// Registers the buffers, and creates a completion queue for each shard and its shared receives;
-// says in the arena what the device does, and empties the logs of a new one. An error names what
-// the device has not got.
+// Registers the buffers and creates each shard's completion queue and shared receives. Stores the
+// device's limits in the arena and initialises its logs. An error names what the device lacks.
 absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
                                                                    verbs::Device* device);
 
-// Idempotent: returns the address of the listener that was asked for with the same one before.
+// Listens at `address` and returns the listener's own. Idempotent: a second call with the same
+// `address` returns the same result.
 absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* objects,
                                           const verbs::Address& address);
 

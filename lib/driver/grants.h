@@ -1,12 +1,11 @@
-// Remote access to ranges of a service's buffers: a memory region of the device and a GrantRecord
-// in the arena each.
+// Remote access to ranges of a service's buffers. Each grant is a memory region of the device and a
+// GrantRecord in the arena.
 //
-// To register or deregister a range takes time for each of its pages. So both are in three steps,
-// of which the one in the middle may be on another thread (Device::registers_on_any_thread). From
-// the first to the last the grant's place is nobody else's. The record says that there is a grant
-// once the device has the region, and until it has it no more.
+// Registering and deregistering take time for each page, so both have three steps. The middle step
+// may run on another thread (Device::registers_on_any_thread). The grant's place is reserved from
+// the first step to the last. The record has the grant while the device has the region.
 //
-// Thread-compatible but for RegisterRange: the driver's thread.
+// The driver's thread calls everything except RegisterRange.
 #ifndef LIB_DRIVER_GRANTS_H_
 #define LIB_DRIVER_GRANTS_H_
 
@@ -21,12 +20,12 @@
 
 namespace baton::driver {
 
-// Returns the place of a new grant of [offset, offset + length) of the buffers. `access`:
-// verbs::Access.
+// First step: returns the place of a new grant of [offset, offset + length) of the buffers.
+// `access`: verbs::Access.
 absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::Device& device,
                                       DeviceObjects* objects, uint64_t offset, uint64_t length,
                                       uint32_t access);
-// The step in the middle. `grant`: a copy of one that is reserved.
+// Middle step: registers a copy of a reserved grant's range.
 struct GrantRange {
   uint64_t offset = 0;
   uint64_t length = 0;
@@ -36,10 +35,10 @@ GrantRange RangeOf(const DeviceObjects& objects, uint32_t grant);
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::Arena& arena,
                                                                    verbs::Device* device,
                                                                    const GrantRange& range);
-// An error is that of `region`, and the place is free again.
+// Last step. If `region` is an error, frees the place and returns the error.
 absl::Status FinishGrant(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant,
                          absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> region);
-// The last two steps at once.
+// The middle and the last step.
 absl::Status RegisterGrant(const arena::Arena& arena, verbs::Device* device, DeviceObjects* objects,
                            uint32_t grant);
 
@@ -48,7 +47,7 @@ absl::Status RegisterGrant(const arena::Arena& arena, verbs::Device* device, Dev
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(DeviceObjects* objects,
                                                                  uint32_t grant);
 void FinishRevoke(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant);
-// All three steps at once.
+// All three steps.
 absl::Status RevokeGrant(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant);
 
 }  // namespace baton::driver

@@ -31,7 +31,7 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   arena::ShardRecord& shard = arena_->shard(shard_);
   arena::BankHeader& bank = arena_->bank(shard_, next);
   arena::StoreRelaxed(bank.tail, arena::PackCursor(next, 0));
-  // Not what a former writer of the bank has left there: it would be blamed on this one's death.
+  // Overwrites a former writer's values, which would direct the blame for this owner's death.
   arena::StoreRelaxed(bank.read_cursor, shard.acknowledged);
   arena::StoreRelaxed(bank.handling, arena::kHandlingNotTold);
   shard.commit_head = arena::PackCursor(next, 0);
@@ -45,7 +45,7 @@ void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot) {
   Announce();
 }
 
-// As stored, by who has the right to: the sequence is as it was.
+// For a caller with the right to store the word: keeps the sequence.
 uint64_t Ownership::WordOf(uint64_t epoch, uint32_t slot) const {
   return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(word()));
 }

@@ -1,11 +1,11 @@
-// Who owns a shard: epochs, the cut, and which commit banks may be used again (P3).
+// The ownership of a shard: epochs, the cut, and which commit banks may be used again (P3).
 //
-// An epoch's owner writes the bank epoch % kCommitBanks. Ending an epoch records how many of its
-// commit entries count and takes the owner out of the ownership word; what the former owner stores
-// later is in a bank that nobody reads. A bank is used again only when its former writer gave the
-// shard away by itself or its process is proven dead.
+// The owner of an epoch writes bank epoch % kCommitBanks. Ending an epoch records how many of its
+// commit entries count and removes the owner from the ownership word. Nobody reads what the former
+// owner stores in its bank later. A bank is used again only after its former writer gave the shard
+// away, or after its process is proven dead.
 //
-// Thread-compatible: one thread, the driver's; of native services one thread of each process.
+// Thread-compatible: the driver's thread; in native services one thread of each process.
 #ifndef LIB_DRIVER_OWNERSHIP_H_
 #define LIB_DRIVER_OWNERSHIP_H_
 
@@ -28,46 +28,46 @@ class Ownership {
   bool owned() const { return owner_slot() != arena::kNobody; }
   uint64_t heir_id() const { return arena::LoadRelaxed(record().heir_worker_id); }
 
-  // False when every bank may still be written by a former owner whose death is not proven.
+  // Returns false if former owners whose death is not proven may still write every bank.
   bool CanGrant() const;
 
-  // Begins an epoch. The shard has no owner, and CanGrant.
+  // Begins an epoch. REQUIRES: the shard has no owner, and CanGrant().
   void Grant(uint32_t worker_slot, uint64_t worker_id);
 
-  // Ends the owner's epoch: the commits applied so far are the ones that count. `released`: by the
-  // owner itself, which writes no more.
+  // Ends the owner's epoch: only the commits applied so far count. `released`: the owner itself
+  // ended it, and writes no more.
   void End(bool released);
 
-  // The worker's process is gone: nothing of it can be stored any more.
+  // Notes that the worker's process is dead and can store nothing any more.
   void ProveDead(uint64_t worker_id);
 
-  // ---- Of native services, whose processes move the word themselves: it is compared and swapped.
-  // A claim is the right to end the epoch in the word, and to begin the next as its owner.
+  // ---- Native services: their processes compare and swap the ownership word themselves. A claim
+  // is the right to end the epoch in the word and to begin the next as its owner.
 
   uint64_t word() const { return arena::LoadAcquire(record().ownership); }
-  // False: the word is not `seen` any more, or was not in between. A keeper that tells the shard's
-  // driver something and looks at the word then sees the claim, or the claimant, which looks at
-  // what was told after this, sees that.
+  // Claims the shard for the worker. Returns false if the word has changed since `seen`. A full
+  // fence: a keeper puts a notice and then reads the word, a claimant claims and then reads the
+  // notices, so that at least one of the two sees the other.
   bool Claim(uint64_t seen, uint32_t worker_slot);
-  // Likewise, for a claimant or an owner that is dead and has no heir.
+  // Takes the shard from a dead claimant or owner that has no heir. Returns false as Claim() does.
   bool Vacate(uint64_t seen);
-  // Makes the claimant the owner, once all commits that count are applied. Returns the word as it
-  // is then. kAborted: the word says, or said in the last moment, that another has claimed the
-  // shard. The word is left as it is.
+  // Makes the claimant the owner. REQUIRES: all commits that count are applied. Returns the new
+  // word. kAborted: another worker has claimed the shard; the word is unchanged.
   absl::StatusOr<uint64_t> TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
-  // The owner, whose release was applied, gives the shard to nobody, and its heir claims it. `seen`
-  // is the word that made it the owner. False: another has claimed the shard since.
+  // Called by an owner whose release was applied: leaves the shard without owner, for its heir to
+  // claim. `seen` is the word that made it the owner. Returns false if another worker has claimed
+  // the shard since.
   bool HandOver(uint64_t seen);
 
   void NameHeir(uint64_t worker_id);  // 0: none
 
-  // Asks the owner of that epoch to release. Nothing happens when the epoch has ended; an owner
-  // does not look at the number of another's.
+  // Asks the owner of that epoch to release. No effect if the epoch has ended: an owner ignores the
+  // number of another epoch.
   void AskRelease(uint64_t epoch);
   void WithdrawRelease();
-  // Whoever watches the records looks again.
+  // Makes all watchers of the ownership records read them again.
   void Announce();
-  // Whether the owner of the epoch that is running is asked.
+  // Returns whether the present owner was asked to release.
   bool release_asked() const {
     const uint64_t asked = arena::LoadRelaxed(record().release_requested);
     return asked != 0 && asked == epoch();
@@ -75,7 +75,7 @@ class Ownership {
 
  private:
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
-  uint64_t NextEpoch() const;  // 0: none is possible
+  uint64_t NextEpoch() const;  // 0: no bank is free
   uint64_t WordOf(uint64_t epoch, uint32_t slot) const;
   bool Move(uint64_t seen, uint64_t word);
   void PrepareEpoch(uint64_t epoch, uint64_t worker_id);
@@ -83,7 +83,7 @@ class Ownership {
 
   arena::Arena* arena_;
   uint32_t shard_;
-  // Workers that may still write a bank; 0: nobody.
+  // The worker that may still write each bank; 0: none.
   std::array<uint64_t, arena::kCommitBanks> writers_ = {};
 };
 

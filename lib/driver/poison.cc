@@ -88,8 +88,8 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
   }
   const uint32_t generation = arena::GenerationOf(blamed);
   arena::ConnectionRecord& connection = record(blamed.connection);
-  // What it completes from now on follows. One that was accepted into another shard completes
-  // there, where an owner lives: it only ends, as by itself.
+  // The level also applies to the connection's later completions. A connection that was accepted
+  // into another shard completes there, where an owner lives, so it only ends as by itself.
   PoisonLevel level = known.value_or(LevelFor(blamed));
   if (connection.generation == generation && connection.shard == shard) {
     level = std::max(level, PoisonLevel(connection.poison));
@@ -101,8 +101,8 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
     StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }
   log.Publish();
-  // A connection whose end is not told is none any more for its next owner, which takes its buffers
-  // for free: nothing that came before is told either.
+  // The next owner does not know a connection whose end is void, and regards its buffers as free.
+  // So its earlier completions are void, too.
   const uint64_t first = level == PoisonLevel::kVoid ? oldest : completion;
   for (uint64_t i = first; i < log.tail(); ++i) {
     CompletionEntry& entry = arena_->completion(shard, i);

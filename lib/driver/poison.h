@@ -1,5 +1,5 @@
-// A completion on which owners die again and again is taken out of its shard's log, and its
-// connection is failed: layout.md, "Poison". Whom to blame is decided elsewhere.
+// Rewrites the log entries of a connection on whose completion owner after owner dies (layout.md,
+// "Poison"). The caller decides which completion to blame.
 #ifndef LIB_DRIVER_POISON_H_
 #define LIB_DRIVER_POISON_H_
 
@@ -7,11 +7,11 @@
 
 namespace baton::driver {
 
-// The mildest level that makes sure that no owner is given `blamed` again as it was. What a
-// connection that fails by itself looks like comes first, because applications expect that.
+// Returns the mildest level that keeps `blamed` from every later owner. The mildest levels look
+// like an ordinary failure of the connection, which applications expect.
 arena::PoisonLevel LevelFor(const arena::CompletionEntry& blamed);
 
-// Makes of an entry of a poisoned connection what its level says. Idempotent.
+// Rewrites an entry of a poisoned connection as its level requires. Idempotent.
 void Spoil(arena::PoisonLevel level, arena::CompletionEntry* entry);
 
 }  // namespace baton::driver

@@ -109,9 +109,9 @@ uint64_t QueueDriver::PendingEntries(uint32_t shard) const {
 CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   arena::ShardRecord& record = arena_->shard(shard);
   const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
-  // A driver that died after it may have told nobody.
+  // A driver that died after applying the release may not have returned kReleased.
   if (record.released_epoch == epoch && epoch != 0) return CommitOutcome::kReleased;
-  // The cut of this epoch was made, by who died before it had begun the next.
+  // A driver made this epoch's cut and died before it began the next epoch.
   if (!arena::CursorIsOf(record.commit_head, epoch)) return CommitOutcome::kIdle;
   const uint64_t head = arena::CursorIndex(record.commit_head);
   const uint64_t tail_word = arena::LoadAcquire(arena_->bank(shard, epoch).tail);
@@ -465,7 +465,7 @@ void QueueDriver::PostRequests(uint32_t connection, absl::Span<const Request> re
     arena::StoreRelease(cursors.posted, cursors.posted + posted);
     BATON_CRASH_POINT("driver-posted");
     (kReceive ? counters.receives_posted : counters.sends_posted) += posted;
-    // What was refused may have been queued all the same: the end of the connection tells.
+    // A refused request may have been queued all the same. The connection's end resolves it.
     if (!status.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError, MessageOf(status));
       return;
@@ -629,8 +629,8 @@ QueueDriver::BatchLogger::Receives(uint64_t wr_id) {
   return {this, wr_id};
 }
 
-// Logs up to kPollBatch completions, and returns how many the queue had. What is not in the log
-// stays where it is, for a successor: in the queue, or in the slots.
+// Logs up to kPollBatch completions, and returns how many the queue had. Completions that are not
+// logged stay in the queue or in the slots, for a successor.
 [[gnu::always_inline]] inline absl::StatusOr<int> QueueDriver::TakeBatch(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   verbs::mlx5::CompletionQueue* const direct = queue.DirectQueue();
@@ -643,8 +643,8 @@ QueueDriver::BatchLogger::Receives(uint64_t wr_id) {
   return taken;
 }
 
-// The slots outlive this process: whoever comes next finds what was taken from the queue and not
-// dealt with.
+// The slots outlive this process, so a successor finds the completions that were consumed and not
+// logged.
 absl::StatusOr<int> QueueDriver::TakeBatchBySlots(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   auto* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
@@ -704,7 +704,7 @@ void QueueDriver::LogUnexpected(uint32_t shard, uint32_t index,
                                 const verbs::Completion& completion) {
   if (arena::IsSharedReceive(completion.wr_id)) return LogSharedReceive(shard, completion);
   const ConnectionRecord& connection = record(index);
-  // A completion of a connection that was drained and given up can no longer be told anybody.
+  // The connection was drained and given up, so its completion is dropped.
   if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
   if (IsOver(connection)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
@@ -755,7 +755,7 @@ template <bool kReceive>
   if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
 }
 
-// What a completion says, in one store.
+// Writes all fields of a completion with one store.
 void QueueDriver::FillEntry(CompletionKind kind, const verbs::Completion& completion,
                             CompletionEntry* entry) {
   const uint32_t flags = (completion.has_immediate ? arena::kCompletionHasImmediate : 0u) |
@@ -778,7 +778,7 @@ void QueueDriver::NoteFoundPosted(ShardCounters& counters, ConnectionRecord& con
   if (!receive) ++recovery_.sends_found_posted;
 }
 
-// Whether the log is not broken: else what was to be told has not happened.
+// Returns false if the log is broken; the caller then must not change state.
 bool QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
   const ConnectionRecord& connection = record(index);
   ShardQueue& queue = shards_[ShardOf(connection)];
@@ -815,8 +815,8 @@ void QueueDriver::EndAfterError(uint32_t index, CompletionStatus status) {
   if (first) connection.last_status = static_cast<uint32_t>(status);
 }
 
-// Ends an established connection of which a request failed before it was established. Returns
-// whether that is so.
+// Ends the connection if one of its requests failed before it was established. Returns whether it
+// did.
 bool QueueDriver::EndIfFailedBefore(uint32_t index) {
   const auto status = CompletionStatus(record(index).last_status);
   if (status == CompletionStatus::kSuccess) return false;
@@ -834,14 +834,14 @@ void QueueDriver::StartDraining(uint32_t index, CompletionStatus status, std::st
   BATON_CRASH_POINT("driver-before-draining");
   SetState(connection, ConnectionState::kDraining);
   BATON_CRASH_POINT("driver-draining");
-  // What was not posted by now never will be.
+  // Requests that are not posted by now never will be.
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
   counters.sends_committed -= connection.send.committed - connection.send.posted;
   counters.receives_committed -= connection.receive.committed - connection.receive.posted;
   EndConnection(index);
 }
 
-// What can be done again: a driver may have died in the middle of it.
+// Idempotent: a driver may have died in this function.
 void QueueDriver::EndConnection(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   const DeviceObjects::Connection& device = device_of(index);
@@ -866,7 +866,7 @@ void QueueDriver::FinishDraining(uint32_t index) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) != ConnectionState::kDraining || !Drained(index)) return;
   if (SharesReceives() && device_of(index).queue_pair) {
-    // What it took of them is in the completion queue by now, and not all of it in the log.
+    // Receives that it took are in the completion queue by now, but not all in the log.
     if (std::exchange(slots_[index].ending, true)) return;
     ending_.push_back(index);
     ++ends_noted_;
@@ -891,7 +891,7 @@ absl::Status QueueDriver::CheckDeviceKept() const {
   return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
 }
 
-// The slot stays free, for who looks at it, until its new user sets its state.
+// Readers see the slot as free until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
   BATON_RETURN_IF_ERROR(CheckDeviceKept());
   if (free_slots_.empty()) return NoSlotFree(slots_.size());
@@ -919,7 +919,7 @@ void QueueDriver::FreeSlot(uint32_t index) {
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(ShardOf(connection)).connections;
   --connection_count_;
-  // Of several drivers one may have this shard, and another the log: their keeper looks there.
+  // With several drivers, one may operate this shard and another the log. The keeper checks both.
   if (!request_in_log || !sole_) GiveSlot(index);
 }
 
@@ -933,7 +933,7 @@ void QueueDriver::GiveSlot(uint32_t index) {
 
 void QueueDriver::DropObjects(uint32_t index) {
   DeviceObjects::Connection& device = device_of(index);
-  // What a dead driver was told of it and did not deal with is of no use any more.
+  // An event that a dead driver received and did not handle is obsolete.
   if (objects_->has_event && device.id && objects_->event.id == device.id.get()) {
     objects_->has_event = false;
   }
@@ -1067,7 +1067,7 @@ void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   uint32_t connection = DriverObserver::kNoConnection;
   if (event.qp_number != 0) connection = FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
-    // Part of every end, so that nobody is told.
+    // Part of every end, so it is not reported.
     if (connection != DriverObserver::kNoConnection) FinishDraining(connection);
     return;
   }
@@ -1133,7 +1133,7 @@ void QueueDriver::GiveUp(uint32_t shard, std::string_view why) {
     }
     Abandon(index, why);
   }
-  // What completed before is told, if it can be.
+  // Completions from before are logged if they can be polled.
   if (DrainCompletions(shard).ok()) return;
   FinishAbandoned(shard);
   shards_[shard].log.Publish();
@@ -1188,8 +1188,8 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = target;
 }
 
-// One of several drivers is told of a connection that has its slot already, in one of its shards,
-// and whose record is filled.
+// For one of several drivers: the keeper has assigned a slot in one of this driver's shards to the
+// connection, and has filled its record.
 void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
@@ -1297,7 +1297,7 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
   BATON_CRASH_POINT("driver-accepting");
 }
 
-// It has arrived when its new shard's driver, whoever that will be, needs nothing of this any more.
+// The connection has arrived once every later driver of its new shard can do without this commit.
 void QueueDriver::FinishAccept(const CommitEntry& entry) {
   AnswerAccept(entry);
   arena::StoreRelease(record(entry.connection).arriving, uint8_t{0});

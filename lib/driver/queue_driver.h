@@ -1,12 +1,12 @@
 // Operates the queues of a service: applies committed transactions to its queue pairs and writes
-// completions and connection events to its logs. It is the one writer of the driver log memory,
-// and knows neither who owns a shard nor how it waits.
+// completions and connection events to its logs. It is the only writer of the driver log memory.
+// It does not know who owns a shard, or how the owner waits.
 //
-// It can die at any instruction: another goes on with the arena and the device's objects (Recover;
-// layout.md has the algorithm). So what it knows is in the arena before it acts on it, and a step
-// that is repeated changes nothing.
+// A driver can die at any instruction. Its successor continues from the arena and the device's
+// objects (Recover; layout.md has the algorithm). So the driver stores each fact in the arena
+// before it acts on it, and every step is idempotent.
 //
-// Thread-compatible: one thread, the driver's.
+// Thread-compatible: the driver's thread.
 #ifndef LIB_DRIVER_QUEUE_DRIVER_H_
 #define LIB_DRIVER_QUEUE_DRIVER_H_
 
@@ -33,7 +33,7 @@
 #include "lib/verbs/mlx5/completion_queue.h"
 #include "lib/verbs/verbs.h"
 
-// Where a simulation's driver dies and is succeeded.
+// In test builds a simulation overrides these functions, to kill and replace the driver there.
 #ifdef BATON_TEST_HOOKS
 #define BATON_DRIVER_SEAM virtual
 #else
@@ -42,25 +42,25 @@
 
 namespace baton::driver {
 
-// What became of the commits of a shard.
+// The result of ApplyNext().
 enum class CommitOutcome : uint8_t {
   kIdle,      // none were published
   kApplied,   // one transaction
-  kReleased,  // one, and it gave the shard away
-  kInvalid,   // the next one is invalid; nothing of it was applied
+  kReleased,  // one transaction, which gave the shard away
+  kInvalid,   // the next transaction is invalid; nothing of it was applied
 };
 
-// Sums over the connections of a shard, for reports. What can never be posted because its
-// connection has ended does not count as committed.
+// Sums over the connections of a shard, for reports. Requests that can never be posted, because
+// their connection has ended, do not count as committed.
 struct ShardCounters {
   uint64_t transactions = 0;
   uint64_t sends_committed = 0, sends_posted = 0, sends_completed = 0;
   uint64_t receives_committed = 0, receives_posted = 0, receives_completed = 0;
-  uint64_t bytes_sent = 0;  // of the buffers of sends that were committed: READs among them
+  uint64_t bytes_sent = 0;  // bytes in the buffers of all committed sends, including READs
   uint64_t bytes_received = 0;
 };
 
-// What a recovery has found and done.
+// Counters of a recovery.
 struct RecoveryCounters {
   uint64_t recoveries = 0;            // 0: this driver is the first
   uint64_t transactions_resumed = 0;  // begun by a dead driver, and finished
@@ -68,27 +68,27 @@ struct RecoveryCounters {
   uint64_t sends_found_posted = 0, sends_never_posted = 0;
   uint64_t receives_never_posted = 0;
   uint64_t shared_receives_ambiguous = 0;
-  uint64_t answers = 0;  // of the device, which of a queue's requests it has
+  uint64_t answers = 0;  // queries that the device answered about a queue's requests
   uint64_t markers = 0, spares = 0;
-  uint64_t connections_failed = 0;  // of which the truth could not be established
+  uint64_t connections_failed = 0;  // because it could not be known what was posted
 };
 
-// Told, on the driver's thread, what operators should know.
+// Receives events for operators, on the driver's thread.
 class DriverObserver {
  public:
   virtual ~DriverObserver() = default;
   virtual void OnConnectionState(uint32_t connection, std::string_view what) = 0;
   virtual void OnRefusedConnection(std::string_view why) = 0;
-  // `connection`: that the event is about; kNoConnection: none.
+  // `connection`: the one that the event is about, or kNoConnection.
   static constexpr uint32_t kNoConnection = ~0u;
   virtual void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
     (void)event;
     (void)connection;
   }
-  // Of one of several drivers: the connection has ended, and its slot may be another's. Told again
-  // by a successor.
+  // For one of several drivers: the connection has ended, and its slot may be reused. A successor
+  // may report it again.
   virtual void OnSlotFree(uint32_t connection) { (void)connection; }
-  // What a dead driver had maybe posted is known: requests before `end` were submitted.
+  // Resolves the ambiguity about a dead driver's posts: requests before `end` were submitted.
   virtual void OnSettled(uint32_t connection, bool receive, uint64_t end) {
     (void)connection;
     (void)receive;
@@ -98,90 +98,91 @@ class DriverObserver {
 
 class QueueDriver {
  public:
-  // `arena` and `device` outlive it. Registers the buffers and creates a completion queue a shard.
+  // Registers the buffers and creates a completion queue per shard. The caller keeps `arena` and
+  // `device` alive longer than the driver.
   static absl::StatusOr<std::unique_ptr<QueueDriver>> Create(arena::Arena* arena,
                                                              verbs::Device* device,
                                                              DriverObserver* observer);
 
-  // Takes the place of a driver that is dead, with what it left: all shards, as Adopt does.
+  // Replaces a dead driver: takes over its objects and adopts all shards.
   static absl::StatusOr<std::unique_ptr<QueueDriver>> Recover(
       arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
       std::shared_ptr<DeviceObjects> objects);
 
-  // One of several drivers of a service: it operates no shard before Adopt.
+  // Creates one of several drivers of a service. It operates no shard before Adopt().
   static std::unique_ptr<QueueDriver> Attach(arena::Arena* arena, verbs::Device* device,
                                              DriverObserver* observer,
                                              std::shared_ptr<DeviceObjects> objects);
-  // Operates these shards from now on, whose former driver is dead or has left them. Connections
-  // whose sends or receives are ambiguous go on at once where the device says what is queued
-  // (QueuePair::LastQueued), and else when a marker has completed, each on its own. Can itself be
-  // killed and called again, by this or another driver. An error: the shards cannot be operated any
-  // more.
+  // Starts to operate these shards. REQUIRES: their former driver is dead or has left them. A
+  // connection with ambiguous requests continues at once if the device can say what is queued
+  // (QueuePair::LastQueued), and otherwise when its own marker has completed. A driver may be
+  // killed in this call; this or another driver then calls it again. Error: the shards can no
+  // longer be operated.
   absl::Status Adopt(absl::Span<const uint32_t> shards);
-  // The same, and looks only at `connections`: all that are in these shards, and maybe others. For
-  // one of several drivers.
+  // The same for one of several drivers. Reads only `connections`, which include all in these
+  // shards.
   absl::Status Adopt(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
-  // Other shards into which connections are accepted by what is published and not applied in this
-  // one. Only a driver that has adopted both can apply that.
+  // Returns the other shards into which published but not applied transactions of this shard accept
+  // connections. Only a driver that has adopted both shards can apply them.
   std::vector<uint32_t> AcceptTargets(uint32_t shard) const;
-  // Operates the shard no longer: another driver may.
+  // Stops operating the shard. Another driver may adopt it.
   void Leave(uint32_t shard);
   bool Operates(uint32_t shard) const { return shards_[shard].operated; }
 
   BATON_DRIVER_SEAM ~QueueDriver();
 
-  // What a successor needs besides the arena.
+  // The objects that a successor needs besides the arena.
   const std::shared_ptr<DeviceObjects>& objects() const { return objects_; }
 
-  // Applies the next published transaction of the shard's current epoch. `owned`: says of a shard
-  // whether the same worker owns it (targets of an accept). `*error` is set with kInvalid.
+  // Applies the next published transaction of the shard's current epoch. Sets `*error` if it
+  // returns kInvalid.
   BATON_DRIVER_SEAM CommitOutcome ApplyNext(uint32_t shard, absl::Status* error);
 
-  // Entries published and not yet applied in the bank of the shard's current epoch. An impossible
-  // tail counts as one entry, which ApplyNext then finds invalid.
+  // Returns the number of entries in the bank of the current epoch that are published and not
+  // applied. An impossible tail counts as one entry, which ApplyNext() then finds invalid.
   uint64_t PendingEntries(uint32_t shard) const;
 
-  // Moves what the completion queue has to the completion log, in batches, each of which is
-  // published before the next: not more than a few, so that no queue keeps its driver from the
-  // others. Returns whether there was something: for the owner as a rule, though not a recovery's
-  // markers, but it has used up a notification that was asked for. Then there may be more. An error
-  // means the completion queue is unusable.
+  // Moves completions from the completion queue to the completion log, in a few batches, each
+  // published before the next. The limit keeps a queue from delaying the others. Returns true if it
+  // consumed a completion; then there may be more. A consumed completion cancels a pending
+  // notification request, so the caller must request again. Some completions (recovery markers) are
+  // not reported to the owner. Error: the completion queue is unusable.
   BATON_DRIVER_SEAM absl::StatusOr<bool> PollCompletions(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
 
-  // As if the peer of each had gone. Returns how many there were.
+  // Disconnects every connection, as if each peer had disconnected. Returns their number.
   uint32_t DisconnectAll(std::string_view why);
 
-  // Handles one connection-manager event; false when there is none. `*shard` is set to the shard
-  // whose completion log got an entry, or kNoShard.
+  // Handles one connection-manager event. Returns false if there is none. Sets `*shard` to the
+  // shard whose completion log got an entry, or kNoShard.
   static constexpr uint32_t kNoShard = ~0u;
   BATON_DRIVER_SEAM bool HandleEvent(uint32_t* shard);
 
-  // Handles one event of the device; false when there is none. A connection whose queue pair has
-  // failed is ended; one whose device is lost is the caller's to end.
+  // Handles one event of the device. Returns false if there is none. Ends the connection of a
+  // failed queue pair. After kDeviceLost the caller ends the connections (EndAll).
   bool HandleDeviceEvent(uint32_t* shard);
 
-  // No shard can receive any more: the shared receive queue of each has refused a receive.
+  // Returns true if no shard can receive any more: each shared receive queue has refused a receive.
   bool AllBroken() const;
 
-  // The device is to be given up: no connection comes any more, and all that there are begin to
-  // end, with kFatalError. AllEnded: they have, and their owners find it in their logs.
+  // Gives up the device: refuses new connections and begins to end all others with kFatalError.
+  // AllEnded() returns true when all have ended and their logs report it to the owners.
   void EndAll(std::string_view why);
   bool AllEnded() const;
-  // Ends at once the connections of `shard` that do not end by themselves, because the device does
-  // not complete what is outstanding any more. Their queue pairs are destroyed; what of their
-  // requests had completed is not known.
+  // Ends at once the connections of `shard` that the device does not flush any more. Destroys their
+  // queue pairs. Which of their requests had completed stays unknown.
   void GiveUp(uint32_t shard, std::string_view why);
 
-  // Idempotent: returns the address of the listener that was asked for with the same one before.
+  // See ListenOnce (device_objects.h).
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
   bool IsListening(const verbs::Address& address) const;
   std::vector<verbs::Address> listeners() const;
-  // Starts connecting, in a new slot of `shard`. Returns the slot.
+  // Starts connecting in a new slot of `shard`. Returns the slot.
   BATON_DRIVER_SEAM absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                                      std::string_view private_data, uint64_t tag);
 
-  // Decides about connections from now on; nullptr: all may be. Outlives the driver.
+  // Sets the gate for later connections; nullptr admits all. The caller keeps it alive longer than
+  // the driver.
   void SetGate(ConnectionGate* gate) { gate_ = gate; }
 
   // Returns the slot of a new grant of [offset, offset + length) of the buffers.
@@ -190,26 +191,27 @@ class QueueDriver {
 
   // ---- A completion on which owners die (layout.md, "Poison"; in poison.cc).
 
-  // The oldest unacknowledged completion before `end` that is not void, of a connection that was
-  // not failed before if there is one.
+  // Returns the oldest unacknowledged completion before `end` that is not void. Prefers those of
+  // connections that were not failed before.
   std::optional<uint64_t> OldestToBlame(uint32_t shard, uint64_t end) const;
-  // Fails the connection of an unacknowledged completion, and rewrites what the log has of it from
-  // there on. Returns the entry as it was. Nobody owns the shard, or it is only claimed: nobody
-  // reads its log. `known`: the level that a driver chose that died in this; none: by the entry.
-  // kFailedPrecondition: that is not so, and nothing was done.
+  // Fails the connection of an unacknowledged completion and rewrites its entries from there on.
+  // Returns the entry as it was. REQUIRES: the shard has no owner or is only claimed, so that
+  // nobody reads its log. `known`: the level chosen by a driver that died in this call; none:
+  // chosen by the entry. kFailedPrecondition: nothing was done, because the shard has an owner, or
+  // its log has no such unacknowledged completion of an existing connection.
   absl::StatusOr<arena::CompletionEntry> Poison(
       uint32_t shard, uint64_t completion, std::string_view why,
       std::optional<arena::PoisonLevel> known = std::nullopt);
 
   const ShardCounters& counters(uint32_t shard) const { return shards_[shard].counters; }
-  // MonotonicNanoseconds() when it was established; 0: it was not, or by a driver that died.
+  // MonotonicNanoseconds() when it was established; 0: not established by this driver.
   uint64_t established_ns(uint32_t connection) const { return slots_[connection].established_ns; }
   const RecoveryCounters& recovery() const { return recovery_; }
-  // Work requests of the transaction that ApplyNext has applied last.
+  // The number of work requests in the transaction that ApplyNext() applied last.
   size_t requests_applied() const { return requests_applied_; }
   uint32_t connection_count() const { return connection_count_; }
 
-  // Test builds only: acknowledges everything unseen at a cut, as a broken recovery would.
+  // Test builds only: acknowledges every completion at a cut, as a broken recovery would.
   void ForgetUnacknowledged(uint32_t shard);
 
  protected:
@@ -224,19 +226,19 @@ class QueueDriver {
     bool operated = false;
     ShardCounters counters;
     uint32_t markers = 0;        // outstanding
-    uint32_t spares_in_use = 0;  // of its own
-    // Of its shared receive queue.
+    uint32_t spares_in_use = 0;  // of this shard
+    // The shared receive queue's.
     bool limit_armed = false;
-    uint64_t low_ns = 0;  // MonotonicNanoseconds() when it was last told to be low; 0: never
+    uint64_t low_ns = 0;  // MonotonicNanoseconds() of its last kSharedReceiveQueueLow; 0: never
   };
-  // Process-private part of a connection slot. All of it follows from the arena but for the text.
+  // Process-private part of a connection slot. All but the text can be derived from the arena.
   struct Slot {
-    bool request_in_log = false;  // its kConnectRequest was not acknowledged yet
-    bool sends_held = false;      // until a marker says what became of those before
+    bool request_in_log = false;  // its kConnectRequest is not acknowledged yet
+    bool sends_held = false;      // until a marker resolves the ambiguous sends
     bool receives_held = false;   // until the spares have completed
     bool ending = false;          // in ending_
     uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
-    uint64_t abandoned_ns = 0;    // likewise
+    uint64_t abandoned_ns = 0;    // MonotonicNanoseconds(); 0: not by this driver
     std::string end_reason;
   };
 
@@ -270,7 +272,7 @@ class QueueDriver {
   absl::Status CreateQueuePair(uint32_t connection);
   std::string CopyPrivateData(uint32_t connection, uint32_t length) const;
 
-  // Posting what the reader has written to the queues.
+  // Posting requests that the reader has written to the queues.
   verbs::mlx5::QueuePair* DirectQueuesOf(uint32_t connection) const;
   void PostWritten(const TransactionPart& part);
   void PostListed(const TransactionPart& part);
@@ -340,7 +342,7 @@ class QueueDriver {
   void FreeSlot(uint32_t connection);
   void GiveSlot(uint32_t connection);
   void DropObjects(uint32_t connection);
-  // The connection with this queue pair, or that had it last.
+  // Returns the connection that has this queue pair, or had it last.
   uint32_t FindQueuePair(uint32_t number) const;
   void ForgetRequest(uint32_t connection);
   uint32_t LeastUsedShard() const;
@@ -366,8 +368,7 @@ class QueueDriver {
   void PostAllDeferred(uint32_t connection);
   void ResumeTransaction(uint32_t shard);
 
-  // What became of requests that may have been posted: of a dead driver, or that a provider has
-  // refused.
+  // Resolving ambiguous requests: those of a dead driver, or those that a provider has refused.
   void AskFate(uint32_t connection, bool receive);
   bool AskDevice(uint32_t connection, bool receive);
   absl::StatusOr<uint64_t> EndOfQueued(uint32_t connection, bool receive,
@@ -381,7 +382,7 @@ class QueueDriver {
   void FinishAbandoned(uint32_t shard);
 
   // Spare receives.
-  const arena::SpareRecord* LastSpare(uint32_t connection) const;  // that has not completed
+  const arena::SpareRecord* LastSpare(uint32_t connection) const;  // not completed; or null
   uint32_t CountSpares(uint32_t connection) const;
   void PostSpare(uint32_t connection);
   void OnSpare(uint32_t connection, uint32_t spare, const verbs::Completion& completion);
@@ -391,7 +392,7 @@ class QueueDriver {
   void FreeSpares(uint32_t connection, bool filled_too, uint32_t last);
 
   arena::ConnectionRecord& record(uint32_t connection) const { return records_[connection]; }
-  // As an index: other processes of a native service can have written anything.
+  // Returns a valid index, whatever other processes of a native service have written.
   uint32_t ShardOf(const arena::ConnectionRecord& connection) const {
     return std::min(arena::LoadRelaxed(connection.shard), last_shard_);
   }
@@ -412,28 +413,28 @@ class QueueDriver {
   std::shared_ptr<DeviceObjects> objects_;
   std::unique_ptr<TransactionReader> reader_;
   size_t requests_applied_ = 0;
-  bool posts_directly_ = true;  // as for the connection that Apply had last
+  bool posts_directly_ = true;  // whether the last applied connection has direct queues
   std::vector<ShardQueue> shards_;
   uint32_t last_shard_;
   std::vector<Slot> slots_;  // by connection
-  // Where the arena has what is looked up for each message.
+  // Addresses in the arena that are read for each message.
   uint32_t connection_slots_;
   arena::ConnectionRecord* records_;
   std::vector<RequestLogs> request_logs_;  // by connection
   uint64_t send_log_mask_, receive_log_mask_;
-  bool sole_ = true;  // no other driver of the service lives: slots, grants and events are ours
+  bool sole_ = true;  // the service's only driver: it also has slots, grants and events
   std::deque<uint32_t> free_slots_;
   std::vector<uint32_t> abandoned_;
-  // Connections that need only one more look at an empty completion queue to have ended.
+  // Connections that end as soon as a poll finds their completion queue empty.
   std::vector<uint32_t> ending_;
-  uint64_t ends_noted_ = 0;  // how often one was added to these two
-  absl::flat_hash_map<uint32_t, uint32_t>
-      by_queue_pair_;  // connections; room for all from the start
+  uint64_t ends_noted_ = 0;                                // connections ever added to these two
+  absl::flat_hash_map<uint32_t, uint32_t> by_queue_pair_;  // connections; space for all is reserved
   uint32_t connection_count_ = 0;
-  // A recovery looks first, so that receives are posted before the sends of their transaction: what
-  // the dead had taken from the queue may free sends whose receives wait for a spare.
+  // A recovery reads all completions before it posts, so that receives are posted before the sends
+  // of their transaction: the dead driver's completions may free sends whose receives wait for a
+  // spare.
   bool posts_held_ = false;
-  std::string device_lost_;  // why; empty: it is not
+  std::string device_lost_;  // the reason; empty: not lost
   RecoveryCounters recovery_;
   std::vector<verbs::Completion> completions_;  // scratch
   RequestList one_request_;                     // scratch

@@ -131,7 +131,7 @@ void QueueDriver::Leave(uint32_t shard) {
   }
 }
 
-// What was appended counts, published or not; what follows from an entry is done again.
+// Appended entries count, published or not. The consequences of each entry are repeated.
 void QueueDriver::ReplayLog(uint32_t shard,
                             std::vector<std::pair<uint32_t, CompletionStatus>>* failed) {
   CompletionLog& log = shards_[shard].log;
@@ -186,8 +186,8 @@ void QueueDriver::ReplayEntry(const CompletionEntry& entry) {
   }
 }
 
-// What this process keeps for itself follows from the records and logs. Returns the connections of
-// these shards.
+// Derives this process's private state from the records and logs. Returns the connections of these
+// shards.
 std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards,
                                         absl::Span<const uint32_t> candidates) {
   for (const uint32_t shard : shards) {
@@ -249,7 +249,7 @@ void QueueDriver::LoadSpares(uint32_t shard) {
 void QueueDriver::LoadSlot(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   if (device_of(index).queue_pair) by_queue_pair_[device_of(index).queue_pair->number()] = index;
-  // Its queue pair may be destroyed, and what that completed still be to be told.
+  // Its queue pair may be destroyed while some of its completions are not logged yet.
   if (connection.qp_number != 0) by_queue_pair_.try_emplace(connection.qp_number, index);
   ++connection_count_;
   ++arena_->shard(ShardOf(connection)).connections;
@@ -259,7 +259,7 @@ void QueueDriver::LoadSlot(uint32_t index) {
       Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
 }
 
-// Of a connection that never was one, or is none any more.
+// Frees the slot of a connection that never existed or is over.
 void QueueDriver::ReclaimSlot(uint32_t index) {
   device_of(index).id.reset();
   device_of(index).queue_pair.reset();
@@ -275,7 +275,7 @@ void QueueDriver::ForgetSlot(uint32_t index) {
   slots_[index] = Slot{};
 }
 
-// As if everything that is over had not been: the differences are what reports are made of.
+// Counts only outstanding requests: reports use the differences.
 void QueueDriver::LoadCounters(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
@@ -315,13 +315,13 @@ void QueueDriver::LoadEvent() {
 
 // ---------------------------------------------------------------- completions of the dead
 
-// A completion queue is first in, first out, so those of the slots that were not taken from it are
-// the next that it gives: one more poll tells them. What was filled last may be torn, and is such a
-// one.
+// A completion queue is first in, first out. So completions in slots that were not consumed are the
+// next that it returns, and one more poll identifies them. The slot that was filled last may be
+// torn; then its completion was not consumed.
 absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
   arena::PollSlot* const slots = arena_->poll_slots(shard);
   const auto filled = [&](uint32_t i) { return slots[i].wr_id != arena::kInvalidWrId; };
-  // From the last to `first`, so that who dies in between leaves what tells the rest.
+  // From the last to `first`, so that a successor of a driver killed in between can do the rest.
   const auto forget = [&](uint32_t first, uint32_t last) {
     for (uint32_t i = last; i-- > first;) {
       arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
@@ -357,7 +357,7 @@ absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
     queue.Read({taken + i, 1}, &completion);
     LogCompletion(shard, completion);
   }
-  // As in PollCompletions.
+  // The same check as in PollCompletions.
   BATON_RETURN_IF_ERROR(CheckLog(shard));
   for (uint32_t i = 0; i < next; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
   return absl::OkStatus();
@@ -430,7 +430,7 @@ void QueueDriver::ResumeTransaction(uint32_t shard) {
   const arena::ShardRecord& record = arena_->shard(shard);
   const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
   if (record.apply_begun != record.commit_head || epoch == 0) return;
-  // One that its writer has made invalid meanwhile is found so again by who asks next.
+  // If its writer has made the transaction invalid meanwhile, the next ApplyNext() finds it, too.
   absl::Status error;
   if (ApplyNext(shard, &error) != CommitOutcome::kInvalid) ++recovery_.transactions_resumed;
 }
@@ -459,8 +459,8 @@ bool QueueDriver::Drained(uint32_t index) const {
          Outstanding(connection.receive_markers) == 0 && LastSpare(index) == nullptr;
 }
 
-// Posts what will tell, unless the device says it, or something is on its way that tells. A driver
-// of a release before may have posted that to a device that says it, too.
+// Resolves ambiguous requests: asks the device, or posts a marker or spare unless one is
+// outstanding. A driver of an earlier release may have posted one to a device that can be asked.
 void QueueDriver::AskFate(uint32_t index, bool receive) {
   ConnectionRecord& connection = record(index);
   if (!device_of(index).queue_pair) return;
@@ -480,8 +480,8 @@ void QueueDriver::AskFate(uint32_t index, bool receive) {
   }
 }
 
-// Returns false if the device cannot say which requests are queued, or not now: what was taken from
-// the completion queue, and is not logged yet, is queued no more.
+// Returns false if the device cannot say which requests are queued, or not now: a request whose
+// completion was consumed and is not logged yet is no longer queued.
 bool QueueDriver::AskDevice(uint32_t index, bool receive) {
   const absl::StatusOr<std::optional<uint64_t>> last =
       device_of(index).queue_pair->LastQueued(receive);
@@ -500,9 +500,9 @@ bool QueueDriver::AskDevice(uint32_t index, bool receive) {
   return true;
 }
 
-// Returns the end of the requests of which `last` is the last one that the device has. All that
-// have completed are logged. Requests before `posted` were queued, and those that nobody has tried
-// to post were not: a device that says otherwise is not believed.
+// Returns the end of the requests whose last one in the device is `last`. REQUIRES: all completions
+// are logged. Requests before `posted` were queued, and those behind `attempted` were not: a device
+// that contradicts this is not believed.
 absl::StatusOr<uint64_t> QueueDriver::EndOfQueued(uint32_t index, bool receive,
                                                   std::optional<uint64_t> last) const {
   const ConnectionRecord& connection = record(index);
@@ -523,8 +523,8 @@ absl::StatusOr<uint64_t> QueueDriver::EndOfQueued(uint32_t index, bool receive,
       " have completed, and ", most, " may have been posted"));
 }
 
-// A work request without effect: what was posted to the queue before it has completed when it has.
-// Of receives only a queue in error tells; one that works gets a spare.
+// Posts a work request without effect. When it has completed, every request posted before it has,
+// too. This works for receives only in the error state; otherwise a spare is posted.
 void QueueDriver::PostMarker(uint32_t index, bool receive) {
   ConnectionRecord& connection = record(index);
   MarkerCursors& markers = MarkersOf(connection, receive);
@@ -626,9 +626,9 @@ void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
   }
 }
 
-// A queue pair that does not even tell its end is destroyed: then the device touches no buffer of
-// it any more. What completed before is in the completion queue. One of a pool is left in the error
-// state, which waits for nobody.
+// Destroys a queue pair that does not complete even in the error state, so that the device touches
+// no buffer of it any more. Its earlier completions are in the completion queue. A pooled one stays
+// in the error state.
 void QueueDriver::Abandon(uint32_t index, std::string_view why) {
   arena::StoreRelaxed(record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
@@ -742,7 +742,7 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
   } else if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
   }
-  if (!IsLive(connection)) {  // nothing came, or nobody wants it any more
+  if (!IsLive(connection)) {  // there was no message, or it is not wanted any more
     FreeSpares(index, false, spare.order);
     SettleCompleted(index, true);
     return FinishDraining(index);
@@ -794,7 +794,7 @@ void QueueDriver::DeliverSpares(uint32_t index) {
   PostDeferred(index, true);
 }
 
-// `receive` is known not to have been posted: its buffer is nobody's but ours.
+// The receive is known not to have been posted, so only this driver uses its buffer.
 void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
   const ConnectionRecord& connection = record(index);
   const uint32_t shard = ShardOf(connection);

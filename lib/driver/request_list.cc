@@ -22,7 +22,7 @@ using verbs::SendRequest;
 // A scatter-gather list is one message: its length travels in 31 bits.
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 
-// Out of the way of what is right, which is most of what comes.
+// Kept out of the path of valid requests.
 template <typename... Args>
 [[gnu::cold, gnu::noinline]] absl::Status Invalid(Args... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
@@ -109,7 +109,7 @@ arena::BufferRange Copy(const arena::BufferRange& shared) {
 
 }  // namespace
 
-// What all requests begin with. Each field is one read.
+// The first fields of a request. Each is read once.
 struct RequestList::Head {
   explicit Head(const arena::WorkRequest& shared)
       : opcode(arena::LoadRelaxed(shared.opcode)),
@@ -299,7 +299,7 @@ static_assert(offsetof(arena::WorkRequest, flags) == 1 &&
 
 }  // namespace
 
-// What SendQueue::AddPlain asks for. Each field of the request is read once, if at all.
+// A request for SendQueue::AddPlain. Each field is read at most once.
 struct RequestList::PlainSend {
   const arena::WorkRequest* shared;
   uint64_t id;
@@ -330,7 +330,7 @@ RequestList::PlainRequests RequestList::PlainRequestsOf(const RequestLimits& lim
   return plain;
 }
 
-// Whether the range is within the buffers, and has from `least` to `most` bytes.
+// Returns whether the range is within the buffers and has from `least` to `most` bytes.
 [[gnu::always_inline]] inline bool RequestList::ReadPlainRange(const arena::BufferRange& shared,
                                                                uint64_t least, uint64_t most,
                                                                ScatterGather* sge) const {

@@ -1,4 +1,4 @@
-// Work requests of a worker, on their way from its logs to the device.
+// Copies and checks a worker's work requests on their way from its logs to the device.
 #ifndef LIB_DRIVER_REQUEST_LIST_H_
 #define LIB_DRIVER_REQUEST_LIST_H_
 
@@ -14,10 +14,10 @@
 
 namespace baton::driver {
 
-// What a work request may be: within the buffers, and what the device does.
+// The limits of a service's buffers and device that a work request must keep.
 struct RequestLimits {
   uint64_t buffer_bytes = 0;
-  uint64_t max_message_bytes = 0;  // of a send; 0: not told
+  uint64_t max_message_bytes = 0;  // the longest send; 0: unknown
   uint32_t missing_opcodes = 0;    // a bit for each verbs::Opcode
 };
 RequestLimits LimitsOf(const arena::Arena& arena);
@@ -26,33 +26,31 @@ RequestLimits LimitsOf(const arena::Arena& arena);
 absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
                           const RequestLimits& limits);
 
-// Sends and receives as a device takes them. Each was copied out of the memory that its worker can
-// write, and is checked: nothing of it follows what is there later. Allocates nothing after its
-// construction. Thread-compatible.
+// Sends and receives in the device's form, checked. Each is a copy, so later writes of the worker
+// do not change it. Allocates nothing after construction. Thread-compatible.
 class RequestList {
  public:
-  // For `capacity` requests. `lkey`: of the arena's buffers.
+  // Holds up to `capacity` requests. `lkey` is that of the arena's buffers.
   RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
 
   void Clear() { send_count_ = receive_count_ = sge_count_ = send_bytes_ = 0; }
   bool HasRoomFor(size_t requests) const {
     return requests <= sends_.size() - send_count_ - receive_count_;
   }
-  // kInvalidArgument says what is wrong with the request: then it is not in the list. There is
-  // room.
+  // kInvalidArgument: the request is invalid and not in the list. REQUIRES: HasRoomFor(1).
   absl::Status AddSend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status AddReceive(const arena::WorkRequest& shared, uint64_t wr_id);
-  // All of a connection's log from sequence number `from` to before `to`. An error names the one
-  // that is wrong: those before it are in the list.
+  // Adds a connection's requests with sequence numbers in [from, to). An error names the invalid
+  // request; those before it are in the list.
   absl::Status AddSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
   absl::Status AddReceives(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
 
-  // Write the same requests where the device will read them, behind those of `batch`, and not to
-  // the list. Nothing is posted. There is room for one more request in the list.
+  // Writes the same requests into the device's queues, behind those of `batch`, instead of the
+  // list. Does not post them. REQUIRES: HasRoomFor(1).
   enum class Written : uint8_t {
     kAll,
-    kRefused,  // by the queue pair; `batch` is as it was
-    kWrong,    // one of them is, and wrong() is what AddSends would return; `batch` is as it was
+    kRefused,  // by the queue pair; `batch` is unchanged
+    kWrong,    // wrong() has the error that AddSends would return; `batch` is unchanged
   };
   Written WriteSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to,
                      verbs::mlx5::QueuePair* queue_pair, verbs::mlx5::SendQueue::Batch* batch);
@@ -61,7 +59,7 @@ class RequestList {
                         verbs::mlx5::ReceiveQueue::Batch* batch);
   const absl::Status& wrong() const { return wrong_; }
 
-  // Until Clear, or the list's end.
+  // Valid until Clear() or the list's destruction.
   absl::Span<const verbs::SendRequest> sends() const { return {sends_.data(), send_count_}; }
   uint64_t send_bytes() const { return send_bytes_; }  // in the buffers of all sends
   absl::Span<const verbs::ReceiveRequest> receives() const {
@@ -76,22 +74,22 @@ class RequestList {
   absl::Status AddFromLog(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
   absl::Status CopySend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status CopyReceive(const arena::WorkRequest& shared, uint64_t wr_id);
-  // To the end of the list, but does not count them there. Their length is added up.
+  // Copies buffers behind the list's end without counting them in. Sets `*length` to their sum.
   absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, uint64_t* length);
   absl::Status CopyRange(const arena::BufferRange& shared, int i, uint64_t* length);
   bool ReadPlainRange(const arena::BufferRange& shared, uint64_t least, uint64_t most,
                       verbs::ScatterGather* sge) const;
-  // Write a request that is not plain.
+  // Writes a request that is not plain.
   Written WriteOtherSend(const arena::WorkRequest& shared, uint64_t wr_id,
                          verbs::mlx5::QueuePair* queue_pair, verbs::mlx5::SendQueue::Batch* batch);
   Written WriteOtherReceive(const arena::WorkRequest& shared, uint64_t wr_id,
                             verbs::mlx5::QueuePair* queue_pair,
                             verbs::mlx5::ReceiveQueue::Batch* batch);
 
-  // What makes a request with one buffer plain, so that it is written without further checks.
+  // A request with one buffer within these limits is plain: it is written without further checks.
   struct PlainRequests {
     uint32_t opcodes = 0;           // a bit for each
-    uint64_t least_send_bytes = 0;  // less are to be inline
+    uint64_t least_send_bytes = 0;  // shorter sends are inline
     uint64_t most_send_bytes = 0;
     uint64_t most_bytes = 0;
   };

@@ -22,7 +22,7 @@ using arena::SharedReceive;
 using arena::SharedReceiveState;
 using verbs::CompletionStatus;
 
-// Operators are told that a queue is low at most so often.
+// The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
 // How many slots a recovery asks the device for, each of which takes a look at the whole queue.
@@ -91,8 +91,8 @@ void QueueDriver::ArmLimit(uint32_t shard) {
   queue.limit_armed = true;
 }
 
-// A queue that takes no receive, though it has room, is broken: its connections would wait for
-// ever. No more join it; who only asks to may still be accepted into another shard.
+// A queue that refuses a receive although it has room is broken: its connections would wait for
+// ever. No more connections join it. Pending requests may still be accepted into another shard.
 void QueueDriver::RefuseShared(uint32_t shard, std::string_view why) {
   arena_->shard(shard).shared_receives_refused = 1;
   BATON_CRASH_POINT("driver-shared-refused");
@@ -137,7 +137,7 @@ uint32_t QueueDriver::ShardOf(const verbs::SharedReceiveQueue* queue) const {
 
 // ---------------------------------------------------------------- completions
 
-// Whether the slot still waits for just this completion.
+// Returns whether the slot still waits for this completion.
 bool QueueDriver::IsOutstanding(uint32_t shard, uint64_t wr_id) const {
   if (!arena::IsSharedReceive(wr_id)) return false;
   const uint32_t slot = arena::SharedReceiveSlot(wr_id);
@@ -161,7 +161,7 @@ void QueueDriver::NoteSharedReceive(uint32_t shard, uint32_t slot, SharedReceive
   if (!sure) ++counters.receives_posted;
 }
 
-// They complete in any order: each slot tells whether its completion was dealt with.
+// Shared receives complete in any order. Each slot records whether its completion was logged.
 void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& completion) {
   const uint64_t wr_id = completion.wr_id;   // where other processes of a native service write, too
   if (!IsOutstanding(shard, wr_id)) return;  // a driver that died has logged it already
@@ -169,7 +169,7 @@ void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& comp
   const bool ended = index == DriverObserver::kNoConnection ||
                      StateOf(record(index)) == ConnectionState::kClosed ||
                      record(index).shard != shard;
-  // Of a connection that was given up: there is nobody to be told.
+  // If the connection was given up, its owner gets no entry.
   const uint32_t slot = arena::SharedReceiveSlot(wr_id);
   if (ended) return NoteSharedReceive(shard, slot, SharedReceiveState::kFree);
   ConnectionRecord& connection = record(index);
@@ -191,8 +191,8 @@ void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& comp
   }
 }
 
-// Its completion was acknowledged. One that nobody was told of is posted again, with its buffer: as
-// far as the application knows it is posted still.
+// Called when the completion was acknowledged. If it was void, posts the receive again with its
+// buffer, because the application still regards it as posted.
 void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& entry) {
   const uint32_t slot = arena::SharedReceiveSlot(entry.wr_id);
   if (slot >= arena::SharedReceiveSlots(arena_->shape())) return;
@@ -216,8 +216,8 @@ void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& ent
 
 // ---------------------------------------------------------------- ends, recovery
 
-// The completion queue was empty after these had the last of their completions in it. Their queue
-// pairs go before their ends are told: the application may use the buffers then.
+// The completion queue was empty after these connections had their last completion in it. Destroys
+// their queue pairs before it logs their ends, because the application may use the buffers then.
 void QueueDriver::FinishEnding(uint32_t shard) {
   size_t kept = 0;
   const size_t count = ending_.size();
@@ -254,10 +254,10 @@ void QueueDriver::LoadSharedReceives(uint32_t shard) {
   shards_[shard].counters.receives_committed += posted + unsure;
 }
 
-// What a dead driver may have posted was posted, or its slot is free again, where the device says
-// which. A resumed transaction that names a free slot posts it. Owners that live count what is
-// unsure as not posted, so this comes before they see any, and changes nothing where they did: a
-// driver before could not ask the device.
+// Resolves receives that a dead driver may have posted, if the device can say: each was posted, or
+// its slot is free again. A resumed transaction that names a free slot posts it. Living owners
+// count unsure receives as not posted. So this runs before they see any, and changes nothing if
+// they did because an earlier driver could not ask the device.
 void QueueDriver::SettleSharedReceives(uint32_t shard) {
   if (!SharesReceives() || IsBroken(shard)) return;
   arena::ShardRecord& owner = arena_->shard(shard);

@@ -16,7 +16,7 @@ using arena::CommitKind;
 using arena::ConnectionRecord;
 using arena::QueueCursors;
 
-// Out of the way of what is right, which is most of what comes.
+// Kept out of the path of valid transactions.
 template <typename... Args>
 [[gnu::cold, gnu::noinline]] absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));

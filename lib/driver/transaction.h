@@ -1,5 +1,5 @@
-// A worker's transaction, copied out of its commit log and send and receive logs, and checked as a
-// whole before any of it has an effect (design: "Shared memory is a protocol").
+// Copies a worker's transaction out of its commit, send and receive logs, and checks all of it
+// before any part has an effect (design: "Shared memory is a protocol").
 #ifndef LIB_DRIVER_TRANSACTION_H_
 #define LIB_DRIVER_TRANSACTION_H_
 
@@ -17,15 +17,15 @@
 
 namespace baton::driver {
 
-// Work requests that one transaction may release, over all its connections.
+// The most work requests that one transaction may commit, over all its connections.
 inline constexpr uint32_t kMaxTransactionRequests = 4096;
 
 struct TransactionPart {
   arena::CommitEntry entry;
-  // kConnection, kSharedReceives: where its own begin in Transaction::receives and ::sends.
+  // kConnection, kSharedReceives: index of its first in Transaction::receives and ::sends.
   uint32_t first_receive = 0;
   uint32_t first_send = 0;
-  // Where its requests were written already, if not null; they are not in the transaction then.
+  // If not null, its requests were written to these queues and are not in the transaction.
   verbs::mlx5::QueuePair* direct = nullptr;
   verbs::mlx5::ReceiveQueue::Batch receives_written;
   verbs::mlx5::SendQueue::Batch sends_written;
@@ -33,7 +33,7 @@ struct TransactionPart {
 
 struct Transaction {
   absl::Span<const TransactionPart> parts;
-  absl::Span<const verbs::ReceiveRequest> receives;  // of shared slots without a wr_id
+  absl::Span<const verbs::ReceiveRequest> receives;  // shared ones have no wr_id
   absl::Span<const verbs::SendRequest> sends;
   uint64_t send_bytes = 0;  // in the buffers of the sends
   uint32_t entries = 0;     // of the commit log
@@ -48,18 +48,18 @@ constexpr uint32_t KindBit(arena::CommitKind kind) { return 1u << static_cast<ui
 // committed, by writing them to its queues; null: they go through a list.
 using DirectQueuesOf = absl::FunctionRef<verbs::mlx5::QueuePair*(uint32_t connection)>;
 
-// Reads transactions of one service. Keeps scratch memory for the largest that is allowed; after
-// construction nothing is allocated. Thread-compatible.
+// Reads transactions of one service. Allocates scratch memory for the largest transaction at
+// construction, and nothing later. Thread-compatible.
 class TransactionReader {
  public:
-  // `lkey`: of the arena's buffers.
+  // `lkey` is that of the arena's buffers.
   TransactionReader(const arena::Arena& arena, uint32_t lkey);
 
-  // Copies and checks the transaction that begins at entry `head` of the bank of `epoch`; entries
-  // before `tail` are published. An error says what is wrong with it: nothing of it may be applied.
-  // `resumed`: a driver that died has begun to apply it, and entries whose connection it was done
-  // with are left out (kind 0, or kAcknowledge where they acknowledge).
-  // Requests of connections that have direct queues are written there, which posts nothing.
+  // Copies and checks the transaction that begins at entry `head` of the bank of `epoch`. Entries
+  // before `tail` are published. On error the caller must apply nothing of it.
+  // `resumed`: a dead driver has begun to apply it. Entries that it finished with are left out
+  // (kind 0, or kAcknowledge if they acknowledge).
+  // Writes the requests of connections with direct queues to these queues, without posting them.
   absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail, bool resumed,
                     DirectQueuesOf direct);
   absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
@@ -67,17 +67,17 @@ class TransactionReader {
     return Read(shard, epoch, head, tail, resumed, [](uint32_t) { return nullptr; });
   }
 
-  // Reads a transaction of one entry, a copy of which is in `part`, with its direct queues: it
-  // names a connection that exists, and nothing of it was applied. Writes its requests to the
-  // queues, which posts nothing, and counts them and the bytes in the buffers of its sends. Returns
-  // false where Read has to read it, or to say what is wrong.
+  // Reads a transaction of one entry. `part` has a copy of it and its direct queues. REQUIRES: the
+  // entry names an existing connection, and nothing of it was applied. Writes its requests to the
+  // queues without posting them, and counts them and the bytes in the buffers of its sends. Returns
+  // false if the caller must call Read(), which may find an error.
   bool ReadPlain(uint32_t shard, TransactionPart* part, uint64_t* requests, uint64_t* send_bytes);
 
-  // Those that the driver adopts together, if not all: only between these can what is resumed have
-  // moved a connection which nobody else has gone on with.
+  // Names the shards that the driver adopts together, if not all. A resumed transaction can have
+  // moved a connection only between these.
   void SetAdopted(absl::Span<const uint32_t> shards);
 
-  // What the last successful Read has found.
+  // The transaction that the last successful Read() found.
   const Transaction& transaction() const { return transaction_; }
 
  private:
@@ -95,13 +95,13 @@ class TransactionReader {
                             uint64_t to);
 
   const arena::Arena& arena_;
-  // Scratch: as many as are allowed, of which so many are this Read's.
+  // Scratch with the largest allowed size; part_count_ elements belong to this Read.
   std::vector<TransactionPart> parts_;
   RequestList requests_;
   size_t part_count_ = 0;
   Transaction transaction_;
-  std::vector<uint64_t> seen_;         // per connection: the Read that last named it
-  std::vector<uint64_t> seen_shared_;  // per slot for a shared receive: likewise
+  std::vector<uint64_t> seen_;         // by connection: the last Read that named it
+  std::vector<uint64_t> seen_shared_;  // by slot for a shared receive: the last Read that named it
   uint32_t shared_ = 0;                // such slots in this Read
   size_t request_count_ = 0;           // of all kinds in this Read
   uint32_t kinds_ = 0;                 // KindBit of each part of this Read

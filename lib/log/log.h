@@ -10,11 +10,11 @@
 
 namespace baton::log {
 
-// What a line is about. What is empty, 0 or -1 is left out.
+// The subject of a line. Fields that are empty, 0 or -1 are left out.
 struct Subject {
   std::string_view service = {};
-  std::string_view kind = {};          // of an event
-  std::string_view trace_parent = {};  // of W3C's trace context
+  std::string_view kind = {};          // an event's
+  std::string_view trace_parent = {};  // W3C trace context
   uint64_t worker_id = 0;
   int shard = -1;
   int connection = -1;

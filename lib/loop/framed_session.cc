@@ -12,7 +12,7 @@ using boost::asio::posix::stream_descriptor;
 
 namespace {
 
-// Of one session at a time: the others, and the deaths of processes, get their turn in between.
+// Frames of one session before the loop serves other sessions and the deaths of processes.
 constexpr int kFramesPerTurn = 8;
 
 }  // namespace
@@ -50,7 +50,7 @@ void FramedSession::HandleFrames(const absl::Status& filled) {
       return;
     }
     if (*handled) continue;
-    // What arrived before the end still counted.
+    // The frames that arrived before the end were handled above.
     if (!filled.ok()) return Fail(filled);
     if (on_frame_) AwaitInput();
     return;

@@ -33,11 +33,11 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   // was; an error ends the session. `on_closed`: with why, once.
   void Start(std::function<absl::StatusOr<bool>()> on_frame,
              std::function<void(absl::Status)> on_closed);
-  // Text that is not valid UTF-8 is mended, so that the other side can parse the message. A session
-  // on which it cannot be sent ends, as `on_closed` then says from the loop.
+  // Sends a message. Replaces text that is not valid UTF-8, so that the other side can parse it. If
+  // sending fails, the session ends, and the loop calls `on_closed`.
   void Send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors = {});
-  // Likewise, but kResourceExhausted (the other side does not read, or the system is short of what
-  // it takes) ends nothing: this message is not sent, and others may be.
+  // The same, but the session survives kResourceExhausted (the other side does not read, or the
+  // system is short of resources): only this message is not sent.
   absl::Status TrySend(const google::protobuf::MessageLite& message,
                        const std::vector<int>& descriptors = {});
   // After the call of `on_frame` in which Pause was called there is none before Resume, nor is the

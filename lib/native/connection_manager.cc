@@ -31,7 +31,7 @@ constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made 
 // for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). All
 // that time it is in the error state, so that a reset is safe (rdma.md, "Reset").
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
-// Operators are told that a queue is low at most so often.
+// The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // One of each kind, and as many that it takes to look for those which count no more.
 constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);
@@ -125,7 +125,7 @@ bool ConnectionManager::HandleEvent() {
   return true;
 }
 
-// As many wait as there can be connections: who frees their slots has not heard of them.
+// kUnavailable: as many notices wait as there can be connections, so the driver frees no slots.
 absl::Status ConnectionManager::CheckHears(uint32_t shard) const {
   if (waiting_[shard].size() < connections_.size()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
@@ -133,7 +133,7 @@ absl::Status ConnectionManager::CheckHears(uint32_t shard) const {
       waiting_[shard].size(), " notices wait beside the ", arena::kNotices, " of its ring"));
 }
 
-// Of those that connections can be accepted into, if there are any.
+// Considers only shards that can accept connections, if there are any.
 uint32_t ConnectionManager::LeastUsedShard() const {
   uint32_t best = 0;
   const auto broken = [this](uint32_t shard) {
@@ -228,8 +228,8 @@ absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
   return absl::OkStatus();
 }
 
-// What the driver is told of is under way. The former owner may have died since it asked: then its
-// heir is told.
+// The driver's notice follows the start of the connection. If the owner that asked has died since,
+// its heir receives the notice.
 absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs::Address& address,
                                                     std::string_view private_data, uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
@@ -312,7 +312,7 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
-// That takes its receives from the queue which the event is about.
+// Returns the shard that takes its receives from the event's queue, or kNoShard.
 uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const {
   const auto& queues = objects_->shared_receive_queues;
   for (uint32_t i = 0; event.shared_receive_queue != nullptr && i < queues.size(); ++i) {
@@ -321,14 +321,14 @@ uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const 
   return kNoShard;
 }
 
-// As QueueDriver::RefuseShared: the flag keeps drivers from posting and accepting.
+// Like QueueDriver::RefuseShared: the flag keeps drivers from posting and accepting.
 void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
   arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     const Connection& connection = connections_[i];
     const bool lives =
         connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting;
-    // By its queue pair: which shard it is in, workers can write.
+    // The queue pair identifies the shard. Workers can write the record's shard.
     if (!lives || connection.pooled < 0 || connection.pooled_shard != shard) continue;
     Tell(i, NoticeKind::kEnded, CompletionStatus::kGeneralError, why);
   }
@@ -370,7 +370,7 @@ bool ConnectionManager::HandleDeviceEvent() {
 
 // ---------------------------------------------------------------- notices
 
-// In order, those of one shard: what waits goes first.
+// Notices of a shard are in order: those that wait go first.
 void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus status,
                              std::string_view reason) {
   const Connection& connection = connections_[index];
@@ -386,7 +386,7 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
   SendWaiting(connection.shard);
 }
 
-// What says nothing any more: of connections that are gone, and what is told twice.
+// Drops waiting notices of connections that are gone, and duplicates.
 void ConnectionManager::DropWaiting(uint32_t shard) {
   std::vector<uint32_t> told(connections_.size());  // kinds, as bits
   std::erase_if(waiting_[shard], [&](const MailEntry& entry) {
@@ -413,7 +413,7 @@ bool ConnectionManager::SendWaiting(uint32_t shard) {
 // has the slot now, or about none.
 bool ConnectionManager::HandleOrder(uint32_t shard) {
   Mailbox orders = Mailbox::Orders(*arena_, shard);
-  // What a worker has written over it costs its own shard's connections, and nobody's time.
+  // If a worker overwrites the ring, only its own shard's connections suffer.
   if (orders.empty()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
@@ -440,9 +440,9 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   return true;
 }
 
-// Its driver accepts it into another shard, and gives its orders there from then on. What was told
-// of its end in the first nobody has heard. Who has a queue pair was accepted, and is where that
-// one is, whatever its record says.
+// The driver has accepted the connection into another shard, and puts its orders there from then
+// on. Notices of its end in the first shard were not read. A connection with a queue pair was
+// accepted and is in that one's shard, whatever its record says.
 void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
   Connection& connection = connections_[index];
@@ -538,7 +538,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index) {
   spent_.push_front(spent);
 }
 
-// That is about to be accepted with it.
+// Returns whether another connection's record has the queue pair, and may be accepted with it.
 bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) const {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     if (i == index || connections_[i].phase == Phase::kNone) continue;
@@ -547,9 +547,9 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
   return false;
 }
 
-// Those that connections which ended had from their drivers, and no record named any more: nobody
-// has them or claims them, and a driver has put them into the error state. Their time is for one
-// that is still at it.
+// Returns queue pairs that ended connections had from their drivers and that no record names any
+// more. No connection has or claims them, and a driver has set them to the error state. Their
+// time-wait begins now, as if they had still been in use.
 void ConnectionManager::SpendForgotten() {
   for (uint32_t shard = 0; shard < occupied_.size(); ++shard) {
     for (uint32_t place = 0; place < occupied_[shard].size(); ++place) {

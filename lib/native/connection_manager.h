@@ -1,6 +1,6 @@
-// The keeper's part of a native service: what only the process that opened the device can do, for
-// drivers in processes that were forked from it. It makes the device's objects, gives connections
-// their slots and shards, and speaks to the connection manager in the name of their drivers.
+// The keeper's part of a native service. Only the process that opened the device can create objects
+// and use the connection manager, so the keeper does both for the drivers in forked processes. It
+// also assigns slots and shards to connections.
 //
 // Thread-compatible: the keeper's thread.
 #ifndef LIB_NATIVE_CONNECTION_MANAGER_H_
@@ -24,11 +24,11 @@
 
 namespace baton::native {
 
-// Told what operators should know.
+// Receives events for operators.
 class ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
-  // The connection has ended, and its slot is about to serve another one. Its record is whole.
+  // The connection has ended, and its slot is about to be reused. Its record is still complete.
   virtual void OnFree(uint32_t connection) = 0;
   virtual void OnRefusedConnection(std::string_view why) = 0;
   virtual void OnDeviceEvent(const verbs::DeviceEvent& event) = 0;
@@ -36,62 +36,62 @@ class ConnectionObserver {
 
 class ConnectionManager {
  public:
-  // `arena`, of a native service, and `device` outlive it. `wake_driver` is called when there is a
-  // notice for the shard.
+  // REQUIRES: `arena` is that of a native service. The caller keeps `arena` and `device` alive
+  // longer than the manager, which calls `wake_driver` when it has put a notice for the shard.
   static absl::StatusOr<std::unique_ptr<ConnectionManager>> Create(
       arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
       std::function<void(uint32_t shard)> wake_driver);
   ~ConnectionManager();
 
-  // What drivers inherit.
+  // The objects that drivers inherit.
   const std::shared_ptr<driver::DeviceObjects>& objects() const { return objects_; }
   const QueuePairPool& pool() const { return pool_; }
 
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
     return driver::ListenOnce(device_, objects_.get(), address);
   }
-  // Starts connecting, in a new slot of `shard`, with a queue pair of the shard's pool. Returns the
-  // slot, which the shard's driver has been told of. kResourceExhausted names the limit;
-  // kUnavailable: there is no room to tell the driver.
+  // Starts connecting in a new slot of `shard`, with a queue pair of the shard's pool, and notifies
+  // the shard's driver. Returns the slot. kResourceExhausted names the limit. kUnavailable: there
+  // is no room for the notice.
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag);
-  // As QueueDriver's.
+  // See QueueDriver::DisconnectAll.
   uint32_t DisconnectAll(std::string_view why);
 
   uint32_t connection_count() const {
     return static_cast<uint32_t>(connections_.size() - free_.size());
   }
   uint32_t connections_of(uint32_t shard) const { return used_[shard]; }
-  // As QueueDriver's.
+  // See QueueDriver::SetGate.
   void SetGate(driver::ConnectionGate* gate) { gate_ = gate; }
-  // The queue pairs are those of the pool.
+  // Counts the pool's queue pairs.
   driver::ObjectCounts Count() const;
 
-  // Everything that the device and the drivers have to say; returns whether there was something.
-  // Bounded: more waits for the next call. Call it when the device's event_fd is readable, and when
-  // a driver has woken us.
+  // Handles events of the device and orders of the drivers. Returns whether there were any.
+  // Bounded: the rest waits for the next call. The caller calls it when the device's event_fd is
+  // readable, and when a driver has woken it.
   bool Turn();
 
  private:
-  // kAccepted: by us, or by a peer that we connect to.
+  // kAccepted: by this service, or by the peer that it connects to.
   enum class Phase : uint8_t { kNone, kRequested, kConnecting, kAccepted, kEnded };
   struct Connection {
     Phase phase = Phase::kNone;
     uint32_t generation = 0;
     uint32_t shard = 0;
     uint32_t first_shard = 0;                                         // where it was requested
-    verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // of kEnded, when it was told
-    int pooled = -1;  // place of its queue pair in the pool of `pooled_shard`, once it has one
+    verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // as reported with kEnded
+    int pooled = -1;  // place of its queue pair in the pool of `pooled_shard`; -1: none yet
     uint32_t pooled_shard = 0;
     std::unique_ptr<verbs::ConnectionId> id;
   };
-  // A slot whose request takes room in the log of another shard than its last.
+  // A free slot whose request is still in the log of another shard than its last.
   struct Held {
     uint32_t connection;
     uint32_t shard;
-    uint64_t acknowledged;  // it serves again when so much is, there
+    uint64_t acknowledged;  // the slot is free once that shard has acknowledged so much
   };
-  // Of a connection whose slot serves again.
+  // The queue pair of a connection whose slot is free again.
   struct Spent {
     uint32_t shard;
     uint32_t place;
@@ -145,8 +145,8 @@ class ConnectionManager {
   const std::function<void(uint32_t)> wake_driver_;
   std::shared_ptr<driver::DeviceObjects> objects_;
   QueuePairPool pool_;
-  // By shard and place: a connection has it, or had it and it is not new yet. What the arena says
-  // of queue pairs, workers can write.
+  // By shard and place: a connection has the queue pair, or had it and it is not reset yet. The
+  // arena's word is not trusted, because workers can write it.
   std::vector<std::vector<bool>> occupied_;
   std::vector<Connection> connections_;
   std::vector<uint32_t> used_;  // connections, by shard
@@ -154,10 +154,10 @@ class ConnectionManager {
   std::vector<Held> held_;
   std::deque<Spent> spent_;  // oldest first
   bool freed_ = false;       // connections, in this turn
-  // When operators were told that a shard's shared receives are low, and the limit is to be armed
-  // again; MonotonicNanoseconds(), 0: it is the driver's to arm, or armed.
+  // MonotonicNanoseconds() when low shared receives of a shard were reported and the limit has to
+  // be armed again; 0: it is armed, or the driver arms it.
   std::vector<uint64_t> low_ns_;
-  // Notices that the ring had no room for, by shard: at most kMostWaiting for each connection.
+  // Notices that found the ring full, by shard: at most kMostWaiting for each connection.
   std::vector<std::deque<arena::MailEntry>> waiting_;
 };
 

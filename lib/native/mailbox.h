@@ -12,7 +12,7 @@
 
 namespace baton::native {
 
-// One end of one ring; which of its functions are used says which end it is.
+// One end of a ring. The writer and the reader each use their own functions.
 class Mailbox {
  public:
   static Mailbox Notices(const arena::Arena& arena, uint32_t shard) {
@@ -22,16 +22,16 @@ class Mailbox {
     return Mailbox(&arena.orders(shard), arena::OrdersOf(arena.shape()));
   }
 
-  // The other end, or a dead one, has written what no ring can be: nobody is to go by it. It is
-  // full and empty, and holds nothing.
+  // Returns true if the cursors are inconsistent. A broken ring is both full and empty, and holds
+  // nothing.
   bool broken() const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
     return arena::LoadAcquire(cursors_->tail) - head > capacity_;
   }
 
-  // ---- The writer's. What the entry speaks of is in memory before.
+  // ---- For the writer, which stores everything that an entry refers to before it puts the entry.
   bool full() const { return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_; }
-  // One that is told and not done yet. For what may be told again.
+  // Returns whether the ring has such an entry, not passed yet. For entries that may be repeated.
   bool Holds(const arena::MailEntry& entry) const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
     const uint64_t tail = arena::LoadAcquire(cursors_->tail);
@@ -49,9 +49,9 @@ class Mailbox {
     arena::StoreRelease(cursors_->tail, cursors_->tail + 1);
   }
 
-  // Puts as many of `waiting` as there is room for, in order, and returns whether there was one.
-  // The entries are in the ring before the caller looks whom it has to wake. A reader that makes
-  // itself known first, with a claim, and looks at the ring then, sees them or is woken.
+  // Puts as many of `waiting` as fit, in order, and returns whether it put one. Ends with a fence:
+  // the caller then reads whom to wake. A reader that first claims and then reads the ring sees the
+  // entries or is woken.
   bool PutWaiting(std::deque<arena::MailEntry>* waiting) {
     bool put = false;
     for (; !waiting->empty() && !full(); waiting->pop_front(), put = true) Put(waiting->front());
@@ -59,7 +59,7 @@ class Mailbox {
     return put;
   }
 
-  // ---- The reader's. An entry stays until it is passed: who comes after a dead reader sees it.
+  // ---- For the reader. An entry stays until it is passed, so a dead reader's successor sees it.
   bool empty() const {
     const uint64_t told = arena::LoadAcquire(cursors_->tail) - cursors_->head;
     return told == 0 || told > capacity_;

@@ -27,7 +27,7 @@ bool IsKind(uint8_t kind) {
   return kind != 0 && kind <= static_cast<uint8_t>(arena::kLastNoticeKind);
 }
 
-// Of a connection that the driver knows nothing of yet.
+// Returns whether the notice begins a connection that the driver does not know yet.
 bool IsBeginning(const MailEntry& notice) {
   return NoticeKind(notice.kind) == NoticeKind::kRequested ||
          NoticeKind(notice.kind) == NoticeKind::kConnecting;
@@ -38,8 +38,8 @@ std::string PrivateDataOf(const arena::ConnectionRecord& connection) {
           std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes)};
 }
 
-// As the pool keeps those that are free. The device is asked: what the arena says of them, each
-// worker of the service can write.
+// Returns whether the queue pair is in INIT, like all free ones of the pool. The device is asked,
+// because each worker of the service can write the arena's state.
 bool IsNew(const verbs::QueuePair& pooled) {
   return pooled.state() == verbs::QueuePairState::kInit;
 }
@@ -131,7 +131,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
     return {told.initiator_depth, told.responder_resources};
   }
 
-  // That an accept failed comes as the end of the connection.
+  // A failed accept is reported later, as the end of the connection.
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override {
     if (queue_pair->number() != arena::LoadRelaxed(device_->record(connection_).qp_number)) {
@@ -205,11 +205,12 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
 }
 
 void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
-  // Of another shard, whatever its record says by now.
+  // It has objects here for another shard, whatever its record says by now.
   if (ids_[index] != nullptr) return;
   const ConnectionState state = driver::StateOf(record(index));
   if (state == ConnectionState::kFree) {
-    // Who died may not have said so. One whose request is still to be handled is free, too.
+    // A dead driver may not have ordered the kFree. A slot whose request was not handled yet is
+    // kFree, too, and must not be freed.
     const arena::NativeConnection& told = arena_->native_connection(index);
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
@@ -255,8 +256,8 @@ void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connec
   for (uint32_t i = 0; i < count; ++i) {
     arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
-    // A record may have named it, and was written over: what is of no use is for the keeper to put
-    // back, who knows who has it.
+    // A record that was overwritten may have named it. The keeper knows which connections have
+    // queue pairs, and puts unusable ones back.
     if (!IsNew(*pool_->shards[shard][i])) continue;
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
@@ -280,8 +281,8 @@ void NativeDevice::Forget(uint32_t shard) {
 
 // ---------------------------------------------------------------- orders
 
-// Four for each connection are all that there can be, and the ring has room for them: what finds
-// none was not told by us, nor by who died before us.
+// The ring has room for four orders per connection, which is all there can be. A full ring was not
+// filled by this driver or its predecessors.
 absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation,
                                  OrderKind kind) {
   if (shard >= arena_->shape().shards) {
@@ -332,7 +333,7 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
 }
 
 std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(uint32_t shard, verbs::QueuePair* inherited) {
-  // What it was before the fork, or in its last connection, is over (Device::AfterFork).
+  // The state from before the fork, or of its last connection, is stale (Device::AfterFork).
   inherited->ForgetState();
   return std::make_unique<NativeQueuePair>(this, shard, inherited);
 }
@@ -437,7 +438,8 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
   }
 }
 
-// What this process waits for itself is told here; what the device has to say, the keeper.
+// Reports the events that this process itself waits for. The keeper handles the device's other
+// events.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   if (NextToldEvent(event)) return true;
   while (device_->NextDeviceEvent(event)) {

@@ -1,7 +1,7 @@
-// The device of a native service as the driver of some of its shards sees it: queues that the
-// driver's process inherited, and a connection manager that the keeper operates for it.
+// The device of a native service for the driver of some of its shards: queues that the driver's
+// process inherited, and a connection manager that the keeper operates for it.
 //
-// For QueueDriver::Attach. Thread-compatible: the driver's thread.
+// Used with QueueDriver::Attach. Thread-compatible: the driver's thread.
 #ifndef LIB_NATIVE_NATIVE_DEVICE_H_
 #define LIB_NATIVE_NATIVE_DEVICE_H_
 
@@ -26,44 +26,44 @@ class NativeQueuePair;
 
 class NativeDevice final : public verbs::Device {
  public:
-  // `objects` has the completion queues and regions that were inherited; its connections are filled
-  // here. `device` is the one that made them, `wake_keeper` is called when there is an order,
-  // `tell` with what operators should know. All outlive this.
+  // `objects` has the inherited completion queues and regions, made by `device`; this class fills
+  // its connections. Calls `wake_keeper` after it has put an order, and `tell` with messages for
+  // operators. The caller keeps all arguments alive longer than this.
   NativeDevice(const arena::Arena* arena, verbs::Device* device, const QueuePairPool* pool,
                driver::DeviceObjects* objects, std::function<void()> wake_keeper,
                std::function<void(std::string_view)> tell);
   ~NativeDevice() override;
 
-  // Before the driver adopts these shards: what their connections have at the device.
-  // `connections`: all that are in these shards, and maybe others.
+  // Called before the driver adopts these shards: restores the device objects of their connections.
+  // `connections` includes all that are in these shards.
   void Restore(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
-  // After it has left one.
+  // Called after the driver has left the shard.
   void Forget(uint32_t shard);
-  // The driver's word that it is done with the connection: the keeper may give its slot to another
-  // (DriverObserver::OnSlotFree). An error: it stays out of use until the shard has another driver.
+  // Called when the driver is done with the connection (DriverObserver::OnSlotFree): lets the
+  // keeper reuse its slot. Error: the slot stays unused until the shard has another driver.
   absl::Status FreeSlot(uint32_t connection);
 
   std::string_view name() const override { return device_->name(); }
   verbs::DeviceLimits limits() const override { return device_->limits(); }
   verbs::DeviceInfo info() const override { return device_->info(); }
-  // One of the pool of the shard that `options.send_queue` belongs to, which the device says is as
-  // the pool keeps them. kResourceExhausted: none is free.
+  // Takes a queue pair from the pool of the shard of `options.send_queue`. The device confirms that
+  // it is in INIT. kResourceExhausted: none is free.
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
-  // There may be an event, or one of the device.
+  // Returns whether there may be an event of either kind.
   bool HasNotice() const;
-  // One of `shards` that Restore was given, in turn. An event is passed when the next is asked for:
-  // a driver that dies before leaves it to its successor.
+  // Returns events of the restored shards in turn. Passes an event only when the next one is asked
+  // for, so the successor of a driver that dies before sees it again.
   bool NextEvent(verbs::CmEvent* event) override;
   bool NextDeviceEvent(verbs::DeviceEvent* event) override;
-  // Of connections that end, with shared receives: the device's word that it is done with them, or
-  // the time until it is.
+  // Waits for the shared receives of ending connections: until the device reports that they are
+  // drained, or their time is over.
   void Progress() override {
     if (draining_ != 0) device_->Progress();
   }
   int event_fd() const override { return -1; }  // of completions: the inherited channels
 
-  // The keeper's: kUnimplemented.
+  // kUnimplemented: only the keeper does these.
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void*, size_t,
                                                                       uint32_t) override;
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override;
@@ -98,13 +98,13 @@ class NativeDevice final : public verbs::Device {
   const std::function<void(std::string_view)> tell_;
   std::vector<uint32_t> shards_;          // that are operated
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
-  // By connection: whose it is, as we were told and not as its record says, which workers can
-  // write. Of one that we have something of.
+  // By connection with objects here: its shard, as notified. Its record is not trusted, because
+  // workers can write it.
   std::vector<uint32_t> shard_of_;
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
   uint32_t draining_ = 0;  // of them
   arena::MailEntry notice_ = {};
-  int given_from_ = -1;  // shard whose notice was given, and is not passed
+  int given_from_ = -1;  // shard whose notice was returned and is not passed; -1: none
 };
 
 }  // namespace baton::native

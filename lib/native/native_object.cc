@@ -17,8 +17,8 @@
 namespace baton::native {
 namespace {
 
-// Of exit(): the first that was registered here is the last that runs. The object stays mapped, as
-// libraries of its may have threads that run on to the very end.
+// The last handler of exit(), because it is registered first. The object stays mapped, because its
+// libraries may have threads that run to the very end.
 void EndHere(int status, void*) {
   fflush(nullptr);
   _exit(status);
@@ -29,7 +29,7 @@ absl::Status Unfit(const std::string& path, std::string_view why) {
       path, " cannot be run as a native worker: ", absl::string_view(why.data(), why.size())));
 }
 
-// What dlopen or dlsym has said last.
+// Returns the last error of dlopen or dlsym.
 std::string LoaderError() {
   const char* error = dlerror();
   return error != nullptr ? error : "the dynamic linker does not say why";
@@ -52,7 +52,7 @@ absl::Status CheckDeclaration(const std::string& path, const BatonNativeObject* 
                             ": build it with the keeper's release of the worker library"));
 }
 
-// As those of a program that was started: for messages, ps and top.
+// Takes the name that a started program would have, for messages, ps and top.
 void TakeName(const std::string& path) {
   program_invocation_name = const_cast<char*>(path.c_str());
   program_invocation_short_name = program_invocation_name + path.rfind('/') + 1;

@@ -13,15 +13,15 @@ namespace baton::native {
 
 class NativeObject {
  public:
-  // Loads the object at `path`, which runs its initialisers, and finds out whether it fits. From
-  // here on exit() runs what the object has registered for the process's end (its static
-  // destructors, too), and nothing that was registered before: the executable's is its parent's.
+  // Loads the object at `path`, runs its initialisers, and checks that it fits. From here on exit()
+  // runs only the handlers that the object has registered (including its static destructors), and
+  // none of the executable's, which belong to the parent.
   //
-  // The text of an error names the path, what is wrong, and what to do.
+  // An error names the path, what is wrong, and what to do.
   static absl::StatusOr<NativeObject> Load(const std::string& path);
 
-  // Runs the object's main with `arguments` behind its path, and ends the process as a program
-  // whose main returns does. Call it once, with nothing on the stack that has to be destroyed.
+  // Runs the object's main with `arguments` behind its path, and ends the process as returning from
+  // main does. Call it once. Objects on the stack are not destroyed.
   [[noreturn]] void Run(const std::vector<std::string>& arguments) const;
 
  private:

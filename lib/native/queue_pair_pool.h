@@ -1,5 +1,5 @@
-// Queue pairs of a native service, made before its owners are forked: a process cannot use one that
-// was made after it.
+// Queue pairs of a native service, created before its owners are forked: a forked process cannot
+// use a queue pair that was created later.
 #ifndef LIB_NATIVE_QUEUE_PAIR_POOL_H_
 #define LIB_NATIVE_QUEUE_PAIR_POOL_H_
 
@@ -17,12 +17,12 @@
 
 namespace baton::native {
 
-// By shard, whose completion queue they have. Every process has its own copy of these objects for
-// the same queue pairs of the device; who may use which one is in the arena (PooledQueuePair).
+// Queue pairs by shard; they complete in the shard's queue. Each process has its own copy of these
+// objects for the same queue pairs. The arena (PooledQueuePair) has their state.
 struct QueuePairPool {
   std::vector<std::vector<std::unique_ptr<verbs::QueuePair>>> shards;
 
-  // Places in them by number: an heir looks up each of its connections.
+  // Places in `shards` by queue pair number, for heirs, which look up all their connections.
   std::vector<std::unordered_map<uint32_t, uint32_t>> places;
 
   void Add(uint32_t shard, std::unique_ptr<verbs::QueuePair> queue_pair) {
@@ -30,17 +30,17 @@ struct QueuePairPool {
     shards[shard].push_back(std::move(queue_pair));
   }
 
-  // Its place in the shard's pool; -1: it is not of the pool.
+  // Returns the queue pair's place in the shard's pool, or -1.
   int Find(uint32_t shard, uint32_t number) const {
     const auto found = places[shard].find(number);
     return found == places[shard].end() ? -1 : static_cast<int>(found->second);
   }
 };
 
-// Makes a free one of the shard `as`, and returns its place: the first from `from` on. An heir may
-// take one while the keeper does, for an owner that has just died. A caller that cannot use the one
-// that it got asks again from the place behind it, so that it looks at each place once: another
-// process may say again and again that the same one is free.
+// Sets the state of the shard's first free queue pair from place `from` on to `as`, and returns its
+// place. An heir and the keeper may call it at the same time. A caller that cannot use the queue
+// pair calls again with the next place, so it tries each place once even if another process keeps
+// marking the same one as free. kResourceExhausted: none is free.
 inline absl::StatusOr<uint32_t> TakeQueuePair(const arena::Arena& arena, uint32_t shard,
                                               arena::PooledState as, uint32_t from) {
   for (uint32_t place = from; place < arena.shape().pooled_queue_pairs; ++place) {

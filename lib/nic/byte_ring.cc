@@ -12,8 +12,8 @@ static_assert((kRingBytes & (kRingBytes - 1)) == 0);
 // Returns whether `word` was set, and clears it. The other side sets it again for the next time.
 bool TakeFlag(uint32_t* word) {
   std::atomic_ref<uint32_t> flag(*word);
-  // What this side stored before comes before its look at the flag, as the other side's flag comes
-  // before its look at the position.
+  // This side stores its position before it reads the flag. The other side stores the flag before
+  // it reads the position.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return flag.load(std::memory_order_relaxed) != 0 &&
          flag.exchange(0, std::memory_order_acq_rel) != 0;
@@ -75,7 +75,7 @@ void RingWriter::EndWait() {
   std::atomic_ref<uint32_t>(control_->waiting).store(0, std::memory_order_relaxed);
 }
 
-// What is wrong with the reader's position is reported by the next Write().
+// The next Write() reports an invalid position of the reader.
 bool RingWriter::HasRoom() { return !LoadHead() || room() > 0; }
 
 uint64_t RingReader::LoadTail() const {

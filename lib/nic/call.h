@@ -22,7 +22,7 @@ struct Call {
   std::optional<control::Event> event;  // follows the reply
 };
 
-// What a client has opened: its objects end with it.
+// A file that a client has opened. Its objects are destroyed with it.
 class ClientFile {
  public:
   virtual ~ClientFile() = default;

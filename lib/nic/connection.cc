@@ -336,7 +336,7 @@ void SoftConnection::OnReady(uint32_t events) {
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
     const StreamState state = stream_.Receive();
     if (phase_ == Phase::kClosed) return;
-    // What the peer wrote before its end is executed, as what it sent would be.
+    // Requests that the peer wrote to memory before its end are executed, like those it sent.
     if (state != StreamState::kOpen && stream_.reads_memory()) ReadMemory();
     if (!Survives(state)) return;
     LookAtMemory();

@@ -1,4 +1,4 @@
-// What the connections and listeners of one user share.
+// The state that the connections and listeners of one user share.
 #ifndef LIB_NIC_CONNECTION_CORE_H_
 #define LIB_NIC_CONNECTION_CORE_H_
 

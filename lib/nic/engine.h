@@ -1,4 +1,4 @@
-// What turns in a soft device: one epoll with its timers and wake-ups, and the connections that
+// The event loop of a soft device: one epoll with its timers and wake-ups, and the connections that
 // have something to write.
 #ifndef LIB_NIC_ENGINE_H_
 #define LIB_NIC_ENGINE_H_
@@ -20,7 +20,7 @@ class Pollable {
   virtual void OnReady(uint32_t events) = 0;  // EPOLL* bits
   virtual void OnTransmit() {}                // once after MarkDirty
 
-  // Of what is polled: see Engine::Heat.
+  // Only for objects that are polled: see Engine::Heat.
   virtual void OnHeat() {}
   virtual bool OnPoll() { return false; }  // returns false if there was nothing
   virtual bool OnCool() { return true; }   // returns false if there is something now

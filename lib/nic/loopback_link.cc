@@ -64,7 +64,7 @@ void LoopbackLink::OnTransmit() {
   WireQueuePair* const peer = FindPeer();
   bool wrote = false;
   OutFrame frame;
-  // What a peer that is gone does not get is lost.
+  // Frames to a peer that is gone are lost.
   for (int i = 0; i < kFramesInTurn; ++i) {
     if (peer == nullptr && peer_use_ == 0) return;
     if (!wire_->NextFrame(&frame)) return wire_->AfterTransmit(wrote);

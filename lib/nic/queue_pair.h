@@ -26,7 +26,7 @@ using Tell = std::function<void(verbs::DeviceEventType type, uint32_t number)>;
 // Called when a queue pair fails: QueuePair::Flush is to be called in later turns.
 using FlushLater = std::function<void(uint32_t number)>;
 
-// What a client made a queue pair of.
+// The parts from which a client made a queue pair.
 struct QueuePairParts {
   Domain domain;
   uint32_t number = 0;

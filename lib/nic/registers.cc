@@ -187,9 +187,8 @@ QueuePair* Registers::FindQueuePair(uint32_t number) const {
   return found != nullptr && found->parts().domain.owner == owner_ ? found : nullptr;
 }
 
-// What a register rings is of its own client, and of that register. So one that was rung for what
-// is another client's fails with all that it rings. A register is reported once, however often it
-// is rung.
+// A register may ring only objects of its own client that belong to it. A register that rings
+// another client's object fails, with all its queue pairs. It is reported once.
 void Registers::OnForeign(uint32_t number, absl::string_view what) {
   Register* const rung = registers_.at(number).get();
   if (std::exchange(rung->failed, true)) return;

@@ -24,7 +24,7 @@ class Responder {
     rnr_timer_us_ = rnr_timer_us;
   }
 
-  // Likewise for receives. Shared ones that no message took stay where they are.
+  // Flushes the receives. Shared receives that no message took stay where they are.
   void Flush();
   void DropReads();  // answers that would read memory
 

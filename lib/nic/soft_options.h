@@ -12,7 +12,7 @@ namespace baton::verbs::soft {
 // here: the receive fails with kRemoteInvalidRequest and the sender with kRemoteOperationError.
 inline constexpr uint32_t kSoftRemoteInvalidate = 1u << 16;
 
-// What every NIC may do, and an idle machine's hardly does: for tests of who drives its queues. The
+// Behaviour that every NIC may show and an idle machine's hardly does, for tests of drivers. The
 // first four are probabilities, drawn from the seed, of each turn or ring of a register.
 struct NicBehaviour {
   uint64_t seed = 0;

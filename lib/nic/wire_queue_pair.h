@@ -27,7 +27,7 @@ class QueuePairLink {
   virtual void WantTransmit() = 0;  // in the next turn
   // Request frames that were generated and not begun are void.
   virtual void DropRequests() = 0;
-  // Likewise, and one that was begun reads the user's memory no more.
+  // The same, and a frame that was begun no longer reads the user's memory.
   virtual void ReleaseRequests() = 0;
   // See FrameStream::FirstUnwritten.
   virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
@@ -37,7 +37,7 @@ class QueuePairLink {
   virtual void QueuePairGone() = 0;
 };
 
-// What the user of a queue pair gives to it. All of it outlives the queue pair.
+// The services that a queue pair's user provides. All of them outlive the queue pair.
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;

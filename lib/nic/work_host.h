@@ -1,4 +1,4 @@
-// What the two halves of a queue pair ask of the whole.
+// The interface of a queue pair to its two halves.
 #ifndef LIB_NIC_WORK_HOST_H_
 #define LIB_NIC_WORK_HOST_H_
 

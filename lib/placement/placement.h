@@ -18,8 +18,8 @@ namespace baton {
 // "2-5,8", as Linux lists CPUs and nodes: numbers below CPU_SETSIZE (1024). An empty list is none.
 absl::StatusOr<std::set<uint32_t>> ParseCpus(std::string_view list);
 
-// What becomes of the CPUs that a thread was allowed before: kBounds leaves out of the new ones
-// what is not among them, kIsReplaced asks for all of the new ones.
+// The effect of the CPUs that a thread was allowed before. kBounds: new CPUs that are not among
+// them are left out. kIsReplaced: all new CPUs are requested.
 enum class Inherited { kBounds, kIsReplaced };
 
 // Binds the calling thread to `cpus`, and every thread that it starts meanwhile for good. Its

@@ -10,7 +10,7 @@
 
 namespace baton {
 
-// As RFC 3339 has it, in UTC: "2025-01-31T09:15:00.123456Z".
+// Formats a time as in RFC 3339, in UTC: "2025-01-31T09:15:00.123456Z".
 inline std::string UtcTime(int64_t unix_micros) {
   const time_t seconds = unix_micros / 1'000'000;
   tm parts;

@@ -85,8 +85,8 @@ struct TcpSocket {
   uint32_t uid = 0;
 };
 
-// Of this network namespace, with the port of `asked` at an address that keeps others from it.
-// Sockets that are bound and do nothing else are told of from Linux 6.8 on.
+// Returns the sockets of this network namespace that have the port of `asked` at an address which
+// conflicts with it. Linux reports sockets that are only bound since 6.8.
 std::vector<TcpSocket> FindTcpSockets(const Address& asked) {
   std::vector<TcpSocket> found;
   const std::string wanted = PlainHost(asked.host);
@@ -121,7 +121,7 @@ std::string NameOf(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
   std::string name;
   std::getline(file, name);
-  // Of its own choice, and up to 15 bytes of anything.
+  // The process chooses this name: up to 15 arbitrary bytes.
   return absl::StrCat(name.empty() ? "process" : OneLine(name, kMaxNameBytes), " (pid ", pid, ")");
 }
 
@@ -176,7 +176,7 @@ std::vector<uint32_t> FindRdmaDevices() {
   return devices;
 }
 
-// Of an entry about an id of the connection manager.
+// Reads an entry about an id of the connection manager.
 std::optional<std::string> DescribeRdmaOwner(nlattr* entry, const Address& asked) {
   nlattr* const source =
       nla_find(static_cast<nlattr*>(nla_data(entry)), nla_len(entry), RDMA_NLDEV_ATTR_RES_SRC_ADDR);

@@ -1,4 +1,4 @@
-// Who has a port, for the message of a Listen that was refused.
+// Finds the owner of a port, for the message of a refused Listen().
 #ifndef LIB_VERBS_PORT_OWNER_H_
 #define LIB_VERBS_PORT_OWNER_H_
 
@@ -6,11 +6,11 @@
 
 namespace baton::verbs {
 
-// `refused` by Device::Listen, with what this network namespace tells of the owner in its message:
-// its name and pid, or why they cannot be told. Any other status as it is.
+// Returns the status of a refused Device::Listen with the owner's name and pid in this network
+// namespace, or why they are unknown. Returns any other status unchanged.
 //
-// It asks the kernel for sockets and looks through /proc for their process: some milliseconds, so
-// nothing for a thread that drives queues. Thread-safe.
+// Queries the kernel for sockets and searches /proc for their process. This takes milliseconds, so
+// do not call it on a thread that drives queues. Thread-safe.
 absl::Status NamePortOwner(const absl::Status& refused);
 
 }  // namespace baton::verbs

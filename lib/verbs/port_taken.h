@@ -1,4 +1,4 @@
-// The status of a Listen at a port that another has.
+// The status of a Listen() at a port that is taken.
 #ifndef LIB_VERBS_PORT_TAKEN_H_
 #define LIB_VERBS_PORT_TAKEN_H_
 
@@ -13,15 +13,16 @@ namespace baton::verbs {
 enum class PortSpace : uint8_t { kTcp, kRdma };
 
 struct TakenPort {
-  PortSpace space = PortSpace::kTcp;  // in which it is taken
-  Address address;                    // that was asked for
+  PortSpace space = PortSpace::kTcp;  // the space in which the port is taken
+  Address address;                    // as requested
 };
 
-// kAlreadyExists. Says nothing of the owner, whom to look for takes time: port_owner.h.
+// Returns kAlreadyExists. The message does not name the owner, because finding it takes time; see
+// port_owner.h.
 absl::Status PortTakenError(const TakenPort& port);
-// Of port 0. kResourceExhausted.
+// Returns kResourceExhausted, for port 0.
 absl::Status NoPortFreeError(const Address& address);
-// What a status of PortTakenError is about; nothing for any other.
+// Returns the port of a PortTakenError, or nullopt for any other status.
 std::optional<TakenPort> TakenPortOf(const absl::Status& status);
 
 }  // namespace baton::verbs

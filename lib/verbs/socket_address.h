@@ -22,7 +22,7 @@ struct SocketAddress {
 absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address);
 // Empty when it is neither IPv4 nor IPv6.
 Address FromSocketAddress(const sockaddr& address);
-// Of a socket that is bound.
+// Returns the address that `socket` is bound to.
 Address BoundAddressOf(int socket);
 std::string ToString(const Address& address);
 

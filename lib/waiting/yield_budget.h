@@ -31,7 +31,7 @@ class YieldBudget {
 
   uint64_t nanoseconds() const { return ns_; }
 
-  // What was waited for has come after so long, the sleep included.
+  // Reports a wait that ended after `waited_ns`, including the sleep.
   void NoteWait(uint64_t waited_ns) {
     ns_ = waited_ns < soon_ns_ ? most_ns_ : std::min(std::max(ns_ / 2, kLeastNs), most_ns_);
   }

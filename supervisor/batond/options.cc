@@ -42,7 +42,8 @@ struct Flags {
   std::string control_user;
   std::string nic_user;
   bool check_only = false;
-  v1::ServiceConfig service;
+  v1::ServiceConfig service;  // what all of them have
+  std::vector<std::string> service_names = {"ledger"};
   std::vector<std::string> listeners;
   std::string device = "soft";
   std::optional<uint32_t> gid_index;
@@ -90,10 +91,9 @@ void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t));
 
 void AddServiceFlags(CLI::App& app, Flags& flags) {
   v1::ServiceConfig& service = flags.service;
-  service.set_name("ledger");
-  app.add_option_function<std::string>(
-         "--service", [&](const std::string& name) { service.set_name(name); },
-         "Name of the service [ledger]")
+  app.add_option("--service", flags.service_names,
+                 "Name of a service; repeat for more, which have the same options [ledger]")
+      ->allow_extra_args(false)
       ->needs("--dev")
       ->group("With --dev");
   const auto narrow = [](uint64_t value) {
@@ -199,7 +199,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   CLI::Option* config =
       app.add_option("--config", flags.config_file, "Configuration file (protobuf text format)");
   CLI::Option* dev = app.add_flag(
-      "--dev", flags.dev, "No configuration: one service, on the soft device, a private directory");
+      "--dev", flags.dev,
+      "No configuration: services as the options below say, on the soft device, a private "
+      "directory");
   config->excludes(dev);
   app.add_option("--state-dir", flags.state_dir, "State directory [" + DefaultStateDir() + "]")
       ->needs(dev)
@@ -237,8 +239,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--stop-timeout", flags.stop_timeout_seconds,
                  "Seconds until children that do not stop are killed [5]")
       ->check(CLI::Range(0.01, 3600.0));
-  app.add_option("--hang-timeout", flags.hang_timeout_seconds,
-                 "Seconds without a sign of life of a keeper or control until it is told of [10]")
+  app.add_option(
+         "--hang-timeout", flags.hang_timeout_seconds,
+         "Seconds without a sign of life of a keeper or control until an event says so [10]. For "
+         "workers see --hang-timeout-ms")
       ->check(CLI::Range(2.0, 3600.0));
   app.add_flag("--keep-native", flags.keep_native,
                "Leave native services to the next batond; the service manager keeps their "
@@ -261,9 +265,13 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   config.set_metrics_address(flags.metrics_address);
   config.set_log_format(flags.log_format);
   config.set_log_level(flags.log_level);
-  v1::ServiceConfig& service = *config.add_services();
-  service = flags.service;
+  v1::ServiceConfig service = flags.service;
   BATON_RETURN_IF_ERROR(ParseDevice(flags, service.mutable_device()));
+  if (flags.service_names.size() > 1 && !flags.listeners.empty()) {
+    return absl::InvalidArgumentError(
+        "--listen: only one of several services could have that port; let their workers listen, or "
+        "write a configuration (--config)");
+  }
   for (const std::string& text : flags.listeners) {
     const std::optional<HostPort> parsed = ParseHostPort(text);
     if (!parsed) {
@@ -273,6 +281,10 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
     v1::ListenerConfig& listener = *service.add_listeners();
     listener.set_host(parsed->host);
     listener.set_port(parsed->port);
+  }
+  for (const std::string& name : flags.service_names) {
+    service.set_name(name);
+    *config.add_services() = service;
   }
   absl::Status status = CompleteConfig(config);
   if (!status.ok()) return status;
@@ -344,7 +356,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
   line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);
   line.options.keep_native = flags.keep_native;
-  line.options.strict = flags.strict || flags.dev;  // there, somebody looks at the one service
+  line.options.strict = flags.strict || flags.dev;  // there, somebody looks
   line.check_only = flags.check_only;
   return line;
 }

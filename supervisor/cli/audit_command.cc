@@ -11,6 +11,7 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
+#include "supervisor/cli/time_line.h"
 #include "supervisor/config/audit_chain.h"
 #include "supervisor/config/state_files.h"
 
@@ -25,14 +26,50 @@ struct Options {
   std::string expected_hash;
 };
 
+std::string Outcome(const v1::Change& change) {
+  return absl::StrCat(change.done() ? change.outcome() : "begins",
+                      change.why().empty() ? "" : absl::StrCat("  (", change.why(), ")"));
+}
+
+std::string ServiceOf(const v1::Event& event) {
+  return event.service().empty() ? "-" : event.service();
+}
+
 std::string Line(const v1::Event& event) {
   const v1::Change& change = event.change();
-  return Printable(
-      absl::StrFormat("%s  %6d  %-12s  %-18s  %-14s  %s%s", FormatTime(event.unix_micros()),
-                      change.number(), event.service().empty() ? "-" : event.service(),
-                      change.who(), change.what(), change.done() ? change.outcome() : "begins",
-                      change.why().empty() ? "" : absl::StrCat("  (", change.why(), ")")));
+  return Printable(absl::StrFormat("%s  %6d  %-12s  %-18s  %-14s  %s",
+                                   FormatTime(event.unix_micros()), change.number(),
+                                   ServiceOf(event), change.who(), change.what(), Outcome(change)));
 }
+
+class Printer {
+ public:
+  explicit Printer(Session* session)
+      : session_(session), terminal_(&session->out, session->style.columns) {}
+
+  void Print(const v1::Event& event) {
+    const v1::Change& change = event.change();
+    const bool narrow = session_->style.columns > 0 && !session_->style.wide;
+    printed_ = true;
+    if (session_->json) {
+      session_->out << ToJson(event) << std::endl;
+    } else if (narrow) {
+      terminal_.Print(
+          event.unix_micros(),
+          absl::StrFormat("%4d  %-8s  %-12s", change.number(), ServiceOf(event), change.what()),
+          absl::StrCat(change.who(), ": ", Outcome(change)));
+    } else {
+      session_->out << Line(event) << std::endl;
+    }
+  }
+
+  bool printed() const { return printed_; }
+
+ private:
+  Session* const session_;
+  TimeLine terminal_;
+  bool printed_ = false;
+};
 
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -75,19 +112,20 @@ absl::Status Audit(Session* session, const Options& options) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   // A change whose outcome is known is one line, where nobody waits for the next.
   std::map<uint64_t, v1::Event> begun;
-  const auto print = [&](const v1::Event& event) {
-    session->out << (session->json ? ToJson(event) : Line(event)) << std::endl;
-  };
+  Printer printer(session);
   absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {
-    if (session->json || options.follow || session->style.wide) return print(event);
+    if (session->json || options.follow || session->style.wide) return printer.Print(event);
     if (!event.change().done()) {
       begun[event.change().number()] = event;
       return;
     }
     begun.erase(event.change().number());
-    print(event);
+    printer.Print(event);
   });
-  for (const auto& [number, event] : begun) print(event);
+  for (const auto& [number, event] : begun) printer.Print(event);
+  if (end.ok() && !printer.printed() && !session->json) {
+    session->err << "nobody has changed anything\n";
+  }
   return end;
 }
 

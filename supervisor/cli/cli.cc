@@ -63,13 +63,14 @@ int RunCli(std::vector<std::string> arguments, const Console& console) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app->exit(asked, console.out, console.err);
   } catch (const CLI::ParseError& error) {
-    console.err << UsageError(*app, error);
+    console.err << UsageError(*app, error, session);
     return kExitUsage;
   }
   ReadEnvironment(*app, &session);
   const absl::Status status = session.watch_seconds > 0 ? Watch(&session) : session.action();
   session.PrintWarnings();
-  if (!status.ok()) console.err << "error: " << WithCure(&session, status).message() << '\n';
+  if (!status.ok())
+    console.err << session.Message("error: ", WithCure(&session, status).message()) << '\n';
   console.out.flush();
   return ExitCodeOf(status);
 }

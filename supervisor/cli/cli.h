@@ -30,9 +30,13 @@ struct Console {
   std::ostream& out;         // data
   std::ostream& err;         // messages
   bool interactive = false;  // a person answers at `in`
-  // Descriptors of the terminals that `in` and `out` are; -1: they are none.
+  // Descriptors of the terminals that `in`, `out` and `err` are. -1: no terminal, or one that knows
+  // no escape sequences.
   int terminal_in = -1;
   int terminal_out = -1;
+  int terminal_err = -1;
+  // How long something takes before it is told on `err` what is waited for.
+  double patience_seconds = 1;
   // What `baton doctor` looks at, and as whom; null: this machine, and who runs this process.
   const doctor::Machine* machine = nullptr;
   const doctor::Identity* identity = nullptr;

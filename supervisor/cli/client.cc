@@ -28,7 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;  // nobody sets it while we wait
 
 constexpr int kMaxResponseBytes = 64 << 20;
-constexpr std::chrono::milliseconds kPause(50);  // before control is tried again
+constexpr char kGrpcDeadline[] = "Deadline Exceeded";  // as gRPC says it of its own
+constexpr std::chrono::milliseconds kPause(50);        // before control is tried again
 
 Clock::time_point After(double seconds) {
   return Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
@@ -144,8 +145,9 @@ class OperatorClient::Impl {
     if (status.ok()) return absl::OkStatus();
     absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
     if (absl::IsDeadlineExceeded(result)) {
+      const bool own = result.message() == kGrpcDeadline;
       return absl::DeadlineExceededError(
-          absl::StrCat("no answer in time (", result.message(), "); --timeout gives more"));
+          absl::StrCat(own ? "no answer in time" : result.message(), kTimeoutCure));
     }
     if (absl::IsUnavailable(result) && channel) {
       // On a connection that stands it is what control said, of a keeper.

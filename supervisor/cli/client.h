@@ -26,6 +26,9 @@ struct TlsTarget {
   std::string server_name = {};  // that its certificate is to have; empty: the host
 };
 
+// How each kDeadlineExceeded of an OperatorClient ends.
+inline constexpr char kTimeoutCure[] = "; --timeout gives more";
+
 class OperatorClient {
  public:
   // Connects; a control that was killed is waited for, batond starts it again. kUnavailable or

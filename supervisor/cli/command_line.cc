@@ -123,7 +123,7 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   return app;
 }
 
-std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const Session& session) {
   const CLI::App& command = Deepest(app);
   const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
   std::string what = error.what();
@@ -131,9 +131,10 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
     what = Unexpected(command, rest.front());
   } else if (!SubcommandsOf(command).empty()) {
     what = absl::StrCat("a command is missing after \"", PathOf(command), "\"");
+    return absl::StrCat(session.Message("error: ", what), "\n", command.help());
   }
-  return absl::StrCat("error: ", what, "\nusage: ", UsageOf(command), "\n`", PathOf(command),
-                      " --help` tells more\n");
+  return absl::StrCat(session.Message("error: ", what), "\nusage: ", UsageOf(command), "\n`",
+                      PathOf(command), " --help` tells more\n");
 }
 
 }  // namespace baton

@@ -16,7 +16,7 @@ namespace baton {
 std::unique_ptr<CLI::App> MakeCommandLine(Session* session);
 
 // What is wrong with `typed`, which `app` has failed to parse with `error`, and what to type.
-std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const Session& session);
 
 }  // namespace baton
 

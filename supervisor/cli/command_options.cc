@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/wrap.h"
 
 namespace baton {
 namespace {
@@ -67,8 +68,7 @@ CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* valu
 }
 
 void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* session) {
-  command->add_flag("--dry-run", change->dry_run,
-                    "look everything up, say what would be done, and do nothing");
+  command->add_flag("--dry-run", change->dry_run, "say what would be done, and do nothing");
   command->add_flag("--yes", change->yes,
                     asks ? "do not ask; needed where no terminal is there to ask at"
                          : "do not ask: this command never does");
@@ -89,7 +89,7 @@ absl::Status Confirm(Session* session, const Change& change, const std::string& 
                      const std::string& undone) {
   if (change.yes) return absl::OkStatus();
   if (session->interactive) {
-    session->err << question << " [y/N] ";
+    session->err << session->Message("", question) << " [y/N] ";
     session->err.flush();
     std::string answer;
     std::getline(session->in, answer);
@@ -103,7 +103,9 @@ absl::Status PrintPlan(Session* session, const std::string& text,
   if (session->json) {
     session->PrintJson(request);
   } else {
-    session->out << "dry run: " << Printable(text) << '\n';
+    const size_t columns = session->style.columns;
+    const std::string line = absl::StrCat("dry run: ", Printable(text));
+    session->out << (columns == 0 ? line : Wrap(line, 0, 0, columns)) << '\n';
   }
   return absl::OkStatus();
 }

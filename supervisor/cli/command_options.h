@@ -13,6 +13,10 @@
 
 namespace baton {
 
+// What is said of a SERVICE that may be left out.
+inline constexpr char kItsService[] = "its service [the only one]";
+inline constexpr char kTheirService[] = "their service [the only one]";
+
 // --watch, of whatever looks.
 void AddWatchOption(CLI::App* command, Session* session);
 // --watch and --no-headers.

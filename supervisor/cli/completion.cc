@@ -105,8 +105,11 @@ class Completer {
     }
     if (!commands.empty()) return;
     const auto positionals = PositionalsOf(*typed_.command);
-    if (typed_.positionals.size() < positionals.size()) {
-      AddValues(*positionals[typed_.positionals.size()], "");
+    const size_t next = typed_.positionals.size();
+    if (next < positionals.size()) {
+      AddValues(*positionals[next], "");
+      // Where there is one service, its name may be left out.
+      if (next == 0 && positionals.size() > 1 && !Service().empty()) AddValues(*positionals[1], "");
     } else {
       AddOptions();
     }
@@ -133,11 +136,13 @@ class Completer {
     if (type == "PATH" || type == "FILE" || type == "DIR") result_.files = true;
   }
 
-  // That the words so far are about.
+  // That the words so far are about: the one that is named, or else the only one.
   std::string Service() const {
     if (!typed_.positionals.empty()) return typed_.positionals.front();
     const auto option = typed_.options.find("--service");
-    return option == typed_.options.end() ? "" : option->second;
+    if (option != typed_.options.end()) return option->second;
+    const std::vector<Candidate> all = names_->Services();
+    return all.size() == 1 ? all.front().word : "";
   }
 
   const Typed typed_;

@@ -1,9 +1,13 @@
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -18,7 +22,7 @@ constexpr uint32_t kPage = 5000;
 
 struct Target {
   std::string service;
-  uint32_t connection = 0;
+  std::optional<uint64_t> connection;  // nothing: the only one
 };
 
 struct Filter {
@@ -59,11 +63,11 @@ std::string FormatReceiveWindow(const v1::Connection& one) {
                       " at the rate so far");
 }
 
-// "16 to the peer, 1 of it": READs and atomics at a time.
+// "16 at a time to the peer, 1 from it": READs and atomics.
 std::string FormatDepths(const v1::Connection& one) {
   if (!one.has_initiator_depth()) return "";
-  return absl::StrCat(one.initiator_depth(), " to the peer, ", one.responder_resources(),
-                      " of it, at a time");
+  return absl::StrCat(one.initiator_depth(), " at a time to the peer, ", one.responder_resources(),
+                      " from it");
 }
 
 // A connection does not know its shard's owner.
@@ -95,66 +99,92 @@ absl::StatusOr<v1::ListConnectionsResponse> Filtered(OperatorClient* client, con
   return all;
 }
 
-absl::Status List(Session* session, const Filter& filter) {
+// "1000 connections: 2 draining, 998 established", below a list that is longer than the screen.
+void PrintSum(Session* session, const v1::ListConnectionsResponse& response) {
+  const TableStyle& style = session->style;
+  if (style.rows == 0 || session->watch_seconds > 0 || response.connections_size() < style.rows) {
+    return;
+  }
+  std::map<std::string, int> states;
+  for (const auto& item : response.connections()) ++states[FormatState(item.connection().state())];
+  session->err << response.connections_size() << " connections: "
+               << absl::StrJoin(states, ", ",
+                                [](std::string* text, const auto& one) {
+                                  absl::StrAppend(text, one.second, " ", one.first);
+                                })
+               << "; --shard, --owner and --state choose some\n";
+}
+
+absl::Status List(Session* session, Filter filter) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(const auto response, Filtered(client, filter));
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
-  Table table(
-      {">CONNECTION", ">SHARD", "STATE", ">QP", "PEER", ">SENDS", ">RECEIVES", "ERROR", "+LOCAL",
-       "+>GENERATION", "+>OUTSTANDING", "+>RECEIVED", "+>WINDOW", "+>STATE BYTES"},
-      session->style);
+  Table table({">CONNECTION", ">SHARD", "!STATE", "PEER", ">SENDS", ">RECEIVES", "ERROR", "+LOCAL",
+               "+>QP", "+>GENERATION", "+>OUTSTANDING", "+>RECEIVED", "+>WINDOW", "+>STATE"},
+              session->style);
   for (const auto& item : response.connections()) {
     const v1::Connection& one = item.connection();
     table.Add({absl::StrCat(one.index()), absl::StrCat(one.shard()), FormatState(one.state()),
-               absl::StrCat(one.qp_number()), one.peer_address(),
-               absl::StrCat(one.sends_completed()), absl::StrCat(one.receives_completed()),
-               one.last_error(), one.local_address(), absl::StrCat(one.generation()),
+               one.peer_address(), absl::StrCat(one.sends_completed()),
+               absl::StrCat(one.receives_completed()), one.last_error(), one.local_address(),
+               absl::StrCat(one.qp_number()), absl::StrCat(one.generation()),
                absl::StrCat(one.sends_committed() - one.sends_completed()),
                FormatBytes(one.bytes_received()), absl::StrCat(one.receive_window()),
-               absl::StrCat(one.state_length())});
+               FormatBytes(one.state_length())});
   }
+  const bool all = filter.shard < 0 && !filter.owner && filter.state.empty();
   if (table.empty()) {
-    session->err << "no connections\n";
+    session->err << (all ? "no connections\n" : "no such connections\n");
   } else {
     table.Print(session->out);
+    session->out.flush();
+    PrintSum(session, response);
   }
   return absl::OkStatus();
 }
 
-absl::Status Describe(Session* session, const Target& target) {
+absl::Status Describe(Session* session, Target target) {
+  BATON_RETURN_IF_ERROR(
+      ChooseServiceOf(session, Purpose::kLook, &target.service, &target.connection));
+  if (!target.connection) {
+    BATON_ASSIGN_OR_RETURN(target.connection, OnlyConnection(session, target.service));
+  }
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::GetConnectionRequest request;
   request.set_service(target.service);
-  request.set_connection(target.connection);
+  request.set_connection(static_cast<uint32_t>(*target.connection));
   BATON_ASSIGN_OR_RETURN(const v1::GetConnectionResponse response, client->GetConnection(request));
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
   const v1::Connection& one = response.connection();
-  PrintFields(session->out,
-              {{"Connection", absl::StrCat(one.index(), " (generation ", one.generation(),
-                                           ") of service ", target.service)},
-               {"Shard", absl::StrCat(one.shard())},
-               {"State", FormatState(one.state())},
-               {"Queue pair", absl::StrCat(one.qp_number())},
-               {"Local address", one.local_address()},
-               {"Peer address", one.peer_address()},
-               {"Sends", absl::StrCat(Progress(one.sends_completed(), one.sends_posted(),
-                                               one.sends_committed()),
-                                      " completed/posted/committed")},
-               {"Receives", absl::StrCat(Progress(one.receives_completed(), one.receives_posted(),
-                                                  one.receives_committed()),
-                                         " completed/posted/committed")},
-               {"Receive window", FormatReceiveWindow(one)},
-               {"READs, atomics", FormatDepths(one)},
-               {"Received", FormatBytes(one.bytes_received())},
-               {"Application state",
-                absl::StrCat(one.state_length(), " bytes, format version ", one.state_version())},
-               {"Last error", one.last_error()}});
+  PrintFields(
+      session->out,
+      {{"Connection", absl::StrCat(one.index(), " (generation ", one.generation(), ") of service ",
+                                   target.service)},
+       {"Shard", absl::StrCat(one.shard())},
+       {"!State", FormatState(one.state())},
+       {"Queue pair", absl::StrCat(one.qp_number())},
+       {"Local address", one.local_address()},
+       {"Peer address", one.peer_address()},
+       {"Sends",
+        absl::StrCat(Progress(one.sends_completed(), one.sends_posted(), one.sends_committed()),
+                     " completed/posted/committed")},
+       {"Receives", absl::StrCat(Progress(one.receives_completed(), one.receives_posted(),
+                                          one.receives_committed()),
+                                 " completed/posted/committed")},
+       {"Receive window", FormatReceiveWindow(one)},
+       {"READs, atomics", FormatDepths(one)},
+       {"Received", FormatBytes(one.bytes_received())},
+       {"Application state",
+        absl::StrCat(FormatBytes(one.state_length()), ", format version ", one.state_version())},
+       {"Last error", one.last_error()}},
+      session->style);
   return absl::OkStatus();
 }
 
@@ -167,7 +197,7 @@ void AddConnectionCommands(CLI::App* app, Session* session) {
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the connections of a service");
   auto filter = std::make_shared<Filter>();
-  list->add_option("service", filter->service, "their service")->required();
+  list->add_option("service", filter->service, kTheirService);
   list->add_option("--shard", filter->shard, "only those of this shard")
       ->type_name("SHARD")
       ->check(CLI::NonNegativeNumber);
@@ -180,8 +210,9 @@ void AddConnectionCommands(CLI::App* app, Session* session) {
     session->action = [session, filter] { return List(session, *filter); };
   });
   CLI::App* describe = noun->add_subcommand("describe", "Show a connection");
-  describe->add_option("service", target->service, "its service")->required();
-  describe->add_option("connection", target->connection, "its number, as listed")->required();
+  describe->add_option("service", target->service, kItsService);
+  describe->add_option("connection", target->connection, "its number, as listed [the only one]")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, session);
   describe->callback([session, target] {
     session->action = [session, target] { return Describe(session, *target); };

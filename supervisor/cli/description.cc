@@ -35,7 +35,8 @@ std::string UsageOf(const CLI::App& command) {
   if (!SubcommandsOf(command).empty()) return absl::StrCat(usage, " COMMAND [OPTIONS]");
   for (const CLI::Option* option : PositionalsOf(command)) {
     const std::string name = NameOf(*option);
-    absl::StrAppend(&usage, " ", option->get_required() ? name : absl::StrCat("[", name, "]"));
+    const bool needed = option->get_required() || option->get_group() == kNeeded;
+    absl::StrAppend(&usage, " ", needed ? name : absl::StrCat("[", name, "]"));
   }
   for (const CLI::Option* option : OptionsOf(command)) {
     if (option->get_required()) absl::StrAppend(&usage, " ", LabelOf(*option));

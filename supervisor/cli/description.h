@@ -17,6 +17,9 @@ namespace baton {
 // has room.
 inline constexpr char kOverTls[] = "Over TLS";
 
+// The group of positionals that cannot be left out though the ones before them can.
+inline constexpr char kNeeded[] = "Needed";
+
 // "baton worker stop"
 std::string PathOf(const CLI::App& command);
 // Those that are shown, in the order of their definition.

@@ -74,7 +74,7 @@ absl::Status Doctor(Session* session, const Flags& flags) {
   if (session->json) {
     session->PrintJson(report);
   } else {
-    PrintDoctorReport(session->out, report);
+    PrintDoctorReport(session->out, report, session->style);
   }
   if (report.problems() == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(

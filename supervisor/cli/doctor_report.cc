@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/paint.h"
+#include "supervisor/cli/wrap.h"
 
 namespace baton {
 namespace {
@@ -29,19 +31,29 @@ std::string Count(uint64_t count, const std::string& what) {
 
 }  // namespace
 
-void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report) {
+void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report, const TableStyle& style) {
   size_t width = 0;
   for (const v1::Finding& finding : report.findings()) {
     width = std::max(width, finding.check().size());
   }
-  const std::string indent(kSeverityWidth + width + 2 * std::string(kGap).size(), ' ');
+  const size_t column = kSeverityWidth + width + 2 * std::string(kGap).size();
+  const std::string indent(column, ' ');
+  const auto fitted = [&](const std::string& text, size_t from) {
+    const std::string line = Printable(text);
+    return style.columns == 0 ? line : Wrap(line, from, from, style.columns);
+  };
   for (const v1::Finding& finding : report.findings()) {
-    out << Padded(Name(finding.severity()), kSeverityWidth) << kGap
+    const std::string severity = Name(finding.severity());
+    const std::string padded = Padded(severity, kSeverityWidth);
+    out << (style.colour ? Painted(padded, ColourOf(severity)) : padded) << kGap
         << Padded(finding.check(), width) << kGap
-        << (finding.subject().empty() ? "" : Printable(finding.subject()) + ": ")
-        << Printable(finding.message()) << '\n';
+        << fitted(absl::StrCat(finding.subject(), finding.subject().empty() ? "" : ": ",
+                               finding.message()),
+                  column)
+        << '\n';
     if (finding.severity() == v1::SEVERITY_OK) continue;
-    out << indent << "so:   " << Printable(finding.consequence()) << '\n';
+    out << indent << "so:   " << fitted(finding.consequence(), column + 6) << '\n';
+    // It is there to be copied.
     out << indent << "cure: " << Printable(finding.cure()) << '\n';
   }
   const uint64_t fine =

@@ -9,6 +9,7 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 
@@ -31,10 +32,24 @@ struct Options {
   Change change;
 };
 
-absl::Status CheckOptions(const Options& options) {
-  if (options.all == !options.service.empty()) {
-    return absl::InvalidArgumentError("name one SERVICE, or give --all");
+// Its clients cannot connect while it lasts, so that a service is named even where it is the only
+// one.
+absl::Status CheckName(Session* session, const Options& options) {
+  const bool named = !options.service.empty();
+  if (options.all && named) {
+    return absl::InvalidArgumentError("name one SERVICE, or give --all: not both");
   }
+  if (options.all || named) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, client->ListServices({}));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "name one SERVICE, or give --all; there are: ",
+      absl::StrJoin(known.services(), ", ", [](std::string* text, const v1::Service& one) {
+        absl::StrAppend(text, one.name());
+      })));
+}
+
+absl::Status CheckOptions(const Options& options) {
   if (options.disconnect && options.deadline_seconds == 0) {
     return absl::InvalidArgumentError(
         "--disconnect: without --deadline there is no time at which to disconnect");
@@ -105,12 +120,20 @@ absl::Status CheckDrained(const v1::ListServicesResponse& services) {
   return absl::OkStatus();
 }
 
+// ", 25s until the deadline"
+std::string Deadline(const Options& options, Clock::duration elapsed) {
+  if (options.deadline_seconds == 0) return "";
+  const double left = options.deadline_seconds - std::chrono::duration<double>(elapsed).count();
+  return left <= 0 ? ", the deadline has passed"
+                   : absl::StrCat(", ", FormatDuration(left), " until the deadline");
+}
+
 // Until no connection is left, or the deadline has passed. `services` is what was last seen.
 absl::Status Await(Session* session, const Options& options, v1::ListServicesResponse* services) {
   const auto begun = Clock::now();
   auto patience = std::chrono::duration<double>(options.deadline_seconds);
   if (options.disconnect) patience += kDisconnecting;
-  uint64_t told = 0;
+  Progress progress(session, "draining", "connections end");
   for (;;) {
     absl::StatusOr<v1::ListServicesResponse> seen = Look(session, options);
     BATON_RETURN_IF_ERROR(seen.status());
@@ -118,13 +141,16 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
     BATON_RETURN_IF_ERROR(CheckDrained(*services));
     const uint64_t left = ConnectionsLeft(*services);
     if (left == 0) return absl::OkStatus();
-    if (left != told) session->err << left << " connections left" << std::endl;
-    told = left;
+    const std::string line =
+        absl::StrCat(left, left == 1 ? " connection" : " connections", " left");
+    progress.Tell(absl::StrCat(line, Deadline(options, Clock::now() - begun)), line);
     if (options.deadline_seconds != 0 && Clock::now() - begun > patience) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          left,
-          " connections are left at the deadline and go on (`baton connection list` shows their "
-          "peers); new ones are refused until `baton drain` is given --end"));
+      return absl::DeadlineExceededError(
+          absl::StrCat(left, left == 1 ? " connection is" : " connections are",
+                       " left at the deadline and go on (`baton connection list",
+                       options.all ? "" : absl::StrCat(" ", options.service),
+                       "` shows their peers); new ones are refused until `baton drain ",
+                       options.all ? "--all" : options.service, " --end`"));
     }
     std::this_thread::sleep_for(kLookInterval);
   }
@@ -132,17 +158,18 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
 
 void Print(Session* session, const v1::ListServicesResponse& services) {
   if (session->json) return session->PrintJson(services);
-  Table table({"SERVICE", "NEW CONNECTIONS", ">LEFT", ">REFUSED", ">DISCONNECTED", "DEADLINE"},
+  Table table({"SERVICE", "!NEW CONNECTIONS", ">LEFT", ">REFUSED", ">DISCONNECTED", "DEADLINE"},
               session->style);
   for (const v1::Service& service : services.services()) {
     const v1::Drain& drain = service.drain();
     const bool drained = service.has_drain();
     const std::string taken = !service.reachable() ? "unreachable" : drained ? "refused" : "taken";
-    table.Add({service.name(), taken,
-               absl::StrCat(drained ? drain.connections_left() : service.connection_count()),
-               drained ? absl::StrCat(drain.refused()) : "-",
-               drained ? absl::StrCat(drain.disconnected()) : "-",
-               drain.deadline_unix_micros() == 0 ? "-" : FormatTime(drain.deadline_unix_micros())});
+    table.Add(
+        {service.name(), taken,
+         absl::StrCat(drained ? drain.connections_left() : service.connection_count()),
+         drained ? absl::StrCat(drain.refused()) : "-",
+         drained ? absl::StrCat(drain.disconnected()) : "-",
+         drain.deadline_unix_micros() == 0 ? "-" : FormatSeconds(drain.deadline_unix_micros())});
   }
   table.Print(session->out);
 }
@@ -166,6 +193,7 @@ absl::Status Plan(Session* session, const Options& options,
 }
 
 absl::Status Drain(Session* session, const Options& options) {
+  BATON_RETURN_IF_ERROR(CheckName(session, options));
   BATON_RETURN_IF_ERROR(CheckOptions(options));
   BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, Look(session, options));
   if (options.change.dry_run) return Plan(session, options, services);
@@ -182,6 +210,10 @@ absl::Status Drain(Session* session, const Options& options) {
     BATON_ASSIGN_OR_RETURN(services, Look(session, options));
   }
   Print(session, services);
+  if (status.ok() && !options.end) {
+    session->PrintNext(absl::StrCat("`baton drain ", options.all ? "--all" : options.service,
+                                    " --end` takes new connections again"));
+  }
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
+#include "supervisor/cli/time_line.h"
 
 namespace baton {
 namespace {
@@ -57,13 +58,25 @@ std::string EventLine(const v1::Event& event, bool wide) {
 // another begins with events that the former has brought.
 class Printer {
  public:
-  Printer(Session* session, const Filter& filter) : session_(session), filter_(filter) {}
+  Printer(Session* session, const Filter& filter)
+      : session_(session), filter_(filter), terminal_(&session->out, session->style.columns) {}
 
   void Print(const v1::Event& event) {
     if (!filter_.Passes(event) || !IsNew(event)) return;
-    session_->out << (session_->json ? ToJson(event) : EventLine(event, session_->style.wide))
-                  << std::endl;
+    printed_any_ = true;
+    const bool narrow = session_->style.columns > 0 && !session_->style.wide;
+    if (session_->json) {
+      session_->out << ToJson(event) << std::endl;
+    } else if (narrow) {  // messages name workers and shards
+      terminal_.Print(event.unix_micros(),
+                      absl::StrFormat("%-8s  %-16s", event.service(), event.kind()),
+                      event.message());
+    } else {
+      session_->out << EventLine(event, session_->style.wide) << std::endl;
+    }
   }
+
+  bool printed_any() const { return printed_any_; }
 
  private:
   // A keeper that was started anew counts from 1 again, at another time.
@@ -87,6 +100,8 @@ class Printer {
 
   Session* const session_;
   const Filter& filter_;
+  TimeLine terminal_;
+  bool printed_any_ = false;
   std::map<std::string, Printed> printed_;  // by service
 };
 
@@ -107,7 +122,10 @@ absl::Status Events(Session* session, const Options& options) {
   for (;;) {
     const auto began = std::chrono::steady_clock::now();
     absl::Status end = client->WatchEvents(request, print);
-    if (!request.follow()) return end;
+    if (!request.follow()) {
+      if (end.ok() && !printer.printed_any() && !session->json) session->err << "no such events\n";
+      return end;
+    }
     if (end.ok()) end = absl::UnavailableError("control has ended it");
     if (options.no_reconnect || IsFinal(end)) return end;
     session->err << "lost the stream of events: " << end.message() << "; trying again" << std::endl;

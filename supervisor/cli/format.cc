@@ -29,6 +29,8 @@ std::string FormatDuration(double seconds) {
   return absl::StrFormat("%dd%02dh", whole / 86400, whole / 3600 % 24);
 }
 
+std::string FormatAgo(double seconds) { return absl::StrCat(FormatDuration(seconds), " ago"); }
+
 std::string FormatMicroseconds(double us) {
   if (us < 1000) return absl::StrFormat("%.0fus", us);
   if (us < 1e6) return absl::StrFormat("%.1fms", us / 1e3);
@@ -50,8 +52,14 @@ std::string FormatBytes(uint64_t bytes) {
 
 std::string FormatTime(int64_t unix_micros) { return UtcTime(unix_micros); }
 
+std::string FormatSeconds(int64_t unix_micros) {
+  const std::string time = UtcTime(unix_micros);
+  return absl::StrCat(time.substr(0, time.find('.')), "Z");
+}
+
 std::string FormatBlackout(const v1::BlackoutSummary& summary) {
   if (summary.count() == 0) return "none yet";
+  if (summary.count() == 1) return absl::StrCat("once, ", FormatMicroseconds(summary.max_us()));
   return absl::StrCat(summary.count(), " times, p50 ", FormatMicroseconds(summary.p50_us()),
                       ", p99 ", FormatMicroseconds(summary.p99_us()), ", max ",
                       FormatMicroseconds(summary.max_us()));

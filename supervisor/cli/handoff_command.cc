@@ -1,10 +1,13 @@
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/plan.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 
@@ -22,7 +25,8 @@ struct Options {
   Change change;
 };
 
-absl::Status Handoff(Session* session, const Options& options) {
+absl::Status Handoff(Session* session, Options options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::HandoffRequest request;
   request.set_service(options.service);
@@ -34,16 +38,25 @@ absl::Status Handoff(Session* session, const Options& options) {
     return PrintPlan(session, plan, request);
   }
   const double wait = options.wait_seconds > 0 ? options.wait_seconds : kServiceTimeoutSeconds;
-  BATON_ASSIGN_OR_RETURN(const v1::HandoffResponse response,
-                         client->Handoff(request, wait + session->timeout_seconds));
+  absl::StatusOr<v1::HandoffResponse> response;
+  {
+    const Progress progress(session, absl::StrCat("handing over service ", options.service),
+                            "the owners release their shards");
+    response = client->Handoff(request, wait + session->timeout_seconds);
+  }
+  BATON_RETURN_IF_ERROR(response.status());
   if (session->json) {
-    session->PrintJson(response);
+    session->PrintJson(*response);
     return absl::OkStatus();
   }
   PrintFields(session->out,
-              {{"Moved shards", absl::StrJoin(response.shards(), ", ")},
-               {"To worker", FormatWorkerId(response.to_worker_id())},
-               {"Slowest blackout", FormatMicroseconds(response.slowest_blackout_us())}});
+              {{"Shards moved", absl::StrCat(response->shards_size(), " (",
+                                             absl::StrJoin(response->shards(), ", "), ")")},
+               {"To worker", FormatWorkerId(response->to_worker_id())},
+               {"Slowest blackout", FormatMicroseconds(response->slowest_blackout_us())}},
+              session->style);
+  session->PrintNext(
+      absl::StrCat("`baton shard history ", options.service, "` shows what each move found"));
   return absl::OkStatus();
 }
 
@@ -52,7 +65,7 @@ absl::Status Handoff(Session* session, const Options& options) {
 void AddHandoffCommand(CLI::App* app, Session* session) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand("handoff", "Move shards to another worker, as planned");
-  command->add_option("service", options->service, "their service")->required();
+  command->add_option("service", options->service, kTheirService);
   command->add_option("--shard", options->shards, "a shard to move; repeat for more [all]")
       ->type_name("SHARD")
       ->allow_extra_args(false);

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "supervisor/cli/description.h"
+#include "supervisor/cli/wrap.h"
 
 namespace baton {
 namespace {
@@ -17,30 +17,11 @@ constexpr size_t kColumns = 80;
 constexpr char kNoBreak[] = "\x01";
 constexpr size_t kWidestLabel = 30;  // wider ones have their description below
 constexpr char kExitCodes[] =
-    "Exit codes: 0 ok, 1 failed, 2 bad usage, 3 Baton unreachable (batond, or a service's keeper), "
-    "4 not found, 5 permission denied, 6 timed out. See baton(1).";
+    "Exit: 1 failed, 2 usage, 3 Baton unreachable, 4 not found, 5 denied, 6 timed out";
 constexpr char kExitCodesInShort[] =
     "Exit codes: 0 ok, 1 failed, 2 bad usage, and others: see `baton --help`.";
 
-// Words of `text` in lines of at most kColumns; `indent` is that of all but the first, which
-// begins at `column`.
-std::string Wrap(const std::string& text, size_t indent, size_t column) {
-  std::string wrapped;
-  for (const absl::string_view word :
-       absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
-    const bool first = column == indent || wrapped.empty();
-    if (!first && column + 1 + word.size() > kColumns) {
-      absl::StrAppend(&wrapped, "\n", std::string(indent, ' '), word);
-      column = indent + word.size();
-      continue;
-    }
-    absl::StrAppend(&wrapped, first ? "" : " ", word);
-    column += word.size() + (first ? 0 : 1);
-  }
-  return wrapped + "\n";
-}
-
-std::string Paragraph(const std::string& text) { return Wrap(text, 0, 0); }
+std::string Paragraph(const std::string& text) { return Wrap(text, 0, 0, kColumns) + "\n"; }
 
 using Rows = std::vector<std::pair<std::string, std::string>>;  // label, description
 
@@ -56,7 +37,7 @@ std::string Columns(const Rows& rows) {
     const size_t column = label.size() + 2;
     const bool below = column + 2 > indent;
     absl::StrAppend(&text, below ? "\n" : "", std::string(below ? indent : indent - column, ' '),
-                    Wrap(description, indent, indent));
+                    Wrap(description, indent, indent, kColumns), "\n");
   }
   return text;
 }

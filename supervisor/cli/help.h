@@ -1,4 +1,4 @@
-// The --help of every command: at most a screen of 24 lines with 80 columns.
+// The --help of every command: at most a screen of 24 lines with 80 columns, and a prompt.
 #ifndef SUPERVISOR_CLI_HELP_H_
 #define SUPERVISOR_CLI_HELP_H_
 

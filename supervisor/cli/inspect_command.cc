@@ -2,21 +2,27 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/channel/message_channel.h"
 #include "prometheus/text_serializer.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/cli/commands.h"
+#include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/inspect_report.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/inspect/arena_view.h"
@@ -71,6 +77,56 @@ std::string StateDirOf(const Session& session) {
   return slash == std::string::npos ? "." : socket.substr(0, std::max<size_t>(slash, 1));
 }
 
+// By their keepers' sockets: control is not asked, so that this works without it.
+absl::StatusOr<std::vector<std::string>> ServicesIn(const std::string& state_dir) {
+  const std::string suffix = ManagementSocketPath("", "").substr(1);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(state_dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(suffix) || name == suffix) continue;
+    names.push_back(name.substr(0, name.size() - suffix.size()));
+  }
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("name a service: ", state_dir, ", which would tell, cannot be read (",
+                     error.message(), "); --state-dir names another directory"));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Sets the name of the only service where none was typed and the arena is no other process's.
+absl::Status ChooseArena(const Session& session, Target* target) {
+  if (!target->service.empty() || !target->offline.empty() || target->pid != 0) {
+    return absl::OkStatus();
+  }
+  const std::string state_dir = StateDirOf(session);
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServicesIn(state_dir));
+  if (names.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "name a service: there ",
+        names.empty()
+            ? absl::StrCat("is none in ", state_dir, "; --state-dir names another directory")
+            : absl::StrCat("are ", absl::StrJoin(names, ", "))));
+  }
+  target->service = names.front();
+  return absl::OkStatus();
+}
+
+// Of [SERVICE] and FILE one word is the file, unless it is the name of a service.
+absl::Status ChooseFile(const Session& session, SnapshotFlags* flags) {
+  if (!flags->file.empty()) return absl::OkStatus();
+  const auto names = ServicesIn(StateDirOf(session));
+  const bool named =
+      names.ok() && std::find(names->begin(), names->end(), flags->target.service) != names->end();
+  if (named || flags->target.service.empty()) {
+    return absl::InvalidArgumentError("name the FILE to save it in: baton snapshot [SERVICE] FILE");
+  }
+  flags->file.swap(flags->target.service);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& target) {
   if (!session.tls.address.empty()) {
     return absl::InvalidArgumentError(
@@ -83,9 +139,6 @@ absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& targe
   if (target.pid != 0) {
     BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::ArenaOfProcess(target.pid, target.service));
     return ArenaView::Open(std::move(files), target.service);
-  }
-  if (target.service.empty()) {
-    return absl::InvalidArgumentError("name a service, or a file with --offline");
   }
   BATON_ASSIGN_OR_RETURN(
       ArenaFiles files,
@@ -150,7 +203,8 @@ inspect::DecodeState DecodeWith(const StateDecoder& decoder, const std::string& 
 
 // ---------------------------------------------------------------- inspect
 
-absl::Status Inspect(Session* session, const InspectFlags& flags) {
+absl::Status Inspect(Session* session, InspectFlags flags) {
+  BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
   inspect::Selection selection;
   selection.shard = flags.shard;
@@ -178,14 +232,16 @@ absl::Status Inspect(Session* session, const InspectFlags& flags) {
   } else if (session->json) {
     session->PrintJson(inspection);
   } else {
-    PrintInspection(session->out, inspection, flags.parts);
+    PrintInspection(session->out, inspection, flags.parts, session->style);
   }
   return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- snapshot
 
-absl::Status Snapshot(Session* session, const SnapshotFlags& flags) {
+absl::Status Snapshot(Session* session, SnapshotFlags flags) {
+  BATON_RETURN_IF_ERROR(ChooseFile(*session, &flags));
+  BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
   inspect::SnapshotOptions options;
   options.buffers = flags.buffers;
@@ -194,11 +250,18 @@ absl::Status Snapshot(Session* session, const SnapshotFlags& flags) {
     const auto configured = ConfiguredDecoder(*session, arena.service);
     if (configured.ok()) options.decoder = configured->decoder.program();
   }
-  BATON_ASSIGN_OR_RETURN(const uint64_t bytes, inspect::SaveSnapshot(arena, flags.file, options));
-  session->err << "saved " << flags.file << ": " << FormatBytes(bytes) << " of service "
-               << Printable(arena.service) << " from process " << arena.files.pid << " ("
-               << Printable(arena.files.program) << ")"
-               << (arena.files.held ? "\n" : "; what went on meanwhile is not of one instant\n");
+  absl::StatusOr<uint64_t> bytes;
+  {
+    const Progress progress(session, absl::StrCat("saving ", flags.file), "its bytes are on disk");
+    bytes = inspect::SaveSnapshot(arena, flags.file, options);
+  }
+  BATON_RETURN_IF_ERROR(bytes.status());
+  const std::string saved = absl::StrCat(
+      "saved ", flags.file, ": ", FormatBytes(*bytes), " of service ", Printable(arena.service),
+      " from process ", arena.files.pid, " (", Printable(arena.files.program), ")",
+      arena.files.held ? "" : "; what went on meanwhile is not of one instant");
+  session->err << session->Message("", saved) << '\n';
+  session->PrintNext(absl::StrCat("`baton inspect --offline ", flags.file, "` looks into it"));
   return absl::OkStatus();
 }
 
@@ -240,7 +303,7 @@ void AddInspect(CLI::App* app, Session* session) {
       "Nobody is disturbed, and control is not needed; for root and batond's user. What changes is "
       "called \"changing\", what cannot be so \"invalid\".");
   auto flags = std::make_shared<InspectFlags>();
-  command->add_option("service", flags->target.service, "whose arena");
+  command->add_option("service", flags->target.service, "whose arena [the only one]");
   AddTarget(command, &flags->target);
   command->add_option("--offline", flags->target.offline, "what `baton snapshot` has saved")
       ->type_name("FILE");
@@ -267,8 +330,8 @@ void AddSnapshot(CLI::App* app, Session* session) {
                           "Live or dead; of a service that runs it is not one instant.");
   command->footer("The file has application state, and is made for you alone (mode 0600).");
   auto flags = std::make_shared<SnapshotFlags>();
-  command->add_option("service", flags->target.service, "whose arena")->required();
-  command->add_option("file", flags->file, "where to save it")->required();
+  command->add_option("service", flags->target.service, "whose arena [the only one]");
+  command->add_option("file", flags->file, "where to save it")->group(kNeeded);
   AddTarget(command, &flags->target);
   command->add_flag("--buffers", flags->buffers, "with the buffers, too");
   command->add_flag("--force", flags->force, "overwrite a file that is there");

@@ -35,7 +35,7 @@ std::string FormatReceives(const v1::InspectedShape& shape) {
   return absl::StrCat(shape.shared_receive_queue_depth(), " of each shard, shared");
 }
 
-void PrintArena(std::ostream& out, const v1::Inspection& arena) {
+void PrintArena(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
   const v1::InspectedShape& shape = arena.shape();
   const v1::InspectionTotals& totals = arena.totals();
   std::vector<std::pair<std::string, std::string>> fields = {
@@ -61,7 +61,7 @@ void PrintArena(std::ostream& out, const v1::Inspection& arena) {
         "State decoder",
         absl::StrCat(arena.source().decoder(), ": --decoder runs it, a file's word does not"));
   }
-  PrintFields(out, fields);
+  PrintFields(out, fields, style);
 }
 
 // ---------------------------------------------------------------- shards and workers
@@ -86,11 +86,12 @@ std::string FormatMarks(bool changing, bool invalid) {
   return changing ? "changing" : "";
 }
 
-void PrintShards(std::ostream& out, const v1::Inspection& arena) {
+void PrintShards(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
   if (arena.shards().empty()) return;
   out << "\nShards:\n";
-  Table table({">SHARD", ">EPOCH", "OWNER", "HEIR", ">CONNECTIONS", ">COMMITS", ">ENTRIES",
-               ">COMPLETIONS", "STATE", "NOTE"});
+  Table table({">SHARD", ">EPOCH", "OWNER", "+HEIR", "+>CONNECTIONS", ">COMMITS", "+>ENTRIES",
+               ">COMPLETIONS", "STATE", "NOTE"},
+              style);
   for (const v1::InspectedShard& shard : arena.shards()) {
     table.Add({Text(shard.index()), Text(shard.epoch()), FormatOwner(shard), FormatHeir(shard),
                Text(shard.connections()), Text(shard.transactions()),
@@ -175,10 +176,11 @@ std::string Outstanding(const v1::InspectedQueue& queue) {
                                                 : "invalid";
 }
 
-void PrintConnections(std::ostream& out, const v1::Inspection& arena) {
+void PrintConnections(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
   out << "\nConnections:\n";
   Table table(
-      {">CONNECTION", ">SHARD", "STATE", ">QP", "PEER", ">SENDS", ">RECEIVES", "STATE", "NOTE"});
+      {">CONNECTION", ">SHARD", "STATE", "+>QP", "PEER", ">SENDS", ">RECEIVES", "+STATE", "NOTE"},
+      style);
   for (const v1::InspectedConnection& one : arena.connections()) {
     std::string note = FormatMarks(one.changing(), !one.invalid().empty());
     if (one.poison() != "none") absl::StrAppend(&note, note.empty() ? "" : ", ", "poisoned");
@@ -205,10 +207,11 @@ std::vector<std::string> QueueRow(const v1::InspectedConnection& connection,
                        queue.markers_begun())};
 }
 
-void PrintQueues(std::ostream& out, const v1::Inspection& arena) {
+void PrintQueues(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
   out << "\nQueues:\n";
   Table table({">CONNECTION", "QUEUE", ">ACKNOWLEDGED", ">COMPLETED", ">POSTED", ">ATTEMPTED",
-               ">COMMITTED", "MARKERS"});
+               ">COMMITTED", "+MARKERS"},
+              style);
   for (const v1::InspectedConnection& one : arena.connections()) {
     table.Add(QueueRow(one, "send", one.send()));
     table.Add(QueueRow(one, "receive", one.receive()));
@@ -277,15 +280,15 @@ void PrintLeftOut(std::ostream& out, const v1::Inspection& arena) {
 }  // namespace
 
 void PrintInspection(std::ostream& out, const v1::Inspection& inspection,
-                     const InspectionParts& parts) {
-  PrintArena(out, inspection);
-  PrintShards(out, inspection);
+                     const InspectionParts& parts, const TableStyle& style) {
+  PrintArena(out, inspection, style);
+  PrintShards(out, inspection, style);
   const bool one_shard = inspection.shards_size() == 1;
   if (one_shard) PrintShardDetails(out, inspection, inspection.shards(0));
   PrintWorkers(out, inspection);
   if (!inspection.connections().empty()) {
-    PrintConnections(out, inspection);
-    if (parts.queues) PrintQueues(out, inspection);
+    PrintConnections(out, inspection, style);
+    if (parts.queues) PrintQueues(out, inspection, style);
   }
   if (parts.work_requests) PrintWorkRequests(out, inspection);
   if (parts.state) PrintStates(out, inspection);

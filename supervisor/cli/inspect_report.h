@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "proto/baton/v1/inspect.pb.h"
+#include "supervisor/cli/table.h"
 
 namespace baton {
 
@@ -15,7 +16,7 @@ struct InspectionParts {
 };
 
 void PrintInspection(std::ostream& out, const v1::Inspection& inspection,
-                     const InspectionParts& parts);
+                     const InspectionParts& parts, const TableStyle& style = {});
 
 }  // namespace baton
 

@@ -1,20 +1,31 @@
 // baton: the operator's command line.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "supervisor/cli/cli.h"
 
+namespace {
+
+// `fd`, or -1 where it is no terminal that can be told to move its cursor.
+int Terminal(int fd) {
+  const char* const type = std::getenv("TERM");
+  const bool dumb = type == nullptr || std::string(type).empty() || std::string(type) == "dumb";
+  return isatty(fd) == 1 && !dumb ? fd : -1;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  const bool in = isatty(STDIN_FILENO) == 1;
-  const bool out = isatty(STDOUT_FILENO) == 1;
   return baton::RunCli(std::vector<std::string>(argv + 1, argv + argc),
                        {.in = std::cin,
                         .out = std::cout,
                         .err = std::cerr,
-                        .interactive = in,
-                        .terminal_in = in ? STDIN_FILENO : -1,
-                        .terminal_out = out ? STDOUT_FILENO : -1});
+                        .interactive = isatty(STDIN_FILENO) == 1,
+                        .terminal_in = Terminal(STDIN_FILENO),
+                        .terminal_out = Terminal(STDOUT_FILENO),
+                        .terminal_err = Terminal(STDERR_FILENO)});
 }

@@ -31,6 +31,14 @@ So do its histories,
 and what is about the machine:
 .BR status ", " version ", " doctor ", " top .
 .PP
+Where there is one service, its name may be left out, also before the number of a shard, a worker or
+a connection:
+.BR "shard describe 0" .
+What changes something then says on standard error which service it took.
+.B drain
+always needs the name, or
+.BR \-\-all .
+.PP
 Where something is listed, options choose what:
 .BR \-\-service ", " \-\-shard ", " \-\-owner ", " \-\-state " and " \-\-kind .
 .B \-\-watch
@@ -56,6 +64,10 @@ ask at a terminal, and are refused where there is none, unless
 is given; the others ask nothing.
 .PP
 Data goes to standard output, messages to standard error.
+What takes longer than a second says there what it waits for: on a terminal in a line that is
+written anew, elsewhere in lines, and not at all with
+.BR "\-o json" .
+Only a terminal gets colours, wrapped lines and, after a change, what one may do next.
 JSON is an object with the fields of proto/baton/v1 under their names there, 64\-bit numbers as
 strings.
 .B \-o wide
@@ -101,6 +113,12 @@ is given.
 .B TRACEPARENT
 Of W3C's Trace Context: the trace and the step of it that this command belongs to.
 Baton's log has it beside what the command changes.
+.TP
+.B NO_COLOR
+When it is not empty, there are no colours.
+Terminals whose TERM is
+.I dumb
+get no escape sequences at all.
 .TP
 .B XDG_RUNTIME_DIR
 Where the state directory of batond is looked for, as

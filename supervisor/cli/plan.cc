@@ -1,6 +1,7 @@
 #include "supervisor/cli/plan.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -45,13 +46,19 @@ absl::StatusOr<std::string> Heirs(OperatorClient* client, const std::string& ser
                                   const v1::Worker& worker) {
   if (worker.shards().empty()) return "it owns no shard";
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, service));
-  std::vector<std::string> parts;
+  std::map<uint64_t, std::vector<uint32_t>> shards;  // by heir; 0: none
   for (const v1::Shard& shard : described.shards()) {
-    if (shard.owner_worker_id() != worker.id()) continue;
+    if (shard.owner_worker_id() == worker.id()) {
+      shards[shard.heir_worker_id()].push_back(shard.index());
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [heir, inherited] : shards) {
+    const bool one = inherited.size() == 1;
     parts.push_back(absl::StrCat(
-        "its shard ", shard.index(),
-        shard.heir_worker_id() == 0 ? " waits for a worker that is ready" : " goes to worker ",
-        shard.heir_worker_id() == 0 ? "" : absl::StrCat(shard.heir_worker_id())));
+        "its shard", one ? " " : "s ", absl::StrJoin(inherited, ", "),
+        heir == 0 ? absl::StrCat(one ? " waits" : " wait", " for a worker that is ready")
+                  : absl::StrCat(one ? " goes" : " go", " to worker ", heir)));
   }
   return absl::StrJoin(parts, ", ");
 }
@@ -137,9 +144,9 @@ absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorke
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker.id(), " of service \"", request.service(),
         "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
-        request.service(), "` shows its stream open, or end its process, pid ", worker.pid(),
-        ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", request.service(),
-        " ", worker.id(), "`"));
+        request.service(), " -o wide` shows its stream open, or end its process, pid ",
+        worker.pid(), ", yourself: with SIGTERM if it minds that, or with `baton worker kill ",
+        request.service(), " ", worker.id(), "`"));
   }
   BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(client, request.service(), worker));
   return absl::StrCat("would ask ", Name(request.service(), worker), " to end, and wait up to ",

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/session.h"
@@ -33,7 +34,8 @@ void Print(Session* session, const std::string& service, const v1::Policy& polic
                << text;
 }
 
-absl::Status Show(Session* session, const Options& options) {
+absl::Status Show(Session* session, Options options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &options.service));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::GetServiceRequest request;
   request.set_service(options.service);
@@ -52,7 +54,8 @@ absl::StatusOr<v1::Policy> Read(Session* session, const std::string& file) {
   return ParsePolicy(text, "standard input");
 }
 
-absl::Status Replace(Session* session, const Options& options) {
+absl::Status Replace(Session* session, Options options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   v1::SetPolicyRequest request;
   request.set_service(options.service);
   BATON_ASSIGN_OR_RETURN(*request.mutable_policy(), Read(session, options.file));
@@ -77,7 +80,7 @@ void AddPolicyCommand(CLI::App* noun, Session* session) {
   CLI::App* command =
       noun->add_subcommand("policy", "Show a service's policy and quotas, or replace them");
   auto options = std::make_shared<Options>();
-  command->add_option("service", options->service, "its name")->required();
+  command->add_option("service", options->service, kItsService);
   CLI::Option* set =
       command
           ->add_option("--set", options->file, "replace it by this one, in text format; -: stdin")

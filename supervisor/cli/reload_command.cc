@@ -1,10 +1,12 @@
 #include <memory>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 
@@ -25,14 +27,20 @@ absl::Status Reload(Session* session, const Change& change) {
     return PrintPlan(session, "would have batond read its configuration again", request);
   }
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, client->Reload(request));
+  absl::StatusOr<v1::ReloadResponse> reloaded;
+  {
+    const Progress progress(session, "reloading", "batond reads its configuration");
+    reloaded = client->Reload(request);
+  }
+  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, std::move(reloaded));
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
   PrintFields(session->out,
               {{"Taken", response.taken().empty() ? "nothing has changed that is taken"
-                                                  : absl::StrJoin(response.taken(), ", ")}});
+                                                  : absl::StrJoin(response.taken(), ", ")}},
+              session->style);
   if (response.not_taken().empty()) return absl::OkStatus();
   session->out << '\n';
   Table table({"NOT TAKEN", "WHY"}, session->style);

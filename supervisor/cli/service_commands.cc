@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -47,6 +48,7 @@ absl::Status List(Session* session, const Filter& filter) {
     session->PrintJson(response);
   } else {
     PrintServices(session->out, response.services(), session->style);
+    session->PrintNext(NextForServices(response.services()));
     if (none) session->err << "no services are configured\n";
   }
   return absl::OkStatus();
@@ -91,7 +93,7 @@ std::string FormatGrants(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.grants(), " of ", FormatBytes(accounts.granted_bytes()));
 }
 
-void PrintService(std::ostream& out, const v1::Service& service) {
+void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {
   PrintFields(
       out,
       {{"Service", service.name()},
@@ -110,7 +112,8 @@ void PrintService(std::ostream& out, const v1::Service& service) {
        {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
        {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""},
        {"Handoff blackout", FormatBlackout(service.handoff_blackout())},
-       {"Failover blackout", FormatBlackout(service.failover_blackout())}});
+       {"Failover blackout", FormatBlackout(service.failover_blackout())}},
+      style);
   if (service.accounts().warnings().empty()) return;
   out << "\nWarnings:\n";
   for (const std::string& warning : service.accounts().warnings()) {
@@ -118,7 +121,8 @@ void PrintService(std::ostream& out, const v1::Service& service) {
   }
 }
 
-absl::Status Describe(Session* session, const std::string& name) {
+absl::Status Describe(Session* session, std::string name) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &name));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::GetServiceRequest request;
   request.set_service(name);
@@ -127,7 +131,7 @@ absl::Status Describe(Session* session, const std::string& name) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
-  PrintService(session->out, response.service());
+  PrintService(session->out, response.service(), session->style);
   session->out << "\nShards:\n";
   PrintShards(session->out, {response.shards().begin(), response.shards().end()}, session->style);
   session->out << "\nWorkers:\n";
@@ -156,7 +160,7 @@ void AddServiceCommands(CLI::App* app, Session* session) {
   });
   CLI::App* describe = noun->add_subcommand("describe", "Show a service, its shards and workers");
   auto name = std::make_shared<std::string>();
-  describe->add_option("service", *name, "its name")->required();
+  describe->add_option("service", *name, kItsService);
   AddWatchOption(describe, session);
   describe->callback(
       [session, name] { session->action = [session, name] { return Describe(session, *name); }; });

@@ -52,11 +52,20 @@ std::string StateOf(const v1::Service& service) {
   return service.has_drain() ? "drained" : "ok";
 }
 
+std::string NextForServices(const google::protobuf::RepeatedPtrField<v1::Service>& services) {
+  for (const v1::Service& service : services) {
+    if (!service.reachable() || service.worker_count() > 0) continue;
+    return absl::StrCat("start a worker of service ", service.name(), ", with its socket ",
+                        service.worker_socket());
+  }
+  return "";
+}
+
 void PrintServices(std::ostream& out,
                    const google::protobuf::RepeatedPtrField<v1::Service>& services,
                    TableStyle style) {
-  Table table({"SERVICE", "STATE", "DEVICE", ">SHARDS OWNED", ">WORKERS READY", ">CONNECTIONS",
-               ">KEEPER", ">UP", "+RELEASE", "+>BUFFERS", "+LISTENERS", "+HANDOFF P50/P99/MAX",
+  Table table({"SERVICE", "!STATE", "DEVICE", ">SHARDS", ">WORKERS", ">CONNECTIONS", ">KEEPER PID",
+               ">UP", "+RELEASE", "+>BUFFERS", "+LISTENERS", "+HANDOFF P50/P99/MAX",
                "+FAILOVER P50/P99/MAX", "+UPGRADE"},
               style);
   std::vector<std::string> problems;
@@ -84,18 +93,18 @@ void PrintServices(std::ostream& out,
 void PrintWorkers(std::ostream& out, const std::vector<std::pair<std::string, v1::Worker>>& workers,
                   TableStyle style) {
   Table table(
-      {"SERVICE", ">ID", "NAME", "VERSION", "STATE", ">PID", ">UID", "SHARDS", "STREAM", "HEALTH",
-       ">ATTACHED", "+>HEARTBEATS", "+>LAST", "+READS", "+>WRITES", "+HEALTH DETAIL"},
+      {"SERVICE", ">ID", "NAME", "VERSION", "!STATE", ">PID", "SHARDS", "!HEALTH", ">ATTACHED",
+       "+>UID", "+STREAM", "+>HEARTBEATS", "+>LAST", "+READS", "+>WRITES", "+HEALTH DETAIL"},
       style);
   for (const auto& [service, worker] : workers) {
     const bool owner = worker.shards_size() > 0;
     table.Add(
         {service, absl::StrCat(worker.id()), worker.name(), worker.version(),
-         FormatState(worker.state()), absl::StrCat(worker.pid()), absl::StrCat(worker.uid()),
-         absl::StrJoin(worker.shards(), ","), worker.control_stream() ? "open" : "none",
-         worker.healthy() ? "ok" : "bad", FormatDuration(worker.attached_seconds()),
-         absl::StrCat(worker.heartbeats()),
-         owner ? FormatDuration(worker.seconds_since_heartbeat()) : "",
+         FormatState(worker.state()), absl::StrCat(worker.pid()),
+         absl::StrJoin(worker.shards(), ","), worker.healthy() ? "ok" : "bad",
+         FormatAgo(worker.attached_seconds()), absl::StrCat(worker.uid()),
+         worker.control_stream() ? "open" : "none", absl::StrCat(worker.heartbeats()),
+         owner ? FormatAgo(worker.seconds_since_heartbeat()) : "",
          absl::StrCat(worker.reads_state_version_min(), "-", worker.reads_state_version_max()),
          absl::StrCat(worker.writes_state_version()), worker.health_detail()});
   }
@@ -104,19 +113,18 @@ void PrintWorkers(std::ostream& out, const std::vector<std::pair<std::string, v1
 
 void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards, TableStyle style) {
   Table table({">SHARD", ">EPOCH", ">OWNER", ">HEIR", ">CONNECTIONS", ">COMMITS", ">IN FLIGHT",
-               ">COMPLETIONS", ">UNACKED", "WAITING FOR", "+>SENDS", "+>RECEIVES", "+>POISONED",
-               "+LAST CHANGE", "+HANDOFF P50/P99/MAX", "+FAILOVER P50/P99/MAX"},
+               "+>COMPLETIONS", "+>UNACKED", "+>SENDS", "+>RECEIVES", "+>POISONED", "+LAST CHANGE",
+               "+HANDOFF P50/P99/MAX", "+FAILOVER P50/P99/MAX", "WAITING FOR"},
               style);
   for (const v1::Shard& shard : shards) {
     table.Add({absl::StrCat(shard.index()), absl::StrCat(shard.epoch()),
                FormatWorkerId(shard.owner_worker_id()), FormatWorkerId(shard.heir_worker_id()),
                absl::StrCat(shard.connections()), absl::StrCat(shard.commits()),
                absl::StrCat(shard.send_requests_in_flight()), absl::StrCat(shard.completions()),
-               absl::StrCat(shard.completions_unacknowledged()), shard.waiting_reason(),
-               absl::StrCat(shard.sends_posted()), absl::StrCat(shard.receives_posted()),
-               absl::StrCat(shard.poisoned_connections()), shard.last_report().cause(),
-               FormatQuantiles(shard.handoff_blackout()),
-               FormatQuantiles(shard.failover_blackout())});
+               absl::StrCat(shard.completions_unacknowledged()), absl::StrCat(shard.sends_posted()),
+               absl::StrCat(shard.receives_posted()), absl::StrCat(shard.poisoned_connections()),
+               shard.last_report().cause(), FormatQuantiles(shard.handoff_blackout()),
+               FormatQuantiles(shard.failover_blackout()), shard.waiting_reason()});
   }
   table.Print(out);
 }

@@ -8,6 +8,10 @@
 #include "google/protobuf/util/json_util.h"
 #include "lib/base/status_macros.h"
 #include "lib/text/trace_parent.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/paint.h"
+#include "supervisor/cli/terminal.h"
+#include "supervisor/cli/wrap.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -31,6 +35,17 @@ std::string TraceParentOfEnvironment() {
 
 }  // namespace
 
+TableStyle StyleOf(int terminal) {
+  TableStyle style;
+  if (terminal < 0) return style;
+  const char* const no_color = std::getenv("NO_COLOR");  // see no-color.org
+  style.colour = no_color == nullptr || *no_color == '\0';
+  const ScreenSize size = SizeOf(terminal);
+  style.columns = static_cast<size_t>(size.columns);
+  style.rows = size.rows;
+  return style;
+}
+
 absl::StatusOr<OperatorClient*> Session::Connect() {
   if (!connection) {
     if (!tls.address.empty()) {
@@ -53,8 +68,26 @@ absl::StatusOr<OperatorClient*> Session::Reconnect() {
 void Session::PrintWarnings() {
   if (!connection) return;
   for (const std::string& warning : connection->TakeWarnings()) {
-    err << "warning: " << warning << '\n';
+    err << Message("warning: ", warning) << '\n';
   }
+}
+
+std::string Session::Message(const std::string& label, absl::string_view text) const {
+  const TableStyle style = StyleOf(console.terminal_err);
+  std::string message(text);
+  if (style.columns > 0 && label.size() + WidthOf(message) > style.columns) {
+    message = Wrap(message, /*indent=*/0, label.size(), style.columns);
+  }
+  const Colour colour = label.starts_with("error")     ? Colour::kRed
+                        : label.starts_with("warning") ? Colour::kYellow
+                                                       : Colour::kNone;
+  return absl::StrCat(style.colour ? Painted(label, colour) : label, message);
+}
+
+void Session::PrintNext(const std::string& text) {
+  if (text.empty() || json || watch_seconds > 0 || console.terminal_err < 0) return;
+  out.flush();
+  err << Message("next: ", Printable(text)) << std::endl;
 }
 
 void Session::PrintJson(const google::protobuf::Message& message) {

@@ -18,6 +18,9 @@
 
 namespace baton {
 
+// With the terminal's width and, unless NO_COLOR is set, its colours. -1: none.
+TableStyle StyleOf(int terminal);
+
 struct Session {
   const Console& console;
   std::ostream& out = console.out;  // data
@@ -29,7 +32,7 @@ struct Session {
   std::string socket = {};  // empty: in state_dir
   TlsTarget tls = {};       // with an address: in the place of the socket
   bool json = false;
-  TableStyle style = {};
+  TableStyle style = StyleOf(console.terminal_out);
   double timeout_seconds = 10;
   std::string reason = {};   // why something is changed, for the record
   double watch_seconds = 0;  // between two looks; 0: look once
@@ -49,6 +52,11 @@ struct Session {
   absl::StatusOr<OperatorClient*> Reconnect();
   // What answers left out, each once, on `err`.
   void PrintWarnings();
+  // A message for `err`, without its end: `label`, "error: " or "warning: ", in its colour, and
+  // `text`, wrapped where `err` is a terminal.
+  std::string Message(const std::string& label, absl::string_view text) const;
+  // What one may do next, for a person at a terminal. Nobody else gets it, nor does --watch.
+  void PrintNext(const std::string& text);
   // One object, with every field under its name in the .proto files.
   void PrintJson(const google::protobuf::Message& message);
 };

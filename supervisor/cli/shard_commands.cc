@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -17,12 +18,14 @@
 namespace baton {
 namespace {
 
-// Work requests of a report that everybody is shown; -o wide shows all of them.
+// Work requests of a report that are shown where there is no terminal; -o wide shows all of them.
 constexpr int kFirstWorkRequests = 20;
+// Lines of a terminal that the rest of the report and the prompt take.
+constexpr int kOtherLines = 28;
 
 struct Target {
   std::string service;
-  uint32_t shard = 0;
+  std::optional<uint64_t> shard;  // nothing: the only one
 };
 
 struct Filter {
@@ -37,7 +40,8 @@ struct Filter {
   }
 };
 
-absl::Status List(Session* session, const Filter& filter) {
+absl::Status List(Session* session, Filter filter) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::ListShardsRequest request;
   request.set_service(filter.service);
@@ -60,12 +64,13 @@ absl::Status List(Session* session, const Filter& filter) {
   return absl::OkStatus();
 }
 
-void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& shard) {
+void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& shard,
+                const TableStyle& style) {
   PrintFields(
       out,
       {{"Shard", absl::StrCat(shard.index(), " of service ", service)},
-       {"Owner", shard.owner_worker_id() == 0 ? absl::StrCat("nobody: ", shard.waiting_reason())
-                                              : absl::StrCat("worker ", shard.owner_worker_id())},
+       {"!Owner", shard.owner_worker_id() == 0 ? absl::StrCat("nobody: ", shard.waiting_reason())
+                                               : absl::StrCat("worker ", shard.owner_worker_id())},
        {"Heir", shard.heir_worker_id() == 0 ? "" : absl::StrCat("worker ", shard.heir_worker_id())},
        {"Epoch", absl::StrCat(shard.epoch())},
        {"Connections", absl::StrCat(shard.connections())},
@@ -76,10 +81,13 @@ void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& 
        {"Completions", absl::StrCat(shard.completions(), ", ", shard.completions_unacknowledged(),
                                     " not acknowledged")},
        {"Handoff blackout", FormatBlackout(shard.handoff_blackout())},
-       {"Failover blackout", FormatBlackout(shard.failover_blackout())}});
+       {"Failover blackout", FormatBlackout(shard.failover_blackout())}},
+      style);
   if (shard.poisoned_connections() == 0) return;
+  const bool one = shard.poisoned_connections() == 1;
   out << absl::StrCat("Poisoned:           ", shard.poisoned_connections(),
-                      " connections, failed because workers died on them\n");
+                      one ? " connection" : " connections", ", failed because workers died on ",
+                      one ? "it\n" : "them\n");
 }
 
 std::string FormatPoisoned(const v1::PoisonedConnection& poisoned) {
@@ -94,7 +102,14 @@ std::string FormatPoisoned(const v1::PoisonedConnection& poisoned) {
 void PrintWorkRequests(std::ostream& out, const v1::ReconciliationReport& report, uint64_t all,
                        const TableStyle& style) {
   const int recorded = report.work_requests_size();
-  const int shown = style.wide ? recorded : std::min(recorded, kFirstWorkRequests);
+  const int first = style.rows == 0 ? kFirstWorkRequests : std::max(style.rows - kOtherLines, 0);
+  const int shown = style.wide ? recorded : std::min(recorded, first);
+  if (shown == 0) {
+    out << "  Work requests:           " << all << "; -o wide lists "
+        << (static_cast<uint64_t>(recorded) == all ? "" : absl::StrCat(recorded, " of "))
+        << "them\n";
+    return;
+  }
   out << "\n  Work requests (" << shown << " of " << all << "):\n";
   Table table({">CONNECTION", "QUEUE", ">SEQUENCE", "OPCODE", "OUTCOME"});
   for (int i = 0; i < shown; ++i) {
@@ -114,8 +129,8 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
       out,
       {{"Cause", absl::StrCat(report.cause(), ", ended epoch ", report.epoch())},
        {"Time", FormatTime(report.unix_micros())},
-       {"From", worker(report.former_worker_id())},
-       {"To", worker(report.successor_worker_id())},
+       {"Owners", absl::StrCat(worker(report.former_worker_id()), ", then ",
+                               worker(report.successor_worker_id()))},
        {"Transactions recovered",
         absl::StrCat(report.transactions_recovered(), " (committed, applied only at the cut)")},
        {"Never submitted",
@@ -125,7 +140,7 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
         absl::StrCat(report.completed_undelivered(), " (the former owner had not read them)")},
        {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
                                                " (read, not acknowledged: delivered again)")}},
-      "  ");
+      style, "  ");
   if (report.ambiguous() != 0) {
     out << "  Ambiguous: " << report.ambiguous()
         << " (maybe posted by the former owner; the device has not told yet)\n";
@@ -140,17 +155,21 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
   PrintWorkRequests(out, report, all, style);
 }
 
-absl::Status Describe(Session* session, const Target& target) {
+absl::Status Describe(Session* session, Target target) {
+  BATON_RETURN_IF_ERROR(ChooseServiceOf(session, Purpose::kLook, &target.service, &target.shard));
+  if (!target.shard) {
+    BATON_ASSIGN_OR_RETURN(target.shard, OnlyShard(session, target.service));
+  }
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::GetShardRequest request;
   request.set_service(target.service);
-  request.set_shard(target.shard);
+  request.set_shard(static_cast<uint32_t>(*target.shard));
   BATON_ASSIGN_OR_RETURN(const v1::GetShardResponse response, client->GetShard(request));
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
-  PrintShard(session->out, target.service, response.shard());
+  PrintShard(session->out, target.service, response.shard(), session->style);
   if (response.shard().has_last_report()) {
     PrintReport(session->out, response.shard().last_report(), session->style);
   }
@@ -162,7 +181,8 @@ struct Past {
   std::optional<uint64_t> shard;  // nothing: all
 };
 
-absl::Status History(Session* session, const Past& past) {
+absl::Status History(Session* session, Past past) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &past.service));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::ListShardMovesRequest request;
   request.set_service(past.service);
@@ -206,7 +226,7 @@ void AddShardCommands(CLI::App* app, Session* session) {
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the shards of a service");
   auto filter = std::make_shared<Filter>();
-  list->add_option("service", filter->service, "their service")->required();
+  list->add_option("service", filter->service, kTheirService);
   AddNumber(list, "--owner", &filter->owner, "WORKER", "only those that this worker owns");
   AddChoice(list, "--state", &filter->state, {"owned", "waiting"}, "only those in this state");
   AddListingOptions(list, session);
@@ -216,18 +236,20 @@ void AddShardCommands(CLI::App* app, Session* session) {
   CLI::App* history = noun->add_subcommand(
       "history", "Show who had a service's shards, and what each change found");
   auto past = std::make_shared<Past>();
-  history->add_option("service", past->service, "their service")->required();
+  history->add_option("service", past->service, kTheirService);
   AddNumber(history, "--shard", &past->shard, "SHARD", "only of this shard");
   AddListingOptions(history, session);
   history->callback(
       [session, past] { session->action = [session, past] { return History(session, *past); }; });
-  CLI::App* describe =
-      noun->add_subcommand("describe",
-                           "Show a shard, and what its last change of owner found.\n"
-                           "Of the work requests that were outstanding the first 20; "
-                           "-o wide shows all that the keeper has recorded, at most 256");
-  describe->add_option("service", target->service, "its service")->required();
-  describe->add_option("shard", target->shard, "its number, from 0")->required();
+  CLI::App* describe = noun->add_subcommand(
+      "describe",
+      "Show a shard, and what its last change of owner found.\n"
+      "Of the work requests that were outstanding the first 20, on a terminal as many as "
+      "it has room for; -o wide shows all that the keeper has recorded, at "
+      "most 256");
+  describe->add_option("service", target->service, kItsService);
+  describe->add_option("shard", target->shard, "its number, from 0 [the only one]")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, session);
   describe->callback([session, target] {
     session->action = [session, target] { return Describe(session, *target); };

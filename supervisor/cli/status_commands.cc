@@ -29,9 +29,11 @@ absl::Status Status(Session* session) {
               {{"Release", FormatVersion(status.version())},
                {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
                                         FormatDuration(status.control_uptime_seconds()))},
-               {"Services", absl::StrCat(status.services_size())}});
+               {"Services", absl::StrCat(status.services_size())}},
+              session->style);
   if (status.services_size() > 0) session->out << '\n';
   PrintServices(session->out, status.services(), session->style);
+  session->PrintNext(NextForServices(status.services()));
   return absl::OkStatus();
 }
 
@@ -55,7 +57,8 @@ absl::Status Version(Session* session) {
   }
   PrintFields(session->out,
               {{"Client", kRelease},
-               {"Server", problem.ok() ? FormatVersion(status.version()) : "unreachable"}});
+               {"!Server", problem.ok() ? FormatVersion(status.version()) : "unreachable"}},
+              session->style);
   return problem;
 }
 

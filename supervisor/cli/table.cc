@@ -3,77 +3,103 @@
 #include <algorithm>
 
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/paint.h"
+#include "supervisor/cli/wrap.h"
 
 namespace baton {
 namespace {
 
 constexpr char kGap[] = "  ";
+constexpr size_t kGapWidth = 2;
+constexpr size_t kNarrowest = 16;  // texts are not wrapped to less
+
+// Takes `mark` from the front of `text`, if it is there.
+bool Take(char mark, std::string* text) {
+  if (!text->starts_with(mark)) return false;
+  text->erase(0, 1);
+  return true;
+}
+
+// `text`, which begins at `column` and ends its line.
+std::string Fitted(const std::string& text, size_t column, const TableStyle& style) {
+  const bool fits = style.columns == 0 || column + WidthOf(text) <= style.columns;
+  if (fits || column + kNarrowest > style.columns) return text;
+  return Wrap(text, column, column, style.columns);
+}
 
 }  // namespace
 
 Table::Table(std::vector<std::string> titles, TableStyle style) : style_(style) {
   for (std::string& title : titles) {
     Column column;
-    if (title.starts_with('+')) {
-      title.erase(0, 1);
-      column.shown = style_.wide;
-    }
-    if (title.starts_with('>')) {
-      title.erase(0, 1);
-      column.right = true;
-    }
+    if (Take('+', &title)) column.shown = style_.wide;
+    column.right = Take('>', &title);
+    column.state = Take('!', &title);
     column.title = std::move(title);
-    columns_.push_back(std::move(column));
+    shown_.push_back(column.shown);
+    if (column.shown) columns_.push_back(std::move(column));
   }
 }
 
 void Table::Add(std::vector<std::string> row) {
-  row.resize(columns_.size());
-  std::vector<std::string> shown;
+  row.resize(shown_.size());
+  Row cells;
   for (size_t i = 0; i < row.size(); ++i) {
-    if (!columns_[i].shown) continue;
-    shown.push_back(row[i].empty() ? "-" : Printable(row[i]));
+    if (shown_[i]) cells.push_back(row[i].empty() ? "-" : Printable(row[i]));
   }
-  rows_.push_back(std::move(shown));
+  rows_.push_back(std::move(cells));
+}
+
+std::vector<size_t> Table::Widths() const {
+  std::vector<size_t> widths(columns_.size(), 0);
+  for (size_t i = 0; i < widths.size(); ++i) {
+    if (style_.headers) widths[i] = WidthOf(columns_[i].title);
+    for (const Row& row : rows_) widths[i] = std::max(widths[i], WidthOf(row[i]));
+  }
+  return widths;
+}
+
+void Table::PrintRow(std::ostream& out, const std::string& indent,
+                     const std::vector<size_t>& widths, const Row& row, bool title) const {
+  out << indent;
+  size_t column = indent.size();
+  for (size_t i = 0; i < row.size(); ++i) {
+    const std::string fill(widths[i] - WidthOf(row[i]), ' ');
+    const bool last = i + 1 == row.size();
+    const bool paint = style_.colour && columns_[i].state && !title;
+    const std::string cell = last && !columns_[i].right ? Fitted(row[i], column, style_) : row[i];
+    if (columns_[i].right) out << fill;
+    out << (paint ? Painted(cell, ColourOf(row[i])) : cell);
+    if (!columns_[i].right && !last) out << fill;
+    if (!last) out << kGap;
+    column += widths[i] + kGapWidth;
+  }
+  out << '\n';
 }
 
 void Table::Print(std::ostream& out, const std::string& indent) const {
-  std::vector<std::string> titles;
-  std::vector<bool> right;
-  for (const Column& column : columns_) {
-    if (!column.shown) continue;
-    titles.push_back(column.title);
-    right.push_back(column.right);
-  }
-  std::vector<size_t> widths(titles.size(), 0);
-  const auto widen = [&](const std::vector<std::string>& row) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  };
-  if (style_.headers) widen(titles);
-  for (const auto& row : rows_) widen(row);
-  const auto print_row = [&](const std::vector<std::string>& row) {
-    out << indent;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string fill(widths[i] - row[i].size(), ' ');
-      const bool last = i + 1 == row.size();
-      if (right[i]) out << fill;
-      out << row[i];
-      if (!right[i] && !last) out << fill;
-      if (!last) out << kGap;
-    }
-    out << '\n';
-  };
-  if (style_.headers) print_row(titles);
-  for (const auto& row : rows_) print_row(row);
+  const std::vector<size_t> widths = Widths();
+  Row titles;
+  for (const Column& column : columns_) titles.push_back(column.title);
+  if (style_.headers) PrintRow(out, indent, widths, titles, /*title=*/true);
+  for (const Row& row : rows_) PrintRow(out, indent, widths, row, /*title=*/false);
 }
 
 void PrintFields(std::ostream& out, const std::vector<std::pair<std::string, std::string>>& fields,
-                 const std::string& indent) {
+                 const TableStyle& style, const std::string& indent) {
+  const auto bare = [](std::string name) {
+    Take('!', &name);
+    return name;
+  };
   size_t width = 0;
-  for (const auto& [name, value] : fields) width = std::max(width, name.size());
-  for (const auto& [name, value] : fields) {
+  for (const auto& [name, value] : fields) width = std::max(width, bare(name).size());
+  const size_t column = indent.size() + width + 1 + kGapWidth;
+  for (const auto& [marked, value] : fields) {
+    const std::string name = bare(marked);
+    const std::string text = Fitted(value.empty() ? "-" : Printable(value), column, style);
+    const bool paint = style.colour && name != marked;
     out << indent << name << ':' << std::string(width - name.size(), ' ') << kGap
-        << (value.empty() ? "-" : Printable(value)) << '\n';
+        << (paint ? Painted(text, ColourOf(text)) : text) << '\n';
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_CLI_TABLE_H_
 #define SUPERVISOR_CLI_TABLE_H_
 
+#include <cstddef>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -12,12 +13,17 @@ namespace baton {
 struct TableStyle {
   bool wide = false;  // with the columns that not everybody wants to see
   bool headers = true;
+  bool colour = false;  // paints states
+  // Of the terminal. Long texts are wrapped to its columns; 0: there is none.
+  size_t columns = 0;
+  int rows = 0;
 };
 
 class Table {
  public:
   // A title that begins with '+' is of a column that only wide tables have; then, one that begins
-  // with '>' aligns its column to the right, as numbers are.
+  // with '>' aligns its column to the right, as numbers are, and one with '!' has states, which are
+  // painted. A last column that is aligned to the left is wrapped where it does not fit.
   explicit Table(std::vector<std::string> titles, TableStyle style = {});
 
   // A cell for every column, whether it is shown or not; cells that are missing are empty.
@@ -29,17 +35,25 @@ class Table {
   struct Column {
     std::string title;
     bool right = false;
+    bool state = false;
     bool shown = true;
   };
+  using Row = std::vector<std::string>;
+
+  std::vector<size_t> Widths() const;
+  void PrintRow(std::ostream& out, const std::string& indent, const std::vector<size_t>& widths,
+                const Row& row, bool title) const;
 
   const TableStyle style_;
-  std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;  // of the columns that are shown
+  std::vector<Column> columns_;  // those that are shown
+  std::vector<bool> shown_;      // of all
+  std::vector<Row> rows_;        // of the columns that are shown
 };
 
-// "Name:   value" per line, values aligned.
+// "Name:   value" per line, values aligned, and wrapped where they do not fit. The value of a name
+// that begins with '!' is a state.
 void PrintFields(std::ostream& out, const std::vector<std::pair<std::string, std::string>>& fields,
-                 const std::string& indent = "");
+                 const TableStyle& style = {}, const std::string& indent = "");
 
 }  // namespace baton
 

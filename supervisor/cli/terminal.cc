@@ -68,6 +68,24 @@ ScreenSize SizeOf(int terminal) {
   return {size.ws_row, size.ws_col};
 }
 
+std::string FirstColumns(const std::string& line, size_t columns) {
+  std::string cut;
+  size_t width = 0;
+  for (size_t i = 0; i < line.size();) {
+    if (line[i] == '\x1b') {
+      const size_t end = std::min(line.find('m', i), line.size() - 1);
+      cut.append(line, i, end + 1 - i);
+      i = end + 1;
+      continue;
+    }
+    const bool begins = (static_cast<unsigned char>(line[i]) & 0xc0) != 0x80;
+    width += begins ? 1 : 0;
+    if (width <= columns) cut.push_back(line[i]);
+    ++i;
+  }
+  return cut;
+}
+
 std::string Redraw(const std::string& text, const ScreenSize& size) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
@@ -80,7 +98,7 @@ std::string Redraw(const std::string& text, const ScreenSize& size) {
   }
   std::string drawn = "\x1b[H";
   for (const std::string& line : lines) {
-    absl::StrAppend(&drawn, line.substr(0, static_cast<size_t>(size.columns)), "\x1b[K\r\n");
+    absl::StrAppend(&drawn, FirstColumns(line, static_cast<size_t>(size.columns)), "\x1b[K\r\n");
   }
   return absl::StrCat(drawn, "\x1b[J");
 }

@@ -15,8 +15,10 @@ struct ScreenSize {
 
 // 24x80 where it does not tell.
 ScreenSize SizeOf(int terminal);
+// The first `columns` characters of `line`, with every colour that is set in it or after them.
+std::string FirstColumns(const std::string& line, size_t columns);
 // `text` in the place of what was shown, as much of it as fits: long lines are cut, and the last
-// one tells of lines that are left out.
+// one tells of lines that are left out. `text` may have colours.
 std::string Redraw(const std::string& text, const ScreenSize& size);
 
 // Signals that ask for an end (SIGINT, SIGTERM, SIGHUP) are noticed while one exists, and end the

@@ -96,7 +96,7 @@ class Top {
 
  private:
   void Show(bool first) {
-    TopFrame frame{.sort = sort_};
+    TopFrame frame{.sort = sort_, .style = session_->style};
     if (!problem_.empty()) {
       frame.note = "NOT NOW: " + problem_;
     } else if (paused_) {

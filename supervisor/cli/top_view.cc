@@ -45,9 +45,10 @@ std::vector<TopShard> Sorted(std::vector<TopShard> shards, TopSort sort) {
   return shards;
 }
 
-void PrintServices(std::ostream& out, const TopView& view) {
+void PrintServices(std::ostream& out, const TopView& view, const TableStyle& style) {
   Table table(
-      {"SERVICE", "STATE", ">WORKERS", ">CONNS", ">COMMIT/S", ">SEND/S", ">COMPL/S", ">INFLIGHT"});
+      {"SERVICE", "!STATE", ">WORKERS", ">CONNS", ">COMMIT/S", ">SEND/S", ">COMPL/S", ">INFLIGHT"},
+      style);
   for (const TopService& one : view.services) {
     const v1::Service& service = one.service;
     if (!service.reachable()) {
@@ -225,7 +226,7 @@ std::string RenderTop(const TopView& view, const TopFrame& frame) {
       << view.status.control_pid() << ", up "
       << FormatDuration(view.status.control_uptime_seconds()) << "; by " << NameOf(frame.sort)
       << (frame.note.empty() ? "" : "; ") << Printable(frame.note) << '\n';
-  PrintServices(out, view);
+  PrintServices(out, view, frame.style);
   PrintBlackouts(out, view);
   PrintShards(out, view, frame.sort);
   return out.str();

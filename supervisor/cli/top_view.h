@@ -8,6 +8,7 @@
 
 #include "proto/baton/v1/operator.pb.h"
 #include "supervisor/cli/counter_rates.h"
+#include "supervisor/cli/table.h"
 
 namespace baton {
 
@@ -47,6 +48,7 @@ TopSort Next(TopSort sort);
 struct TopFrame {
   TopSort sort = TopSort::kShard;
   std::string note = {};  // at the end of the first line: what keys do, or why nothing changes
+  TableStyle style = {};
 };
 // Lines of at most 80 columns where names are short.
 std::string RenderTop(const TopView& view, const TopFrame& frame);

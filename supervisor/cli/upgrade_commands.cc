@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -74,6 +75,19 @@ absl::StatusOr<std::string> FindProgram(const Session& session, const std::strin
   return found;
 }
 
+void SayWhatNext(Session* session, const std::string& service, const v1::Upgrade& upgrade) {
+  if (!IsOver(upgrade)) {
+    session->PrintNext(absl::StrCat("`baton upgrades list ", service,
+                                    " --watch` follows it, `baton rollback ", service,
+                                    "` undoes it"));
+  } else if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) {
+    session->PrintNext(
+        absl::StrCat("`baton rollback ", service, "` returns to the program before"));
+  } else {
+    session->PrintNext(absl::StrCat("`baton events ", service, "` shows what happened"));
+  }
+}
+
 // Prints what came of it.
 template <typename Response>
 absl::Status Follow(Session* session, const Options& options, Response response, bool undo) {
@@ -86,7 +100,8 @@ absl::Status Follow(Session* session, const Options& options, Response response,
   if (session->json) {
     session->PrintJson(response);
   } else {
-    PrintUpgrade(session->out, options.service, *upgrade);
+    PrintUpgrade(session->out, options.service, *upgrade, session->style);
+    SayWhatNext(session, options.service, *upgrade);
   }
   return status;
 }
@@ -142,11 +157,12 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
   return absl::OkStatus();
 }
 
-absl::Status Upgrade(Session* session, const Options& options) {
+absl::Status Upgrade(Session* session, Options options) {
   v1::UpgradeRequest request;
-  request.set_service(options.service);
   v1::UpgradePlan* plan = request.mutable_plan();
   BATON_ASSIGN_OR_RETURN(*plan->mutable_exec(), FindProgram(*session, options.exec));
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+  request.set_service(options.service);
   if (session->program_arguments) {
     plan->set_replace_arguments(true);
     const std::vector<std::string>& arguments = *session->program_arguments;
@@ -176,7 +192,8 @@ absl::Status Upgrade(Session* session, const Options& options) {
   return Follow(session, options, *std::move(response), /*undo=*/false);
 }
 
-absl::Status Rollback(Session* session, const Options& options) {
+absl::Status Rollback(Session* session, Options options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   v1::RollbackRequest request;
   request.set_service(options.service);
   request.set_ready_timeout_ms(Milliseconds(options.ready_seconds));
@@ -218,7 +235,8 @@ std::string FormatIds(const google::protobuf::RepeatedField<uint64_t>& ids) {
   return absl::StrJoin(ids, ",");
 }
 
-absl::Status History(Session* session, const Filter& filter) {
+absl::Status History(Session* session, Filter filter) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse response, ListUpgrades(session, filter.service));
   const bool none = response.upgrades().empty();
   KeepIf(response.mutable_upgrades(),
@@ -233,23 +251,24 @@ absl::Status History(Session* session, const Filter& filter) {
                           : "no such upgrades\n");
     return absl::OkStatus();
   }
-  Table table({">UPGRADE", "VERSIONS", "STARTED", ">TOOK", ">BLACKOUT", "PROGRAM", "PHASE",
-               "+>RETURN", "+KIND", "+OLD WORKERS", "+NEW WORKERS", "+ARGUMENTS"},
+  Table table({">UPGRADE", "VERSIONS", "STARTED", ">TOOK", ">BLACKOUT", "+>RETURN", "+KIND",
+               "+OLD WORKERS", "+NEW WORKERS", "+PROGRAM", "!PHASE"},
               session->style);
   for (const v1::Upgrade& upgrade : response.upgrades()) {
     table.Add({absl::StrCat(upgrade.id()), FormatVersions(upgrade),
-               FormatTime(upgrade.started_unix_micros()), FormatElapsed(upgrade),
-               FormatMove(upgrade.slowest_blackout_us()), upgrade.exec(), FormatProgress(upgrade),
-               FormatMove(upgrade.slowest_return_us()), upgrade.rollback() ? "rollback" : "upgrade",
-               FormatIds(upgrade.old_worker_ids()), FormatIds(upgrade.new_worker_ids()),
-               absl::StrJoin(upgrade.arguments(), " ")});
+               FormatSeconds(upgrade.started_unix_micros()), FormatElapsed(upgrade),
+               FormatMove(upgrade.slowest_blackout_us()), FormatMove(upgrade.slowest_return_us()),
+               upgrade.rollback() ? "rollback" : "upgrade", FormatIds(upgrade.old_worker_ids()),
+               FormatIds(upgrade.new_worker_ids()), FormatProgram(upgrade),
+               FormatProgress(upgrade)});
   }
   table.Print(session->out);
   return absl::OkStatus();
 }
 
 // Holds the one under way, or lets it go on.
-absl::Status Hold(Session* session, const Options& options, bool pause) {
+absl::Status Hold(Session* session, Options options, bool pause) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   const std::string& service = options.service;
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   if (options.change.dry_run) {
@@ -273,7 +292,11 @@ absl::Status Hold(Session* session, const Options& options, bool pause) {
   if (session->json) {
     session->PrintJson(response);
   } else {
-    PrintUpgrade(session->out, service, response.upgrade());
+    PrintUpgrade(session->out, service, response.upgrade(), session->style);
+    session->PrintNext(
+        pause ? absl::StrCat("`baton upgrades resume ", service,
+                             "` lets it go on, `baton rollback ", service, "` undoes it")
+              : absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
   }
   return absl::OkStatus();
 }
@@ -284,7 +307,7 @@ void AddLimits(CLI::App* command, Options* options, Session* session) {
   AddSeconds(command, "--watch-window", &options->watch_seconds, 86400,
              "seconds that the old one stands by [the service's]");
   command->add_flag("--no-rollback", options->no_rollback,
-                    "give up the return by itself: the old program ends at once");
+                    "no return by itself: the old program ends at once");
   command->add_flag("--no-wait", options->no_wait, "do not wait for its end");
   AddChangeOptions(command, &options->change, /*asks=*/false, session);
   command->footer(kWaitingFooter);
@@ -316,7 +339,7 @@ void AddUpgradesCommands(CLI::App* app, Session* session) {
   noun->fallthrough();
   CLI::App* list = noun->add_subcommand("list", "Show a service's upgrades, newest first");
   auto filter = std::make_shared<Filter>();
-  list->add_option("service", filter->service, "the service")->required();
+  list->add_option("service", filter->service, kTheirService);
   AddChoice(list, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
             "only those in this state");
   AddListingOptions(list, session);
@@ -329,7 +352,7 @@ void AddUpgradesCommands(CLI::App* app, Session* session) {
         pause ? "Keep the upgrade under way from going further, not from going back"
               : "Let a paused upgrade go on");
     auto options = std::make_shared<Options>();
-    hold->add_option("service", options->service, "the service")->required();
+    hold->add_option("service", options->service, kItsService);
     AddChangeOptions(hold, &options->change, /*asks=*/false, session);
     hold->callback([session, options, pause] {
       session->action = [session, options, pause] { return Hold(session, *options, pause); };
@@ -342,8 +365,9 @@ void AddUpgradesCommands(CLI::App* app, Session* session) {
 void AddUpgradeCommands(CLI::App* app, Session* session) {
   auto options = std::make_shared<Options>();
   CLI::App* upgrade = app->add_subcommand(
-      "upgrade", "Replace a service's program.\nbaton upgrade SERVICE --exec PATH [-- ARGUMENTS]");
-  upgrade->add_option("service", options->service, "the service")->required();
+      "upgrade",
+      "Replace a service's program.\nbaton upgrade [SERVICE] --exec PATH [-- ARGUMENTS]");
+  upgrade->add_option("service", options->service, "the service [the only one]");
   upgrade->add_option("--exec", options->exec, "the new program; \"-- ARGUMENTS\" replaces its own")
       ->type_name("PATH")
       ->required();
@@ -359,7 +383,7 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
 
   CLI::App* rollback = app->add_subcommand(
       "rollback", "Undo the upgrade under way, or return to the program before");
-  rollback->add_option("service", options->service, "the service")->required();
+  rollback->add_option("service", options->service, "the service [the only one]");
   AddLimits(rollback, options.get(), session);
   rollback->callback([session, options] {
     session->action = [session, options] { return Rollback(session, *options); };

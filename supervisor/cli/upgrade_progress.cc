@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/table.h"
 
 namespace baton {
@@ -17,27 +18,20 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookInterval(100);
 
-// Tells each phase once.
-class PhasePrinter {
- public:
-  PhasePrinter(Session* session, const std::string& service)
-      : session_(session), service_(service) {}
+// What it does, and what it waits for.
+std::string Awaited(const v1::Upgrade& upgrade, const std::string& service) {
+  const bool returns = upgrade.phase() == v1::UPGRADE_PHASE_WATCHING && !upgrade.rollback();
+  return absl::StrCat(FormatProgress(upgrade),
+                      returns ? absl::StrCat("; `baton rollback ", service, "` undoes it") : "");
+}
 
-  void Print(const v1::Upgrade& upgrade) {
-    const std::string text =
-        absl::StrCat(FormatState(upgrade.phase()), upgrade.paused() ? ", paused" : "",
-                     upgrade.detail().empty() ? "" : ": ", upgrade.detail());
-    if (text == told_) return;
-    told_ = text;
-    session_->err << "upgrade " << upgrade.id() << " of service " << service_ << ": "
-                  << Printable(text) << std::endl;
-  }
-
- private:
-  Session* const session_;
-  const std::string service_;
-  std::string told_;
-};
+void Tell(const v1::Upgrade& upgrade, const std::string& name, const std::string& service,
+          Progress* progress) {
+  progress->Tell(
+      Awaited(upgrade, service),
+      absl::StrCat(name, ": ", FormatState(upgrade.phase()), upgrade.paused() ? ", paused" : "",
+                   upgrade.detail().empty() ? "" : ": ", upgrade.detail()));
+}
 
 // One that gave up its return fails and goes on serving.
 absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& service,
@@ -71,8 +65,10 @@ bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other) {
 
 absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
                                           v1::Upgrade upgrade) {
-  PhasePrinter printer(session, service);
-  printer.Print(upgrade);
+  const std::string name = absl::StrCat("upgrade ", upgrade.id(), " of service ", service);
+  Progress progress(session, absl::StrCat("upgrade ", upgrade.id(), " of ", service),
+                    Awaited(upgrade, service));
+  Tell(upgrade, name, service, &progress);
   const auto patience = std::chrono::duration<double>(session->timeout_seconds);
   auto last_answer = Clock::now();
   while (!IsOver(upgrade)) {
@@ -97,25 +93,32 @@ absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& s
           " any more: it was started anew, and connections and workers with it"));
     }
     upgrade = *found;
-    printer.Print(upgrade);
+    Tell(upgrade, name, service, &progress);
   }
   return upgrade;
 }
 
-void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade) {
-  PrintFields(out, {{upgrade.rollback() ? "Rollback" : "Upgrade",
-                     absl::StrCat(upgrade.id(), " of service ", service)},
-                    {"Program", absl::StrCat(upgrade.exec(), upgrade.arguments().empty() ? "" : " ",
-                                             absl::StrJoin(upgrade.arguments(), " "))},
-                    {"Versions", FormatVersions(upgrade)},
-                    {"Phase", FormatState(upgrade.phase())},
-                    {"Detail", upgrade.detail()},
-                    {"Old workers", absl::StrJoin(upgrade.old_worker_ids(), ", ")},
-                    {"New workers", absl::StrJoin(upgrade.new_worker_ids(), ", ")},
-                    {"Started", FormatTime(upgrade.started_unix_micros())},
-                    {"Took", FormatElapsed(upgrade)},
-                    {"Slowest blackout", FormatMove(upgrade.slowest_blackout_us())},
-                    {"Slowest return", FormatMove(upgrade.slowest_return_us())}});
+std::string FormatProgram(const v1::Upgrade& upgrade) {
+  return absl::StrCat(upgrade.exec(), upgrade.arguments().empty() ? "" : " ",
+                      absl::StrJoin(upgrade.arguments(), " "));
+}
+
+void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade,
+                  const TableStyle& style) {
+  PrintFields(out,
+              {{upgrade.rollback() ? "Rollback" : "Upgrade",
+                absl::StrCat(upgrade.id(), " of service ", service)},
+               {"Program", FormatProgram(upgrade)},
+               {"Versions", FormatVersions(upgrade)},
+               {"!Phase", FormatState(upgrade.phase())},
+               {"Detail", upgrade.detail()},
+               {"Old workers", absl::StrJoin(upgrade.old_worker_ids(), ", ")},
+               {"New workers", absl::StrJoin(upgrade.new_worker_ids(), ", ")},
+               {"Started", FormatTime(upgrade.started_unix_micros())},
+               {"Took", FormatElapsed(upgrade)},
+               {"Slowest blackout", FormatMove(upgrade.slowest_blackout_us())},
+               {"Slowest return", FormatMove(upgrade.slowest_return_us())}},
+              style);
 }
 
 absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,

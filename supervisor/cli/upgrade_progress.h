@@ -13,11 +13,15 @@ absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session, const st
 bool IsOver(const v1::Upgrade& upgrade);
 bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other);
 
+// "/opt/kv-1.1 --fast"
+std::string FormatProgram(const v1::Upgrade& upgrade);
+
 // Until it is over; phases are told on standard error. Control may be away in between; nobody waits
 // for it longer than for any answer.
 absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
                                           v1::Upgrade upgrade);
-void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade);
+void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade,
+                  const TableStyle& style);
 // Whether one that is over ended as asked. `undo`: it was to be undone, and not to complete.
 absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
                    bool undo);

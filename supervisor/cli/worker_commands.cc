@@ -4,12 +4,16 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
+#include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/listing.h"
 #include "supervisor/cli/plan.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -19,7 +23,7 @@ namespace {
 
 struct Target {
   std::string service;
-  uint64_t worker_id = 0;
+  std::optional<uint64_t> worker_id;  // nothing: the only one, to look at
   Change change;
   double wait_seconds = 10;
 };
@@ -66,11 +70,16 @@ absl::Status List(Session* session, const Filter& filter) {
   return absl::OkStatus();
 }
 
-absl::Status Describe(Session* session, const Target& target) {
+absl::Status Describe(Session* session, Target target) {
+  BATON_RETURN_IF_ERROR(
+      ChooseServiceOf(session, Purpose::kLook, &target.service, &target.worker_id));
+  if (!target.worker_id) {
+    BATON_ASSIGN_OR_RETURN(target.worker_id, OnlyWorker(session, target.service));
+  }
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::GetWorkerRequest request;
   request.set_service(target.service);
-  request.set_worker_id(target.worker_id);
+  request.set_worker_id(*target.worker_id);
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response, client->GetWorker(request));
   if (session->json) {
     session->PrintJson(response);
@@ -78,82 +87,132 @@ absl::Status Describe(Session* session, const Target& target) {
   }
   const v1::Worker& worker = response.worker();
   const bool owner = worker.shards_size() > 0;
-  PrintFields(
-      session->out,
-      {{"Worker", absl::StrCat(worker.id(), " of service ", target.service)},
-       {"Name", worker.name()},
-       {"Version", worker.version()},
-       {"Library", worker.library_release()},
-       {"State", FormatState(worker.state())},
-       {"Process", absl::StrCat("pid ", worker.pid(), ", uid ", worker.uid())},
-       {"Attached", absl::StrCat(FormatDuration(worker.attached_seconds()), " ago")},
-       {"Shards", absl::StrJoin(worker.shards(), ", ")},
-       {"Heartbeats", absl::StrCat(worker.heartbeats())},
-       {"Last heartbeat",
-        owner ? absl::StrCat(FormatDuration(worker.seconds_since_heartbeat()), " ago") : ""},
-       {"State versions",
-        absl::StrCat("reads ", worker.reads_state_version_min(), " to ",
-                     worker.reads_state_version_max(), ", writes ", worker.writes_state_version())},
-       {"Control stream", worker.control_stream() ? "open" : "none"},
-       {"Health", FormatHealth(worker)}});
+  PrintFields(session->out,
+              {{"Worker", absl::StrCat(worker.id(), " of service ", target.service)},
+               {"Name", worker.name()},
+               {"Version", worker.version()},
+               {"Library", worker.library_release()},
+               {"!State", FormatState(worker.state())},
+               {"Process", absl::StrCat("pid ", worker.pid(), ", uid ", worker.uid())},
+               {"Attached", FormatAgo(worker.attached_seconds())},
+               {"Shards", absl::StrJoin(worker.shards(), ", ")},
+               {"Heartbeats", absl::StrCat(worker.heartbeats())},
+               {"Last heartbeat", owner ? FormatAgo(worker.seconds_since_heartbeat()) : ""},
+               {"State versions", absl::StrCat("reads ", worker.reads_state_version_min(), " to ",
+                                               worker.reads_state_version_max(), ", writes ",
+                                               worker.writes_state_version())},
+               {"Control stream", worker.control_stream() ? "open" : "none"},
+               {"!Health", FormatHealth(worker)}},
+              session->style);
   return absl::OkStatus();
 }
 
-std::string Question(const std::string& verb, const Target& target) {
-  return absl::StrCat(verb, " worker ", target.worker_id, " of service ", target.service,
-                      "? Its shards go to another worker, if one is ready.");
+// What is asked before `verb` is done to a worker that is there.
+absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
+                                     const Target& target) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::GetWorkerRequest request;
+  request.set_service(target.service);
+  request.set_worker_id(*target.worker_id);
+  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response, client->GetWorker(request));
+  const v1::Worker& worker = response.worker();
+  return Printable(absl::StrCat(verb, " worker ", worker.id(), " of service ", target.service, " (",
+                                worker.name(), " ", worker.version(), ", pid ", worker.pid(), ")? ",
+                                worker.shards().empty()
+                                    ? "It owns no shard."
+                                    : "Its shards go to another worker, if one is ready."));
 }
 
-absl::Status Stop(Session* session, const Target& target) {
+// Asks a person; needs --yes of everybody else.
+absl::Status ConfirmEnd(Session* session, const Target& target, const std::string& verb,
+                        const std::string& undone) {
+  if (target.change.yes || !session->interactive) {
+    return Confirm(session, target.change, "", undone);
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string question, Question(session, verb, target));
+  return Confirm(session, target.change, question, undone);
+}
+
+// One that ends is named, even where it is the only one.
+absl::Status ChooseWorker(Session* session, Target* target) {
+  BATON_RETURN_IF_ERROR(
+      ChooseServiceOf(session, Purpose::kChange, &target->service, &target->worker_id));
+  if (target->worker_id) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("name a worker of service ", target->service,
+                                                 ", as `baton worker list` shows them"));
+}
+
+void SayWhatNext(Session* session, const Target& target) {
+  session->PrintNext(absl::StrCat("`baton shard list ", target.service,
+                                  "` shows which worker has its shards now"));
+}
+
+absl::Status Stop(Session* session, Target target) {
+  BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
   v1::StopWorkerRequest request;
   request.set_service(target.service);
-  request.set_worker_id(target.worker_id);
+  request.set_worker_id(*target.worker_id);
   request.set_timeout_ms(static_cast<uint32_t>(target.wait_seconds * 1000));
   if (target.change.dry_run) {
     BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
     BATON_ASSIGN_OR_RETURN(const std::string plan, PlanStop(client, request));
     return PrintPlan(session, plan, request);
   }
-  BATON_RETURN_IF_ERROR(
-      Confirm(session, target.change, Question("Stop", target), "nothing was stopped"));
+  BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Stop", "nothing was stopped"));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(
-      const v1::StopWorkerResponse response,
-      client->StopWorker(request, target.wait_seconds + session->timeout_seconds));
-  if (session->json) {
-    session->PrintJson(response);
-  } else {
-    session->err << "worker " << target.worker_id << " of service " << target.service
-                 << " has ended\n";
+  absl::StatusOr<v1::StopWorkerResponse> response;
+  {
+    const Progress progress(
+        session,
+        absl::StrCat("stopping worker ", *target.worker_id, " of service ", target.service),
+        absl::StrCat("it has ", FormatDuration(target.wait_seconds), " to end"));
+    response = client->StopWorker(request, target.wait_seconds + session->timeout_seconds);
   }
+  if (absl::IsDeadlineExceeded(response.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(absl::StripSuffix(response.status().message(), kTimeoutCure),
+                     "; --wait-timeout gives it longer"));
+  }
+  BATON_RETURN_IF_ERROR(response.status());
+  if (session->json) {
+    session->PrintJson(*response);
+    return absl::OkStatus();
+  }
+  session->err << "worker " << *target.worker_id << " of service " << target.service
+               << " has ended\n";
+  SayWhatNext(session, target);
   return absl::OkStatus();
 }
 
-absl::Status Kill(Session* session, const Target& target) {
+absl::Status Kill(Session* session, Target target) {
+  BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
   v1::KillWorkerRequest request;
   request.set_service(target.service);
-  request.set_worker_id(target.worker_id);
+  request.set_worker_id(*target.worker_id);
   if (target.change.dry_run) {
     BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
     BATON_ASSIGN_OR_RETURN(const std::string plan, PlanKill(client, request));
     return PrintPlan(session, plan, request);
   }
-  BATON_RETURN_IF_ERROR(
-      Confirm(session, target.change, Question("Kill", target), "nothing was killed"));
+  BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Kill", "nothing was killed"));
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response, client->KillWorker(request));
   if (session->json) {
     session->PrintJson(response);
-  } else {
-    session->err << "worker " << target.worker_id << " of service " << target.service
-                 << " was sent SIGKILL\n";
+    return absl::OkStatus();
   }
+  session->err << "worker " << *target.worker_id << " of service " << target.service
+               << " was sent SIGKILL\n";
+  SayWhatNext(session, target);
   return absl::OkStatus();
 }
 
-void AddOne(CLI::App* command, Target* target) {
-  command->add_option("service", target->service, "its service")->required();
-  command->add_option("worker", target->worker_id, "its number, as listed")->required();
+void AddOne(CLI::App* command, Target* target, bool needs_number) {
+  command->add_option("service", target->service, kItsService);
+  CLI::Option* number = command->add_option(
+      "worker", target->worker_id,
+      needs_number ? "its number, as listed" : "its number, as listed [the only one]");
+  if (needs_number) number->group(kNeeded);
 }
 
 }  // namespace
@@ -176,7 +235,7 @@ void AddWorkerCommands(CLI::App* app, Session* session) {
   auto target = std::make_shared<Target>();
   const auto add = [&](const char* verb, const char* text, auto run) {
     CLI::App* command = noun->add_subcommand(verb, text);
-    AddOne(command, target.get());
+    AddOne(command, target.get(), /*needs_number=*/std::string(verb) != "describe");
     command->callback([session, target, run] {
       session->action = [session, target, run] { return run(session, *target); };
     });

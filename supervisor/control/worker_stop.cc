@@ -23,7 +23,7 @@ absl::Status NoStream(const std::string& service, const v1::Worker& worker) {
   return absl::FailedPreconditionError(absl::StrCat(
       "worker ", worker.id(), " of service \"", service,
       "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
-      service, "` shows its stream open, or end its process, pid ", worker.pid(),
+      service, " -o wide` shows its stream open, or end its process, pid ", worker.pid(),
       ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", service, " ",
       worker.id(), "`"));
 }

@@ -1,5 +1,3 @@
-#include <cstdio>
-
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "tests/demo/cpu_meter.h"
@@ -16,8 +14,9 @@ constexpr std::chrono::seconds kStart{30};
 
 class Act {
  public:
-  Act(const DemoOptions& options, harness::TempDirectory directory, ActResult* result)
-      : options_(options), directory_(std::move(directory)), result_(result) {}
+  Act(const DemoOptions& options, harness::TempDirectory directory, ActResult* result,
+      Progress* progress)
+      : options_(options), directory_(std::move(directory)), result_(result), progress_(progress) {}
 
   absl::Status Run(const std::string& timeline_path) {
     BATON_ASSIGN_OR_RETURN(program_,
@@ -70,7 +69,7 @@ class Act {
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kBaseline,
         {.connections = options_.connections, .version = 0, .disconnects = true},
-        [&] { return server_->Kill(); }, &result_->events));
+        [&] { return server_->Kill(); }, progress_, &result_->events));
     BATON_RETURN_IF_ERROR(WaitUntilItListens(*successor));
     server_ = std::move(successor);
     return absl::OkStatus();
@@ -79,6 +78,7 @@ class Act {
   const DemoOptions& options_;
   const harness::TempDirectory directory_;
   ActResult* const result_;
+  Progress* const progress_;
   std::string program_;
   uint16_t port_ = 0;
   std::unique_ptr<harness::ChildProcess> server_;
@@ -87,14 +87,17 @@ class Act {
 
 }  // namespace
 
-ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path) {
-  std::fprintf(stderr, "the same service without Baton killed, with a warm successor:\n");
+ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path,
+                      Progress* progress) {
+  progress->BeginAct("Without Baton, clients reconnect", /*with_baton=*/false, timeline_path);
   ActResult result;
   result.rate = rate;
   const CpuTimes before = ReadCpuTimes();
   absl::StatusOr<harness::TempDirectory> directory = harness::TempDirectory::Create();
-  result.status = directory.ok() ? Act(options, *std::move(directory), &result).Run(timeline_path)
-                                 : directory.status();
+  result.status = directory.ok()
+                      ? Act(options, *std::move(directory), &result, progress).Run(timeline_path)
+                      : directory.status();
+  if (result.peer_finished) progress->EndAct(CountersOf(result));
   result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }

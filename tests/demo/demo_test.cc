@@ -1,14 +1,28 @@
 // The demonstration, small: it does what it says, and its JSON has what others read from it.
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/json_object.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::demo {
 namespace {
@@ -23,35 +37,12 @@ void ShowEverything(const char* mode) {
   harness::ChildOptions options;
   options.program = *program;
   options.log_path = directory->File("log");
-  options.arguments = {"--mode",
-                       mode,
-                       "--json",
-                       "--output",
-                       directory->File("out"),
-                       "--connections",
-                       "8",
-                       "--shards",
-                       "2",
-                       "--rate",
-                       "4000",
-                       "--handoffs",
-                       "3",
-                       "--upgrades",
-                       "2",
-                       "--bad-upgrades",
-                       "3",
-                       "--crashes",
-                       "3",
-                       "--hangs",
-                       "1",
-                       "--cold-crashes",
-                       "1",
-                       "--control-kills",
-                       "1",
-                       "--poisons",
-                       "1",
-                       "--baseline-runs",
-                       "2"};
+  options.arguments = {
+      "--mode",          mode, "--json",     "--html", "--output",        directory->File("out"),
+      "--connections",   "8",  "--shards",   "2",      "--rate",          "4000",
+      "--handoffs",      "3",  "--upgrades", "2",      "--bad-upgrades",  "3",
+      "--crashes",       "3",  "--hangs",    "1",      "--cold-crashes",  "1",
+      "--control-kills", "1",  "--poisons",  "1",      "--baseline-runs", "2"};
   auto demo = harness::ChildProcess::Start(options);
   ASSERT_TRUE(demo.ok()) << demo.status();
   auto line = (*demo)->ReadLine(kLong);
@@ -91,12 +82,140 @@ void ShowEverything(const char* mode) {
     EXPECT_EQ(json->Count(kind + ".ok"), 2u) << kind;
     EXPECT_GT(json->Number(kind + ".blackout_us.max"), 0) << kind;
   }
-  EXPECT_TRUE(std::filesystem::exists(directory->File("out") + "/timeline.svg"));
+  EXPECT_TRUE(json->Has("sentence"));
+  // README shows it.
+  const std::filesystem::path output = directory->File("out");
+  EXPECT_LT(std::filesystem::file_size(output / "timeline.svg"), 60u << 10);
+  std::ifstream file(output / "demo.html");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The timelines of all three services.
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(page, "\"replies\":[")), testing::SizeIs(4));
+  // Standard error is no terminal.
+  const std::string log = (*demo)->LogTail();
+  EXPECT_EQ(log.find('\x1b'), std::string::npos) << log;
 }
 
 TEST(DemoTest, ShowsEveryEventAndLosesNothing) { ShowEverything("brokered"); }
 
 TEST(DemoTest, ShowsTheSameOfNativeWorkers) { ShowEverything("native"); }
+
+// A terminal, and all that was written to it.
+class Screen {
+ public:
+  Screen(uint16_t columns, uint16_t rows) : master_(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    const winsize size = {rows, columns, 0, 0};
+    if (grantpt(master_.get()) != 0 || unlockpt(master_.get()) != 0) return;
+    path_ = ptsname(master_.get());
+    // While we have it open, what has been written is kept though the writer has ended.
+    slave_ = FileDescriptor(open(path_.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    ioctl(slave_.get(), TIOCSWINSZ, &size);
+    reader_ = std::thread([this] { Read(); });
+  }
+  ~Screen() { Close(); }
+
+  const std::string& path() const { return path_; }
+  // Returns when `text` has been written.
+  bool WaitFor(const std::string& text) {
+    return harness::WaitUntil(
+               text, [&] { return Text().find(text) != std::string::npos; }, kLong)
+        .ok();
+  }
+  // REQUIRES: nobody else has it open.
+  std::string Close() {
+    slave_.Reset();
+    if (reader_.joinable()) reader_.join();
+    return text_;
+  }
+
+ private:
+  void Read() {
+    char bytes[4096];
+    ssize_t count;  // EIO: nobody writes any more
+    while ((count = read(master_.get(), bytes, sizeof(bytes))) > 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      text_.append(bytes, static_cast<size_t>(count));
+    }
+  }
+  std::string Text() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return text_;
+  }
+
+  FileDescriptor master_, slave_;
+  std::string path_;
+  std::mutex mutex_;
+  std::string text_;
+  std::thread reader_;
+};
+
+harness::ChildOptions SmallOn(const Screen& screen, const harness::TempDirectory& directory,
+                              const char* handoffs = "2") {
+  harness::ChildOptions options;
+  options.program = *harness::Binaries().Find("demo");
+  options.log_path = screen.path();
+  options.environment = {{"TERM", "xterm"}, {"NO_COLOR", "1"}, {"LC_ALL", "C"}};
+  options.arguments = {"--output",        directory.File("out"),
+                       "--connections",   "2",
+                       "--shards",        "1",
+                       "--rate",          "1000",
+                       "--upgrades",      "0",
+                       "--bad-upgrades",  "0",
+                       "--crashes",       "0",
+                       "--hangs",         "0",
+                       "--poisons",       "0",
+                       "--cold-crashes",  "0",
+                       "--handoffs",      handoffs,
+                       "--control-kills", "0",
+                       "--baseline-runs", "0"};
+  return options;
+}
+
+TEST(DemoTest, ShowsItselfOnATerminal) {
+  auto directory = harness::TempDirectory::Create();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  Screen screen(80, 24);
+  auto demo = harness::ChildProcess::Start(SmallOn(screen, *directory));
+  ASSERT_TRUE(demo.ok()) << demo.status();
+  auto status = (*demo)->WaitEnd(kLong);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0);
+  const std::string text = screen.Close();
+  EXPECT_NE(text.find("planned handoff to a standby          2 of  2"), std::string::npos) << text;
+  EXPECT_NE(text.find("The demonstration has ended"), std::string::npos) << text;
+  EXPECT_NE(text.find("lost 0  duplicated 0  reordered 0  disconnects 0"), std::string::npos);
+  EXPECT_EQ(text.find("\x1b[?25l"), std::string::npos);  // the cursor was never hidden
+}
+
+TEST(DemoTest, LeavesTheCursorWhenItIsInterrupted) {
+  auto directory = harness::TempDirectory::Create();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  Screen screen(60, 10);
+  harness::ChildOptions options = SmallOn(screen, *directory, "100000");
+  auto demo = harness::ChildProcess::Start(options);
+  ASSERT_TRUE(demo.ok()) << demo.status();
+  EXPECT_TRUE(screen.WaitFor("> planned handoff to a standby: "));
+  ASSERT_TRUE((*demo)->Signal(SIGINT).ok());
+  auto status = (*demo)->WaitEnd(kLong);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_TRUE(WIFSIGNALED(*status) && WTERMSIG(*status) == SIGINT);
+  const std::string text = screen.Close();
+  EXPECT_EQ(text.find("\x1b[?"), std::string::npos);  // no mode of the terminal was changed
+}
+
+TEST(DemoTest, PrintsLinesWhereItIsAskedFor) {
+  auto directory = harness::TempDirectory::Create();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  Screen screen(80, 24);
+  harness::ChildOptions options = SmallOn(screen, *directory);
+  options.arguments.emplace_back("--no-live");
+  auto demo = harness::ChildProcess::Start(options);
+  ASSERT_TRUE(demo.ok()) << demo.status();
+  auto status = (*demo)->WaitEnd(kLong);
+  ASSERT_TRUE(status.ok()) << status.status();
+  const std::string text = screen.Close();
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_NE(text.find("  handoff "), std::string::npos) << text;
+}
 
 }  // namespace
 }  // namespace baton::demo

@@ -7,14 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/quantile.h"
-
 namespace baton::demo {
 
 enum class EventKind : uint8_t {
   kQuiet,  // nothing is done: what the machine alone makes of the traffic
   kHandoff,
-  kUpgradeStart,  // of the program, beside the one that serves
+  kUpgradeStart,  // the program starts, beside the one that serves
   kUpgrade,
   kBadUpgrade,
   kCrashHot,
@@ -28,37 +26,15 @@ enum class EventKind : uint8_t {
   kStandbyCrash   // a kill, likewise
 };
 
-inline const char* EventKindName(EventKind kind) {
-  switch (kind) {
-    case EventKind::kQuiet:
-      return "quiet";
-    case EventKind::kHandoff:
-      return "handoff";
-    case EventKind::kUpgradeStart:
-      return "upgrade_start";
-    case EventKind::kUpgrade:
-      return "upgrade";
-    case EventKind::kBadUpgrade:
-      return "bad_upgrade";
-    case EventKind::kCrashHot:
-      return "crash_hot";
-    case EventKind::kHang:
-      return "hang";
-    case EventKind::kCrashCold:
-      return "crash_cold";
-    case EventKind::kControlKill:
-      return "control_kill";
-    case EventKind::kPoison:
-      return "poison";
-    case EventKind::kBaseline:
-      return "baseline";
-    case EventKind::kStandbyDrain:
-      return "standby_drain";
-    case EventKind::kStandbyCrash:
-      return "standby_crash";
-  }
-  return "";
-}
+// How the demonstration names and draws events of one kind.
+struct EventLook {
+  const char* name;    // in JSON
+  const char* title;   // for people
+  const char* colour;  // as SVG and CSS write it; readable on white and on black
+};
+const EventLook& LookOf(EventKind kind);
+inline const char* EventKindName(EventKind kind) { return LookOf(kind).name; }
+inline const char* EventTitle(EventKind kind) { return LookOf(kind).title; }
 
 struct Event {
   EventKind kind = EventKind::kHandoff;
@@ -67,7 +43,7 @@ struct Event {
   std::string problem;        // empty: it ended as it should
 };
 
-// Of one kind of event, one value for each.
+// Events of one kind, one blackout for each.
 struct BlackoutStatistics {
   size_t count = 0;
   size_t ok = 0;
@@ -75,21 +51,7 @@ struct BlackoutStatistics {
   double p99_us = 0;
   double max_us = 0;
 };
-
-inline BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind) {
-  BlackoutStatistics statistics;
-  std::vector<double> blackouts;
-  for (const Event& event : events) {
-    if (event.kind != kind) continue;
-    ++statistics.count;
-    statistics.ok += event.problem.empty() ? 1 : 0;
-    blackouts.push_back(event.blackout_us);
-  }
-  statistics.p50_us = Quantile(blackouts, 0.5).value_or(0);
-  statistics.p99_us = Quantile(blackouts, 0.99).value_or(0);
-  statistics.max_us = Quantile(blackouts, 1).value_or(0);
-  return statistics;
-}
+BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind);
 
 }  // namespace baton::demo
 

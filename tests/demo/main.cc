@@ -1,27 +1,45 @@
 // The demonstration: a service over RDMA is upgraded and killed again and again under verified
 // traffic, with Baton and then without.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
+#include "tests/demo/live_view.h"
+#include "tests/demo/progress.h"
 #include "tests/demo/report.h"
 #include "tests/demo/scenario.h"
+#include "tests/demo/terminal.h"
 
 namespace baton::demo {
 namespace {
 
-void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& json) {
-  app.add_flag("--json", json, "print one JSON object instead of the table");
-  app.add_option("--output", output, "directory for the picture and its data [out/demo]");
+struct Output {
+  std::string directory = "out/demo";
+  bool json = false;
+  bool html = false;
+  bool no_live = false;
+};
+
+void AddFlags(CLI::App& app, DemoOptions& options, Output& output) {
+  app.add_flag("--json", output.json, "print one JSON object instead of the table");
+  app.add_flag("--html", output.html,
+               "write demo.html, too: a page with the table and figures to zoom into");
+  app.add_flag("--no-live", output.no_live,
+               "print a line for each event, in a terminal, too, where there is a live picture");
+  app.add_option("--output", output.directory, "directory for the picture and its data [out/demo]");
   app.add_option("--connections", options.connections, "connections of the peer [64]")
       ->check(CLI::Range(1, 4096));
   app.add_option(
@@ -80,39 +98,60 @@ void ChooseRealtimePriority(DemoOptions& options) {
                std::string(permitted.message()).c_str());
 }
 
+std::unique_ptr<Progress> MakeProgress(const DemoOptions& options, const Output& output) {
+  const std::optional<Terminal> terminal = Terminal::Open(STDERR_FILENO);
+  if (output.no_live || !terminal.has_value()) return MakePlainProgress();
+  return MakeLiveView(options, *terminal);
+}
+
+void RunAll(const Output& output, DemoResult* result) {
+  const auto path = [&](const char* name) { return absl::StrCat(output.directory, "/", name); };
+  for (const char* const name : {kBatonTimeline, kBaselineTimeline, kStandbyTimeline}) {
+    std::error_code error;
+    std::filesystem::remove(path(name), error);  // one of a former run is not to be drawn
+  }
+  const std::unique_ptr<Progress> progress = MakeProgress(result->options, output);
+  const uint64_t start = MonotonicNanoseconds();
+  result->baton = RunWithBaton(result->options, path(kBatonTimeline), progress.get());
+  if (result->options.baseline_runs > 0) {
+    const uint64_t rate = result->baton.rate != 0 ? result->baton.rate : 8000;
+    result->baseline = RunBaseline(result->options, rate, path(kBaselineTimeline), progress.get());
+    result->standby =
+        RunStandbyBaseline(result->options, rate, path(kStandbyTimeline), progress.get());
+  }
+  result->seconds = static_cast<double>(MonotonicNanoseconds() - start) * 1e-9;
+}
+
+void SayWritten(const char* what, const absl::Status& written, const std::string& path) {
+  std::fprintf(stderr, "%s\n",
+               written.ok() ? absl::StrCat(what, ": ", path).c_str()
+                            : absl::StrCat("no ", what, ": ", written.message()).c_str());
+}
+
 int Main(int argc, char** argv) {
   DemoResult result;
-  std::string output = "out/demo";
-  bool json = false;
+  Output output;
   CLI::App app{
       "Replaces and kills a service over RDMA under verified traffic, with Baton and without. Exit "
       "status 0: with Baton nothing was lost, duplicated, reordered or disconnected, and every "
       "event ended as it should."};
-  AddFlags(app, result.options, output, json);
+  AddFlags(app, result.options, output);
   CLI11_PARSE(app, argc, argv);
   std::error_code error;
-  std::filesystem::create_directories(output, error);
+  std::filesystem::create_directories(output.directory, error);
   if (error) {
-    std::fprintf(stderr, "demo: cannot make the directory %s: %s\n", output.c_str(),
+    std::fprintf(stderr, "demo: cannot make the directory %s: %s\n", output.directory.c_str(),
                  error.message().c_str());
     return 2;
   }
 
   ChooseRealtimePriority(result.options);
-  const uint64_t start = MonotonicNanoseconds();
-  result.baton = RunWithBaton(result.options, output + "/baton.csv");
-  if (result.options.baseline_runs > 0) {
-    const uint64_t rate = result.baton.rate != 0 ? result.baton.rate : 8000;
-    result.baseline = RunBaseline(result.options, rate, output + "/baseline.csv");
-    result.standby = RunStandbyBaseline(result.options, rate);
+  RunAll(output, &result);
+  SayWritten("picture", Draw(result, output.directory), output.directory + "/timeline.svg");
+  if (output.html) {
+    SayWritten("page", WritePage(result, output.directory), output.directory + "/demo.html");
   }
-  result.seconds = static_cast<double>(MonotonicNanoseconds() - start) * 1e-9;
-
-  const absl::Status drawn = Draw(result, output);
-  std::fprintf(stderr, "%s\n",
-               drawn.ok() ? ("picture: " + output + "/timeline.svg").c_str()
-                          : ("no picture: " + std::string(drawn.message())).c_str());
-  std::fputs(json ? (ToJson(result) + "\n").c_str() : ToTable(result).c_str(), stdout);
+  std::fputs(output.json ? (ToJson(result) + "\n").c_str() : ToTable(result).c_str(), stdout);
   return IsOk(result) && HasRequiredRatio(result) ? 0 : 1;
 }
 

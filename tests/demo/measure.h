@@ -3,7 +3,6 @@
 #define TESTS_DEMO_MEASURE_H_
 
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "tests/demo/event.h"
+#include "tests/demo/progress.h"
 #include "tests/demo/scenario.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/peer_process.h"
@@ -76,9 +76,10 @@ inline absl::Status Judge(const harness::PeerWindow& window, const Expectation& 
 // it. An error of the action or of the traffic is in the event's problem, and returned.
 inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
                             const Expectation& expectation,
-                            const std::function<absl::Status()>& action,
+                            const std::function<absl::Status()>& action, Progress* progress,
                             std::vector<Event>* events) {
   BATON_RETURN_IF_ERROR(MeasureQuiet(peer, events));
+  progress->Begin(kind);
   Event& event = events->emplace_back();
   event.kind = kind;
   event.monotonic_us = MonotonicNanoseconds() / 1000;
@@ -91,8 +92,7 @@ inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
   };
   absl::Status status = run();
   if (!status.ok()) event.problem = std::string(status.message());
-  std::fprintf(stderr, "  %-13s %9.0f us  %s\n", EventKindName(kind), event.blackout_us,
-               event.problem.empty() ? "ok" : event.problem.c_str());
+  progress->End(event);
   return status;
 }
 

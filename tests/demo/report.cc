@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "lib/base/version.h"
 
 namespace baton::demo {
@@ -17,23 +15,6 @@ using nlohmann::ordered_json;
 
 constexpr std::initializer_list<const char*> kDefects = {"lost", "duplicated", "reordered",
                                                          "corrupt", "wrong_total"};
-
-struct Row {
-  EventKind kind;
-  uint32_t wanted;
-  const char* title;
-};
-
-std::vector<Row> Rows(const DemoOptions& options) {
-  return {{EventKind::kHandoff, options.handoffs, "planned handoff"},
-          {EventKind::kUpgrade, options.upgrades, "upgrade"},
-          {EventKind::kBadUpgrade, options.bad_upgrades, "bad upgrade, undone"},
-          {EventKind::kCrashHot, options.crashes, "crash, hot standby"},
-          {EventKind::kHang, options.hangs, "hang, hot standby"},
-          {EventKind::kCrashCold, options.cold_crashes, "crash, no standby"},
-          {EventKind::kControlKill, options.control_kills, "control killed"},
-          {EventKind::kPoison, options.poisons, "a message that kills"}};
-}
 
 bool IsActOk(const ActResult& act) {
   if (!act.status.ok() || !act.peer_finished || !act.peer.Flag("ok")) return false;
@@ -85,9 +66,9 @@ ordered_json StandbyJson(const ActResult& act) {
 }
 
 bool WasAllRun(const DemoResult& result) {
-  const std::vector<Row> rows = Rows(result.options);
-  return std::all_of(rows.begin(), rows.end(), [&](const Row& row) {
-    return Summarize(result.baton.events, row.kind).count == row.wanted;
+  const auto all = result.options.Wanted();
+  return std::all_of(all.begin(), all.end(), [&](const auto& wanted) {
+    return Summarize(result.baton.events, wanted.first).count == wanted.second;
   });
 }
 
@@ -98,18 +79,18 @@ double MedianRatio(const ActResult& without, EventKind event, const ActResult& w
   return median > 0 ? Summarize(without.events, event).p50_us / median : 0;
 }
 
-std::string TableLine(const char* title, uint32_t wanted, const BlackoutStatistics& statistics) {
-  return absl::StrFormat("%-26s %5d %5d %12.0f %12.0f\n", title, wanted, statistics.ok,
-                         statistics.p50_us, statistics.max_us);
-}
-
 }  // namespace
 
-bool IsOk(const DemoResult& result) {
+bool IsBatonOk(const DemoResult& result) {
   if (!IsActOk(result.baton)) return false;
-  for (const Row& row : Rows(result.options)) {
-    if (Summarize(result.baton.events, row.kind).ok != row.wanted) return false;
+  for (const auto& [kind, wanted] : result.options.Wanted()) {
+    if (Summarize(result.baton.events, kind).ok != wanted) return false;
   }
+  return true;
+}
+
+bool IsOk(const DemoResult& result) {
+  if (!IsBatonOk(result)) return false;
   const uint32_t runs = result.options.baseline_runs;
   return runs == 0 || (IsActOk(result.baseline) && IsActOk(result.standby) &&
                        Summarize(result.baseline.events, EventKind::kBaseline).ok == runs &&
@@ -136,8 +117,8 @@ std::string ToJson(const DemoResult& result) {
     AddCounts(act, kDefects, &json);
     AddCounts(act, {"disconnects"}, &json);
   }
-  for (const Row& row : Rows(result.options)) {
-    json[EventKindName(row.kind)] = EventJson(act, row.kind);
+  for (const auto& [kind, wanted] : result.options.Wanted()) {
+    json[EventKindName(kind)] = EventJson(act, kind);
   }
   // Baton's own histograms know it without the wire and the peer.
   json["inside_us"] = {{"handoff", MicrosecondsJson(act.handoff_inside)},
@@ -153,6 +134,7 @@ std::string ToJson(const DemoResult& result) {
   for (const ActResult* one : {&act, &result.baseline, &result.standby}) {
     if (!one->status.ok()) json["problem"] = std::string(one->status.message());
   }
+  json["sentence"] = ToSentence(result);
   return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }
 
@@ -174,67 +156,6 @@ bool HasRequiredRatio(const DemoResult& result) {
     if (ratio < result.options.required_ratio) return false;
   }
   return true;
-}
-
-std::string ToTable(const DemoResult& result) {
-  const ActResult& act = result.baton;
-  std::string table = absl::StrFormat(
-      "Longest silence that a peer saw, workers %s, in microseconds\n%-26s %5s %5s %12s %12s\n",
-      ModeName(result.options.mode), "", "done", "ok", "p50", "max");
-  const BlackoutStatistics quiet = Summarize(act.events, EventKind::kQuiet);
-  table += TableLine("nothing, before each", static_cast<uint32_t>(quiet.count), quiet);
-  const BlackoutStatistics start = Summarize(act.events, EventKind::kUpgradeStart);
-  table += TableLine("a program starts beside it", static_cast<uint32_t>(start.count), start);
-  for (const Row& row : Rows(result.options)) {
-    table += TableLine(row.title, row.wanted, Summarize(act.events, row.kind));
-  }
-  if (result.options.baseline_runs != 0) {
-    const uint32_t runs = result.options.baseline_runs;
-    table += "Without Baton, a warm standby to which clients have connections, the fairest:\n";
-    table += TableLine("restart, clients are told", runs,
-                       Summarize(result.standby.events, EventKind::kStandbyDrain));
-    table += TableLine("crash, clients notice", runs,
-                       Summarize(result.standby.events, EventKind::kStandbyCrash));
-    absl::StrAppendFormat(
-        &table, "Its median over that of Baton: handoff %.2f, upgrade %.2f, hot crash %.1f\n",
-        RatioToStandby(result, EventKind::kHandoff), RatioToStandby(result, EventKind::kUpgrade),
-        RatioToStandby(result, EventKind::kCrashHot));
-    table += "Without Baton, a warm successor to which clients connect anew, the simplest:\n";
-    table += TableLine("crash, clients reconnect", runs,
-                       Summarize(result.baseline.events, EventKind::kBaseline));
-    absl::StrAppendFormat(
-        &table, "Its median over that of Baton: handoff %.1f, upgrade %.1f, hot crash %.1f\n",
-        RatioToBaseline(result, EventKind::kHandoff), RatioToBaseline(result, EventKind::kUpgrade),
-        RatioToBaseline(result, EventKind::kCrashHot));
-  }
-  if (act.peer_finished) {
-    absl::StrAppendFormat(
-        &table,
-        "With Baton: %d connections, %d messages; lost %d, duplicated %d, reordered %d, corrupt "
-        "%d, wrong totals %d, disconnects %d\n",
-        result.options.connections, act.peer.Count("messages"), act.peer.Count("lost"),
-        act.peer.Count("duplicated"), act.peer.Count("reordered"), act.peer.Count("corrupt"),
-        act.peer.Count("wrong_total"), act.peer.Count("disconnects"));
-  }
-  if (result.baseline.peer_finished) {
-    absl::StrAppendFormat(
-        &table, "Clients that reconnect: %d disconnects, %d requests had to be sent again\n",
-        result.baseline.peer.Count("disconnects"), result.baseline.peer.Count("retried"));
-  }
-  absl::StrAppendFormat(
-      &table,
-      "%d messages per second used %.1f cores; other programs used %.1f meanwhile: what they "
-      "take makes every time longer\n",
-      act.rate, act.cores_used, act.cores_of_others);
-  for (const ActResult* one : {&act, &result.baseline, &result.standby}) {
-    if (!one->status.ok())
-      absl::StrAppend(&table, "FAILED: ", std::string(one->status.message()), "\n");
-  }
-  if (!HasRequiredRatio(result)) {
-    absl::StrAppendFormat(&table, "the required ratio is %.1f\n", result.options.required_ratio);
-    return table + "NOT OK\n";
-  }
-  return table + (IsOk(result) ? "OK\n" : "NOT OK\n");
 }
 
 }  // namespace baton::demo

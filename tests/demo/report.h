@@ -20,6 +20,8 @@ struct DemoResult {
 // Nothing was lost, duplicated, reordered, corrupt or, with Baton, disconnected, and every event
 // that was asked for ended as it should.
 bool IsOk(const DemoResult& result);
+// The same of the service on Baton alone.
+bool IsBatonOk(const DemoResult& result);
 
 // Median gap of clients that connect anew over the median blackout of `kind`; 0 when either is
 // missing.
@@ -35,10 +37,23 @@ bool HasRequiredRatio(const DemoResult& result);
 
 std::string ToJson(const DemoResult& result);
 std::string ToTable(const DemoResult& result);
+// What was shown, or what failed, in one sentence.
+std::string ToSentence(const DemoResult& result);
 
-// Draws throughput and silences over time into "<directory>/timeline.svg", from the timelines
-// "baton.csv" and "baseline.csv" in it.
+// Names of the peers' timelines (timeline.h) in the directory that the demonstration writes to.
+inline constexpr char kBatonTimeline[] = "baton.csv";
+inline constexpr char kBaselineTimeline[] = "baseline.csv";
+inline constexpr char kStandbyTimeline[] = "standby.csv";
+
+// Draws throughput and silences over time into "<directory>/timeline.svg", from the timelines of
+// the services on Baton and of clients that connect anew.
 absl::Status Draw(const DemoResult& result, const std::string& directory);
+
+// A page that needs no other file: the sentence, the table, the timelines that are in `directory`,
+// to zoom into, and their data.
+std::string ToPage(const DemoResult& result, const std::string& directory);
+// Writes it to "<directory>/demo.html".
+absl::Status WritePage(const DemoResult& result, const std::string& directory);
 
 }  // namespace baton::demo
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "tests/harness/json_object.h"
 
@@ -76,7 +77,68 @@ TEST(ReportTest, EachEventIsComparedWithWhatOneWouldDoWithoutBaton) {
   EXPECT_TRUE(HasRequiredRatio(result));
   result.options.required_ratio = 15;
   EXPECT_FALSE(HasRequiredRatio(result));
-  EXPECT_NE(ToTable(result).find("handoff 0.50, upgrade 0.00, hot crash 10.0"), std::string::npos);
+  EXPECT_NE(ToTable(result).find(
+                "clients with a second connection          0.50            -         10.0\n"),
+            std::string::npos)
+      << ToTable(result);
+}
+
+TEST(ReportTest, TheSentenceSaysWhatWasShown) {
+  DemoResult result = Asked();
+  result.options.connections = 64;
+  result.baton.events = {{EventKind::kHandoff, 0, 940, ""}, {EventKind::kPoison, 0, 100, ""}};
+  result.baton.peer = *harness::JsonObject::Parse("{\"ok\":true,\"messages\":254843}");
+  EXPECT_EQ(ToSentence(result),
+            "2 times the service was replaced, killed or stopped under 64 connections: 254,843 "
+            "messages, none lost, none twice, none out of order, no peer disconnected; the longest "
+            "silence was 0.9 ms at a planned handoff.");
+  result.options.baseline_runs = 1;
+  result.baseline.events = {{EventKind::kBaseline, 0, 7300, ""}};
+  result.baseline.peer = *harness::JsonObject::Parse("{\"disconnects\":64}");
+  result.baseline.peer_finished = true;
+  EXPECT_TRUE(ToSentence(result).ends_with(
+      "; without Baton, 1 kill ended 64 connections and made silences of up to 7.3 ms."))
+      << ToSentence(result);
+}
+
+TEST(ReportTest, TheSentenceSaysWhatFailed) {
+  DemoResult result = Asked();
+  result.options.connections = 64;
+  result.baton.peer =
+      *harness::JsonObject::Parse("{\"ok\":false,\"messages\":1000,\"lost\":3,\"disconnects\":2}");
+  result.baton.events.push_back({EventKind::kPoison, 0, 100, "2 disconnects"});
+  EXPECT_EQ(ToSentence(result),
+            "It FAILED: 1 of 2 times the service was replaced, killed or stopped under 64 "
+            "connections as expected; 1,000 messages: 3 lost, 2 peers disconnected; first problem: "
+            "message that kills its readers: 2 disconnects.");
+  result.baton = {};
+  result.baton.status = absl::InternalError("batond does not start");
+  EXPECT_EQ(ToSentence(result),
+            "It FAILED: 0 of 2 times the service was replaced, killed or stopped under 64 "
+            "connections as expected; what became of the messages is not known; first problem: "
+            "batond does not start.");
+}
+
+TEST(ReportTest, TheTableHasNoTimeOfWhatWasNotDone) {
+  const std::string table = ToTable(Asked());
+  EXPECT_NE(
+      table.find("  planned handoff to a standby         1 of 1            0.10         0.10\n"),
+      std::string::npos)
+      << table;
+  EXPECT_NE(
+      table.find("  message that kills its readers       0 of 1               -            -\n"),
+      std::string::npos)
+      << table;
+}
+
+TEST(ReportTest, NoLineOfTheTableIsWiderThanATerminal) {
+  DemoResult result = Asked();
+  result.options.baseline_runs = 1;
+  result.baseline.peer = result.baton.peer;
+  result.baseline.peer_finished = true;
+  for (const absl::string_view line : absl::StrSplit(ToTable(result), '\n')) {
+    EXPECT_LE(line.size(), 79u) << line;
+  }
 }
 
 }  // namespace

@@ -5,10 +5,13 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "tests/demo/event.h"
+#include "tests/demo/progress.h"
+#include "tests/demo/timeline.h"
 #include "tests/harness/json_object.h"
 #include "tests/lib/verbs/fabric.h"
 
@@ -38,6 +41,18 @@ struct DemoOptions {
   double required_ratio = 0;
   std::string binary_directory;
 
+  // How often each kind of event is to be done with Baton, in this order.
+  std::vector<std::pair<EventKind, uint32_t>> Wanted() const {
+    return {{EventKind::kHandoff, handoffs},
+            {EventKind::kUpgrade, upgrades},
+            {EventKind::kBadUpgrade, bad_upgrades},
+            {EventKind::kCrashHot, crashes},
+            {EventKind::kHang, hangs},
+            {EventKind::kCrashCold, cold_crashes},
+            {EventKind::kControlKill, control_kills},
+            {EventKind::kPoison, poisons}};
+  }
+
   // The flag, for programs that take it.
   std::vector<std::string> PriorityArguments() const {
     if (realtime_priority <= 0) return {};
@@ -66,17 +81,31 @@ struct ActResult {
   absl::Status status;         // why the act ended early
 };
 
-// 64 connections under traffic, while workers are replaced and killed, and control too. The
-// timeline is written to `timeline_path`. The result's events go as far as the act came.
-ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path);
+// What the peer counted. REQUIRES: act.peer_finished.
+inline Counters CountersOf(const ActResult& act) {
+  return {.lost = act.peer.Count("lost"),
+          .duplicated = act.peer.Count("duplicated"),
+          .reordered = act.peer.Count("reordered"),
+          .corrupt = act.peer.Count("corrupt"),
+          .wrong_total = act.peer.Count("wrong_total"),
+          .disconnects = act.peer.Count("disconnects")};
+}
+
+// 64 connections under traffic, while workers are replaced and killed, and control too. The peer
+// writes what it sees to `timeline_path` (timeline.h). The result's events go as far as the act
+// came.
+ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path,
+                       Progress* progress);
 
 // The same traffic and processes killed likewise, with a warm successor each, without Baton.
-ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path);
+ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path,
+                      Progress* progress);
 
 // The same traffic without Baton, as well as clients can do: each connection has a spare one, made
 // before, to a warm process that listens elsewhere. The process that serves is restarted, told to
 // its clients ahead, and killed, options.baseline_runs times each.
-ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate);
+ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate,
+                             const std::string& timeline_path, Progress* progress);
 
 }  // namespace baton::demo
 

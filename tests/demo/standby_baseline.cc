@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,11 +16,12 @@ namespace {
 
 class Act {
  public:
-  Act(const DemoOptions& options, harness::TempDirectory directory, ActResult* result)
-      : options_(options), directory_(std::move(directory)), result_(result) {}
+  Act(const DemoOptions& options, harness::TempDirectory directory, ActResult* result,
+      Progress* progress)
+      : options_(options), directory_(std::move(directory)), result_(result), progress_(progress) {}
 
-  absl::Status Run() {
-    BATON_RETURN_IF_ERROR(Start());
+  absl::Status Run(const std::string& timeline_path) {
+    BATON_RETURN_IF_ERROR(Start(timeline_path));
     for (uint32_t i = 0; i < options_.baseline_runs; ++i) BATON_RETURN_IF_ERROR(Drain());
     for (uint32_t i = 0; i < options_.baseline_runs; ++i) BATON_RETURN_IF_ERROR(Crash());
     LetTrafficRun();
@@ -31,7 +31,7 @@ class Act {
   }
 
  private:
-  absl::Status Start() {
+  absl::Status Start(const std::string& timeline_path) {
     harness::StandbyPairOptions pair;
     pair.binary_directory = options_.binary_directory;
     pair.log_path = directory_.File("server.log");
@@ -41,6 +41,7 @@ class Act {
     BATON_ASSIGN_OR_RETURN(pair_, harness::StandbyPair::Start(std::move(pair)));
     BATON_ASSIGN_OR_RETURN(harness::PeerOptions peer,
                            ClientsFor(options_, directory_, result_->rate));
+    peer.timeline_path = timeline_path;
     pair_->SetAddresses(&peer);
     result_->start_us = MonotonicNanoseconds() / 1000;
     BATON_ASSIGN_OR_RETURN(peer_, harness::PeerProcess::Start(peer));
@@ -71,29 +72,32 @@ class Act {
                                   {.connections = options_.connections,
                                    .version = pair_->standby_version(),
                                    .disconnects = true},
-                                  action, &result_->events));
+                                  action, progress_, &result_->events));
     return pair_->Succeed();
   }
 
   const DemoOptions& options_;
   const harness::TempDirectory directory_;
   ActResult* const result_;
+  Progress* const progress_;
   std::unique_ptr<harness::StandbyPair> pair_;
   std::unique_ptr<harness::PeerProcess> peer_;
 };
 
 }  // namespace
 
-ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate) {
-  std::fprintf(stderr,
-               "the same service without Baton, whose clients have connections to a standby, told "
-               "to move, and killed:\n");
+ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate,
+                             const std::string& timeline_path, Progress* progress) {
+  progress->BeginAct("Without Baton, clients with two connections", /*with_baton=*/false,
+                     timeline_path);
   ActResult result;
   result.rate = rate;
   const CpuTimes before = ReadCpuTimes();
   absl::StatusOr<harness::TempDirectory> directory = harness::TempDirectory::Create();
-  result.status =
-      directory.ok() ? Act(options, *std::move(directory), &result).Run() : directory.status();
+  result.status = directory.ok()
+                      ? Act(options, *std::move(directory), &result, progress).Run(timeline_path)
+                      : directory.status();
+  if (result.peer_finished) progress->EndAct(CountersOf(result));
   result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }

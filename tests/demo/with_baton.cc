@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
@@ -45,20 +47,22 @@ std::unique_ptr<Workers> MakeWorkers(const DemoOptions& options) {
 
 class Act {
  public:
-  Act(const DemoOptions& options, ActResult* result)
-      : options_(options), result_(result), workers_(MakeWorkers(options)) {}
+  Act(const DemoOptions& options, ActResult* result, Progress* progress)
+      : options_(options), result_(result), progress_(progress), workers_(MakeWorkers(options)) {}
 
   absl::Status Run(const std::string& timeline_path) {
     absl::Status status = Start(timeline_path);
     if (status.ok()) status = DoEvents();
-    if (!status.ok() && cluster_ != nullptr) cluster_->DumpLogs();
+    if (!status.ok() && cluster_ != nullptr) {
+      progress_->Yield();
+      cluster_->DumpLogs();
+    }
     status.Update(Finish());
     return status;
   }
 
  private:
   struct Events {
-    const char* title;
     uint32_t count;
     absl::Status (Act::*show)(uint32_t number);
   };
@@ -104,23 +108,17 @@ class Act {
     result_->rate = result_->rate / 500 * 500;
     BATON_RETURN_IF_ERROR(peer_->SetRate(result_->rate));
     result_->cores_used = CoresUsedInASecond();
-    std::fprintf(stderr, "%llu messages per second use %.2f of %u cores\n",
-                 static_cast<unsigned long long>(result_->rate), result_->cores_used,
-                 UsableCores());
+    progress_->Note(absl::StrFormat("%d messages per second use %.2f of %u cores", result_->rate,
+                                    result_->cores_used, UsableCores()));
     return absl::OkStatus();
   }
 
   absl::Status DoEvents() {
     const Events all[] = {
-        {"planned handoffs", options_.handoffs, &Act::Handoff},
-        {"upgrades, from one version to the other", options_.upgrades, &Act::Upgrade},
-        {"upgrades to a program that crashes, is never healthy, or hangs", options_.bad_upgrades,
-         &Act::BadUpgrade},
-        {"the owner killed, with a hot standby", options_.crashes, &Act::CrashWithStandby},
-        {"the owner stopped, with a hot standby", options_.hangs, &Act::HangWithStandby},
-        {"the owner killed, without a standby", options_.cold_crashes, &Act::CrashAlone},
-        {"control killed", options_.control_kills, &Act::KillControl},
-        {"messages of which workers die", options_.poisons, &Act::Poison},
+        {options_.handoffs, &Act::Handoff},          {options_.upgrades, &Act::Upgrade},
+        {options_.bad_upgrades, &Act::BadUpgrade},   {options_.crashes, &Act::CrashWithStandby},
+        {options_.hangs, &Act::HangWithStandby},     {options_.cold_crashes, &Act::CrashAlone},
+        {options_.control_kills, &Act::KillControl}, {options_.poisons, &Act::Poison},
     };
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
@@ -131,8 +129,6 @@ class Act {
   }
 
   absl::Status Do(const Events& events) {
-    if (events.count == 0) return absl::OkStatus();
-    std::fprintf(stderr, "%s:\n", events.title);
     for (uint32_t i = 0; i < events.count; ++i) BATON_RETURN_IF_ERROR((this->*events.show)(i));
     return absl::OkStatus();
   }
@@ -150,7 +146,7 @@ class Act {
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kHandoff, AnsweredBy(workers_->standby().version()),
-        [&] { return cluster_->Handoff(workers_->standby().id()); }, &result_->events));
+        [&] { return cluster_->Handoff(workers_->standby().id()); }, progress_, &result_->events));
     return Judge(workers_->OnHandoff());
   }
 
@@ -159,7 +155,7 @@ class Act {
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kCrashHot, AnsweredBy(workers_->standby().version()),
-        [&] { return workers_->owner().Kill(); }, &result_->events));
+        [&] { return workers_->owner().Kill(); }, progress_, &result_->events));
     return Judge(workers_->OnDeath());
   }
 
@@ -172,7 +168,7 @@ class Act {
           BATON_RETURN_IF_ERROR(workers_->owner().Signal(SIGSTOP));
           return workers_->owner().WaitEnd();  // the keeper kills it
         },
-        &result_->events));
+        progress_, &result_->events));
     return Judge(workers_->OnDeath());
   }
 
@@ -193,7 +189,7 @@ class Act {
           BATON_ASSIGN_OR_RETURN(status, WaitUntilServed(status.id(), &start.blackout_us));
           return absl::OkStatus();
         },
-        &result_->events));
+        progress_, &result_->events));
     BATON_RETURN_IF_ERROR(Judge(WaitForPhase(status.id(), v1::UPGRADE_PHASE_COMPLETED)));
     BATON_RETURN_IF_ERROR(Judge(workers_->OnUpgrade(status.new_worker_ids(0), version)));
     result_->events.push_back(start);
@@ -245,7 +241,7 @@ class Act {
           BATON_ASSIGN_OR_RETURN(const v1::Upgrade status, cluster_->StartUpgrade(upgrade));
           return WaitForPhase(status.id(), fault.end);
         },
-        &result_->events));
+        progress_, &result_->events));
     return Judge(workers_->OnBadUpgrade());
   }
 
@@ -261,7 +257,7 @@ class Act {
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kCrashCold, AnsweredBy(workers_->VersionAfterKillAll()),
-        [&] { return workers_->KillAll(); }, &result_->events));
+        [&] { return workers_->KillAll(); }, progress_, &result_->events));
     return Judge(workers_->OnKillAll());
   }
 
@@ -285,7 +281,7 @@ class Act {
               },
               std::chrono::seconds(20));
         },
-        &result_->events));
+        progress_, &result_->events));
     return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
   }
 
@@ -302,7 +298,7 @@ class Act {
           BATON_RETURN_IF_ERROR(poisoner.Send({1, harness::kPoisonAmount, 2}));
           return poisoner.WaitDisconnected();
         },
-        &result_->events));
+        progress_, &result_->events));
     return Judge(workers_->OnMortalsDead());
   }
 
@@ -323,6 +319,7 @@ class Act {
 
   const DemoOptions& options_;
   ActResult* const result_;
+  Progress* const progress_;
   std::unique_ptr<harness::Cluster> cluster_;  // first: the others are its children's neighbours
   const std::unique_ptr<Workers> workers_;
   std::unique_ptr<harness::PeerProcess> peer_;
@@ -330,10 +327,14 @@ class Act {
 
 }  // namespace
 
-ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path) {
+ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path,
+                       Progress* progress) {
+  progress->BeginAct(absl::StrCat("With Baton, ", ModeName(options.mode), " workers"),
+                     /*with_baton=*/true, timeline_path);
   ActResult result;
   const CpuTimes before = ReadCpuTimes();
-  result.status = Act(options, &result).Run(timeline_path);
+  result.status = Act(options, &result, progress).Run(timeline_path);
+  if (result.peer_finished) progress->EndAct(CountersOf(result));
   result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }

@@ -141,7 +141,7 @@ start_worker() {
 }
 start_worker first
 start_worker second
-workers() { baton worker list ledger --no-headers; }
+workers() { baton worker list ledger --no-headers -o wide; }
 [[ $(workers | grep -c " ready .* $uid ") -eq 2 ]] || die "not two workers of user $uid: $(workers)"
 
 # The owner hangs under load. The keeper has to see its process, and may have to kill another user's.

@@ -5,7 +5,8 @@ README.md is short and leads to every document. Each document says in its first 
 several headings lists them. No link is broken: a link to another place of this tree names a file that is there, and
 where it has an anchor, a heading of that file. A listing after a line `<!-- listing: PATH -->` stands in the file PATH
 of the tree, its indentation aside. Each `//folder:name` is a target, each `./run COMMAND` a command of ./run, and each
-document's table of folders and what they may depend on agrees with the BUILD files.
+document's table of folders and what they may depend on agrees with the BUILD files. Each field of the configuration
+is in its reference.
 """
 import os
 import pathlib
@@ -134,6 +135,16 @@ def dependency_faults(path):
                 yield f'{folder} depends on {other}, which its row does not permit'
 
 
+def configuration_faults():
+    """Each field of the configuration is documented."""
+    page = 'deploy/docs/configuration.md'
+    named = set(re.findall(r'[`\s](\w+)[`:\s{]', (ROOT / page).read_text()))
+    for field in re.findall(r'(?m)^  (?:  )?(?:repeated )?[\w.]+ (\w+) = \d+',
+                            (ROOT / 'proto/baton/v1/config.proto').read_text()):
+        if field not in named:
+            yield f'{page}: the field {field} of config.proto is missing'
+
+
 def main():
     listed = subprocess.run(['deploy/scripts/source_files.sh', '*.md'], cwd=ROOT, check=True,
                             stdout=subprocess.PIPE, text=True).stdout.split()
@@ -149,6 +160,7 @@ def main():
         for check in (link_faults(path, documents, waiting), form_faults(path), listing_faults(path),
                       command_faults(path, commands), dependency_faults(path)):
             faults += [f'{path.relative_to(ROOT)}: {fault}' for fault in check]
+    faults += configuration_faults()
     faults += [f'{path.relative_to(ROOT)}: nothing leads here from README.md'
                for path in sorted(documents - reached)]
     print('\n'.join(faults + [f'{len(reached)} documents, {len(faults)} faults']))

@@ -110,7 +110,7 @@ wait_for "two workers" are_ready 2
 start_peer checked "$device" "$address" --connections 4
 wait_for "both shards to be served" are_served 2
 for _ in 1 2; do kill_owner 0 KILL; done
-have_streams() { [[ $(operator worker list kv | grep -c ' open ') -eq 2 ]]; }
+have_streams() { [[ $(operator worker list kv -o wide | grep -c ' open ') -eq 2 ]]; }
 wait_for "two streams to control" have_streams
 check_peer checked
 say "$(tail -n 1 "$work/checked.out" | cut -d, -f 5-15)"

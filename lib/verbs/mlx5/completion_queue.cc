@@ -12,7 +12,7 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
-// Of an index that was noted: 0 is an index, too.
+// Marks an index as noted, because 0 is an index, too.
 constexpr uint32_t kNoted = 1u << 31;
 
 // Null: what completes in another queue.

@@ -85,7 +85,7 @@ constexpr TakenWord Unpack(uint64_t word) {
           static_cast<uint16_t>(word >> 48)};
 }
 
-// What a completion says that has succeeded, and was no READ or atomic.
+// A successful completion, not of a READ or atomic.
 struct PlainCompletion {
   // Bits 16-23 are the verbs::CompletionOpcode, bit 24 is has_immediate, bit 25 has_invalidate, and
   // bit 0 is set.
@@ -167,7 +167,7 @@ class CompletionQueue {
   // The number's part of mlx5_cqe64::sop_drop_qpn.
   static constexpr __be32 kNumberOfEntry = ~__be32{0xff};
 
-  // What an entry says, which stays true when its queue pair is destroyed.
+  // An entry's meaning. It stays valid when the queue pair is destroyed.
   struct Found {
     QueueCursors* cursors = nullptr;
     uint64_t wr_id = 0;

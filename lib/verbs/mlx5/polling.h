@@ -59,8 +59,8 @@ constexpr CompletionOpcode CompletedBy(uint8_t code) {
   }
 }
 
-// What TakeEach looks up: a PlainCompletion for each opcode of sends, and for each kind of
-// receives. 0: the completion is not plain.
+// Tables for TakeEach: the PlainCompletion of each opcode of sends, and of each kind of receives.
+// 0: the completion is not plain.
 inline constexpr std::array<uint32_t, 256> kPlainSends = [] {
   std::array<uint32_t, 256> plain = {};
   for (const uint8_t code : {MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL,
@@ -156,8 +156,7 @@ class CompletionQueue::EntryWalk {
         owner_(OwnerOf(index, memory.entry_count)) {}
 
   const mlx5_cqe64& entry() const { return *reinterpret_cast<const mlx5_cqe64*>(at_); }
-  // What an entry has that is there: its kind (MLX5_CQE_*), or MLX5_CQE_INVALID where there is
-  // none.
+  // Returns the entry's kind (MLX5_CQE_*), or MLX5_CQE_INVALID if the device has not written it.
   uint32_t kind() const {
     const uint8_t owner =
         std::atomic_ref(const_cast<uint8_t&>(entry().op_own)).load(std::memory_order_acquire);

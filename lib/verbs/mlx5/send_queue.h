@@ -76,8 +76,8 @@ class SendQueue {
   absl::StatusOr<std::optional<uint64_t>> LastQueued() const;
 
  private:
-  // What a request takes in segments, its control segment among them; 0: WhyNot says why it is
-  // refused.
+  // Returns a request's segments, including its control segment. 0: it is refused; WhyNot() has the
+  // reason.
   uint32_t SegmentsOf(const SendRequest& request) const;
   absl::Status Check(const SendRequest& request) const;
   absl::Status WhyNot(const SendRequest& request, const Batch& batch) const;

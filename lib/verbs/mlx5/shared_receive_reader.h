@@ -47,7 +47,7 @@ class SharedReceiveReader {
   // Gives back a receive that no message has completed: the next Take returns its slot again.
   void Return(uint16_t slot) { returned_.push_back(slot); }
 
-  // What Take has found wrong.
+  // The error that Take() found.
   const absl::Status& error() const { return error_; }
 
   // Reads the record. Returns how many receives are posted and not taken, or 0 after an error.

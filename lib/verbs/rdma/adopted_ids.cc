@@ -51,7 +51,7 @@ class KernelIds final : public AdoptedIds {
 };
 
 absl::StatusOr<std::vector<AdoptedId>> KernelIds::TakeFrom(int other_file) {
-  // What is no such file, or not ours to take from, says so for any number.
+  // If it is no such file, or access is denied, any number returns the error.
   const int error = MigrateOne(file_.get(), other_file, ~0u);
   if (error != ENOENT) return ErrnoStatus(error, "taking over the ids of an rdma_cm file");
   std::vector<uint32_t> numbers = Migrate(other_file);

@@ -1,12 +1,11 @@
-// Connections of a process that is dead, whose rdma_cm file somebody else has kept open.
+// Takes over the connections of a dead process whose rdma_cm file another process has kept open.
 //
-// rdma_migrate_id(3) takes an id of this process: librdmacm would need what the dead one had in its
-// memory, and takes the context that its events carry for a pointer into it. So this speaks to the
-// kernel itself (rdma/rdma_user_cm.h), through a file of its own: the kernel refuses who writes to
-// a file that another process has opened. What ids there are it finds by asking for each number:
-// the kernel gives the lowest that is free.
+// librdmacm cannot do it: rdma_migrate_id(3) needs the dead process's memory, into which the
+// context of its events points. So this class calls the kernel itself (rdma/rdma_user_cm.h),
+// through a file of its own, because the kernel rejects writes to a file that another process has
+// opened. It finds the ids by trying each number; the kernel always assigns the lowest free one.
 //
-// Not for device memory or queue pairs: those are their drivers'. Thread-compatible.
+// Device memory and queue pairs stay with their drivers. Thread-compatible.
 #ifndef LIB_VERBS_RDMA_ADOPTED_IDS_H_
 #define LIB_VERBS_RDMA_ADOPTED_IDS_H_
 
@@ -23,7 +22,7 @@ namespace baton::verbs::rdma {
 
 struct AdoptedId {
   uint32_t number = 0;  // the kernel's
-  Address local, peer;  // peer.host is empty: it is none of a connection
+  Address local, peer;  // peer.host is empty: the id has no connection
 };
 
 enum class AdoptedEvent : uint8_t { kDisconnected, kDeviceRemoved };
@@ -32,27 +31,26 @@ class AdoptedIds {
  public:
   virtual ~AdoptedIds() = default;
 
-  // The file, which holds the connections from TakeFrom on: kept open elsewhere, too, it keeps them
-  // when this process dies. Readable while there are events.
+  // The file that holds the connections after TakeFrom(). A process that keeps it open keeps the
+  // connections when this process dies. Readable while there are events.
   virtual int fd() const = 0;
 
-  // Takes all ids over. Listeners are closed: nobody could answer. So are the requests that nobody
-  // had been told of.
+  // Takes over all ids. Closes listeners and unreported requests, because nobody could answer.
   virtual absl::StatusOr<std::vector<AdoptedId>> TakeFrom(int other_file) = 0;
 
   struct Event {
     uint32_t number = 0;
     AdoptedEvent kind = AdoptedEvent::kDisconnected;
   };
-  // Those that change nothing are left out.
+  // Returns the next event that changes something.
   virtual std::optional<Event> NextEvent() = 0;
 
-  // By the kernel's word, which also knows of events that died with who was told of them. Nothing:
-  // it gives no answer.
+  // Asks the kernel, which also knows events that only the dead process had read. nullopt: the
+  // kernel does not answer.
   virtual std::optional<bool> IsConnected(uint32_t number) const = 0;
-  // Also the answer to who disconnected first.
+  // Disconnects, or answers the peer's disconnect.
   virtual void Disconnect(uint32_t number) = 0;
-  // Of a connection that is not over, its peer is told.
+  // Destroys the id. If its connection is not over, the peer sees a disconnect.
   virtual void Destroy(uint32_t number) = 0;
 };
 

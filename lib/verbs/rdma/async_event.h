@@ -10,7 +10,7 @@
 
 namespace baton::verbs::rdma {
 
-// None: of those that tell the user nothing (ibv_get_async_event(3)).
+// Returns nullopt for events without a meaning to the user (ibv_get_async_event(3)).
 std::optional<DeviceEvent> ToDeviceEvent(const ibv_async_event& event);
 
 }  // namespace baton::verbs::rdma

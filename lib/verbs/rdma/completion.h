@@ -1,4 +1,4 @@
-// What the provider says of a work request that is done, in our words.
+// Translates a provider's completions into those of verbs.h.
 #ifndef LIB_VERBS_RDMA_COMPLETION_H_
 #define LIB_VERBS_RDMA_COMPLETION_H_
 
@@ -55,12 +55,12 @@ inline CompletionOpcode OpcodeOf(ibv_wc_opcode opcode) {
   return opcode <= IBV_WC_FETCH_ADD ? CompletionOpcode(opcode) : CompletionOpcode::kSend;
 }
 
-// What was taken is the provider's.
+// CompletionQueue::Take leaves the provider's format in the slots.
 static_assert(sizeof(Completion) == sizeof(ibv_wc));
 static_assert(offsetof(Completion, wr_id) == offsetof(ibv_wc, wr_id));
 static_assert(alignof(Completion) >= alignof(ibv_wc));
 
-// What a successful one has beside its opcode: a SEND and a WRITE have nothing.
+// Translates the fields of a successful receive, READ or atomic. A SEND or WRITE has none.
 inline void TranslateData(const ibv_wc& from, unsigned int invalidated_flags, Completion* to) {
   to->byte_len = from.byte_len;
   to->has_immediate = (from.wc_flags & IBV_WC_WITH_IMM) != 0;
@@ -69,7 +69,7 @@ inline void TranslateData(const ibv_wc& from, unsigned int invalidated_flags, Co
   if (to->has_invalidate) to->immediate = from.invalidated_rkey;
 }
 
-// A failed one has its queue pair beside its status (ibv_poll_cq(3)).
+// Translates a failed completion. Only its status and queue pair are valid (ibv_poll_cq(3)).
 inline void TranslateFailed(const ibv_wc& from, Completion* to) {
   to->status = StatusOf(from.status);
   to->opcode = CompletionOpcode::kSend;

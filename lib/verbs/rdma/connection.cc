@@ -31,7 +31,7 @@ constexpr char kRemoved[] = "it is being removed from the machine";
 
 constexpr char kAddressChange[] = "the network interface has another hardware address";
 
-// Of ports that TCP chooses, until rdma_cm has one of them free, too.
+// The most ports chosen by TCP that are tried until one is free in rdma_cm, too.
 constexpr size_t kPortTries = 32;
 
 // Both are fields of three bits.
@@ -72,7 +72,7 @@ bool IsOf(const DeviceCore& core, const rdma_cm_id& id) {
                                             ibv_get_device_name(core.context->device)) == 0;
 }
 
-// Of a device that is to be used at one address.
+// Replaces a wildcard by the address of a device that is used at one address only.
 absl::Status ChooseSource(const DeviceCore& core, Address* address) {
   if (core.source.empty() || address->host == core.source) return absl::OkStatus();
   if (address->host != "0.0.0.0" && address->host != "::") {
@@ -85,7 +85,7 @@ absl::Status ChooseSource(const DeviceCore& core, Address* address) {
   return absl::OkStatus();
 }
 
-// What is said while it is down would be the last that is said (DeviceCore::Dispose).
+// A message sent while the port is down would be the last one (DeviceCore::Dispose).
 absl::Status PortIsDown(const DeviceCore& core) {
   return absl::UnavailableError(absl::StrCat(
       "port ", core.port, " of device ", ibv_get_device_name(core.context->device), " is down"));
@@ -232,7 +232,7 @@ Route RdmaConnectionId::route() const {
   return route;
 }
 
-// Of an event: how many the peer lets us have outstanding, and wants to have itself
+// `theirs` is from an event: how many the peer allows us to have outstanding, and how many it wants
 // (rdma_get_cm_event(3)).
 void RdmaConnectionId::Negotiate(const ReadDepths& theirs) {
   depths_.ours = std::min({parameters_.initiator_depth, core_->max_initiator_depth, theirs.ours});

@@ -16,17 +16,18 @@
 
 namespace baton::verbs::rdma {
 
-// What InfiniBand's messages have room for, less the header of rdma_cm (rdma_connect(3),
+// The bytes that InfiniBand's messages can carry, less the header of rdma_cm (rdma_connect(3),
 // rdma_accept(3), rdma_reject(3)).
 inline constexpr uint32_t kMaxConnectData = 56;
 inline constexpr uint32_t kMaxAcceptData = 196;
 inline constexpr uint32_t kMaxRejectData = 148;
 
-// rdma_cm tells who an event is for through the id's context, which is this.
+// The context of an id, by which an event's receiver is found.
 class CmEndpoint {
  public:
   virtual ~CmEndpoint() = default;
-  // `event` is the library's, until the caller acknowledges it. True: *out is to be reported.
+  // Handles an event, which the caller acknowledges afterwards. Returns true if the caller must
+  // report *out.
   virtual bool OnEvent(const rdma_cm_event& event, CmEvent* out) = 0;
 };
 
@@ -34,8 +35,8 @@ class RdmaListener final : public Listener, public CmEndpoint {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(DeviceCore* core,
                                                               const Address& address, int backlog);
-  // One that has the address, of rdma_cm alone, and does not listen: it hears what becomes of the
-  // device.
+  // Makes an endpoint that has the address in rdma_cm alone and does not listen. It receives the
+  // device's events.
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Bind(DeviceCore* core,
                                                             const Address& address);
   ~RdmaListener() override {
@@ -48,13 +49,13 @@ class RdmaListener final : public Listener, public CmEndpoint {
   explicit RdmaListener(DeviceCore* core) : core_(core) {}
 
   DeviceCore* const core_;
-  FileDescriptor claim_;  // longer than the id: who gets one port space free gets both
+  FileDescriptor claim_;  // closed after the id, so that both port spaces are free by then
   CmId id_;
 };
 
 class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private QueuePairLink {
  public:
-  // One that a listener was asked for, with these parameters.
+  // Makes an id for a peer's request with these parameters.
   RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested, const rdma_conn_param& theirs);
   // Starts connecting.
   static absl::StatusOr<std::unique_ptr<RdmaConnectionId>> Connect(
@@ -70,7 +71,7 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   absl::Status Reject(std::string_view private_data) override;
   absl::Status Disconnect() override;
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
-  // It has waited for an answer for as long as the device lets it.
+  // Called when the connect timeout has expired.
   bool OnNoAnswer(CmEvent* out);
 
  private:

@@ -1,4 +1,4 @@
-// What the objects of one rdma device share.
+// The state that the objects of one rdma device share.
 #ifndef LIB_VERBS_RDMA_DEVICE_CORE_H_
 #define LIB_VERBS_RDMA_DEVICE_CORE_H_
 
@@ -24,9 +24,9 @@ class RdmaCompletionQueue;
 class RdmaConnectionId;
 class RdmaQueuePair;
 
-// Of all processes that were forked from the opener, and its own.
+// Shared by the opener and all processes that were forked from it.
 struct ProcessesRecord {
-  std::atomic<uint32_t> forked = 0;  // there was one
+  std::atomic<uint32_t> forked = 0;  // not 0: a process was forked
 };
 
 struct DeviceCore {
@@ -43,11 +43,11 @@ struct DeviceCore {
   void ForgetEventsOf(const ConnectionId* id);
 
   void PushDeviceEvent(DeviceEvent event);
-  // Each connection is told of it on its own: once is enough, as long as nobody has looked.
+  // Every connection gets this event. It is queued only once until the user has taken it.
   void PushAddressChange(const char* what);
   bool TakeDeviceEvent(DeviceEvent* event);
   bool HasRoomForDeviceEvents() const { return device_events.size() < kMaxDeviceEvents; }
-  // Those that name what is no more.
+  // Drops the events of a queue that is being destroyed.
   void ForgetEventsOf(const SharedReceiveQueue* queue);
 
   // Queue pairs in the error state that may still hold one of their shared receives: told drained
@@ -55,7 +55,7 @@ struct DeviceCore {
   void ForgetDrain(const RdmaQueuePair* queue_pair);
   void EndDrains();
 
-  // The device is to be given up. Told once, however many say so.
+  // Marks the device as lost. Reports kDeviceLost once, however often it is called.
   void Lose(const std::string& why);
 
   // Only the process that has opened the device does this.
@@ -67,9 +67,9 @@ struct DeviceCore {
   bool MayDestroyQueues() const { return !forked && processes->forked.load() == 0; }
 
   bool IsPortDown() const;
-  // Destroys the id of a connection, when the port is up: that tells the peer, and after a message
-  // that it cannot send the connection manager of Soft-RoCE hears nothing any more, whoever uses it
-  // (Linux 6.1: its queue pair stays in the error state).
+  // Destroys the id of a connection once the port is up. Destroying it sends a message to the peer.
+  // After a message that it cannot send, Soft-RoCE's connection manager receives nothing any more
+  // for any process (Linux 6.1: its queue pair stays in the error state).
   void Dispose(CmId id);
   void OnPortUp() { kept_ids.clear(); }
 
@@ -87,7 +87,7 @@ struct DeviceCore {
   std::deque<CmEvent> pushed;
   std::deque<DeviceEvent> device_events;
   bool lost = false;
-  // For what fails, never for what succeeds.
+  // Used only in error cases.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
   bool forked = false;  // this process is not the opener

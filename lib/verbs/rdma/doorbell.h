@@ -17,15 +17,16 @@
 
 namespace baton::verbs::rdma {
 
-// As ibv_post_send, for Soft-RoCE in a forked process. ENOMEM for whatever is wrong with *bad: the
-// provider tells of the doorbell instead, and the caller has checked all but the room.
+// Does what ibv_post_send does, for Soft-RoCE in a forked process. Returns ENOMEM for any refused
+// request *bad: the provider's errno is that of the doorbell, and the caller has checked everything
+// but the room. REQUIRES: no other thread uses the device's context.
 //
-// What the provider writes, and would be refused, it writes to no file: that is a third of the cost
-// (Linux 6.1, emulated: 0.3 us, refused by uverbs 0.7 to 1.0 us; the doorbell itself 3.1 us by
-// write and 3.9 us by ioctl). No other thread uses the device's context meanwhile.
+// The provider's own doorbell write, which the kernel would refuse, goes to no file. That is a
+// third of the cost (Linux 6.1, emulated: 0.3 us, refused by uverbs 0.7 to 1.0 us; the doorbell
+// itself 3.1 us by write and 3.9 us by ioctl).
 int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);
 
-// Whether the kernel has that ioctl: 0, or an errno.
+// Returns 0 if the kernel has that ioctl, otherwise an errno.
 int CheckDoorbell(const ibv_context& context);
 
 }  // namespace baton::verbs::rdma

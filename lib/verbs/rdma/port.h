@@ -23,17 +23,17 @@ struct Gid {
 // Those that are set.
 std::vector<Gid> ReadGids(ibv_context* context, uint8_t port);
 
-// As an IPv4 or IPv6 address, which a GID of RoCE is.
+// Returns the IPv4 or IPv6 address that a RoCE GID contains.
 std::string GidText(const ibv_gid& gid);
 
-// Whether its packets have a P_Key and a service level of InfiniBand's; of RoCE there is one P_Key.
+// Returns whether packets have InfiniBand's P_Key and service level. RoCE has one P_Key.
 bool IsInfiniBand(ibv_context* context, uint8_t port);
 
-// Nothing can be sent. Of RoCE a port is down as soon as its interface is, not only when it says
-// so.
+// Returns whether nothing can be sent. A RoCE port is down as soon as its network interface is,
+// even if the port does not report it.
 bool IsDown(ibv_context* context, uint8_t port);
 
-// As it is now.
+// Describes the port's present state.
 DeviceInfo Describe(ibv_context* context, uint8_t port);
 
 }  // namespace baton::verbs::rdma

@@ -12,14 +12,13 @@
 
 namespace baton::verbs::rdma {
 
-// Held until `socket` is closed, in every process that has it. TCP's answer to who connects there
-// is that nobody listens.
+// Held until every process that has `socket` has closed it. TCP refuses connections to the port.
 struct PortClaim {
   FileDescriptor socket;
   uint16_t port = 0;
 };
 
-// Port 0: one that TCP chooses. Of all who ask at once for a port, at most one gets it.
+// Claims a port; 0: TCP chooses one. Of several processes that claim a port, at most one gets it.
 // kAlreadyExists: it is taken (port_taken.h).
 absl::StatusOr<PortClaim> ClaimPort(const Address& address);
 

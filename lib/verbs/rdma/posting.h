@@ -41,7 +41,7 @@ inline absl::Status CheckSges(size_t count, uint32_t limit) {
   return absl::InvalidArgumentError(absl::StrCat("sges: ", count, ", at most ", limit));
 }
 
-// What ibv_post_send, ibv_post_recv and ibv_post_srq_recv answer (their manual pages).
+// Translates the errno of ibv_post_send, ibv_post_recv or ibv_post_srq_recv.
 inline absl::Status CannotPost(int error, const char* which) {
   if (error == ENOMEM) {
     return absl::ResourceExhaustedError(absl::StrCat("the ", which, " queue is full"));

@@ -24,7 +24,7 @@ absl::Status CheckSoftRoceForkable(ibv_context* context) {
   return absl::OkStatus();
 }
 
-// As libibverbs reads it (check_env).
+// Reads the variable as libibverbs does (check_env).
 bool IsSet(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && std::strcmp(value, "0") != 0;

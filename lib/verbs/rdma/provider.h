@@ -1,5 +1,5 @@
-// What a provider (the part of a device's driver that libibverbs loads) has of its own and
-// libibverbs does not hide. A device whose provider has no row here has the general one.
+// Properties of providers (the part of a device's driver that libibverbs loads) that libibverbs
+// does not hide. A provider without a row here uses the general one.
 #ifndef LIB_VERBS_RDMA_PROVIDER_H_
 #define LIB_VERBS_RDMA_PROVIDER_H_
 
@@ -12,27 +12,27 @@
 namespace baton::verbs::rdma {
 
 struct Provider {
-  // What the last receive of a queue pair in error is given to complete in where the device does
-  // not tell, or did not yet.
+  // How long to wait for the last receive of a queue pair in error, if the device has not reported
+  // that it is drained; milliseconds.
   uint32_t drain_ms;
 
   // IBV_WC_*, any of which says that a peer's message has invalidated a key of ours.
   unsigned int invalidated_flags;
 
-  // It sends and receives in the machine's first network namespace alone, whoever has connections.
+  // The device sends and receives only in the machine's first network namespace.
   bool first_network_namespace_only;
 
-  // As ibv_post_send, in a process that was forked from the opener: one call for a chain. nullptr:
-  // what forked processes have of its queues is of no use. mlx5.md has what its row would need.
+  // Does what ibv_post_send does, in a process that was forked from the opener: one call for a
+  // chain. nullptr: forked processes cannot use the queues. mlx5.md describes what its row needs.
   int (*post_send_forked)(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);
 
-  // Whether what forked processes need of device and kernel is there; with post_send_forked only.
+  // Checks that device and kernel have what forked processes need. Set if post_send_forked is.
   absl::Status (*check_forkable)(ibv_context* context);
 };
 
 const Provider& ProviderOf(const ibv_device_attr& device);
 
-// Whether libibverbs leaves registered memory to forked processes, whichever the provider.
+// Returns OK if libibverbs lets forked processes inherit registered memory, with every provider.
 absl::Status CheckMemoryForkable();
 
 }  // namespace baton::verbs::rdma

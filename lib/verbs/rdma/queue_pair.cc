@@ -18,14 +18,14 @@
 namespace baton::verbs::rdma {
 namespace {
 
-// What a peer has to wait after a message that found no receive: 0.48 ms (InfiniBand specification,
-// table 45: RNR NAK timer). As a rule it then tries for ever, because the connection manager
-// carries our rnr_retry_count of 7 to it; so the time is the shortest that does not load the wire
-// with tries over a change of owner. rdma_init_qp_attr has 0 here, which is 655 ms.
+// The peer's wait after a message that found no receive: 0.48 ms (InfiniBand specification, table
+// 45: RNR NAK timer). The peer usually retries for ever, because the connection manager carries our
+// rnr_retry_count of 7 to it. So this is the shortest time that does not load the wire with retries
+// during a change of owner. rdma_init_qp_attr has 0 here, which is 655 ms.
 constexpr uint8_t kRnrTimer = 11;
 
-// Of our own messages, whatever the connecting side asked for: Soft-RoCE takes 7 for "for ever"
-// (rxe_comp.c), and a connection whose peer is gone would never end.
+// The most retries of our own messages, whatever the connecting side requested. Soft-RoCE retries
+// for ever at 7 (rxe_comp.c), so a connection whose peer is gone would never end.
 constexpr uint8_t kMaxRetries = 6;
 
 ibv_wr_opcode OpcodeOf(Opcode opcode) {
@@ -71,7 +71,7 @@ QueuePairState StateFrom(ibv_qp_state state) {
   }
 }
 
-// What other opcodes or kinds of queue pair have beside stays as it is.
+// Leaves fields of other opcodes and kinds of queue pair unchanged.
 void TranslateRequest(const SendRequest& from, ibv_send_wr* to) {
   to->wr_id = from.wr_id;
   to->sg_list = ListOf(from.sges);
@@ -121,7 +121,7 @@ RdmaCompletionQueue::~RdmaCompletionQueue() {
   (void)channel_.release();
 }
 
-// What this process has asked for may be taken with those.
+// The former process's notifications may be in the channel, together with this process's own.
 void RdmaCompletionQueue::Resume() {
   predecessors_notices_ = true;
   notice_ = Notice::kNone;
@@ -342,8 +342,8 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
   return absl::OkStatus();
 }
 
-// What the opener of a device has posted since was flushed as it was posted (PostReceive). A forked
-// process may have posted without knowing of an error that is another's doing.
+// PostReceive has flushed all later requests of the device's opener. A forked process may have
+// posted without knowing of an error that another process caused.
 absl::Status RdmaQueuePair::SetError() {
   if (state_ == QueuePairState::kError && !core_->forked) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(FlushQueues());

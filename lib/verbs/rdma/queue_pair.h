@@ -33,7 +33,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   int channel_fd() const { return channel_->fd; }
 
  private:
-  // Of the notification, in our channel. A look there is a system call.
+  // The state of the notification in our channel. Reading the channel is a system call.
   enum class Notice : uint8_t {
     kNone,   // there is none
     kAsked,  // there is one, or will be, for the next completion
@@ -46,7 +46,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
-  CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
+  CompletionChannel channel_;  // not shared: a process that takes a notification polls this queue
   VerbsQueue queue_;
   Notice notice_ = Notice::kNone;
   bool watched_ = false;  // this process has asked for a notification
@@ -85,7 +85,7 @@ class RdmaQueuePair final : public QueuePair {
 
   // The last of its shared receives has completed, or was given the time to.
   void OnDrained(const char* how);
-  // What this process knows of that is of another life of the queue pair, or may soon be.
+  // Forgets the drain, because it belongs to a former or ending use of the queue pair.
   void ForgetDrain() const;
 
   // Bound to one connection at a time, and only in INIT.

@@ -223,7 +223,7 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_shared_receive_scatter_gather = static_cast<uint32_t>(device.max_srq_sge);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
-  // What the flag means, beside fast registrations (ib_verbs.h of the kernel).
+  // The flag means this, beside fast registrations (ib_verbs.h of the kernel).
   limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
   core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
@@ -270,7 +270,7 @@ std::vector<int> RdmaDevice::ForkedDescriptors() const {
   return descriptors;
 }
 
-// What was not made here is not taken down here.
+// A forked process does not destroy what the opener has created.
 RdmaDevice::~RdmaDevice() {
   if (!core_.forked) return;
   for (CmId& id : core_.kept_ids) (void)id.release();
@@ -348,7 +348,7 @@ void RdmaDevice::TakeAsynchronousEvents() {
       return;
     }
     OnAsynchronousEvent(event);
-    // What an event is about cannot be destroyed before this (ibv_get_async_event(3)).
+    // The event's object cannot be destroyed before this (ibv_get_async_event(3)).
     ibv_ack_async_event(&event);
   }
   core_.look = true;  // there may be more

@@ -31,8 +31,8 @@ struct RdmaDeviceOptions {
   // has no connections there.
   bool in_network_namespace = false;
   uint32_t resolve_timeout_ms = 2000;  // of an address, and of a route
-  // From Connect to the peer's answer; then it is unreachable. A peer that is there and busy tells
-  // only the kernel that it needs more time, so this is what a service may take to accept, too.
+  // From Connect() to the peer's answer; then the peer is unreachable. A busy peer reports only to
+  // the kernel that it needs more time, so this also limits the time that a service has to accept.
   uint32_t connect_timeout_ms = 30'000;
 };
 

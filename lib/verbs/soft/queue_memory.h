@@ -21,7 +21,7 @@ class QueueMemory {
     nic::control::Place place;  // what the NIC calls it
   };
 
-  // `client` outlives it. `inherited`: what is forked from this process has the memory, too.
+  // `client` outlives it. `inherited`: processes forked from this one have the memory, too.
   QueueMemory(nic::Client* client, bool inherited);
   ~QueueMemory();
   QueueMemory(const QueueMemory&) = delete;
@@ -29,7 +29,7 @@ class QueueMemory {
 
   // Returns zeros, at a multiple of `alignment` (a power of two, at most a page).
   absl::StatusOr<Block> Allocate(uint64_t bytes, uint64_t alignment);
-  // The first call of a forked process: what is forked from it does not have the memory.
+  // The first call of a forked process: processes forked from it do not have the memory.
   void KeepFromChildren() const;
   // The NIC uses it no more, unless it is lost: then nobody knows, and the memory is not used
   // again.

@@ -415,7 +415,7 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
 }
 
-// What is kept completed before all that is in the queue.
+// The kept completions are older than all in the queue.
 absl::StatusOr<std::optional<uint64_t>> SoftQueuePair::LastQueued(bool receive) const {
   absl::StatusOr<std::optional<uint64_t>> last = queue_pair_->LastQueued(receive);
   if (!last.ok() || last->has_value()) return last;

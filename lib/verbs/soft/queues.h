@@ -31,7 +31,7 @@ namespace baton::verbs::soft {
 class SoftCompletionQueue;
 class SoftQueuePair;
 
-// What the queues of a device share. It outlives them.
+// The state that the queues of a device share. It outlives them.
 struct SoftHost {
   nic::Client* client = nullptr;
   QueueMemory* memory = nullptr;
@@ -87,7 +87,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   uint32_t number() const { return number_; }
   int channel_fd() const { return channel_.descriptor.get(); }
-  // Queue pairs that complete here are rung by it: who polls a queue posts to its queue pairs.
+  // The register that rings for queue pairs that complete here: the same process polls and posts.
   SoftRegister& reg() const { return *reg_; }
 
   void Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout, uint8_t* begin,

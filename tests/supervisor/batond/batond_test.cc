@@ -80,6 +80,20 @@ TEST(BatondTest, StartsOneKeeperForEachServiceOfItsConfiguration) {
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/queue.sock"));
 }
 
+TEST(BatondTest, StartsOneKeeperForEachServiceThatIsNamedWithoutAConfiguration) {
+  const Stage stage;
+  BatondProcess batond(
+      stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
+                            "--service", "kv", "--service", "queue", "--shards", "2"}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+  EXPECT_EQ(stage.lives("control").size(), 1u);
+  for (const std::string name : {"kv", "queue"}) {
+    EXPECT_TRUE(IsSocket(stage.state_dir() + "/" + name + ".sock"));
+    EXPECT_THAT(batond.standard_output(), HasSubstr(name + " (worker socket "));
+  }
+}
+
 TEST(BatondTest, RaisesTheDescriptorLimitForItsChildren) {
   const Stage stage;
   rlimit before = {};
@@ -296,17 +310,19 @@ TEST(BatondTest, RefusesAnUnknownFieldWithItsLine) {
 
 TEST(BatondTest, RefusesWrongCommandLines) {
   const Stage stage;
-  for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{"--shards", "2"},
-                                             {"--dev", "--config", "x"},
-                                             {"--dev", "--listen", "7471"},
-                                             {"--dev", "--listen", "::1:7471"},
-                                             {"--dev", "--shards", "65"},
-                                             {"--dev", "--max-connections", "4294967297"},
-                                             {"--dev", "--gid-index", "1"},
-                                             {"--dev", "--device", "rdma", "--gid-index", "256"},
-                                             {"--dev", "--nonsense"},
-                                             {"--config", "/nonexistent"}}) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--shards", "2"},
+           {"--dev", "--config", "x"},
+           {"--dev", "--listen", "7471"},
+           {"--dev", "--service", "kv", "--service", "kv"},
+           {"--dev", "--service", "kv", "--service", "queue", "--listen", "127.0.0.1:7471"},
+           {"--dev", "--listen", "::1:7471"},
+           {"--dev", "--shards", "65"},
+           {"--dev", "--max-connections", "4294967297"},
+           {"--dev", "--gid-index", "1"},
+           {"--dev", "--device", "rdma", "--gid-index", "256"},
+           {"--dev", "--nonsense"},
+           {"--config", "/nonexistent"}}) {
     BatondProcess batond(stage, WithArguments(arguments));
     EXPECT_EQ(batond.Wait(), 2) << arguments[0] << ": " << batond.standard_error();
     EXPECT_NE(batond.standard_error(), "");

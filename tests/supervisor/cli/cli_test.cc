@@ -91,11 +91,10 @@ TEST_F(CliTest, ServiceList) {
   EXPECT_EQ(result.code, kExitOk) << result.err;
   EXPECT_THAT(
       result.out,
-      StartsWith(
-          "SERVICE  STATE        DEVICE  SHARDS OWNED  WORKERS READY  CONNECTIONS  KEEPER     UP\n"
-          "kv       waiting      soft             1/2            2/2         3/64    4711  1h02m\n"
-          "nvme     unreachable  -                  -              -            -       -      -\n"
-          "\nProblems:\n  nvme: "));
+      StartsWith("SERVICE  STATE        DEVICE  SHARDS  WORKERS  CONNECTIONS  KEEPER PID     UP\n"
+                 "kv       waiting      soft       1/2      2/2         3/64        4711  1h02m\n"
+                 "nvme     unreachable  -            -        -            -           -      -\n"
+                 "\nProblems:\n  nvme: "));
 }
 
 TEST_F(CliTest, ServiceDescribe) {
@@ -117,22 +116,21 @@ Handoff blackout:   2 times, p50 31us, p99 45us, max 45us
 Failover blackout:  none yet
 
 Shards:
-SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  COMPLETIONS  UNACKED  WAITING FOR
-    0      3      1     2            2      120          7          500        4  -
-    1      1      -     -            1        0          0            0        0  no worker is ready
+SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  WAITING FOR
+    0      3      1     2            2      120          7  -
+    1      1      -     -            1        0          0  no worker is ready
 
 Workers:
-SERVICE  ID  NAME    VERSION  STATE   PID   UID  SHARDS  STREAM  HEALTH  ATTACHED
-kv        1  kv-old  1.0      ready  4712  1000  0       open    ok         1h00m
-kv        2  kv-new  1.1      ready  4713  1000  -       none    ok           59s
+SERVICE  ID  NAME    VERSION  STATE   PID  SHARDS  HEALTH   ATTACHED
+kv        1  kv-old  1.0      ready  4712  0       ok      1h00m ago
+kv        2  kv-new  1.1      ready  4713  -       ok        59s ago
 )");
 }
 
 TEST_F(CliTest, WorkerListOfAllWarnsOfServicesNotReached) {
   const Result result = Run({"worker", "list"});
   EXPECT_EQ(result.code, kExitOk);
-  EXPECT_THAT(result.out,
-              EndsWith("kv-new  1.1      ready  4713  1000  -       none    ok           59s\n"));
+  EXPECT_THAT(result.out, EndsWith("kv-new  1.1      ready  4713  -       ok        59s ago\n"));
   EXPECT_THAT(result.err, StartsWith("warning: the keeper of service \"nvme\" cannot be reached"));
 }
 
@@ -160,7 +158,7 @@ TEST_F(CliTest, WorkerHealth) {
                 return Run({"worker", "describe", "kv", "1"})
                     .out.ends_with("\nHealth:          bad: disk full\n");
               }).ok());
-  EXPECT_THAT(Run({"worker", "list", "kv"}).out, HasSubstr("open    bad        1h00m\n"));
+  EXPECT_THAT(Run({"worker", "list", "kv"}).out, HasSubstr("0       bad     1h00m ago\n"));
   const Result json = Run({"worker", "describe", "kv", "1", "-o", "json"});
   EXPECT_THAT(json.out, HasSubstr("\"healthy\": false,\n  \"health_detail\": \"disk full\""));
 }
@@ -171,7 +169,7 @@ TEST_F(CliTest, WorkerStopAsksAndWaits) {
   EXPECT_EQ(result.err, "error: not confirmed, nothing was stopped: add --yes\n");
   result = Run({"worker", "stop", "kv", "1"}, "n\n");
   EXPECT_EQ(result.code, kExitUsage);
-  EXPECT_THAT(result.err, StartsWith("Stop worker 1 of service kv? Its shards go to another"));
+  EXPECT_THAT(result.err, StartsWith("Stop worker 1 of service kv (kv-old 1.0, pid 4712)? Its"));
   result = Run({"worker", "stop", "kv", "2", "--yes"});
   EXPECT_EQ(result.code, kExitFailed);
   EXPECT_THAT(result.err, StartsWith("error: worker 2 of service \"kv\" has no stream to control"));
@@ -181,6 +179,7 @@ TEST_F(CliTest, WorkerStopAsksAndWaits) {
   result = Run({"worker", "stop", "kv", "1", "--yes", "--wait-timeout", "0.05"});
   EXPECT_EQ(result.code, kExitTimedOut);
   EXPECT_THAT(result.err, HasSubstr("was asked to end and is still there"));
+  EXPECT_THAT(result.err, EndsWith("; --wait-timeout gives it longer\n"));
   on_shutdown_ = [this] {
     internal::Description without = KvDescription();
     without.mutable_workers()->DeleteSubrange(0, 1);
@@ -211,11 +210,9 @@ TEST_F(CliTest, WorkerKillAsks) {
 
 TEST_F(CliTest, ShardList) {
   Expect({"shard", "list", "kv"},
-         "SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  COMPLETIONS  UNACKED  "
-         "WAITING FOR\n"
-         "    0      3      1     2            2      120          7          500        4  -\n"
-         "    1      1      -     -            1        0          0            0        0  "
-         "no worker is ready\n");
+         "SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  WAITING FOR\n"
+         "    0      3      1     2            2      120          7  -\n"
+         "    1      1      -     -            1        0          0  no worker is ready\n");
 }
 
 TEST_F(CliTest, ShardDescribeWithTheReconciliationReport) {
@@ -234,8 +231,7 @@ Failover blackout:  none yet
 Last change of owner:
   Cause:                   crash, ended epoch 2
   Time:                    2025-01-31T09:15:00.123456Z
-  From:                    worker 9
-  To:                      worker 1
+  Owners:                  worker 9, then worker 1
   Transactions recovered:  1 (committed, applied only at the cut)
   Never submitted:         2 (committed, not yet posted: posted since)
   In flight:               1 (posted, no completion yet)
@@ -256,22 +252,21 @@ TEST_F(CliTest, ShardDescribeOfOneThatWaits) {
 
 TEST_F(CliTest, ShardDescribeTellsOfPoison) {
   const Result result = Run({"shard", "describe", "kv", "1"});
-  EXPECT_THAT(
-      result.out,
-      HasSubstr("Poisoned:           1 connections, failed because workers died on them\n"));
+  EXPECT_THAT(result.out,
+              HasSubstr("Poisoned:           1 connection, failed because workers died on it\n"));
   EXPECT_THAT(result.out, HasSubstr("\n  Poisoned: connection 6, failed: 3 workers (5, 7, 8) died "
                                     "on its receive 17\n"));
 }
 
 TEST_F(CliTest, ConnectionList) {
   Expect({"connection", "list", "kv"},
-         "CONNECTION  SHARD  STATE        QP  PEER            SENDS  RECEIVES  ERROR\n"
-         "         0      0  established  17  10.0.0.2:40001     10         0  -\n"
-         "         1      0  established  18  10.0.0.2:40001     10         0  -\n"
-         "         5      1  draining     19  10.0.0.2:40001     10         0  retry exceeded\n");
+         "CONNECTION  SHARD  STATE        PEER            SENDS  RECEIVES  ERROR\n"
+         "         0      0  established  10.0.0.2:40001     10         0  -\n"
+         "         1      0  established  10.0.0.2:40001     10         0  -\n"
+         "         5      1  draining     10.0.0.2:40001     10         0  retry exceeded\n");
   Expect({"connection", "list", "kv", "--shard", "1"},
-         "CONNECTION  SHARD  STATE     QP  PEER            SENDS  RECEIVES  ERROR\n"
-         "         5      1  draining  19  10.0.0.2:40001     10         0  retry exceeded\n");
+         "CONNECTION  SHARD  STATE     PEER            SENDS  RECEIVES  ERROR\n"
+         "         5      1  draining  10.0.0.2:40001     10         0  retry exceeded\n");
 }
 
 TEST_F(CliTest, ConnectionDescribe) {
@@ -285,9 +280,9 @@ Peer address:       10.0.0.2:40001
 Sends:              10/11/12 completed/posted/committed
 Receives:           0/0/0 completed/posted/committed
 Receive window:     32 messages, 4.1ms at the rate so far
-READs, atomics:     16 to the peer, 0 of it, at a time
+READs, atomics:     16 at a time to the peer, 0 from it
 Received:           2KiB
-Application state:  0 bytes, format version 0
+Application state:  0B, format version 0
 Last error:         retry exceeded
 )");
 }
@@ -295,7 +290,7 @@ Last error:         retry exceeded
 TEST_F(CliTest, Handoff) {
   SetHandoffReply();
   Expect({"handoff", "kv", "--shard", "0", "--shard", "1", "--to", "2", "--wait-timeout", "2.5"},
-         "Moved shards:      0, 1\n"
+         "Shards moved:      2 (0, 1)\n"
          "To worker:         2\n"
          "Slowest blackout:  1.2ms\n");
   EXPECT_EQ(keeper_->CountRequests([](const internal::ManagementRequest& r) {
@@ -387,6 +382,7 @@ TEST_F(CliTest, UpgradeFailsWhenItIsNotCompleted) {
   const Result failed = Run({"upgrade", "kv", "--exec", Program(), "-o", "json"});
   EXPECT_EQ(failed.code, kExitFailed);
   EXPECT_THAT(failed.out, HasSubstr("\"phase\": \"UPGRADE_PHASE_FAILED\""));
+  EXPECT_THAT(failed.err, StartsWith("error: "));  // phases are for people
   EXPECT_THAT(failed.out, StartsWith("{\n \"version\": {\n  \"release\": \"0.1.0\""));
 }
 
@@ -545,15 +541,12 @@ TEST_F(CliTest, Upgrades) {
                         KvUpgrade(3, v1::UPGRADE_PHASE_ROLLED_BACK),
                         KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED), unknown});
   Expect({"upgrades", "list", "kv"},
-         "UPGRADE  VERSIONS    STARTED                      TOOK  BLACKOUT  PROGRAM      PHASE\n"
-         "      4  1.0 -> 1.1  2025-01-31T09:19:00.000000Z     -     212us  /opt/kv-1.1  watching, "
-         "25s left\n"
-         "      3  1.0 -> 1.1  2025-01-31T09:18:00.000000Z   31s     212us  /opt/kv-1.1  rolled "
-         "back: worker 2 died\n"
-         "      2  1.0 -> 1.1  2025-01-31T09:17:00.000000Z   31s     212us  /opt/kv-1.1  "
-         "completed\n"
-         "      1  1.0 -> ?    2025-01-31T09:16:00.000000Z   31s         -  /opt/kv-1.1  failed: "
-         "worker 2 was not ready within 30 s\n");
+         "UPGRADE  VERSIONS    STARTED               TOOK  BLACKOUT  PHASE\n"
+         "      4  1.0 -> 1.1  2025-01-31T09:19:00Z     -     212us  watching, 25s left\n"
+         "      3  1.0 -> 1.1  2025-01-31T09:18:00Z   31s     212us  rolled back: worker 2 died\n"
+         "      2  1.0 -> 1.1  2025-01-31T09:17:00Z   31s     212us  completed\n"
+         "      1  1.0 -> ?    2025-01-31T09:16:00Z   31s         -  failed: worker 2 was not "
+         "ready within 30 s\n");
   const Result json = Run({"upgrades", "list", "kv", "-o", "json"});
   EXPECT_THAT(json.out, HasSubstr("\"watch_seconds_left\": 25,"));
 }
@@ -764,7 +757,7 @@ TEST_F(CliTest, TimedOut) {
   keeper_->SetAnswering(false);
   const Result result = Run({"--timeout", "0.2", "shard", "list", "kv"});
   EXPECT_EQ(result.code, kExitTimedOut);
-  EXPECT_THAT(result.err, HasSubstr("--timeout"));
+  EXPECT_THAT(result.err, EndsWith("; --timeout gives more\n"));
 }
 
 TEST_F(CliTest, Failed) {
@@ -824,7 +817,7 @@ TEST_F(CliTest, HelpTellsTheCommandsAndTheirOptions) {
   EXPECT_THAT(RunBare({"worker", "stop", "--help"}).out,
               HasSubstr("  --wait-timeout S  seconds that it has to end [10]\n"));
   EXPECT_THAT(RunBare({"upgrade", "--help"}).out,
-              HasSubstr("baton upgrade SERVICE --exec PATH [-- ARGUMENTS]"));
+              HasSubstr("baton upgrade [SERVICE] --exec PATH [-- ARGUMENTS]"));
 }
 
 TEST_F(CliTest, BadUsageIsToldWithWhatWasProbablyMeant) {
@@ -835,6 +828,99 @@ TEST_F(CliTest, BadUsageIsToldWithWhatWasProbablyMeant) {
   EXPECT_THAT(Run({"service"}).err, StartsWith("error: a command is missing after"));
   EXPECT_THAT(Run({"service", "describe", "kw"}).err,
               EndsWith("; there are: kv, nvme; did you mean \"kv\"?\n"));
+}
+
+// ---------------------------------------------------------------- what may be left out
+
+// Where "kv" is the only service.
+class OneServiceTest : public CliTest {
+ protected:
+  void SetUp() override {
+    CliTest::SetUp();
+    config_.clear_services();
+    config_.add_services("kv");
+    StartControl();
+  }
+
+  // That both command lines print the same.
+  void ExpectSame(const std::vector<std::string>& shorter, const std::vector<std::string>& longer) {
+    const Result one = Run(shorter), other = Run(longer);
+    EXPECT_EQ(one.code, kExitOk) << one.err;
+    EXPECT_EQ(one.out, other.out);
+    EXPECT_EQ(one.err, other.err);
+    EXPECT_NE(one.out, "");
+  }
+};
+
+TEST_F(OneServiceTest, ItsNameMayBeLeftOutByThoseThatLook) {
+  ExpectSame({"service", "describe"}, {"service", "describe", "kv"});
+  ExpectSame({"service", "policy"}, {"service", "policy", "kv"});
+  ExpectSame({"shard", "list"}, {"shard", "list", "kv"});
+  ExpectSame({"shard", "describe", "1"}, {"shard", "describe", "kv", "1"});
+  ExpectSame({"worker", "describe", "2"}, {"worker", "describe", "kv", "2"});
+  ExpectSame({"connection", "list"}, {"connection", "list", "kv"});
+  ExpectSame({"connection", "describe", "5"}, {"connection", "describe", "kv", "5"});
+  keeper_->SetUpgrades({KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED)});
+  ExpectSame({"upgrades", "list"}, {"upgrades", "list", "kv"});
+}
+
+TEST_F(OneServiceTest, ThoseThatChangeItSayThatTheyTookIt) {
+  SetHandoffReply();
+  const Result handoff = Run({"handoff"});
+  EXPECT_EQ(handoff.code, kExitOk) << handoff.err;
+  EXPECT_EQ(handoff.err, "service kv, the only one\n");
+  EXPECT_EQ(Run({"handoff", "-o", "json"}).err, "");
+  EXPECT_EQ(Run({"worker", "kill", "2", "--yes"}).err,
+            "service kv, the only one\nworker 2 of service kv was sent SIGKILL\n");
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING)});
+  EXPECT_EQ(Run({"upgrade", "--exec", Program(), "--no-wait"}).err, "service kv, the only one\n");
+}
+
+TEST_F(OneServiceTest, SaysWhatToNameWhereThereAreSeveral) {
+  Result result = Run({"shard", "describe"});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_EQ(result.err, "error: name a shard of service kv: 0 to 1\n");
+  EXPECT_EQ(Run({"worker", "describe"}).err, "error: name a worker of service kv: 1, 2\n");
+  EXPECT_THAT(Run({"connection", "describe"}).err, HasSubstr("`baton connection list kv`"));
+  result = Run({"worker", "kill", "--yes"});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_THAT(result.err, HasSubstr("name a worker of service kv"));
+  EXPECT_EQ(Run({"shard", "describe", "7"}).code, kExitNotFound);
+}
+
+TEST_F(OneServiceTest, NobodyDrainsItWithoutItsName) {
+  const Result result = Run({"drain"});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_EQ(result.err, "error: name one SERVICE, or give --all; there are: kv\n");
+}
+
+TEST_F(CliTest, SeveralServicesAreListedWhereNoneIsNamed) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"shard", "list"},
+                                             {"shard", "describe", "0"},
+                                             {"worker", "kill", "2", "--yes"},
+                                             {"handoff"},
+                                             {"rollback"}}) {
+    const Result result = Run(command);
+    EXPECT_EQ(result.code, kExitUsage) << ::testing::PrintToString(command);
+    EXPECT_EQ(result.err, "error: name a service: there are kv, nvme\n");
+  }
+}
+
+// ---------------------------------------------------------------- what one waits for
+
+TEST_F(CliTest, SaysWhatItWaitsForWhenThatTakesLong) {
+  keeper_->SetAnswering(false);
+  const auto handoff = [&](const std::string& format) {
+    std::istringstream in;
+    std::ostringstream out, err;
+    RunCli({"--state-dir", state_dir_, "--timeout", "2", "handoff", "kv", "--wait-timeout", "0.1",
+            "-o", format},
+           Console{.in = in, .out = out, .err = err, .patience_seconds = 0});
+    return err.str();
+  };
+  EXPECT_THAT(handoff("table"), StartsWith("handing over service kv: "));
+  EXPECT_THAT(handoff("json"), StartsWith("error: "));
 }
 
 TEST_F(CliTest, TellsWhetherTheRecordOfChangesIsAsItWasWritten) {

@@ -25,7 +25,7 @@ using ::testing::Not;
 class FakeNames final : public LiveNames {
  public:
   void UseOptions(const std::map<std::string, std::string>& options) override { typed = options; }
-  std::vector<Candidate> Services() override { return {{"kv", "ok"}, {"nvme", "waiting"}}; }
+  std::vector<Candidate> Services() override { return services; }
   std::vector<Candidate> Workers(const std::string& service) override {
     return {{"1", "of " + service}, {"12", ""}};
   }
@@ -37,6 +37,7 @@ class FakeNames final : public LiveNames {
   }
 
   std::map<std::string, std::string> typed;
+  std::vector<Candidate> services = {{"kv", "ok"}, {"nvme", "waiting"}};
 };
 
 class CompletionTest : public testing::Test {
@@ -72,6 +73,15 @@ TEST_F(CompletionTest, ShouldOfferWhatIsThere) {
   EXPECT_THAT(Words({"shard", "describe", "kv", ""}), ElementsAre("0"));
   EXPECT_THAT(Words({"connection", "describe", "nvme", ""}), ElementsAre("5"));
   EXPECT_EQ(last_.candidates[0].description, "of nvme");
+}
+
+TEST_F(CompletionTest, ShouldOfferWhatMayStandWhereTheOnlyServiceIsLeftOut) {
+  EXPECT_THAT(Words({"shard", "describe", ""}), ElementsAre("kv", "nvme"));
+  names_.services = {{"kv", "ok"}};
+  EXPECT_THAT(Words({"shard", "describe", ""}), ElementsAre("kv", "0"));
+  EXPECT_THAT(Words({"worker", "stop", ""}), ElementsAre("kv", "1", "12"));
+  EXPECT_THAT(Words({"handoff", "--shard", ""}), ElementsAre("0"));
+  EXPECT_EQ(last_.candidates[0].description, "of kv");
 }
 
 TEST_F(CompletionTest, ShouldOfferOptionsAndTheirValues) {

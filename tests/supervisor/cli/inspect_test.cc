@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -83,8 +84,8 @@ Completions:   21, 4 not acknowledged
 )";
 constexpr char kShardZero[] = R"(
 Shards:
-SHARD  EPOCH  OWNER             HEIR      CONNECTIONS  COMMITS  ENTRIES  COMPLETIONS  STATE  NOTE
-    0      3  worker 7, slot 1  worker 9            2       33    40/42        17/21  5B v4  -
+SHARD  EPOCH  OWNER             COMMITS  COMPLETIONS  STATE  NOTE
+    0      3  worker 7, slot 1       33        17/21  5B v4  -
 
 Last cut:        of epoch 2 after 11 entries
 Release:         not asked for
@@ -97,9 +98,9 @@ SLOT  HEARTBEATS  THREADS              NOTE
    1          99  1234, 1 of the dead  sleeping
 
 Connections:
-CONNECTION  SHARD  STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE
-         2      0  established  77  10.0.0.2:4000      3         2  4B v1  -
-         5      0  closed        0  -                  0         0  -      poisoned, flushed
+CONNECTION  SHARD  STATE        PEER           SENDS  RECEIVES  NOTE
+         2      0  established  10.0.0.2:4000      3         2  -
+         5      0  closed       -                  0         0  poisoned, flushed
 )";
 
 TEST_F(InspectTest, ShouldPrintMetricsForPrometheus) {
@@ -113,14 +114,21 @@ TEST_F(InspectTest, ShouldPrintMetricsForPrometheus) {
 TEST_F(InspectTest, ShouldSumUp) {
   Expect({}, absl::StrCat(kArena, R"(
 Shards:
-SHARD  EPOCH  OWNER             HEIR      CONNECTIONS  COMMITS  ENTRIES  COMPLETIONS  STATE  NOTE
-    0      3  worker 7, slot 1  worker 9            2       33    40/42        17/21  5B v4  -
-    1      1  -                 -                   0        0      0/0          0/0  -      -
+SHARD  EPOCH  OWNER             COMMITS  COMPLETIONS  STATE  NOTE
+    0      3  worker 7, slot 1       33        17/21  5B v4  -
+    1      1  -                       0          0/0  -      -
 
 Workers:
 SLOT  HEARTBEATS  THREADS              NOTE
    1          99  1234, 1 of the dead  sleeping
 )"));
+}
+
+TEST_F(InspectTest, ShouldShowMoreWhereItIsWide) {
+  const std::string wide = Look({"--shard", "0", "--queues", "-o", "wide"}).out;
+  EXPECT_THAT(wide, HasSubstr("OWNER             HEIR      CONNECTIONS  COMMITS  ENTRIES"));
+  EXPECT_THAT(wide, HasSubstr("STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE\n"));
+  EXPECT_THAT(wide, HasSubstr("COMMITTED  MARKERS\n"));
 }
 
 TEST_F(InspectTest, ShouldShowAShard) {
@@ -130,11 +138,11 @@ TEST_F(InspectTest, ShouldShowAShard) {
 TEST_F(InspectTest, ShouldShowQueues) {
   Expect({"--shard", "0", "--queues"}, absl::StrCat(kArena, kShardZero, R"(
 Queues:
-CONNECTION  QUEUE    ACKNOWLEDGED  COMPLETED  POSTED  ATTEMPTED  COMMITTED  MARKERS
-         2  send              100        102     103        104        105  0/0/0
-         2  receive            10         10      12         12         12  0/0/0
-         5  send                0          0       0          0          0  0/0/0
-         5  receive             0          0       0          0          0  0/0/0
+CONNECTION  QUEUE    ACKNOWLEDGED  COMPLETED  POSTED  ATTEMPTED  COMMITTED
+         2  send              100        102     103        104        105
+         2  receive            10         10      12         12         12
+         5  send                0          0       0          0          0
+         5  receive             0          0       0          0          0
 )"));
 }
 
@@ -145,8 +153,8 @@ TEST_F(InspectTest, ShouldShowWorkRequests) {
           kArena,
           R"(
 Connections:
-CONNECTION  SHARD  STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE
-         2      0  established  77  10.0.0.2:4000      3         2  4B v1  -
+CONNECTION  SHARD  STATE        PEER           SENDS  RECEIVES  NOTE
+         2      0  established  10.0.0.2:4000      3         2  -
 
 Outstanding work requests:
 OF            QUEUE    SEQUENCE  STATE         OPCODE            BUFFERS        TAG  DETAILS
@@ -167,8 +175,8 @@ connection 2  receive        11  posted        RECEIVE           1536+512       
 TEST_F(InspectTest, ShouldShowState) {
   Expect({"--connection", "2", "--state"}, absl::StrCat(kArena, R"(
 Connections:
-CONNECTION  SHARD  STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE
-         2      0  established  77  10.0.0.2:4000      3         2  4B v1  -
+CONNECTION  SHARD  STATE        PEER           SENDS  RECEIVES  NOTE
+         2      0  established  10.0.0.2:4000      3         2  -
 
 State of connection 2:
   slot 0: committed, version 1, 4 bytes
@@ -206,7 +214,7 @@ TEST_F(InspectTest, ShouldSayWhatIsInvalid) {
   arena_.send_request(2, 100).opcode = 9;
   const Result result = Look({"--connection", "2", "--work-requests"});
   EXPECT_EQ(result.code, kExitOk);
-  EXPECT_THAT(result.out, HasSubstr("\n         2      0  invalid: 77  77  10.0.0.2:4000 "));
+  EXPECT_THAT(result.out, HasSubstr("\n         2      0  invalid: 77  10.0.0.2:4000 "));
   EXPECT_THAT(result.out, HasSubstr("  completed     invalid: 9        0+64 "));
   EXPECT_THAT(result.out, testing::EndsWith("\nInvalid:\n  invalid: connection 2: state: 77\n"
                                             "  invalid: connection 2, send 100: opcode: 9\n"));
@@ -394,7 +402,9 @@ TEST_F(InspectTest, ShouldSayWhyItCannot) {
     EXPECT_EQ(Named(result.err), absl::StrCat("error: ", error, "\n"));
   };
   const std::string pid = std::to_string(getpid());
-  expect({"inspect"}, kExitUsage, "name a service, or a file with --offline");
+  expect({"inspect"}, kExitUsage,
+         "name a service: DIR/state, which would tell, cannot be read (No such file or directory); "
+         "--state-dir names another directory");
   expect({"inspect", "none-such"}, kExitNotFound,
          "no batond runs with state directory DIR/state, and no process has an arena of service "
          "\"none-such\" any more: --offline reads what `baton snapshot` has saved, --state-dir "
@@ -433,7 +443,20 @@ TEST_F(InspectTest, ShouldRefuseBadUsage) {
             "error: --shard and --connection: only one of them is possible\n");
   EXPECT_THAT(refused({"inspect", "kv", "--limit", "0"}), HasSubstr("--limit"));
   EXPECT_THAT(refused({"inspect", "kv", "--pid", "-1"}), HasSubstr("--pid"));
-  EXPECT_THAT(refused({"snapshot", "kv"}), HasSubstr("file"));
+  EXPECT_THAT(refused({"snapshot"}), HasSubstr("name the FILE"));
+}
+
+TEST_F(InspectTest, ShouldTakeTheOnlyServiceOfTheStateDirectory) {
+  std::filesystem::create_directory(directory_.File("state"));
+  std::ofstream(directory_.File("state/kv.keeper.sock")) << "";
+  std::ofstream(directory_.File("state/kv.sock")) << "";
+  const Result chosen = Run({"inspect", "--former"});
+  EXPECT_EQ(chosen.code, kExitNotFound) << chosen.err;
+  // What is its name is no file's, which somebody forgot.
+  EXPECT_THAT(Run({"snapshot", "kv"}).err, HasSubstr("name the FILE"));
+  std::ofstream(directory_.File("state/nvme.keeper.sock")) << "";
+  EXPECT_EQ(Run({"inspect"}).err, "error: name a service: there are kv, nvme\n");
+  EXPECT_EQ(Run({"snapshot", "file"}).err, "error: name a service: there are kv, nvme\n");
 }
 
 TEST_F(InspectTest, ShouldExplainItselfOnOneScreen) {

@@ -113,6 +113,7 @@ TEST(RedrawTest, ShouldFitTheScreen) {
   EXPECT_EQ(Redraw("1\n2\n3\n4\n", {.rows = 4, .columns = 80}),
             "\x1b[H1\x1b[K\r\n2\x1b[K\r\n(2 more lines)\x1b[K\r\n\x1b[J");
   EXPECT_EQ(Redraw("abcdef\n", {.rows = 4, .columns = 3}), "\x1b[Habc\x1b[K\r\n\x1b[J");
+  EXPECT_EQ(FirstColumns("a\x1b[31mbcdef\x1b[0m\xc3\xa9", 3), "a\x1b[31mbc\x1b[0m");
 }
 
 // ---------------------------------------------------------------- on a terminal
@@ -120,7 +121,8 @@ TEST(RedrawTest, ShouldFitTheScreen) {
 // A terminal of 24 lines with 80 columns, and baton on it.
 class TerminalTest : public CliFixture {
  protected:
-  void StartBaton(std::vector<std::string> arguments) {
+  void StartBaton(std::vector<std::string> arguments, const std::string& type = "xterm",
+                  const std::string& no_color = "") {
     const std::string program = *harness::Binaries().Find("baton");
     arguments.insert(arguments.begin(), {program, "--state-dir", state_dir_});
     std::vector<char*> argv;
@@ -135,6 +137,8 @@ class TerminalTest : public CliFixture {
     pid_ = fork();
     if (pid_ == 0) {
       login_tty(line);
+      setenv("TERM", type.c_str(), 1);
+      setenv("NO_COLOR", no_color.c_str(), 1);
       execv(argv[0], argv.data());
       _exit(127);
     }
@@ -260,9 +264,81 @@ TEST_F(TerminalTest, WatchShouldRedrawInPlace) {
   EXPECT_EQ(WaitEnd(), 0);
 }
 
+TEST_F(TerminalTest, StatesShouldHaveColours) {
+  StartBaton({"service", "list"});
+  ReadUntil("kv       \x1b[33mwaiting\x1b[0m      soft");
+}
+
+TEST_F(TerminalTest, NobodyShouldGetColoursWhoDoesNotWantThem) {
+  StartBaton({"service", "list"}, "xterm", "1");
+  ReadUntil("kv       waiting      soft");
+}
+
+TEST_F(TerminalTest, ATerminalThatKnowsNoEscapeSequencesShouldGetNone) {
+  StartBaton({"service", "list", "--watch=0.1"}, "dumb");
+  EXPECT_THAT(ReadUntil("\r\n\r\nSERVICE"), Not(HasSubstr("\x1b")));  // blocks
+  kill(pid_, SIGINT);
+  EXPECT_EQ(WaitEnd(), 0);
+}
+
+TEST_F(TerminalTest, ErrorsShouldBeWrappedBetweenWords) {
+  StartBaton({"--socket", state_dir_ + "/nowhere.sock", "--timeout", "0.1", "status"});
+  const std::string text = ReadUntil("choose another\r\n");
+  EXPECT_THAT(text, StartsWith("\x1b[31merror: \x1b[0mcannot reach batond"));
+  EXPECT_THAT(text, HasSubstr("`batond --dev`"));
+}
+
+// One line that is written anew, and taken away at the end.
+TEST_F(TerminalTest, UpgradeShouldSayWhatItWaitsForAndWhatMayComeNext) {
+  keeper_->PlanUpgrade({KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING)});
+  StartBaton({"upgrade", "kv", "--exec", "/bin/true"});
+  EXPECT_THAT(ReadUntil("undoes it  "),
+              HasSubstr("\rupgrade 3 of kv: watching, 25s left; `baton rollback kv` undoes it"));
+  keeper_->SetUpgrades({KvUpgrade(3, v1::UPGRADE_PHASE_COMPLETED)});
+  const std::string end = ReadUntil("next: `baton rollback kv` returns to the program before\r\n");
+  EXPECT_THAT(end, HasSubstr("\r\x1b[KUpgrade:           3 of service kv"));
+  EXPECT_EQ(WaitEnd(), 0);
+}
+
+TEST_F(TerminalTest, AServiceThatNobodyServesShouldGetAWorker) {
+  internal::Description description = KvDescription();
+  description.mutable_service()->set_worker_count(0);
+  keeper_->SetDescription(description);
+  StartBaton({"status"});
+  ReadUntil("next: start a worker of service kv, with its socket /run/baton/kv.sock\r\n");
+}
+
+TEST_F(TerminalTest, ShardDescribeShouldFitTheScreen) {
+  StartBaton({"shard", "describe", "kv", "0"});
+  const std::string text = ReadUntil("lists 2 of them\r\n");
+  EXPECT_LE(Count(text, "\r\n"), 23u) << text;
+  EXPECT_THAT(text, Not(HasSubstr("SEQUENCE")));
+}
+
+TEST_F(TerminalTest, AListOfConnectionsThatIsLongerThanTheScreenShouldEndWithItsSum) {
+  std::vector<v1::Connection> many = KvConnections();
+  for (uint32_t index = 10; index < 40; ++index) {
+    many.push_back(many.front());
+    many.back().set_index(index);
+  }
+  keeper_->SetConnections(many);
+  StartBaton({"connection", "list", "kv"});
+  ReadUntil("33 connections: 1 draining, 32 established; --shard,");
+}
+
+TEST_F(TerminalTest, EventsShouldStandBelowTheirDay) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  ASSERT_TRUE(harness::WaitUntil("the event", [&] {
+                return Run({"events", "kv"}).out.find("kv-old") != std::string::npos;
+              }).ok());
+  StartBaton({"events", "kv"});
+  ReadUntil("2025-01-31 UTC\r\n09:15:00.000  kv        worker_attached   kv-old\r\n");
+}
+
 TEST_F(TerminalTest, WorkerKillShouldAsk) {
   StartBaton({"worker", "kill", "kv", "1"});
-  ReadUntil("Kill worker 1 of service kv? Its shards go to another worker, if one is ready. [y/N]");
+  EXPECT_THAT(ReadUntil("[y/N]"),
+              StartsWith("Kill worker 1 of service kv (kv-old 1.0, pid 4712)? Its shards go to"));
   Press('n');
   Press('\n');
   const int status = WaitEnd();

@@ -408,7 +408,7 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
   } else {
     ++totals_.connect_failures;
   }
-  if (!was_up && now < patient_until_) {
+  if (!was_up && absl::IsUnavailable(why) && now < patient_until_) {
     WaitToConnect(peer, now + kPatientIntervalNs);
     return absl::OkStatus();
   }
@@ -581,8 +581,12 @@ void LoadGenerator::GiveUp() {
 void LoadGenerator::AdvanceTimeline(uint64_t now) {
   if (timeline_ == nullptr || !timeline_->IsDue(now)) return;
   uint64_t ongoing = 0;
-  for (const auto& peer : connections_) ongoing = std::max(ongoing, peer->silence.Ongoing(now));
-  timeline_->Advance(now, ongoing);
+  Timeline::Counters counters = {.defects = {}, .disconnects = totals_.disconnects};
+  for (const auto& peer : connections_) {
+    ongoing = std::max(ongoing, peer->silence.Ongoing(now));
+    counters.defects.Add(peer->checker.defects());
+  }
+  timeline_->Advance(now, ongoing, counters);
 }
 
 // Touches the active connections alone: what all of ten thousand would take is a silence, too.

@@ -42,8 +42,8 @@ struct LoadOptions {
   // ones go to where those before went. With `reconnect`.
   std::optional<verbs::Address> standby;
   uint32_t reconnect_interval_us = 500;
-  // So long after the start a connection that cannot be made is tried again: the service may not
-  // listen yet.
+  // A connection that is refused (kUnavailable: nobody listens yet) is tried again for so long
+  // after the start. One that the service rejects is not.
   uint32_t first_connect_patience_ms = 0;
   uint32_t reply_timeout_ms = 10'000;  // then the request is lost
   uint64_t client_base = 1;            // connection i is client client_base + i

@@ -96,7 +96,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", flags.session.json, "print the result as JSON");
   app.add_option("--realtime-priority", flags.realtime_priority,
                  "so that it measures the service and not its own waits for a core [0: none]");
-  app.add_option("--timeline", flags.timeline, "CSV file for replies and silences per 5 ms");
+  app.add_option("--timeline", flags.timeline,
+                 "CSV file for replies, silences and defects per 5 ms");
   CLI11_PARSE(app, argc, argv);
   if (!flags.session.read_commands && flags.session.seconds <= 0) {
     std::fprintf(stderr, "baton-peer: give --duration or --until-stdin-closes\n");

@@ -1,0 +1,103 @@
+#include "supervisor/cli/choose.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+
+namespace baton {
+namespace {
+
+absl::StatusOr<std::vector<std::string>> ServiceNames(Session* session) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, client->ListServices({}));
+  std::vector<std::string> names;
+  for (const v1::Service& one : known.services()) names.push_back(one.name());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status SeveralAreThere(const std::string& what, const std::string& service,
+                             const std::string& numbers) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("name a ", what, " of service ", service, ": ", numbers));
+}
+
+absl::StatusOr<v1::GetServiceResponse> Describe(Session* session, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::GetServiceRequest request;
+  request.set_service(service);
+  return client->GetService(request);
+}
+
+}  // namespace
+
+absl::Status ChooseService(Session* session, Purpose purpose, std::string* service) {
+  if (!service->empty()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServiceNames(session));
+  if (names.empty()) {
+    return absl::NotFoundError("there is no service: batond's configuration has none");
+  }
+  if (names.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("name a service: there are ", absl::StrJoin(names, ", ")));
+  }
+  *service = names.front();
+  if (purpose == Purpose::kChange && !session->json) {
+    session->err << "service " << *service << ", the only one" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChooseServiceOf(Session* session, Purpose purpose, std::string* service,
+                             std::optional<uint64_t>* number) {
+  uint32_t typed = 0;
+  if (!*number && absl::SimpleAtoi(*service, &typed)) {
+    BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServiceNames(session));
+    if (std::find(names.begin(), names.end(), *service) == names.end()) {
+      *number = typed;
+      service->clear();
+    }
+  }
+  return ChooseService(session, purpose, service);
+}
+
+absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Describe(session, service));
+  if (described.workers_size() == 1) return described.workers(0).id();
+  if (described.workers().empty()) {
+    return absl::NotFoundError(absl::StrCat("no worker is attached to service ", service));
+  }
+  return SeveralAreThere(
+      "worker", service,
+      absl::StrJoin(described.workers(), ", ", [](std::string* text, const v1::Worker& worker) {
+        absl::StrAppend(text, worker.id());
+      }));
+}
+
+absl::StatusOr<uint64_t> OnlyShard(Session* session, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Describe(session, service));
+  if (described.shards_size() == 1) return 0;
+  return SeveralAreThere("shard", service, absl::StrCat("0 to ", described.shards_size() - 1));
+}
+
+absl::StatusOr<uint64_t> OnlyConnection(Session* session, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::ListConnectionsRequest request;
+  request.set_service(service);
+  request.set_shard(-1);
+  request.set_page_size(2);
+  BATON_ASSIGN_OR_RETURN(const v1::ListConnectionsResponse response,
+                         client->ListConnections(request));
+  if (response.connections_size() == 1) return response.connections(0).connection().index();
+  if (response.connections().empty()) {
+    return absl::NotFoundError(absl::StrCat("service ", service, " has no connection"));
+  }
+  return SeveralAreThere("connection", service,
+                         absl::StrCat("`baton connection list ", service, "` shows their numbers"));
+}
+
+}  // namespace baton

@@ -1,0 +1,42 @@
+#include "tests/demo/event.h"
+
+#include "lib/base/quantile.h"
+
+namespace baton::demo {
+
+const EventLook& LookOf(EventKind kind) {
+  // In the order of EventKind.
+  static constexpr EventLook kLooks[] = {
+      {"quiet", "nothing, for comparison", "#797979"},
+      {"handoff", "planned handoff to a standby", "#2e9e4f"},
+      {"upgrade_start", "next version starts beside it", "#797979"},
+      {"upgrade", "upgrade to another version", "#1a9bb0"},
+      {"bad_upgrade", "faulty upgrade, undone", "#d65fa8"},
+      {"crash_hot", "process killed, standby ready", "#d9484a"},
+      {"hang", "process hangs, standby ready", "#a3705f"},
+      {"crash_cold", "process killed, no standby", "#9a6fd0"},
+      {"control_kill", "control process killed", "#d9822b"},
+      {"poison", "message that kills its readers", "#7a8f1f"},
+      {"baseline", "process killed", "#d9484a"},
+      {"standby_drain", "restart, clients told before", "#2e9e4f"},
+      {"standby_crash", "process killed", "#d9484a"},
+  };
+  return kLooks[static_cast<size_t>(kind)];
+}
+
+BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind) {
+  BlackoutStatistics statistics;
+  std::vector<double> blackouts;
+  for (const Event& event : events) {
+    if (event.kind != kind) continue;
+    ++statistics.count;
+    statistics.ok += event.problem.empty() ? 1 : 0;
+    blackouts.push_back(event.blackout_us);
+  }
+  statistics.p50_us = Quantile(blackouts, 0.5).value_or(0);
+  statistics.p99_us = Quantile(blackouts, 0.99).value_or(0);
+  statistics.max_us = Quantile(blackouts, 1).value_or(0);
+  return statistics;
+}
+
+}  // namespace baton::demo

@@ -1,0 +1,143 @@
+#include "worker/examples/guide/line_client.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::guide {
+namespace {
+
+constexpr std::chrono::minutes kTimeout{2};
+constexpr int kLookMs = 20;
+constexpr uint32_t kBytes = 256;
+constexpr uint64_t kSendId = 1, kReceiveId = 2;
+
+}  // namespace
+
+LineClient::~LineClient() = default;
+
+absl::StatusOr<std::unique_ptr<LineClient>> LineClient::Connect(
+    std::unique_ptr<verbs::Device> device, const verbs::Address& address) {
+  BATON_ASSIGN_OR_RETURN(examples::SharedMemory memory,
+                         examples::SharedMemory::Allocate(size_t{2} * kBytes));
+  std::unique_ptr<LineClient> client(new LineClient(std::move(device), std::move(memory)));
+  BATON_RETURN_IF_ERROR(client->Open(address));
+  return client;
+}
+
+absl::Status LineClient::Open(const verbs::Address& address) {
+  BATON_ASSIGN_OR_RETURN(
+      region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
+  BATON_ASSIGN_OR_RETURN(queue_, device_->CreateCompletionQueue(8));
+  verbs::QueuePairOptions options;
+  options.send_queue = options.receive_queue = queue_.get();
+  options.max_send_requests = options.max_receive_requests = 2;
+  BATON_ASSIGN_OR_RETURN(queue_pair_, device_->CreateQueuePair(options));
+  BATON_RETURN_IF_ERROR(PostReceive());
+  BATON_ASSIGN_OR_RETURN(id_, device_->Connect(address, queue_pair_.get(), {}));
+  return WaitFor("the connection", established_);
+}
+
+absl::Status LineClient::PostReceive() {
+  const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(memory_.base() + kBytes), kBytes,
+                                 region_->lkey()};
+  const verbs::ReceiveRequest request{kReceiveId, {&sge, 1}};
+  size_t posted = 0;
+  return queue_pair_->PostReceive({&request, 1}, &posted);
+}
+
+absl::Status LineClient::Send(verbs::SendRequest request, uint32_t length) {
+  const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(memory_.base()), length,
+                                 region_->lkey()};
+  request.wr_id = kSendId;
+  request.sges = {&sge, 1};
+  size_t posted = 0;
+  sent_ = false;
+  return queue_pair_->PostSend({&request, 1}, &posted);
+}
+
+absl::StatusOr<std::string> LineClient::Ask(std::string_view line) {
+  if (line.size() > kBytes) return absl::InvalidArgumentError("the line is too long");
+  std::copy(line.begin(), line.end(), memory_.base());
+  BATON_RETURN_IF_ERROR(Send({}, static_cast<uint32_t>(line.size())));
+  BATON_RETURN_IF_ERROR(WaitFor("the send", sent_));
+  BATON_RETURN_IF_ERROR(WaitFor("an answer", received_));
+  received_ = false;
+  std::string answer(reinterpret_cast<const char*>(memory_.base() + kBytes), received_bytes_);
+  BATON_RETURN_IF_ERROR(PostReceive());
+  return answer;
+}
+
+absl::StatusOr<uint64_t> LineClient::Read(uint64_t remote_address, uint32_t rkey) {
+  verbs::SendRequest request;
+  request.opcode = verbs::Opcode::kRead;
+  request.remote_address = remote_address;
+  request.rkey = rkey;
+  uint64_t value = 0;
+  BATON_RETURN_IF_ERROR(Send(request, sizeof(value)));
+  BATON_RETURN_IF_ERROR(WaitFor("the READ", sent_));
+  std::memcpy(&value, memory_.base(), sizeof(value));
+  return value;
+}
+
+absl::Status LineClient::WaitUntilDisconnected() {
+  return WaitFor("the end of the connection", ended_);
+}
+
+// Takes what has completed, and what has happened.
+absl::Status LineClient::Look() {
+  device_->Progress();
+  std::array<verbs::Completion, 4> completions;
+  BATON_ASSIGN_OR_RETURN(const int count, queue_->Poll(absl::MakeSpan(completions)));
+  for (int i = 0; i < count; ++i) {
+    const verbs::Completion& completion = completions[i];
+    if (completion.status == verbs::CompletionStatus::kFlushError) continue;  // see its event
+    if (completion.status != verbs::CompletionStatus::kSuccess) {
+      if (end_.empty()) end_ = verbs::CompletionStatusName(completion.status);
+    } else if (completion.wr_id == kReceiveId) {
+      received_ = true;
+      received_bytes_ = completion.byte_len;
+    } else {
+      sent_ = true;
+    }
+  }
+  verbs::CmEvent event;
+  while (device_->NextEvent(&event)) {
+    if (event.type == verbs::CmEventType::kEstablished) {
+      established_ = true;
+      continue;
+    }
+    ended_ = true;
+    if (end_.empty()) end_ = event.status.ok() ? "disconnected" : event.status.ToString();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LineClient::WaitFor(const char* what, const bool& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
+  for (;;) {
+    BATON_RETURN_IF_ERROR(Look());
+    if (condition) return absl::OkStatus();
+    if (!end_.empty() && &condition != &ended_) {
+      return absl::UnavailableError(absl::StrCat("instead of ", what, ": ", end_));
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("waited two minutes for ", what));
+    }
+    // A completion between the look and the request would not be reported: look once more.
+    BATON_RETURN_IF_ERROR(queue_->RequestNotification());
+    BATON_RETURN_IF_ERROR(Look());
+    if (condition) return absl::OkStatus();
+    pollfd entry = {device_->event_fd(), POLLIN, 0};
+    (void)poll(&entry, 1, kLookMs);
+  }
+}
+
+}  // namespace baton::guide
