@@ -39,7 +39,7 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   if (!wait) lock.lock();
   while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);
   internal::WorkerReply reply;
-  // What is not sent at once goes on its way while the reply is waited for.
+  // The rest of a request that is not sent at once is sent while the reply is awaited.
   absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   ++replies_due_;  // also of what is still on its way

@@ -9,7 +9,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/version.h"
 
-// What a keeper looks at before it runs the object.
+// The keeper reads this before it runs the object.
 extern "C" const BatonNativeObject baton_native_object = {
     BATON_NATIVE_VERSION, sizeof(BatonNativeObject), baton::kRelease};
 

@@ -19,7 +19,7 @@ namespace {
 using arena::CommitEntry;
 using arena::CommitKind;
 
-// As the driver's own limit (lib/driver/transaction.h).
+// The same as the driver's limit (lib/driver/transaction.h).
 constexpr uint32_t kMaxStagedRequests = 4096;
 
 // The driver has read it, and so it is in another processor's cache: on its way back when it is
@@ -198,8 +198,8 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
   return absl::OkStatus();
 }
 
-// What the driver will find free and within the depth. Those of which nobody knows whether they are
-// posted hold their slots, and do not count as posted.
+// Counts the receives that the driver will find free and within the depth. Receives that may or may
+// not be posted hold their slots, and do not count as posted.
 uint32_t Shard::shared_receive_room() const {
   const uint32_t depth = impl_->arena().shape().shared_receive_queue_depth;
   if (epoch_ == 0 || depth == 0) return 0;

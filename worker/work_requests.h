@@ -85,7 +85,8 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
   return FillBuffers(buffers, buffer_bytes, request, &length);
 }
 
-// What the service's device does not do. An older driver does not tell. `length`: of the message.
+// Refuses what the service's device does not do. An older driver does not say what that is.
+// `length` is the message's, in bytes.
 [[gnu::always_inline]] inline absl::Status CheckDevice(const SendWork& work, uint64_t length,
                                                        const arena::DriverMemoryHeader& header) {
   if ((header.missing_opcodes >> static_cast<uint32_t>(work.opcode) & 1) != 0) {

@@ -107,7 +107,7 @@ class Connection {
   arena::WorkRequest* receive_log_ = nullptr;
 };
 
-// What happened to a connection. `status`, `opcode`, `byte_len` and the immediate are those of
+// An event of a connection. `status`, `opcode`, `byte_len` and the immediate are those of
 // verbs; after an error only `status` is meaningful among them.
 struct Completion {
   enum class Kind : uint8_t {
@@ -173,7 +173,7 @@ class Shard {
   // appears with its first completion.
   std::vector<Connection*> connections();
 
-  // As for a connection.
+  // The shard's committed state, like a connection's.
   absl::Span<const uint8_t> state() const;
   uint32_t state_version() const { return state_version_; }
 
@@ -281,7 +281,7 @@ class Shard {
 
   WorkerImpl* impl_;
   uint32_t index_;
-  // What is looked up for each message, and does not change.
+  // Pointers that each message needs, and that do not change.
   const arena::ShardRecord* record_;
   const arena::CompletionEntry* log_;
   uint64_t log_mask_, send_log_mask_, receive_log_mask_, buffer_bytes_;
@@ -302,8 +302,8 @@ class Shard {
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
   std::vector<uint16_t> shared_free_;  // slots of shared receives that are nobody's, the next last
   uint32_t shared_outstanding_ = 0;
-  // Of completions between acknowledged_ and delivered_: their connections, and their slots of
-  // shared receives.
+  // The connections, and slots of shared receives, of completions between acknowledged_ and
+  // delivered_.
   std::vector<Connection*> unacknowledged_;
   std::vector<uint16_t> shared_unacknowledged_;
   std::unique_ptr<Staged> staged_;
@@ -390,7 +390,7 @@ struct WorkerOptions {
   uint32_t yield_microseconds = 100;
 };
 
-// What the service was created with. It does not change while the keeper lives.
+// The capacity that the service was created with. It does not change while the keeper lives.
 struct Capacity {
   uint32_t connections = 0;          // at once
   uint32_t send_queue_depth = 0;     // outstanding per connection, a power of two

@@ -29,7 +29,7 @@
 namespace baton {
 namespace {
 
-// Of a native worker: nobody that it waits for needs its processor.
+// For a native worker: nothing that it waits for needs its processor.
 constexpr int kLooksPerYield = 4;
 constexpr uint32_t kRealtimeYieldMicroseconds = 20;
 constexpr uint64_t kMillisecondNs = 1'000'000;
@@ -88,7 +88,7 @@ WorkerImpl::~WorkerImpl() {
     return;
   }
   if (native_ && !native_->status().ok()) {
-    // What we own is moved when our process has ended, as after any death.
+    // Our shards are moved when our process has ended, as after any death.
     if (lock_) HoldUntilTheEnd();
     return;
   }
@@ -180,7 +180,7 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
 
 uint32_t WorkerImpl::SpokenLayoutVersion() const {
 #ifdef BATON_TEST_HOOKS
-  // As the release before did.
+  // The layout of the release before.
   if (std::getenv("BATON_PREVIOUS_LAYOUT") != nullptr) return arena::kLayoutVersion - 1;
 #endif
   return arena::kLayoutVersion;
@@ -379,8 +379,8 @@ void WorkerImpl::NoteStopRequest() {
 }
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
-  // What we gave back is still ours until the driver has seen it. (Not to be read from the bank's
-  // tail: a former owner's late store there is none of our epoch, and must not keep us away.)
+  // A shard that we gave back is still ours until the driver has seen it. (The bank's tail cannot
+  // say so: a former owner's late store there is not of our epoch, and must not keep us away.)
   if (epoch == shard.released_epoch_) return false;
   if (native_) {
     native_->Adopt(shard.index_, epoch);
@@ -578,7 +578,7 @@ Connection* WorkerImpl::Find(Shard& shard, uint32_t index, uint32_t generation) 
   return &connection;
 }
 
-// Of a connection that we have not committed anything to in this epoch: its cursors stand still,
+// Loads a connection that we have not committed anything to in this epoch: its cursors stand still,
 // but for completions that we have not been given yet.
 void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
   const arena::ConnectionRecord& record = arena_->connection(index);
@@ -678,7 +678,7 @@ absl::Status WorkerImpl::Await(int timeout_ms) {
   }
   YieldBudget& budget = awaits_device_ ? device_yield_budget_ : yield_budget_;
   const uint64_t began = MonotonicNanoseconds();
-  // As often as a sleeping one, it tells that it does not hang.
+  // It shows a sign of life as often as a sleeping worker.
   uint64_t limit = std::min(budget.nanoseconds(), uint64_t{heartbeat_ms_} * kMillisecondNs / 2);
   if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * kMillisecondNs);
   uint64_t now = began;
@@ -715,8 +715,8 @@ absl::Status WorkerImpl::Run() {
     BATON_ASSIGN_OR_RETURN(const int work, Poll());
     if (work == 0) BATON_RETURN_IF_ERROR(Wait(-1));
   }
-  // What has become ours since the last turn is given back with the rest. Nobody follows a claimant
-  // that ends in order: its lock is given back, so that it never counts as dead.
+  // Shards that became ours since the last turn are given back with the rest. Nobody follows a
+  // claimant that ends in order: its lock is given back, so that it never counts as dead.
   if (native_) {
     Drive();
     HandleOwnership();

@@ -25,7 +25,7 @@
 
 namespace baton {
 
-// Of a queue with its log: how many more requests both have room for.
+// How many more requests a queue and its log have room for.
 inline uint32_t RoomOf(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
   const uint64_t log = 2 * uint64_t{depth} - (staged - acknowledged);
   const uint64_t queue = depth - std::min<uint64_t>(staged - completed, depth);
@@ -42,7 +42,7 @@ struct Shard::Staged {
   // always be possible after it.
   static constexpr uint32_t kReservedEntries = 8;
 
-  // That name so many shared receives.
+  // The number of entries that name so many shared receives.
   static size_t SharedEntries(size_t receives) {
     return (receives + arena::kSharedReceivesPerEntry - 1) / arena::kSharedReceivesPerEntry;
   }

@@ -2,9 +2,9 @@
 // little-endian length and that many bytes; descriptors travel with the first byte of a frame, each
 // of which is written by calls of its own. Those that come otherwise are closed.
 //
-// Of a message that was refused nothing is sent, then or later. Where that, or that one which was
-// not refused is sent, cannot be held to, the channel ends: the other side hears that it is closed,
-// and every later call gives kUnavailable, once what had arrived is taken.
+// A refused message is never sent, in whole or in part. If the channel cannot keep that promise, or
+// cannot send a message that it took, it ends: the other side sees it closed, and every later call
+// returns kUnavailable after the messages that had arrived.
 //
 // Thread-compatible.
 #ifndef LIB_CHANNEL_MESSAGE_CHANNEL_H_

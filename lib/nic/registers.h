@@ -27,8 +27,8 @@ inline constexpr uint64_t kRegisterEvent = uint64_t{1} << 63;
 // The doorbell registers of one client's file, by number. A ring is a hint: it schedules a queue
 // pair of the same file and register, whose records say what is queued.
 //
-// What a turn does for a file is bounded, so that no client keeps others waiting: it takes so many
-// rings, and continues one flush. The engine has a turn for it as long as there is one.
+// The work of a turn for one file is bounded, so that no client keeps others waiting: it takes so
+// many rings, and continues one flush. The engine has a turn for it as long as there is one.
 class Registers final : private verbs::soft::Pollable {
  public:
   // `host` outlives it.

@@ -17,8 +17,8 @@ namespace baton {
 // With a `user` it is in a directory of that user's there: the rest stays ours, so that no link of
 // a control that was taken over is followed by batond, which opens services' logs there.
 //
-// What fails is logged, and nothing else: what operators do in that trouble is more important than
-// its record. No control runs.
+// A failure is logged and stops nothing: in such trouble the operators' work matters more than its
+// record. REQUIRES: no control runs.
 std::string MakeAuditDirectory(const std::string& state_dir,
                                const std::optional<ProgramUser>& user);
 

@@ -75,7 +75,7 @@ class Child {
   bool settled() const { return settled_; }
   bool hung() const { return silent_looks_ >= kLooks; }
 
-  // What it reads when it is started the next time.
+  // Sets the input for its next start.
   void SetInput(std::string input) { plan_.input = std::move(input); }
 
   absl::Status Start();

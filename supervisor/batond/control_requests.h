@@ -28,7 +28,7 @@ class ControlRequests {
   ControlRequests(const ControlRequests&) = delete;
   ControlRequests& operator=(const ControlRequests&) = delete;
 
-  // What was read again without being asked.
+  // Reports a configuration that was read again without a request.
   void Tell(const internal::BatondReply& news);
 
  private:

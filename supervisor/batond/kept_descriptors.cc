@@ -185,7 +185,7 @@ void KeptDescriptors::Put(const std::string& service, const std::string& name,
   Commit();
 }
 
-// Of a file that is not kept yet: a new one.
+// A file that is not kept yet gets a new number.
 uint64_t KeptDescriptors::NumberOf(int descriptor) {
   for (const auto& [number, file] : files_) {
     if (IsSameFile(file.get(), descriptor)) return number;

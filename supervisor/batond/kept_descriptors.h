@@ -30,10 +30,11 @@ class KeptDescriptors {
   using Named = std::pair<std::string, FileDescriptor>;
   using Entries = std::map<std::string, std::vector<FileDescriptor>>;  // of a DescriptorStore
 
-  // Of this process, which may be forbidden what it takes; says the cure.
+  // Returns why this process may not keep descriptors, with the cure.
   static absl::Status CheckUsable();
 
-  // What the manager has given back to this process. Takes LISTEN_FDS out of the environment.
+  // Returns the descriptors that the manager has given back to this process. Takes LISTEN_FDS out
+  // of the environment.
   static std::vector<Named> GivenBack();
 
   explicit KeptDescriptors(std::vector<Named> given_back);

@@ -49,7 +49,7 @@ std::vector<std::string> Sockets(const v1::Config& config) {
   return paths;
 }
 
-// What a keeper would find out, in one message for all of them and before any has been started.
+// Finds what a keeper would find, in one message for all of them and before any has been started.
 absl::Status CheckNetworkNamespaces(const v1::Config& config) {
   std::string problems;
   for (const v1::ServiceConfig& service : config.services()) {

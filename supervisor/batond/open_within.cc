@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDeathTimeout(100);  // of a process that has done all that it was for
 
-// What the process that opens the file says, with the file when `error` is 0.
+// The report of the process that opens the file, with the file when `error` is 0.
 struct Opened {
   int error = 0;
   bool regular = false;

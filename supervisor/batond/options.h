@@ -13,7 +13,7 @@ struct CommandLine {
   bool check_only = false;
 };
 
-// What the command line asks for: to run with complete options, or to exit with a code at once
+// The command line asks either to run with complete options, or to exit with a code at once
 // (help, version, or a problem: already printed).
 std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv);
 

@@ -43,7 +43,7 @@ absl::Status MakeDirectory(const std::string& path, bool shared) {
     return absl::FailedPreconditionError(
         absl::StrCat("the state directory ", path, " is not a directory; remove it"));
   }
-  // Whoever may write there could put a socket of theirs in the place of ours.
+  // A user who may write there could put a socket in the place of ours.
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return absl::PermissionDeniedError(
         absl::StrCat("the state directory ", path, " is writable by others; chmod go-w ", path));

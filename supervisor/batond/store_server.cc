@@ -28,7 +28,7 @@ StoreServer::StoreServer(boost::asio::io_context& io, std::string keeper, FileDe
 
 StoreServer::~StoreServer() {
   if (!session_) return;
-  // What the keeper had asked for is still there when its end is heard of first.
+  // The keeper's last requests can still be read after its end was noticed.
   (void)session_->channel().Fill();
   for (;;) {
     const absl::StatusOr<bool> served = ServeOne();

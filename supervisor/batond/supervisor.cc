@@ -284,7 +284,7 @@ void Supervisor::WatchReload() {
   });
 }
 
-// What control is to know of it; a control that is started later has it from its start.
+// Returns the news for control. A control that is started later has it from its start.
 absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
   if (options_.read_config == nullptr) {
     return absl::FailedPreconditionError(

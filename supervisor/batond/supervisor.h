@@ -57,9 +57,9 @@ class Supervisor {
   absl::Status Run();
 
  private:
-  // What follows upon what: every keeper is ready or has failed, then control is started; it is
-  // ready or has failed, then batond is ready; told to stop, control goes first, so that nobody
-  // asks of keepers that are leaving.
+  // The order of phases: every keeper is ready or has failed, then control is started; it is
+  // ready or has failed, then batond is ready. When batond stops, control goes first, so that
+  // nobody asks keepers that are leaving.
   enum class Phase {
     kStartingKeepers,
     kStartingControl,

@@ -1,4 +1,4 @@
-// What a command line may leave out where there is only one of it.
+// The service, shard or worker that a command line may leave out where there is only one.
 #ifndef SUPERVISOR_CLI_CHOOSE_H_
 #define SUPERVISOR_CLI_CHOOSE_H_
 

@@ -13,7 +13,7 @@ class Machine;
 struct Identity;
 }  // namespace doctor
 
-// As the shell sees them; part of the interface, see --help.
+// Exit statuses. They are part of the interface, see --help.
 enum ExitCode {
   kExitOk = 0,
   kExitFailed = 1,
@@ -37,7 +37,8 @@ struct Console {
   int terminal_err = -1;
   // How long something takes before it is told on `err` what is waited for.
   double patience_seconds = 1;
-  // What `baton doctor` looks at, and as whom; null: this machine, and who runs this process.
+  // The machine that `baton doctor` looks at, and its user. Null: this machine, this process's
+  // user.
   const doctor::Machine* machine = nullptr;
   const doctor::Identity* identity = nullptr;
 };

@@ -62,7 +62,7 @@ absl::StatusOr<FileDescriptor> ConnectUntil(const std::string& path, Clock::time
   }
 }
 
-// Who may pass where this process may not.
+// Names the user who may use the socket, where this process may not.
 std::string WhoMay(const std::string& socket_path) {
   struct stat directory = {};
   const std::string path = socket_path.substr(0, socket_path.rfind('/'));

@@ -77,7 +77,7 @@ class OperatorClient {
   // Why changes are asked for from now on, for the record.
   void SetReason(std::string reason) { reason_ = std::move(reason); }
 
-  // What answers left out since it was last asked.
+  // Returns what answers left out since the last call.
   std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
 
  private:

@@ -15,7 +15,7 @@ namespace baton {
 // `session` outlives it.
 std::unique_ptr<CLI::App> MakeCommandLine(Session* session);
 
-// What is wrong with `typed`, which `app` has failed to parse with `error`, and what to type.
+// Says what is wrong with the line that `app` failed to parse with `error`, and what to type.
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const Session& session);
 
 }  // namespace baton

@@ -13,7 +13,7 @@
 
 namespace baton {
 
-// What is said of a SERVICE that may be left out.
+// Help texts of a SERVICE that may be left out.
 inline constexpr char kItsService[] = "its service [the only one]";
 inline constexpr char kTheirService[] = "their service [the only one]";
 
@@ -22,10 +22,10 @@ void AddWatchOption(CLI::App* command, Session* session);
 // --watch and --no-headers.
 void AddListingOptions(CLI::App* command, Session* session);
 
-// Of a listing: "--state ready|dying". Empty: all.
+// A filter of a listing: "--state ready|dying". Empty: all.
 CLI::Option* AddChoice(CLI::App* command, const std::string& flag, std::string* value,
                        const std::vector<std::string>& choices, const std::string& description);
-// Of numbers from 0, "--shard SHARD", or of ids, "--owner WORKER".
+// A filter by a number from 0, "--shard SHARD", or by an id, "--owner WORKER".
 CLI::Option* AddNumber(CLI::App* command, const std::string& flag, std::optional<uint64_t>* value,
                        const std::string& type, const std::string& description);
 // In seconds, from a millisecond to `most`.
@@ -43,7 +43,7 @@ void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* ses
 // "Stop worker 1 of service kv? …", `undone`: "nothing was stopped".
 absl::Status Confirm(Session* session, const Change& change, const std::string& question,
                      const std::string& undone);
-// What --dry-run prints: `text` for people, `request`, as it would be sent, as JSON.
+// Prints the outcome of --dry-run: `text` for people, `request`, as it would be sent, as JSON.
 absl::Status PrintPlan(Session* session, const std::string& text,
                        const google::protobuf::Message& request);
 

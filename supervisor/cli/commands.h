@@ -31,7 +31,7 @@ void AddInspectCommands(CLI::App* app, Session* session);  // inspect, snapshot
 void AddTopCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
 
-// What can stand at the end of `words`, for a shell to offer.
+// Prints the words that can stand at the end of `words`, for a shell to offer.
 void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words, Session* session);
 
 }  // namespace baton

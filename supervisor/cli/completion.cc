@@ -8,7 +8,7 @@
 namespace baton {
 namespace {
 
-// Of the command or of one above it, whose options it takes, too. Null: none has that name.
+// Finds an option of the command, or of one above it, whose options it takes, too. Null: none.
 const CLI::Option* FindOption(const CLI::App* command, const std::string& name) {
   for (; command != nullptr; command = command->get_parent()) {
     for (const CLI::Option* option : OptionsOf(*command)) {
@@ -25,7 +25,7 @@ const CLI::Option* FindOption(const CLI::App* command, const std::string& name) 
 
 std::string LongName(const CLI::Option& option) { return option.get_name(); }
 
-// What the finished words say.
+// The finished words, parsed.
 struct Typed {
   const CLI::App* command;
   std::vector<std::string> positionals = {};
@@ -136,7 +136,7 @@ class Completer {
     if (type == "PATH" || type == "FILE" || type == "DIR") result_.files = true;
   }
 
-  // That the words so far are about: the one that is named, or else the only one.
+  // The service that the words so far are about: the one that is named, or else the only one.
   std::string Service() const {
     if (!typed_.positionals.empty()) return typed_.positionals.front();
     const auto option = typed_.options.find("--service");

@@ -1,4 +1,4 @@
-// What can stand at the end of an unfinished command line.
+// Completion: the words that can stand at the end of an unfinished command line.
 #ifndef SUPERVISOR_CLI_COMPLETION_H_
 #define SUPERVISOR_CLI_COMPLETION_H_
 
@@ -15,7 +15,7 @@ struct Candidate {
   std::string description;
 };
 
-// What is there now. Empty where that cannot be told.
+// The names that exist now. Empty where they cannot be had.
 class LiveNames {
  public:
   virtual ~LiveNames() = default;

@@ -10,7 +10,7 @@ namespace {
 // "there is no service \"NAME\"; there are: …", as control says it.
 constexpr char kNoService[] = "there is no service \"";
 
-// Of the service that is missing; empty: it is something else.
+// The name of the service that is missing; empty: the message is about something else.
 std::string MissingService(absl::string_view message) {
   if (!absl::ConsumePrefix(&message, kNoService)) return "";
   return std::string(message.substr(0, message.find('"')));

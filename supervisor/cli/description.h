@@ -1,5 +1,5 @@
-// What a command line consists of, as help, manual pages and completion show it: read from CLI11's
-// description, which is the one source of all three.
+// The parts of a command line, for help, manual pages and completion. CLI11's description is the
+// one source of all three.
 #ifndef SUPERVISOR_CLI_DESCRIPTION_H_
 #define SUPERVISOR_CLI_DESCRIPTION_H_
 

@@ -23,7 +23,7 @@ struct Flags {
 // Nobody who runs a doctor waits long for a patient that does not speak.
 constexpr double kPatienceSeconds = 2;
 
-// Of the parts of the batond that runs, if one does.
+// Asks for the releases of the parts of the batond that runs, if one does.
 std::optional<doctor::RunningVersions> AskVersions(Session* session, const doctor::Machine& machine,
                                                    const std::string& state_dir) {
   if (!doctor::RunningBatond(machine, state_dir)) return std::nullopt;

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookInterval(100);
-// What was disconnected at the deadline is gone after this, as a rule.
+// Connections that were disconnected at the deadline are gone after this, as a rule.
 constexpr std::chrono::seconds kDisconnecting(10);
 
 struct Options {

@@ -25,7 +25,7 @@ std::string FormatVersions(const v1::Upgrade& upgrade);
 std::string FormatProgress(const v1::Upgrade& upgrade);  // "watching, 25s left"
 std::string FormatElapsed(const v1::Upgrade& upgrade);   // "-" while it is under way
 std::string FormatMove(double blackout_us);              // "-" for none
-// What services and workers call themselves is not trusted with the operator's terminal.
+// Makes the names of services and workers safe for a terminal: they are not trusted.
 std::string Printable(const std::string& text);
 std::string FormatVersion(const v1::Version& version);
 

@@ -70,7 +70,7 @@ std::string OperatorSocketOf(const Session& session) {
   return session.socket.empty() ? OperatorSocketPath(session.state_dir) : session.socket;
 }
 
-// Of the batond whose operator socket that is.
+// The state directory of the batond whose operator socket the session has.
 std::string StateDirOf(const Session& session) {
   const std::string socket = OperatorSocketOf(session);
   const size_t slash = socket.rfind('/');
@@ -114,7 +114,7 @@ absl::Status ChooseArena(const Session& session, Target* target) {
   return absl::OkStatus();
 }
 
-// Of [SERVICE] and FILE one word is the file, unless it is the name of a service.
+// One word for [SERVICE] and FILE is the file, unless it is the name of a service.
 absl::Status ChooseFile(const Session& session, SnapshotFlags* flags) {
   if (!flags->file.empty()) return absl::OkStatus();
   const auto names = ServicesIn(StateDirOf(session));

@@ -27,7 +27,7 @@ std::string FormatBuffers(const v1::InspectedWorkRequest& request) {
                        });
 }
 
-// What the opcode has a use for.
+// The details that the opcode has a use for.
 std::string FormatDetails(const v1::InspectedWorkRequest& request) {
   std::vector<std::string> parts(request.flags().begin(), request.flags().end());
   const std::string& opcode = request.opcode();

@@ -9,7 +9,7 @@
 namespace baton {
 
 void PrintWorkRequests(std::ostream& out, const v1::Inspection& arena);
-// As the decoder prints it, or in hexadecimal.
+// Prints states as the decoder prints them, or in hexadecimal.
 void PrintStates(std::ostream& out, const v1::Inspection& arena);
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// What `baton inspect` prints for people.
+// The report of `baton inspect` for people.
 #ifndef SUPERVISOR_CLI_INSPECT_REPORT_H_
 #define SUPERVISOR_CLI_INSPECT_REPORT_H_
 

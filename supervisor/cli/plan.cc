@@ -41,7 +41,7 @@ std::string Name(const std::string& service, const v1::Worker& worker) {
                       worker.pid(), ") of service ", service);
 }
 
-// What becomes of what it owns.
+// Says which workers follow in the shards that it owns.
 absl::StatusOr<std::string> Heirs(OperatorClient* client, const std::string& service,
                                   const v1::Worker& worker) {
   if (worker.shards().empty()) return "it owns no shard";
@@ -71,7 +71,7 @@ absl::Status CheckIdle(const v1::Service& service) {
       "): wait until it has ended, or undo it with `baton rollback ", service.name(), "`"));
 }
 
-// As a keeper chooses: the newest that is ready and does not own the first shard.
+// Chooses like a keeper: the newest that is ready and does not own the first shard.
 absl::StatusOr<uint64_t> Successor(const v1::GetServiceResponse& described,
                                    const v1::HandoffRequest& request) {
   const uint64_t wanted = request.to_worker_id();

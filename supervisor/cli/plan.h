@@ -1,5 +1,5 @@
-// What --dry-run says: everything is looked up and checked as the request would be, as far as that
-// can be seen from outside, and fails as the request would.
+// The answers of --dry-run. They look up and check everything that the request would, as far as it
+// can be seen from outside, and fail as the request would.
 #ifndef SUPERVISOR_CLI_PLAN_H_
 #define SUPERVISOR_CLI_PLAN_H_
 

@@ -21,7 +21,7 @@ struct Filter {
   std::string state;
 };
 
-// What was asked for by name has to be there.
+// Each service that was named has to be there.
 absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
   std::vector<std::string> names;
   for (const v1::Service& service : all.services()) names.push_back(service.name());
@@ -54,7 +54,7 @@ absl::Status List(Session* session, const Filter& filter) {
   return absl::OkStatus();
 }
 
-// Of the one under way, if any.
+// Describes the upgrade under way, if any.
 std::string FormatUpgrade(const v1::Service& service) {
   if (!service.has_upgrade()) return "none under way";
   const v1::Upgrade& upgrade = service.upgrade();
@@ -82,7 +82,7 @@ std::string FormatListeners(const v1::Service& service) {
                       service.network_namespace());
 }
 
-// Of the device, by the keeper's count.
+// The objects of the device, by the keeper's count.
 std::string FormatObjects(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.queue_pairs(), " QPs, ", accounts.completion_queues(), " CQs, ",
                       accounts.shared_receive_queues(), " SRQs, ", accounts.memory_regions(),

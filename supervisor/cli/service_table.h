@@ -16,7 +16,7 @@ namespace baton {
 std::string FormatDevice(const v1::Service& service);
 // "ok", "waiting" for owners of shards, "unreachable".
 std::string StateOf(const v1::Service& service);
-// What to do for a service that nobody serves; empty: each is served, or cannot be reached.
+// The next step for a service that nobody serves; empty: each is served, or cannot be reached.
 std::string NextForServices(const google::protobuf::RepeatedPtrField<v1::Service>& services);
 void PrintServices(std::ostream& out,
                    const google::protobuf::RepeatedPtrField<v1::Service>& services,

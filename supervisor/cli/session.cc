@@ -27,7 +27,7 @@ std::string Json(const google::protobuf::Message& message, bool whitespace) {
   return text;
 }
 
-// What is none is as if there were none: a tracer's mistake keeps nobody from operating.
+// An invalid one counts as none: a tracer's mistake keeps nobody from operating.
 std::string TraceParentOfEnvironment() {
   const char* text = std::getenv("TRACEPARENT");
   return text == nullptr ? "" : CheckedTraceParent(text);

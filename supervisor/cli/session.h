@@ -1,4 +1,4 @@
-// What all commands share: the global options, the connection and the console.
+// The state that all commands share: the global options, the connection and the console.
 #ifndef SUPERVISOR_CLI_SESSION_H_
 #define SUPERVISOR_CLI_SESSION_H_
 
@@ -37,11 +37,11 @@ struct Session {
   std::string reason = {};   // why something is changed, for the record
   double watch_seconds = 0;  // between two looks; 0: look once
 
-  // What stood after "--", for a command that starts a program.
+  // The words after "--", for a command that starts a program.
   std::optional<std::vector<std::string>> program_arguments = {};
   bool takes_program_arguments = false;  // set when the command line is parsed
 
-  // What the chosen command does; set when the command line is parsed. Made again and again by
+  // The chosen command; set when the command line is parsed. Made again and again by
   // --watch.
   std::function<absl::Status()> action = {};
 
@@ -50,12 +50,12 @@ struct Session {
   absl::StatusOr<OperatorClient*> Connect();
   // On a new connection, in place of one that was lost.
   absl::StatusOr<OperatorClient*> Reconnect();
-  // What answers left out, each once, on `err`.
+  // Prints what answers left out, each once, on `err`.
   void PrintWarnings();
   // A message for `err`, without its end: `label`, "error: " or "warning: ", in its colour, and
   // `text`, wrapped where `err` is a terminal.
   std::string Message(const std::string& label, absl::string_view text) const;
-  // What one may do next, for a person at a terminal. Nobody else gets it, nor does --watch.
+  // Prints the next step, for a person at a terminal. Nobody else gets it, nor does --watch.
   void PrintNext(const std::string& text);
   // One object, with every field under its name in the .proto files.
   void PrintJson(const google::protobuf::Message& message);

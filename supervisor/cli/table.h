@@ -14,7 +14,7 @@ struct TableStyle {
   bool wide = false;  // with the columns that not everybody wants to see
   bool headers = true;
   bool colour = false;  // paints states
-  // Of the terminal. Long texts are wrapped to its columns; 0: there is none.
+  // The terminal's width. Long texts are wrapped to its columns; 0: there is none.
   size_t columns = 0;
   int rows = 0;
 };

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// What the handler knows. Lock-free, so that it may.
+// The signal handler's state. Lock-free, so that it may be used there.
 std::atomic<int> signal_asked{0};
 std::atomic<int> wake_fd{-1};
 std::atomic<void (*)()> undo_at_once{nullptr};
@@ -43,7 +43,7 @@ void OnSignal(int signal) {
   errno = former_errno;
 }
 
-// Of a FullScreen: what Leave brings back.
+// The terminal of a FullScreen, which Leave restores.
 std::atomic<int> screen_in{-1};
 std::atomic<int> screen_out{-1};
 termios former_modes;
@@ -112,8 +112,8 @@ Interruption::Interruption(void (*undo)()) {
   action.sa_flags = SA_RESTART;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     sigaction(kSignals[i], nullptr, &former_actions[i]);
-    // What nohup has made of SIGHUP stays. A script's background has SIGINT ignored, too, and still
-    // means it when it sends one.
+    // SIGHUP stays ignored if nohup ignored it. A background job of a script has SIGINT ignored,
+    // too, and a script that sends one means it.
     const bool ignored = former_actions[i].sa_handler == SIG_IGN;
     if (kSignals[i] != SIGHUP || !ignored) sigaction(kSignals[i], &action, nullptr);
   }

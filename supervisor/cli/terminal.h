@@ -1,4 +1,4 @@
-// What an ANSI terminal is told, and what it tells.
+// Output to an ANSI terminal, and input from it.
 #ifndef SUPERVISOR_CLI_TERMINAL_H_
 #define SUPERVISOR_CLI_TERMINAL_H_
 
@@ -47,7 +47,7 @@ class FullScreen {
   FullScreen(const FullScreen&) = delete;
   FullScreen& operator=(const FullScreen&) = delete;
 
-  // What the destructor does; a signal handler may call it.
+  // Does what the destructor does. A signal handler may call it.
   static void Leave();
 };
 

@@ -8,7 +8,7 @@
 
 namespace baton {
 
-// What happened, on a terminal: a line for each, or more where one does not hold it, with the time
+// Events on a terminal: a line for each, or more where one does not hold it, with the time
 // of the day. Each day is named once, above its first line. All in UTC.
 class TimeLine {
  public:

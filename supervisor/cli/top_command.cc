@@ -72,7 +72,7 @@ class Top {
     if (terminal_ >= 0) {
       session_->timeout_seconds = std::min(session_->timeout_seconds, kPatienceSeconds);
     }
-    // What fails at once is told on the screen that it was typed on.
+    // A failure of the first look is printed on the screen that the command was typed on.
     BATON_ASSIGN_OR_RETURN(view_, Look(session_, options_, &rates_));
     Interruption interruption(FullScreen::Leave);
     std::optional<FullScreen> screen;

@@ -1,4 +1,4 @@
-// What `baton top` shows at one time, and how.
+// One view of `baton top`, and how it is drawn.
 #ifndef SUPERVISOR_CLI_TOP_VIEW_H_
 #define SUPERVISOR_CLI_TOP_VIEW_H_
 

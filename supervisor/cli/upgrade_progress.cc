@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookInterval(100);
 
-// What it does, and what it waits for.
+// Says what the upgrade does, and what it waits for.
 std::string Awaited(const v1::Upgrade& upgrade, const std::string& service) {
   const bool returns = upgrade.phase() == v1::UPGRADE_PHASE_WATCHING && !upgrade.rollback();
   return absl::StrCat(FormatProgress(upgrade),

@@ -9,7 +9,8 @@
 namespace baton {
 namespace {
 
-// What the action prints; on a terminal with its messages, which would be in the way elsewhere.
+// Returns the action's output; on a terminal with its messages, which would be in the way
+// elsewhere.
 std::pair<absl::Status, std::string> Look(Session* session, bool on_terminal) {
   std::ostringstream text;
   std::streambuf* const out = session->out.rdbuf(text.rdbuf());

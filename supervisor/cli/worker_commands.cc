@@ -107,7 +107,7 @@ absl::Status Describe(Session* session, Target target) {
   return absl::OkStatus();
 }
 
-// What is asked before `verb` is done to a worker that is there.
+// The question before `verb` is done to a worker that exists.
 absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
                                      const Target& target) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());

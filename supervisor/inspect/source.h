@@ -1,7 +1,7 @@
 // Where a service's arena is: the memories that its keeper, batond or any other process has open,
 // found by their names in /proc and opened for reading. Nobody is asked and nobody notices.
 //
-// Whoever may read a process's descriptors may do this: root, or the user that it runs as.
+// It takes the right to read the process's descriptors: root, or the user that it runs as.
 #ifndef SUPERVISOR_INSPECT_SOURCE_H_
 #define SUPERVISOR_INSPECT_SOURCE_H_
 

@@ -17,10 +17,10 @@ namespace baton::keeper {
 // The valid copy; all zeros if there is none. The keeper may call it while a driver stores.
 arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
 
-// By who has claimed the shard, and has applied what counts of the epoch that it ends: counts the
-// death that ended it, and does to a connection what follows from `limit` of them. Can die in this
-// and be done again. `death.worker_id` 0: it was no death, but a claimant may have died in this. An
-// error: what is blamed cannot be, and nothing was done to it.
+// Counts the death that ended the epoch, and does to a connection what follows from `limit` of
+// them. The claimant calls it after it has applied what counts of that epoch. It may be killed in
+// it: the next claimant does the same again. `death.worker_id` 0: it was no death, but a claimant
+// may have died in this. An error: what is blamed cannot be, and nothing was done to it.
 absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
                                                           driver::QueueDriver* driver,
                                                           uint32_t shard, const Death& death,

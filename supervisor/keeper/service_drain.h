@@ -1,7 +1,7 @@
 // A service that takes no new connections: for the maintenance of its machine, or its end.
 //
-// What is there goes on until its peers end it, or until the deadline. That it is drained is in a
-// file in the state directory, so that a keeper which takes this one's place drains, too.
+// Existing connections go on until their peers end them, or until the deadline. A file in the state
+// directory records the drain, so that the next keeper drains, too.
 #ifndef SUPERVISOR_KEEPER_SERVICE_DRAIN_H_
 #define SUPERVISOR_KEEPER_SERVICE_DRAIN_H_
 

@@ -386,7 +386,7 @@ bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
 }
 
 bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
-  // By who accepted it, and went before we had answered that.
+  // The peer accepted, and went away before it had our answer.
   if (phase_ == Phase::kEstablished) return OnDisconnected(out);
   if (phase_ != Phase::kConnecting) {
     return OnUnreachable(absl::UnavailableError("the peer has given up its request"), out);

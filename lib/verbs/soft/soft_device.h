@@ -5,7 +5,7 @@
 // at once, with the acknowledgements that were due; further ones are collected and written by the
 // next Progress(). Acknowledgements wait for either, at most one turn of the loop.
 //
-// What is as rdma_cm has it, and surprises: rnr_retry_count is what the *peer* is to use for its
+// Two things are as surprising as in rdma_cm: rnr_retry_count is what the *peer* is to use for its
 // sends (rdma_connect(3), rdma_accept(3)), and retry_count of the connecting side holds for both.
 // A rejected connection leaves the queue pair in the error state, an unreachable one in INIT.
 #ifndef LIB_VERBS_SOFT_SOFT_DEVICE_H_

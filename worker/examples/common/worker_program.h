@@ -1,4 +1,4 @@
-// What the command lines of worker programs have in common.
+// The flags that worker programs have in common.
 #ifndef WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
 #define WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
 
@@ -28,7 +28,7 @@ struct WorkerFlags {
 // `program`: as it calls itself in its ready line.
 void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flags);
 
-// What the flags say of it; the rest is the program's.
+// Options from the flags; the rest is the program's.
 WorkerOptions OptionsOf(const WorkerFlags& flags);
 
 // Listens, tells whoever started us that shards may be given to us now ("<program> ready

@@ -1,4 +1,4 @@
-// What the chapters of worker/guide.md have in common: a service that answers each message of a
+// The part that the chapters of worker/guide.md share: a service that answers each message of a
 // peer with one message, in order. A chapter says only what the answer is.
 #ifndef WORKER_EXAMPLES_GUIDE_REPLY_SERVICE_H_
 #define WORKER_EXAMPLES_GUIDE_REPLY_SERVICE_H_

@@ -26,7 +26,7 @@ class LedgerProgram {
   // Serves until it is asked to end; the exit status.
   int Main(int argc, char** argv);
 
-  // What a program that is not quite a ledger does otherwise.
+  // Flags of a program that is not quite a ledger.
   virtual void AddFlags([[maybe_unused]] CLI::App& app,
                         [[maybe_unused]] LedgerServiceOptions& options) {}
   virtual std::unique_ptr<LedgerService> MakeService(const LedgerServiceOptions& options) {

@@ -41,7 +41,7 @@ class LedgerService : public Service {
  public:
   explicit LedgerService(const LedgerServiceOptions& options) : options_(options) {}
 
-  // What is wrong with `options`, if anything.
+  // Returns what is wrong with `options`, if anything.
   static absl::Status Validate(const LedgerServiceOptions& options);
 
   // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the window is larger

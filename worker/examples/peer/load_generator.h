@@ -30,7 +30,7 @@ struct LoadOptions {
   verbs::Address address;
   uint32_t connections = 1;
   uint32_t window = 8;  // requests open on each connection, at most
-  // That carry load and whose silences are measured, spread evenly over all. 0: all of them.
+  // Connections that carry load and whose silences are measured, spread over all. 0: all of them.
   uint32_t active = 0;
   uint64_t rate = 0;            // requests per second over those; 0: as fast as possible
   uint32_t message_bytes = 64;  // of requests

@@ -103,7 +103,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "baton-peer: give --duration or --until-stdin-closes\n");
     return 2;
   }
-  // Whoever types commands may start the service a moment later.
+  // A person who types commands may start the service a moment later.
   if (!flags.session.read_commands) flags.load.first_connect_patience_ms = kPatienceMs;
   signal(SIGPIPE, SIG_IGN);
   flags.session.command_fd = STDIN_FILENO;

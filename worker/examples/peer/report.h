@@ -1,4 +1,4 @@
-// What baton-peer prints.
+// The report of baton-peer.
 #ifndef WORKER_EXAMPLES_PEER_REPORT_H_
 #define WORKER_EXAMPLES_PEER_REPORT_H_
 

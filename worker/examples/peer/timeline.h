@@ -18,7 +18,7 @@ class Timeline {
   // A reader of the file sees a bucket this long after its end, at the latest.
   static constexpr uint64_t kFlushNanoseconds = 100'000'000;
 
-  // What there was since the start.
+  // Counts since the start.
   struct Counters {
     Defects defects;
     uint64_t disconnects = 0;

@@ -19,9 +19,9 @@
 // server answers with 16 bytes, and disconnects when they have arrived. No private data either; it
 // offers all READs that its device can, and none is made.
 //
-// What the server's messages hold is nothing to either client (rping's and rdma_server's own are
-// zero). pingd's tell their number within the connection and who sent them (ServerMessage): that a
-// step was lost or repeated can be seen on the wire.
+// Neither client looks into the server's messages (rping's and rdma_server's own are zero). pingd's
+// have their number within the connection and their sender (ServerMessage), so that a lost or
+// repeated step can be seen on the wire.
 //
 // Why each step happens exactly once. A step is one completion, processed: what it makes of the
 // position (PingPosition), the work requests it asks for, the receive that it posts again and the
