@@ -71,7 +71,7 @@ void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* ses
   command->add_flag("--dry-run", change->dry_run, "say what would be done, and do nothing");
   command->add_flag("--yes", change->yes,
                     asks ? "do not ask; needed where no terminal is there to ask at"
-                         : "do not ask: this command never does");
+                         : "for scripts; this command asks nothing");
   command->add_option("--reason", session->reason, "why, for `baton audit`")
       ->type_name("TEXT")
       // gRPC takes nothing else in metadata.

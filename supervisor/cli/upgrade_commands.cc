@@ -81,6 +81,7 @@ void SayWhatNext(Session* session, const std::string& service, const v1::Upgrade
                                     " --watch` follows it, `baton rollback ", service,
                                     "` undoes it"));
   } else if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) {
+    if (upgrade.rollback()) return;  // one step back may have been all that there was
     session->PrintNext(
         absl::StrCat("`baton rollback ", service, "` returns to the program before"));
   } else {

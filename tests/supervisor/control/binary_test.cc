@@ -30,6 +30,7 @@
 #include "supervisor/config/state_files.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/loop_thread.h"
+#include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/fake_keeper.h"
 #include "tests/supervisor/control/test_certificates.h"
 
@@ -257,8 +258,11 @@ TEST_F(BinaryTest, ControlBoundsWhatFailedHandshakesLog) {
   const auto began = std::chrono::steady_clock::now();
   const pid_t control = StartControl();
   const std::string beginning = "over TLS are served at port ";
-  const size_t place = Said("control").find(beginning);
-  ASSERT_NE(place, std::string::npos) << Said("control");
+  // The operators' socket, by which StartControl knows that it runs, may answer before.
+  size_t place = std::string::npos;
+  const absl::Status said = harness::WaitUntil(
+      "the port", [&] { return (place = Said("control").find(beginning)) != std::string::npos; });
+  ASSERT_TRUE(said.ok()) << said << Said("control");
   const int port = std::atoi(Said("control").c_str() + place + beginning.size());
   constexpr int kTimes = 500;
   for (int i = 0; i < kTimes; ++i) ASSERT_NO_FATAL_FAILURE(SpeakNonsense(port));
