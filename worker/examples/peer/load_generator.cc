@@ -408,13 +408,16 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
   } else {
     ++totals_.connect_failures;
   }
+  const std::string text = absl::StrCat(
+      "connection ", peer.index, was_up ? ": " : " was not made: ", std::string(why.message()));
   if (!was_up && absl::IsUnavailable(why) && now < patient_until_) {
+    if (sink_ && !std::exchange(has_waited_, true)) {
+      sink_(absl::StrCat(text, "; nobody may listen yet, so it is tried again"));
+    }
     WaitToConnect(peer, now + kPatientIntervalNs);
     return absl::OkStatus();
   }
-  connection_error_ = absl::Status(
-      why.code(), absl::StrCat("connection ", peer.index,
-                               was_up ? ": " : " was not made: ", std::string(why.message())));
+  connection_error_ = absl::Status(why.code(), text);
   if (was_up && peer.spare.up) return FollowLoss(peer);
   if (options_.reconnect) {
     if (was_up) peer.checker.Rewind();

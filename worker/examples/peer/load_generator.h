@@ -207,7 +207,8 @@ class LoadGenerator {
   std::array<uint32_t, kVersions> last_versions_ = {};
   absl::Status connection_error_;
   uint64_t patient_until_ = 0;
-  Summary totals_;  // without what the connections keep
+  bool has_waited_ = false;  // for the service to listen
+  Summary totals_;           // without what the connections keep
 };
 
 }  // namespace baton::peer
