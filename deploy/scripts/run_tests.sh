@@ -29,7 +29,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 if [[ ${#targets[@]} -gt 0 ]]; then
-  if [[ ${targets[*]} == *//tests/vm* ]]; then deploy/scripts/install_packages.sh vm && deploy/vm/prepare.sh >&2; fi
+  for target in "${targets[@]}"; do
+    [[ $target == //tests/vm* && $target != *_soft ]] || continue
+    deploy/scripts/install_packages.sh vm && deploy/vm/prepare.sh >&2
+    break
+  done
   status=()
   bazel test --config=run --keep_going --build_event_json_file="$work/events" --local_test_jobs=2 "${filter[@]}" \
     "${targets[@]}" || status=(--status $?)
