@@ -11,7 +11,7 @@ constexpr uint64_t kBarMicroseconds = kBarBuckets * Bucket::kMicroseconds;
 constexpr size_t kRateBars = 10;
 constexpr size_t kMostBars = 200;  // a wider terminal shows no more
 
-// What is done to services without Baton, in this order.
+// The events of services without Baton, in this order.
 constexpr std::pair<EventKind, const char*> kWithout[] = {
     {EventKind::kBaseline, "without: killed, clients reconnect"},
     {EventKind::kStandbyDrain, "without: restart, two connections"},

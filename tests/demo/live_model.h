@@ -1,4 +1,4 @@
-// What the picture shows, from what the demonstration and its peers report.
+// The state of the picture, from what the demonstration and its peers report.
 #ifndef TESTS_DEMO_LIVE_MODEL_H_
 #define TESTS_DEMO_LIVE_MODEL_H_
 
@@ -20,11 +20,12 @@ class LiveModel {
   LiveModel(const DemoOptions& options, uint64_t now_us);
 
   void BeginAct(const std::string& title, bool with_baton, uint64_t now_us);
-  // What the act's peer has counted. Its timeline shows nothing that came after the last bucket.
+  // Takes the final counts of the act's peer. Its timeline shows nothing that came after the last
+  // bucket.
   void SetCounters(const Counters& counters);
   void Begin(EventKind kind, uint64_t now_us);
   void End(const Event& event);
-  // What the peer of the act that began last has seen. Ignores what is older than the act: a former
+  // Takes what the newest act's peer has seen. Ignores what is older than the act: a former
   // run may have left its file.
   void Add(const std::vector<Bucket>& buckets);
   // Everything has ended.

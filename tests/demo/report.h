@@ -37,7 +37,7 @@ bool HasRequiredRatio(const DemoResult& result);
 
 std::string ToJson(const DemoResult& result);
 std::string ToTable(const DemoResult& result);
-// What was shown, or what failed, in one sentence.
+// Returns one sentence of what was shown, or of what failed.
 std::string ToSentence(const DemoResult& result);
 
 // Names of the peers' timelines (timeline.h) in the directory that the demonstration writes to.

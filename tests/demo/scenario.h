@@ -81,7 +81,7 @@ struct ActResult {
   absl::Status status;         // why the act ended early
 };
 
-// What the peer counted. REQUIRES: act.peer_finished.
+// Returns the peer's counts. REQUIRES: act.peer_finished.
 inline Counters CountersOf(const ActResult& act) {
   return {.lost = act.peer.Count("lost"),
           .duplicated = act.peer.Count("duplicated"),

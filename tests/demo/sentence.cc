@@ -1,4 +1,4 @@
-// What was shown, in one sentence.
+// The sentence at the end of the demonstration.
 #include <algorithm>
 #include <string>
 #include <vector>

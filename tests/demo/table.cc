@@ -21,7 +21,7 @@ void AddLine(const ActResult& act, EventKind kind, size_t wanted, std::string* t
                         wanted, milliseconds(statistics.p50_us), milliseconds(statistics.max_us));
 }
 
-// What is not asked for, but comes with the events.
+// Adds a line for an event that nobody asked for and that comes with the others.
 void AddLine(const ActResult& act, EventKind kind, std::string* table) {
   AddLine(act, kind, Summarize(act.events, kind).count, table);
 }

@@ -18,7 +18,7 @@ class Terminal {
   // and TERM is neither missing nor "dumb". `fd` stays open for as long as the result lives.
   static std::optional<Terminal> Open(int fd);
 
-  // What a frame has to fit into now. One row is the cursor's, and one column stays empty: a
+  // The room for a frame now. One row is the cursor's, and one column stays empty: a
   // terminal that has filled the last one erases it with the rest of the line.
   FrameLook look() const;
 

@@ -1,4 +1,4 @@
-// What a peer saw over time: the file that baton-peer writes (worker/examples/peer/timeline.h).
+// A peer's timeline: the file that baton-peer writes (worker/examples/peer/timeline.h).
 #ifndef TESTS_DEMO_TIMELINE_H_
 #define TESTS_DEMO_TIMELINE_H_
 

@@ -6,20 +6,12 @@
 # own, of another user, without capabilities, with nothing of batond's but the directory of sockets; and a
 # peer that checks what it is answered.
 set -euo pipefail
-# skip WHY: as a case that report_tests.py counts.
-skip() {
-  echo "skipped: $1"
-  [[ -z ${XML_OUTPUT_FILE:-} ]] || cat >"$XML_OUTPUT_FILE" <<END
-<testsuites><testsuite name="ContainerTest">
-<testcase classname="ContainerTest" name="shouldBuildAndRunTheImages" result="skipped">
-<skipped message="$1"/>
-</testcase></testsuite></testsuites>
-END
-  exit 0
-}
+# shellcheck source=tests/harness/skip.sh
+source tests/harness/skip.sh
+skip_this() { skip ContainerTest shouldBuildAndRunTheImages "$1"; }
 if [[ ${1:-} != --inside ]]; then
-  [[ $(id -u) -eq 0 ]] || skip "only root can mount roots"
-  unshare --mount --net true 2>/dev/null || skip "namespaces cannot be made (no CAP_SYS_ADMIN)"
+  [[ $(id -u) -eq 0 ]] || skip_this "only root can mount roots"
+  unshare --mount --net true 2>/dev/null || skip_this "namespaces cannot be made (no CAP_SYS_ADMIN)"
   exec unshare --mount --propagation private --net -- "$0" --inside "$@"
 fi
 package=$PWD/$2 worker=$PWD/$3 peer=$PWD/$4

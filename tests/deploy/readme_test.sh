@@ -4,14 +4,13 @@
 # In namespaces of its own: the commands have fixed ports and places, and find processes by name.
 set -euo pipefail
 
-skip() {
-  echo "SKIPPED: README.try: $1"
-  exit 0
-}
+# shellcheck source=tests/harness/skip.sh
+source tests/harness/skip.sh
+skip_this() { skip ReadmeTest shouldDoWhatThePageSays "$1"; }
 
 if [[ $1 != --inside ]]; then
-  [[ $(id -u) -eq 0 ]] || skip "it needs root, for namespaces"
-  unshare --mount --net --pid --fork true 2>/dev/null || skip "namespaces cannot be made (no CAP_SYS_ADMIN)"
+  [[ $(id -u) -eq 0 ]] || skip_this "it needs root, for namespaces"
+  unshare --mount --net --pid --fork true 2>/dev/null || skip_this "namespaces cannot be made (no CAP_SYS_ADMIN)"
   exec unshare --mount --net --pid --fork --kill-child --mount-proc -- "$0" --inside "$@"
 fi
 shift

@@ -842,7 +842,7 @@ class OneServiceTest : public CliTest {
     StartControl();
   }
 
-  // That both command lines print the same.
+  // Expects both command lines to print the same.
   void ExpectSame(const std::vector<std::string>& shorter, const std::vector<std::string>& longer) {
     const Result one = Run(shorter), other = Run(longer);
     EXPECT_EQ(one.code, kExitOk) << one.err;

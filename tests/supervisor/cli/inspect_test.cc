@@ -452,7 +452,7 @@ TEST_F(InspectTest, ShouldTakeTheOnlyServiceOfTheStateDirectory) {
   std::ofstream(directory_.File("state/kv.sock")) << "";
   const Result chosen = Run({"inspect", "--former"});
   EXPECT_EQ(chosen.code, kExitNotFound) << chosen.err;
-  // What is its name is no file's, which somebody forgot.
+  // A word that is the service's name is not the file that somebody forgot to name.
   EXPECT_THAT(Run({"snapshot", "kv"}).err, HasSubstr("name the FILE"));
   std::ofstream(directory_.File("state/nvme.keeper.sock")) << "";
   EXPECT_EQ(Run({"inspect"}).err, "error: name a service: there are kv, nvme\n");

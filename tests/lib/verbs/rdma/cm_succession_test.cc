@@ -596,7 +596,7 @@ class Asker {
   int answered_ = 0;
 };
 
-// What the connection managers of all devices here have counted of requests; the peers' is among
+// Requests that the connection managers of all devices here have counted; the peers' are among
 // them. `group`: a folder of /sys/class/infiniband/DEVICE/ports/PORT.
 int64_t RequestsCounted(const std::string& group) {
   int64_t sum = 0;
