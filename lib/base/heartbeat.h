@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 
@@ -22,17 +23,34 @@ enum class AfterLastSign : char {
   kRestart = 2,
 };
 
-// Shows it: by a byte in a pipe, whose descriptor batond has named, and which it looks into now and
-// then. Waits for nothing. Nobody looking is no error. From one thread.
-inline void ShowLife(AfterLastSign then = AfterLastSign::kAsBefore) {
-  static const int pipe = [] {
+namespace internal {
+
+inline int& Heart() {
+  static int pipe = [] {
     const char* const text = std::getenv(kHeartbeatVariable);
     const int fd = text == nullptr ? -1 : std::atoi(text);
     if (fd >= 0) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     return fd;
   }();
+  return pipe;
+}
+
+}  // namespace internal
+
+// Shows it: by a byte in a pipe, whose descriptor batond has named, and which it looks into now and
+// then. Waits for nothing. Returns false if the batond that read the pipe is gone; true also where
+// there has never been one. Called from one thread. REQUIRES: SIGPIPE is ignored.
+inline bool ShowLife(AfterLastSign then = AfterLastSign::kAsBefore) {
   const char sign = static_cast<char>(then);
-  if (pipe >= 0) (void)!write(pipe, &sign, 1);
+  const int pipe = internal::Heart();
+  return pipe < 0 || write(pipe, &sign, 1) == 1 || errno != EPIPE;
+}
+
+// Takes `pipe`, which the next batond reads, in the place of the former one.
+inline void SetHeart(int pipe) {
+  int& heart = internal::Heart();
+  if (heart >= 0) (void)close(heart);
+  heart = pipe;
 }
 
 }  // namespace baton

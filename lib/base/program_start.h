@@ -11,6 +11,9 @@
 
 namespace baton {
 
+// The descriptor of its lock, by which the next batond finds a keeper. For that keeper alone.
+inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
+
 // A file in memory with `bytes`, at its beginning: standard input of any length for a program, with
 // nobody who has to write it as a pipe would need.
 absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
 #include "lib/loop/await_readable.h"
@@ -54,6 +55,7 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
     : io_(io),
       plan_(std::move(plan)),
       callbacks_(std::move(callbacks)),
+      lock_(plan_.lock),
       end_(io),
       readiness_(io),
       timer_(io),
@@ -66,6 +68,13 @@ Child::~Child() {
 }
 
 absl::Status Child::Start() {
+  if (const absl::Status locked = lock_.Take(); !locked.ok()) {
+    std::optional<SpawnedProcess> former;
+    if (plan_.outlives_us) former = lock_.Holder(plan_.program);
+    if (!former) return locked;
+    GoOnWith(*std::move(former));
+    return absl::OkStatus();
+  }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
   readiness_.assign(ends[0]);
@@ -76,12 +85,48 @@ absl::Status Child::Start() {
     return status;
   }
   ready_ = false;
+  ours_ = true;
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
+  if (const absl::Status named = lock_.NameHolder(process_.pid); !named.ok()) {
+    Log(spdlog::level::err, std::string(named.message()));
+  }
   WatchEnd();
   WatchReadiness();
   LimitStart();
   return absl::OkStatus();
+}
+
+// It says soon that it is ready (Rejoin), unless it hangs.
+void Child::GoOnWith(SpawnedProcess process) {
+  process_ = std::move(process);
+  ready_ = ours_ = false;
+  kill_hung_ = plan_.kill_hung;
+  started_ = std::chrono::steady_clock::now();
+  Log(spdlog::level::info, absl::StrCat("outlived the former batond, pid ", process_.pid));
+  WatchEnd();
+  WatchHeart();
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process,
+                                                          FileDescriptor lock) {
+  if (alive() && process_.pid != process.pid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", process_.pid, " is the ", plan_.name));
+  }
+  BATON_RETURN_IF_ERROR(lock_.Receive(std::move(lock)));
+  if (!alive()) {
+    CancelStart();
+    GoOnWith(std::move(process));
+  }
+  std::vector<FileDescriptor> ends;
+  for (const auto& make : {&Child::MakeHeart, &Child::OpenStore}) {
+    BATON_ASSIGN_OR_RETURN(FileDescriptor end, (this->*make)());
+    ends.push_back(std::move(end));
+  }
+  silent_looks_ = 0;
+  OnReady();
+  return ends;
 }
 
 void Child::Log(spdlog::level::level_enum level, const std::string& what) const {
@@ -93,15 +138,12 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   request.program = plan_.program;
   request.input = plan_.input;
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
-  request.inherited.push_back(plan_.children_lock);
+  request.dies_with_us = !plan_.outlives_us;
+  request.descriptors.emplace_back(kLockVariable, lock_.descriptor());
   const FileDescriptor log = OpenLog();
   request.standard_error = log.get();
-  int heart[2];
-  // Neither waits: it shows itself whether or not anybody looks.
-  if (pipe2(heart, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
-  heart_.Reset(heart[0]);
   kill_hung_ = plan_.kill_hung;
-  const FileDescriptor heart_end(heart[1]);
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor heart_end, MakeHeart());
   request.descriptors.emplace_back(kHeartbeatVariable, heart_end.get());
   request.user = plan_.user;
   GivenDescriptors given;
@@ -113,12 +155,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   }
   FileDescriptor store_end;
   if (plan_.holds_descriptors) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      return ErrnoStatus(errno, "socketpair");
-    }
-    store_end.Reset(ends[0]);
-    store_server_ = std::make_unique<StoreServer>(io_, plan_.name, FileDescriptor(ends[1]), store_);
+    BATON_ASSIGN_OR_RETURN(store_end, OpenStore());
     request.descriptors.emplace_back("BATON_STORE_FD", store_end.get());
   }
   FileDescriptor our_end, its_end;
@@ -134,6 +171,23 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   if (plan_.talk != nullptr) plan_.talk(std::move(our_end));
   return absl::OkStatus();
+}
+
+absl::StatusOr<FileDescriptor> Child::MakeHeart() {
+  int ends[2];
+  // Neither waits: the child shows itself whether or not anybody looks.
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
+  heart_.Reset(ends[0]);
+  return FileDescriptor(ends[1]);
+}
+
+absl::StatusOr<FileDescriptor> Child::OpenStore() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  store_server_ = std::make_unique<StoreServer>(io_, plan_.name, FileDescriptor(ends[1]), store_);
+  return FileDescriptor(ends[0]);
 }
 
 // Anew at each start: a file may have been moved away. None: it cannot be had, which is no reason
@@ -154,12 +208,16 @@ void Child::WatchReadiness() {
                                if (error || !alive()) return;
                                readiness_.close();
                                timer_.cancel();
-                               ready_ = settled_ = true;
-                               Log(spdlog::level::info, "ready");
-                               WatchHeart();
-                               if (end_when_ready_) Signal(SIGTERM);
-                               callbacks_.ready();
+                               OnReady();
                              });
+}
+
+void Child::OnReady() {
+  ready_ = settled_ = true;
+  Log(spdlog::level::info, "ready");
+  WatchHeart();
+  if (end_when_ready_) Signal(SIGTERM);
+  callbacks_.ready();
 }
 
 // Looks now and then, so that signs of life wake nobody.
@@ -176,10 +234,11 @@ void Child::LookAtHeart() {
   ReapOrphans();
   char signs[4096];
   const bool was_hung = hung();
-  const ssize_t count = read(heart_.get(), signs, sizeof(signs));
+  const ssize_t count = heart_ ? read(heart_.get(), signs, sizeof(signs)) : 0;
   if (count > 0) NoteSigns({signs, static_cast<size_t>(count)});
   silent_looks_ = count > 0 ? 0 : std::min(silent_looks_ + 1, kLooks);
   if (hung() == was_hung) return;
+  settled_ = true;  // one that has outlived the former batond and is not taken in is not waited for
   callbacks_.hung();
   if (!hung()) return Log(spdlog::level::info, "shows again that it lives");
   Log(spdlog::level::err,
@@ -213,7 +272,9 @@ void Child::LimitStart() {
 
 void Child::Reap() {
   siginfo_t end = {};
-  if (waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0 &&
+  // The child of a former batond is reaped by the init process.
+  if (ours_ &&
+      waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0 &&
       end.si_pid == 0) {
     return ReapLater();
   }
@@ -227,7 +288,8 @@ void Child::Reap() {
   process_ = SpawnedProcess();
   settled_ = true;
   const bool was_ready = std::exchange(ready_, false);
-  callbacks_.gone(absl::StrCat(Describe(end), was_ready ? "" : " while starting"));
+  callbacks_.gone(
+      absl::StrCat(ours_ ? Describe(end) : "ended", was_ready ? "" : " while starting"));
 }
 
 // A debugger that traces the child is shown its end first.

@@ -18,6 +18,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/waiting/back_off.h"
 #include "spdlog/common.h"
+#include "supervisor/batond/child_lock.h"
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/spawn.h"
@@ -36,8 +37,10 @@ class Child {
     std::string service;  // whose keeper it is; empty: nobody's
     std::string program;
     std::string input;
-    std::string log;         // what its standard error is, as ServiceConfig.log says; empty: ours
-    int children_lock = -1;  // inherited
+    std::string log;   // what its standard error is, as ServiceConfig.log says; empty: ours
+    std::string lock;  // path of its lock (ChildLock), which it inherits
+    // The child goes on when batond dies, and Start finds one that went on.
+    bool outlives_us = false;
     bool holds_descriptors = false;  // gets a store channel
     // Not null: it gets a socket to talk to us (BATON_CONTROL_FD); this one gets our end, at every
     // start.
@@ -78,7 +81,13 @@ class Child {
   // Sets the input for its next start.
   void SetInput(std::string input) { plan_.input = std::move(input); }
 
+  // Starts it, or goes on with the one that outlived a former batond, which Rejoin has still to
+  // take in. kUnavailable: one that is dead or dying still has the lock.
   absl::Status Start();
+  // Takes in the child of a former batond. Returns its ends of the pipe for signs of life and of
+  // the store channel. kPermissionDenied: it does not have the child's lock. kFailedPrecondition:
+  // another process is the child.
+  absl::StatusOr<std::vector<FileDescriptor>> Rejoin(SpawnedProcess process, FileDescriptor lock);
   // Starts it after its back-off, and again should that fail.
   void StartLater();
   // No start that is still due takes place.
@@ -93,6 +102,10 @@ class Child {
  private:
   void Log(spdlog::level::level_enum level, const std::string& what) const;
   absl::Status SpawnWith(int ready_write_end);
+  void GoOnWith(SpawnedProcess process);
+  absl::StatusOr<FileDescriptor> MakeHeart();
+  absl::StatusOr<FileDescriptor> OpenStore();
+  void OnReady();
   FileDescriptor OpenLog() const;
   // A machine that stood still has shown nothing either: the last look is after it has gone on.
   static constexpr int kLooks = 2;  // in a hang_timeout
@@ -110,7 +123,9 @@ class Child {
   Plan plan_;
   const Callbacks callbacks_;
 
+  ChildLock lock_;
   SpawnedProcess process_;
+  bool ours_ = false;  // we are its parent
   bool ready_ = false;
   bool settled_ = false;
   bool end_when_ready_ = false;

@@ -19,7 +19,6 @@
 #include "supervisor/batond/supervisor.h"
 #include "supervisor/config/log_level.h"
 #include "supervisor/config/network_namespace.h"
-#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -37,16 +36,6 @@ void RaiseDescriptorLimit() {
   } else {
     spdlog::warn("RLIMIT_NOFILE stays at {}: it could not be raised to {}", before, limit.rlim_max);
   }
-}
-
-std::vector<std::string> Sockets(const v1::Config& config) {
-  std::vector<std::string> paths = {OperatorSocketPath(config.state_dir()),
-                                    ControlSocketPath(config.state_dir())};
-  for (const v1::ServiceConfig& service : config.services()) {
-    paths.push_back(WorkerSocketPath(config.state_dir(), service.name()));
-    paths.push_back(ManagementSocketPath(config.state_dir(), service.name()));
-  }
-  return paths;
 }
 
 // Finds what a keeper would find, in one message for all of them and before any has been started.
@@ -94,7 +83,7 @@ int Main(int argc, char** argv) {
     }
   }
   const absl::StatusOr<StateDirectory> state =
-      StateDirectory::Open(config.state_dir(), Sockets(config),
+      StateDirectory::Open(config.state_dir(), ServiceNames(config),
                            ServesOthers(config) || line.options.control_user.has_value());
   if (!state.ok()) return Fail(state.status());
   line.options.audit_directory = MakeAuditDirectory(config.state_dir(), line.options.control_user);

@@ -52,6 +52,7 @@ struct ChildPlan {
   int standard_error;
   int error_pipe;
   pid_t parent;
+  bool dies_with_parent;
 };
 
 void ResetSignals() {
@@ -76,10 +77,12 @@ bool BecomeUser(const ProgramUser& user) {
   bool prepared = dup2(plan.input, STDIN_FILENO) >= 0 &&
                   (plan.standard_error < 0 || dup2(plan.standard_error, STDERR_FILENO) >= 0);
   prepared = prepared && (!*plan.user || BecomeUser(**plan.user));
-  // After that: who becomes somebody else is not told of its parent's death any more.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != plan.parent) _exit(127);  // it died before the line above
-  CloseAllBut(*plan.kept);                   // entering a program may take for ever
+  if (plan.dies_with_parent) {
+    // After the change of user: the kernel clears the request then.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != plan.parent) _exit(127);  // it died before the line above
+  }
+  CloseAllBut(*plan.kept);  // entering a program may take for ever
   for (const int descriptor : *plan.inherited) {
     prepared = prepared && fcntl(descriptor, F_SETFD, 0) == 0;
   }
@@ -150,7 +153,8 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
                           input.get(),
                           request.standard_error,
                           write_end.get(),
-                          getpid()};
+                          getpid(),
+                          request.dies_with_us};
   SpawnedProcess child;
   child.pid = ForkInto(plan);
   if (child.pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot fork for ", request.program));

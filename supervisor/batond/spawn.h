@@ -1,4 +1,4 @@
-// Starts a process whose life is tied to ours.
+// Starts the programs that batond keeps running.
 #ifndef SUPERVISOR_BATOND_SPAWN_H_
 #define SUPERVISOR_BATOND_SPAWN_H_
 
@@ -31,6 +31,8 @@ struct SpawnRequest {
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.
   std::optional<ProgramUser> user;
+  // The kernel kills it when we die, however we die.
+  bool dies_with_us = true;
   // A program that is not entered by then is given up. Reading it from a file system that does not
   // answer takes for ever. Keepers wait for 5 s for batond, which does nothing else meanwhile.
   std::chrono::milliseconds enter_timeout{3'000};
@@ -42,13 +44,10 @@ struct SpawnedProcess {
 };
 
 // Runs `request.program` in a process group of its own (a terminal's Ctrl-C reaches us alone) with
-// default signals. It gets SIGKILL when we die, however we die:
+// default signals.
 //
-// A keeper that outlives batond would go on holding the sockets, the listeners' ports and, on the
-// soft device, the connections themselves, with nobody to watch it or to stop it, and the next
-// batond could not start. So it dies with us, and the next start is clean. What a native service's
-// connections need to outlive a keeper is in our descriptor store (keeper_death.md), and what they
-// need to outlive us the service manager has, too (kept_descriptors.h).
+// A keeper outlives us, because connections end with it; the next batond finds it by its lock
+// (child_lock.h). Control dies with us: it keeps nothing, and the next batond starts another.
 //
 // Returns after the program was entered; an error tells why it could not be. The process is killed
 // then. As long as one does not die of that, its program is refused (left_behind.h). Only from the

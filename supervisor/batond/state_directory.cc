@@ -1,6 +1,7 @@
 #include "supervisor/batond/state_directory.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -8,13 +9,22 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/batond/child_lock.h"
 #include "supervisor/config/state_files.h"
+
+extern "C" {  // which the header of glibc 2.36 forgets
+#include <sys/pidfd.h>
+}
 
 namespace baton {
 namespace {
@@ -88,18 +98,80 @@ absl::Status TakeLock(int lock, const std::string& directory) {
   return absl::OkStatus();
 }
 
-// Tries again and again: flock has no time limit, and this happens only while starting.
-absl::Status WaitForLeftovers(int lock, const std::string& directory) {
-  const uint64_t deadline = MonotonicNanoseconds() + kLeftoversWaitNs;
-  while (flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, "flock");
-    if (MonotonicNanoseconds() > deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("processes of a former batond still hold ", ChildrenLockPath(directory),
-                       "; find them with: fuser ", ChildrenLockPath(directory)));
+// The programs of the children, as ChildLock::Holder compares them.
+constexpr char kKeeper[] = "baton-keeper";
+
+// Returns true once nobody has the lock. Returns false if a living keeper has it, which `stays`.
+// One that does not stay is asked to end, and killed after half of the time. Tries again and again:
+// flock has no time limit, and this happens only while starting.
+absl::StatusOr<bool> AwaitLock(const std::string& path, bool stays) {
+  const uint64_t start = MonotonicNanoseconds();
+  int sent = 0;
+  for (;;) {
+    ChildLock lock(path);
+    const absl::Status taken = lock.Take();
+    if (taken.ok()) return true;
+    if (!absl::IsUnavailable(taken)) return taken;
+    const std::optional<SpawnedProcess> keeper = lock.Holder(kKeeper);
+    if (keeper && stays) return false;
+    const uint64_t waited = MonotonicNanoseconds() - start;
+    if (waited > kLeftoversWaitNs) return absl::DeadlineExceededError(taken.message());
+    const int signal = waited > kLeftoversWaitNs / 2 ? SIGKILL : SIGTERM;
+    if (keeper && std::exchange(sent, signal) != signal) {
+      spdlog::warn("process {} keeps a service that is not configured any more (lock {}): it is {}",
+                   keeper->pid, path, signal == SIGTERM ? "told to end" : "killed");
+      (void)pidfd_send_signal(keeper->pidfd.get(), signal, nullptr, 0);
     }
     const timespec moment = {0, 5'000'000};
     nanosleep(&moment, nullptr);
+  }
+}
+
+std::vector<std::string> SocketsOfBatondAndControl(const std::string& directory) {
+  return {OperatorSocketPath(directory), ControlSocketPath(directory), RejoinSocketPath(directory)};
+}
+
+void RemoveSocketsAt(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
+  }
+}
+
+// The services that a keeper has served here, and that are not among `services`.
+std::vector<std::string> FormerServices(const std::string& directory,
+                                        const std::vector<std::string>& services) {
+  std::vector<std::string> former;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    std::string name = entry.path().filename();
+    if (!name.ends_with(kKeeperLockEnding)) continue;
+    name.resize(name.size() - kKeeperLockEnding.size());
+    if (std::find(services.begin(), services.end(), name) == services.end()) {
+      former.push_back(std::move(name));
+    }
+  }
+  return former;
+}
+
+std::vector<std::string> SocketsOfKeeper(const std::string& directory, const std::string& service) {
+  return {WorkerSocketPath(directory, service), ManagementSocketPath(directory, service)};
+}
+
+absl::Status AwaitFormerChildren(const std::string& directory,
+                                 const std::vector<std::string>& services) {
+  for (const std::string& service : FormerServices(directory, services)) {
+    const std::string lock = KeeperLockPath(directory, service);
+    BATON_RETURN_IF_ERROR(AwaitLock(lock, /*stays=*/false).status());
+    RemoveSocketsAt(SocketsOfKeeper(directory, service));
+    (void)unlink(lock.c_str());
+  }
+  BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(directory), /*stays=*/false).status());
+  RemoveSocketsAt(SocketsOfBatondAndControl(directory));
+  for (const std::string& service : services) {
+    BATON_ASSIGN_OR_RETURN(const bool is_free,
+                           AwaitLock(KeeperLockPath(directory, service), /*stays=*/true));
+    if (is_free) RemoveSocketsAt(SocketsOfKeeper(directory, service));
   }
   return absl::OkStatus();
 }
@@ -118,22 +190,24 @@ bool ServesOthers(const v1::Config& config) {
 absl::Status StateDirectory::Share(bool shared) const { return LetPass(path_, shared); }
 
 absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
-                                                    std::vector<std::string> sockets, bool shared) {
+                                                    const std::vector<std::string>& services,
+                                                    bool shared) {
   BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
   BATON_ASSIGN_OR_RETURN(FileDescriptor lock, OpenLock(BatondLockPath(path)));
   BATON_RETURN_IF_ERROR(TakeLock(lock.get(), path));
-  BATON_ASSIGN_OR_RETURN(FileDescriptor children_lock, OpenLock(ChildrenLockPath(path)));
-  BATON_RETURN_IF_ERROR(WaitForLeftovers(children_lock.get(), path));
-  StateDirectory directory(path, std::move(lock), std::move(children_lock), std::move(sockets));
-  directory.RemoveSockets();
-  return directory;
+  BATON_RETURN_IF_ERROR(AwaitFormerChildren(path, services));
+  return StateDirectory(path, std::move(lock));
 }
 
-void StateDirectory::RemoveSockets() const {
-  for (const std::string& path : sockets_) {
-    struct stat info = {};
-    if (lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
-  }
+void StateDirectory::RemoveSockets(const std::vector<std::string>& services) const {
+  RemoveSocketsAt(SocketsOfBatondAndControl(path_));
+  for (const std::string& service : services) RemoveSocketsAt(SocketsOfKeeper(path_, service));
+}
+
+std::vector<std::string> ServiceNames(const v1::Config& config) {
+  std::vector<std::string> names;
+  for (const v1::ServiceConfig& service : config.services()) names.push_back(service.name());
+  return names;
 }
 
 }  // namespace baton

@@ -16,42 +16,36 @@ bool ServesOthers(const v1::Config& config);
 
 // The state directory, for as long as this batond has it to itself.
 //
-// Two locks, because two things may stand in the way of a start: another batond (at once refused),
-// and children of one that was killed, which the kernel is still taking apart (waited for). Both
-// are flocks: the kernel drops them with their last descriptor, whatever the holder died of.
+// Three things may stand in the way of a start, and each has a lock: another batond is refused at
+// once. Children of a former batond that are dead or dying are waited for. Living keepers of the
+// services stay (Child::Start goes on with them), those of other services are ended. All locks are
+// flocks: the kernel drops them with their last descriptor, whatever the holder died of.
 class StateDirectory {
  public:
-  // Makes the directory, with mode 0700, when it is missing; takes both locks; removes sockets that
-  // a killed batond left behind. kAlreadyExists names the pid of the batond that has it.
+  // Makes the directory, with mode 0700, when it is missing; takes batond's lock; removes sockets
+  // that nobody listens at any more. kAlreadyExists names the pid of the batond that has it.
   //
-  // `sockets` are the paths of the sockets that keepers and control will make there. `shared`:
-  // other users reach the sockets, so the directory is made passable (0711); who may speak at a
-  // socket is decided by the peer's credentials.
+  // `shared`: other users reach the sockets, so the directory is made passable (0711); who may
+  // speak at a socket is decided by the peer's credentials.
   static absl::StatusOr<StateDirectory> Open(const std::string& path,
-                                             std::vector<std::string> sockets, bool shared);
+                                             const std::vector<std::string>& services, bool shared);
 
   // The same as `shared` of Open, later on; what was made passable stays so.
   absl::Status Share(bool shared) const;
 
-  // Every child inherits it, and so holds the second lock until it is gone.
-  int children_lock() const { return children_lock_.get(); }
-
-  // Removes the sockets, and nothing else.
-  void RemoveSockets() const;
+  // Removes the sockets of batond, control and the keepers of `services`, and nothing else.
+  void RemoveSockets(const std::vector<std::string>& services) const;
 
  private:
-  StateDirectory(std::string path, FileDescriptor lock, FileDescriptor children_lock,
-                 std::vector<std::string> sockets)
-      : path_(std::move(path)),
-        lock_(std::move(lock)),
-        children_lock_(std::move(children_lock)),
-        sockets_(std::move(sockets)) {}
+  StateDirectory(std::string path, FileDescriptor lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string path_;
   FileDescriptor lock_;
-  FileDescriptor children_lock_;
-  std::vector<std::string> sockets_;
 };
+
+// The names of the services.
+std::vector<std::string> ServiceNames(const v1::Config& config);
 
 }  // namespace baton
 

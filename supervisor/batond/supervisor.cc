@@ -94,7 +94,11 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       reload_signal_(io_),
       stop_timer_(io_),
       watchdog_(io_),
-      kept_(KeptDescriptors::GivenBack()) {
+      kept_(KeptDescriptors::GivenBack()),
+      rejoins_(io_, [this](const internal::RejoinRequest& request, SpawnedProcess process,
+                           FileDescriptor lock) {
+        return TakeIn(request, std::move(process), std::move(lock));
+      }) {
   if (options_.keep_native) {
     const absl::Status usable = KeptDescriptors::CheckUsable();
     if (!usable.ok()) spdlog::error("--keep-native: {}", MessageOf(usable));
@@ -124,7 +128,8 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_, service);
   plan.log = service.log();
-  plan.children_lock = state_.children_lock();
+  plan.lock = KeeperLockPath(options_.config.state_dir(), service.name());
+  plan.outlives_us = true;
   plan.holds_descriptors = true;
   if (IsKept(service)) plan.kept = &kept_;
   plan.start_timeout = StartTimeout(service, options_.start_timeout);
@@ -171,7 +176,7 @@ void Supervisor::AddControl() {
   plan.name = "control";
   plan.program = options_.libexec + "/baton-control";
   plan.input = AsText(ControlConfig());
-  plan.children_lock = state_.children_lock();
+  plan.lock = ControlLockPath(options_.config.state_dir());
   plan.start_timeout = options_.start_timeout;
   plan.talk = [this](FileDescriptor socket) {
     control_requests_ = std::make_unique<ControlRequests>(
@@ -197,11 +202,26 @@ absl::Status Supervisor::Run() {
   watchdog_.Start();
   // The service manager's own limit of a start knows nothing of the size of arenas.
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
-             absl::StrCat("starting, services: ", ServiceNames()));
+             absl::StrCat("starting, services: ", JoinedNames()));
+  BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
   StartKeepers();
   io_.run();
-  state_.RemoveSockets();
+  state_.RemoveSockets(ServiceNames(options_.config));
   return result_;
+}
+
+// What it was started with stays in force, as far as that is not what a running keeper takes.
+absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
+    const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock) {
+  if (stopping()) return absl::UnavailableError("batond is stopping");
+  const std::string& service = request.config().service().name();
+  const auto keeper =
+      std::find_if(keepers_.begin(), keepers_.end(),
+                   [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
+  if (keeper == keepers_.end()) {
+    return absl::NotFoundError(absl::StrCat("service ", service, " is not configured"));
+  }
+  return (*keeper)->Rejoin(std::move(process), std::move(lock));
 }
 
 // All keepers start at the same time, and control after them.
@@ -213,11 +233,8 @@ std::chrono::microseconds Supervisor::LongestStart() const {
   return longest + options_.start_timeout + kStartMargin;
 }
 
-std::string Supervisor::ServiceNames() const {
-  return absl::StrJoin(options_.config.services(), ", ",
-                       [](std::string* text, const v1::ServiceConfig& service) {
-                         absl::StrAppend(text, service.name());
-                       });
+std::string Supervisor::JoinedNames() const {
+  return absl::StrJoin(ServiceNames(options_.config), ", ");
 }
 
 // Once all have been tried.
@@ -234,7 +251,7 @@ std::string Supervisor::Health() const {
     if (keeper->hung()) absl::StrAppend(&hung, hung.empty() ? "" : ", ", keeper->name());
   }
   if (missing.empty() && hung.empty()) {
-    return absl::StrCat("running, services: ", ServiceNames());
+    return absl::StrCat("running, services: ", JoinedNames());
   }
   std::string health = "degraded";
   if (!missing.empty()) absl::StrAppend(&health, ", being started again: ", missing);

@@ -18,6 +18,7 @@
 #include "supervisor/batond/child.h"
 #include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/kept_descriptors.h"
+#include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/watchdog.h"
 
@@ -73,6 +74,8 @@ class Supervisor {
   void AddKeeper(const v1::ServiceConfig& service);
   void AddControl();
   void StartKeepers();
+  absl::StatusOr<std::vector<FileDescriptor>> TakeIn(const internal::RejoinRequest& request,
+                                                     SpawnedProcess process, FileDescriptor lock);
   std::chrono::microseconds LongestStart() const;
   void WatchSignals();
   // `status` is the first start's.
@@ -87,7 +90,7 @@ class Supervisor {
   void AnnounceReady() const;
   void TellHealth() const;
   std::string Health() const;
-  std::string ServiceNames() const;
+  std::string JoinedNames() const;
   void FailStart(const absl::Status& status);
   void Stop();
   void AdvanceStop();
@@ -105,6 +108,7 @@ class Supervisor {
   bool keeps_native_ = false;  // what native services need to outlive this process
   KeptDescriptors kept_;
   std::vector<std::unique_ptr<Child>> keepers_;
+  RejoinServer rejoins_;
   std::unique_ptr<Child> control_;
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
   Phase phase_ = Phase::kStartingKeepers;

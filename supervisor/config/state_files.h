@@ -17,9 +17,19 @@ inline std::string BatondLockPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.lock";
 }
 
-// Held by every child of batond, through an inherited descriptor, until the last one is gone.
-inline std::string ChildrenLockPath(std::string_view state_dir) {
-  return std::string(state_dir) + "/children.lock";
+// Bound by batond. A keeper whose batond is gone connects to the next one here.
+inline std::string RejoinSocketPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/batond.rejoin";
+}
+
+// Held by a child of batond, and by what it has started, through an inherited descriptor, until the
+// last of them is gone; contains the child's pid.
+inline constexpr std::string_view kKeeperLockEnding = ".keeper.lock";
+inline std::string KeeperLockPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service) + std::string(kKeeperLockEnding);
+}
+inline std::string ControlLockPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/control.lock";
 }
 
 // Bound by control: operators, and workers' gRPC streams.

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/heartbeat.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -55,8 +54,12 @@ class Drain {
  public:
   // `output`: where the workers print; none: nothing of that is known.
   Drain(HeldDescriptors* held, const internal::KeeperConfig& config, Adoption* adoption,
-        FileDescriptor output)
-      : held_(held), config_(config), adoption_(adoption), output_(std::move(output)) {}
+        FileDescriptor output, BatondLink* batond)
+      : held_(held),
+        config_(config),
+        adoption_(adoption),
+        output_(std::move(output)),
+        batond_(batond) {}
 
   // Why it is over; empty: told to stop.
   std::string Run() {
@@ -88,8 +91,7 @@ class Drain {
   void Beat() {
     const uint64_t now = MonotonicNanoseconds();
     if (now < next_beat_ns_) return;
-    next_beat_ns_ = now + std::chrono::nanoseconds(kHeartbeat).count();
-    ShowLife();
+    next_beat_ns_ = now + std::chrono::nanoseconds(batond_->Beat()).count();
   }
 
   void ReadOutput() {
@@ -119,6 +121,7 @@ class Drain {
   const internal::KeeperConfig& config_;
   Adoption* const adoption_;
   FileDescriptor output_;
+  BatondLink* const batond_;
   OutputLines lines_{kNativeOutput};
   SignalWatch signals_;
   uint64_t next_beat_ns_ = 0;
@@ -128,7 +131,8 @@ class Drain {
 
 }  // namespace
 
-absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config) {
+absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config,
+                                 BatondLink* batond) {
   const std::string& service = config.service().name();
   absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held, config.service());
   if (!adoption.ok()) {
@@ -143,7 +147,10 @@ absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperCo
                     service, (*adoption)->connection_count()));
     BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> output, held->Get(kHeldOutput));
     if (output.empty()) output.emplace_back();
-    const std::string why = Drain(held, config, adoption->get(), std::move(output[0])).Run();
+    // Batond may die meanwhile, and the workers' lives hang on what it holds.
+    BATON_RETURN_IF_ERROR(held->CopyAll());
+    const std::string why =
+        Drain(held, config, adoption->get(), std::move(output[0]), batond).Run();
     if (why.empty()) return false;
     log::Write(
         spdlog::level::info, {.kind = "drained"},

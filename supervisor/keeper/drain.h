@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/batond_link.h"
 #include "supervisor/keeper/held_descriptors.h"
 
 namespace baton::keeper {
@@ -12,7 +13,8 @@ namespace baton::keeper {
 // has no keeper that anybody could ask, and its down reason says why. Returns at once when nothing
 // is left. SIGUSR1 ends it. False: told to stop. An error: the former's workers may still be there,
 // so that the service cannot begin; another keeper may have better luck.
-absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config);
+absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config,
+                                 BatondLink* batond);
 
 }  // namespace baton::keeper
 

@@ -17,6 +17,21 @@ namespace {
 // More than batond keeps for one service.
 constexpr size_t kMostEntries = 64;
 
+absl::StatusOr<std::vector<FileDescriptor>> CopiesOf(const std::vector<int>& descriptors) {
+  std::vector<FileDescriptor> copies;
+  for (const int descriptor : descriptors) {
+    copies.emplace_back(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    if (!copies.back()) return ErrnoStatus(errno, "a copy (see RLIMIT_NOFILE)");
+  }
+  return copies;
+}
+
+std::vector<int> NumbersOf(const std::vector<FileDescriptor>& descriptors) {
+  std::vector<int> numbers;
+  for (const FileDescriptor& descriptor : descriptors) numbers.push_back(descriptor.get());
+  return numbers;
+}
+
 std::string Entry(const std::string& name, size_t number) {
   return absl::StrCat(name, ".", number);
 }
@@ -49,9 +64,7 @@ void HeldDescriptors::AskNext() {
   while (!late_ && !waiting_.empty()) {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
-    std::vector<int> sent;
-    for (const FileDescriptor& descriptor : next.descriptors) sent.push_back(descriptor.get());
-    const absl::Status status = channel_.Enqueue(next.request, sent);
+    const absl::Status status = channel_.Enqueue(next.request, NumbersOf(next.descriptors));
     late_ = status.ok();
     if (!late_) {
       next.done(status);
@@ -77,16 +90,15 @@ void HeldDescriptors::PutSoon(const std::string& name, const std::vector<int>& d
   const auto former = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
     return one.request.put().name() == put.request.put().name();
   });
-  absl::Status status;
   if (former == waiting_.end() && waiting_.size() == kMostWaiting) {
-    status = absl::ResourceExhaustedError(
-        absl::StrCat(kMostWaiting, " requests wait for its answer to another"));
+    return done(absl::ResourceExhaustedError(
+        absl::StrCat(kMostWaiting, " requests wait for its answer to another")));
   }
-  for (size_t i = 0; i < descriptors.size() && status.ok(); ++i) {
-    put.descriptors.emplace_back(fcntl(descriptors[i], F_DUPFD_CLOEXEC, 0));
-    if (!put.descriptors.back()) status = ErrnoStatus(errno, "a copy (see RLIMIT_NOFILE)");
-  }
+  auto copies = CopiesOf(descriptors);
+  absl::Status status = copies.status();
+  if (status.ok()) status = Note(put.request.put().name(), descriptors);
   if (!status.ok()) return done(status);
+  put.descriptors = *std::move(copies);
   put.done = std::move(done);
   if (former == waiting_.end()) {
     waiting_.push_back(std::move(put));
@@ -115,6 +127,26 @@ absl::StatusOr<internal::StoreReply> HeldDescriptors::Ask(const internal::StoreR
   return reply;
 }
 
+absl::Status HeldDescriptors::Note(const std::string& entry, const std::vector<int>& descriptors) {
+  BATON_ASSIGN_OR_RETURN(copies_[entry], CopiesOf(descriptors));
+  if (descriptors.empty()) copies_.erase(entry);
+  return absl::OkStatus();
+}
+
+absl::Status HeldDescriptors::Reconnect(FileDescriptor socket) {
+  channel_ = MessageChannel(std::move(socket));
+  late_ = false;
+  const absl::Status lost = absl::UnavailableError("batond is gone; another has taken its place");
+  if (const Done done = std::exchange(done_, nullptr)) done(lost);
+  for (const Waiting& one : std::exchange(waiting_, {})) one.done(lost);
+  for (const auto& [entry, descriptors] : copies_) {
+    internal::StoreRequest request;
+    request.mutable_put()->set_name(entry);
+    BATON_RETURN_IF_ERROR(Ask(request, NumbersOf(descriptors), nullptr).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status HeldDescriptors::Put(const std::string& name, const std::vector<int>& descriptors) {
   constexpr size_t kPerEntry = kMaxFrameDescriptors;
   for (size_t first = 0; first < descriptors.size(); first += kPerEntry) {
@@ -123,6 +155,7 @@ absl::Status HeldDescriptors::Put(const std::string& name, const std::vector<int
     request.mutable_put()->set_name(Entry(name, first / kPerEntry));
     const std::vector<int> part(descriptors.begin() + static_cast<ptrdiff_t>(first),
                                 descriptors.begin() + static_cast<ptrdiff_t>(end));
+    BATON_RETURN_IF_ERROR(Note(request.put().name(), part));
     BATON_RETURN_IF_ERROR(Ask(request, part, nullptr).status());
   }
   return absl::OkStatus();
@@ -137,9 +170,22 @@ absl::StatusOr<std::vector<FileDescriptor>> HeldDescriptors::Get(const std::stri
     const absl::Status status = Ask(request, {}, &part).status();
     if (absl::IsNotFound(status)) break;
     BATON_RETURN_IF_ERROR(status);
+    BATON_RETURN_IF_ERROR(Note(request.get().name(), NumbersOf(part)));
     for (FileDescriptor& descriptor : part) all.push_back(std::move(descriptor));
   }
   return all;
+}
+
+absl::Status HeldDescriptors::CopyAll() {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> entries, List());
+  for (const std::string& entry : entries) {
+    internal::StoreRequest request;
+    request.mutable_get()->set_name(entry);
+    std::vector<FileDescriptor> copies;
+    BATON_RETURN_IF_ERROR(Ask(request, {}, &copies).status());
+    copies_[entry] = std::move(copies);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> HeldDescriptors::List() {
@@ -152,6 +198,7 @@ absl::StatusOr<std::vector<std::string>> HeldDescriptors::List() {
 absl::Status HeldDescriptors::DropEntry(const std::string& entry) {
   internal::StoreRequest request;
   request.mutable_drop()->set_name(entry);
+  copies_.erase(entry);
   return Ask(request, {}, nullptr).status();
 }
 

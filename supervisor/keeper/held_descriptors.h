@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,13 @@ class HeldDescriptors {
 
   explicit HeldDescriptors(FileDescriptor socket, int timeout_ms = kTimeoutMs)
       : channel_(std::move(socket)), timeout_ms_(timeout_ms) {}
+
+  // Copies all that batond holds for the service, for Reconnect.
+  absl::Status CopyAll();
+  // Gives the next batond, at the other end of `socket`, all that the former one held for this
+  // process: what was put, and what was found with Get or CopyAll. Requests that wait for a reply
+  // fail. Blocks as Put does. An error: the next batond holds some of it, or nothing.
+  absl::Status Reconnect(FileDescriptor socket);
 
   // Any number of them, in entries "<name>.<N>". All stay the caller's.
   absl::Status Put(const std::string& name, const std::vector<int>& descriptors);
@@ -67,7 +75,12 @@ class HeldDescriptors {
   absl::StatusOr<std::vector<std::string>> List();
   absl::Status DropEntry(const std::string& entry);
 
+  // Notes what batond holds from now on under the name of an entry; none: nothing.
+  absl::Status Note(const std::string& entry, const std::vector<int>& descriptors);
+
   MessageChannel channel_;
+  // Our own copies of what batond holds, by the name of the entry, so that it outlives batond.
+  std::map<std::string, std::vector<FileDescriptor>> copies_;
   const int timeout_ms_;
   bool late_ = false;  // a reply is still to come
   Done done_;          // of its request; null: that was given up

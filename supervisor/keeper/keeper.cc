@@ -91,6 +91,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       placed_(std::move(foundation.placed)),
       signals_(loop_, SIGTERM, SIGINT),
       heart_(loop_),
+      nic_timer_(loop_),
       lines_(loop_),
       events_(config.service().name(),
               [this](const v1::Event& event) {
@@ -116,9 +117,11 @@ Keeper::~Keeper() {
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
                                                        EngineOptions engine_options,
                                                        HeldDescriptors* held,
-                                                       FileDescriptor batonds_network) {
+                                                       FileDescriptor batonds_network,
+                                                       BatondLink* batond) {
   BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config));
   std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(foundation)));
+  keeper->batond_ = batond;
   {
     // The threads that start here are the engine's and the one that notices deaths. Native services
     // have none; the workers are told.
@@ -297,22 +300,29 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
 }
 
 // From the loop, which this is about.
-void Keeper::ShowLifeLater() {
-  heart_.expires_after(kHeartbeat);
+void Keeper::ShowLifeLater(std::chrono::milliseconds pause) {
+  heart_.expires_after(pause);
   heart_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
-    ShowLife(policies_->policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART
-                 ? AfterLastSign::kRestart
-                 : AfterLastSign::kReport);
+    ShowLifeLater(batond_->Beat(policies_->policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART
+                                    ? AfterLastSign::kRestart
+                                    : AfterLastSign::kReport));
+  });
+}
+
+void Keeper::AskNicLater() {
+  nic_timer_.expires_after(kHeartbeat);
+  nic_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
     AskNic();
-    ShowLifeLater();
+    AskNicLater();
   });
 }
 
 // A NIC that does not answer makes no connection and ends none, and peers could be the first to
 // notice. Once it is killed, the engine finds its device lost.
 void Keeper::AskNic() {
-  if (nic_ == nullptr || !nic_->Beat()) return;
+  if (!nic_->Beat()) return;
   events_.Add("nic_killed",
               absl::StrCat("baton-nic (process ", nic_->pid(), ") has not answered for ",
                            NicProcess::kSilentBeats * kHeartbeat / std::chrono::seconds(1),
@@ -321,7 +331,8 @@ void Keeper::AskNic() {
 }
 
 absl::Status Keeper::Run() {
-  ShowLifeLater();
+  if (batond_ != nullptr) ShowLifeLater(kHeartbeat);
+  if (nic_ != nullptr) AskNicLater();
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
   engine_->Stop();

@@ -7,6 +7,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/batond_link.h"
 #include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_lines.h"
 #include "supervisor/keeper/event_log.h"
@@ -41,11 +43,12 @@ class Keeper : private EngineListener {
  public:
   // `engine_options`: beyond what the configuration says.
   // `held` is told what the workers of a native service need to outlive this process; null: they
-  // end with it. `batonds_network`: of EnterServiceNetwork.
+  // end with it. `batonds_network`: of EnterServiceNetwork. `batond`, if not null, outlives it.
   static absl::StatusOr<std::unique_ptr<Keeper>> Create(const internal::KeeperConfig& config,
                                                         EngineOptions engine_options,
                                                         HeldDescriptors* held = nullptr,
-                                                        FileDescriptor batonds_network = {});
+                                                        FileDescriptor batonds_network = {},
+                                                        BatondLink* batond = nullptr);
   ~Keeper() override;
 
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
@@ -80,7 +83,8 @@ class Keeper : private EngineListener {
   void HoldNative(HeldDescriptors* held);
   void TellPlacement();
   void TurnNative();
-  void ShowLifeLater();
+  void ShowLifeLater(std::chrono::milliseconds pause);
+  void AskNicLater();
   void AskNic();
   absl::Status Listen(const std::string& path, uint32_t mode,
                       std::function<void(FileDescriptor)> on_client);
@@ -99,7 +103,8 @@ class Keeper : private EngineListener {
   std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
-  boost::asio::steady_timer heart_;
+  boost::asio::steady_timer heart_, nic_timer_;
+  BatondLink* batond_ = nullptr;  // null: nobody is shown that this lives
   EventLines lines_;
   EventLog events_;
   std::unique_ptr<verbs::Device> device_;

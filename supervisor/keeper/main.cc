@@ -20,6 +20,7 @@
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/log_level.h"
+#include "supervisor/keeper/batond_link.h"
 #include "supervisor/keeper/drain.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/held_logs.h"
@@ -69,6 +70,7 @@ int Run() {
   const bool native = config.service().mode() == baton::v1::NATIVE;
   const std::unique_ptr<baton::keeper::HeldDescriptors> held =
       baton::keeper::HeldDescriptors::OfBatond();
+  auto batond = baton::keeper::BatondLink::OfEnvironment(config, held.get());
   // SIGUSR1 ends a drain. It must not end a keeper that drains nothing. Workers reset it.
   if (native) (void)signal(SIGUSR1, SIG_IGN);
   if (held && !native) {
@@ -76,15 +78,15 @@ int Run() {
     if (!kept.ok()) spdlog::warn("logs of the former keeper: {}", baton::MessageOf(kept));
   }
   if (held && native) {
-    const absl::StatusOr<bool> drained = baton::keeper::DrainFormer(held.get(), config);
+    const absl::StatusOr<bool> drained = baton::keeper::DrainFormer(held.get(), config, &batond);
     if (!drained.ok()) {
       return Fail(config, "what its former keeper had cannot be given back: " +
                               std::string(baton::MessageOf(drained.status())));
     }
     if (!*drained) return 0;
   }
-  auto keeper =
-      baton::keeper::Keeper::Create(config, options, held.get(), *std::move(batonds_network));
+  auto keeper = baton::keeper::Keeper::Create(config, options, held.get(),
+                                              *std::move(batonds_network), &batond);
   const std::string& service = config.service().name();
   if (!keeper.ok()) {
     return Fail(config, std::string(baton::MessageOf(keeper.status())));

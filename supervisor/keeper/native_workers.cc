@@ -108,7 +108,6 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program,
 void NativeWorkers::HoldProcesses(HeldDescriptors* held, HeldWorkers workers) {
   held_ = held;
   held_workers_ = std::move(workers);
-  held_replies_.assign(dup(held->fd()));
 }
 
 // Without it, the next keeper cannot end the worker alone, should it hang: it would end the
@@ -123,6 +122,9 @@ void NativeWorkers::Hold(uint32_t slot, uint64_t worker_id, int pidfd) {
 
 void NativeWorkers::AwaitHeld() {
   if (!held_->IsReplyDue() || std::exchange(awaiting_held_, true)) return;
+  // Anew each time: another batond has another socket.
+  if (held_replies_.is_open()) held_replies_.close();
+  held_replies_.assign(dup(held_->fd()));
   held_replies_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                            [this](const boost::system::error_code& error) {
                              awaiting_held_ = false;

@@ -259,6 +259,10 @@ absl::StatusOr<v1::Upgrade> Cluster::WaitUntilUpgradeEnds(uint64_t id) {
       id, "the end", [](const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; });
 }
 
+absl::Status Cluster::KillBatond() { return batond_->Kill(); }
+
+absl::Status Cluster::StartBatondAgain() { return StartBatond(); }
+
 absl::Status Cluster::Stop() {
   if (batond_ == nullptr || batond_->HasEnded()) return absl::OkStatus();
   absl::Status status = batond_->Terminate(kStop);

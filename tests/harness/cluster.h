@@ -110,6 +110,10 @@ class Cluster {
                                              const std::function<bool(const v1::Upgrade&)>& wanted);
   absl::StatusOr<v1::Upgrade> WaitUntilUpgradeEnds(uint64_t id);
 
+  // Kills batond, whose keeper goes on.
+  absl::Status KillBatond();
+  // Starts the next batond, which goes on with that keeper.
+  absl::Status StartBatondAgain();
   // Stops batond and everything it started.
   absl::Status Stop();
 

@@ -35,6 +35,12 @@ bool IsGone(pid_t process) {
   return state.empty() || state[0] == 'Z' || state[0] == 'X';
 }
 
+size_t DescriptorsOf(pid_t process) {
+  std::error_code error;
+  const std::filesystem::directory_iterator open(absl::StrCat("/proc/", process, "/fd"), error);
+  return error ? 0 : static_cast<size_t>(std::distance(begin(open), end(open)));
+}
+
 pid_t NicOf(pid_t keeper) {
   for (const pid_t child : ChildrenOf(keeper)) {
     if (StatusOf(child, "Name") == "baton-nic") return child;

@@ -18,6 +18,9 @@ std::string StatusOf(pid_t process, const std::string& field);
 // Returns true for a zombie, too: it has no memory and no ports any more.
 bool IsGone(pid_t process);
 
+// The number of descriptors that the process has open; 0 if it is gone.
+size_t DescriptorsOf(pid_t process);
+
 // The process that is the NIC of this keeper's service; 0 if it has none.
 pid_t NicOf(pid_t keeper);
 

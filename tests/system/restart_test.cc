@@ -1,10 +1,15 @@
 // Whatever was killed, the next start works, and nobody sees what need not be seen.
 #include <signal.h>
 
+#include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/process_status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -69,6 +74,57 @@ TEST(Restart, shouldFailOverWhileControlIsDead) {
   const auto result = (*peer)->Stop();
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->Flag("ok")) << result->text();
+}
+
+// Also a handoff, a crash and connections that are made while no batond runs.
+TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
+  auto cluster = Cluster::Start(ClusterOptions());
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  std::vector<std::unique_ptr<harness::LedgerWorker>> workers;
+  const auto start = [&] {
+    auto worker = (*cluster)->StartLedger(2);
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    workers.push_back(*std::move(worker));
+  };
+  start();
+  start();
+  PeerOptions options;
+  options.connections = 8;
+  options.rate = 2000;
+  auto peer = (*cluster)->StartPeer(options);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const auto before = (*cluster)->operators().GetStatus();
+  ASSERT_TRUE(before.ok()) << before.status();
+  const int keeper = before->services(0).keeper_pid();
+  const size_t descriptors = harness::DescriptorsOf(keeper);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE((*cluster)->KillBatond().ok());
+    ASSERT_TRUE(workers[0]->process->Kill().ok());
+    workers.erase(workers.begin());
+    auto newcomer = (*cluster)->StartPeer(PeerOptions());
+    ASSERT_TRUE(newcomer.ok()) << newcomer.status();
+    const auto came = (*newcomer)->Stop();
+    ASSERT_TRUE(came.ok() && came->Flag("ok"));
+    ASSERT_TRUE((*peer)->Settle().ok());
+    ASSERT_TRUE((*cluster)->StartBatondAgain().ok());
+    const auto now = (*cluster)->operators().GetStatus();
+    ASSERT_TRUE(now.ok()) << now.status();
+    EXPECT_EQ(now->services(0).keeper_pid(), keeper);
+    start();
+    ASSERT_TRUE((*cluster)->Handoff(workers.back()->id).ok());
+    std::swap(workers.front(), workers.back());  // the owner is the next to be killed
+    ASSERT_TRUE((*peer)->Settle().ok());
+  }
+  EXPECT_TRUE(harness::WaitUntil("as many descriptors as before",
+                                 [&] { return harness::DescriptorsOf(keeper) <= descriptors; })
+                  .ok())
+      << harness::DescriptorsOf(keeper) << " instead of " << descriptors;
+  const auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  EXPECT_TRUE((*cluster)->Stop().ok());
+  EXPECT_TRUE(
+      harness::WaitUntil("the end of the keeper", [&] { return harness::IsGone(keeper); }).ok());
 }
 
 TEST(Restart, shouldServeAgainAfterTheKeeperIsKilled) {

@@ -59,7 +59,8 @@ class Stage {
   TemporaryDirectory directory_;
 };
 
-// One batond. Killed, with its children, when it goes out of scope.
+// One batond. Killed when it goes out of scope. Keepers that outlive it end with the Stage, whose
+// directory they find removed.
 class BatondProcess {
  public:
   struct Options {

@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -36,6 +37,7 @@
 #include "proto/baton/internal/store.pb.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/keeper/batond_link.h"
 
 namespace baton {
 namespace {
@@ -130,16 +132,15 @@ void AskForFiles() {
   }
 }
 
-// Makes the sockets that the configuration on standard input asks for. Returns its service.
-v1::ServiceConfig MakeSockets(bool keeper, std::string* state_dir) {
+// Makes the sockets that the configuration on standard input asks for. Returns that of a keeper.
+internal::KeeperConfig MakeSockets(bool keeper) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
   if (keeper) {
     internal::KeeperConfig config;
     if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no KeeperConfig");
     Listen(WorkerSocketPath(config.state_dir(), config.service().name()));
     Listen(ManagementSocketPath(config.state_dir(), config.service().name()));
-    *state_dir = config.state_dir();
-    return config.service();
+    return config;
   } else {
     internal::ControlConfig config;
     if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no ControlConfig");
@@ -155,15 +156,16 @@ v1::ServiceConfig MakeSockets(bool keeper, std::string* state_dir) {
 int Main(const std::string& program) {
   const bool keeper = program.ends_with("baton-keeper");
   const std::string role = keeper ? "keeper" : "control";
-  std::string state_dir;
-  const std::string service = MakeSockets(keeper, &state_dir).name();
+  signal(SIGPIPE, SIG_IGN);  // batond may be gone
+  const internal::KeeperConfig config = MakeSockets(keeper);
+  const std::string& service = config.service().name();
   const char* given = std::getenv(keeper ? "FAKE_KEEPER" : "FAKE_CONTROL");
   const char* of_service = std::getenv(("FAKE_KEEPER_" + service).c_str());
   if (of_service != nullptr) given = of_service;
   const std::string mode = given == nullptr ? "" : given;
   if (mode == "absent") {
     const bool is_there = access((std::getenv("FAKE_LOG") + std::string(".go")).c_str(), F_OK) == 0;
-    SetDownReason(state_dir, service, is_there ? "" : "no device");
+    SetDownReason(config.state_dir(), service, is_there ? "" : "no device");
     if (!is_there) return 3;
   }
   Log(role, mode == "store" ? UseStore() : "started");
@@ -177,7 +179,9 @@ int Main(const std::string& program) {
       _exit(0);
     });
   }
-  if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
+  if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1 && errno != EPIPE) {
+    Die("not ready");
+  }
   if (mode == "fragile") return 0;
   if (mode == "reload") TalkAboutConfiguration();
   if (mode == "open") AskForFiles();
@@ -185,7 +189,11 @@ int Main(const std::string& program) {
     ShowLife(mode == "restart" ? AfterLastSign::kRestart : AfterLastSign::kReport);
     Log("sign", "shown");
   }
-  for (;; usleep(50'000)) ShowLife();
+  if (!keeper) {
+    for (;; usleep(50'000)) ShowLife();
+  }
+  keeper::BatondLink batond = keeper::BatondLink::OfEnvironment(config, nullptr);
+  for (;; usleep(50'000)) batond.Beat();
 }
 
 }  // namespace

@@ -1,0 +1,87 @@
+#include "supervisor/batond/child_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+
+extern "C" {  // which the header of glibc 2.36 forgets
+#include <sys/pidfd.h>
+}
+
+namespace baton {
+namespace {
+
+// The kernel cuts a longer name.
+constexpr size_t kNameBytes = 15;
+
+bool Runs(pid_t process, const std::string& program) {
+  std::string name;
+  std::getline(std::ifstream(absl::StrCat("/proc/", process, "/comm")), name);
+  return name == program.substr(program.rfind('/') + 1).substr(0, kNameBytes);
+}
+
+bool IsSameFile(int a, const std::string& path) {
+  struct stat of_a = {}, of_path = {};
+  return fstat(a, &of_a) == 0 && lstat(path.c_str(), &of_path) == 0 &&
+         of_a.st_dev == of_path.st_dev && of_a.st_ino == of_path.st_ino;
+}
+
+}  // namespace
+
+absl::Status ChildLock::Take() {
+  if (file_) return absl::OkStatus();
+  FileDescriptor file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) {
+    return ErrnoStatus(errno,
+                       absl::StrCat("the state directory is not writable: cannot open ", path_));
+  }
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("flock of ", path_));
+    return absl::UnavailableError(absl::StrCat("processes of a former batond still hold ", path_,
+                                               "; find them with: fuser ", path_));
+  }
+  file_ = std::move(file);
+  return absl::OkStatus();
+}
+
+// A descriptor of the same open file has the lock already; for any other this one fails, as long as
+// the child has it.
+absl::Status ChildLock::Receive(FileDescriptor descriptor) {
+  if (!descriptor || !IsSameFile(descriptor.get(), path_) ||
+      flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the descriptor that came does not have the lock ", path_));
+  }
+  file_ = std::move(descriptor);
+  return absl::OkStatus();
+}
+
+absl::Status ChildLock::NameHolder(pid_t child) {
+  const std::string text = absl::StrCat(child, "\n");
+  if (ftruncate(file_.get(), 0) == 0 &&
+      pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, absl::StrCat("cannot write ", path_));
+}
+
+// The number may have become another process's, so its program is looked at, after the pidfd.
+std::optional<SpawnedProcess> ChildLock::Holder(const std::string& program) const {
+  pid_t pid = 0;
+  std::ifstream(path_) >> pid;
+  if (pid <= 0) return std::nullopt;
+  SpawnedProcess holder{pid, FileDescriptor(pidfd_open(pid, 0))};
+  if (!holder.pidfd || !Runs(pid, program)) return std::nullopt;
+  return holder;
+}
+
+}  // namespace baton

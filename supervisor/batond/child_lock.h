@@ -1,0 +1,48 @@
+// The lock of a child of batond, through which the next batond finds a child that outlived this
+// one.
+#ifndef SUPERVISOR_BATOND_CHILD_LOCK_H_
+#define SUPERVISOR_BATOND_CHILD_LOCK_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/batond/spawn.h"
+
+namespace baton {
+
+// A file that is locked with flock(2). The child inherits the descriptor, so that the kernel drops
+// the lock with the last process that has it, whatever that died of. The file contains the child's
+// pid. Thread-compatible.
+class ChildLock {
+ public:
+  explicit ChildLock(std::string path) : path_(std::move(path)) {}
+
+  // Takes the lock, if this process does not have it yet. kUnavailable: a process of a former
+  // batond has it.
+  absl::Status Take();
+  // Takes over the lock that a child has, through the child's descriptor. kPermissionDenied: that
+  // is no descriptor of this file, or does not have its lock.
+  absl::Status Receive(FileDescriptor descriptor);
+  void Drop() { file_.Reset(); }
+
+  // Writes down which child has the lock. REQUIRES: it was taken.
+  absl::Status NameHolder(pid_t child);
+  // Returns the living child that has the lock, when Take has returned kUnavailable. None: the
+  // child is dead, or nobody has written down which it is.
+  std::optional<SpawnedProcess> Holder(const std::string& program) const;
+
+  int descriptor() const { return file_.get(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  FileDescriptor file_;  // none: this process does not have the lock
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_CHILD_LOCK_H_

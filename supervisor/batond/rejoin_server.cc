@@ -1,0 +1,92 @@
+#include "supervisor/batond/rejoin_server.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/channel/message_channel.h"
+#include "lib/loop/await_readable.h"
+#include "spdlog/spdlog.h"
+
+namespace baton {
+namespace {
+
+constexpr int kBacklog = 128;
+// One connects again a little later.
+constexpr size_t kMostClients = 64;
+// A configuration is far smaller.
+constexpr uint32_t kMostBytes = 1 << 20;
+
+}  // namespace
+
+RejoinServer::~RejoinServer() {
+  for (const auto& [number, session] : clients_) session->Close();
+}
+
+absl::Status RejoinServer::Listen(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kBacklog, 0600));
+  listener_.assign(socket.Release());
+  AwaitClient();
+  return absl::OkStatus();
+}
+
+void RejoinServer::AwaitClient() {
+  AwaitReadable(listener_, [this] {
+    Accept();
+    AwaitClient();
+  });
+}
+
+void RejoinServer::Accept() {
+  FileDescriptor socket(
+      accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket || clients_.size() >= kMostClients) return;
+  const int number = ++last_client_;
+  auto session = std::make_shared<FramedSession>(io_, std::move(socket),
+                                                 FramedSession::Limits{.frame_bytes = kMostBytes});
+  clients_[number] = session;
+  session->Start([this, number, raw = session.get()] { return AnswerOne(number, *raw); },
+                 [this, number](const absl::Status&) { clients_.erase(number); });
+}
+
+absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSession& session) {
+  internal::RejoinRequest request;
+  std::vector<FileDescriptor> received;
+  BATON_ASSIGN_OR_RETURN(const bool whole, session.channel().NextFrame(&request, &received));
+  if (!whole) return false;
+  const std::string& service = request.config().service().name();
+  auto answer = Answer(session.channel().fd(), request, std::move(received));
+  internal::RejoinReply reply;
+  std::vector<int> descriptors;
+  if (answer.ok()) {
+    for (const FileDescriptor& descriptor : *answer) descriptors.push_back(descriptor.get());
+  } else {
+    spdlog::warn("a keeper of service {} is not taken in (client {}): {}", service, client,
+                 MessageOf(answer.status()));
+    reply.set_status_code(static_cast<int>(answer.status().code()));
+    reply.set_status_message(std::string(answer.status().message()));
+  }
+  session.Send(reply, descriptors);
+  return true;
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> RejoinServer::Answer(
+    int socket, const internal::RejoinRequest& request, std::vector<FileDescriptor> received) {
+  BATON_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(socket));
+  if (peer.uid != 0 && peer.uid != geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat("uid ", peer.uid, " runs no keepers"));
+  }
+  if (received.size() != 1) {
+    return absl::InvalidArgumentError("a keeper sends the descriptor of its lock, and no other");
+  }
+  BATON_ASSIGN_OR_RETURN(PeerProcess process, GetPeerProcess(socket));
+  return take_in_(request, SpawnedProcess{peer.pid, std::move(process.pidfd)},
+                  std::move(received[0]));
+}
+
+}  // namespace baton

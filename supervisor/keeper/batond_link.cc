@@ -1,0 +1,93 @@
+#include "supervisor/keeper/batond_link.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/program_start.h"
+#include "lib/base/status_text.h"
+#include "lib/base/version.h"
+#include "proto/baton/internal/rejoin.pb.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton::keeper {
+
+BatondLink::BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock)
+    : config_(config), held_(held), lock_(lock) {}
+
+BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held) {
+  const char* const text = std::getenv(kLockVariable);
+  const int lock = text == nullptr ? -1 : std::atoi(text);
+  if (lock >= 0) (void)fcntl(lock, F_SETFD, FD_CLOEXEC);
+  return BatondLink(config, held, lock);
+}
+
+std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
+  if (asked_) TakeAnswer();
+  if (!alone_ && !ShowLife(then) && lock_ >= 0) {
+    alone_ = true;
+    spdlog::warn("batond is gone: the service goes on, and waits for the next batond");
+  }
+  if (alone_ && !asked_) LookForBatond();
+  return alone_ ? kLookInterval : kHeartbeat;
+}
+
+// Most often nobody is there yet.
+void BatondLink::LookForBatond() {
+  struct stat lock = {};
+  if (fstat(lock_, &lock) == 0 && lock.st_nlink == 0) {
+    spdlog::error(
+        "the state directory {} was removed while no batond ran, so the next one could "
+        "not find this keeper: the service ends",
+        config_.state_dir());
+    (void)raise(SIGTERM);
+    return;
+  }
+  absl::StatusOr<FileDescriptor> socket =
+      ConnectUnix(RejoinSocketPath(config_.state_dir()), /*timeout_ms=*/0);
+  if (!socket.ok()) return;
+  MessageChannel channel(*std::move(socket));
+  internal::RejoinRequest request;
+  *request.mutable_config() = config_;
+  request.set_release(std::string(kRelease));
+  // Without waiting: the socket takes more than this.
+  if (!channel.Enqueue(request, {lock_}).ok() || channel.pending()) return;
+  asked_.emplace(std::move(channel));
+  asked_at_ = std::chrono::steady_clock::now();
+}
+
+void BatondLink::TakeAnswer() {
+  internal::RejoinReply reply;
+  std::vector<FileDescriptor> descriptors;
+  absl::Status status = asked_->Receive(&reply, /*timeout_ms=*/0, &descriptors);
+  const bool waits = absl::IsDeadlineExceeded(status) &&
+                     std::chrono::steady_clock::now() - asked_at_ < kAnswerTimeout;
+  if (waits) return;
+  asked_.reset();
+  if (status.ok() && reply.status_code() != 0) {
+    status =
+        absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
+  }
+  if (status.ok() && descriptors.size() != 2) {
+    status = absl::InternalError("its answer does not have two descriptors");
+  }
+  if (status.ok()) return Welcome(std::move(descriptors));
+  spdlog::warn("the next batond does not take this keeper in: {}", MessageOf(status));
+}
+
+void BatondLink::Welcome(std::vector<FileDescriptor> descriptors) {
+  alone_ = false;
+  SetHeart(descriptors[0].Release());
+  const absl::Status held =
+      held_ == nullptr ? absl::OkStatus() : held_->Reconnect(std::move(descriptors[1]));
+  if (!held.ok()) spdlog::error("batond does not hold what it should: {}", MessageOf(held));
+  spdlog::info("another batond has taken this keeper in");
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,53 @@
+// A keeper's tie to batond, which may die and be followed by another: the keeper goes on serving,
+// and introduces itself to the next one (proto/baton/internal/rejoin.proto).
+#ifndef SUPERVISOR_KEEPER_BATOND_LINK_H_
+#define SUPERVISOR_KEEPER_BATOND_LINK_H_
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "lib/base/heartbeat.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/held_descriptors.h"
+
+namespace baton::keeper {
+
+// Thread-compatible. Waits for nothing, except where it gives the next batond what the former one
+// held (HeldDescriptors::Reconnect).
+class BatondLink {
+ public:
+  // How long a batond that has been reached may take for its answer.
+  static constexpr std::chrono::seconds kAnswerTimeout{5};
+  // How often the next batond is looked for.
+  static constexpr std::chrono::milliseconds kLookInterval{100};
+
+  // `lock`: the descriptor of the keeper's lock (kLockVariable); -1: no batond can be rejoined.
+  // `held` may be null, and outlives this, as `config` does.
+  BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock);
+
+  // The lock is that of the environment.
+  static BatondLink OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held);
+
+  // Shows batond that the keeper lives. When batond is gone, looks for the next one, and sends this
+  // process SIGTERM if none can find the keeper any more, because its lock file was removed.
+  // Returns the time until the next call.
+  std::chrono::milliseconds Beat(AfterLastSign then = AfterLastSign::kAsBefore);
+
+ private:
+  void LookForBatond();
+  void TakeAnswer();
+  void Welcome(std::vector<FileDescriptor> descriptors);
+
+  const internal::KeeperConfig& config_;
+  HeldDescriptors* held_;
+  int lock_;
+  bool alone_ = false;                   // batond is gone, and no other one has taken this in
+  std::optional<MessageChannel> asked_;  // a batond that has not answered yet
+  std::chrono::steady_clock::time_point asked_at_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_BATOND_LINK_H_
