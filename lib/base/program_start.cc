@@ -40,8 +40,9 @@ bool IsForOneProcess(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
   return name.size() < variable.size() &&
          (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_STORE_FD" ||
-          name == "BATON_CONTROL_FD" || name == kLockVariable || name == "BATON_HEARTBEAT_FD" ||
-          name == "BATON_OPERATOR_SOCKET_FD" || name == "BATON_WORKER_SOCKET_FD");
+          name == "BATON_CONTROL_FD" || name == kLockVariable || name == kStayVariable ||
+          name == "BATON_HEARTBEAT_FD" || name == "BATON_OPERATOR_SOCKET_FD" ||
+          name == "BATON_WORKER_SOCKET_FD");
 }
 
 }  // namespace baton

@@ -13,6 +13,8 @@ namespace baton {
 
 // The descriptor of its lock, by which the next batond finds a keeper. For that keeper alone.
 inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
+// The reading end of a pipe whose end tells a keeper that batond was stopped for good. Likewise.
+inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
 // A file in memory with `bytes`, at its beginning: standard input of any length for a program, with
 // nobody who has to write it as a pipe would need.

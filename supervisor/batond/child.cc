@@ -124,6 +124,7 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
     BATON_ASSIGN_OR_RETURN(FileDescriptor end, (this->*make)());
     ends.push_back(std::move(end));
   }
+  if (plan_.stay >= 0) ends.emplace_back(fcntl(plan_.stay, F_DUPFD_CLOEXEC, 0));
   silent_looks_ = 0;
   OnReady();
   return ends;
@@ -140,6 +141,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
   request.dies_with_us = !plan_.outlives_us;
   request.descriptors.emplace_back(kLockVariable, lock_.descriptor());
+  if (plan_.stay >= 0) request.descriptors.emplace_back(kStayVariable, plan_.stay);
   const FileDescriptor log = OpenLog();
   request.standard_error = log.get();
   kill_hung_ = plan_.kill_hung;
@@ -216,7 +218,6 @@ void Child::OnReady() {
   ready_ = settled_ = true;
   Log(spdlog::level::info, "ready");
   WatchHeart();
-  if (end_when_ready_) Signal(SIGTERM);
   callbacks_.ready();
 }
 
@@ -322,11 +323,6 @@ void Child::StartLater() {
 void Child::CancelStart() {
   start_due_ = false;
   timer_.cancel();
-}
-
-void Child::End() {
-  end_when_ready_ = plan_.kept != nullptr && !ready_;
-  if (!end_when_ready_) Signal(plan_.kept != nullptr ? SIGKILL : SIGTERM);
 }
 
 void Child::Signal(int signal) {

@@ -41,6 +41,8 @@ class Child {
     std::string lock;  // path of its lock (ChildLock), which it inherits
     // The child goes on when batond dies, and Start finds one that went on.
     bool outlives_us = false;
+    // The pipe of kStayVariable, which the child inherits; -1: there is none.
+    int stay = -1;
     bool holds_descriptors = false;  // gets a store channel
     // Not null: it gets a socket to talk to us (BATON_CONTROL_FD); this one gets our end, at every
     // start.
@@ -84,9 +86,9 @@ class Child {
   // Starts it, or goes on with the one that outlived a former batond, which Rejoin has still to
   // take in. kUnavailable: one that is dead or dying still has the lock.
   absl::Status Start();
-  // Takes in the child of a former batond. Returns its ends of the pipe for signs of life and of
-  // the store channel. kPermissionDenied: it does not have the child's lock. kFailedPrecondition:
-  // another process is the child.
+  // Takes in the child of a former batond.Returns the descriptors of
+  // internal::RejoinReply. kPermissionDenied: it does not have the child's lock.
+  // kFailedPrecondition: another process is the child.
   absl::StatusOr<std::vector<FileDescriptor>> Rejoin(SpawnedProcess process, FileDescriptor lock);
   // Starts it after its back-off, and again should that fail.
   void StartLater();
@@ -94,10 +96,6 @@ class Child {
   void CancelStart();
   // Does nothing when it is not alive. Cannot hit another process.
   void Signal(int signal);
-  // In order; but one whose descriptors are kept would give them back: it is killed. If it is still
-  // taking over, it is asked when it is ready: should several in a row be killed before, the
-  // service would be given up for what they died of (Adoption::kMostDeaths).
-  void End();
 
  private:
   void Log(spdlog::level::level_enum level, const std::string& what) const;
@@ -128,7 +126,6 @@ class Child {
   bool ours_ = false;  // we are its parent
   bool ready_ = false;
   bool settled_ = false;
-  bool end_when_ready_ = false;
   bool start_due_ = false;  // the timer is the back-off
   std::chrono::steady_clock::time_point started_;
   BackOff back_off_{std::chrono::milliseconds(10), std::chrono::seconds(5)};

@@ -80,7 +80,7 @@ absl::Status KeptDescriptors::CheckUsable() {
   const FileDescriptor file(eventfd(0, EFD_CLOEXEC));
   if (IsSameFile(file.get(), file.get())) return absl::OkStatus();
   return ErrnoStatus(errno,
-                     "native services end with batond, since it may not call kcmp(2) (allow it: "
+                     "batond may not call kcmp(2) (allow it: "
                      "SystemCallFilter= of the unit, or the container's seccomp profile)");
 }
 

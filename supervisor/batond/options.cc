@@ -37,7 +37,7 @@ struct Flags {
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
   double hang_timeout_seconds = 10;
-  bool keep_native = false;
+  bool keep_services = false;
   bool strict = false;
   std::string control_user;
   std::string nic_user;
@@ -244,9 +244,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
          "Seconds without a sign of life of a keeper or control until an event says so [10]. For "
          "workers see --hang-timeout-ms")
       ->check(CLI::Range(2.0, 3600.0));
-  app.add_flag("--keep-native", flags.keep_native,
-               "Leave native services to the next batond; the service manager keeps their "
-               "descriptors");
+  app.add_flag("--keep-services", flags.keep_services,
+               "Leave services to the next batond when told to stop; they end when the service "
+               "manager stops batond for good");
   app.add_flag("--strict", flags.strict,
                "End when a service or control does not start the first time, as with --dev; "
                "otherwise the others serve, and it is started again and again");
@@ -355,7 +355,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
   line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
   line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);
-  line.options.keep_native = flags.keep_native;
+  line.options.keep_services = flags.keep_services;
   line.options.strict = flags.strict || flags.dev;  // there, somebody looks
   line.check_only = flags.check_only;
   return line;

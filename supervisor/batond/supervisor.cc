@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -34,6 +35,9 @@
 namespace baton {
 namespace {
 
+// Where batond's own entries are among those of services: none has this name.
+constexpr char kOwnEntries[] = "control";
+constexpr char kStay[] = "stay";
 // For what batond does itself in a start.
 constexpr std::chrono::seconds kStartMargin{5};
 
@@ -99,21 +103,42 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
                            FileDescriptor lock) {
         return TakeIn(request, std::move(process), std::move(lock));
       }) {
-  if (options_.keep_native) {
-    const absl::Status usable = KeptDescriptors::CheckUsable();
-    if (!usable.ok()) spdlog::error("--keep-native: {}", MessageOf(usable));
-    keeps_native_ = usable.ok();
+  if (options_.keep_services) {
+    const absl::Status made = MakeStay();
+    if (!made.ok()) {
+      stay_.clear();
+      spdlog::error("--keep-services: services end when batond is stopped: {}", MessageOf(made));
+    }
   }
   AddKeepers();
   AddControl();
 }
 
+// Both ends are kept: a batond that follows gives the reading end to keepers that it starts.
+absl::Status Supervisor::MakeStay() {
+  if (getenv("NOTIFY_SOCKET") == nullptr) {
+    return absl::FailedPreconditionError(
+        "no service manager runs batond (see Type=notify and FileDescriptorStoreMax= of the unit)");
+  }
+  BATON_RETURN_IF_ERROR(KeptDescriptors::CheckUsable());
+  KeptDescriptors::Entries former = kept_.Of(kOwnEntries);
+  stay_ = std::move(former[kStay]);
+  if (stay_.size() == 2) return absl::OkStatus();
+  stay_.resize(2);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
+  for (size_t i = 0; i < 2; ++i) stay_[i].Reset(ends[i]);
+  kept_.Put(kOwnEntries, kStay, {ends[0], ends[1]});
+  return absl::OkStatus();
+}
+
 bool Supervisor::IsKept(const v1::ServiceConfig& service) const {
-  return keeps_native_ && service.mode() == v1::NATIVE && service.device().has_rdma();
+  return !stay_.empty() && service.mode() == v1::NATIVE && service.device().has_rdma();
 }
 
 void Supervisor::AddKeepers() {
   std::set<std::string> kept;
+  if (!stay_.empty()) kept.insert(kOwnEntries);
   for (const v1::ServiceConfig& service : options_.config.services()) {
     if (IsKept(service)) kept.insert(service.name());
   }
@@ -130,6 +155,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.log = service.log();
   plan.lock = KeeperLockPath(options_.config.state_dir(), service.name());
   plan.outlives_us = true;
+  if (!stay_.empty()) plan.stay = stay_[0].get();
   plan.holds_descriptors = true;
   if (IsKept(service)) plan.kept = &kept_;
   plan.start_timeout = StartTimeout(service, options_.start_timeout);
@@ -206,7 +232,7 @@ absl::Status Supervisor::Run() {
   BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
   StartKeepers();
   io_.run();
-  state_.RemoveSockets(ServiceNames(options_.config));
+  state_.RemoveSockets(stay_.empty() ? ServiceNames(options_.config) : std::vector<std::string>());
   return result_;
 }
 
@@ -442,7 +468,8 @@ void Supervisor::Stop() {
 void Supervisor::AdvanceStop() {
   if (phase_ == Phase::kStoppingControl && !control_->alive()) {
     phase_ = Phase::kStoppingKeepers;
-    for (const std::unique_ptr<Child>& keeper : keepers_) keeper->End();
+    if (!stay_.empty()) return LeaveKeepers();
+    for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGTERM);
     stop_timer_.expires_after(options_.stop_timeout / 2);
     stop_timer_.async_wait([this](const boost::system::error_code& error) {
       if (error) return;
@@ -454,6 +481,11 @@ void Supervisor::AdvanceStop() {
       std::none_of(keepers_.begin(), keepers_.end(),
                    [](const std::unique_ptr<Child>& keeper) { return keeper->alive(); });
   if (phase_ == Phase::kStoppingKeepers && keepers_gone) io_.stop();
+}
+
+void Supervisor::LeaveKeepers() {
+  spdlog::info("keepers go on: the next batond finds them, or the service manager ends them");
+  io_.stop();
 }
 
 void Supervisor::KillAll() {

@@ -34,9 +34,9 @@ struct SupervisorOptions {
   // and again, as one that dies later is, and the others serve meanwhile.
   bool strict = false;
   std::chrono::milliseconds hang_timeout{};  // a child that has shown nothing for so long hangs
-  // Native services outlive this batond, if the service manager keeps descriptors
-  // (KeptDescriptors).
-  bool keep_native = false;
+  // Keepers go on when this batond is told to stop, and end when the service manager lets go of
+  // what it keeps for the next batond (KeptDescriptors).
+  bool keep_services = false;
   std::optional<ProgramUser> control_user;  // [batond's]
   std::optional<ProgramUser> nic_user;      // of the soft device's NICs [batond's]
   std::string audit_directory;              // control keeps its trail there [the state directory]
@@ -70,6 +70,7 @@ class Supervisor {
   };
 
   void AddKeepers();
+  absl::Status MakeStay();
   bool IsKept(const v1::ServiceConfig& service) const;
   void AddKeeper(const v1::ServiceConfig& service);
   void AddControl();
@@ -94,6 +95,7 @@ class Supervisor {
   void FailStart(const absl::Status& status);
   void Stop();
   void AdvanceStop();
+  void LeaveKeepers();
   void KillAll();
   bool stopping() const { return phase_ >= Phase::kStoppingControl; }
 
@@ -105,8 +107,9 @@ class Supervisor {
   boost::asio::signal_set reload_signal_;
   boost::asio::steady_timer stop_timer_;
   Watchdog watchdog_;
-  bool keeps_native_ = false;  // what native services need to outlive this process
   KeptDescriptors kept_;
+  // The pipe of kStayVariable, its reading end first. None: keepers end with an orderly stop.
+  std::vector<FileDescriptor> stay_;
   std::vector<std::unique_ptr<Child>> keepers_;
   RejoinServer rejoins_;
   std::unique_ptr<Child> control_;

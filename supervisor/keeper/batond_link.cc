@@ -1,6 +1,7 @@
 #include "supervisor/keeper/batond_link.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -17,15 +18,23 @@
 #include "supervisor/config/state_files.h"
 
 namespace baton::keeper {
+namespace {
 
-BatondLink::BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock)
-    : config_(config), held_(held), lock_(lock) {}
+int Given(const char* variable) {
+  const char* const text = std::getenv(variable);
+  const int descriptor = text == nullptr ? -1 : std::atoi(text);
+  if (descriptor >= 0) (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  return descriptor;
+}
+
+}  // namespace
+
+BatondLink::BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock,
+                       int stay)
+    : config_(config), held_(held), lock_(lock), stay_(stay) {}
 
 BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held) {
-  const char* const text = std::getenv(kLockVariable);
-  const int lock = text == nullptr ? -1 : std::atoi(text);
-  if (lock >= 0) (void)fcntl(lock, F_SETFD, FD_CLOEXEC);
-  return BatondLink(config, held, lock);
+  return BatondLink(config, held, Given(kLockVariable), Given(kStayVariable));
 }
 
 std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
@@ -34,21 +43,32 @@ std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
     alone_ = true;
     spdlog::warn("batond is gone: the service goes on, and waits for the next batond");
   }
-  if (alone_ && !asked_) LookForBatond();
+  if (alone_ && WillBeAlone()) {
+    (void)raise(SIGTERM);
+  } else if (alone_ && !asked_) {
+    LookForBatond();
+  }
   return alone_ ? kLookInterval : kHeartbeat;
+}
+
+// The pipe ends when neither batond nor the service manager, for the next batond, holds it.
+bool BatondLink::WillBeAlone() const {
+  pollfd stay = {stay_.get(), POLLIN, 0};
+  if (stay_ && poll(&stay, 1, /*timeout=*/0) > 0) {
+    spdlog::info("batond was stopped: the service ends");
+    return true;
+  }
+  struct stat lock = {};
+  if (fstat(lock_, &lock) != 0 || lock.st_nlink != 0) return false;
+  spdlog::error(
+      "the state directory {} was removed while no batond ran, so the next one could not find this "
+      "keeper: the service ends",
+      config_.state_dir());
+  return true;
 }
 
 // Most often nobody is there yet.
 void BatondLink::LookForBatond() {
-  struct stat lock = {};
-  if (fstat(lock_, &lock) == 0 && lock.st_nlink == 0) {
-    spdlog::error(
-        "the state directory {} was removed while no batond ran, so the next one could "
-        "not find this keeper: the service ends",
-        config_.state_dir());
-    (void)raise(SIGTERM);
-    return;
-  }
   absl::StatusOr<FileDescriptor> socket =
       ConnectUnix(RejoinSocketPath(config_.state_dir()), /*timeout_ms=*/0);
   if (!socket.ok()) return;
@@ -74,8 +94,8 @@ void BatondLink::TakeAnswer() {
     status =
         absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
   }
-  if (status.ok() && descriptors.size() != 2) {
-    status = absl::InternalError("its answer does not have two descriptors");
+  if (status.ok() && descriptors.size() < 2) {
+    status = absl::InternalError("its answer does not have the two descriptors of a keeper");
   }
   if (status.ok()) return Welcome(std::move(descriptors));
   spdlog::warn("the next batond does not take this keeper in: {}", MessageOf(status));
@@ -84,6 +104,7 @@ void BatondLink::TakeAnswer() {
 void BatondLink::Welcome(std::vector<FileDescriptor> descriptors) {
   alone_ = false;
   SetHeart(descriptors[0].Release());
+  stay_ = descriptors.size() > 2 ? std::move(descriptors[2]) : FileDescriptor();
   const absl::Status held =
       held_ == nullptr ? absl::OkStatus() : held_->Reconnect(std::move(descriptors[1]));
   if (!held.ok()) spdlog::error("batond does not hold what it should: {}", MessageOf(held));

@@ -24,18 +24,19 @@ class BatondLink {
   static constexpr std::chrono::milliseconds kLookInterval{100};
 
   // `lock`: the descriptor of the keeper's lock (kLockVariable); -1: no batond can be rejoined.
-  // `held` may be null, and outlives this, as `config` does.
-  BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock);
+  // `stay`: that of kStayVariable, or -1. `held` may be null, and outlives this, as `config` does.
+  BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock, int stay);
 
-  // The lock is that of the environment.
+  // The descriptors are those of the environment.
   static BatondLink OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held);
 
-  // Shows batond that the keeper lives. When batond is gone, looks for the next one, and sends this
-  // process SIGTERM if none can find the keeper any more, because its lock file was removed.
-  // Returns the time until the next call.
+  // Shows batond that the keeper lives. When batond is gone, looks for the next one. Sends this
+  // process SIGTERM if there will be none (batond was stopped), or if none can find the keeper any
+  // more (its lock file was removed). Returns the time until the next call.
   std::chrono::milliseconds Beat(AfterLastSign then = AfterLastSign::kAsBefore);
 
  private:
+  bool WillBeAlone() const;
   void LookForBatond();
   void TakeAnswer();
   void Welcome(std::vector<FileDescriptor> descriptors);
@@ -43,6 +44,7 @@ class BatondLink {
   const internal::KeeperConfig& config_;
   HeldDescriptors* held_;
   int lock_;
+  FileDescriptor stay_;                  // none: nothing tells that batond was stopped
   bool alone_ = false;                   // batond is gone, and no other one has taken this in
   std::optional<MessageChannel> asked_;  // a batond that has not answered yet
   std::chrono::steady_clock::time_point asked_at_;

@@ -126,6 +126,12 @@ std::vector<FakeManager::Named> FakeManager::Kept() {
   return copies;
 }
 
+void FakeManager::LetGo() {
+  CatchUp();
+  const std::lock_guard lock(mutex_);
+  kept_.clear();
+}
+
 std::vector<std::string> FakeManager::Told() {
   CatchUp();
   const std::lock_guard lock(mutex_);

@@ -28,6 +28,8 @@ class FakeManager {
   // Copies of all that is kept, the latest first, when everything that was sent before has been
   // heeded.
   std::vector<Named> Kept();
+  // Closes all that is kept, as when batond was stopped for good.
+  void LetGo();
   // What else was told, likewise: "STATUS=..."
   std::vector<std::string> Told();
 

@@ -129,12 +129,12 @@ TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
   EXPECT_EQ(batond.Wait(), 1);
 }
 
-// ---------------------------------------------------------------- native services outlive it
+// ---------------------------------------------------------------- services outlive it
 
 class KeptServiceTest : public testing::Test {
  protected:
   // A native service, as far as fake children know.
-  BatondProcess::Options Options(std::vector<std::string> more = {"--keep-native"}) {
+  BatondProcess::Options Options(std::vector<std::string> more = {"--keep-services"}) {
     BatondProcess::Options options =
         WithArguments({"--dev", "--state-dir", stage_.state_dir(), "--libexec", stage_.libexec(),
                        "--device", "rdma", "--native", "/usr/lib/kv.so"});
@@ -160,7 +160,9 @@ TEST_F(KeptServiceTest, GivesTheNextBatondsKeeperWhatTheFormersHadStored) {
     batond.Signal(SIGTERM);
     EXPECT_EQ(batond.Wait(), 0);
   }
+  // Its keeper dies while there is no batond.
   for (const int signal : {SIGKILL, SIGTERM}) {
+    kill(stage_.lives("keeper").back().pid, SIGKILL);
     BatondProcess batond(stage_, Options());
     ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
     EXPECT_EQ(NoteOfLast(), "found:of-" + first);
@@ -176,6 +178,7 @@ TEST_F(KeptServiceTest, LetsGoOfItWhenItIsNotToBeKept) {
     ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   }
   ASSERT_FALSE(manager_.Kept().empty());
+  kill(stage_.lives("keeper").back().pid, SIGKILL);
   BatondProcess batond(stage_, Options({}));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_EQ(NoteOfLast(), "put");
@@ -185,46 +188,50 @@ TEST_F(KeptServiceTest, LetsGoOfItWhenItIsNotToBeKept) {
 TEST_F(KeptServiceTest, IsNotWhatABrokeredServiceHas) {
   BatondProcess::Options options = Options();
   options.arguments = {"--dev",     "--state-dir",    stage_.state_dir(),
-                       "--libexec", stage_.libexec(), "--keep-native"};
+                       "--libexec", stage_.libexec(), "--keep-services"};
   BatondProcess batond(stage_, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_EQ(NoteOfLast(), "put");
-  EXPECT_TRUE(manager_.Kept().empty());
+  EXPECT_EQ(manager_.Kept().size(), 3u);  // batond's own pipe, and the manifest
 }
 
-// One that is killed while it takes over counts against what it takes over.
-TEST_F(KeptServiceTest, LetsItsKeeperTakeOverBeforeItAsksItToEnd) {
-  BatondProcess::Options options = Options({"--keep-native", "--stop-timeout", "60"});
-  options.environment["FAKE_KEEPER"] = "slow";
-  BatondProcess batond(stage_, std::move(options));
-  ASSERT_TRUE(Eventually([this] { return stage_.lives("keeper").size() == 1; }));
-  batond.Signal(SIGTERM);
-  ASSERT_TRUE(
-      Eventually([&] { return batond.standard_error().find("stopping: ") != std::string::npos; }));
-  std::ofstream(stage_.log_path() + ".go").close();
-  EXPECT_EQ(batond.Wait(), 0);
-  EXPECT_EQ(NoteOfLast(), "asked");
+// Systemd restarts batond by telling it to stop.
+TEST_F(KeptServiceTest, GoesOnWhileBatondIsRestarted) {
+  for (int generation = 0; generation < 3; ++generation) {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    batond.Signal(SIGTERM);
+    EXPECT_EQ(batond.Wait(), 0);
+  }
+  EXPECT_EQ(stage_.lives("keeper").size(), 1u);
+  EXPECT_FALSE(IsDead(stage_.lives("keeper")[0].pid));
 }
 
-TEST_F(KeptServiceTest, KillsAKeeperThatDoesNotTakeOverInTime) {
-  BatondProcess::Options options = Options({"--keep-native", "--stop-timeout", "0.1"});
-  options.environment["FAKE_KEEPER"] = "hang";
-  BatondProcess batond(stage_, std::move(options));
-  ASSERT_TRUE(Eventually([this] { return stage_.lives("keeper").size() == 1; }));
-  batond.Signal(SIGTERM);
-  EXPECT_EQ(batond.Wait(), 0);
-  EXPECT_THAT(batond.standard_error(), HasSubstr("keepers do not stop, killing them"));
-}
-
-// One that ends in order gives everything back.
-TEST_F(KeptServiceTest, EndsItsKeeperAtOnce) {
-  BatondProcess::Options options = Options();
-  options.environment["FAKE_KEEPER"] = "stubborn";
-  BatondProcess batond(stage_, std::move(options));
+TEST_F(KeptServiceTest, EndsWhenTheManagerLetsGoOfWhatItKeeps) {
+  BatondProcess batond(stage_, Options());
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   batond.Signal(SIGTERM);
   EXPECT_EQ(batond.Wait(), 0);
-  EXPECT_THAT(batond.standard_error(), Not(HasSubstr("do not stop")));
+  const pid_t keeper = stage_.lives("keeper")[0].pid;
+  EXPECT_FALSE(IsDead(keeper));
+  manager_.LetGo();
+  EXPECT_TRUE(Eventually([&] { return IsDead(keeper); }));
+}
+
+// A keeper that the former batond started without a service manager, or before it kept anything.
+TEST_F(KeptServiceTest, IsTiedToTheManagerOfTheBatondThatTakesItIn) {
+  {
+    BatondProcess batond(stage_, Options({}));
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  }
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+  const pid_t keeper = stage_.lives("keeper")[0].pid;
+  EXPECT_FALSE(IsDead(keeper));
+  manager_.LetGo();
+  EXPECT_TRUE(Eventually([&] { return IsDead(keeper); }));
 }
 
 }  // namespace
