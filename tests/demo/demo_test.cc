@@ -42,7 +42,8 @@ void ShowEverything(const char* mode) {
       "--connections",   "8",  "--shards",   "2",      "--rate",          "4000",
       "--handoffs",      "3",  "--upgrades", "2",      "--bad-upgrades",  "3",
       "--crashes",       "3",  "--hangs",    "1",      "--cold-crashes",  "1",
-      "--control-kills", "1",  "--poisons",  "1",      "--baseline-runs", "2"};
+      "--control-kills", "1",  "--poisons",  "1",      "--baseline-runs", "2",
+      "--batond-kills",  "2"};
   auto demo = harness::ChildProcess::Start(options);
   ASSERT_TRUE(demo.ok()) << demo.status();
   auto line = (*demo)->ReadLine(kLong);
@@ -64,8 +65,8 @@ void ShowEverything(const char* mode) {
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
   const std::pair<std::string, uint64_t> kinds[] = {
-      {"handoff", 3}, {"upgrade", 2},    {"bad_upgrade", 3},  {"crash_hot", 3},
-      {"hang", 1},    {"crash_cold", 1}, {"control_kill", 1}, {"poison", 1}};
+      {"handoff", 3},    {"upgrade", 2},      {"bad_upgrade", 3}, {"crash_hot", 3}, {"hang", 1},
+      {"crash_cold", 1}, {"control_kill", 1}, {"batond_kill", 2}, {"poison", 1}};
   for (const auto& [kind, count] : kinds) {
     EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
     EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;
@@ -161,6 +162,7 @@ harness::ChildOptions SmallOn(const Screen& screen, const harness::TempDirectory
                        "--upgrades",      "0",
                        "--bad-upgrades",  "0",
                        "--crashes",       "0",
+                       "--batond-kills",  "0",
                        "--hangs",         "0",
                        "--poisons",       "0",
                        "--cold-crashes",  "0",

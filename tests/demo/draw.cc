@@ -66,9 +66,10 @@ absl::Status WriteData(const std::string& timeline, Panels* panels) {
 // The kinds of event that are marked in the picture, in the order of EventKind.
 std::vector<EventKind> MarkedKinds(const ActResult& act) {
   std::vector<EventKind> kinds;
-  for (const EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade,
-                               EventKind::kCrashHot, EventKind::kHang, EventKind::kCrashCold,
-                               EventKind::kControlKill, EventKind::kPoison, EventKind::kBaseline}) {
+  for (const EventKind kind :
+       {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade, EventKind::kCrashHot,
+        EventKind::kHang, EventKind::kCrashCold, EventKind::kControlKill, EventKind::kBatondKill,
+        EventKind::kPoison, EventKind::kBaseline}) {
     if (Summarize(act.events, kind).count > 0) kinds.push_back(kind);
   }
   return kinds;

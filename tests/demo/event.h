@@ -19,6 +19,7 @@ enum class EventKind : uint8_t {
   kHang,
   kCrashCold,
   kControlKill,
+  kBatondKill,
   kPoison,
   // Without Baton.
   kBaseline,      // a kill, and clients connect anew to a warm successor

@@ -35,6 +35,7 @@ struct DemoOptions {
   uint32_t hangs = 5;
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
+  uint32_t batond_kills = 3;
   uint32_t poisons = 3;
   uint32_t baseline_runs = 10;
   int realtime_priority = -1;  // 0: none; -1: to be chosen
@@ -50,6 +51,7 @@ struct DemoOptions {
             {EventKind::kHang, hangs},
             {EventKind::kCrashCold, cold_crashes},
             {EventKind::kControlKill, control_kills},
+            {EventKind::kBatondKill, batond_kills},
             {EventKind::kPoison, poisons}};
   }
 

@@ -115,10 +115,15 @@ class Act {
 
   absl::Status DoEvents() {
     const Events all[] = {
-        {options_.handoffs, &Act::Handoff},          {options_.upgrades, &Act::Upgrade},
-        {options_.bad_upgrades, &Act::BadUpgrade},   {options_.crashes, &Act::CrashWithStandby},
-        {options_.hangs, &Act::HangWithStandby},     {options_.cold_crashes, &Act::CrashAlone},
-        {options_.control_kills, &Act::KillControl}, {options_.poisons, &Act::Poison},
+        {options_.handoffs, &Act::Handoff},
+        {options_.upgrades, &Act::Upgrade},
+        {options_.bad_upgrades, &Act::BadUpgrade},
+        {options_.crashes, &Act::CrashWithStandby},
+        {options_.hangs, &Act::HangWithStandby},
+        {options_.cold_crashes, &Act::CrashAlone},
+        {options_.control_kills, &Act::KillControl},
+        {options_.batond_kills, &Act::KillBatond},
+        {options_.poisons, &Act::Poison},
     };
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
@@ -282,6 +287,24 @@ class Act {
               std::chrono::seconds(20));
         },
         progress_, &result_->events));
+    return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
+  }
+
+  // Until the next batond has taken the keeper in, and operators are served again.
+  absl::Status KillBatond(uint32_t) {
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, cluster_->operators().GetStatus());
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kBatondKill, AnsweredBy(workers_->owner().version()),
+        [&]() -> absl::Status {
+          BATON_RETURN_IF_ERROR(cluster_->KillBatond());
+          return cluster_->StartBatondAgain();
+        },
+        progress_, &result_->events));
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse after, cluster_->operators().GetStatus());
+    if (after.services(0).keeper_pid() != before.services(0).keeper_pid()) {
+      return absl::InternalError("the next batond started another keeper");
+    }
     return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
   }
 
