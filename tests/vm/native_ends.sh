@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # native_ends.sh TIMES: what ends with what on the soft device, under checked load. When a native service's keeper or its
-# NIC is killed, connections, workers, keeper and NIC end, and the service begins anew; with batond everything ends. On
+# NIC is killed, connections, workers, keeper and NIC end, and the service begins anew; with batond nothing ends. On
 # a kernel's device connections outlive a keeper: native_keeper_death.sh.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
@@ -49,12 +49,16 @@ for ((i = 0; i < $1; ++i)); do
 done
 say "keepers and NICs were killed, and each time the service began anew"
 
-# Not even a worker that cannot run is left behind.
 wait_for "two workers" are_listening
 start_peer last "$device" "$address" --connections 4
 find_all
-for worker in "${!ready[@]}"; do kill -STOP "${pid_of[$worker]}"; done
 { kill -KILL "$batond" && wait "$batond"; } 2>/dev/null || true
+echo settle 1<>"$work/last.in"
+wait_for "peer last to be answered" peer_has_said last '"settled"'
+say "a killed batond ended nothing"
+# Not even a worker that cannot run is left behind.
+for worker in "${!ready[@]}"; do kill -STOP "${pid_of[$worker]}"; done
+kill -KILL "$keeper"
 wait_for "the peer to be disconnected" has_ended last
 soon are_gone "${all[@]}"
-say "with batond everything was gone"
+say "with the last keeper everything was gone"

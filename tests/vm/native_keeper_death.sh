@@ -144,15 +144,16 @@ start_peer again "$device" "$address"
 settle again
 say "the next keeper went on with the drain, until that was ended"
 
-# Nobody is left behind when batond is killed, not even who cannot run.
+# Nobody is left behind when batond and the keeper are killed, not even who cannot run.
 follow
 pids=()
 for worker in "${!ready[@]}"; do pids+=("${pid_of[$worker]}"); done
 kill -STOP "${pids[@]}"
+kill -STOP "$batond" # it would start another
 kill -KILL "$(keeper_pid)"
 kill -KILL "$batond"
 soon are_gone "${pids[@]}"
-say "with batond all workers were gone"
+say "with batond and keeper all workers were gone"
 
 # The control: batond holds nothing.
 mkdir "$work/libexec"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # unit.sh PACKAGE: the Debian package and its unit under a real systemd, with a service on an RDMA device:
 # it becomes ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an
-# upgrade has started, and the next start does not mind that one; a native service's
-# connections outlive its restart, its death and its hanging, and end with its stop. What operators did is in
+# upgrade has started, and the next start does not mind that one; the connections of a brokered and of a native
+# service outlive its restart, its death and its hanging, and end with its stop. What operators did is in
 # /var/log/baton, for control's user alone. The package's own upgrade restarts nothing, and its removal stops
 # what runs.
 set -euo pipefail
@@ -116,19 +116,22 @@ on_record "batond is stopped"
 echo "on record: $(cat "$work/verified")"
 [[ $(systemctl show batond -p ActiveState --value) == inactive ]] || die "not inactive"
 grep -q 'State:.T' "/proc/$pid/status" || die "the worker was not left alone"
-for program in batond baton-keeper baton-control; do
+for program in batond baton-control; do
   if pgrep -x "$program" >/dev/null; then die "$program has not ended"; fi
 done
+# They are told by systemd's letting go of what it keeps.
+while pgrep -x baton-keeper >/dev/null; do sleep 0.2; done
 systemctl start batond || die "does not start beside a worker that stayed"
 kill -CONT "$pid"
 while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
 [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger' ]] || die "not well"
 echo "stopped: the upgrade's worker was left alone, and ended by itself; started again"
 
-# A native service outlives batond.
+# Services outlive batond.
 systemctl stop batond || die "does not stop"
 cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
+services { name: "ledger" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 ready_timeout_ms: 600000 }
 services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 mode: NATIVE
   native { object: "$BATON_BIN/ledger-v1.so" workers: 2 arguments: "--socket" arguments: "/run/baton/kv.sock"
     arguments: "--service" arguments: "kv" arguments: "--listen" arguments: "$BATON_VM_ADDRESS:7472" } }
@@ -137,38 +140,55 @@ systemctl start batond || die "does not start with a native service"
 until grep -q 'worker_ready: ' "$work/batond.log"; do sleep 0.2; done
 mapfile -t workers < <(pgrep -x ledger-v1.so)
 [[ ${#workers[@]} -eq 2 ]] || die "not two native workers: ${workers[*]}"
-mkfifo "$work/peer.in"
-exec {say}<>"$work/peer.in"
-baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:7472" --connections 4 --json --until-stdin-closes \
-  --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/peer.in" >"$work/peer.out" 2>"$work/peer.log" &
-peer=$!
-until grep -q '"connected"' "$work/peer.out"; do
-  kill -0 "$peer" 2>/dev/null || die "the peer does not connect"
-  sleep 0.2
-done
-answered() { grep -c '"settled"' "$work/peer.out" || true; }
-# Each connection is answered a request that was made after this.
-settle() {
-  local before
-  before=$(answered)
-  echo settle >&"$say"
-  until [[ $(answered) -gt $before ]]; do
-    kill -0 "$peer" 2>/dev/null || die "the peer has ended: $(cat "$work/peer.out")"
+systemctl start ledger
+until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do sleep 0.2; done
+declare -A peers say
+# start_peer NAME PORT: with four connections.
+start_peer() {
+  local name=$1 in
+  mkfifo "$work/$name.in"
+  exec {in}<>"$work/$name.in"
+  say[$name]=$in
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --json --until-stdin-closes \
+    --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/$name.in" >"$work/$name.out" 2>"$work/$name-peer.log" &
+  peers[$name]=$!
+  until grep -q '"connected"' "$work/$name.out"; do
+    kill -0 "${peers[$name]}" 2>/dev/null || die "peer $name does not connect"
     sleep 0.2
   done
 }
-adoptions() { grep -c 'adopted: service kv: .*4 connections go on' "$work/batond.log" || true; }
+answered() { grep -c '"settled"' "$work/$1.out" || true; }
+# Each connection of each peer is answered a request that was made after this.
+settle() {
+  local name before
+  for name in "${!peers[@]}"; do
+    before=$(answered "$name")
+    echo settle >&"${say[$name]}"
+    until [[ $(answered "$name") -gt $before ]]; do
+      kill -0 "${peers[$name]}" 2>/dev/null || die "peer $name has ended: $(cat "$work/$name.out")"
+      sleep 0.2
+    done
+  done
+}
+start_peer brokered 7471
+start_peer native 7472
 main_pid() { systemctl show batond -p MainPID --value; }
-# outlives WHAT COMMAND...: the connections do, and another batond has adopted them.
+keepers=$(pgrep -x baton-keeper)
+# outlives WHAT COMMAND...: the connections do, and another batond has the same keepers, which accept new ones.
 outlives() {
-  local before what=$1
-  before=$(main_pid) adopted=$(adoptions)
+  local before what=$1 name port
+  before=$(main_pid)
   shift
   "$@"
   until [[ $(main_pid) != "$before" ]] && systemctl is-active --quiet batond; do sleep 0.2; done
-  until [[ $(adoptions) -gt $adopted ]]; do sleep 0.2; done
   settle
-  echo "native: the connections outlive $what"
+  [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "$what: other keepers: $(pgrep -x baton-keeper), not $keepers"
+  for port in 7471 7472; do
+    baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --duration 1 --reply-timeout-ms 600000 \
+      >"$work/new.out" 2>&1 || die "$what: a new connection to $port is not served: $(cat "$work/new.out")"
+  done
+  [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]] || die "$what: not well"
+  echo "services: the connections outlive $what"
 }
 settle
 outlives "a restart" systemctl restart batond
@@ -176,16 +196,29 @@ outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # More often than keepers may die one after the other while they take over.
-refusals() { grep -c 'service ledger: ended with exit code 1 while starting' "$work/batond.log" || true; }
+refusals() { grep -c 'service absent: ended with exit code 1 while starting' "$work/batond.log" || true; }
 cp /etc/baton/baton.textproto "$work/sound"
-echo 'services { name: "ledger" device { rdma { device: "rxe9" } } }' >>/etc/baton/baton.textproto
+echo 'services { name: "absent" device { rdma { device: "rxe9" } } }' >>/etc/baton/baton.textproto
 systemctl restart batond || die "does not start without the device of one service"
 until [[ $(refusals) -gt 5 ]]; do sleep 0.2; done
 cp "$work/sound" /etc/baton/baton.textproto
 systemctl restart batond
 until systemctl is-active --quiet batond; do sleep 0.2; done
 settle
-echo "native: the connections outlive a batond with a service that cannot start"
+[[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
+echo "services: the connections outlive a batond with a service that cannot start"
+
+# The brokered service's end with its keeper. Those of the native one outlive even both.
+systemctl stop ledger
+pkill -KILL -f 'baton-peer.*:7471'
+unset 'peers[brokered]'
+batond=$(pgrep -x batond)
+kill -STOP "$batond"
+pkill -KILL -x baton-keeper
+kill -KILL "$batond"
+until grep -q 'adopted: service kv: .*4 connections go on' "$work/batond.log"; do sleep 0.2; done
+settle
+echo "native: the connections outlive batond and keeper together"
 for pid in "${workers[@]}"; do kill -0 "$pid" || die "worker $pid has ended"; done
 
 # A stop is their end.
@@ -194,8 +227,8 @@ for pid in "${workers[@]}"; do
   while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
 done
 until [[ $(systemctl show batond -p NFileDescriptorStore --value) -eq 0 ]]; do sleep 0.2; done
-echo stop >&"$say"
-if wait "$peer"; then die "the peer has noticed nothing of a stop"; fi
+echo stop >&"${say[native]}"
+if wait "${peers[native]}"; then die "the peer has noticed nothing of a stop"; fi
 cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
 services { name: "ledger" device { rdma { device: "rxe0" } } }
