@@ -80,8 +80,9 @@ class Child {
   bool settled() const { return settled_; }
   bool hung() const { return silent_looks_ >= kLooks; }
 
-  // Sets the input for its next start.
+  // Sets the input for its next start, or everything. REQUIRES: `plan` has the same name and lock.
   void SetInput(std::string input) { plan_.input = std::move(input); }
+  void SetPlan(Plan plan) { plan_ = std::move(plan); }
 
   // Starts it, or goes on with the one that outlived a former batond, which Rejoin has still to
   // take in. kUnavailable: one that is dead or dying still has the lock.

@@ -43,7 +43,7 @@ void ControlRequests::Answer(const internal::BatondRequest& request) {
       absl::InvalidArgumentError("a request of an unknown kind");
   std::vector<int> descriptors;
   FileDescriptor file;
-  if (request.has_reload()) answer = reload_();
+  if (request.has_reload()) answer = reload_(request.reload().disconnect());
   if (request.has_open()) {
     absl::StatusOr<FileDescriptor> opened = open_(request.open().path());
     if (opened.ok()) {

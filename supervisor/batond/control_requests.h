@@ -19,7 +19,7 @@ namespace baton {
 // pause keeps nobody waiting. Lives as long as that process.
 class ControlRequests {
  public:
-  using Reload = std::function<absl::StatusOr<internal::BatondReply>()>;
+  using Reload = std::function<absl::StatusOr<internal::BatondReply>(bool disconnect)>;
 
   using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
 

@@ -204,6 +204,11 @@ void StateDirectory::RemoveSockets(const std::vector<std::string>& services) con
   for (const std::string& service : services) RemoveSocketsAt(SocketsOfKeeper(path_, service));
 }
 
+void StateDirectory::RemoveFilesOf(const std::string& service) const {
+  RemoveSocketsAt(SocketsOfKeeper(path_, service));
+  (void)unlink(KeeperLockPath(path_, service).c_str());
+}
+
 std::vector<std::string> ServiceNames(const v1::Config& config) {
   std::vector<std::string> names;
   for (const v1::ServiceConfig& service : config.services()) names.push_back(service.name());

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +39,8 @@ namespace {
 // Where batond's own entries are among those of services: none has this name.
 constexpr char kOwnEntries[] = "control";
 constexpr char kStay[] = "stay";
+// Until control is restarted, by which it has passed batond's answer on.
+constexpr std::chrono::milliseconds kAnswersFirst{500};
 // For what batond does itself in a start.
 constexpr std::chrono::seconds kStartMargin{5};
 
@@ -99,6 +102,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       stop_timer_(io_),
       watchdog_(io_),
       kept_(KeptDescriptors::GivenBack()),
+      control_timer_(io_),
       rejoins_(io_, [this](const internal::RejoinRequest& request, SpawnedProcess process,
                            FileDescriptor lock) {
         return TakeIn(request, std::move(process), std::move(lock));
@@ -146,7 +150,7 @@ void Supervisor::AddKeepers() {
   for (const v1::ServiceConfig& service : options_.config.services()) AddKeeper(service);
 }
 
-void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
+Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   Child::Plan plan;
   plan.name = absl::StrCat("keeper of service ", service.name());
   plan.service = service.name();
@@ -165,15 +169,28 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
                           ? std::max(options_.hang_timeout, plan.start_timeout)
                           : options_.hang_timeout;
   plan.kill_hung = service.policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART;
-  const size_t index = keepers_.size();
+  return plan;
+}
+
+Child& Supervisor::AddKeeper(const v1::ServiceConfig& service) {
+  const auto child = std::make_shared<Child*>();  // itself, which its callbacks are part of
   keepers_.push_back(std::make_unique<Child>(
-      io_, std::move(plan),
+      io_, PlanOf(service),
       Child::Callbacks{[this, name = service.name()] {
                          LetControlConnect(name);
                          Advance();
                        },
-                       [this, index](const std::string& how) { OnGone(*keepers_[index], how); },
+                       [this, child](const std::string& how) { OnGone(**child, how); },
                        [this] { Advance(); }}));
+  *child = keepers_.back().get();
+  return **child;
+}
+
+Child* Supervisor::FindKeeper(const std::string& service) const {
+  const auto found =
+      std::find_if(keepers_.begin(), keepers_.end(),
+                   [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
+  return found == keepers_.end() ? nullptr : found->get();
 }
 
 internal::ControlConfig Supervisor::ControlConfig() const {
@@ -206,12 +223,12 @@ void Supervisor::AddControl() {
   plan.start_timeout = options_.start_timeout;
   plan.talk = [this](FileDescriptor socket) {
     control_requests_ = std::make_unique<ControlRequests>(
-        io_, std::move(socket), [this] { return Reload(); },
+        io_, std::move(socket), [this](bool disconnect) { return Reload(disconnect); },
         [this](const std::string& path) { return OpenForControl(path); });
   };
   plan.hang_timeout = options_.hang_timeout;
   plan.user = options_.control_user;
-  plan.give = [config = options_.config] { return SocketsOfControl(config); };
+  plan.give = [this] { return SocketsOfControl(options_.config); };
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
       Child::Callbacks{[this] { Advance(); },
@@ -236,18 +253,34 @@ absl::Status Supervisor::Run() {
   return result_;
 }
 
-// What it was started with stays in force, as far as that is not what a running keeper takes.
 absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
     const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock) {
   if (stopping()) return absl::UnavailableError("batond is stopping");
   const std::string& service = request.config().service().name();
-  const auto keeper =
-      std::find_if(keepers_.begin(), keepers_.end(),
-                   [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
-  if (keeper == keepers_.end()) {
+  Child* const keeper = FindKeeper(service);
+  if (keeper == nullptr) {
     return absl::NotFoundError(absl::StrCat("service ", service, " is not configured"));
   }
-  return (*keeper)->Rejoin(std::move(process), std::move(lock));
+  BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> given,
+                         keeper->Rejoin(std::move(process), std::move(lock)));
+  GoOnWithConfigOf(request.config().service(), *keeper);
+  return given;
+}
+
+// What the keeper was started with is in force, until `baton reload --disconnect` says otherwise.
+void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper) {
+  v1::Config running = options_.config;
+  for (v1::ServiceConfig& one : *running.mutable_services()) {
+    if (one.name() == service.name()) one = service;
+  }
+  const TakenConfig difference = TakeReloadable(running, options_.config, /*disconnect=*/false);
+  for (const TakenConfig::Refused& refused : difference.refused) {
+    log::Write(spdlog::level::warn, {.service = service.name()},
+               absl::StrCat("its keeper goes on with the configuration that it was started with: ",
+                            refused.field, ": ", refused.why));
+  }
+  options_.config = std::move(running);
+  keeper.SetPlan(PlanOf(service));
 }
 
 // All keepers start at the same time, and control after them.
@@ -321,14 +354,14 @@ void Supervisor::WatchSignals() {
 void Supervisor::WatchReload() {
   reload_signal_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
-    const absl::StatusOr<internal::BatondReply> read = Reload();
+    const absl::StatusOr<internal::BatondReply> read = Reload(/*disconnect=*/false);
     if (read.ok() && control_requests_) control_requests_->Tell(*read);
     WatchReload();
   });
 }
 
 // Returns the news for control. A control that is started later has it from its start.
-absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
+absl::StatusOr<internal::BatondReply> Supervisor::Reload(bool disconnect) {
   if (options_.read_config == nullptr) {
     return absl::FailedPreconditionError(
         "batond was started with --dev: there is no configuration to read again");
@@ -340,8 +373,8 @@ absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
     return absl::InvalidArgumentError(
         absl::StrCat("nothing is taken: ", wanted.status().message()));
   }
-  TakenConfig result = TakeReloadable(options_.config, *wanted);
-  options_.config = std::move(result.config);
+  const TakenConfig result = TakeReloadable(options_.config, *wanted, disconnect);
+  options_.config = result.config;
   internal::BatondReply reply;
   reply.set_revision(++revision_);
   *reply.mutable_config() = ControlConfig();
@@ -359,7 +392,44 @@ absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
     told->set_field(refused.field);
     told->set_why(refused.why);
   }
+  Apply(result);
   return reply;
+}
+
+void Supervisor::Apply(const TakenConfig& taken) {
+  for (const std::string& service : taken.removed) RemoveKeeper(service);
+  for (const v1::ServiceConfig& service : taken.config.services()) {
+    const auto is_among = [&](const std::vector<std::string>& names) {
+      return std::find(names.begin(), names.end(), service.name()) != names.end();
+    };
+    if (is_among(taken.added)) {
+      Child& keeper = AddKeeper(service);
+      OnStarted(keeper, keeper.Start());
+    } else if (is_among(taken.changed)) {
+      Child& keeper = *FindKeeper(service.name());
+      keeper.SetPlan(PlanOf(service));
+      keeper.Signal(SIGTERM);  // it is started again
+    }
+  }
+  if (taken.restarts_control) RestartControlSoon();
+}
+
+void Supervisor::RemoveKeeper(const std::string& service) {
+  const auto found =
+      std::find_if(keepers_.begin(), keepers_.end(),
+                   [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
+  (*found)->CancelStart();
+  (*found)->Signal(SIGTERM);
+  if ((*found)->alive()) leaving_.push_back(std::move(*found));
+  keepers_.erase(found);
+}
+
+// Its own clients first get their answers.
+void Supervisor::RestartControlSoon() {
+  control_timer_.expires_after(kAnswersFirst);
+  control_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && !stopping()) control_->Signal(SIGTERM);
+  });
 }
 
 // Files that operator_endpoint names, whose owner may be batond's user alone.
@@ -398,6 +468,17 @@ void Supervisor::Advance() {
 }
 
 void Supervisor::OnGone(Child& child, const std::string& how) {
+  const auto left = std::find_if(leaving_.begin(), leaving_.end(),
+                                 [&](const auto& one) { return one.get() == &child; });
+  if (left != leaving_.end()) {
+    log::Write(spdlog::level::info, {.service = child.service()},
+               absl::StrCat(child.name(), ": ", how, "; the service is no longer configured"));
+    if (FindKeeper(child.service()) == nullptr) state_.RemoveFilesOf(child.service());
+    // Later: this is called by the child.
+    boost::asio::post(io_, [gone = std::shared_ptr<Child>(std::move(*left))] {});
+    leaving_.erase(left);
+    return stopping() ? AdvanceStop() : Advance();
+  }
   switch (phase_) {
     case Phase::kStartingKeepers:
     case Phase::kStartingControl:
@@ -480,7 +561,7 @@ void Supervisor::AdvanceStop() {
   const bool keepers_gone =
       std::none_of(keepers_.begin(), keepers_.end(),
                    [](const std::unique_ptr<Child>& keeper) { return keeper->alive(); });
-  if (phase_ == Phase::kStoppingKeepers && keepers_gone) io_.stop();
+  if (phase_ == Phase::kStoppingKeepers && keepers_gone && leaving_.empty()) io_.stop();
 }
 
 void Supervisor::LeaveKeepers() {
@@ -491,6 +572,7 @@ void Supervisor::LeaveKeepers() {
 void Supervisor::KillAll() {
   control_->Signal(SIGKILL);
   for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGKILL);
+  for (const std::unique_ptr<Child>& keeper : leaving_) keeper->Signal(SIGKILL);
 }
 
 }  // namespace baton

@@ -21,6 +21,7 @@
 #include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/watchdog.h"
+#include "supervisor/config/reload.h"
 
 namespace baton {
 
@@ -72,7 +73,9 @@ class Supervisor {
   void AddKeepers();
   absl::Status MakeStay();
   bool IsKept(const v1::ServiceConfig& service) const;
-  void AddKeeper(const v1::ServiceConfig& service);
+  Child::Plan PlanOf(const v1::ServiceConfig& service);
+  Child& AddKeeper(const v1::ServiceConfig& service);
+  Child* FindKeeper(const std::string& service) const;
   void AddControl();
   void StartKeepers();
   absl::StatusOr<std::vector<FileDescriptor>> TakeIn(const internal::RejoinRequest& request,
@@ -83,7 +86,11 @@ class Supervisor {
   void OnStarted(Child& child, const absl::Status& status);
   void Advance();
   void WatchReload();
-  absl::StatusOr<internal::BatondReply> Reload();
+  absl::StatusOr<internal::BatondReply> Reload(bool disconnect);
+  void Apply(const TakenConfig& taken);
+  void RemoveKeeper(const std::string& service);
+  void RestartControlSoon();
+  void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper);
   absl::StatusOr<FileDescriptor> OpenForControl(const std::string& path) const;
   internal::ControlConfig ControlConfig() const;
   void LetControlConnect(const std::string& service) const;
@@ -111,6 +118,8 @@ class Supervisor {
   // The pipe of kStayVariable, its reading end first. None: keepers end with an orderly stop.
   std::vector<FileDescriptor> stay_;
   std::vector<std::unique_ptr<Child>> keepers_;
+  std::vector<std::unique_ptr<Child>> leaving_;  // keepers of services that were removed
+  boost::asio::steady_timer control_timer_;      // its restart
   RejoinServer rejoins_;
   std::unique_ptr<Child> control_;
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last

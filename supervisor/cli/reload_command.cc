@@ -14,15 +14,17 @@ namespace baton {
 namespace {
 
 constexpr char kFooter[] =
-    "Takes who may do what (operator_uids, operator_gids, viewer_uids, viewer_gids, operators and "
-    "viewers of operator_endpoint) and the certificates and revocation lists of operator_endpoint. "
-    "Whoever may no longer do what he could is cut off, calls and streams included. Everything "
-    "else of the configuration stays as it is until batond is restarted, and is listed with the "
-    "reason. Nothing is taken of a configuration with an error in it. SIGHUP to batond does the "
-    "same, and the log tells.";
+    "Takes who may do what (operator_uids, operator_gids, viewer_uids, viewer_gids), all of "
+    "operator_endpoint, metrics_address, and services that are new. No connection notices. Whoever "
+    "may no longer do what he could is cut off, calls and streams included. A service that has "
+    "changed or is no longer there is listed with the reason and goes on as it is; with "
+    "--disconnect it is taken, too, which ends that service's connections. Nothing is taken of a "
+    "configuration with an error in it. SIGHUP to batond does the same without --disconnect, and "
+    "the log tells.";
 
-absl::Status Reload(Session* session, const Change& change) {
-  const v1::ReloadRequest request;
+absl::Status Reload(Session* session, const Change& change, bool disconnect) {
+  v1::ReloadRequest request;
+  request.set_disconnect(disconnect);
   if (change.dry_run) {
     return PrintPlan(session, "would have batond read its configuration again", request);
   }
@@ -52,13 +54,16 @@ absl::Status Reload(Session* session, const Change& change) {
 }  // namespace
 
 void AddReloadCommand(CLI::App* app, Session* session) {
-  CLI::App* command =
-      app->add_subcommand("reload", "Have batond read roles, certificates and revocations again");
+  CLI::App* command = app->add_subcommand("reload", "Have batond read its configuration again");
   auto change = std::make_shared<Change>();
   AddChangeOptions(command, change.get(), /*asks=*/false, session);
+  auto disconnect = std::make_shared<bool>(false);
+  command->add_flag("--disconnect", *disconnect,
+                    "Take also services that have changed or are no longer there, which ends their "
+                    "connections");
   command->footer(kFooter);
-  command->callback([session, change] {
-    session->action = [session, change] { return Reload(session, *change); };
+  command->callback([session, change, disconnect] {
+    session->action = [=] { return Reload(session, *change, *disconnect); };
   });
 }
 

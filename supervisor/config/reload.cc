@@ -18,7 +18,9 @@ constexpr std::string_view kTaken[] = {"operator_uids", "operator_gids", "viewer
                                        "viewer_gids"};
 constexpr char kAddress[] = "address";
 constexpr char kRestart[] =
-    "it is taken when batond starts; restart batond, which ends brokered connections";
+    "every process reads it when it starts; stop batond, which ends all connections, and start it";
+constexpr char kDisconnects[] =
+    "and that would end the service's connections: `baton reload --disconnect` does so";
 
 // `message` with nothing but this field.
 std::unique_ptr<Message> Only(const Message& message, const FieldDescriptor* field) {
@@ -46,75 +48,105 @@ void Take(const Message& from, const FieldDescriptor* field, Message* to) {
   to->GetReflection()->SwapFields(value.get(), to, {field});
 }
 
-const v1::ServiceConfig* Find(const v1::Config& config, const std::string& name) {
-  const auto found = std::find_if(config.services().begin(), config.services().end(),
+v1::ServiceConfig* Find(v1::Config* config, const std::string& name) {
+  auto* const services = config->mutable_services();
+  const auto found = std::find_if(services->begin(), services->end(),
                                   [&](const auto& service) { return service.name() == name; });
-  return found == config.services().end() ? nullptr : &*found;
+  return found == services->end() ? nullptr : &*found;
 }
 
-void CompareServices(const v1::Config& running, const v1::Config& wanted, TakenConfig* result) {
-  for (const v1::ServiceConfig& service : running.services()) {
-    const std::string place = absl::StrCat("services[", service.name(), "]");
-    const v1::ServiceConfig* other = Find(wanted, service.name());
-    if (other == nullptr) {
-      result->refused.push_back(
-          {place, absl::StrCat("it is no longer there and goes on until batond is restarted: ",
-                               kRestart)});
-      continue;
+// Takes `service`, or refuses what would end its connections.
+void Change(const v1::ServiceConfig& from, const v1::ServiceConfig& to, bool disconnect,
+            TakenConfig* result) {
+  const std::string& name = from.name();
+  std::vector<std::string> fields;
+  bool policy_alone = true;
+  for (const FieldDescriptor* field : Differences(from, to)) {
+    fields.push_back(absl::StrCat("services[", name, "].", field->name()));
+    policy_alone = policy_alone && field->name() == "policy";
+  }
+  if (fields.empty()) return;
+  if (policy_alone) {
+    result->refused.push_back({fields[0], absl::StrCat("the keeper has it: `baton service policy ",
+                                                       name, " --set FILE` puts it in force")});
+  } else if (disconnect) {
+    *Find(&result->config, name) = to;
+    result->changed.push_back(name);
+    result->taken.insert(result->taken.end(), fields.begin(), fields.end());
+  } else {
+    for (const std::string& field : fields) {
+      result->refused.push_back({field, absl::StrCat("it takes another keeper, ", kDisconnects)});
     }
-    for (const FieldDescriptor* field : Differences(service, *other)) {
-      const bool policy = field->name() == "policy";
-      result->refused.push_back({absl::StrCat(place, ".", field->name()),
-                                 policy
-                                     ? absl::StrCat("the keeper has it: `baton service policy ",
-                                                    service.name(), " --set FILE` puts it in force")
-                                     : kRestart});
+  }
+}
+
+void Remove(const std::string& name, bool disconnect, TakenConfig* result) {
+  const std::string place = absl::StrCat("services[", name, "]");
+  if (!disconnect) {
+    return result->refused.push_back(
+        {place, absl::StrCat("it is no longer there, ", kDisconnects)});
+  }
+  auto* const services = result->config.mutable_services();
+  services->erase(std::find_if(services->begin(), services->end(),
+                               [&](const auto& service) { return service.name() == name; }));
+  result->removed.push_back(name);
+  result->taken.push_back(place);
+}
+
+void CompareServices(const v1::Config& running, const v1::Config& wanted, bool disconnect,
+                     TakenConfig* result) {
+  v1::Config other = wanted;
+  for (const v1::ServiceConfig& service : running.services()) {
+    const v1::ServiceConfig* const to = Find(&other, service.name());
+    if (to == nullptr) {
+      Remove(service.name(), disconnect, result);
+    } else {
+      Change(service, *to, disconnect, result);
     }
   }
   for (const v1::ServiceConfig& service : wanted.services()) {
-    if (Find(running, service.name()) != nullptr) continue;
-    result->refused.push_back(
-        {absl::StrCat("services[", service.name(), "]"), absl::StrCat("it is new: ", kRestart)});
+    if (Find(&result->config, service.name()) != nullptr) continue;
+    *result->config.add_services() = service;
+    result->added.push_back(service.name());
+    result->taken.push_back(absl::StrCat("services[", service.name(), "]"));
   }
+  result->restarts_control |= !result->added.empty() || !result->removed.empty();
 }
 
+// Control takes all of it at once but the address, and whether there is one.
 void CompareEndpoints(const v1::Config& wanted, const FieldDescriptor* field, TakenConfig* result) {
   v1::Config* config = &result->config;
   if (!config->has_operator_endpoint() || !wanted.has_operator_endpoint()) {
-    result->refused.push_back(
-        {field->name(),
-         absl::StrCat(wanted.has_operator_endpoint()
-                          ? "there was none, and nothing listens: "
-                          : "it goes on listening, with the operators and viewers it had: ",
-                      kRestart)});
+    Take(wanted, field, config);
+    result->taken.push_back(field->name());
+    result->restarts_control = true;
     return;
   }
   for (const FieldDescriptor* part :
        Differences(config->operator_endpoint(), wanted.operator_endpoint())) {
-    const std::string name = absl::StrCat(field->name(), ".", part->name());
-    if (part->name() == kAddress) {
-      result->refused.push_back(
-          {name, absl::StrCat("it goes on listening where it was: ", kRestart)});
-      continue;
-    }
     Take(wanted.operator_endpoint(), part, config->mutable_operator_endpoint());
-    result->taken.push_back(name);
+    result->taken.push_back(absl::StrCat(field->name(), ".", part->name()));
+    result->restarts_control |= part->name() == kAddress;
   }
 }
 
 }  // namespace
 
-TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted) {
+TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, bool disconnect) {
   TakenConfig result;
   result.config = running;
   for (const FieldDescriptor* field : Differences(running, wanted)) {
     if (std::find(std::begin(kTaken), std::end(kTaken), field->name()) != std::end(kTaken)) {
       Take(wanted, field, &result.config);
       result.taken.push_back(field->name());
+    } else if (field->name() == "metrics_address") {
+      Take(wanted, field, &result.config);
+      result.taken.push_back(field->name());
+      result.restarts_control = true;
     } else if (field->name() == "operator_endpoint") {
       CompareEndpoints(wanted, field, &result);
     } else if (field->name() == "services") {
-      CompareServices(running, wanted, &result);
+      CompareServices(running, wanted, disconnect, &result);
     } else {
       result.refused.push_back({field->name(), kRestart});
     }

@@ -18,11 +18,15 @@ struct TakenConfig {
   v1::Config config;               // what is in force then
   std::vector<std::string> taken;  // fields that differ from before, "operator_endpoint.viewers"
   std::vector<Refused> refused;    // fields that differ, and stay as they were
+  // Services of `config` whose keepers are to be started, ended, and ended and started again.
+  std::vector<std::string> added, removed, changed;
+  bool restarts_control = false;  // what was taken, control reads only when it starts
 };
 
-// Both configurations must be complete. The rights of callers are taken, and the files by which
-// operators' certificates are judged. Processes read everything else only when they start.
-TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted);
+// Both configurations must be complete. Takes the rights of callers, everything else that only
+// control reads, and services that are new. `disconnect`: takes also what ends the connections of
+// services, which are those that have changed or are no longer there.
+TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, bool disconnect);
 
 }  // namespace baton
 

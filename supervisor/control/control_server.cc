@@ -268,15 +268,20 @@ class ControlServer::Impl {
   }
 
   OperatorServiceContext Context(EventStreams* events) {
-    return {&keepers_, &streams_,
-            &callers_, &trail_,
-            events,    [this](v1::ReloadResponse* response) { return Reload(response); }};
+    return {&keepers_,
+            &streams_,
+            &callers_,
+            &trail_,
+            events,
+            [this](const v1::ReloadRequest& request, v1::ReloadResponse* response) {
+              return Reload(request, response);
+            }};
   }
 
-  absl::Status Reload(v1::ReloadResponse* response) {
-    internal::BatondRequest request;
-    request.mutable_reload();
-    BATON_ASSIGN_OR_RETURN(const BatondLink::Answer answer, batond_.Ask(std::move(request)));
+  absl::Status Reload(const v1::ReloadRequest& request, v1::ReloadResponse* response) {
+    internal::BatondRequest question;
+    question.mutable_reload()->set_disconnect(request.disconnect());
+    BATON_ASSIGN_OR_RETURN(const BatondLink::Answer answer, batond_.Ask(std::move(question)));
     *response->mutable_taken() = answer.reply.taken();
     for (const internal::Refused& refused : answer.reply.refused()) {
       v1::NotTaken* not_taken = response->add_not_taken();

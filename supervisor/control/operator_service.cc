@@ -312,7 +312,7 @@ class OperatorServiceImpl final
                       v1::ReloadResponse* response) override {
     FillVersion(response->mutable_version());
     return ToGrpc(record_.Do(*call, "Reload", *request, /*service=*/"",
-                             [&] { return context_.reload(response); }));
+                             [&] { return context_.reload(*request, response); }));
   }
 
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(

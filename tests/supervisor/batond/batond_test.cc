@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -16,9 +17,11 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
+#include "supervisor/config/state_files.h"
 #include "tests/supervisor/batond/batond_process.h"
 
 namespace baton {
@@ -722,14 +725,73 @@ TEST(BatondTest, ReadsItsConfigurationAgainWhenItIsAskedAndAtSighup) {
   BatondProcess batond(stage, ReadingConfig(stage, "reload"));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_TRUE(ControlNoted(stage, "7:0;uid=1"));
-  WriteConfig(stage, "operator_uids: 3 viewer_uids: 2 metrics_address: \"127.0.0.1:9464\"");
+  WriteConfig(stage, "operator_uids: 3 viewer_uids: 2 log_format: JSON");
   batond.Signal(SIGHUP);
-  EXPECT_TRUE(ControlNoted(stage, "0:0;taken=operator_uids;not=metrics_address;uid=3"));
+  EXPECT_TRUE(ControlNoted(stage, "0:0;taken=operator_uids;not=log_format;uid=3"));
   EXPECT_THAT(batond.standard_error(), HasSubstr("taken: operator_uids"));
-  EXPECT_THAT(batond.standard_error(), HasSubstr("not taken: metrics_address: it is taken when"));
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("not taken: log_format: every process reads it when it starts"));
   // A control that is started later has it from its start, and nothing is new.
   kill(stage.lives("control").front().pid, SIGKILL);
-  EXPECT_TRUE(ControlNoted(stage, "7:0;not=metrics_address;uid=3"));
+  EXPECT_TRUE(ControlNoted(stage, "7:0;not=log_format;uid=3"));
+}
+
+TEST(BatondTest, StartsAServiceThatItsConfigurationGains) {
+  const Stage stage;
+  WriteConfig(stage, "");
+  BatondProcess batond(stage, ReadingConfig(stage, ""));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  WriteConfig(stage, "services { name: \"new\" device { soft {} } }");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] { return IsSocket(WorkerSocketPath(stage.state_dir(), "new")); }))
+      << batond.standard_error();
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+  EXPECT_FALSE(IsDead(stage.lives("keeper")[0].pid));
+  // Control reads the names of services when it starts.
+  EXPECT_TRUE(Eventually([&] { return stage.lives("control").size() == 2; }));
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+  for (const Life& life : stage.lives("keeper")) EXPECT_TRUE(IsDead(life.pid));
+  EXPECT_FALSE(IsSocket(WorkerSocketPath(stage.state_dir(), "new")));
+}
+
+TEST(BatondTest, EndsConnectionsOnlyWhenItIsToldTo) {
+  const Stage stage;
+  const std::string second = "services { name: \"second\" device { soft {} } }";
+  WriteConfig(stage, second);
+  BatondProcess batond(stage, ReadingConfig(stage, "disconnect"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage, "7:0"));
+  const std::vector<Life> keepers = stage.lives("keeper");
+  ASSERT_EQ(keepers.size(), 2u);
+  WriteConfig(stage, "");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(ControlNoted(stage, "0:0;not=services[second]"));
+  for (const Life& life : keepers) EXPECT_FALSE(IsDead(life.pid));
+  // The next control asks for it.
+  kill(stage.lives("control").front().pid, SIGKILL);
+  EXPECT_TRUE(ControlNoted(stage, "7:0;taken=services[second]")) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] {
+    return std::count_if(keepers.begin(), keepers.end(),
+                         [](const Life& life) { return IsDead(life.pid); }) == 1;
+  }));
+  EXPECT_TRUE(Eventually([&] { return !IsSocket(WorkerSocketPath(stage.state_dir(), "second")); }));
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+}
+
+TEST(BatondTest, StartsTheKeeperOfAChangedServiceAnewWhenItIsToldTo) {
+  const Stage stage;
+  WriteConfig(stage, "services { name: \"second\" device { soft {} } }");
+  BatondProcess batond(stage, ReadingConfig(stage, "disconnect"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const std::vector<Life> keepers = stage.lives("keeper");
+  WriteConfig(stage, "services { name: \"second\" device { soft {} } shards: 2 }");
+  kill(stage.lives("control").front().pid, SIGKILL);
+  EXPECT_TRUE(ControlNoted(stage, "7:0;taken=services[second].shards")) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 3; }));
+  EXPECT_EQ(std::count_if(keepers.begin(), keepers.end(),
+                          [](const Life& life) { return IsDead(life.pid); }),
+            1);
 }
 
 TEST(BatondTest, TakesNothingOfAConfigurationWithAnErrorInIt) {

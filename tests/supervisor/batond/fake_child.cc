@@ -11,6 +11,7 @@
 //   slow      is ready when there is a file FAKE_LOG.go; notes "asked" when it gets SIGTERM then
 //   reload    asks batond to read its configuration again once it is up; notes what it is told,
 //             ever
+//   disconnect  the same, and takes what ends connections
 //   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
 //   store     puts a descriptor into batond's store at its first life, reports what it finds there
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG.
@@ -96,10 +97,10 @@ std::string UseStore() {
 }
 
 // What batond says, or tells unasked, each on a line of the log without its spaces.
-[[noreturn]] void TalkAboutConfiguration() {
+[[noreturn]] void TalkAboutConfiguration(bool disconnect) {
   MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_CONTROL_FD"))};
   internal::BatondRequest request;
-  request.mutable_reload();
+  request.mutable_reload()->set_disconnect(disconnect);
   request.set_id(7);
   if (!channel.Send(request).ok()) Die("batond cannot be asked");
   for (;;) {
@@ -183,7 +184,7 @@ int Main(const std::string& program) {
     Die("not ready");
   }
   if (mode == "fragile") return 0;
-  if (mode == "reload") TalkAboutConfiguration();
+  if (mode == "reload" || mode == "disconnect") TalkAboutConfiguration(mode == "disconnect");
   if (mode == "open") AskForFiles();
   if (mode == "restart" || mode == "report") {
     ShowLife(mode == "restart" ? AfterLastSign::kRestart : AfterLastSign::kReport);

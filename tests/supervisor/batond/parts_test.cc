@@ -191,7 +191,7 @@ TEST(ControlRequests, AnswersAFewRequestsOfOneThatAsksWithoutAPause) {
   Ends ends = MakeEnds();
   boost::asio::io_context io;
   size_t reloads = 0;
-  const auto reload = [&]() -> absl::StatusOr<internal::BatondReply> {
+  const auto reload = [&](bool) -> absl::StatusOr<internal::BatondReply> {
     ++reloads;
     return internal::BatondReply();
   };

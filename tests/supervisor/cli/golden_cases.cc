@@ -38,7 +38,8 @@ void AnswerReload(GoldenScene& scene) {
   internal::Refused* refused = reply.add_refused();
   refused->set_field("services[kv].shards");
   refused->set_why(
-      "it is taken when batond starts; restart batond, which ends brokered connections");
+      "it takes another keeper, and that would end the service's connections: `baton reload "
+      "--disconnect` does so");
   scene.batond.SetReply(reply);
 }
 

@@ -2,6 +2,7 @@
 #include "supervisor/config/reload.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -29,7 +30,7 @@ v1::Config Parse(const std::string& text) {
   return *std::move(config);
 }
 
-bool Same(const v1::Config& a, const v1::Config& b) {
+bool Same(const google::protobuf::Message& a, const google::protobuf::Message& b) {
   return google::protobuf::util::MessageDifferencer::Equals(a, b);
 }
 
@@ -41,7 +42,7 @@ std::vector<std::string> Refused(const TakenConfig& result) {
 
 TEST(Reload, shouldTakeNothingOfWhatIsTheSame) {
   const v1::Config config = Parse(std::string(kBase) + kEndpoint);
-  const TakenConfig result = TakeReloadable(config, config);
+  const TakenConfig result = TakeReloadable(config, config, false);
   EXPECT_TRUE(Same(result.config, config));
   EXPECT_THAT(result.taken, IsEmpty());
   EXPECT_THAT(Refused(result), IsEmpty());
@@ -52,7 +53,7 @@ TEST(Reload, shouldTakeWhoMayDoWhat) {
                                   " operator_uids: 7 operator_gids: 8 viewer_uids: 9"
                                   " viewer_uids: 10 viewer_gids: 11");
   const TakenConfig result =
-      TakeReloadable(Parse(std::string(kBase) + " operator_uids: 6 viewer_uids: 9"), wanted);
+      TakeReloadable(Parse(std::string(kBase) + " operator_uids: 6 viewer_uids: 9"), wanted, false);
   EXPECT_TRUE(Same(result.config, wanted));
   EXPECT_THAT(result.taken,
               ElementsAre("operator_uids", "operator_gids", "viewer_uids", "viewer_gids"));
@@ -64,7 +65,7 @@ TEST(Reload, shouldTakeOperatorsCertificatesAndRevocationLists) {
       std::string(kBase) +
       " operator_endpoint { address: \"127.0.0.1:9443\" certificate_file: \"/c2\" key_file: \"/k2\""
       " client_ca_file: \"/ca2\" crl_file: \"/crl\" viewers: \"alice\" }");
-  const TakenConfig result = TakeReloadable(Parse(std::string(kBase) + kEndpoint), wanted);
+  const TakenConfig result = TakeReloadable(Parse(std::string(kBase) + kEndpoint), wanted, false);
   EXPECT_TRUE(Same(result.config, wanted));
   EXPECT_THAT(result.taken,
               ElementsAre("operator_endpoint.certificate_file", "operator_endpoint.key_file",
@@ -73,43 +74,80 @@ TEST(Reload, shouldTakeOperatorsCertificatesAndRevocationLists) {
   EXPECT_THAT(Refused(result), IsEmpty());
 }
 
-TEST(Reload, shouldSayWhatOfServicesItLeavesAsItIsAndWhy) {
-  const v1::Config running = Parse(kBase);
-  const TakenConfig result = TakeReloadable(
-      running,
-      Parse("state_dir: \"/run/b\" services { name: \"kv\" device { soft {} } shards: 2"
-            " policy { hot_standbys: 1 } } services { name: \"new\" device { soft {} } }"));
-  EXPECT_TRUE(Same(result.config, running));
-  EXPECT_THAT(result.taken, IsEmpty());
-  EXPECT_THAT(Refused(result), ElementsAre("services[kv].shards", "services[kv].policy",
-                                           "services[queue]", "services[new]"));
-  EXPECT_THAT(result.refused[0].why, HasSubstr("restart batond"));
-  EXPECT_THAT(result.refused[1].why, HasSubstr("baton service policy kv --set"));
+constexpr char kChanged[] =
+    "state_dir: \"/run/b\" services { name: \"kv\" device { soft {} } shards: 2"
+    " policy { hot_standbys: 1 } } services { name: \"new\" device { soft {} } }";
+
+TEST(Reload, shouldTakeNewServicesAndSayWhatWouldEndConnections) {
+  const v1::Config running = Parse(kBase), wanted = Parse(kChanged);
+  const TakenConfig result = TakeReloadable(running, wanted, /*disconnect=*/false);
+  ASSERT_EQ(result.config.services_size(), 3);
+  EXPECT_TRUE(Same(result.config.services(0), running.services(0)));
+  EXPECT_TRUE(Same(result.config.services(2), wanted.services(1)));
+  EXPECT_THAT(result.taken, ElementsAre("services[new]"));
+  EXPECT_THAT(result.added, ElementsAre("new"));
+  EXPECT_THAT(result.removed, IsEmpty());
+  EXPECT_THAT(result.changed, IsEmpty());
+  EXPECT_TRUE(result.restarts_control);
+  EXPECT_THAT(Refused(result),
+              ElementsAre("services[kv].shards", "services[kv].policy", "services[queue]"));
+  for (const auto& refused : result.refused) {
+    EXPECT_THAT(refused.why, HasSubstr("baton reload --disconnect"));
+  }
 }
 
-TEST(Reload, shouldLeaveAddressesAndTheStateDirectory) {
+TEST(Reload, shouldTakeWhatEndsConnectionsWhenItIsTold) {
+  const v1::Config wanted = Parse(kChanged);
+  const TakenConfig result = TakeReloadable(Parse(kBase), wanted, /*disconnect=*/true);
+  EXPECT_TRUE(Same(result.config, wanted));
+  EXPECT_THAT(result.added, ElementsAre("new"));
+  EXPECT_THAT(result.removed, ElementsAre("queue"));
+  EXPECT_THAT(result.changed, ElementsAre("kv"));
+  EXPECT_THAT(Refused(result), IsEmpty());
+}
+
+// The keeper can take it without an end to anything.
+TEST(Reload, shouldEndNoConnectionForAPolicy) {
+  v1::Config wanted = Parse(kBase);
+  wanted.mutable_services(0)->mutable_policy()->set_hot_standbys(1);
+  const TakenConfig result = TakeReloadable(Parse(kBase), wanted, /*disconnect=*/true);
+  EXPECT_THAT(result.changed, IsEmpty());
+  ASSERT_THAT(Refused(result), ElementsAre("services[kv].policy"));
+  EXPECT_THAT(result.refused[0].why, HasSubstr("baton service policy kv --set"));
+}
+
+TEST(Reload, shouldRestartControlForWhatItReadsWhenItStarts) {
   const v1::Config running = Parse(std::string(kBase) + kEndpoint);
   v1::Config wanted = running;
-  wanted.set_state_dir("/run/c");
   wanted.set_metrics_address("127.0.0.1:9464");
-  wanted.set_log_format(v1::JSON);
   wanted.mutable_operator_endpoint()->set_address("127.0.0.1:9444");
   wanted.mutable_operator_endpoint()->add_viewers("carol");
-  const TakenConfig result = TakeReloadable(running, wanted);
-  EXPECT_EQ(result.config.state_dir(), "/run/b");
-  EXPECT_EQ(result.config.operator_endpoint().address(), "127.0.0.1:9443");
-  EXPECT_THAT(result.taken, ElementsAre("operator_endpoint.viewers"));
-  EXPECT_THAT(Refused(result), ElementsAre("state_dir", "metrics_address",
-                                           "operator_endpoint.address", "log_format"));
+  const TakenConfig result = TakeReloadable(running, wanted, false);
+  EXPECT_TRUE(Same(result.config, wanted));
+  EXPECT_THAT(result.taken, ElementsAre("metrics_address", "operator_endpoint.address",
+                                        "operator_endpoint.viewers"));
+  EXPECT_TRUE(result.restarts_control);
 }
 
-TEST(Reload, shouldNeitherOpenNorCloseTheEndpoint) {
+TEST(Reload, shouldLeaveWhatEveryProcessReadsWhenItStarts) {
+  const v1::Config running = Parse(kBase);
+  v1::Config wanted = running;
+  wanted.set_state_dir("/run/c");
+  wanted.set_log_format(v1::JSON);
+  const TakenConfig result = TakeReloadable(running, wanted, true);
+  EXPECT_TRUE(Same(result.config, running));
+  EXPECT_THAT(Refused(result), ElementsAre("state_dir", "log_format"));
+  EXPECT_FALSE(result.restarts_control);
+}
+
+TEST(Reload, shouldOpenAndCloseTheEndpoint) {
   const v1::Config with = Parse(std::string(kBase) + kEndpoint);
   const v1::Config without = Parse(kBase);
-  EXPECT_TRUE(Same(TakeReloadable(with, without).config, with));
-  EXPECT_THAT(Refused(TakeReloadable(with, without)), ElementsAre("operator_endpoint"));
-  EXPECT_TRUE(Same(TakeReloadable(without, with).config, without));
-  EXPECT_THAT(Refused(TakeReloadable(without, with)), ElementsAre("operator_endpoint"));
+  for (const auto& [from, to] : {std::pair(&with, &without), std::pair(&without, &with)}) {
+    const TakenConfig result = TakeReloadable(*from, *to, false);
+    EXPECT_TRUE(Same(result.config, *to));
+    EXPECT_TRUE(result.restarts_control);
+  }
 }
 
 }  // namespace
