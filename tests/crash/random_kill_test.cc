@@ -1,5 +1,6 @@
 // Ends owners at random moments under load: killed, hung, and hung for about as long as the keeper
-// waits; with no, one and two standbys; with control alive, stopped and dead.
+// waits; with no, one and two standbys; with control alive, stopped and dead, alone or with batond.
+// The keeper is the same all the time, and no batond but the next one finds it.
 // BATON_KILLS: how many owners have to end (80; 8 where that takes long); BATON_SEED: of all that
 // is random (printed); BATON_RATE: of the peer, in messages per second (6000).
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/crash/crash_fixture.h"
@@ -49,8 +51,8 @@ enum class Ending { kKilled, kHung, kHungForAWhile };
 constexpr const char* kEndings[] = {"killed", "hung", "hung for a while"};
 
 // What control was at that moment.
-enum class Control { kAlive, kStopped, kDead };
-constexpr const char* kControls[] = {"alive", "stopped", "dead"};
+enum class Control { kAlive, kStopped, kDead, kDeadWithBatond };
+constexpr const char* kControls[] = {"alive", "stopped", "dead", "dead with batond"};
 
 class RandomKillTest : public CrashTest {
  protected:
@@ -107,13 +109,15 @@ class RandomKillTest : public CrashTest {
       workers_.pop_back();
     }
     const bool control_comes_back_first = Draw(2) == 0;
-    if (control_comes_back_first) ContinueControl();
+    if (control_comes_back_first) {
+      ASSERT_NO_FATAL_FAILURE(BringControlBack());
+    }
     ASSERT_NO_FATAL_FAILURE(AwaitEnd(ending, &victim));
     if (workers_.empty()) {
       ASSERT_NO_FATAL_FAILURE(AddWorker());
     }
     ASSERT_NO_FATAL_FAILURE(AwaitOwners());
-    ContinueControl();
+    ASSERT_NO_FATAL_FAILURE(BringControlBack());
   }
 
   // ---------------------------------------------------------------- workers
@@ -268,21 +272,33 @@ class RandomKillTest : public CrashTest {
     const pid_t control = cluster_->batond().FindChild("baton-control");
     if (control == 0) return Control::kDead;
     const uint64_t draw = Draw(30);
-    if (draw == 0) {
+    if (draw < 3) {
+      EXPECT_TRUE(cluster_->KillBatond().ok());
+      batond_is_dead_ = true;
+      ++batonds_killed_;
+      return Control::kDeadWithBatond;
+    }
+    if (draw == 3) {
       kill(control, SIGKILL);
       ++controls_killed_;
       return Control::kDead;
     }
-    if (draw < 15) return Control::kAlive;
+    if (draw < 17) return Control::kAlive;
     kill(control, SIGSTOP);
     stopped_control_ = control;
     return Control::kStopped;
   }
 
-  void ContinueControl() {
+  void BringControlBack() {
     // Nobody else kills it, so it is the same process.
     if (stopped_control_ != 0) kill(stopped_control_, SIGCONT);
     stopped_control_ = 0;
+    if (!std::exchange(batond_is_dead_, false)) return;
+    ASSERT_OK(cluster_->StartBatondAgain());
+    const auto status = cluster_->operators().GetStatus();
+    ASSERT_OK(status);
+    if (keeper_ == 0) keeper_ = status->services(0).keeper_pid();
+    ASSERT_EQ(status->services(0).keeper_pid(), keeper_);
   }
 
   void PrintCounts() const {
@@ -294,9 +310,9 @@ class RandomKillTest : public CrashTest {
     }
     std::printf(
         "%llu owners ended, %llu went on in time; besides, %llu standbys were killed with the "
-        "owner, %llu controls, and %llu healthy workers that got no processor\n",
+        "owner, %llu controls, %llu batonds, and %llu healthy workers that got no processor\n",
         Printable(ended_), Printable(went_on_), Printable(heirs_killed_),
-        Printable(controls_killed_), Printable(starved_));
+        Printable(controls_killed_), Printable(batonds_killed_), Printable(starved_));
   }
 
   std::mt19937_64 random_;
@@ -304,9 +320,11 @@ class RandomKillTest : public CrashTest {
   std::map<uint64_t, uint64_t> beats_;  // at the first look, by worker
   std::set<uint64_t> silent_;           // killed by the keeper because they showed no sign of life
   pid_t stopped_control_ = 0;
+  bool batond_is_dead_ = false;
+  pid_t keeper_ = 0;  // after the first restart of batond
   std::map<Kind, uint64_t> counts_;
   uint64_t started_ = 0, ended_ = 0, went_on_ = 0, starved_ = 0;
-  uint64_t heirs_killed_ = 0, controls_killed_ = 0;
+  uint64_t heirs_killed_ = 0, controls_killed_ = 0, batonds_killed_ = 0;
 };
 
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothing) {
