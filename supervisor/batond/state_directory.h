@@ -35,8 +35,8 @@ class StateDirectory {
 
   // Removes the sockets of batond, control and the keepers of `services`, and nothing else.
   void RemoveSockets(const std::vector<std::string>& services) const;
-  // Removes the sockets and the lock file of a keeper that has ended, and whose service is no longer
-  // configured.
+  // Removes the sockets and the lock file of a keeper that has ended, and whose service is no
+  // longer configured.
   void RemoveFilesOf(const std::string& service) const;
 
  private:
