@@ -105,6 +105,7 @@ chroot "$root" setpriv --bounding-set=-all,+kill,+ipc_lock "${entry[@]}" "${argu
   >"$work/batond.log" 2>&1 &
 batond=$!
 baton() { chroot "$root" /usr/bin/baton "$@"; }
+keeper() { baton service describe ledger -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["keeperPid"])'; }
 until grep -q '^batond ready' "$work/batond.log"; do
   kill -0 "$batond" 2>/dev/null || die "batond does not start"
   sleep 0.05
@@ -145,6 +146,14 @@ owner=$(baton worker list ledger -o json | python3 -c '
 import json, sys
 print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])')
 kill -STOP "$owner"
+kept=$(keeper)
+kill -KILL "$(pgrep -P "$batond" -x batond)"
+until [[ $(grep -c '^batond ready' "$work/batond.log") -eq 2 ]]; do
+  kill -0 "$batond" 2>/dev/null || die "the container has ended with batond"
+  sleep 0.05
+done
+[[ $(keeper) == "$kept" ]] || die "the next batond has another keeper"
+echo "batond died and was started again"
 wait "$asking" || die "the peer has lost something"
 baton events ledger >"$log" 2>&1 || baton events >"$log"
 grep -q 'worker_killed.*no sign of life' "$log" || die "the worker that hung was not killed"

@@ -40,6 +40,7 @@ bool WaitReadable(int fd, Clock::time_point deadline) {
 }
 
 struct Image {
+  int signal_at_our_end = SIGKILL;
   std::vector<std::string> strings;
   std::vector<char*> arguments;
   std::vector<char*> environment;
@@ -61,13 +62,14 @@ Image MakeImage(const ChildOptions& options) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     image.environment.push_back(*variable);
   }
+  image.signal_at_our_end = options.signal_at_our_end;
   image.arguments.push_back(nullptr);
   image.environment.push_back(nullptr);
   return image;
 }
 
 [[noreturn]] void RunChild(Image& image, int input, int output, int log, pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, image.signal_at_our_end);
   if (getppid() != parent) _exit(127);
   sigset_t none;
   sigemptyset(&none);

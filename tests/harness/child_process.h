@@ -2,10 +2,11 @@
 // for Patient (patience.h).
 //
 // Thread-safety: none. Start it from a thread that lives as long as the child is to: the kernel
-// kills the child when that thread ends (PR_SET_PDEATHSIG).
+// ends the child when that thread ends (PR_SET_PDEATHSIG).
 #ifndef TESTS_HARNESS_CHILD_PROCESS_H_
 #define TESTS_HARNESS_CHILD_PROCESS_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -25,6 +26,7 @@ struct ChildOptions {
   std::vector<std::string> arguments;                            // without the program's name
   std::vector<std::pair<std::string, std::string>> environment;  // besides ours
   std::string log_path;                                          // standard error is appended
+  int signal_at_our_end = SIGKILL;                               // when the starting thread ends
 };
 
 class ChildProcess {

@@ -1,5 +1,6 @@
 #include "tests/harness/cluster.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,6 +78,7 @@ absl::Status Cluster::StartBatond() {
     std::filesystem::create_symlink(path, absl::StrCat(libexec, "/", name), error);
   }
   child.log_path = NewLog("batond");
+  child.signal_at_our_end = SIGTERM;  // killed, it would leave its keeper behind
   child.arguments = {"--dev",
                      "--state-dir",
                      directory_.File("state"),
