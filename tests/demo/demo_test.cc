@@ -29,6 +29,11 @@ namespace {
 
 constexpr std::chrono::seconds kLong{120};
 
+std::string ContentOf(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 void ShowEverything(const char* mode) {
   auto directory = harness::TempDirectory::Create();
   ASSERT_TRUE(directory.ok()) << directory.status();
@@ -87,8 +92,12 @@ void ShowEverything(const char* mode) {
   // README shows it.
   const std::filesystem::path output = directory->File("out");
   EXPECT_LT(std::filesystem::file_size(output / "timeline.svg"), 60u << 10);
-  std::ifstream file(output / "demo.html");
-  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string picture = ContentOf(output / "timeline.svg");
+  const std::string page = ContentOf(output / "demo.html");
+  for (const char* const title : {"control process killed", "batond killed"}) {
+    EXPECT_THAT(picture, testing::HasSubstr(title));
+    EXPECT_THAT(page, testing::HasSubstr(title));
+  }
   // The timelines of all three services.
   EXPECT_THAT(std::vector<std::string>(absl::StrSplit(page, "\"replies\":[")), testing::SizeIs(4));
   // Standard error is no terminal.

@@ -138,7 +138,7 @@ std::string Legend(const std::vector<EventKind>& kinds) {
     absl::StrAppendFormat(&script,
                           "set label %d '■ %s' at screen %g, screen %g textcolor rgb '%s'\n", i + 1,
                           EventTitle(kinds[i]), 0.08 + 0.23 * static_cast<double>(i % kColumns),
-                          0.97 - 0.05 * static_cast<double>(row), LookOf(kinds[i]).colour);
+                          0.97 - 0.045 * static_cast<double>(row), LookOf(kinds[i]).colour);
   }
   return script;
 }

@@ -51,7 +51,9 @@ TEST_F(PageTest, HasTheTimelinesAndTheResult) {
   ASSERT_EQ(act["events"].size(), 1u);  // and what nothing was done for is none
   EXPECT_EQ(act["events"][0]["kind"], "handoff");
   EXPECT_EQ(act["events"][0]["seconds"], 0.502);
-  EXPECT_EQ(data["kinds"]["handoff"]["title"], EventTitle(EventKind::kHandoff));
+  for (const EventKind kind : {EventKind::kHandoff, EventKind::kBatondKill}) {
+    EXPECT_EQ(data["kinds"][EventKindName(kind)]["title"], EventTitle(kind));
+  }
 }
 
 // A message of a program can hold anything.

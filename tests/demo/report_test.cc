@@ -101,6 +101,28 @@ TEST(ReportTest, TheSentenceSaysWhatWasShown) {
       << ToSentence(result);
 }
 
+TEST(ReportTest, AKillOfBatondIsReportedAsTheOtherEventsAre) {
+  DemoResult result = Asked();
+  result.options.poisons = 0;
+  result.options.batond_kills = 2;
+  result.baton.events.push_back({EventKind::kBatondKill, 0, 700, ""});
+  EXPECT_FALSE(IsOk(result));
+  result.baton.events.push_back({EventKind::kBatondKill, 0, 800, ""});
+  EXPECT_TRUE(IsOk(result));
+  auto json = harness::JsonObject::Parse(ToJson(result));
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(json->Count("batond_kill.count"), 2u);
+  EXPECT_EQ(json->Count("batond_kill.ok"), 2u);
+  EXPECT_EQ(json->Number("batond_kill.blackout_us.max"), 800);
+  EXPECT_NE(ToTable(result).find("  batond killed                        2 of 2"),
+            std::string::npos)
+      << ToTable(result);
+  EXPECT_TRUE(
+      ToSentence(result).ends_with("0.1 ms at a planned handoff, 0.8 ms at a kill of "
+                                   "batond."))
+      << ToSentence(result);
+}
+
 TEST(ReportTest, TheSentenceSaysWhatFailed) {
   DemoResult result = Asked();
   result.options.connections = 64;

@@ -93,9 +93,9 @@ inline Counters CountersOf(const ActResult& act) {
           .disconnects = act.peer.Count("disconnects")};
 }
 
-// 64 connections under traffic, while workers are replaced and killed, and control too. The peer
-// writes what it sees to `timeline_path` (timeline.h). The result's events go as far as the act
-// came.
+// 64 connections under traffic, while workers are replaced and killed, and control and batond
+// are killed. The peer writes what it sees to `timeline_path` (timeline.h). The result's events go
+// as far as the act came.
 ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path,
                        Progress* progress);
 

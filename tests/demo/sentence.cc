@@ -29,7 +29,8 @@ std::string Silences(const DemoResult& result) {
                                     {EventKind::kUpgrade, "at an upgrade"},
                                     {EventKind::kCrashHot, "at a kill with a standby ready"},
                                     {EventKind::kCrashCold, "at a kill without one"},
-                                    {EventKind::kHang, "at a hang"}}) {
+                                    {EventKind::kHang, "at a hang"},
+                                    {EventKind::kBatondKill, "at a kill of batond"}}) {
     const BlackoutStatistics statistics = Summarize(result.baton.events, kind);
     if (statistics.count == 0) continue;
     silences.push_back(absl::StrCat(Milliseconds(statistics.max_us), " ", where));

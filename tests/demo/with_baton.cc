@@ -301,11 +301,15 @@ class Act {
           return cluster_->StartBatondAgain();
         },
         progress_, &result_->events));
-    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse after, cluster_->operators().GetStatus());
-    if (after.services(0).keeper_pid() != before.services(0).keeper_pid()) {
-      return absl::InternalError("the next batond started another keeper");
-    }
+    BATON_RETURN_IF_ERROR(Judge(ExpectKeeper(before.services(0).keeper_pid())));
     return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
+  }
+
+  absl::Status ExpectKeeper(int pid) {
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse now, cluster_->operators().GetStatus());
+    if (now.services_size() == 1 && now.services(0).keeper_pid() == pid) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("the next batond did not take in keeper ", pid, ": ", now.ShortDebugString()));
   }
 
   // Three workers die of a message that another peer sends. With it its connection is gone, and
