@@ -105,7 +105,7 @@ chroot "$root" setpriv --bounding-set=-all,+kill,+ipc_lock "${entry[@]}" "${argu
   >"$work/batond.log" 2>&1 &
 batond=$!
 baton() { chroot "$root" /usr/bin/baton "$@"; }
-keeper() { baton service describe ledger -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["keeperPid"])'; }
+keeper() { baton service describe ledger -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)["service"]["keeper_pid"])'; }
 until grep -q '^batond ready' "$work/batond.log"; do
   kill -0 "$batond" 2>/dev/null || die "batond does not start"
   sleep 0.05
