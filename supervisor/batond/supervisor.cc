@@ -103,6 +103,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       watchdog_(io_),
       kept_(KeptDescriptors::GivenBack()),
       control_timer_(io_),
+      leaving_timer_(io_),
       rejoins_(io_, [this](const internal::RejoinRequest& request, SpawnedProcess process,
                            FileDescriptor lock) {
         return TakeIn(request, std::move(process), std::move(lock));
@@ -404,7 +405,12 @@ void Supervisor::Apply(const TakenConfig& taken) {
     };
     if (is_among(taken.added)) {
       Child& keeper = AddKeeper(service);
-      OnStarted(keeper, keeper.Start());
+      const absl::Status started = keeper.Start();
+      if (started.ok()) continue;
+      // Not OnStarted: a reload ends no batond, not even a strict one.
+      log::Write(spdlog::level::err, {.service = service.name()},
+                 absl::StrCat(keeper.name(), ": ", started.message()));
+      keeper.StartLater();
     } else if (is_among(taken.changed)) {
       Child& keeper = *FindKeeper(service.name());
       keeper.SetPlan(PlanOf(service));
@@ -420,8 +426,24 @@ void Supervisor::RemoveKeeper(const std::string& service) {
                    [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
   (*found)->CancelStart();
   (*found)->Signal(SIGTERM);
-  if ((*found)->alive()) leaving_.push_back(std::move(*found));
+  if ((*found)->alive()) {
+    leaving_.push_back(std::move(*found));
+    KillLeavingLater();
+  } else {
+    state_.RemoveFilesOf(service);
+  }
   keepers_.erase(found);
+}
+
+void Supervisor::KillLeavingLater() {
+  leaving_timer_.expires_after(options_.stop_timeout);
+  leaving_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    for (const std::unique_ptr<Child>& keeper : leaving_) {
+      spdlog::warn("{}: does not stop, killing it", keeper->name());
+      keeper->Signal(SIGKILL);
+    }
+  });
 }
 
 // Its own clients first get their answers.

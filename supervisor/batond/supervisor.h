@@ -89,6 +89,7 @@ class Supervisor {
   absl::StatusOr<internal::BatondReply> Reload(bool disconnect);
   void Apply(const TakenConfig& taken);
   void RemoveKeeper(const std::string& service);
+  void KillLeavingLater();
   void RestartControlSoon();
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper);
   absl::StatusOr<FileDescriptor> OpenForControl(const std::string& path) const;
@@ -120,6 +121,7 @@ class Supervisor {
   std::vector<std::unique_ptr<Child>> keepers_;
   std::vector<std::unique_ptr<Child>> leaving_;  // keepers of services that were removed
   boost::asio::steady_timer control_timer_;      // its restart
+  boost::asio::steady_timer leaving_timer_;      // the death of those that do not end
   RejoinServer rejoins_;
   std::unique_ptr<Child> control_;
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last

@@ -745,7 +745,7 @@ TEST(BatondTest, StartsAServiceThatItsConfigurationGains) {
   batond.Signal(SIGHUP);
   EXPECT_TRUE(Eventually([&] { return IsSocket(WorkerSocketPath(stage.state_dir(), "new")); }))
       << batond.standard_error();
-  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+  EXPECT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 2; }));
   EXPECT_FALSE(IsDead(stage.lives("keeper")[0].pid));
   // Control reads the names of services when it starts.
   EXPECT_TRUE(Eventually([&] { return stage.lives("control").size() == 2; }));
@@ -777,6 +777,41 @@ TEST(BatondTest, EndsConnectionsOnlyWhenItIsToldTo) {
   }));
   EXPECT_TRUE(Eventually([&] { return !IsSocket(WorkerSocketPath(stage.state_dir(), "second")); }));
   EXPECT_EQ(stage.lives("keeper").size(), 2u);
+}
+
+TEST(BatondTest, KillsAKeeperWhoseServiceIsGoneAndThatDoesNotEnd) {
+  const Stage stage;
+  WriteConfig(stage, "services { name: \"second\" device { soft {} } }");
+  BatondProcess::Options options = ReadingConfig(stage, "disconnect");
+  options.environment["FAKE_KEEPER_second"] = "stubborn";
+  options.arguments.insert(options.arguments.end(), {"--stop-timeout", "0.2"});
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  WriteConfig(stage, "");
+  kill(stage.lives("control").front().pid, SIGKILL);
+  EXPECT_TRUE(ControlNoted(stage, "7:0;taken=services[second]")) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] { return !IsSocket(WorkerSocketPath(stage.state_dir(), "second")); }));
+  EXPECT_THAT(batond.standard_error(), HasSubstr("second: does not stop, killing it"));
+}
+
+// A program that is not there would end a strict batond that starts.
+TEST(BatondTest, DoesNotEndForAServiceThatItsConfigurationGains) {
+  const Stage stage;
+  WriteConfig(stage, "");
+  BatondProcess::Options options = ReadingConfig(stage, "");
+  options.arguments.push_back("--strict");
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  std::filesystem::rename(stage.libexec() + "/baton-keeper", stage.libexec() + "/elsewhere");
+  WriteConfig(stage, "services { name: \"new\" device { soft {} } }");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] {
+    return batond.standard_error().find("keeper of service new: starting again") !=
+           std::string::npos;
+  })) << batond.standard_error();
+  std::filesystem::rename(stage.libexec() + "/elsewhere", stage.libexec() + "/baton-keeper");
+  EXPECT_TRUE(Eventually([&] { return IsSocket(WorkerSocketPath(stage.state_dir(), "new")); }))
+      << batond.standard_error();
 }
 
 TEST(BatondTest, StartsTheKeeperOfAChangedServiceAnewWhenItIsToldTo) {
