@@ -171,12 +171,13 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
       EXPECT_OK(
           WaitUntil(absl::StrCat("the end of process ", process), [&] { return IsGone(process); }));
     }
-    // batond keeps the former keeper's logs, and recovery memory with them, for `baton inspect`.
-    const pid_t batond = cluster_->batond().pid();
+    // batond keeps the former keeper's logs, and recovery memory with them, for `baton inspect`,
+    // and the next keeper keeps them for the next batond.
+    const std::set<pid_t> keep = {cluster_->batond().pid(), KeeperPid()};
     EXPECT_OK(WaitUntil("the memory of the former NIC to be nobody's", [&] {
       const std::vector<pid_t> holders = HoldersOf(memory_files_);
       return std::all_of(holders.begin(), holders.end(),
-                         [&](pid_t holder) { return holder == batond; });
+                         [&](pid_t holder) { return keep.count(holder) > 0; });
     }));
     EXPECT_OK(WaitUntil("the former port", [&] { return CanListenAt(port); }));
     ASSERT_NO_FATAL_FAILURE(StartWorkers());
