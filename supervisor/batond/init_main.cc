@@ -2,9 +2,12 @@
 // with the first one. Runs batond, starts it again when it dies, passes signals on to it, and reaps
 // orphans. Services do not notice that batond has died, because keepers outlive it.
 //
+// Before it ends it kills every process below it, as the end of a container does. With process
+// numbers of the machine (hostPID) the kernel does not.
+//
 // Exit code: that of a batond that was told to stop, or ended with 0 or 2 (a wrong command line or
 // configuration, which no restart heals); 128 and the signal of one that was killed while it was to
-// stop; 126 when PROGRAM cannot be run.
+// stop; 1 when told to stop while batond is dead; 126 when PROGRAM cannot be run to begin with.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -15,6 +18,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace {
 
@@ -37,6 +42,7 @@ class Init {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
       sigaddset(&signals_, signal);
     }
+    signal(SIGCHLD, SIG_DFL);  // ignored, as an ancestor may have left it, it would hide ends
     sigprocmask(SIG_BLOCK, &signals_, &before_);  // they wait for sigtimedwait
     prctl(PR_SET_CHILD_SUBREAPER, 1);             // where this is not process 1
   }
@@ -56,15 +62,17 @@ class Init {
       if (signal.si_signo == SIGCHLD) {
         Reap();
       } else {
-        PassOn(signal.si_signo);
+        PassOn(signal);
       }
     }
+    KillWhatIsLeft();
     return exit_code_;
   }
 
  private:
   void Start() {
     started_ms_ = Milliseconds();
+    ++starts_;
     child_ = fork();
     if (child_ < 0) return PlanStart("cannot be forked", errno);
     if (child_ > 0) return;
@@ -92,26 +100,41 @@ class Init {
 
   void OnEnd(int status) {
     const bool killed = WIFSIGNALED(status);
-    const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (stopping_ || code == 0 || code == kWrongConfiguration || code == kCannotRun) {
+    const int number = killed ? WTERMSIG(status) : WEXITSTATUS(status);
+    const char* how = killed ? "was killed by signal" : "ended with exit code";
+    const bool final =
+        number == 0 || number == kWrongConfiguration || (number == kCannotRun && starts_ == 1);
+    if (!stopping_ && (killed || !final)) return PlanStart(how, number);
+    ended_ = true;
+    exit_code_ = killed ? 128 + number : number;
+    if (exit_code_ == 0) return;
+    std::fprintf(stderr, "baton-init: %s %s %d; what it has left is killed\n", program_[0], how,
+                 number);
+  }
+
+  void PassOn(const siginfo_t& signal) {
+    const bool stops = signal.si_signo == SIGTERM || signal.si_signo == SIGINT;
+    stopping_ = stopping_ || stops;
+    if (child_ > 0) {
+      // A terminal's comes from the kernel and has reached batond, which would take two for haste.
+      if (signal.si_code != SI_KERNEL) kill(child_, signal.si_signo);
+    } else if (stops) {
+      std::fprintf(stderr,
+                   "baton-init: told to stop while %s is dead; what it has left is killed\n",
+                   program_[0]);
       ended_ = true;
-      exit_code_ = code;
-    } else if (killed) {
-      PlanStart("was killed by signal", WTERMSIG(status));
-    } else {
-      PlanStart("ended with exit code", code);
     }
   }
 
-  // Told to stop while batond is dead, it has nobody to ask: keepers end with the container.
-  void PassOn(int signal) {
-    const bool stops = signal == SIGTERM || signal == SIGINT;
-    stopping_ = stopping_ || stops;
-    if (child_ > 0) {
-      kill(child_, signal);
-    } else if (stops) {
-      std::fprintf(stderr, "baton-init: told to stop while %s was dead\n", program_[0]);
-      ended_ = true;
+  // The children of a process that has ended are ours before it can be waited for. Returns when
+  // there is no child, or none that we may kill.
+  static void KillWhatIsLeft() {
+    for (bool killed = true; killed;) {
+      killed = false;
+      std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
+      for (pid_t child = 0; children >> child;) {
+        if (kill(child, SIGKILL) == 0 && waitpid(child, nullptr, 0) == child) killed = true;
+      }
     }
   }
 
@@ -120,7 +143,7 @@ class Init {
   pid_t child_ = 0;  // 0: it is started at start_at_ms_
   time_t started_ms_ = 0, start_at_ms_ = 0, pause_ms_ = kFirstPauseMs;
   bool stopping_ = false, ended_ = false;
-  int exit_code_ = 1;
+  int starts_ = 0, exit_code_ = 1;
 };
 
 }  // namespace

@@ -13,7 +13,11 @@
 namespace baton {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+
+// Notes that the script waits, and what it would leave behind; a signal interrupts the wait.
+constexpr char kWait[] = "tail -f /dev/null & echo $! >$1/left; echo >$1/up; wait";
 
 class InitTest : public ::testing::Test {
  protected:
@@ -25,6 +29,10 @@ class InitTest : public ::testing::Test {
     return options;
   }
   std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+  bool waits() const {
+    return Eventually([&] { return std::filesystem::exists(path("up")); });
+  }
+  pid_t left() const { return std::stoi(ReadWholeFile(path("left"))); }
   size_t runs() const { return ReadWholeFile(path("runs")).size() / 4; }
 
   const Stage stage_;
@@ -60,40 +68,79 @@ TEST_F(InitTest, shouldSayWhatItCannotRun) {
 }
 
 TEST_F(InitTest, shouldPassOnThatItIsToldToStop) {
-  BatondProcess init(stage_,
-                     Running("trap 'exit 7' TERM; echo >$1/up; while :; do sleep 0.01; done"));
-  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(path("up")); }));
+  BatondProcess init(stage_, Running("trap 'exit 7' TERM; " + std::string(kWait)));
+  ASSERT_TRUE(waits());
   init.Signal(SIGTERM);
   EXPECT_EQ(init.Wait(), 7);
   EXPECT_EQ(runs(), 1u);
 }
 
 TEST_F(InitTest, shouldNotStartAgainWhatDiesWhileItStops) {
-  BatondProcess init(
-      stage_, Running("trap 'kill -KILL $$' TERM; echo >$1/up; while :; do sleep 0.01; done"));
-  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(path("up")); }));
+  BatondProcess init(stage_, Running("trap 'kill -KILL $$' TERM; " + std::string(kWait)));
+  ASSERT_TRUE(waits());
   init.Signal(SIGTERM);
   EXPECT_EQ(init.Wait(), 128 + SIGKILL);
   EXPECT_EQ(runs(), 1u);
+  EXPECT_TRUE(IsDead(left()));
+}
+
+// batond takes the second for haste.
+TEST_F(InitTest, shouldPassOnThatItIsToldToStopTwice) {
+  BatondProcess init(stage_, Running("trap 'echo >$1/once; trap \"exit 8\" TERM' TERM; " +
+                                     std::string(kWait) + "; wait"));
+  ASSERT_TRUE(waits());
+  init.Signal(SIGTERM);
+  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(path("once")); }));
+  init.Signal(SIGTERM);
+  EXPECT_EQ(init.Wait(), 8);
+  EXPECT_EQ(runs(), 1u);
+}
+
+// Wherever the signal finds it: dead, as a rule, or about to die again.
+TEST_F(InitTest, shouldKillWhatIsLeftWhenToldToStopBetweenTwoLives) {
+  BatondProcess init(
+      stage_, Running("[ $n -gt 1 ] || { tail -f /dev/null & echo $! >$1/left; }; kill -KILL $$"));
+  ASSERT_TRUE(Eventually([&] { return runs() >= 3; }));
+  EXPECT_FALSE(IsDead(left()));
+  init.Signal(SIGTERM);
+  EXPECT_THAT(init.Wait(), AnyOf(1, 128 + SIGKILL, 128 + SIGTERM));
+  EXPECT_TRUE(IsDead(left()));
+}
+
+TEST_F(InitTest, shouldTryAgainWhatHasRunAndCannotBeRunForNow) {
+  BatondProcess init(stage_, Running("case $n in 1) exit 1;; 2) exit 126;; esac; exit 0"));
+  EXPECT_EQ(init.Wait(), 0);
+  EXPECT_EQ(runs(), 3u);
 }
 
 TEST_F(InitTest, shouldPassOnOtherSignals) {
-  BatondProcess init(stage_,
-                     Running("trap 'exit 0' HUP; echo >$1/up; while :; do sleep 0.01; done"));
-  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(path("up")); }));
+  BatondProcess init(stage_, Running("trap 'exit 0' HUP; " + std::string(kWait)));
+  ASSERT_TRUE(waits());
   init.Signal(SIGHUP);
   EXPECT_EQ(init.Wait(), 0);
 }
 
 // As the init process would, where it is not that.
 TEST_F(InitTest, shouldReapOrphans) {
-  BatondProcess init(stage_, Running("(sh -c 'echo $$ >$0/new; mv $0/new $0/orphan' $1 &)\n"
-                                     "while :; do sleep 0.01; done"));
+  BatondProcess init(stage_, Running("(sh -c 'echo $$ >$0/new; mv $0/new $0/orphan' $1 &)\n" +
+                                     std::string(kWait)));
   ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(path("orphan")); }));
   const pid_t orphan = std::stoi(ReadWholeFile(path("orphan")));
   EXPECT_TRUE(Eventually([&] { return kill(orphan, 0) != 0; }));
+  ASSERT_TRUE(waits());
   init.Signal(SIGTERM);
   EXPECT_EQ(init.Wait(), 128 + SIGTERM);
+  EXPECT_TRUE(IsDead(left()));
+}
+
+// Ignored signals of children hide their ends, and a process that ignores them hands that on.
+TEST_F(InitTest, shouldNoticeEndsWhereSignalsOfChildrenAreIgnored) {
+  BatondProcess::Options options = Running("exit 0");
+  options.arguments.insert(options.arguments.begin(), options.program);
+  options.arguments.insert(options.arguments.begin(), "--ignore-signal=CHLD");
+  options.program = "/usr/bin/env";
+  BatondProcess init(stage_, std::move(options));
+  EXPECT_EQ(init.Wait(), 0);
 }
 
 }  // namespace
