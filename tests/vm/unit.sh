@@ -208,17 +208,10 @@ settle
 [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
 echo "services: the connections outlive a batond with a service that cannot start"
 
-# The brokered service's end with its keeper. Those of the native one outlive even both.
 systemctl stop ledger
 pkill -KILL -f 'baton-peer.*:7471'
 unset 'peers[brokered]'
-batond=$(pgrep -x batond)
-kill -STOP "$batond"
-pkill -KILL -x baton-keeper
-kill -KILL "$batond"
-until grep -q 'adopted: service kv: .*4 connections go on' "$work/batond.log"; do sleep 0.2; done
 settle
-echo "native: the connections outlive batond and keeper together"
 for pid in "${workers[@]}"; do kill -0 "$pid" || die "worker $pid has ended"; done
 
 # A stop is their end.
