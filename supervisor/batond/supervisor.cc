@@ -268,7 +268,7 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
   return given;
 }
 
-// What the keeper was started with is in force, until `baton reload --disconnect` says otherwise.
+// Keeps in force the configuration of the running keeper, with which `baton reload` compares.
 void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper) {
   v1::Config running = options_.config;
   for (v1::ServiceConfig& one : *running.mutable_services()) {

@@ -120,7 +120,7 @@ TEST_F(InitTest, shouldPassOnOtherSignals) {
   EXPECT_EQ(init.Wait(), 0);
 }
 
-// As the init process would, where it is not that.
+// baton-init reaps orphans also where it is not process 1.
 TEST_F(InitTest, shouldReapOrphans) {
   BatondProcess init(stage_, Running("(sh -c 'echo $$ >$0/new; mv $0/new $0/orphan' $1 &)\n" +
                                      std::string(kWait)));

@@ -128,7 +128,7 @@ TEST_F(OutlivingKeeperTest, shouldEndWhenNoBatondCanFindIt) {
   EXPECT_TRUE(Eventually([&] { return IsDead(last_keeper()); }));
 }
 
-// Whoever is not the keeper, or has not its lock, cannot take its place.
+// A process that is not the keeper, or has not its lock, cannot take its place.
 TEST_F(OutlivingKeeperTest, shouldHaveNoImpostor) {
   RunAndKill();
   BatondProcess batond(stage_);
