@@ -41,3 +41,11 @@ def baton_cc_grpc(name, srcs, protos, imports = [], visibility = ["//visibility:
         visibility = visibility,
         deps = protos + ["//lib/system:grpc"],
     )
+
+def baton_generated_code(name, visibility = ["//visibility:public"]):
+    """All code that the macros above generate in this package. Call it after them."""
+    native.filegroup(
+        name = name,
+        srcs = [rule for rule in native.existing_rules() if rule.endswith("_gen")],
+        visibility = visibility,
+    )
