@@ -1,5 +1,6 @@
 #include "lib/driver/device_objects.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/status_macros.h"
@@ -50,6 +51,21 @@ std::vector<verbs::Address> DeviceObjects::ListenAddresses() const {
   std::vector<verbs::Address> addresses;
   for (const Listener& one : listeners) addresses.push_back(one.listener->address());
   return addresses;
+}
+
+void DeviceObjects::StopListening(const verbs::Address& address) {
+  const verbs::Listener* const listener = FindListener(address);
+  const auto found = std::find_if(listeners.begin(), listeners.end(), [&](const Listener& one) {
+    return one.listener.get() == listener;
+  });
+  if (found == listeners.end()) return;
+  if (has_event && event.listener == listener) {
+    if (event.new_id)
+      (void)event.new_id->Reject("baton: the service does not listen here any more");
+    event.new_id.reset();
+    has_event = false;
+  }
+  listeners.erase(found);
 }
 
 ObjectCounts DeviceObjects::Count() const {

@@ -48,6 +48,9 @@ struct DeviceObjects {
   // Returns the listener that was requested with this address or has it, or nullptr.
   const verbs::Listener* FindListener(const verbs::Address& address) const;
   std::vector<verbs::Address> ListenAddresses() const;
+  // Ends the listener that FindListener returns for `address`, if there is one. Peers that have
+  // asked for a connection and were not reported yet are rejected. Established connections go on.
+  void StopListening(const verbs::Address& address);
   ObjectCounts Count() const;
 
   std::unique_ptr<verbs::MemoryRegion> buffers;

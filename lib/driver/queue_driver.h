@@ -177,6 +177,8 @@ class QueueDriver {
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
   bool IsListening(const verbs::Address& address) const;
   std::vector<verbs::Address> listeners() const;
+  // See DeviceObjects::StopListening.
+  void StopListening(const verbs::Address& address) { objects_->StopListening(address); }
   // Starts connecting in a new slot of `shard`. Returns the slot.
   BATON_DRIVER_SEAM absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                                      std::string_view private_data, uint64_t tag);

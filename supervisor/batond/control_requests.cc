@@ -39,27 +39,26 @@ absl::StatusOr<bool> ControlRequests::AnswerOne() {
 }
 
 void ControlRequests::Answer(const internal::BatondRequest& request) {
-  absl::StatusOr<internal::BatondReply> answer =
-      absl::InvalidArgumentError("a request of an unknown kind");
-  std::vector<int> descriptors;
-  FileDescriptor file;
-  if (request.has_reload()) answer = reload_(request.reload().disconnect());
-  if (request.has_open()) {
-    absl::StatusOr<FileDescriptor> opened = open_(request.open().path());
-    if (opened.ok()) {
-      file = *std::move(opened);
-      descriptors.push_back(file.get());
-      answer = internal::BatondReply();
-    } else {
-      answer = opened.status();
-    }
+  const auto reply = [session = std::weak_ptr<FramedSession>(session_), id = request.id()](
+                         const absl::StatusOr<internal::BatondReply>& answer,
+                         const FileDescriptor& file = FileDescriptor()) {
+    const std::shared_ptr<FramedSession> alive = session.lock();
+    if (!alive) return;  // it asked, and did not wait
+    internal::BatondReply reply;
+    if (answer.ok()) reply = *answer;
+    reply.set_id(id);
+    reply.set_status_code(static_cast<int>(answer.status().code()));
+    reply.set_status_message(std::string(answer.status().message()));
+    alive->Send(reply, file ? std::vector<int>{file.get()} : std::vector<int>());
+  };
+  if (request.has_reload()) return reload_(request.reload(), reply);
+  if (!request.has_open()) return reply(absl::InvalidArgumentError("a request of an unknown kind"));
+  const absl::StatusOr<FileDescriptor> file = open_(request.open().path());
+  if (file.ok()) {
+    reply(internal::BatondReply(), *file);
+  } else {
+    reply(file.status());
   }
-  internal::BatondReply reply;
-  if (answer.ok()) reply = *answer;
-  reply.set_id(request.id());
-  reply.set_status_code(static_cast<int>(answer.status().code()));
-  reply.set_status_message(std::string(answer.status().message()));
-  session_->Send(reply, descriptors);
 }
 
 void ControlRequests::Tell(const internal::BatondReply& news) {

@@ -19,7 +19,9 @@ namespace baton {
 // pause keeps nobody waiting. Lives as long as that process.
 class ControlRequests {
  public:
-  using Reload = std::function<absl::StatusOr<internal::BatondReply>(bool disconnect)>;
+  // Calls `done` once, at once or later.
+  using ReloadDone = std::function<void(absl::StatusOr<internal::BatondReply>)>;
+  using Reload = std::function<void(const internal::ReloadConfig& request, ReloadDone done)>;
 
   using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
 

@@ -25,9 +25,11 @@
 #include "lib/log/standard_error.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/batond/keeper_call.h"
 #include "supervisor/batond/open_within.h"
 #include "supervisor/config/control_socket.h"
 #include "supervisor/config/down_reason.h"
+#include "supervisor/config/log_level.h"
 #include "supervisor/config/reload.h"
 #include "supervisor/config/socket_link.h"
 #include "supervisor/config/start_timeout.h"
@@ -41,6 +43,8 @@ constexpr char kOwnEntries[] = "control";
 constexpr char kStay[] = "stay";
 // Until control is restarted, by which it has passed batond's answer on.
 constexpr std::chrono::milliseconds kAnswersFirst{500};
+// For a keeper's answer to a changed configuration, less than control waits for batond's.
+constexpr std::chrono::seconds kKeeperTimeout{3};
 // For what batond does itself in a start.
 constexpr std::chrono::seconds kStartMargin{5};
 
@@ -48,6 +52,22 @@ std::string AsText(const google::protobuf::Message& message) {
   std::string text;
   google::protobuf::TextFormat::PrintToString(message, &text);
   return text;
+}
+
+// Null: there is none of that name.
+const v1::ServiceConfig* FindService(const v1::Config& config, const std::string& name) {
+  const auto found = std::find_if(config.services().begin(), config.services().end(),
+                                  [&](const auto& service) { return service.name() == name; });
+  return found == config.services().end() ? nullptr : &*found;
+}
+
+void LogReload(const TakenConfig& taken) {
+  spdlog::info(
+      "the configuration was read again; taken: {}",
+      taken.taken.empty() ? "nothing has changed that is taken" : absl::StrJoin(taken.taken, ", "));
+  for (const TakenConfig::Refused& refused : taken.refused) {
+    spdlog::warn("the configuration was read again; not taken: {}: {}", refused.field, refused.why);
+  }
 }
 
 // To the service manager, if there is one; `systemctl status` shows it.
@@ -224,7 +244,10 @@ void Supervisor::AddControl() {
   plan.start_timeout = options_.start_timeout;
   plan.talk = [this](FileDescriptor socket) {
     control_requests_ = std::make_unique<ControlRequests>(
-        io_, std::move(socket), [this](bool disconnect) { return Reload(disconnect); },
+        io_, std::move(socket),
+        [this](const internal::ReloadConfig& request, ControlRequests::ReloadDone done) {
+          Reload(request, std::move(done));
+        },
         [this](const std::string& path) { return OpenForControl(path); });
   };
   plan.hang_timeout = options_.hang_timeout;
@@ -257,6 +280,8 @@ absl::Status Supervisor::Run() {
 absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
     const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock) {
   if (stopping()) return absl::UnavailableError("batond is stopping");
+  // Its configuration would become part of what the reload compared. The keeper asks again.
+  if (reload_) return absl::UnavailableError("batond is taking a changed configuration");
   const std::string& service = request.config().service().name();
   Child* const keeper = FindKeeper(service);
   if (keeper == nullptr) {
@@ -268,7 +293,7 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
   return given;
 }
 
-// Keeps in force the configuration of the running keeper, with which `baton reload` compares.
+// Keeps in force what the running keeper was started with, and asks the keeper to take the rest.
 void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper) {
   v1::Config running = options_.config;
   for (v1::ServiceConfig& one : *running.mutable_services()) {
@@ -282,6 +307,31 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keepe
   }
   options_.config = std::move(running);
   keeper.SetPlan(PlanOf(service));
+  if (difference.live.empty()) return;
+  // Once this keeper has its answer.
+  boost::asio::post(io_, [this, wanted = *FindService(difference.config, service.name())] {
+    Child* const rejoined = FindKeeper(wanted.name());
+    if (rejoined == nullptr || stopping()) return;
+    CallKeeperOf(wanted, [this, wanted](const absl::StatusOr<internal::ConfigTaken>& answer) {
+      OnRejoinedAnswered(wanted.name(), answer);
+    });
+  });
+}
+
+void Supervisor::OnRejoinedAnswered(const std::string& name,
+                                    const absl::StatusOr<internal::ConfigTaken>& answer) {
+  Child* const keeper = FindKeeper(name);
+  if (keeper == nullptr || reload_) return;
+  if (!answer.ok()) {
+    log::Write(spdlog::level::warn, {.service = name},
+               absl::StrCat("its keeper has not taken what has changed in the configuration: ",
+                            answer.status().message(), "; `baton reload` asks it again"));
+    return;
+  }
+  for (v1::ServiceConfig& one : *options_.config.mutable_services()) {
+    if (one.name() == name) one = answer->service();
+  }
+  keeper->SetPlan(PlanOf(answer->service()));
 }
 
 // All keepers start at the same time, and control after them.
@@ -355,46 +405,101 @@ void Supervisor::WatchSignals() {
 void Supervisor::WatchReload() {
   reload_signal_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
-    const absl::StatusOr<internal::BatondReply> read = Reload(/*disconnect=*/false);
-    if (read.ok() && control_requests_) control_requests_->Tell(*read);
+    reload_again_ = true;
+    ReloadForSignal();
     WatchReload();
   });
 }
 
-// Returns the news for control. A control that is started later has it from its start.
-absl::StatusOr<internal::BatondReply> Supervisor::Reload(bool disconnect) {
+// One at a time: a signal that comes meanwhile is about what the file is then.
+void Supervisor::ReloadForSignal() {
+  if (reload_ || !std::exchange(reload_again_, false)) return;
+  Reload(internal::ReloadConfig(), [this](const absl::StatusOr<internal::BatondReply>& read) {
+    if (read.ok() && control_requests_) control_requests_->Tell(*read);
+  });
+}
+
+// `done` gets the news for control. A control that is started later has it from its start.
+void Supervisor::Reload(const internal::ReloadConfig& request, ReloadUnderWay::Done done) {
   if (options_.read_config == nullptr) {
-    return absl::FailedPreconditionError(
-        "batond was started with --dev: there is no configuration to read again");
+    return done(absl::FailedPreconditionError(
+        "batond was started with --dev: there is no configuration to read again"));
+  }
+  if (reload_) {
+    return done(absl::AbortedError("another reload is under way; try again in a moment"));
   }
   absl::StatusOr<v1::Config> wanted = options_.read_config();
   if (!wanted.ok()) {
     spdlog::error("the configuration was read again, and nothing is taken: {}",
                   MessageOf(wanted.status()));
-    return absl::InvalidArgumentError(
-        absl::StrCat("nothing is taken: ", wanted.status().message()));
+    return done(
+        absl::InvalidArgumentError(absl::StrCat("nothing is taken: ", wanted.status().message())));
   }
-  const TakenConfig result = TakeReloadable(options_.config, *wanted, disconnect);
-  options_.config = result.config;
-  internal::BatondReply reply;
-  reply.set_revision(++revision_);
-  *reply.mutable_config() = ControlConfig();
-  control_->SetInput(AsText(reply.config()));
+  TakenConfig taken = TakeReloadable(options_.config, *wanted, request.disconnect());
+  if (request.validate_only()) return done(DescribeReload(taken));
+  BeginReload(std::move(taken), std::move(done));
+}
+
+void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
+  const v1::Config former = std::exchange(options_.config, taken.config);
+  reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done)};  // 1: this
+  Apply(reload_->taken);
+  spdlog::default_logger()->set_level(LevelOf(options_.config.log_level()));
+  for (const std::string& name : reload_->taken.live) {
+    AskKeeper(*FindService(former, name), *FindService(options_.config, name));
+  }
+  FinishReload();
+}
+
+// A keeper that does not run takes it when it is started.
+void Supervisor::AskKeeper(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted) {
+  Child& keeper = *FindKeeper(wanted.name());
+  if (!keeper.alive()) return keeper.SetPlan(PlanOf(wanted));
+  ++reload_->unanswered;
+  CallKeeperOf(wanted, [this, running](const absl::StatusOr<internal::ConfigTaken>& answer) {
+    NoteAnswer(running, answer, &reload_->taken);
+    FinishReload();
+  });
+}
+
+void Supervisor::CallKeeperOf(const v1::ServiceConfig& wanted,
+                              std::function<void(absl::StatusOr<internal::ConfigTaken>)> done) {
+  if (!FindKeeper(wanted.name())->ready()) {
+    boost::asio::post(
+        io_, [done = std::move(done)] { done(absl::UnavailableError("it is being started")); });
+    return;
+  }
+  internal::ManagementRequest request;
+  *request.mutable_take_config()->mutable_service() = wanted;
+  request.mutable_take_config()->set_distrust_contained_root(
+      options_.config.distrust_contained_root());
+  CallKeeper(io_, ManagementSocketPath(options_.config.state_dir(), wanted.name()),
+             std::move(request), kKeeperTimeout,
+             [done = std::move(done)](absl::StatusOr<internal::ManagementReply> reply) {
+               if (!reply.ok()) return done(reply.status());
+               done(std::move(*reply->mutable_config_taken()));
+             });
+}
+
+// Once all keepers have answered.
+void Supervisor::FinishReload() {
+  if (--reload_->unanswered > 0) return;
+  const ReloadUnderWay reload = *std::exchange(reload_, std::nullopt);
+  options_.config = reload.taken.config;
+  for (const std::string& name : reload.taken.live) {
+    FindKeeper(name)->SetPlan(PlanOf(*FindService(options_.config, name)));
+  }
   if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {
     spdlog::error("{}", MessageOf(opened));
   }
-  for (const std::string& field : result.taken) reply.add_taken(field);
-  spdlog::info("the configuration was read again; taken: {}",
-               result.taken.empty() ? "nothing has changed that is taken"
-                                    : absl::StrJoin(result.taken, ", "));
-  for (const TakenConfig::Refused& refused : result.refused) {
-    spdlog::warn("the configuration was read again; not taken: {}: {}", refused.field, refused.why);
-    internal::Refused* told = reply.add_refused();
-    told->set_field(refused.field);
-    told->set_why(refused.why);
-  }
-  Apply(result);
-  return reply;
+  internal::BatondReply reply = DescribeReload(reload.taken);
+  reply.set_revision(++revision_);
+  *reply.mutable_config() = ControlConfig();
+  control_->SetInput(AsText(reply.config()));
+  LogReload(reload.taken);
+  if (reload.taken.restarts_control) RestartControlSoon();
+  reload.done(std::move(reply));
+  ReloadForSignal();
 }
 
 void Supervisor::Apply(const TakenConfig& taken) {
@@ -417,7 +522,6 @@ void Supervisor::Apply(const TakenConfig& taken) {
       keeper.Signal(SIGTERM);  // it is started again
     }
   }
-  if (taken.restarts_control) RestartControlSoon();
 }
 
 void Supervisor::RemoveKeeper(const std::string& service) {

@@ -19,6 +19,7 @@
 #include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/rejoin_server.h"
+#include "supervisor/batond/reload_under_way.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/watchdog.h"
 #include "supervisor/config/reload.h"
@@ -86,12 +87,21 @@ class Supervisor {
   void OnStarted(Child& child, const absl::Status& status);
   void Advance();
   void WatchReload();
-  absl::StatusOr<internal::BatondReply> Reload(bool disconnect);
+  void ReloadForSignal();
+  void Reload(const internal::ReloadConfig& request, ReloadUnderWay::Done done);
+  void BeginReload(TakenConfig taken, ReloadUnderWay::Done done);
+  // `running`: the service as it was. Counts as unanswered until then.
+  void AskKeeper(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted);
+  void FinishReload();
+  void CallKeeperOf(const v1::ServiceConfig& wanted,
+                    std::function<void(absl::StatusOr<internal::ConfigTaken>)> done);
   void Apply(const TakenConfig& taken);
   void RemoveKeeper(const std::string& service);
   void KillLeavingLater();
   void RestartControlSoon();
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper);
+  void OnRejoinedAnswered(const std::string& name,
+                          const absl::StatusOr<internal::ConfigTaken>& answer);
   absl::StatusOr<FileDescriptor> OpenForControl(const std::string& path) const;
   internal::ControlConfig ControlConfig() const;
   void LetControlConnect(const std::string& service) const;
@@ -118,6 +128,8 @@ class Supervisor {
   KeptDescriptors kept_;
   // The pipe of kStayVariable, its reading end first. None: keepers end with an orderly stop.
   std::vector<FileDescriptor> stay_;
+  std::optional<ReloadUnderWay> reload_;
+  bool reload_again_ = false;  // when that one has ended
   std::vector<std::unique_ptr<Child>> keepers_;
   std::vector<std::unique_ptr<Child>> leaving_;  // keepers of services that were removed
   boost::asio::steady_timer control_timer_;      // its restart

@@ -1,7 +1,13 @@
+#include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/command_options.h"
@@ -14,40 +20,77 @@ namespace baton {
 namespace {
 
 constexpr char kFooter[] =
-    "Takes who may do what (operator_uids, operator_gids, viewer_uids, viewer_gids), all of "
-    "operator_endpoint, metrics_address, and services that are new. No connection notices. Whoever "
-    "may no longer do what he could is cut off, calls and streams included. A service that has "
-    "changed or is no longer there is listed with the reason and goes on as it is; with "
-    "--disconnect it is taken, too, which ends that service's connections. Nothing is taken of a "
-    "configuration with an error in it. SIGHUP to batond does the same without --disconnect, and "
-    "the log tells.";
+    "batond puts in force what ends no connection: who may do what, all of operator_endpoint, "
+    "metrics_address, log_level, new services, and of each service its listeners, worker_uids, "
+    "max_listeners, timeouts, policy, poison_deaths (brokered) and state_decoder. A listener that "
+    "is "
+    "gone takes no more peers; those it took stay connected. Whoever may no longer do what he "
+    "could "
+    "is cut off, calls and streams included. What would end connections is listed first, with its "
+    "services, and goes on as it is. With --disconnect it is taken, too, and ends the connections "
+    "of "
+    "those services alone. With --dry-run nothing changes. Nothing is taken of a configuration "
+    "with "
+    "an error in it. SIGHUP to batond does the same without --disconnect, and the log tells.";
+
+absl::StatusOr<v1::ReloadResponse> Ask(Session* session, const v1::ReloadRequest& request) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  const Progress progress(session, "reloading", "batond reads its configuration");
+  return client->Reload(request);
+}
+
+// The services that --disconnect would disconnect, each once.
+std::set<std::string> WouldDisconnect(const v1::ReloadResponse& response) {
+  std::set<std::string> services;
+  for (const v1::NotTaken& one : response.not_taken()) {
+    if (!one.ends_connections_of().empty()) services.insert(one.ends_connections_of());
+  }
+  return services;
+}
+
+void PrintSummary(Session* session, const v1::ReloadResponse& response, bool dry_run) {
+  std::vector<std::pair<std::string, std::string>> fields;
+  const std::set<std::string> spared = WouldDisconnect(response);
+  if (!spared.empty()) {
+    fields.emplace_back(
+        "Would end connections of",
+        absl::StrCat(absl::StrJoin(spared, ", "), "; `baton reload --disconnect` takes that, too"));
+  }
+  if (!response.disconnected().empty()) {
+    fields.emplace_back(dry_run ? "Would end connections of" : "Ends connections of",
+                        absl::StrJoin(response.disconnected(), ", "));
+  }
+  fields.emplace_back(dry_run ? "Would take" : "Taken",
+                      response.taken().empty() ? "nothing has changed that is taken"
+                                               : absl::StrJoin(response.taken(), ", "));
+  PrintFields(session->out, fields, session->style);
+}
+
+void PrintNotTaken(Session* session, const v1::ReloadResponse& response) {
+  if (response.not_taken().empty()) return;
+  std::vector<const v1::NotTaken*> rows;
+  for (const v1::NotTaken& one : response.not_taken()) rows.push_back(&one);
+  std::stable_partition(rows.begin(), rows.end(), [](const v1::NotTaken* one) {
+    return !one->ends_connections_of().empty();
+  });
+  session->out << '\n';
+  Table table({"NOT TAKEN", "WHY"}, session->style);
+  for (const v1::NotTaken* const one : rows) table.Add({one->field(), one->why()});
+  table.Print(session->out);
+}
 
 absl::Status Reload(Session* session, const Change& change, bool disconnect) {
   v1::ReloadRequest request;
   request.set_disconnect(disconnect);
-  if (change.dry_run) {
-    return PrintPlan(session, "would have batond read its configuration again", request);
-  }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  absl::StatusOr<v1::ReloadResponse> reloaded;
-  {
-    const Progress progress(session, "reloading", "batond reads its configuration");
-    reloaded = client->Reload(request);
-  }
-  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, std::move(reloaded));
+  request.set_validate_only(change.dry_run);
+  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, Ask(session, request));
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
-  PrintFields(session->out,
-              {{"Taken", response.taken().empty() ? "nothing has changed that is taken"
-                                                  : absl::StrJoin(response.taken(), ", ")}},
-              session->style);
-  if (response.not_taken().empty()) return absl::OkStatus();
-  session->out << '\n';
-  Table table({"NOT TAKEN", "WHY"}, session->style);
-  for (const v1::NotTaken& one : response.not_taken()) table.Add({one.field(), one.why()});
-  table.Print(session->out);
+  if (change.dry_run) session->out << "dry run: nothing was changed\n";
+  PrintSummary(session, response, change.dry_run);
+  PrintNotTaken(session, response);
   return absl::OkStatus();
 }
 

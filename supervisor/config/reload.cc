@@ -14,8 +14,14 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
+// Control and batond take these at once.
 constexpr std::string_view kTaken[] = {"operator_uids", "operator_gids", "viewer_uids",
-                                       "viewer_gids"};
+                                       "viewer_gids", "log_level"};
+// A keeper reads these whenever it needs them, or is told to change them.
+constexpr std::string_view kTakenByKeepers[] = {
+    "worker_uids",     "listeners",       "max_listeners",   "handoff_timeout_ms",
+    "hang_timeout_ms", "watch_window_ms", "stop_timeout_ms", "ready_timeout_ms",
+    "state_decoder",   "policy",          "log_level"};
 constexpr char kAddress[] = "address";
 constexpr char kRestart[] =
     "every process reads it when it starts; stop batond, which ends all connections, and start it";
@@ -55,36 +61,37 @@ v1::ServiceConfig* Find(v1::Config* config, const std::string& name) {
   return found == services->end() ? nullptr : &*found;
 }
 
-// Takes `service`, or refuses what would end its connections.
+// Takes `to`, or the part of it that ends no connection.
 void Change(const v1::ServiceConfig& from, const v1::ServiceConfig& to, bool disconnect,
             TakenConfig* result) {
   const std::string& name = from.name();
-  std::vector<std::string> fields;
-  bool policy_alone = true;
-  for (const FieldDescriptor* field : Differences(from, to)) {
-    fields.push_back(absl::StrCat("services[", name, "].", field->name()));
-    policy_alone = policy_alone && field->name() == "policy";
-  }
-  if (fields.empty()) return;
-  if (policy_alone) {
-    result->refused.push_back({fields[0], absl::StrCat("the keeper has it: `baton service policy ",
-                                                       name, " --set FILE` puts it in force")});
-  } else if (disconnect) {
-    *Find(&result->config, name) = to;
-    result->changed.push_back(name);
-    result->taken.insert(result->taken.end(), fields.begin(), fields.end());
-  } else {
-    for (const std::string& field : fields) {
-      result->refused.push_back({field, absl::StrCat("it takes another keeper, ", kDisconnects)});
+  const auto place = [&](const std::string& field) {
+    return absl::StrCat("services[", name, "].", field);
+  };
+  const ServiceChange change = CompareService(from, to);
+  for (const std::string& field : change.taken) result->taken.push_back(place(field));
+  for (const std::string& field : change.refused) {
+    if (disconnect) {
+      result->taken.push_back(place(field));
+    } else {
+      result->refused.push_back(
+          {place(field), absl::StrCat("it takes another keeper, ", kDisconnects), name});
     }
   }
+  const bool anew = disconnect && !change.refused.empty();
+  if (anew) {
+    result->changed.push_back(name);
+  } else if (!change.taken.empty()) {
+    result->live.push_back(name);
+  }
+  *Find(&result->config, name) = anew ? to : change.config;
 }
 
 void Remove(const std::string& name, bool disconnect, TakenConfig* result) {
   const std::string place = absl::StrCat("services[", name, "]");
   if (!disconnect) {
     return result->refused.push_back(
-        {place, absl::StrCat("it is no longer there, ", kDisconnects)});
+        {place, absl::StrCat("it is no longer there, ", kDisconnects), name});
   }
   auto* const services = result->config.mutable_services();
   services->erase(std::find_if(services->begin(), services->end(),
@@ -130,13 +137,44 @@ void CompareEndpoints(const v1::Config& wanted, const FieldDescriptor* field, Ta
   }
 }
 
+// Every keeper has it.
+void TakeDistrust(const v1::Config& wanted, const FieldDescriptor* field, TakenConfig* result) {
+  Take(wanted, field, &result->config);
+  result->taken.push_back(field->name());
+  const auto is_among = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const v1::ServiceConfig& service : result->config.services()) {
+    const std::string& name = service.name();
+    if (is_among(result->added, name) || is_among(result->changed, name)) continue;
+    if (!is_among(result->live, name)) result->live.push_back(name);
+  }
+}
+
+bool IsAmong(const FieldDescriptor* field, const auto& names) {
+  return std::find(std::begin(names), std::end(names), field->name()) != std::end(names);
+}
+
 }  // namespace
+
+ServiceChange CompareService(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted) {
+  ServiceChange change;
+  change.config = running;
+  for (const FieldDescriptor* field : Differences(running, wanted)) {
+    // Native workers count deaths themselves, by what they were started with.
+    const bool taken = IsAmong(field, kTakenByKeepers) ||
+                       (field->name() == "poison_deaths" && running.mode() == v1::BROKERED);
+    if (taken) Take(wanted, field, &change.config);
+    (taken ? change.taken : change.refused).push_back(field->name());
+  }
+  return change;
+}
 
 TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, bool disconnect) {
   TakenConfig result;
   result.config = running;
   for (const FieldDescriptor* field : Differences(running, wanted)) {
-    if (std::find(std::begin(kTaken), std::end(kTaken), field->name()) != std::end(kTaken)) {
+    if (IsAmong(field, kTaken)) {
       Take(wanted, field, &result.config);
       result.taken.push_back(field->name());
     } else if (field->name() == "metrics_address") {
@@ -147,6 +185,8 @@ TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, 
       CompareEndpoints(wanted, field, &result);
     } else if (field->name() == "services") {
       CompareServices(running, wanted, disconnect, &result);
+    } else if (field->name() == "distrust_contained_root") {
+      TakeDistrust(wanted, field, &result);
     } else {
       result.refused.push_back({field->name(), kRestart});
     }

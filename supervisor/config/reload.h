@@ -9,10 +9,23 @@
 
 namespace baton {
 
+// What a change of one service's configuration takes. A pure function of the two configurations, so
+// that batond and the keeper decide alike.
+struct ServiceChange {
+  v1::ServiceConfig config;          // the running one, with the fields of `taken`
+  std::vector<std::string> taken;    // fields that a running keeper takes
+  std::vector<std::string> refused;  // fields that need another keeper
+};
+
+// Both must be complete, and of one name.
+ServiceChange CompareService(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted);
+
 struct TakenConfig {
   struct Refused {
     std::string field;  // "services[kv].shards"
     std::string why;    // and what to do about it
+    // The service whose connections would end if the field were taken. Empty: it cannot be taken.
+    std::string ends_connections_of = {};
   };
 
   v1::Config config;               // what is in force then
@@ -20,12 +33,15 @@ struct TakenConfig {
   std::vector<Refused> refused;    // fields that differ, and stay as they were
   // Services of `config` whose keepers are to be started, ended, and ended and started again.
   std::vector<std::string> added, removed, changed;
+  // Services of `config` whose keepers take it while they run.
+  std::vector<std::string> live;
   bool restarts_control = false;  // what was taken, control reads only when it starts
 };
 
 // Both configurations must be complete. Takes the rights of callers, everything else that only
-// control reads, and services that are new. `disconnect`: takes also what ends the connections of
-// services, which are those that have changed or are no longer there.
+// control reads, services that are new, and what running keepers take. `disconnect`: takes also
+// what ends the connections of services, which are those that need another keeper or are no longer
+// there.
 TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, bool disconnect);
 
 }  // namespace baton

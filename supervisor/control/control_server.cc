@@ -26,6 +26,7 @@
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/control_socket.h"
+#include "supervisor/config/log_level.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/batond_link.h"
 #include "supervisor/control/callers.h"
@@ -281,13 +282,17 @@ class ControlServer::Impl {
   absl::Status Reload(const v1::ReloadRequest& request, v1::ReloadResponse* response) {
     internal::BatondRequest question;
     question.mutable_reload()->set_disconnect(request.disconnect());
+    question.mutable_reload()->set_validate_only(request.validate_only());
     BATON_ASSIGN_OR_RETURN(const BatondLink::Answer answer, batond_.Ask(std::move(question)));
     *response->mutable_taken() = answer.reply.taken();
     for (const internal::Refused& refused : answer.reply.refused()) {
       v1::NotTaken* not_taken = response->add_not_taken();
       not_taken->set_field(refused.field());
       not_taken->set_why(refused.why());
+      not_taken->set_ends_connections_of(refused.ends_connections_of());
     }
+    *response->mutable_disconnected() = answer.reply.disconnected();
+    if (request.validate_only()) return absl::OkStatus();
     const absl::Status files = Take(answer.reply);
     if (!files.ok()) {
       v1::NotTaken* not_taken = response->add_not_taken();
@@ -308,6 +313,7 @@ class ControlServer::Impl {
     const internal::ControlConfig& config = reply.config();
     const auto former = callers_.config();
     callers_.SetConfig(config);
+    spdlog::default_logger()->set_level(LevelOf(config.log_level()));
     // A connection is served by what it was let in as.
     peers_.End([&](const Peer& peer) { return RoleOf(*former, peer) != RoleOf(config, peer); });
     if (!config.has_operator_endpoint()) return absl::OkStatus();

@@ -311,8 +311,9 @@ class OperatorServiceImpl final
   grpc::Status Reload(grpc::ServerContext* call, const v1::ReloadRequest* request,
                       v1::ReloadResponse* response) override {
     FillVersion(response->mutable_version());
-    return ToGrpc(record_.Do(*call, "Reload", *request, /*service=*/"",
-                             [&] { return context_.reload(*request, response); }));
+    const auto reload = [&] { return context_.reload(*request, response); };
+    if (request->validate_only()) return ToGrpc(reload());  // nothing is changed
+    return ToGrpc(record_.Do(*call, "Reload", *request, /*service=*/"", reload));
   }
 
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(

@@ -24,11 +24,14 @@ class BatondLink {
   static constexpr std::chrono::milliseconds kLookInterval{100};
 
   // `lock`: the descriptor of the keeper's lock (kLockVariable); -1: no batond can be rejoined.
-  // `stay`: that of kStayVariable, or -1. `held` may be null, and outlives this, as `config` does.
+  // `stay`: that of kStayVariable, or -1. `held` may be null, and outlives this.
   BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock, int stay);
 
   // The descriptors are those of the environment.
   static BatondLink OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held);
+
+  // Sets what the next batond is told that the keeper runs with.
+  void SetService(const v1::ServiceConfig& service) { *config_.mutable_service() = service; }
 
   // Shows batond that the keeper lives. When batond is gone, looks for the next one. Sends this
   // process SIGTERM if there will be none (batond was stopped), or if none can find the keeper any
@@ -41,7 +44,7 @@ class BatondLink {
   void TakeAnswer();
   void Welcome(std::vector<FileDescriptor> descriptors);
 
-  const internal::KeeperConfig& config_;
+  internal::KeeperConfig config_;
   HeldDescriptors* held_;
   int lock_;
   FileDescriptor stay_;                  // none: nothing tells that batond was stopped

@@ -121,6 +121,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
   bool IsListening(const verbs::Address& address) const override;
   std::vector<verbs::Address> listeners() const override;
+  void StopListening(const verbs::Address& address) override { driver_->StopListening(address); }
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override;
   uint32_t DisconnectAll(std::string_view why) override;
@@ -129,6 +130,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
+  void SetPoisonDeaths(uint32_t deaths) override { succession_.SetPoisonDeaths(deaths); }
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {
     return driver_->established_ns(connection);

@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
         config.service().placement().cpus().empty() ? Inherited::kBounds : Inherited::kIsReplaced);
     keeper->placed_.Update(threads.status());
     BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
-    keeper->MakeManagement(std::move(batonds_network));
+    keeper->MakeManagement(config.service(), std::move(batonds_network));
   }
   keeper->TellPlacement();
   // The peer's credentials decide whether it may attach, not the socket's mode.
@@ -203,7 +203,7 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
   return absl::OkStatus();
 }
 
-void Keeper::MakeManagement(FileDescriptor batonds_network) {
+void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network) {
   workers_ =
       std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, *policies_, events_);
   if (native_ != nullptr) {
@@ -221,8 +221,13 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
   if (native_ == nullptr) standbys_ = std::make_unique<Standbys>(starts, *upgrades_);
   limits_ = std::make_unique<LimitWatch>(loop_, config_.service(), *engine_, *policies_, *workers_,
                                          events_);
-  management_ = std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_,
-                                             *upgrades_, *policies_, *limits_, *drain_, moves_);
+  live_ = std::make_unique<LiveConfig>(config_, configured, *engine_, *policies_, events_,
+                                       [this](const v1::ServiceConfig& service) {
+                                         if (batond_ != nullptr) batond_->SetService(service);
+                                       });
+  management_ =
+      std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_, *upgrades_,
+                                   *policies_, *limits_, *drain_, moves_, *live_);
   if (native_ == nullptr) return;
   // A copy: the pipe is held by its own.
   native_lines_ = std::make_unique<ProgramOutput>(

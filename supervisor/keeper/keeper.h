@@ -25,6 +25,7 @@
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/limit_watch.h"
+#include "supervisor/keeper/live_config.h"
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
@@ -79,7 +80,8 @@ class Keeper : private EngineListener {
   static absl::StatusOr<Foundation> MakeFoundation(const internal::KeeperConfig& config);
   Keeper(const internal::KeeperConfig& config, Foundation foundation);
   absl::Status MakeEngine(EngineOptions options);
-  void MakeManagement(FileDescriptor batonds_network);
+  // `configured`: as batond gave it.
+  void MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
   void HoldNative(HeldDescriptors* held);
   void TellPlacement();
   void TurnNative();
@@ -126,6 +128,7 @@ class Keeper : private EngineListener {
   std::unique_ptr<ServiceDrain> drain_;
   ShardMoves moves_;
   std::unique_ptr<LimitWatch> limits_;
+  std::unique_ptr<LiveConfig> live_;
   std::unique_ptr<Management> management_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   absl::Status end_;  // what Run returns

@@ -58,7 +58,7 @@ bool OwnsSocketFile(int socket, uid_t uid) {
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                        ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
                        Upgrades& upgrades, Policies& policies, LimitWatch& limits,
-                       ServiceDrain& drain, const ShardMoves& moves)
+                       ServiceDrain& drain, const ShardMoves& moves, LiveConfig& live)
     : loop_(loop),
       config_(config),
       engine_(engine),
@@ -69,6 +69,7 @@ Management::Management(boost::asio::io_context& loop, const internal::KeeperConf
       limits_(limits),
       drain_(drain),
       moves_(moves),
+      live_(live),
       started_ns_(MonotonicNanoseconds()) {}
 
 void Management::Accept(FileDescriptor socket) {
@@ -160,6 +161,9 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
       break;
     case ManagementRequest::kSetPolicy:
       status = SetPolicy(request.set_policy(), reply.mutable_policy());
+      break;
+    case ManagementRequest::kTakeConfig:
+      *reply.mutable_config_taken() = live_.Take(request.take_config());
       break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");

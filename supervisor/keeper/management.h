@@ -15,6 +15,7 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/handoffs.h"
 #include "supervisor/keeper/limit_watch.h"
+#include "supervisor/keeper/live_config.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/service_engine.h"
@@ -30,7 +31,8 @@ class Management {
   // All references outlive it.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
              ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
-             Policies& policies, LimitWatch& limits, ServiceDrain& drain, const ShardMoves& moves);
+             Policies& policies, LimitWatch& limits, ServiceDrain& drain, const ShardMoves& moves,
+             LiveConfig& live);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -66,6 +68,7 @@ class Management {
   LimitWatch& limits_;
   ServiceDrain& drain_;
   const ShardMoves& moves_;
+  LiveConfig& live_;
   const uint64_t started_ns_;
   std::set<SessionPtr> subscribers_;
 };

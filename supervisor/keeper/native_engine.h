@@ -96,6 +96,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   std::vector<verbs::Address> listeners() const override {
     return manager_->objects()->ListenAddresses();
   }
+  void StopListening(const verbs::Address& address) override { manager_->StopListening(address); }
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override {
     return manager_->Connect(shard, address, private_data, tag);
@@ -110,6 +111,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
   void SetPostRates(uint32_t, uint32_t) override {}
+  void SetPoisonDeaths(uint32_t) override {}
   // A snapshot: the shard's driver goes on meanwhile.
   driver::ShardCounters counters(uint32_t shard) const override { return counters_->Of(shard); }
   uint64_t established_ns(uint32_t) const override { return 0; }

@@ -37,7 +37,7 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
-      stop_timeout_(config.service().stop_timeout_ms()),
+      config_(config),
       engine_(engine),
       sessions_(sessions),
       policies_(policies),
@@ -209,12 +209,12 @@ void NativeWorkers::End(Process& process) {
     return;
   }
   sessions_.AskToStop(process.worker_id);
-  process.overdue.expires_after(stop_timeout_);
+  process.overdue.expires_after(stop_timeout());
   process.overdue.async_wait(
       [this, id = process.worker_id](const boost::system::error_code& error) {
         if (error) return;
         (void)sessions_.Kill(
-            id, absl::StrCat("it was asked to end ", stop_timeout_.count(), " ms ago"));
+            id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
       });
 }
 

@@ -69,11 +69,14 @@ class NativeWorkers final : public WorkerPrograms {
   void OnEnded(pid_t pid);
   void End(Process& process);
   void StartLater();
+  std::chrono::milliseconds stop_timeout() const {
+    return std::chrono::milliseconds(config_.service().stop_timeout_ms());
+  }
 
   boost::asio::io_context& loop_;
   NativeProgram program_;  // that serves
   const uint32_t wanted_;
-  const std::chrono::milliseconds stop_timeout_;
+  const internal::KeeperConfig& config_;
   NativeEngine& engine_;
   WorkerSessions& sessions_;
   const Policies& policies_;

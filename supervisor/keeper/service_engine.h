@@ -122,6 +122,7 @@ class ServiceEngine {
   virtual absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) = 0;
   virtual bool IsListening(const verbs::Address& address) const = 0;
   virtual std::vector<verbs::Address> listeners() const = 0;
+  virtual void StopListening(const verbs::Address& address) = 0;
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                            std::string_view private_data, uint64_t tag) = 0;
   virtual uint32_t DisconnectAll(std::string_view why) = 0;
@@ -139,6 +140,9 @@ class ServiceEngine {
   // Limits the work requests posted in a second; 0: no limit. Requests beyond it wait. Ignored in a
   // native service.
   virtual void SetPostRates(uint32_t of_service, uint32_t of_worker) = 0;
+  // Sets after how many deaths on one completion its connection is failed. Ignored in a native
+  // service, whose workers count deaths themselves.
+  virtual void SetPoisonDeaths(uint32_t deaths) = 0;
   virtual driver::ShardCounters counters(uint32_t shard) const = 0;
   virtual uint64_t established_ns(uint32_t connection) const = 0;
   virtual uint32_t connection_count() const = 0;

@@ -28,11 +28,7 @@ bool HasProcess(const std::vector<WorkerInfo>& workers, pid_t pid) {
 }  // namespace
 
 Standbys::Standbys(const WorkerStarts& context, const Upgrades& upgrades)
-    : context_(context),
-      ready_timeout_(context.config.service().ready_timeout_ms()),
-      stop_timeout_(context.config.service().stop_timeout_ms()),
-      upgrades_(upgrades),
-      timer_(context.loop) {
+    : context_(context), upgrades_(upgrades), timer_(context.loop) {
   context_.policies.SetListener([this] { OnPolicy(); });
   OnPolicy();
 }
@@ -89,7 +85,7 @@ void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles&
     standby.serves = HasProcess(roles.owners, standby.pid);
     const bool ready = standby.serves || HasProcess(roles.standbys, standby.pid);
     const bool fell = (standby.ready && !ready) || (was_attached && !standby.attached);
-    if (fell && !standby.ending) standby.deadline = Clock::now() + stop_timeout_;
+    if (fell && !standby.ending) standby.deadline = Clock::now() + stop_timeout();
     standby.ready = ready;
     standby.was_ready |= ready;
     standby.has_served |= standby.serves;
@@ -231,7 +227,7 @@ absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
   standby.pid = started.pid;
   standby.process = std::make_shared<WatchedProcess>(context_.loop, std::move(started));
   standby.started_ns = MonotonicNanoseconds();
-  standby.deadline = Clock::now() + ready_timeout_;
+  standby.deadline = Clock::now() + ready_timeout();
   const std::string what =
       absl::StrCat("process ", standby.pid, " of ", program.path(),
                    " was started as a standby: ", ready, " of ", wanted_, " are ready");
@@ -296,7 +292,7 @@ void Standbys::EndSurplus(const WorkerRoles& roles) {
 void Standbys::End(Standby& standby) {
   if (standby.ending || standby.serves || !context_.workers.Retire(standby.pid)) return;
   standby.ending = true;
-  standby.deadline = Clock::now() + stop_timeout_;
+  standby.deadline = Clock::now() + stop_timeout();
   if (!standby.attached && standby.process) standby.process->Signal(SIGTERM);
 }
 
@@ -315,7 +311,7 @@ void Standbys::CheckDeadlines() {
     });
     if (worker != workers.end()) {
       (void)context_.workers.Kill(
-          worker->id, absl::StrCat("it was asked to end ", stop_timeout_.count(), " ms ago"));
+          worker->id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
     } else if (standby.process) {
       standby.process->Signal(SIGKILL);
     }

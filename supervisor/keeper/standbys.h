@@ -89,9 +89,14 @@ class Standbys {
   // Counts the standbys that are not ready yet and may become so.
   size_t CountUnready() const;
   void AddEvent(const char* kind, const std::string& message);
+  std::chrono::milliseconds ready_timeout() const {
+    return std::chrono::milliseconds(context_.config.service().ready_timeout_ms());
+  }
+  std::chrono::milliseconds stop_timeout() const {
+    return std::chrono::milliseconds(context_.config.service().stop_timeout_ms());
+  }
 
   const WorkerStarts context_;
-  const std::chrono::milliseconds ready_timeout_, stop_timeout_;
   const Upgrades& upgrades_;
   boost::asio::steady_timer timer_;
   RestartDelay delay_;

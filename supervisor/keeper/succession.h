@@ -42,6 +42,7 @@ class Succession {
              ApplyNext apply_next);
   // Call it before any other method. `driver` outlives it.
   void SetDriver(driver::QueueDriver* driver) { driver_ = driver; }
+  void SetPoisonDeaths(uint32_t deaths) { options_.poison_deaths = deaths; }
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                  Standing standing) {
@@ -121,7 +122,7 @@ class Succession {
 
   arena::Arena* arena_;
   EngineListener* listener_;
-  const SuccessionOptions options_;
+  SuccessionOptions options_;
   const ApplyNext apply_next_;
   driver::QueueDriver* driver_ = nullptr;
   std::vector<ShardState> shards_;

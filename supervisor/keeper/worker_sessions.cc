@@ -48,7 +48,6 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       events_(events),
       requests_(loop, config, arena, engine, policies),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
-      hang_looks_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       lock_holders_(loop, config.launcher(), arena),
       heartbeat_timer_(loop),
       slots_(arena.shape().workers),
@@ -630,9 +629,9 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
 
 void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
   if (session->IsProcessDead()) return;  // it does not hang, whatever is still looked for
-  const bool was_stalled = session->heartbeat.IsSilent(hang_looks_);
-  session->heartbeat.Look(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat), hang_looks_);
-  const bool stalled = session->heartbeat.IsSilent(hang_looks_);
+  const bool was_stalled = session->heartbeat.IsSilent(hang_looks());
+  session->heartbeat.Look(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat), hang_looks());
+  const bool stalled = session->heartbeat.IsSilent(hang_looks());
   if (session->state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
   bool owner = false;
   engine_.Run([&] {
@@ -647,7 +646,11 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
     return;
   }
   // A worker that was silent before it got shards has the full time, too.
-  if (!was_stalled || ++session->silent_owner_looks >= hang_looks_) OnHang(*session);
+  if (!was_stalled || ++session->silent_owner_looks >= hang_looks()) OnHang(*session);
+}
+
+uint32_t WorkerSessions::hang_looks() const {
+  return std::max(2u, config_.service().hang_timeout_ms() / heartbeat_ms_);
 }
 
 // Looked at again and again, as long as it hangs: the policy may change meanwhile.

@@ -145,6 +145,8 @@ class WorkerSessions {
   SessionPtr Find(uint64_t worker_id) const;
   void WatchHeartbeats();
   void LookAtHeartbeat(const SessionPtr& session);
+  // Returns the number of looks in vain after which a worker counts as hung.
+  uint32_t hang_looks() const;
   void OnHang(WorkerSession& session);
   void AddEvent(const std::string& kind, const std::string& message, uint64_t worker_id);
 
@@ -156,7 +158,6 @@ class WorkerSessions {
   EventLog& events_;
   WorkerRequests requests_;
   const uint32_t heartbeat_ms_;
-  const uint32_t hang_looks_;              // looks in vain after which a worker counts as hung
   std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
   LockHolders lock_holders_;
   boost::asio::steady_timer heartbeat_timer_;

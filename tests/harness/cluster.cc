@@ -79,28 +79,44 @@ absl::Status Cluster::StartBatond() {
   }
   child.log_path = NewLog("batond");
   child.signal_at_our_end = SIGTERM;  // killed, it would leave its keeper behind
-  child.arguments = {"--dev",
-                     "--state-dir",
-                     directory_.File("state"),
-                     "--libexec",
-                     libexec,
-                     "--device",
-                     options_.fabric.device,
-                     "--service",
-                     options_.service,
-                     "--shards",
-                     absl::StrCat(options_.shards),
-                     "--max-connections",
-                     absl::StrCat(options_.max_connections)};
-  child.arguments.insert(child.arguments.end(), options_.batond_arguments.begin(),
-                         options_.batond_arguments.end());
-  AddNative(&child.arguments);
+  child.arguments = {"--libexec", libexec};
+  if (options_.by_file) {
+    const std::string file = directory_.File("config");
+    if (!std::filesystem::exists(file)) BATON_RETURN_IF_ERROR(WriteConfig());
+    child.arguments.insert(child.arguments.end(), {"--config", file});
+  } else {
+    AddOptions(&child.arguments);
+  }
   AddPatience(&child.arguments);
   BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
   BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
   operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
   BATON_ASSIGN_OR_RETURN(keeper_, KeeperView::Connect(directory_.File("state"), options_.service));
   return operators_->GetStatus().status();
+}
+
+void Cluster::AddOptions(std::vector<std::string>* arguments) const {
+  arguments->insert(
+      arguments->end(),
+      {"--dev", "--state-dir", directory_.File("state"), "--device", options_.fabric.device,
+       "--service", options_.service, "--shards", absl::StrCat(options_.shards),
+       "--max-connections", absl::StrCat(options_.max_connections)});
+  arguments->insert(arguments->end(), options_.batond_arguments.begin(),
+                    options_.batond_arguments.end());
+  AddNative(arguments);
+}
+
+absl::Status Cluster::WriteConfig(const std::string& service) const {
+  const std::string whole = directory_.File("config");
+  std::ofstream(whole + ".new") << "state_dir: \"" << directory_.File("state")
+                                << "\" services { name: \"" << options_.service
+                                << "\" device { soft {} } shards: " << options_.shards
+                                << " max_connections: " << options_.max_connections << " "
+                                << service << " }\n";
+  std::error_code error;
+  std::filesystem::rename(whole + ".new", whole, error);
+  if (error) return absl::InternalError(absl::StrCat(whole, ": ", error.message()));
+  return absl::OkStatus();
 }
 
 void Cluster::AddNative(std::vector<std::string>* arguments) const {

@@ -39,6 +39,9 @@ struct ClusterOptions {
   // brokered.
   std::string native_object;
   std::vector<std::string> native_arguments;  // besides those that every ledger has
+  // The service is configured by a file, which WriteConfig changes, and not by options. On the soft
+  // device, brokered.
+  bool by_file = false;
 };
 
 struct LedgerOptions {
@@ -110,6 +113,8 @@ class Cluster {
                                              const std::function<bool(const v1::Upgrade&)>& wanted);
   absl::StatusOr<v1::Upgrade> WaitUntilUpgradeEnds(uint64_t id);
 
+  // Writes the configuration file. `service`: fields besides those that all have.
+  absl::Status WriteConfig(const std::string& service = "") const;
   // Kills batond, whose keeper goes on.
   absl::Status KillBatond();
   // Starts the next batond, which goes on with that keeper.
@@ -124,6 +129,7 @@ class Cluster {
   Cluster(ClusterOptions options, TempDirectory directory)
       : options_(std::move(options)), directory_(std::move(directory)) {}
   absl::Status StartBatond();
+  void AddOptions(std::vector<std::string>* arguments) const;
   void AddNative(std::vector<std::string>* arguments) const;
   std::string NewLog(const std::string& program);
 

@@ -829,6 +829,79 @@ TEST(BatondTest, StartsTheKeeperOfAChangedServiceAnewWhenItIsToldTo) {
             1);
 }
 
+constexpr char kSecond[] = "services { name: \"second\" device { soft {} } }";
+constexpr char kSecondListens[] =
+    "services { name: \"second\" device { soft {} } listeners { port: 7471 } }";
+
+TEST(BatondTest, HasARunningKeeperTakeAChangedConfiguration) {
+  const Stage stage;
+  WriteConfig(stage, kSecond);
+  BatondProcess batond(stage, ReadingConfig(stage, "reload"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage, "7:0"));
+  WriteConfig(stage, kSecondListens);
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(ControlNoted(stage, "0:0;taken=services[second].listeners"))
+      << batond.standard_error();
+  const std::vector<Life> taken = stage.lives("taken");
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].note, "1");
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+  // It is in force now: the next control finds nothing new.
+  kill(stage.lives("control").front().pid, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return stage.lives("control").back().note == "7:0"; }));
+  // A keeper that is started later has it from its start.
+  kill(taken[0].pid, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 3; }));
+  EXPECT_EQ(stage.lives("taken").size(), 1u);
+}
+
+TEST(BatondTest, TellsWhatAKeeperDidNotTake) {
+  const Stage stage;
+  WriteConfig(stage, kSecond);
+  BatondProcess::Options options = ReadingConfig(stage, "reload");
+  options.environment["FAKE_KEEPER_second"] = "picky";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  WriteConfig(stage,
+              "services { name: \"second\" device { soft {} } listeners { port: 7471 }"
+              " worker_uids: 7 }");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(
+      ControlNoted(stage, "0:0;taken=services[second].worker_uids;not=services[second].listeners"))
+      << batond.standard_error();
+  EXPECT_THAT(batond.standard_error(), HasSubstr("services[second].listeners: the port is taken"));
+}
+
+TEST(BatondTest, GoesOnWithoutTheAnswerOfAKeeperThatHangs) {
+  const Stage stage;
+  WriteConfig(stage, kSecond);
+  BatondProcess::Options options = ReadingConfig(stage, "reload");
+  options.environment["FAKE_KEEPER_second"] = "deaf";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  kill(stage.lives("keeper").back().pid, SIGSTOP);
+  kill(stage.lives("keeper").front().pid, SIGSTOP);
+  WriteConfig(stage, std::string(kSecondListens) + " operator_uids: 5");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(ControlNoted(stage, "0:0;taken=operator_uids;not=services[second];uid=5"))
+      << batond.standard_error();
+}
+
+TEST(BatondTest, ChangesNothingWhenItIsOnlyAsked) {
+  const Stage stage;
+  WriteConfig(stage, kSecond);
+  BatondProcess batond(stage, ReadingConfig(stage, "validate"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  WriteConfig(stage, kSecondListens);
+  kill(stage.lives("control").front().pid, SIGKILL);
+  EXPECT_TRUE(ControlNoted(stage, "7:0;taken=services[second].listeners"))
+      << batond.standard_error();
+  EXPECT_TRUE(stage.lives("taken").empty());
+  batond.Signal(SIGHUP);  // it is new to batond still
+  EXPECT_TRUE(ControlNoted(stage, "0:0;taken=services[second].listeners"));
+}
+
 TEST(BatondTest, TakesNothingOfAConfigurationWithAnErrorInIt) {
   const Stage stage;
   WriteConfig(stage, "operator_uids: 1");

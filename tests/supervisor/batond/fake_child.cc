@@ -12,12 +12,18 @@
 //   reload    asks batond to read its configuration again once it is up; notes what it is told,
 //             ever
 //   disconnect  the same, and takes what ends connections
+//   validate  the same, but only asks what would be taken
+//   picky     takes no listeners of a changed configuration
+//   deaf      does not answer on its management socket
 //   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
 //   store     puts a descriptor into batond's store at its first life, reports what it finds there
-// Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG.
+// A keeper takes all other changes of a running keeper's configuration.
+// Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG. Each
+// configuration that a keeper is asked to take appends "taken PID LISTENERS".
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -62,11 +68,35 @@ void Log(const std::string& role, const std::string& note) {
   close(file);
 }
 
-// Left open: the process holds them until it ends.
-void Listen(const std::string& path) {
+// Left open: the process holds it until it ends.
+int Listen(const std::string& path) {
   absl::StatusOr<FileDescriptor> socket = ListenUnix(path, 8, 0600);
   if (!socket.ok()) Die(socket.status().ToString());
-  socket->Release();
+  return socket->Release();
+}
+
+int management_socket = -1;  // a keeper's
+
+// Answers whoever asks the keeper to take a changed configuration.
+void TakeConfigs(const std::string& mode, v1::ServiceConfig* service) {
+  const FileDescriptor client(accept4(management_socket, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!client || mode == "deaf") return;
+  MessageChannel channel{FileDescriptor(dup(client.get()))};
+  internal::ManagementRequest request;
+  if (!channel.Receive(&request, /*timeout_ms=*/10'000).ok()) return;
+  const v1::ServiceConfig former = *service;
+  *service = request.take_config().service();
+  Log("taken", absl::StrCat(service->listeners_size()));
+  internal::ManagementReply reply;
+  reply.set_id(request.id());
+  if (mode == "picky") {
+    *service->mutable_listeners() = former.listeners();
+    internal::Refused* const refused = reply.mutable_config_taken()->add_refused();
+    refused->set_field("listeners");
+    refused->set_why("the port is taken");
+  }
+  *reply.mutable_config_taken()->mutable_service() = *service;
+  (void)channel.Send(reply);
 }
 
 std::string UseStore() {
@@ -97,10 +127,11 @@ std::string UseStore() {
 }
 
 // What batond says, or tells unasked, each on a line of the log without its spaces.
-[[noreturn]] void TalkAboutConfiguration(bool disconnect) {
+[[noreturn]] void TalkAboutConfiguration(const std::string& mode) {
   MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_CONTROL_FD"))};
   internal::BatondRequest request;
-  request.mutable_reload()->set_disconnect(disconnect);
+  request.mutable_reload()->set_disconnect(mode == "disconnect");
+  request.mutable_reload()->set_validate_only(mode == "validate");
   request.set_id(7);
   if (!channel.Send(request).ok()) Die("batond cannot be asked");
   for (;;) {
@@ -140,7 +171,8 @@ internal::KeeperConfig MakeSockets(bool keeper) {
     internal::KeeperConfig config;
     if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no KeeperConfig");
     Listen(WorkerSocketPath(config.state_dir(), config.service().name()));
-    Listen(ManagementSocketPath(config.state_dir(), config.service().name()));
+    management_socket = Listen(ManagementSocketPath(config.state_dir(), config.service().name()));
+    (void)fcntl(management_socket, F_SETFL, O_NONBLOCK);
     return config;
   } else {
     internal::ControlConfig config;
@@ -184,7 +216,7 @@ int Main(const std::string& program) {
     Die("not ready");
   }
   if (mode == "fragile") return 0;
-  if (mode == "reload" || mode == "disconnect") TalkAboutConfiguration(mode == "disconnect");
+  if (mode == "reload" || mode == "disconnect" || mode == "validate") TalkAboutConfiguration(mode);
   if (mode == "open") AskForFiles();
   if (mode == "restart" || mode == "report") {
     ShowLife(mode == "restart" ? AfterLastSign::kRestart : AfterLastSign::kReport);
@@ -194,7 +226,12 @@ int Main(const std::string& program) {
     for (;; usleep(50'000)) ShowLife();
   }
   keeper::BatondLink batond = keeper::BatondLink::OfEnvironment(config, nullptr);
-  for (;; usleep(50'000)) batond.Beat();
+  v1::ServiceConfig in_force = config.service();
+  for (;; usleep(50'000)) {
+    batond.Beat();
+    TakeConfigs(mode, &in_force);
+    batond.SetService(in_force);
+  }
 }
 
 }  // namespace

@@ -122,6 +122,24 @@ TEST_F(OutlivingKeeperTest, shouldEndWhenItsServiceIsNotConfiguredAnyMore) {
   EXPECT_EQ(access(KeeperLockPath(stage_.state_dir(), "first").c_str(), F_OK), -1);
 }
 
+// The next batond was started with a configuration that has changed.
+TEST_F(OutlivingKeeperTest, shouldTakeWhatTheNextBatondsConfigurationChanges) {
+  const auto with_listeners = [&](const std::string& listeners) {
+    std::ofstream(stage_.path() + "/conf")
+        << "state_dir: \"" << stage_.state_dir()
+        << "\" services { name: \"ledger\" device { soft {} } " << listeners << " }";
+    return WithArguments({"--config", stage_.path() + "/conf", "--libexec", stage_.libexec()});
+  };
+  RunAndKill(with_listeners(""));
+  BatondProcess batond(stage_, with_listeners("listeners { port: 7471 } shards: 2"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] { return stage_.lives("taken").size() == 1; }))
+      << batond.standard_error();
+  EXPECT_EQ(stage_.lives("taken")[0].note, "1");
+  EXPECT_THAT(batond.standard_error(), HasSubstr("services[ledger].shards"));
+  EXPECT_EQ(stage_.lives("keeper").size(), 1u);
+}
+
 TEST_F(OutlivingKeeperTest, shouldEndWhenNoBatondCanFindIt) {
   RunAndKill();
   std::filesystem::remove(KeeperLockPath(stage_.state_dir(), kService));

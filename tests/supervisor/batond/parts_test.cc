@@ -191,9 +191,9 @@ TEST(ControlRequests, AnswersAFewRequestsOfOneThatAsksWithoutAPause) {
   Ends ends = MakeEnds();
   boost::asio::io_context io;
   size_t reloads = 0;
-  const auto reload = [&](bool) -> absl::StatusOr<internal::BatondReply> {
+  const auto reload = [&](const internal::ReloadConfig&, const ControlRequests::ReloadDone& done) {
     ++reloads;
-    return internal::BatondReply();
+    done(internal::BatondReply());
   };
   const auto open = [](const std::string&) -> absl::StatusOr<FileDescriptor> {
     return absl::NotFoundError("there is no file");

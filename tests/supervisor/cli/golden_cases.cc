@@ -40,6 +40,7 @@ void AnswerReload(GoldenScene& scene) {
   refused->set_why(
       "it takes another keeper, and that would end the service's connections: `baton reload "
       "--disconnect` does so");
+  refused->set_ends_connections_of("kv");
   scene.batond.SetReply(reply);
 }
 
@@ -305,7 +306,16 @@ std::vector<GoldenFile> Ends() {
         {{"reload", "--dry-run"}},
         {{"reload"}, "", [](GoldenScene& scene) { scene.batond.SetReply({}); }},
         {{"reload"}, "", AnswerReload},
+        {{"reload", "--dry-run"}},
         {{"reload", "-o", "json"}},
+        {{"reload", "--disconnect"},
+         "",
+         [](GoldenScene& scene) {
+           internal::BatondReply reply;
+           reply.add_taken("services[kv].shards");
+           reply.add_disconnected("kv");
+           scene.batond.SetReply(reply);
+         }},
         {{"reload", "kv"}}}},
       {"rollback",
        {{{"rollback", "kv", "--dry-run"}},

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -82,18 +83,20 @@ TEST(Reload, shouldTakeNewServicesAndSayWhatWouldEndConnections) {
   const v1::Config running = Parse(kBase), wanted = Parse(kChanged);
   const TakenConfig result = TakeReloadable(running, wanted, /*disconnect=*/false);
   ASSERT_EQ(result.config.services_size(), 3);
-  EXPECT_TRUE(Same(result.config.services(0), running.services(0)));
+  EXPECT_EQ(result.config.services(0).shards(), running.services(0).shards());
   EXPECT_TRUE(Same(result.config.services(2), wanted.services(1)));
-  EXPECT_THAT(result.taken, ElementsAre("services[new]"));
+  EXPECT_THAT(result.taken, ElementsAre("services[kv].policy", "services[new]"));
   EXPECT_THAT(result.added, ElementsAre("new"));
   EXPECT_THAT(result.removed, IsEmpty());
   EXPECT_THAT(result.changed, IsEmpty());
   EXPECT_TRUE(result.restarts_control);
-  EXPECT_THAT(Refused(result),
-              ElementsAre("services[kv].shards", "services[kv].policy", "services[queue]"));
+  EXPECT_THAT(result.live, ElementsAre("kv"));
+  EXPECT_THAT(Refused(result), ElementsAre("services[kv].shards", "services[queue]"));
   for (const auto& refused : result.refused) {
     EXPECT_THAT(refused.why, HasSubstr("baton reload --disconnect"));
   }
+  EXPECT_EQ(result.refused[0].ends_connections_of, "kv");
+  EXPECT_EQ(result.refused[1].ends_connections_of, "queue");
 }
 
 TEST(Reload, shouldTakeWhatEndsConnectionsWhenItIsTold) {
@@ -106,14 +109,66 @@ TEST(Reload, shouldTakeWhatEndsConnectionsWhenItIsTold) {
   EXPECT_THAT(Refused(result), IsEmpty());
 }
 
-// The keeper can take it without an end to anything.
-TEST(Reload, shouldEndNoConnectionForAPolicy) {
-  v1::Config wanted = Parse(kBase);
-  wanted.mutable_services(0)->mutable_policy()->set_hot_standbys(1);
-  const TakenConfig result = TakeReloadable(Parse(kBase), wanted, /*disconnect=*/true);
-  EXPECT_THAT(result.changed, IsEmpty());
-  ASSERT_THAT(Refused(result), ElementsAre("services[kv].policy"));
-  EXPECT_THAT(result.refused[0].why, HasSubstr("baton service policy kv --set"));
+// Each of these is a whole change. The keeper takes it while it runs, whether or not connections
+// may end.
+TEST(Reload, shouldHaveARunningKeeperTakeWhatItReadsWhenItNeedsIt) {
+  for (const char* const change :
+       {"policy { hot_standbys: 1 }", "worker_uids: 7", "listeners { port: 7471 }",
+        "max_listeners: 9", "handoff_timeout_ms: 1", "hang_timeout_ms: 60000", "watch_window_ms: 1",
+        "stop_timeout_ms: 1", "ready_timeout_ms: 1", "poison_deaths: 9",
+        "state_decoder { program: \"/bin/cat\" }", "log_level: LOG_LEVEL_DEBUG"}) {
+    SCOPED_TRACE(change);
+    const v1::Config wanted =
+        Parse(absl::StrCat("state_dir: \"/run/b\" services { name: \"kv\" device { soft {} } ",
+                           change, " } services { name: \"queue\" device { soft {} } }"));
+    for (const bool disconnect : {false, true}) {
+      const TakenConfig result = TakeReloadable(Parse(kBase), wanted, disconnect);
+      EXPECT_TRUE(Same(result.config, wanted));
+      EXPECT_THAT(result.live, ElementsAre("kv"));
+      EXPECT_THAT(result.changed, IsEmpty());
+      EXPECT_THAT(Refused(result), IsEmpty());
+      EXPECT_EQ(result.taken.size(), 1u);
+    }
+  }
+}
+
+// All other fields, by what they are called, so that a new one is thought about.
+TEST(Reload, shouldNeedAnotherKeeperForTheOtherFieldsOfAService) {
+  const ServiceChange change = CompareService(
+      Parse(kBase).services(0),
+      Parse("state_dir: \"/run/b\" services { name: \"kv\" device { rdma {} } shards: 2"
+            " max_connections: 4 send_queue_depth: 2 receive_queue_depth: 2"
+            " connection_state_bytes: 8 shard_state_bytes: 8 buffer_bytes: 4096 max_workers: 2"
+            " outside_effects: true realtime_priority: 1 heartbeat_ms: 10 max_inline_bytes: 8"
+            " shared_receive_queue_depth: 2 network_namespace: \"n\" dump_buffers: true"
+            " placement { numa_node: 0 } log: \"journal\" }")
+          .services(0));
+  EXPECT_THAT(change.taken, IsEmpty());
+  EXPECT_THAT(
+      change.refused,
+      ::testing::UnorderedElementsAre(
+          "device", "shards", "max_connections", "send_queue_depth", "receive_queue_depth",
+          "connection_state_bytes", "shard_state_bytes", "buffer_bytes", "max_workers",
+          "outside_effects", "realtime_priority", "heartbeat_ms", "max_inline_bytes",
+          "shared_receive_queue_depth", "network_namespace", "dump_buffers", "placement", "log"));
+  EXPECT_TRUE(Same(change.config, Parse(kBase).services(0)));
+}
+
+// Native workers count deaths by what they were started with.
+TEST(Reload, shouldNeedAnotherKeeperForThePoisonDeathsOfANativeService) {
+  v1::ServiceConfig running = Parse(kBase).services(0);
+  running.set_mode(v1::NATIVE);
+  v1::ServiceConfig wanted = running;
+  wanted.set_poison_deaths(9);
+  EXPECT_THAT(CompareService(running, wanted).refused, ElementsAre("poison_deaths"));
+}
+
+TEST(Reload, shouldTellEveryKeeperWhoIsDistrusted) {
+  v1::Config wanted = Parse(kChanged);
+  wanted.set_distrust_contained_root(true);
+  const TakenConfig result = TakeReloadable(Parse(kBase), wanted, /*disconnect=*/false);
+  EXPECT_TRUE(result.config.distrust_contained_root());
+  EXPECT_THAT(result.live, ElementsAre("kv", "queue"));
 }
 
 TEST(Reload, shouldRestartControlForWhatItReadsWhenItStarts) {

@@ -59,6 +59,7 @@ class InlineEngine final : public ServiceEngine {
   absl::StatusOr<verbs::Address> Listen(const verbs::Address&) override { return Unsupported(); }
   bool IsListening(const verbs::Address&) const override { return false; }
   std::vector<verbs::Address> listeners() const override { return {}; }
+  void StopListening(const verbs::Address&) override {}
   absl::StatusOr<uint32_t> Connect(uint32_t, const verbs::Address&, std::string_view,
                                    uint64_t) override {
     return Unsupported();
@@ -77,6 +78,7 @@ class InlineEngine final : public ServiceEngine {
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override {
     post_rates = {of_service, of_worker};
   }
+  void SetPoisonDeaths(uint32_t deaths) override { poison_deaths = deaths; }
   driver::ShardCounters counters(uint32_t) const override { return {}; }
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return connections; }
@@ -108,6 +110,7 @@ class InlineEngine final : public ServiceEngine {
   std::vector<uint32_t> revoked;
   mutable uint32_t object_counts = 0;  // how often they were counted
   std::pair<uint32_t, uint32_t> post_rates = {0, 0};
+  uint32_t poison_deaths = 0;
 
  private:
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }
