@@ -80,10 +80,11 @@ void Management::Accept(FileDescriptor socket) {
   if (config_.distrust_contained_root() && IsPeerContained(socket.get())) return;
   auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kSessionLimits);
   const std::weak_ptr<FramedSession> weak = session;
+  const bool is_batonds = peer->uid == geteuid() || peer->uid == 0;
   session->Start(
-      [this, weak]() -> absl::StatusOr<bool> {
+      [this, weak, is_batonds]() -> absl::StatusOr<bool> {
         const SessionPtr alive = weak.lock();
-        return alive ? OnFrame(alive) : false;
+        return alive ? OnFrame(alive, is_batonds) : false;
       },
       [this, weak](const absl::Status&) {
         const SessionPtr alive = weak.lock();
@@ -93,11 +94,21 @@ void Management::Accept(FileDescriptor socket) {
       });
 }
 
-absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session) {
+absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session, bool is_batonds) {
   internal::ManagementRequest request;
   BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
-  if (whole) Handle(session, request);
-  return whole;
+  if (!whole) return false;
+  // The configuration is a file of batond's user. A control of another user may not replace it.
+  if (request.has_take_config() && !is_batonds) {
+    internal::ManagementReply reply;
+    reply.set_id(request.id());
+    SetStatus(absl::PermissionDeniedError("only batond's user gives keepers a configuration"),
+              &reply);
+    session->Send(reply);
+  } else {
+    Handle(session, request);
+  }
+  return true;
 }
 
 // Logs a traced request, and the events that it causes at once, with its trace. The request is

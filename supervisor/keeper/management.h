@@ -43,7 +43,8 @@ class Management {
  private:
   using SessionPtr = std::shared_ptr<FramedSession>;
 
-  absl::StatusOr<bool> OnFrame(const SessionPtr& session);
+  // `is_batonds`: the other side is of batond's user.
+  absl::StatusOr<bool> OnFrame(const SessionPtr& session, bool is_batonds);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
   void Answer(const SessionPtr& session, const internal::ManagementRequest& request);
   void ChangeProgram(const SessionPtr& session, const internal::ManagementRequest& request);

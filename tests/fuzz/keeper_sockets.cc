@@ -80,8 +80,10 @@ struct TheKeeper final : private keeper::EngineListener {
     upgrades.emplace(starts);
     standbys.emplace(starts, *upgrades);
     limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
+    live.emplace(config, config.service(), *engine, *policies, events,
+                 [](const v1::ServiceConfig&) {});
     management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits,
-                       *drain, moves);
+                       *drain, moves, *live);
   }
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override {
@@ -120,6 +122,7 @@ struct TheKeeper final : private keeper::EngineListener {
   std::optional<keeper::Upgrades> upgrades;
   std::optional<keeper::Standbys> standbys;
   std::optional<keeper::LimitWatch> limits;
+  std::optional<keeper::LiveConfig> live;
   std::optional<keeper::Management> management;
 };
 

@@ -307,6 +307,34 @@ TEST_F(KeeperTest, shouldTakeNoCommandsOfAnotherUser) {
   EXPECT_EQ(child.Hear(), "closed");
 }
 
+// batond gives the socket's file to the user that it runs control as, whose commands are heeded.
+TEST_F(KeeperTest, shouldTakeNoConfigurationOfControlsUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string path = keeper.management_socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await() || setuid(65534) != 0) return;
+    auto socket = ConnectUnix(path);
+    if (!socket.ok()) return parent.Tell(std::string(socket.status().message()));
+    MessageChannel channel(*std::move(socket));
+    internal::ManagementRequest request;
+    request.mutable_take_config()->mutable_service()->set_name("kv");
+    internal::ManagementReply reply;
+    if (!channel.Send(request).ok() || !channel.Receive(&reply, /*timeout_ms=*/-1).ok()) {
+      return parent.Tell("closed");
+    }
+    const std::string refused = reply.status_message();
+    request.mutable_describe();
+    const bool answered =
+        channel.Send(request).ok() && channel.Receive(&reply, /*timeout_ms=*/-1).ok();
+    parent.Tell(refused + (answered && reply.has_description() ? ", described" : ""));
+  });
+  ASSERT_EQ(chmod(keeper.directory().path().c_str(), 0711), 0);
+  Start();
+  ASSERT_EQ(lchown(path.c_str(), 65534, static_cast<gid_t>(-1)), 0);
+  child.Go();
+  EXPECT_EQ(child.Hear(), "only batond's user gives keepers a configuration, described");
+}
+
 TEST_F(KeeperTest, shouldAcceptTheUsersOfItsConfiguration) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const std::string socket = keeper.socket();
