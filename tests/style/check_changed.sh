@@ -14,4 +14,4 @@ if ! git rev-parse --verify --quiet HEAD~1 >/dev/null; then
 END
   exit 0
 fi
-BATON_LINT_AT_MOST=12 exec deploy/scripts/lint.sh --changed
+BATON_LINT_AT_MOST=6 exec deploy/scripts/lint.sh --changed

@@ -37,13 +37,21 @@ matches '"-l[a-z]' "a library of the system is wrapped once, in lib/system" 'lib
   'lib/[b-r]*/BUILD.bazel' 'supervisor/**BUILD.bazel' 'tests/**BUILD.bazel' \
   'worker/**BUILD.bazel'
 
-while IFS= read -r header; do
-  guard=$(tr 'a-z/.-' 'A-Z___' <<<"$header")_
-  if ! grep -qx "#ifndef $guard" "$header" || ! grep -qx "#define $guard" "$header" ||
-    [[ $(tail -n1 "$header") != "#endif  // $guard" ]]; then
-    offence "$header:1: the include guard is not $guard"
-  fi
-done < <(files '*.h')
+# faults PROGRAM PATTERN...: what PROGRAM (Perl, which has the whole of each file) prints is an offence each.
+faults() {
+  local program=$1 line
+  shift
+  while IFS= read -r line; do
+    offence "$line"
+  done < <(files "$@" | tr '\n' '\0' | xargs -0 -r perl -0777 -ne "$program")
+}
+
+# shellcheck disable=SC2016  # Perl's variables
+faults '
+  my $guard = $ARGV =~ s{^worker/kit/include/}{}r;  # as others include it
+  $guard = uc($guard =~ tr{/.-}{___}r) . "_";
+  /^#ifndef \Q$guard\E$/m && /^#define \Q$guard\E$/m && m{^#endif  // \Q$guard\E\n\z}m or
+    print "$ARGV:1: the include guard is not $guard\n"' '*.h'
 
 while IFS= read -r script; do
   [[ -x $script ]] || offence "$script:1: not executable"
@@ -51,9 +59,9 @@ while IFS= read -r script; do
   grep -qE '^set -euo pipefail$|^exec ' "$script" || offence "$script:1: no set -euo pipefail"
 done < <(files '*.sh' run .ci/run)
 
-while IFS= read -r file; do
-  [[ ! -s $file || -z $(tail -c1 "$file") ]] || offence "$file: no newline at its end"
-done < <(files '*.h' '*.cc' '*.proto' '*.sh' '*.bazel' '*.bzl' '*.md')
+# shellcheck disable=SC2016  # Perl's variables
+faults '/\n\z/ || !length or print "$ARGV: no newline at its end\n"' \
+  '*.h' '*.cc' '*.proto' '*.sh' '*.bazel' '*.bzl' '*.md'
 
 [[ $offences -eq 0 ]] || echo "$offences offences against the style"
 [[ $offences -eq 0 ]]

@@ -11,12 +11,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/check.h"
@@ -80,6 +84,41 @@ class Log {
   return queue->TakeEach(kEntries, &log);
 }
 
+// All memory that this process shares with those that it has forked.
+class SharedMemory {
+ public:
+  SharedMemory() {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      uintptr_t begin = 0, end = 0;
+      char rights[8] = {};
+      BATON_CHECK(std::sscanf(line.c_str(), "%lx-%lx %7s", &begin, &end, rights) == 3);
+      if (std::string_view(rights) == "rw-s") {
+        regions_.emplace_back(reinterpret_cast<uint8_t*>(begin), end - begin);
+      }
+    }
+    BATON_CHECK(!regions_.empty());
+  }
+  std::vector<uint8_t> Copy() const {
+    std::vector<uint8_t> copy;
+    for (const absl::Span<uint8_t> region : regions_) {
+      copy.insert(copy.end(), region.begin(), region.end());
+    }
+    return copy;
+  }
+  void PutBack(const std::vector<uint8_t>& copy) const {
+    auto next = copy.begin();
+    for (const absl::Span<uint8_t> region : regions_) {
+      const auto end = next + static_cast<ptrdiff_t>(region.size());
+      std::copy(next, end, region.begin());
+      next = end;
+    }
+  }
+
+ private:
+  std::vector<absl::Span<uint8_t>> regions_;
+};
+
 class KilledDriverTest : public ::testing::Test {
  protected:
   KilledDriverTest()
@@ -90,34 +129,35 @@ class KilledDriverTest : public ::testing::Test {
   }
   ~KilledDriverTest() override { munmap(shared_, sizeof(Shared)); }
 
-  // Kills `drive` after every `stride` instructions from `first` on, and calls `check` each time,
-  // until `drive` has ended.
+  // Stops `drive` after every `stride` instructions from `first` on, and calls `check` each time,
+  // until `drive` has ended. `check` finds what a driver leaves that is killed there: other
+  // processes see of a driver what it shares with them, and a stopped one changes that no more than
+  // a dead one. Afterwards it is put back, and the driver goes on.
   void KillEverywhere(uint64_t stride, uintptr_t first, const std::function<void()>& prepare,
                       const std::function<void()>& drive, const std::function<void()>& check) {
-    for (uint64_t instructions = 0;; instructions += stride) {
-      prepare();
-      shared_->begin = false;
-      const pid_t driver = fork();
-      if (driver == 0) {
-        while (!shared_->begin) sched_yield();
-        drive();
-      }
-      bool ended = false;
-      {
-        native::Stepper stepper(driver);
-        shared_->begin = true;
-        BATON_CHECK(stepper.RunTo({first}) == first);
-        ended = instructions > 0 && !stepper.Step(instructions);
-        if (!ended) {
-          kill(driver, SIGKILL);
-          BATON_CHECK(waitpid(driver, nullptr, 0) == driver);
-        }
-      }
-      check();
-      if (ended || HasFatalFailure()) return;
+    prepare();
+    shared_->begin = false;
+    const pid_t driver = fork();
+    if (driver == 0) {
+      while (!shared_->begin) sched_yield();
+      drive();
     }
+    native::Stepper stepper(driver);
+    shared_->begin = true;
+    BATON_CHECK(stepper.RunTo({first}) == first);
+    const SharedMemory memory;
+    for (bool ended = false;; ended = !stepper.Step(stride)) {
+      const std::vector<uint8_t> left = memory.Copy();
+      prepare();  // for what the check's process has for itself
+      memory.PutBack(left);
+      check();
+      if (ended) return;
+      if (HasFatalFailure()) break;
+      memory.PutBack(left);
+    }
+    kill(driver, SIGKILL);
+    BATON_CHECK(waitpid(driver, nullptr, 0) == driver);
   }
-
   // The driver of the two that follow each other.
   SendQueue Sender() { return {memory_->send_queue(), kQueuePair, {1, 0}, &doorbell_}; }
   static std::vector<SendRequest> Requests() {
