@@ -67,8 +67,13 @@ _GCC_FLAGS = _COMPILE_FLAGS + [
     "-fomit-frame-pointer",
 ]
 
+# gold is faster. Whatever a version script says, it exports instantiations of the standard library's
+# templates, so what others link is linked by GNU ld: a target with the features "gnu_ld" and
+# "-supports_start_end_lib".
+_BY_GNU_LD = with_feature_set(features = ["gnu_ld"])
+_BY_GOLD = with_feature_set(not_features = ["gnu_ld"])
+
 _LINK_FLAGS = [
-    "-fuse-ld=gold",
     "-Wl,-no-as-needed",
     "-Wl,-z,relro,-z,now",
     "-Wl,--gc-sections",
@@ -143,10 +148,22 @@ def _config_impl(ctx):
     link_flags = feature(
         name = "default_link_flags",
         enabled = True,
-        flag_sets = [flag_set(
-            actions = _LINK_ACTIONS,
-            flag_groups = [flag_group(flags = _LINK_FLAGS)],
-        )],
+        flag_sets = [
+            flag_set(
+                actions = _LINK_ACTIONS,
+                flag_groups = [flag_group(flags = ["-fuse-ld=gold"])],
+                with_features = [_BY_GOLD],
+            ),
+            flag_set(
+                actions = _LINK_ACTIONS,
+                flag_groups = [flag_group(flags = ["-fuse-ld=bfd"])],
+                with_features = [_BY_GNU_LD],
+            ),
+            flag_set(
+                actions = _LINK_ACTIONS,
+                flag_groups = [flag_group(flags = _LINK_FLAGS)],
+            ),
+        ],
     )
     return cc_common.create_cc_toolchain_config_info(
         ctx = ctx,
@@ -155,6 +172,7 @@ def _config_impl(ctx):
             precompiled,
             link_flags,
             feature(name = "data_path"),
+            feature(name = "gnu_ld"),
             feature(name = "sanitized"),
             feature(name = "supports_pic", enabled = True),
             feature(name = "supports_start_end_lib", enabled = True),

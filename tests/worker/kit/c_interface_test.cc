@@ -1,0 +1,254 @@
+// The C interface, and the C++ classes on top of it, with a keeper in this process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <baton/baton.hpp>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/lib/driver/raw_peer.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
+
+namespace baton {
+namespace {
+
+using driver::testing::RawPeer;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kSlotBytes = 1024;
+
+// Answers each message with the number of messages that its connection has sent so far.
+class Counter final : public Service {
+ public:
+  bool OnAdopt(Shard shard) override {
+    shard.ForEachConnection([this](Connection one) { adopted.push_back(one.index()); });
+    return adopts;
+  }
+  void OnCompletion(Shard shard, const Completion& done) override {
+    const Connection connection = done.connection;
+    kinds.push_back(done.kind);
+    if (done.kind == BATON_CONNECT_REQUEST) {
+      asked.assign(reinterpret_cast<const char*>(connection.private_data().data),
+                   connection.private_data().size);
+      EXPECT_TRUE(shard.Receive(connection, Slot(connection, 0, kSlotBytes)).ok());
+      EXPECT_TRUE(shard.Accept(connection, "welcome").ok());
+    } else if (done.kind == BATON_RECEIVE && done.status == BATON_SUCCESS) {
+      Answer(shard, connection);
+    }
+  }
+  void OnRelease(Shard) override { ++releases; }
+  void OnShutdown(const char* reason) override { shutdown = reason; }
+
+  uint8_t* buffers = nullptr;
+  bool adopts = true;
+  std::vector<uint32_t> adopted;  // connections
+  std::vector<baton_kind> kinds;
+  std::string asked, shutdown;
+  int releases = 0;
+
+ private:
+  static Buffer Slot(Connection connection, uint32_t slot, uint32_t length) {
+    return {(uint64_t{connection.index()} * 2 + slot) * kSlotBytes, length};
+  }
+  void Answer(Shard shard, Connection connection) {
+    uint32_t count = 0;
+    const View state = connection.state();
+    if (state.size == sizeof(count)) std::memcpy(&count, state.data, sizeof(count));
+    ++count;
+    EXPECT_TRUE(shard.SetState(connection, &count, sizeof(count), /*version=*/7).ok());
+    const std::string text = std::to_string(count);
+    SendWork reply;
+    reply.buffers = Slot(connection, 1, static_cast<uint32_t>(text.size()));
+    std::memcpy(buffers + reply.buffers.data()->offset, text.data(), text.size());
+    EXPECT_TRUE(shard.Send(connection, reply).ok());
+    EXPECT_TRUE(shard.Receive(connection, Slot(connection, 0, kSlotBytes)).ok());
+  }
+};
+
+class KitTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(keeper_.Start([](v1::ServiceConfig* service) { service->set_shards(1); }),
+              absl::OkStatus());
+  }
+
+  WorkerOptions Options() const {
+    WorkerOptions options;
+    options.socket = keeper_.socket();
+    options.service = "kv";
+    options.version = "kit";
+    options.control_stream = false;
+    return options;
+  }
+  void Attach(Counter& counter, Worker* worker) {
+    const Status attached = worker->Attach(Options(), &counter);
+    ASSERT_TRUE(attached.ok()) << attached.message();
+    size_t length = 0;
+    counter.buffers = worker->buffers(&length);
+    EXPECT_GT(length, 0u);
+    ASSERT_TRUE(worker->Ready().ok());
+  }
+  static bool Until(const std::vector<Worker*>& workers, RawPeer& peer,
+                    const std::function<bool()>& done) {
+    return driver::testing::Pump(
+        [&] {
+          for (Worker* const worker : workers) EXPECT_TRUE(worker->Poll().ok());
+          peer.Turn();
+        },
+        done);
+  }
+
+  keeper::testing::KeeperThread keeper_;
+};
+
+TEST_F(KitTest, shouldServeAndHandStateToTheNextWorker) {
+  Counter first, second;
+  Worker former, next;
+  RawPeer peer;
+  peer.Receive();
+  peer.Receive();
+  Attach(first, &former);
+  uint16_t port = 0;
+  ASSERT_TRUE(former.Listen(verbs::testing::FabricUnderTest().host.c_str(), 0, &port).ok());
+  peer.Connect(port, "hello");
+  ASSERT_TRUE(Until({&former}, peer, [&] { return peer.established; }));
+  EXPECT_EQ(first.asked.substr(0, 5), "hello");
+  EXPECT_THAT(peer.private_data, HasSubstr("welcome"));
+  peer.Send("message");
+  ASSERT_TRUE(Until({&former}, peer, [&] { return peer.received.size() == 1; }));
+  Attach(second, &next);
+  former.Detach();
+  EXPECT_EQ(first.releases, 1);
+  ASSERT_TRUE(Until({&next}, peer, [&] { return !second.adopted.empty(); }));
+  peer.Send("message");
+  ASSERT_TRUE(Until({&next}, peer, [&] { return peer.received.size() == 2; }));
+  EXPECT_THAT(peer.received, ::testing::ElementsAre("1", "2"));
+}
+
+TEST_F(KitTest, shouldTellItsCapacityAndGrantMemory) {
+  Counter counter;
+  Worker worker;
+  Attach(counter, &worker);
+  const baton_capacity capacity = worker.capacity();
+  EXPECT_EQ(capacity.shards, 1u);
+  EXPECT_GT(capacity.connections, 0u);
+  baton_remote_grant grant = {};
+  ASSERT_TRUE(worker.GrantRemoteAccess(0, 4096, BATON_REMOTE_READ, &grant).ok());
+  EXPECT_NE(grant.remote_address, 0u);
+  EXPECT_TRUE(worker.RevokeGrant(grant.id).ok());
+  const Status again = worker.RevokeGrant(grant.id);
+  EXPECT_EQ(again.code(), BATON_NOT_FOUND);
+  EXPECT_FALSE(again.message().empty());
+  worker.ReportHealth(true, nullptr);
+  EXPECT_NE(worker.id(), 0u);
+}
+
+TEST_F(KitTest, shouldGiveBackAShardThatTheApplicationDoesNotAdopt) {
+  Counter counter;
+  counter.adopts = false;
+  Worker worker;
+  RawPeer peer;
+  Attach(counter, &worker);
+  ASSERT_TRUE(Until({&worker}, peer, [&] {
+    return keeper_.Describe().shards(0).epoch() > 0 &&
+           keeper_.Describe().shards(0).owner_worker_id() == 0;
+  }));
+}
+
+TEST_F(KitTest, shouldSayWhyItDoesNotAttach) {
+  Counter counter;
+  Worker worker;
+  WorkerOptions options = Options();
+  options.socket += ".elsewhere";
+  Status status = worker.Attach(options, &counter);
+  EXPECT_EQ(status.code(), BATON_NOT_FOUND);
+  EXPECT_THAT(status.message(), HasSubstr(options.socket));
+  options = Options();
+  options.service = "another";
+  status = worker.Attach(options, &counter);
+  EXPECT_EQ(status.code(), BATON_FAILED_PRECONDITION);
+  EXPECT_THAT(status.message(), HasSubstr("another"));
+}
+
+void Ignore(void*, baton_shard*, const baton_completion*) {}
+
+TEST_F(KitTest, shouldRefuseWhatIsMissing) {
+  baton_worker_options options = BATON_WORKER_OPTIONS_INIT;
+  baton_service service = {};
+  baton_worker* worker = nullptr;
+  EXPECT_EQ(baton_attach(nullptr, &service, &worker), BATON_INVALID_ARGUMENT);
+  EXPECT_EQ(baton_attach(&options, &service, &worker), BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("service"));
+  service.size = sizeof(service);
+  EXPECT_EQ(baton_attach(&options, &service, &worker), BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("on_completion"));
+  service.on_completion = Ignore;
+  options.commit_mode = static_cast<baton_commit_mode>(3);
+  EXPECT_EQ(baton_attach(&options, &service, &worker), BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("commit_mode"));
+  EXPECT_EQ(worker, nullptr);
+}
+
+// A program that was built with an earlier header, whose structures end earlier, and with a later
+// one, which has members that this library does not know.
+TEST_F(KitTest, shouldTakeStructuresOfOtherReleases) {
+  baton_service service = {};
+  service.size = offsetof(baton_service, on_release);
+  service.on_completion = Ignore;
+  service.on_release = reinterpret_cast<decltype(service.on_release)>(1);  // not to be called
+  struct {
+    baton_worker_options known = BATON_WORKER_OPTIONS_INIT;
+    uint64_t unknown = ~uint64_t{0};
+  } options;
+  options.known.size = sizeof(options);
+  const std::string socket = keeper_.socket();
+  options.known.socket = socket.c_str();
+  options.known.service = "kv";
+  options.known.no_control_stream = true;
+  baton_worker* worker = nullptr;
+  ASSERT_EQ(baton_attach(&options.known, &service, &worker), BATON_OK) << baton_error();
+  struct {
+    baton_capacity known = {};
+    uint64_t beyond = 77;
+  } capacity;
+  capacity.known.size = offsetof(baton_capacity, send_queue_depth);
+  capacity.known.send_queue_depth = 99;
+  baton_get_capacity(worker, &capacity.known);
+  EXPECT_EQ(capacity.known.shards, 1u);
+  EXPECT_EQ(capacity.known.send_queue_depth, 99u);
+  capacity.known.size = sizeof(capacity);
+  baton_get_capacity(worker, &capacity.known);
+  EXPECT_NE(capacity.known.send_queue_depth, 99u);
+  EXPECT_EQ(capacity.beyond, 77u);
+  baton_detach(worker);
+  baton_detach(nullptr);
+}
+
+TEST_F(KitTest, shouldRefuseMoreBuffersThanARequestHas) {
+  struct Asker final : Service {
+    void OnCompletion(Shard shard, const Completion& done) override {
+      if (done.kind != BATON_CONNECT_REQUEST) return;
+      const Buffer one = {0, 8};
+      status = shard.Receive(done.connection, {one, one, one, one, one});
+      EXPECT_TRUE(shard.Reject(done.connection, "no").ok());
+    }
+    Status status;
+  } asker;
+  Worker worker;
+  ASSERT_TRUE(worker.Attach(Options(), &asker).ok());
+  ASSERT_TRUE(worker.Ready().ok());
+  uint16_t port = 0;
+  ASSERT_TRUE(worker.Listen(verbs::testing::FabricUnderTest().host.c_str(), 0, &port).ok());
+  RawPeer peer;
+  peer.Connect(port);
+  ASSERT_TRUE(Until({&worker}, peer, [&] { return peer.rejected; }));
+  EXPECT_EQ(asker.status.code(), BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(asker.status.message(), HasSubstr("buffer_count"));
+}
+
+}  // namespace
+}  // namespace baton

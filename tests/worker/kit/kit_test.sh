@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# kit_test.sh PACKAGE... LINE: a service written outside this tree. In a root that has the packages installed
+# and nothing of this repository, the examples of libbaton-dev are built as its README says, in C, in C++ and
+# in Python. One connection is then served by each of them in turn, after kills and a handoff; last by native
+# workers from the same sources.
+set -euo pipefail
+# shellcheck source=tests/harness/skip.sh
+source tests/harness/skip.sh
+skip_this() { skip KitTest shouldBuildAndServeOutsideTheTree "$1"; }
+if [[ ${1:-} != --inside ]]; then
+  [[ $(id -u) -eq 0 ]] || skip_this "only root can mount roots"
+  unshare --mount --net true 2>/dev/null || skip_this "namespaces cannot be made (no CAP_SYS_ADMIN)"
+  exec unshare --mount --propagation private --net -- "$0" --inside "$@"
+fi
+shift
+packages=("${@:1:$#-1}") line=${*: -1}
+work=$(mktemp -d)
+root=$work/root
+die() {
+  printf 'kit_test: %s\n' "$*" >&2
+  tail -n 30 "$work"/*log >&2 || true
+  exit 1
+}
+clean_up() {
+  # shellcheck disable=SC2046  # a list
+  kill -KILL $(jobs -p) 2>/dev/null || true
+  umount --recursive --lazy "$work" && rmdir "$work"
+}
+trap clean_up EXIT
+ip link set lo up
+
+mount -t tmpfs tmpfs "$work"
+mkdir -p "$work"/{upper,overlay,root}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/overlay" "$root" ||
+  skip_this "there is no overlay of this machine's root"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+cp "${packages[@]}" "$root/tmp"
+install "$line" "$root/tmp/line"
+# What this machine knows of Baton is not there.
+repository=$(realpath "$0") repository=${repository%/tests/worker/kit/*}
+mount -t tmpfs tmpfs "$root$repository"
+mount -t tmpfs tmpfs "$root/root"
+inside() { chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin "$@"; }
+inside sh -c 'dpkg --install /tmp/*.deb && cp -r /usr/share/doc/libbaton-dev/examples /tmp/project' \
+  >"$work/install.log" 2>&1 || die "the packages do not install"
+
+inside sh -c 'cd /tmp/project && cmake -B build -DCMAKE_C_FLAGS="-Wall -Wextra -Werror -pedantic" \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic" && cmake --build build' \
+  >"$work/cmake.log" 2>&1 || die "CMake does not build the examples"
+# shellcheck disable=SC2016  # the inner shell's
+inside sh -c 'cd /tmp/project && cc -o echo-pc echo.c $(pkg-config --cflags --libs baton)' \
+  >"$work/cc.log" 2>&1 || die "cc does not build the example"
+needed=$(inside sh -c 'objdump -p /tmp/project/echo-pc' | awk '$1 == "NEEDED" { print $2 }' | sort | xargs)
+[[ $needed == "libbaton.so.0 libc.so.6" ]] || die "the program links more than libbaton: $needed"
+echo "built with CMake and pkg-config"
+
+baton() { inside baton --socket "/tmp/$service/operator.sock" "$@"; }
+# start_batond SERVICE [OPTION]...
+start_batond() {
+  service=$1
+  inside /usr/libexec/baton/batond --dev --state-dir "/tmp/$service" --service echo "${@:2}" >"$work/batond-$service.log" 2>&1 &
+  await "batond" grep -q '^batond ready' "$work/batond-$service.log"
+}
+# await WHAT COMMAND...: until the command succeeds, for 20 s at most.
+await() {
+  local what=$1 try
+  shift
+  for ((try = 0; try < 400; ++try)); do
+    if "$@" >"$work/await.log" 2>&1; then return; fi
+    sleep 0.05
+  done
+  die "no $what"
+}
+workers() { baton worker list echo -o json; }
+# worker VERSION: the id and the pid of the ready worker of that version.
+worker() {
+  workers | python3 -c '
+import json, sys
+for one in json.load(sys.stdin).get("workers", []):
+    one = one["worker"]
+    if one["version"] == sys.argv[1] and one["state"].endswith("READY"):
+        print(one["id"], one["pid"])' "$1" | grep .
+}
+owner() {
+  workers | python3 -c '
+import json, sys
+print([one["worker"]["version"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])'
+}
+owned_by() { [[ $(owner) == "$1" ]]; }
+# start VERSION COMMAND...
+start() {
+  inside "${@:2}" >"$work/worker-$1.log" 2>&1 &
+  await "worker $1" worker "$1"
+}
+kill_worker() {
+  local pid
+  read -r _ pid < <(worker "$1")
+  kill -KILL "$pid"
+}
+# ask WORD: of the one connection.
+ask() {
+  local answer
+  echo "$1" >&"${peer[1]}"
+  read -r -t 20 -u "${peer[0]}" answer || die "no answer to $1"
+  [[ $answer == "$1" ]] || die "$1 was answered: $answer"
+}
+# end: of the batond that runs, and of its peer.
+end() {
+  kill -TERM "$(pgrep -f "batond --dev --state-dir /tmp/$service ")" 2>/dev/null || true
+  await "free port" sh -c "! ss -ltn | grep :7471"
+  kill -KILL "$peer_process" 2>/dev/null || true
+  wait "$peer_process" 2>/dev/null || true
+}
+
+start_batond brokered
+start c /tmp/project/build/echo-c /tmp/brokered/echo.sock
+coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
+peer_process=$!
+ask one
+start c++ /tmp/project/build/echo-cpp /tmp/brokered/echo.sock
+kill_worker c
+ask two
+owned_by c++ || die "$(owner) answers after the worker in C was killed"
+start python python3 /tmp/project/echo.py /tmp/brokered/echo.sock
+read -r id _ < <(worker python)
+baton handoff echo --to "$id" >"$work/handoff.log" 2>&1 || die "no handoff to Python"
+ask three
+owned_by python || die "$(owner) answers after a handoff to Python"
+kill_worker c++
+start c /tmp/project/echo-pc /tmp/brokered/echo.sock
+kill_worker python
+ask four
+owned_by c || die "$(owner) answers after the worker in Python was killed"
+echo "one connection, served by C, C++ and Python"
+end
+
+for kind in c cpp; do
+  start_batond "native-$kind" --native "/tmp/project/build/echo-$kind.so"
+  await "native workers" grep -q . <(baton worker list echo --no-headers)
+  coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
+  peer_process=$!
+  ask five
+  kill -KILL "$(workers | python3 -c '
+import json, sys
+print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])')"
+  ask six
+  end
+done
+echo "native workers from the same sources"

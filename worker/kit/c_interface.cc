@@ -1,0 +1,412 @@
+// The C interface, on top of worker/worker.h.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_text.h"
+#include "lib/base/version.h"
+#include "worker/kit/include/baton/baton.h"
+#include "worker/worker.h"
+
+namespace {
+
+using baton::Buffer;
+using baton::Completion;
+using baton::Connection;
+using baton::SendWork;
+using baton::Shard;
+
+static_assert(BATON_OP_SEND_WITH_INVALIDATE ==
+              static_cast<int>(baton::verbs::Opcode::kSendWithInvalidate));
+static_assert(BATON_FATAL_ERROR == static_cast<int>(baton::verbs::CompletionStatus::kFatalError));
+static_assert(BATON_CONNECT_FAILED == static_cast<int>(Completion::Kind::kConnectFailed));
+static_assert(BATON_COMMIT_MANUAL == static_cast<int>(baton::CommitMode::kManual));
+static_assert(BATON_REMOTE_ATOMIC == static_cast<int>(baton::verbs::kRemoteAtomic));
+static_assert(BATON_REMOTE_READ == static_cast<int>(baton::verbs::kRemoteRead));
+static_assert(BATON_REMOTE_WRITE == static_cast<int>(baton::verbs::kRemoteWrite));
+
+constexpr uint32_t kMaxBuffers = 4;
+
+thread_local std::string last_error;
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return BATON_OK;
+  last_error = std::string(baton::MessageOf(status));
+  return static_cast<int>(status.code());
+}
+
+int Wrong(const char* field, const char* why) {
+  return Report(absl::InvalidArgumentError(absl::StrCat(field, ": ", why)));
+}
+
+// Structures of the caller may be shorter or longer than ours: he has another release's header.
+template <typename T>
+T CopyOf(const T& given) {
+  T copy = {};
+  std::memcpy(static_cast<void*>(&copy), &given, std::min(given.size, sizeof(T)));
+  copy.size = sizeof(T);
+  return copy;
+}
+template <typename T>
+void CopyTo(const T& ours, T* given) {
+  const size_t size = given->size;
+  std::memcpy(static_cast<void*>(given), &ours, std::min(size, sizeof(T)));
+  given->size = size;
+}
+
+std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+std::string_view Bytes(const void* data, size_t length) {
+  return {static_cast<const char*>(data), length};
+}
+const uint8_t* Give(absl::Span<const uint8_t> bytes, size_t* length) {
+  *length = bytes.size();
+  return bytes.data();
+}
+
+// Handles are the objects themselves.
+Shard* Of(baton_shard* shard) { return reinterpret_cast<Shard*>(shard); }
+const Shard* Of(const baton_shard* shard) { return reinterpret_cast<const Shard*>(shard); }
+Connection* Of(baton_connection* connection) { return reinterpret_cast<Connection*>(connection); }
+const Connection* Of(const baton_connection* connection) {
+  return reinterpret_cast<const Connection*>(connection);
+}
+baton_shard* Handle(Shard* shard) { return reinterpret_cast<baton_shard*>(shard); }
+baton_connection* Handle(Connection* connection) {
+  return reinterpret_cast<baton_connection*>(connection);
+}
+
+// The buffers of one request, as the C++ interface takes them.
+class Buffers {
+ public:
+  Buffers(const baton_buffer* buffers, uint32_t count) : count_(count) {
+    for (uint32_t i = 0; i < std::min(count, kMaxBuffers); ++i) {
+      buffers_[i] = {buffers[i].offset, buffers[i].length};
+    }
+  }
+  bool fit() const { return count_ <= kMaxBuffers; }
+  absl::Span<const Buffer> span() const { return {buffers_, count_}; }
+
+ private:
+  Buffer buffers_[kMaxBuffers];
+  const uint32_t count_;
+};
+constexpr char kTooMany[] = "more than 4";
+
+// Passes the worker's calls on to the application.
+class Application final : public baton::Service {
+ public:
+  explicit Application(const baton_service& service) : service_(CopyOf(service)) {}
+
+  absl::Status OnAdopt(Shard& shard) override {
+    if (service_.on_adopt == nullptr) return absl::OkStatus();
+    const int result = service_.on_adopt(service_.context, Handle(&shard));
+    if (result == 0) return absl::OkStatus();
+    return absl::AbortedError(
+        absl::StrCat("on_adopt of shard ", shard.index(), " returned ", result));
+  }
+  void OnCompletion(Shard& shard, const Completion& done) override {
+    const baton_completion completion = {
+        sizeof(baton_completion),
+        static_cast<baton_kind>(done.kind),
+        static_cast<baton_completion_status>(done.status),
+        done.has_immediate,
+        done.has_invalidate,
+        done.byte_len,
+        done.immediate,
+        done.sequence,
+        done.tag,
+        Handle(done.connection),
+    };
+    service_.on_completion(service_.context, Handle(&shard), &completion);
+  }
+  void OnRelease(Shard& shard) override {
+    if (service_.on_release != nullptr) service_.on_release(service_.context, Handle(&shard));
+  }
+  void OnLost(Shard& shard) override {
+    if (service_.on_lost != nullptr) service_.on_lost(service_.context, Handle(&shard));
+  }
+  void OnShutdown(std::string_view reason) override {
+    if (service_.on_shutdown == nullptr) return;
+    service_.on_shutdown(service_.context, std::string(reason).c_str());
+  }
+
+ private:
+  const baton_service service_;
+};
+
+// What a baton_worker is.
+struct Membership {
+  explicit Membership(const baton_service& service) : application(service) {}
+
+  Application application;
+  std::unique_ptr<baton::Worker> worker;  // destroyed first
+};
+
+Membership* Of(baton_worker* worker) { return reinterpret_cast<Membership*>(worker); }
+baton::Worker& WorkerOf(baton_worker* worker) { return *Of(worker)->worker; }
+const baton::Worker& WorkerOf(const baton_worker* worker) {
+  return *reinterpret_cast<const Membership*>(worker)->worker;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* baton_error(void) { return last_error.c_str(); }
+const char* baton_release(void) { return baton::kRelease; }
+
+// ---------------------------------------------------------------- workers
+
+int baton_attach(const baton_worker_options* options, const baton_service* service,
+                 baton_worker** worker) {
+  if (options == nullptr || options->size == 0) return Wrong("options", "its size is 0");
+  if (service == nullptr || service->size == 0) return Wrong("service", "its size is 0");
+  if (service->on_completion == nullptr) return Wrong("on_completion", "is NULL");
+  if (worker == nullptr) return Wrong("worker", "is NULL");
+  const baton_worker_options given = CopyOf(*options);
+  if (given.commit_mode > BATON_COMMIT_MANUAL) return Wrong("commit_mode", "is none");
+  baton::WorkerOptions wanted;
+  wanted.socket = Text(given.socket);
+  wanted.service = Text(given.service);
+  wanted.name = Text(given.name);
+  wanted.version = Text(given.version);
+  wanted.reads_state_version_min = given.reads_state_version_min;
+  wanted.reads_state_version_max = given.reads_state_version_max;
+  wanted.writes_state_version = given.writes_state_version;
+  wanted.commit_mode = static_cast<baton::CommitMode>(given.commit_mode);
+  wanted.realtime_priority = given.realtime_priority;
+  wanted.control_stream = !given.no_control_stream;
+  wanted.yield_microseconds = given.yield_microseconds;
+  auto attached = std::make_unique<Membership>(*service);
+  auto result = baton::Worker::Attach(wanted, &attached->application);
+  if (!result.ok()) return Report(result.status());
+  attached->worker = *std::move(result);
+  *worker = reinterpret_cast<baton_worker*>(attached.release());
+  return BATON_OK;
+}
+
+void baton_detach(baton_worker* worker) { delete Of(worker); }
+
+int baton_ready(baton_worker* worker) { return Report(WorkerOf(worker).Ready()); }
+
+int baton_poll(baton_worker* worker, int* delivered) {
+  const absl::StatusOr<int> count = WorkerOf(worker).Poll();
+  if (delivered != nullptr) *delivered = count.ok() ? *count : 0;
+  return Report(count.status());
+}
+
+int baton_event_fd(const baton_worker* worker) { return WorkerOf(worker).event_fd(); }
+bool baton_arm_event(baton_worker* worker) { return WorkerOf(worker).ArmEvent(); }
+int baton_wait(baton_worker* worker, int timeout_ms) {
+  return Report(WorkerOf(worker).Wait(timeout_ms));
+}
+int baton_run(baton_worker* worker) { return Report(WorkerOf(worker).Run()); }
+void baton_stop(baton_worker* worker) { WorkerOf(worker).Stop(); }
+void baton_wake(baton_worker* worker) { WorkerOf(worker).Wake(); }
+
+int baton_listen(baton_worker* worker, const char* host, uint16_t port, uint16_t* bound) {
+  const absl::StatusOr<uint16_t> listening = WorkerOf(worker).Listen(Text(host), port);
+  if (listening.ok() && bound != nullptr) *bound = *listening;
+  return Report(listening.status());
+}
+
+void baton_get_capacity(const baton_worker* worker, baton_capacity* capacity) {
+  const baton::Capacity& ours = WorkerOf(worker).capacity();
+  const baton_capacity all = {
+      sizeof(baton_capacity),      ours.connections,         ours.shards,
+      ours.send_queue_depth,       ours.receive_queue_depth, ours.shared_receive_queue_depth,
+      ours.connection_state_bytes, ours.shard_state_bytes,   ours.outside_effects};
+  CopyTo(all, capacity);
+}
+
+uint8_t* baton_buffers(const baton_worker* worker, size_t* length) {
+  const absl::Span<uint8_t> buffers = WorkerOf(worker).buffers();
+  *length = buffers.size();
+  return buffers.data();
+}
+
+int baton_grant(baton_worker* worker, uint64_t offset, uint64_t length, uint32_t access,
+                baton_remote_grant* grant) {
+  const auto granted = WorkerOf(worker).GrantRemoteAccess(offset, length, access);
+  if (granted.ok()) {
+    CopyTo(baton_remote_grant{sizeof(baton_remote_grant), granted->id, granted->rkey,
+                              granted->remote_address},
+           grant);
+  }
+  return Report(granted.status());
+}
+int baton_revoke_grant(baton_worker* worker, uint32_t id) {
+  return Report(WorkerOf(worker).RevokeGrant(id));
+}
+
+void baton_report_health(baton_worker* worker, bool healthy, const char* detail) {
+  WorkerOf(worker).ReportHealth(healthy, Text(detail));
+}
+uint64_t baton_worker_id(const baton_worker* worker) { return WorkerOf(worker).id(); }
+
+// ---------------------------------------------------------------- shards
+
+uint32_t baton_shard_index(const baton_shard* shard) { return Of(shard)->index(); }
+uint64_t baton_shard_epoch(const baton_shard* shard) { return Of(shard)->epoch(); }
+const uint8_t* baton_shard_state(const baton_shard* shard, size_t* length) {
+  return Give(Of(shard)->state(), length);
+}
+uint32_t baton_shard_state_version(const baton_shard* shard) { return Of(shard)->state_version(); }
+
+void baton_for_each_connection(baton_shard* shard,
+                               void (*visit)(void* context, baton_connection* connection),
+                               void* context) {
+  for (Connection* const one : Of(shard)->connections()) visit(context, Handle(one));
+}
+
+int baton_receive(baton_shard* shard, baton_connection* connection, const baton_buffer* buffers,
+                  uint32_t buffer_count, uint64_t tag) {
+  const Buffers all(buffers, buffer_count);
+  if (!all.fit()) return Wrong("buffer_count", kTooMany);
+  return Report(Of(shard)->Receive(*Of(connection), all.span(), tag));
+}
+int baton_receive_shared(baton_shard* shard, const baton_buffer* buffers, uint32_t buffer_count,
+                         uint64_t tag) {
+  const Buffers all(buffers, buffer_count);
+  if (!all.fit()) return Wrong("buffer_count", kTooMany);
+  return Report(Of(shard)->ReceiveShared(all.span(), tag));
+}
+
+int baton_send(baton_shard* shard, baton_connection* connection, const baton_send_work* work) {
+  const baton_send_work given = CopyOf(*work);
+  const Buffers all(given.buffers, given.buffer_count);
+  if (!all.fit()) return Wrong("buffer_count", kTooMany);
+  if (given.opcode > BATON_OP_SEND_WITH_INVALIDATE) return Wrong("opcode", "unknown");
+  return Report(
+      Of(shard)->Send(*Of(connection), {.opcode = static_cast<baton::verbs::Opcode>(given.opcode),
+                                        .buffers = all.span(),
+                                        .tag = given.tag,
+                                        .immediate = given.immediate,
+                                        .remote_address = given.remote_address,
+                                        .rkey = given.rkey,
+                                        .invalidate_rkey = given.invalidate_rkey,
+                                        .compare_add = given.compare_add,
+                                        .swap = given.swap,
+                                        .fence = given.fence,
+                                        .solicited = given.solicited}));
+}
+
+int baton_set_state(baton_shard* shard, baton_connection* connection, const void* state,
+                    size_t length, uint32_t version) {
+  const auto* const bytes = static_cast<const uint8_t*>(state);
+  return Report(Of(shard)->SetState(*Of(connection), {bytes, length}, version));
+}
+int baton_set_shard_state(baton_shard* shard, const void* state, size_t length, uint32_t version) {
+  return Report(Of(shard)->SetShardState({static_cast<const uint8_t*>(state), length}, version));
+}
+
+int baton_accept(baton_shard* shard, baton_connection* connection, baton_shard* target,
+                 const void* private_data, size_t length) {
+  Shard* const from = Of(shard);
+  Shard& to = target == nullptr ? *from : *Of(target);
+  return Report(from->Accept(*Of(connection), to, Bytes(private_data, length)));
+}
+int baton_reject(baton_shard* shard, baton_connection* connection, const void* private_data,
+                 size_t length) {
+  return Report(Of(shard)->Reject(*Of(connection), Bytes(private_data, length)));
+}
+int baton_disconnect(baton_shard* shard, baton_connection* connection) {
+  return Report(Of(shard)->Disconnect(*Of(connection)));
+}
+
+int baton_commit(baton_shard* shard) { return Report(Of(shard)->Commit()); }
+void baton_abandon(baton_shard* shard) { Of(shard)->Abandon(); }
+
+uint32_t baton_shared_receive_room(const baton_shard* shard) {
+  return Of(shard)->shared_receive_room();
+}
+uint32_t baton_shared_receives_outstanding(const baton_shard* shard) {
+  return Of(shard)->shared_receives_outstanding();
+}
+uint32_t baton_next_shared_receive(const baton_shard* shard) {
+  return Of(shard)->next_shared_receive();
+}
+
+int baton_connect(baton_shard* shard, const char* host, uint16_t port, const void* private_data,
+                  size_t length, uint64_t tag, baton_connection** connection) {
+  const absl::StatusOr<Connection*> begun =
+      Of(shard)->worker().Connect(*Of(shard), Text(host), port, Bytes(private_data, length), tag);
+  if (begun.ok() && connection != nullptr) *connection = Handle(*begun);
+  return Report(begun.status());
+}
+
+// ---------------------------------------------------------------- connections
+
+uint32_t baton_connection_index(const baton_connection* connection) {
+  return Of(connection)->index();
+}
+uint32_t baton_connection_generation(const baton_connection* connection) {
+  return Of(connection)->generation();
+}
+baton_shard* baton_connection_shard(const baton_connection* connection) {
+  return Handle(&Of(connection)->shard());
+}
+bool baton_connection_established(const baton_connection* connection) {
+  return Of(connection)->established();
+}
+const char* baton_connection_peer_address(const baton_connection* connection, size_t* length) {
+  const std::string_view address = Of(connection)->peer_address();
+  *length = address.size();
+  return address.data();
+}
+const uint8_t* baton_connection_private_data(const baton_connection* connection, size_t* length) {
+  const std::string_view data = Of(connection)->private_data();
+  *length = data.size();
+  return reinterpret_cast<const uint8_t*>(data.data());
+}
+const uint8_t* baton_connection_state(const baton_connection* connection, size_t* length) {
+  return Give(Of(connection)->state(), length);
+}
+uint32_t baton_connection_state_version(const baton_connection* connection) {
+  return Of(connection)->state_version();
+}
+uint64_t baton_connection_next_send(const baton_connection* connection) {
+  return Of(connection)->next_send();
+}
+uint64_t baton_connection_next_receive(const baton_connection* connection) {
+  return Of(connection)->next_receive();
+}
+uint32_t baton_connection_send_room(const baton_connection* connection) {
+  return Of(connection)->send_room();
+}
+uint32_t baton_connection_receive_room(const baton_connection* connection) {
+  return Of(connection)->receive_room();
+}
+void baton_connection_set_context(baton_connection* connection, void* context) {
+  Of(connection)->context = context;
+}
+void* baton_connection_context(const baton_connection* connection) {
+  return Of(connection)->context;
+}
+
+void baton_for_each_buffer_in_use(baton_shard* shard, baton_connection* connection,
+                                  void (*visit)(void* context, const baton_buffer* buffer,
+                                                bool send),
+                                  void* context) {
+  Of(shard)->ForEachBufferInUse(*Of(connection), [&](const Buffer& buffer, bool send) {
+    const baton_buffer range = {buffer.offset, buffer.length};
+    visit(context, &range, send);
+  });
+}
+void baton_for_each_shared_buffer_in_use(baton_shard* shard,
+                                         void (*visit)(void* context, const baton_buffer* buffer,
+                                                       uint64_t tag),
+                                         void* context) {
+  Of(shard)->ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t tag) {
+    const baton_buffer range = {buffer.offset, buffer.length};
+    visit(context, &range, tag);
+  });
+}
+
+}  // extern "C"
