@@ -2,9 +2,9 @@
 # unit.sh PACKAGE: the Debian package and its unit under a real systemd, with a service on an RDMA device:
 # it becomes ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an
 # upgrade has started, and the next start does not mind that one; the connections of a brokered and of a native
-# service outlive its restart, its death and its hanging, and end with its stop. What operators did is in
-# /var/log/baton, for control's user alone. The package's own upgrade restarts nothing, and its removal stops
-# what runs.
+# service outlive its restart, its death, its hanging and a changed configuration, and end with its stop. What
+# operators did is in /var/log/baton, for control's user alone. The package's own upgrade restarts nothing, and
+# its removal stops what runs.
 set -euo pipefail
 package=$PWD/$1
 
@@ -129,13 +129,17 @@ echo "stopped: the upgrade's worker was left alone, and ended by itself; started
 
 # Services outlive batond.
 systemctl stop batond || die "does not stop"
-cat >/etc/baton/baton.textproto <<END
+# configure [LEDGER KV]: with these fields of the two services besides.
+configure() {
+  cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
-services { name: "ledger" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 ready_timeout_ms: 600000 }
-services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 mode: NATIVE
+services { name: "ledger" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 ready_timeout_ms: 600000 ${1:-} }
+services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 mode: NATIVE ${2:-}
   native { object: "$BATON_BIN/ledger-v1.so" workers: 2 arguments: "--socket" arguments: "/run/baton/kv.sock"
     arguments: "--service" arguments: "kv" arguments: "--listen" arguments: "$BATON_VM_ADDRESS:7472" } }
 END
+}
+configure
 systemctl start batond || die "does not start with a native service"
 until grep -q 'worker_ready: ' "$work/batond.log"; do sleep 0.2; done
 mapfile -t workers < <(pgrep -x ledger-v1.so)
@@ -174,6 +178,10 @@ start_peer brokered 7471
 start_peer native 7472
 main_pid() { systemctl show batond -p MainPID --value; }
 keepers=$(pgrep -x baton-keeper)
+newcomer() {
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$1" --duration 1 --reply-timeout-ms 600000 \
+    >"$work/new.out" 2>&1
+}
 # outlives WHAT COMMAND...: the connections do, and another batond has the same keepers, which accept new ones.
 outlives() {
   local before what=$1 name port
@@ -184,8 +192,7 @@ outlives() {
   settle
   [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "$what: other keepers: $(pgrep -x baton-keeper), not $keepers"
   for port in 7471 7472; do
-    baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --duration 1 --reply-timeout-ms 600000 \
-      >"$work/new.out" 2>&1 || die "$what: a new connection to $port is not served: $(cat "$work/new.out")"
+    newcomer "$port" || die "$what: a new connection to $port is not served: $(cat "$work/new.out")"
   done
   [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]] || die "$what: not well"
   echo "services: the connections outlive $what"
@@ -195,6 +202,21 @@ outlives "a restart" systemctl restart batond
 outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
+# A changed configuration reaches the keepers that run.
+configure "listeners { host: \"$BATON_VM_ADDRESS\" port: 7473 }" "listeners { host: \"$BATON_VM_ADDRESS\" port: 7474 }"
+baton reload >"$work/reload.log" 2>&1 || die "no reload"
+for port in 7473 7474; do
+  newcomer "$port" || die "a new connection to the listener $port is not served: $(cat "$work/new.out")"
+done
+start_peer late 7473
+configure
+baton reload >"$work/reload.log" 2>&1 || die "no reload"
+for port in 7473 7474; do
+  if newcomer "$port"; then die "the listener $port is gone, and serves"; fi
+done
+settle
+[[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
+echo "services: listeners come and go without a restart"
 # More often than keepers may die one after the other while they take over.
 refusals() { grep -c 'service absent: ended with exit code 1 while starting' "$work/batond.log" || true; }
 cp /etc/baton/baton.textproto "$work/sound"
@@ -209,8 +231,8 @@ settle
 echo "services: the connections outlive a batond with a service that cannot start"
 
 systemctl stop ledger
-pkill -KILL -f 'baton-peer.*:7471'
-unset 'peers[brokered]'
+pkill -KILL -f 'baton-peer.*:747[13]'
+unset 'peers[brokered]' 'peers[late]'
 settle
 for pid in "${workers[@]}"; do kill -0 "$pid" || die "worker $pid has ended"; done
 
