@@ -7,12 +7,6 @@
 namespace baton {
 namespace {
 
-void SetService(const v1::ServiceConfig& service, v1::Config* config) {
-  for (v1::ServiceConfig& one : *config->mutable_services()) {
-    if (one.name() == service.name()) one = service;
-  }
-}
-
 // Removes the fields of `taken` whose names begin with `prefix`.
 void Untake(const std::string& prefix, TakenConfig* taken) {
   auto& fields = taken->taken;
@@ -27,18 +21,18 @@ void NoteAnswer(const v1::ServiceConfig& running,
                 const absl::StatusOr<internal::ConfigTaken>& answer, TakenConfig* taken) {
   const std::string place = absl::StrCat("services[", running.name(), "]");
   if (!answer.ok()) {
-    SetService(running, &taken->config);
+    *FindService(&taken->config, running.name()) = running;
     Untake(place + ".", taken);
     taken->refused.push_back(
         {place, absl::StrCat("its keeper goes on as it is: ", answer.status().message(),
                              "; reload again when `baton service list` shows it")});
     return;
   }
-  SetService(answer->service(), &taken->config);
+  *FindService(&taken->config, running.name()) = answer->service();
   for (const internal::Refused& refused : answer->refused()) {
     const std::string field = absl::StrCat(place, ".", refused.field());
     Untake(field, taken);
-    // What batond itself has refused is there already.
+    // batond may have refused the field itself.
     if (std::any_of(taken->refused.begin(), taken->refused.end(),
                     [&](const auto& one) { return one.field == field; })) {
       continue;

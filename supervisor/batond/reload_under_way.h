@@ -19,7 +19,7 @@ namespace baton {
 void NoteAnswer(const v1::ServiceConfig& running,
                 const absl::StatusOr<internal::ConfigTaken>& answer, TakenConfig* taken);
 
-// What control and operators are told, without the configuration.
+// Returns the answer for control and operators, without the configuration.
 internal::BatondReply DescribeReload(const TakenConfig& taken);
 
 struct ReloadUnderWay {

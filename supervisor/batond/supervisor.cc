@@ -54,13 +54,6 @@ std::string AsText(const google::protobuf::Message& message) {
   return text;
 }
 
-// Null: there is none of that name.
-const v1::ServiceConfig* FindService(const v1::Config& config, const std::string& name) {
-  const auto found = std::find_if(config.services().begin(), config.services().end(),
-                                  [&](const auto& service) { return service.name() == name; });
-  return found == config.services().end() ? nullptr : &*found;
-}
-
 void LogReload(const TakenConfig& taken) {
   spdlog::info(
       "the configuration was read again; taken: {}",
@@ -296,10 +289,8 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
 // Keeps in force what the running keeper was started with, and asks the keeper to take the rest.
 void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper) {
   v1::Config running = options_.config;
-  for (v1::ServiceConfig& one : *running.mutable_services()) {
-    if (one.name() == service.name()) one = service;
-  }
-  const TakenConfig difference = TakeReloadable(running, options_.config, /*disconnect=*/false);
+  *FindService(&running, service.name()) = service;
+  TakenConfig difference = TakeReloadable(running, options_.config, /*disconnect=*/false);
   for (const TakenConfig::Refused& refused : difference.refused) {
     log::Write(spdlog::level::warn, {.service = service.name()},
                absl::StrCat("its keeper goes on with the configuration that it was started with: ",
@@ -309,7 +300,7 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keepe
   keeper.SetPlan(PlanOf(service));
   if (difference.live.empty()) return;
   // Once this keeper has its answer.
-  boost::asio::post(io_, [this, wanted = *FindService(difference.config, service.name())] {
+  boost::asio::post(io_, [this, wanted = *FindService(&difference.config, service.name())] {
     Child* const rejoined = FindKeeper(wanted.name());
     if (rejoined == nullptr || stopping()) return;
     CallKeeperOf(wanted, [this, wanted](const absl::StatusOr<internal::ConfigTaken>& answer) {
@@ -328,9 +319,7 @@ void Supervisor::OnRejoinedAnswered(const std::string& name,
                             answer.status().message(), "; `baton reload` asks it again"));
     return;
   }
-  for (v1::ServiceConfig& one : *options_.config.mutable_services()) {
-    if (one.name() == name) one = answer->service();
-  }
+  *FindService(&options_.config, name) = answer->service();
   keeper->SetPlan(PlanOf(answer->service()));
 }
 
@@ -441,12 +430,12 @@ void Supervisor::Reload(const internal::ReloadConfig& request, ReloadUnderWay::D
 }
 
 void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
-  const v1::Config former = std::exchange(options_.config, taken.config);
+  v1::Config former = std::exchange(options_.config, taken.config);
   reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done)};  // 1: this
   Apply(reload_->taken);
   spdlog::default_logger()->set_level(LevelOf(options_.config.log_level()));
   for (const std::string& name : reload_->taken.live) {
-    AskKeeper(*FindService(former, name), *FindService(options_.config, name));
+    AskKeeper(*FindService(&former, name), *FindService(&options_.config, name));
   }
   FinishReload();
 }
@@ -487,7 +476,7 @@ void Supervisor::FinishReload() {
   const ReloadUnderWay reload = *std::exchange(reload_, std::nullopt);
   options_.config = reload.taken.config;
   for (const std::string& name : reload.taken.live) {
-    FindKeeper(name)->SetPlan(PlanOf(*FindService(options_.config, name)));
+    FindKeeper(name)->SetPlan(PlanOf(*FindService(&options_.config, name)));
   }
   if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {
     spdlog::error("{}", MessageOf(opened));

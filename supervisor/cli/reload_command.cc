@@ -20,18 +20,15 @@ namespace baton {
 namespace {
 
 constexpr char kFooter[] =
-    "batond puts in force what ends no connection: who may do what, all of operator_endpoint, "
-    "metrics_address, log_level, new services, and of each service its listeners, worker_uids, "
-    "max_listeners, timeouts, policy, poison_deaths (brokered) and state_decoder. A listener that "
-    "is "
-    "gone takes no more peers; those it took stay connected. Whoever may no longer do what he "
-    "could "
-    "is cut off, calls and streams included. What would end connections is listed first, with its "
-    "services, and goes on as it is. With --disconnect it is taken, too, and ends the connections "
-    "of "
-    "those services alone. With --dry-run nothing changes. Nothing is taken of a configuration "
-    "with "
-    "an error in it. SIGHUP to batond does the same without --disconnect, and the log tells.";
+    "batond puts in force what ends no connection: who may do what, all of "
+    "operator_endpoint, metrics_address, log_level, new services, and of each service its "
+    "listeners, worker_uids, max_listeners, timeouts, policy, poison_deaths (brokered) and "
+    "state_decoder. A listener that is gone takes no more peers; those it took stay "
+    "connected. Whoever may no longer do what he could is cut off, calls and streams "
+    "included. What would end connections is listed first, with its services, and goes on as "
+    "it is. With --disconnect it is taken, too, and ends the connections of those services "
+    "alone. With --dry-run nothing changes. Nothing is taken of a configuration with an "
+    "error in it. SIGHUP to batond does the same without --disconnect, and the log tells.";
 
 absl::StatusOr<v1::ReloadResponse> Ask(Session* session, const v1::ReloadRequest& request) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/message_differencer.h"
 
@@ -54,13 +55,6 @@ void Take(const Message& from, const FieldDescriptor* field, Message* to) {
   to->GetReflection()->SwapFields(value.get(), to, {field});
 }
 
-v1::ServiceConfig* Find(v1::Config* config, const std::string& name) {
-  auto* const services = config->mutable_services();
-  const auto found = std::find_if(services->begin(), services->end(),
-                                  [&](const auto& service) { return service.name() == name; });
-  return found == services->end() ? nullptr : &*found;
-}
-
 // Takes `to`, or the part of it that ends no connection.
 void Change(const v1::ServiceConfig& from, const v1::ServiceConfig& to, bool disconnect,
             TakenConfig* result) {
@@ -84,7 +78,7 @@ void Change(const v1::ServiceConfig& from, const v1::ServiceConfig& to, bool dis
   } else if (!change.taken.empty()) {
     result->live.push_back(name);
   }
-  *Find(&result->config, name) = anew ? to : change.config;
+  *FindService(&result->config, name) = anew ? to : change.config;
 }
 
 void Remove(const std::string& name, bool disconnect, TakenConfig* result) {
@@ -104,7 +98,7 @@ void CompareServices(const v1::Config& running, const v1::Config& wanted, bool d
                      TakenConfig* result) {
   v1::Config other = wanted;
   for (const v1::ServiceConfig& service : running.services()) {
-    const v1::ServiceConfig* const to = Find(&other, service.name());
+    const v1::ServiceConfig* const to = FindService(&other, service.name());
     if (to == nullptr) {
       Remove(service.name(), disconnect, result);
     } else {
@@ -112,7 +106,7 @@ void CompareServices(const v1::Config& running, const v1::Config& wanted, bool d
     }
   }
   for (const v1::ServiceConfig& service : wanted.services()) {
-    if (Find(&result->config, service.name()) != nullptr) continue;
+    if (FindService(&result->config, service.name()) != nullptr) continue;
     *result->config.add_services() = service;
     result->added.push_back(service.name());
     result->taken.push_back(absl::StrCat("services[", service.name(), "]"));
@@ -141,28 +135,29 @@ void CompareEndpoints(const v1::Config& wanted, const FieldDescriptor* field, Ta
 void TakeDistrust(const v1::Config& wanted, const FieldDescriptor* field, TakenConfig* result) {
   Take(wanted, field, &result->config);
   result->taken.push_back(field->name());
-  const auto is_among = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   for (const v1::ServiceConfig& service : result->config.services()) {
     const std::string& name = service.name();
-    if (is_among(result->added, name) || is_among(result->changed, name)) continue;
-    if (!is_among(result->live, name)) result->live.push_back(name);
+    if (absl::c_linear_search(result->added, name) || absl::c_linear_search(result->changed, name))
+      continue;
+    if (!absl::c_linear_search(result->live, name)) result->live.push_back(name);
   }
 }
 
-bool IsAmong(const FieldDescriptor* field, const auto& names) {
-  return std::find(std::begin(names), std::end(names), field->name()) != std::end(names);
-}
-
 }  // namespace
+
+v1::ServiceConfig* FindService(v1::Config* config, const std::string& name) {
+  auto* const services = config->mutable_services();
+  const auto found = std::find_if(services->begin(), services->end(),
+                                  [&](const auto& service) { return service.name() == name; });
+  return found == services->end() ? nullptr : &*found;
+}
 
 ServiceChange CompareService(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted) {
   ServiceChange change;
   change.config = running;
   for (const FieldDescriptor* field : Differences(running, wanted)) {
     // Native workers count deaths themselves, by what they were started with.
-    const bool taken = IsAmong(field, kTakenByKeepers) ||
+    const bool taken = absl::c_linear_search(kTakenByKeepers, field->name()) ||
                        (field->name() == "poison_deaths" && running.mode() == v1::BROKERED);
     if (taken) Take(wanted, field, &change.config);
     (taken ? change.taken : change.refused).push_back(field->name());
@@ -174,7 +169,7 @@ TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, 
   TakenConfig result;
   result.config = running;
   for (const FieldDescriptor* field : Differences(running, wanted)) {
-    if (IsAmong(field, kTaken)) {
+    if (absl::c_linear_search(kTaken, field->name())) {
       Take(wanted, field, &result.config);
       result.taken.push_back(field->name());
     } else if (field->name() == "metrics_address") {

@@ -9,8 +9,8 @@
 
 namespace baton {
 
-// What a change of one service's configuration takes. A pure function of the two configurations, so
-// that batond and the keeper decide alike.
+// The fields of one service that a reload takes, and those that it does not. batond and the keeper
+// derive it from the same two configurations, so that they decide alike.
 struct ServiceChange {
   v1::ServiceConfig config;          // the running one, with the fields of `taken`
   std::vector<std::string> taken;    // fields that a running keeper takes
@@ -19,6 +19,9 @@ struct ServiceChange {
 
 // Both must be complete, and of one name.
 ServiceChange CompareService(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted);
+
+// Returns the service of this name in `config`, or nullptr.
+v1::ServiceConfig* FindService(v1::Config* config, const std::string& name);
 
 struct TakenConfig {
   struct Refused {

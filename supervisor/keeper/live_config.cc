@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
@@ -32,10 +33,6 @@ void Refuse(const std::string& field, const std::string& why, internal::ConfigTa
   refused->set_why(why);
 }
 
-bool IsAmong(const std::string& field, const std::vector<std::string>& fields) {
-  return std::find(fields.begin(), fields.end(), field) != fields.end();
-}
-
 }  // namespace
 
 LiveConfig::LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured,
@@ -58,8 +55,8 @@ internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
   }
   if (!change.taken.empty()) {
     // The policy first: it is judged by the capacity, which no reload changes.
-    if (IsAmong("policy", change.taken)) TakePolicy(&change.config, &result);
-    if (IsAmong("listeners", change.taken)) TakeListeners(&change.config, &result);
+    if (absl::c_linear_search(change.taken, "policy")) TakePolicy(&change.config, &result);
+    if (absl::c_linear_search(change.taken, "listeners")) TakeListeners(&change.config, &result);
     PutInForce(change.config);
     on_taken_(configured_);
     events_.Add(

@@ -140,7 +140,7 @@ class Application final : public baton::Service {
   const baton_service service_;
 };
 
-// What a baton_worker is.
+// A baton_worker is one of these.
 struct Membership {
   explicit Membership(const baton_service& service) : application(service) {}
 

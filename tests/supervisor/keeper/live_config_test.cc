@@ -1,4 +1,4 @@
-// What a running keeper takes of a changed configuration.
+// A running keeper takes a part of a changed configuration.
 #include "supervisor/keeper/live_config.h"
 
 #include <gmock/gmock.h>
