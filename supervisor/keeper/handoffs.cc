@@ -4,7 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,42 +14,34 @@ namespace {
 
 class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
  public:
-  PendingMoves(boost::asio::io_context& loop, ServiceEngine& engine, size_t count,
+  PendingMoves(boost::asio::io_context& loop, ServiceDriver& driver, size_t count,
                std::function<void(const HandoffsResult&)> done)
-      : loop_(loop), engine_(engine), left_(count), done_(std::move(done)), deadline_(loop) {}
+      : driver_(driver), left_(count), done_(std::move(done)), deadline_(loop) {}
 
   void Start(const std::vector<ShardMove>& moves, uint32_t timeout_ms) {
-    engine_.Post([self = shared_from_this(), moves] { self->StartOnEngine(moves); });
+    for (const ShardMove& move : moves) {
+      const uint32_t shard = move.shard;
+      moving_[shard] = driver_.HandOver(
+          shard, move.slot,
+          [self = shared_from_this(), shard](const absl::Status& status, double blackout_us) {
+            self->moving_.erase(shard);
+            self->OnShardDone(status, blackout_us);
+          });
+    }
     deadline_.expires_after(std::chrono::milliseconds(timeout_ms));
     deadline_.async_wait(
         [self = shared_from_this(), timeout_ms](const boost::system::error_code& error) {
-          if (error) return;
-          self->engine_.Post([self, timeout_ms] { self->CancelOnEngine(timeout_ms); });
+          if (!error) self->Cancel(timeout_ms);
         });
   }
 
  private:
-  void StartOnEngine(const std::vector<ShardMove>& moves) {
-    for (const ShardMove& move : moves) moving_.insert(move.shard);
-    for (const ShardMove& move : moves) {
-      engine_.Handoff(move.shard, move.slot,
-                      [self = shared_from_this(), shard = move.shard](const absl::Status& status,
-                                                                      double blackout_us) {
-                        self->moving_.erase(shard);
-                        boost::asio::post(self->loop_, [self, status, blackout_us] {
-                          self->OnShardDone(status, blackout_us);
-                        });
-                      });
-    }
-  }
-
-  // Not what has moved or was refused: it may be in another handoff by now.
-  void CancelOnEngine(uint32_t timeout_ms) {
-    for (const uint32_t shard : std::set<uint32_t>(moving_)) {
-      engine_.CancelHandoff(
-          shard, absl::DeadlineExceededError(absl::StrCat(
-                     "shard ", shard, " did not move within ", timeout_ms,
-                     " ms: its owner does not release it or its successor does not commit")));
+  void Cancel(uint32_t timeout_ms) {
+    for (const auto& [shard, move] : moving_) {
+      driver_.CancelHandOver(
+          move, shard,
+          absl::StrCat("shard ", shard, " did not move within ", timeout_ms,
+                       " ms: its owner does not release it or its successor does not commit"));
     }
   }
 
@@ -65,22 +57,21 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
     done_(result_);
   }
 
-  boost::asio::io_context& loop_;
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   size_t left_;
   std::function<void(const HandoffsResult&)> done_;
   HandoffsResult result_;
-  std::set<uint32_t> moving_;  // the engine's thread
+  std::map<uint32_t, uint64_t> moving_;  // the driver's numbers of the moves, by shard
   boost::asio::steady_timer deadline_;
 };
 
 }  // namespace
 
-void MoveShards(boost::asio::io_context& loop, ServiceEngine& engine,
+void MoveShards(boost::asio::io_context& loop, ServiceDriver& driver,
                 const std::vector<ShardMove>& moves, uint32_t timeout_ms,
                 std::function<void(const HandoffsResult&)> done) {
   if (moves.empty()) return boost::asio::post(loop, [done = std::move(done)] { done({}); });
-  std::make_shared<PendingMoves>(loop, engine, moves.size(), std::move(done))
+  std::make_shared<PendingMoves>(loop, driver, moves.size(), std::move(done))
       ->Start(moves, timeout_ms);
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -25,9 +25,9 @@ struct HandoffsResult {
 };
 
 // Thread-compatible: the management loop's thread, on which `done` is called when the last shard
-// has moved or failed to. `loop` and `engine` outlive the move. A shard that has not moved after
+// has moved or failed to. `loop` and `driver` outlive the move. A shard that has not moved after
 // `timeout_ms` stays with its owner.
-void MoveShards(boost::asio::io_context& loop, ServiceEngine& engine,
+void MoveShards(boost::asio::io_context& loop, ServiceDriver& driver,
                 const std::vector<ShardMove>& moves, uint32_t timeout_ms,
                 std::function<void(const HandoffsResult&)> done);
 

@@ -2,7 +2,6 @@
 #ifndef SUPERVISOR_KEEPER_KEEPER_H_
 #define SUPERVISOR_KEEPER_KEEPER_H_
 
-#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -16,10 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/arena/arena.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/batond_link.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/driver_host.h"
 #include "supervisor/keeper/event_lines.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/held_descriptors.h"
@@ -27,20 +25,18 @@
 #include "supervisor/keeper/limit_watch.h"
 #include "supervisor/keeper/live_config.h"
 #include "supervisor/keeper/management.h"
-#include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
-#include "supervisor/keeper/nic_process.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program_output.h"
 #include "supervisor/keeper/service_drain.h"
-#include "supervisor/keeper/shard_moves.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/standbys.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
 
-class Keeper : private EngineListener {
+class Keeper : private DriverListener {
  public:
   // `engine_options`: beyond what the configuration says.
   // `held` is told what the workers of a native service need to outlive this process; null: they
@@ -55,7 +51,7 @@ class Keeper : private EngineListener {
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
   absl::Status Run();
 
-  ServiceEngine& engine() { return *engine_; }
+  ServiceEngine& engine() { return host_->engine(); }
 
  private:
   struct Acceptor {
@@ -65,59 +61,45 @@ class Keeper : private EngineListener {
     std::function<void(FileDescriptor)> on_client;
   };
 
-  // The parts made before the keeper opens any descriptor that native workers must not inherit.
-  struct Foundation {
-    std::unique_ptr<verbs::Device> device;
-    std::unique_ptr<NicProcess> nic;  // of the soft device
-    std::unique_ptr<arena::Arena> arena;
-    std::unique_ptr<NativeEngine> native;  // of native services
-    Lifeline lifeline;                     // likewise
-    OutputPipe output;                     // likewise
-    v1::Placement placement;
-    absl::Status placed;  // of its memory
+  // What native workers live by and print to. Made before the keeper opens any descriptor that they
+  // must not inherit.
+  struct NativeTies {
+    Lifeline lifeline;
+    OutputPipe output;
   };
 
-  static absl::StatusOr<Foundation> MakeFoundation(const internal::KeeperConfig& config);
-  Keeper(const internal::KeeperConfig& config, Foundation foundation);
-  absl::Status MakeEngine(EngineOptions options);
+  static absl::StatusOr<NativeTies> MakeNativeTies();
+  Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host, NativeTies ties);
+  absl::Status BeginListening();
   // `configured`: as batond gave it.
   void MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
   void HoldNative(HeldDescriptors* held);
   void TellPlacement();
   void TurnNative();
   void ShowLifeLater(std::chrono::milliseconds pause);
-  void AskNicLater();
-  void AskNic();
+  void BeatNicLater();
   absl::Status Listen(const std::string& path, uint32_t mode,
                       std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
 
-  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
-               int connection) override;
-  void OnReport(uint32_t shard, const ReconciliationReport& report) override;
-  void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) override;
+  void OnEvent(const internal::EngineEvent& event) override;
   void OnFenced(uint64_t worker_id) override;
+  void OnThreadEnded(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
 
   internal::KeeperConfig config_;  // its placement is that in effect
-  absl::Status placed_;
-  std::atomic<uint32_t> pending_events_{0};
-  std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
   boost::asio::steady_timer heart_, nic_timer_;
   BatondLink* batond_ = nullptr;  // null: nobody is shown that this lives
   EventLines lines_;
   EventLog events_;
-  std::unique_ptr<verbs::Device> device_;
-  std::unique_ptr<NicProcess> nic_;  // of the soft device
-  std::unique_ptr<arena::Arena> arena_;
-  std::unique_ptr<ServiceEngine> engine_;
-  NativeEngine* native_ = nullptr;  // engine_, of native services
+  std::unique_ptr<DriverHost> host_;
+  ServiceDriver& driver_;           // of host_
+  NativeEngine* native_ = nullptr;  // of host_, in native services
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
-  Lifeline lifeline_;         // of native services
-  OutputPipe native_output_;  // likewise
+  NativeTies ties_;  // of native services
   std::unique_ptr<ProgramOutput> native_lines_;
   std::unique_ptr<Policies> policies_;
   std::unique_ptr<WorkerSessions> workers_;
@@ -126,7 +108,6 @@ class Keeper : private EngineListener {
   std::unique_ptr<Upgrades> upgrades_;
   std::unique_ptr<Standbys> standbys_;  // of brokered services
   std::unique_ptr<ServiceDrain> drain_;
-  ShardMoves moves_;
   std::unique_ptr<LimitWatch> limits_;
   std::unique_ptr<LiveConfig> live_;
   std::unique_ptr<Management> management_;

@@ -14,7 +14,7 @@
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policies.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -27,7 +27,7 @@ std::optional<std::string> ReadSmallFile(const std::string& path);
 class LimitWatch {
  public:
   // All references outlive it. Looks by itself every now and then.
-  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, ServiceEngine& engine,
+  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, ServiceDriver& driver,
              Policies& policies, const WorkerSessions& workers, EventLog& events,
              ReadFile read_file = ReadSmallFile);
 
@@ -41,38 +41,19 @@ class LimitWatch {
     std::string text;
     bool begins = true;  // false: it is only not over yet
   };
-  // The connections, listeners and grants of one worker.
-  struct WorkerUse {
-    uint64_t id = 0;
-    uint32_t connections = 0;
-    Holdings holdings;
-  };
-
-  // The last count of the device's objects, which takes as long as there may be connections.
-  struct Objects {
-    driver::ObjectCounts counts;
-    uint32_t connections = 0;
-    uint32_t grants = 0;
-    uint64_t counted_ns = 0;  // 0: never
-  };
-
   void LookLater();
-  const driver::ObjectCounts& CountObjects(uint32_t grants);
-  v1::Accounts Count(std::vector<WorkerUse>* of_workers);
-  std::vector<Warning> FindWarnings(const v1::Accounts& accounts,
-                                    const std::vector<WorkerUse>& of_workers);
+  std::vector<Warning> FindWarnings(const internal::ServiceAccounts& counted);
   void CheckControlGroups(std::vector<Warning>* warnings) const;
   void CheckStandbys(std::vector<Warning>* warnings);
   void Tell(const std::vector<Warning>& warnings);
 
   const v1::ServiceConfig& service_;
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   Policies& policies_;
   const WorkerSessions& workers_;
   EventLog& events_;
   const ReadFile read_file_;
   boost::asio::steady_timer timer_;
-  Objects objects_;
   std::vector<std::string> told_;  // keys of those that have begun and are not over
 };
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_text.h"
-#include "lib/verbs/port_owner.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
 
@@ -36,11 +35,11 @@ void Refuse(const std::string& field, const std::string& why, internal::ConfigTa
 }  // namespace
 
 LiveConfig::LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured,
-                       ServiceEngine& engine, Policies& policies, EventLog& events,
+                       ServiceDriver& driver, Policies& policies, EventLog& events,
                        OnTaken on_taken)
     : in_use_(in_use),
       configured_(std::move(configured)),
-      engine_(engine),
+      driver_(driver),
       policies_(policies),
       events_(events),
       on_taken_(std::move(on_taken)) {}
@@ -72,24 +71,21 @@ internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
 void LiveConfig::TakeListeners(v1::ServiceConfig* next, internal::ConfigTaken* result) {
   const Listeners former = configured_.listeners(), wanted = next->listeners();
   next->clear_listeners();
-  engine_.Run([&] {
-    for (const v1::ListenerConfig& one : former) {
-      if (!Has(wanted, one)) engine_.StopListening(AddressOf(one));
+  for (const v1::ListenerConfig& one : former) {
+    if (!Has(wanted, one)) driver_.StopListening(AddressOf(one));
+  }
+  for (const v1::ListenerConfig& one : wanted) {
+    const absl::Status listens =
+        Has(former, one) ? absl::OkStatus() : driver_.Listen(AddressOf(one));
+    if (listens.ok()) {
+      *next->add_listeners() = one;
+    } else {
+      Refuse("listeners",
+             absl::StrCat("the service does not listen at ", one.host(), " port ", one.port(), ": ",
+                          std::string(MessageOf(listens)), "; free it, and reload again"),
+             result);
     }
-    for (const v1::ListenerConfig& one : wanted) {
-      const absl::Status listens =
-          Has(former, one) ? absl::OkStatus()
-                           : verbs::NamePortOwner(engine_.Listen(AddressOf(one)).status());
-      if (listens.ok()) {
-        *next->add_listeners() = one;
-      } else {
-        Refuse("listeners",
-               absl::StrCat("the service does not listen at ", one.host(), " port ", one.port(),
-                            ": ", std::string(MessageOf(listens)), "; free it, and reload again"),
-               result);
-      }
-    }
-  });
+  }
 }
 
 void LiveConfig::TakePolicy(v1::ServiceConfig* next, internal::ConfigTaken* result) {
@@ -105,9 +101,7 @@ void LiveConfig::PutInForce(const v1::ServiceConfig& next) {
   in_use_.mutable_service()->CopyFrom(next);
   *in_use_.mutable_service()->mutable_placement() = placement;
   spdlog::default_logger()->set_level(LevelOf(next.log_level()));
-  if (next.poison_deaths() != 0) {
-    engine_.Run([&] { engine_.SetPoisonDeaths(next.poison_deaths()); });
-  }
+  if (next.poison_deaths() != 0) driver_.SetPoisonDeaths(next.poison_deaths());
 }
 
 }  // namespace baton::keeper

@@ -10,7 +10,7 @@
 #include "supervisor/config/reload.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policies.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -21,7 +21,7 @@ class LiveConfig {
   // is the service as batond gave it. The references outlive this. Take() calls `on_taken` with the
   // service as batond would have to give it for what is in force then.
   using OnTaken = std::function<void(const v1::ServiceConfig& service)>;
-  LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured, ServiceEngine& engine,
+  LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured, ServiceDriver& driver,
              Policies& policies, EventLog& events, OnTaken on_taken);
 
   // Takes what a running keeper can take (CompareService), and puts it in force. Returns what is in
@@ -35,7 +35,7 @@ class LiveConfig {
 
   internal::KeeperConfig& in_use_;
   v1::ServiceConfig configured_;
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   Policies& policies_;
   EventLog& events_;
   const OnTaken on_taken_;

@@ -25,7 +25,6 @@
 namespace baton::keeper {
 namespace {
 
-constexpr uint32_t kConnectionsPerReply = 1000;
 constexpr FramedSession::Limits kSessionLimits = {.text_bytes = 16 << 10};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
@@ -56,19 +55,18 @@ bool OwnsSocketFile(int socket, uid_t uid) {
 }  // namespace
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                       ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
+                       ServiceDriver& driver, EventLog& events, WorkerSessions& workers,
                        Upgrades& upgrades, Policies& policies, LimitWatch& limits,
-                       ServiceDrain& drain, const ShardMoves& moves, LiveConfig& live)
+                       ServiceDrain& drain, LiveConfig& live)
     : loop_(loop),
       config_(config),
-      engine_(engine),
+      driver_(driver),
       events_(events),
       workers_(workers),
       upgrades_(upgrades),
       policies_(policies),
       limits_(limits),
       drain_(drain),
-      moves_(moves),
       live_(live),
       started_ns_(MonotonicNanoseconds()) {}
 
@@ -215,7 +213,7 @@ absl::Status Management::ListShardMoves(const internal::ListShardMoves& request,
   if (request.shard() >= static_cast<int>(config_.service().shards())) {
     return NoSuchShard(request.shard(), config_.service().shards());
   }
-  for (v1::ShardMove& move : moves_.List(request.shard())) {
+  for (v1::ShardMove& move : driver_.ListShardMoves(request)) {
     *reply->add_shard_moves() = std::move(move);
   }
   return absl::OkStatus();
@@ -249,10 +247,12 @@ void Management::Publish(const v1::Event& event) {
 }
 
 void Management::Describe(internal::Description* description) {
+  v1::Accounts accounts = limits_.Look();
+  *description = driver_.DescribeQueues();
   v1::Service* service = description->mutable_service();
   const v1::ServiceConfig& config = config_.service();
   service->set_name(config.name());
-  service->set_device(std::string(engine_.device_name()));
+  service->set_device(std::string(driver_.device_name()));
   service->set_shard_count(config.shards());
   service->set_max_connections(config.max_connections());
   service->set_keeper_pid(getpid());
@@ -265,36 +265,11 @@ void Management::Describe(internal::Description* description) {
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
   if (auto drain = drain_.Describe()) *service->mutable_drain() = *std::move(drain);
   *service->mutable_policy() = policies_.policy();
-  *service->mutable_accounts() = limits_.Look();
+  *service->mutable_accounts() = std::move(accounts);
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);
   for (v1::Worker& worker : workers_.Describe()) *description->add_workers() = std::move(worker);
-  LatencyHistogram handoffs, failovers;
-  engine_.Run([&] {
-    for (uint32_t i = 0; i < config.shards(); ++i) {
-      const driver::ShardCounters counters = engine_.counters(i);
-      *description->add_shards() = DescribeShard(engine_, i, counters);
-      *description->add_shard_loads() = DescribeShardLoad(counters);
-      handoffs.Merge(engine_.handoff_blackout(i));
-      failovers.Merge(engine_.failover_blackout(i));
-    }
-    if (const EngineLoad* const load = engine_.load()) {
-      *description->mutable_engine() = DescribeLoad(*load);
-    }
-    *service->mutable_device_state() = DescribeDevice(engine_.device_info());
-    service->set_connection_count(engine_.connection_count());
-    for (const verbs::Address& address : engine_.listeners()) {
-      v1::Listener* listener = service->add_listeners();
-      listener->set_host(address.host);
-      listener->set_port(address.port);
-    }
-  });
-  AddReceiveWindows(engine_.arena(), description->mutable_shard_loads());
-  *description->mutable_handoff_blackout() = DescribeHistogram(handoffs);
-  *description->mutable_failover_blackout() = DescribeHistogram(failovers);
-  *service->mutable_handoff_blackout() = Summarize(handoffs);
-  *service->mutable_failover_blackout() = Summarize(failovers);
   service->set_worker_count(static_cast<uint32_t>(description->workers_size()));
   for (v1::Worker& worker : *description->mutable_workers()) {
     if (worker.state() == v1::WORKER_STATE_READY) {
@@ -311,25 +286,10 @@ void Management::Describe(internal::Description* description) {
 
 absl::Status Management::ListConnections(const internal::ListConnections& request,
                                          internal::Connections* connections) {
-  const uint32_t total = config_.service().max_connections();
   if (request.shard() >= static_cast<int>(config_.service().shards())) {
     return NoSuchShard(request.shard(), config_.service().shards());
   }
-  const uint32_t limit =
-      request.limit() == 0 ? kConnectionsPerReply : std::min(request.limit(), kConnectionsPerReply);
-  engine_.Run([&] {
-    ConnectionDescriber describer(engine_);
-    for (uint32_t i = request.start(); i < total; ++i) {
-      const arena::ConnectionRecord& record = engine_.arena().connection(i);
-      if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
-      if (request.shard() >= 0 && record.shard != static_cast<uint32_t>(request.shard())) continue;
-      if (connections->connections_size() == static_cast<int>(limit)) {
-        connections->set_next(i);
-        return;
-      }
-      *connections->add_connections() = describer.Describe(i);
-    }
-  });
+  *connections = driver_.ListConnections(request);
   return absl::OkStatus();
 }
 
@@ -369,7 +329,7 @@ void Management::Handoff(const SessionPtr& session, const internal::ManagementRe
   for (const ShardMove& move : *moves) reply.mutable_handoff()->add_shards(move.shard);
   const uint32_t timeout_ms =
       request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms();
-  MoveShards(loop_, engine_, *moves, timeout_ms,
+  MoveShards(loop_, driver_, *moves, timeout_ms,
              [session, reply = std::move(reply),
               trace = events_.trace_parent()](const HandoffsResult& result) mutable {
                if (!trace.empty()) {

@@ -18,8 +18,7 @@
 #include "supervisor/keeper/live_config.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_drain.h"
-#include "supervisor/keeper/service_engine.h"
-#include "supervisor/keeper/shard_moves.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
@@ -30,9 +29,8 @@ class Management {
  public:
   // All references outlive it.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-             ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
-             Policies& policies, LimitWatch& limits, ServiceDrain& drain, const ShardMoves& moves,
-             LiveConfig& live);
+             ServiceDriver& driver, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
+             Policies& policies, LimitWatch& limits, ServiceDrain& drain, LiveConfig& live);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -61,14 +59,13 @@ class Management {
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   EventLog& events_;
   WorkerSessions& workers_;
   Upgrades& upgrades_;
   Policies& policies_;
   LimitWatch& limits_;
   ServiceDrain& drain_;
-  const ShardMoves& moves_;
   LiveConfig& live_;
   const uint64_t started_ns_;
   std::set<SessionPtr> subscribers_;

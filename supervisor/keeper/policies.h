@@ -8,16 +8,15 @@
 
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"
-#include "supervisor/keeper/admission.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
 // Thread-compatible: the management loop's thread.
 class Policies {
  public:
-  // The references outlive it, and it outlives the engine's last turn. Before the engine starts.
-  Policies(const v1::ServiceConfig& service, ServiceEngine& engine);
+  // The references outlive it. Puts the policy of `service` in force.
+  Policies(const v1::ServiceConfig& service, ServiceDriver& driver);
 
   const v1::Policy& policy() const { return policy_; }
 
@@ -28,16 +27,12 @@ class Policies {
   // At most one, called whenever another policy is in force.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
-  // For the engine's thread.
-  Admission& admission() { return admission_; }
-
  private:
   void PutInForce(v1::Policy policy);
 
   const v1::ServiceConfig& service_;
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   v1::Policy policy_;
-  Admission admission_;
   std::function<void()> listener_;
 };
 

@@ -50,10 +50,9 @@ uint64_t DeadlineOf(const internal::DrainRecord& record) {
 }  // namespace
 
 ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                           ServiceEngine& engine, Policies& policies, EventLog& events)
+                           ServiceDriver& driver, EventLog& events)
     : config_(config),
-      engine_(engine),
-      policies_(policies),
+      driver_(driver),
       events_(events),
       path_(DrainPath(config.state_dir(), config.service().name())),
       timer_(loop) {
@@ -131,7 +130,7 @@ absl::Status ServiceDrain::End() {
   }
   drain_.reset();
   timer_.cancel();
-  engine_.Run([this] { policies_.admission().Open(); });
+  driver_.OpenAdmission();
   AddEvent("drain_ended", "new connections are taken again");
   return absl::OkStatus();
 }
@@ -140,26 +139,22 @@ std::optional<v1::Drain> ServiceDrain::Describe() const {
   if (!drain_) return std::nullopt;
   v1::Drain drain = *drain_;
   if (deadline_ns_ != 0) drain.set_deadline_unix_micros(UnixMicrosecondsAt(deadline_ns_));
-  engine_.Run([&] {
-    drain.set_connections_left(engine_.connection_count());
-    drain.set_refused(static_cast<uint32_t>(policies_.admission().refused_closed()));
-  });
+  const ServiceDriver::Counted counted = driver_.CountConnections();
+  drain.set_connections_left(static_cast<uint32_t>(counted.connections));
+  drain.set_refused(static_cast<uint32_t>(counted.refused));
   return drain;
 }
 
 void ServiceDrain::Enforce() {
   empty_told_ = false;
-  engine_.Run([this] {
-    policies_.admission().Close(
-        absl::StrCat("the service is drained and takes no new connections: `baton drain --end ",
-                     config_.service().name(), "` ends that"));
-  });
+  driver_.CloseAdmission(
+      absl::StrCat("the service is drained and takes no new connections: `baton drain --end ",
+                   config_.service().name(), "` ends that"));
   Look();
 }
 
 void ServiceDrain::Look() {
-  uint32_t left = 0;
-  engine_.Run([&] { left = engine_.connection_count(); });
+  const auto left = static_cast<uint32_t>(driver_.CountConnections().connections);
   if (left == 0 && !empty_told_) {
     AddEvent("drained", "no connection is left");
     empty_told_ = true;
@@ -179,9 +174,8 @@ void ServiceDrain::OnDeadline(uint32_t left) {
   if (!drain_->disconnect()) {
     return AddEvent("drain_overdue", absl::StrCat(left, " connections are left at the deadline"));
   }
-  engine_.Run([&] {
-    drain_->set_disconnected(engine_.DisconnectAll("disconnected: its service was drained"));
-  });
+  drain_->set_disconnected(
+      static_cast<uint32_t>(driver_.DisconnectAll("disconnected: its service was drained")));
   AddEvent("drain_disconnected", absl::StrCat(drain_->disconnected(),
                                               " connections were left at the deadline, and are "
                                               "disconnected"));

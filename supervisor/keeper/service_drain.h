@@ -15,8 +15,7 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policies.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -25,7 +24,7 @@ class ServiceDrain {
  public:
   // All references outlive it. Goes on with the drain that the state directory tells of.
   ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-               ServiceEngine& engine, Policies& policies, EventLog& events);
+               ServiceDriver& driver, EventLog& events);
 
   // Begins, or changes the deadline of what has begun. An error: it was not written down, and
   // nothing has changed.
@@ -45,8 +44,7 @@ class ServiceDrain {
   void AddEvent(const std::string& kind, const std::string& message);
 
   const internal::KeeperConfig& config_;
-  ServiceEngine& engine_;
-  Policies& policies_;
+  ServiceDriver& driver_;
   EventLog& events_;
   const std::string path_;
   boost::asio::steady_timer timer_;

@@ -10,22 +10,29 @@ bool Contains(const std::vector<WorkerInfo>& workers, uint64_t worker_id) {
                      [&](const WorkerInfo& worker) { return worker.id == worker_id; });
 }
 
-uint32_t ShardCount(const ServiceEngine& engine) { return engine.arena().shape().shards; }
+ServiceDriver::Workers PlacesOf(const std::vector<WorkerInfo>& workers) {
+  ServiceDriver::Workers places;
+  for (const WorkerInfo& worker : workers) {
+    internal::WorkerPlace& place = places.emplace_back();
+    place.set_slot(worker.slot);
+    place.set_id(worker.id);
+  }
+  return places;
+}
 
 }  // namespace
 
-ShardOwners OwnersOf(ServiceEngine& engine) {
+ShardOwners OwnersOf(ServiceDriver& driver) {
   ShardOwners owners;
-  engine.Run([&] {
-    for (uint32_t shard = 0; shard < ShardCount(engine); ++shard) {
-      const uint64_t owner = engine.owner(shard).worker_id;
-      if (owner != 0) owners[shard] = owner;
-    }
-  });
+  const internal::ShardsSeen seen = driver.LookAtShards();
+  for (int shard = 0; shard < seen.shards_size(); ++shard) {
+    const uint64_t owner = seen.shards(shard).owner_worker_id();
+    if (owner != 0) owners[static_cast<uint32_t>(shard)] = owner;
+  }
   return owners;
 }
 
-std::vector<ShardMove> MovesBack(ServiceEngine& engine, const std::vector<WorkerInfo>& new_workers,
+std::vector<ShardMove> MovesBack(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
                                  const std::vector<WorkerInfo>& old_workers,
                                  const ShardOwners& before) {
   std::vector<ShardMove> moves;
@@ -38,31 +45,15 @@ std::vector<ShardMove> MovesBack(ServiceEngine& engine, const std::vector<Worker
         });
     return had_it != old_workers.end() ? *had_it : old_workers[shard % old_workers.size()];
   };
-  engine.Run([&] {
-    for (uint32_t shard = 0; shard < ShardCount(engine); ++shard) {
-      if (!Contains(new_workers, engine.owner(shard).worker_id)) continue;
-      moves.push_back({shard, successor_of(shard).slot});
-    }
-  });
+  for (const auto& [shard, owner] : OwnersOf(driver)) {
+    if (Contains(new_workers, owner)) moves.push_back({shard, successor_of(shard).slot});
+  }
   return moves;
 }
 
-bool PromoteOwners(ServiceEngine& engine, const std::vector<WorkerInfo>& new_workers,
+bool PromoteOwners(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
                    const std::vector<WorkerInfo>& old_workers) {
-  bool all = true;
-  engine.Run([&] {
-    for (uint32_t shard = 0; shard < ShardCount(engine); ++shard) {
-      all = all && Contains(new_workers, engine.owner(shard).worker_id);
-    }
-    if (!all) return;
-    for (const WorkerInfo& worker : new_workers) {
-      engine.SetStanding(worker.slot, worker.id, Standing::kFirst);
-    }
-    for (const WorkerInfo& worker : old_workers) {
-      engine.SetStanding(worker.slot, worker.id, Standing::kLast);
-    }
-  });
-  return all;
+  return driver.Promote(PlacesOf(new_workers), PlacesOf(old_workers));
 }
 
 }  // namespace baton::keeper

@@ -64,7 +64,7 @@ void Standbys::LookLater() {
 
 void Standbys::Look() {
   const std::vector<WorkerInfo> workers = context_.workers.List();
-  const WorkerRoles roles = RolesOf(workers, context_.engine);
+  const WorkerRoles roles = RolesOf(workers, context_.driver);
   Follow(workers, roles);
   CheckDeadlines();
   if (!upgrades_.idle()) {

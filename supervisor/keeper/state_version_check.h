@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -14,7 +14,7 @@ namespace baton::keeper {
 // `to_take_back`, checks that the old workers read what the fresh ones write, too.
 // kFailedPrecondition names the versions that do not fit, and the cure. On the management loop's
 // thread.
-absl::Status CheckStateVersions(ServiceEngine& engine, const std::vector<WorkerInfo>& old_workers,
+absl::Status CheckStateVersions(ServiceDriver& driver, const std::vector<WorkerInfo>& old_workers,
                                 const std::vector<WorkerInfo>& fresh_workers, bool to_take_back);
 
 }  // namespace baton::keeper

@@ -25,16 +25,15 @@ std::string ProblemOf(const std::vector<WorkerInfo>& workers) {
 
 }  // namespace
 
-Trial::Trial(ServiceEngine& engine, v1::HealthGates gates)
-    : engine_(engine), gates_(std::move(gates)) {}
+Trial::Trial(ServiceDriver& driver, v1::HealthGates gates)
+    : driver_(driver), gates_(std::move(gates)) {}
 
 void Trial::BeginWindow(const std::vector<uint32_t>& shards) {
-  engine_.Run([&] {
-    for (const uint32_t shard : shards) acknowledged_[shard] = 0;
-    for (auto& [shard, acknowledged] : acknowledged_) {
-      acknowledged = engine_.arena().shard(shard).acknowledged;
-    }
-  });
+  for (const uint32_t shard : shards) acknowledged_[shard] = 0;
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  for (auto& [shard, acknowledged] : acknowledged_) {
+    acknowledged = seen.shards(static_cast<int>(shard)).acknowledged();
+  }
 }
 
 Trial::Verdict Trial::Look(const std::vector<WorkerInfo>& new_workers) {
@@ -54,16 +53,15 @@ Trial::Verdict Trial::Look(const std::vector<WorkerInfo>& new_workers) {
 
 std::string Trial::ShardThatWentBack(const std::vector<WorkerInfo>& new_workers) const {
   std::string found;
-  engine_.Run([&] {
-    for (const auto& [shard, acknowledged] : acknowledged_) {
-      const uint64_t owner = engine_.owner(shard).worker_id;
-      if (owner == 0 || std::any_of(new_workers.begin(), new_workers.end(),
-                                    [&](const auto& worker) { return worker.id == owner; })) {
-        continue;
-      }
-      found = absl::StrCat("shard ", shard, " went back to worker ", owner);
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  for (const auto& [shard, acknowledged] : acknowledged_) {
+    const uint64_t owner = seen.shards(static_cast<int>(shard)).owner_worker_id();
+    if (owner == 0 || std::any_of(new_workers.begin(), new_workers.end(),
+                                  [&](const auto& worker) { return worker.id == owner; })) {
+      continue;
     }
-  });
+    found = absl::StrCat("shard ", shard, " went back to worker ", owner);
+  }
   return found;
 }
 
@@ -84,11 +82,10 @@ std::string Trial::ProblemOfWindow() const {
 
 uint64_t Trial::CompletionsDealtWith() const {
   uint64_t count = 0;
-  engine_.Run([&] {
-    for (const auto& [shard, before] : acknowledged_) {
-      count += engine_.arena().shard(shard).acknowledged - before;
-    }
-  });
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  for (const auto& [shard, before] : acknowledged_) {
+    count += seen.shards(static_cast<int>(shard)).acknowledged() - before;
+  }
   return count;
 }
 

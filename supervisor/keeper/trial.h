@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -25,8 +25,8 @@ class Trial {
     bool open = false;  // a shard went back, and why is told in a moment
   };
 
-  // `engine` outlives it.
-  Trial(ServiceEngine& engine, v1::HealthGates gates);
+  // `driver` outlives it.
+  Trial(ServiceDriver& driver, v1::HealthGates gates);
 
   // `shards` are the new workers' now, too. Completions count anew.
   void BeginWindow(const std::vector<uint32_t>& shards);
@@ -45,7 +45,7 @@ class Trial {
   std::string ShardThatWentBack(const std::vector<WorkerInfo>& new_workers) const;
   uint64_t CompletionsDealtWith() const;
 
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   const v1::HealthGates gates_;
   std::map<uint32_t, uint64_t> acknowledged_;  // completions, by shard, when the window began
   std::chrono::steady_clock::time_point went_back_since_;  // none: no shard has

@@ -55,7 +55,7 @@ UpgradeUnderWay::UpgradeUnderWay(const WorkerStarts& context, uint64_t id, Progr
       trace_parent_(context_.events.trace_parent()),
       plan_(WithTimesOf(context_.config.service(), plan)),
       canary_(plan.canary_shards().begin(), plan.canary_shards().end()),
-      trial_(context_.engine, plan.gates()),
+      trial_(context_.driver, plan.gates()),
       processes_(context_.loop, context_.programs,
                  [this](const StartedProcess& process) {
                    const auto self = shared_from_this();  // it may be over with this
@@ -183,7 +183,7 @@ void UpgradeUnderWay::Advance() {
 }
 
 absl::Status UpgradeUnderWay::CheckPrograms() const {
-  return CheckStateVersions(context_.engine, Attached(old_workers_), Attached(new_workers_),
+  return CheckStateVersions(context_.driver, Attached(old_workers_), Attached(new_workers_),
                             !status_.no_rollback());
 }
 
@@ -212,7 +212,7 @@ void UpgradeUnderWay::HandOver() {
   std::vector<WorkerInfo> owners = Attached(new_workers_);
   // Computed only in the first step: in the second, some of the owners are new workers already.
   if (new_owners_ == 0) {
-    owners_before_ = OwnersOf(context_.engine);
+    owners_before_ = OwnersOf(context_.driver);
     new_owners_ = std::max<size_t>(1, NewOwners());
   }
   owners.resize(std::min(owners.size(), new_owners_));
@@ -227,7 +227,7 @@ void UpgradeUnderWay::HandOver() {
 
 void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
                            void (UpgradeUnderWay::*next)(const HandoffsResult&)) {
-  MoveShards(context_.loop, context_.engine, moves, context_.config.service().handoff_timeout_ms(),
+  MoveShards(context_.loop, context_.driver, moves, context_.config.service().handoff_timeout_ms(),
              [us = weak_from_this(), next](const HandoffsResult& result) {
                if (const auto self = us.lock()) ((*self).*next)(result);
              });
@@ -236,7 +236,7 @@ void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
 // Among how many of the new workers the shards are spread. Where the keeper keeps standbys running
 // there are more workers than owners: of as many new ones as there were, as many own.
 size_t UpgradeUnderWay::NewOwners() const {
-  const bool standbys = arena::IsNative(context_.engine.arena().shape()) ||
+  const bool standbys = arena::IsNative(context_.driver.arena().shape()) ||
                         context_.policies.policy().hot_standbys() != 0;
   if (plan_.workers() != 0 || !standbys) return new_workers_.size();
   std::set<uint64_t> owners;
@@ -278,7 +278,7 @@ void UpgradeUnderWay::OnWindowOver() {
   const std::string problem = trial_.ProblemOfWindow();
   if (!problem.empty()) return Return(problem);
   if (status_.phase() == v1::UPGRADE_PHASE_WATCHING) {
-    if (PromoteOwners(context_.engine, Attached(new_workers_), Attached(old_workers_))) Retire();
+    if (PromoteOwners(context_.driver, Attached(new_workers_), Attached(old_workers_))) Retire();
     return;
   }
   if (plan_.pause_after_canary()) {
@@ -396,7 +396,7 @@ void UpgradeUnderWay::Return(const std::string& why) {
   EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
   // Shards on their way arrive, or come back, first. OnHandedOver then goes on.
   if (moving_) return;
-  Move(MovesBack(context_.engine, Attached(new_workers_), Attached(old_workers_), owners_before_),
+  Move(MovesBack(context_.driver, Attached(new_workers_), Attached(old_workers_), owners_before_),
        &UpgradeUnderWay::OnReturned);
 }
 

@@ -9,8 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/policies.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -20,29 +19,22 @@ class WorkerRequests {
  public:
   // All references outlive it.
   WorkerRequests(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 const arena::Arena& arena, ServiceEngine& engine, Policies& policies)
-      : loop_(loop), config_(config), arena_(arena), engine_(engine), policies_(policies) {}
+                 ServiceDriver& driver)
+      : loop_(loop), config_(config), driver_(driver) {}
 
   absl::Status Listen(uint64_t worker_id, const internal::ListenRequest& request,
                       internal::Listening* listening);
   absl::Status Connect(uint64_t worker_id, const internal::ConnectRequest& request,
                        internal::Connecting* connecting);
-  // Both call `done` from the loop, unless the loop or the engine stops before.
+  // Both call `done` from the loop, unless the loop or the driver stops before.
   using Granted = std::function<void(absl::StatusOr<internal::Granted>)>;
   void Grant(uint64_t worker_id, const internal::GrantRequest& request, Granted done);
   void Revoke(uint32_t grant, std::function<void(absl::Status)> done);
 
  private:
-  absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address) const;
-  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
-  uint32_t ConnectionsOf(uint64_t worker_id) const;
-
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
-  const arena::Arena& arena_;
-  ServiceEngine& engine_;
-  Policies& policies_;
-  uint64_t next_owner_search_ns_ = 0;
+  ServiceDriver& driver_;
 };
 
 }  // namespace baton::keeper

@@ -4,21 +4,19 @@
 
 namespace baton::keeper {
 
-WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceEngine& engine) {
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& driver) {
   WorkerRoles roles;
-  engine.Run([&] {
-    std::set<uint64_t> owners;
-    for (uint32_t shard = 0; shard < engine.arena().shape().shards; ++shard) {
-      owners.insert(engine.owner(shard).worker_id);
+  const internal::ShardsSeen seen = driver.LookAtShards();
+  std::set<uint64_t> owners;
+  for (const internal::ShardSeen& shard : seen.shards()) owners.insert(shard.owner_worker_id());
+  const std::set<uint32_t> ready(seen.ready_slots().begin(), seen.ready_slots().end());
+  for (const WorkerInfo& worker : workers) {
+    if (owners.count(worker.id) != 0) {
+      roles.owners.push_back(worker);
+    } else if (ready.count(worker.slot) != 0) {
+      roles.standbys.push_back(worker);
     }
-    for (const WorkerInfo& worker : workers) {
-      if (owners.count(worker.id) != 0) {
-        roles.owners.push_back(worker);
-      } else if (engine.IsReady(worker.slot)) {
-        roles.standbys.push_back(worker);
-      }
-    }
-  });
+  }
   return roles;
 }
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -14,9 +14,9 @@ struct WorkerRoles {
   std::vector<WorkerInfo> standbys;  // ready, without shards
 };
 
-// Sorts `workers` into owners and ready standbys, and leaves the others out. Waits for the engine's
-// thread.
-WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceEngine& engine);
+// Sorts `workers` into owners and ready standbys, and leaves the others out. Asks the
+// driver.
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& driver);
 
 }  // namespace baton::keeper
 

@@ -19,6 +19,7 @@
 #include "lib/loop/await_readable.h"
 #include "lib/text/one_line.h"
 #include "supervisor/keeper/attach_check.h"
+#include "supervisor/keeper/death_watcher.h"
 
 namespace baton::keeper {
 namespace {
@@ -30,6 +31,28 @@ constexpr size_t kMaxReleaseBytes = 32;
 // The first layout version whose workers look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
 
+using Change = internal::ChangeWorker;
+
+internal::WorkerPlace PlaceOf(const WorkerSession& session) {
+  internal::WorkerPlace place;
+  place.set_slot(session.slot);
+  place.set_id(session.id);
+  return place;
+}
+
+internal::AddWorker EntryOf(const WorkerSession& session, Standing standing) {
+  internal::AddWorker worker;
+  worker.set_slot(session.slot);
+  worker.set_id(session.id);
+  worker.set_pid(session.peer.pid);
+  worker.set_reads_state_version_min(session.attached_with.reads_state_version_min());
+  worker.set_reads_state_version_max(session.attached_with.reads_state_version_max());
+  worker.set_writes_state_version(session.attached_with.writes_state_version());
+  worker.set_standing(standing == Standing::kFirst ? internal::STANDING_FIRST
+                                                   : internal::STANDING_LAST);
+  return worker;
+}
+
 void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
   reply->set_status_code(static_cast<int>(status.code()));
   reply->set_status_message(std::string(MessageOf(status)));
@@ -38,34 +61,19 @@ void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
 }  // namespace
 
 WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                               const arena::Arena& arena, ServiceEngine& engine, Policies& policies,
-                               EventLog& events)
+                               ServiceDriver& driver, Policies& policies, EventLog& events)
     : loop_(loop),
       config_(config),
-      arena_(arena),
-      engine_(engine),
+      arena_(driver.arena()),
+      driver_(driver),
       policies_(policies),
       events_(events),
-      requests_(loop, config, arena, engine, policies),
+      requests_(loop, config, driver),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
-      lock_holders_(loop, config.launcher(), arena),
+      lock_holders_(loop, config.launcher(), arena_),
       heartbeat_timer_(loop),
-      slots_(arena.shape().workers),
-      reserved_(arena.shape().workers, 0) {
-  if (!arena::IsNative(arena.shape())) {
-    watcher_ = std::make_unique<DeathWatcher>(
-        &arena, static_cast<int>(config.service().realtime_priority()),
-        [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
-                                                                         uint64_t id) {
-          if (wait_for_process) return;
-          engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
-        },
-        [this](uint32_t, uint64_t id) {
-          boost::asio::post(loop_, [this, id] {
-            if (const SessionPtr session = Find(id)) OnThreadEnded(session);
-          });
-        });
-  }
+      slots_(arena_.shape().workers),
+      reserved_(arena_.shape().workers, 0) {
   WatchHeartbeats();
 }
 
@@ -254,8 +262,7 @@ bool WorkerSessions::HasPlace(const WorkerSession& session) const {
 }
 
 void WorkerSessions::LeavePlace(const SessionPtr& session) {
-  if (watcher_) watcher_->Forget(session->slot);
-  engine_.Post([this, id = session->id] { policies_.admission().Forget(id); });
+  driver_.ChangeWorker(session->slot, session->id, Change::PLACE_LEFT);
   slots_[session->slot] = nullptr;
   reserved_[session->slot] = 0;
   session->process.close();
@@ -296,15 +303,9 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->heartbeat.Restart();
   slots_[session->slot] = session;
   reserved_[session->slot] = 0;
-  arena_.ClearWorker(session->slot);
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
-  engine_.Run([&] {
-    engine_.AddWorker(session->slot, session->id, std::move(engine_wake), VersionsOf(attach),
-                      standing);
-  });
-  // It has no lock yet, and is known to be of its process.
-  if (watcher_) watcher_->Watch(session->slot, session->id, session->peer.pid);
+  driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
@@ -331,14 +332,13 @@ void WorkerSessions::WatchProcess(const SessionPtr& session) {
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state == v1::WORKER_STATE_READY) {
     // It may have given a shard back unasked, and wants shards again.
-    engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
+    driver_.ChangeWorker(session->slot, session->id, Change::READY);
     return absl::OkStatus();
   }
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat.Restart();  // it may have warmed up for long
-  if (watcher_) watcher_->Watch(session->slot, session->id, session->peer.pid);
-  engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
+  driver_.ChangeWorker(session->slot, session->id, Change::READY);
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
   if (observer_) observer_->OnReady(session->id);
   return absl::OkStatus();
@@ -346,14 +346,9 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
 
 // The worker has released its shards and writes no more: as good as dead.
 absl::Status WorkerSessions::Detach(const SessionPtr& session) {
-  bool believed = false;
-  engine_.Run([&] {
-    believed = !engine_.IsFenced(session->slot);
-    if (!believed) return;
-    engine_.WorkerStopped(session->slot, session->id, "detached");
-    engine_.WorkerDead(session->slot, session->id);
-  });
-  if (!believed) return absl::FailedPreconditionError("the worker was fenced and is being killed");
+  if (!driver_.Detach(session->slot, session->id)) {
+    return absl::FailedPreconditionError("the worker was fenced and is being killed");
+  }
   session->detached = true;
   LeavePlace(session);
   AddEvent("worker_detached", absl::StrCat("worker ", session->id, " detached"), session->id);
@@ -394,6 +389,10 @@ void WorkerSessions::OnThreadEnded(const SessionPtr& session) {
            session->id);
 }
 
+void WorkerSessions::OnThreadEnded(uint64_t worker_id) {
+  if (const SessionPtr session = Find(worker_id)) OnThreadEnded(session);
+}
+
 void WorkerSessions::LookAtLocks() {
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const SessionPtr session = slots_[slot];
@@ -404,7 +403,7 @@ void WorkerSessions::LookAtLocks() {
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   // It may have detached in the same turn of the loop, and its slot be another's.
   if (!HasPlace(*session)) return;
-  if (watcher_ || !session->attached) return LeaveDead(session);
+  if (!arena::IsNative(arena_.shape()) || !session->attached) return LeaveDead(session);
   FindLockHolder(session);
 }
 
@@ -452,9 +451,7 @@ void WorkerSessions::Drop(const SessionPtr& session, std::string_view why) {
 
 void WorkerSessions::Leave(const SessionPtr& session, const std::string& kind,
                            const std::string& message) {
-  if (session->attached) {
-    engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
-  }
+  if (session->attached) driver_.ChangeWorker(session->slot, session->id, Change::DEAD);
   LeavePlace(session);
   if (const auto socket = session->socket.lock()) socket->Close();
   AddEvent(kind, message, session->id);
@@ -522,7 +519,7 @@ void WorkerSessions::NoteKill(WorkerSession& session, std::string_view cause) {
 
 absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
   if (const SessionPtr session = Find(worker_id)) {
-    engine_.Run([&] { engine_.PardonDeath(session->slot, worker_id); });
+    driver_.ChangeWorker(session->slot, worker_id, Change::PARDON_DEATH);
   }
   return Kill(worker_id, "asked for by an operator");
 }
@@ -561,13 +558,13 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
     return session->slot;
   }
   SessionPtr newest;
-  engine_.Run([&] {
-    const uint64_t owner = engine_.owner(shard).worker_id;
-    for (const SessionPtr& session : slots_) {
-      if (!session || session->id == owner || !engine_.IsReady(session->slot)) continue;
-      if (!newest || session->id > newest->id) newest = session;
-    }
-  });
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  const uint64_t owner = seen.shards(static_cast<int>(shard)).owner_worker_id();
+  for (const uint32_t slot : seen.ready_slots()) {
+    const SessionPtr& session = slots_[slot];
+    if (!session || session->id == owner) continue;
+    if (!newest || session->id > newest->id) newest = session;
+  }
   if (!newest) {
     return absl::FailedPreconditionError(
         "no other worker is ready to take over: start one and wait until it is ready");
@@ -586,7 +583,7 @@ std::vector<WorkerInfo> WorkerSessions::List() const {
 void WorkerSessions::SetStanding(uint64_t worker_id, Standing standing) {
   const SessionPtr session = Find(worker_id);
   if (!session) return;
-  engine_.Run([&] { engine_.SetStanding(session->slot, worker_id, standing); });
+  driver_.SetStanding(session->slot, worker_id, standing);
 }
 
 void WorkerSessions::AskToStop(uint64_t worker_id) {
@@ -598,7 +595,7 @@ void WorkerSessions::AskToStop(uint64_t worker_id) {
     (void)Signal(*session, SIGTERM);
     return;
   }
-  engine_.Run([&] { engine_.AskToStop(session->slot, worker_id); });
+  driver_.ChangeWorker(session->slot, worker_id, Change::ASK_TO_STOP);
 }
 
 bool WorkerSessions::Retire(pid_t pid) {
@@ -606,13 +603,9 @@ bool WorkerSessions::Retire(pid_t pid) {
   for (const SessionPtr& session : slots_) {
     if (session && session->peer.pid == pid) sessions.push_back(session);
   }
-  bool idle = true;
-  engine_.Run([&] {
-    for (const SessionPtr& session : sessions) idle &= engine_.IsIdle(session->slot, session->id);
-    if (!idle) return;
-    for (const SessionPtr& session : sessions) engine_.Retire(session->slot, session->id);
-  });
-  if (!idle) return false;
+  ServiceDriver::Workers places;
+  for (const SessionPtr& session : sessions) places.push_back(PlaceOf(*session));
+  if (!driver_.Retire(places)) return false;
   for (const SessionPtr& session : sessions) {
     if (!std::exchange(session->retired, true)) AskToStop(session->id);
   }
@@ -633,13 +626,14 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
   session->heartbeat.Look(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat), hang_looks());
   const bool stalled = session->heartbeat.IsSilent(hang_looks());
   if (session->state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
-  bool owner = false;
-  engine_.Run([&] {
-    if (stalled != was_stalled) engine_.SetStalled(session->slot, session->id, stalled);
-    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
-      owner |= engine_.owner(i).worker_id == session->id;
-    }
-  });
+  if (stalled != was_stalled) {
+    driver_.ChangeWorker(session->slot, session->id,
+                         stalled ? Change::STALLED : Change::NOT_STALLED);
+  }
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  const bool owner = std::any_of(
+      seen.shards().begin(), seen.shards().end(),
+      [&](const internal::ShardSeen& shard) { return shard.owner_worker_id() == session->id; });
   if (!stalled || !owner) {
     session->hangs = false;
     session->silent_owner_looks = 0;
@@ -666,7 +660,7 @@ void WorkerSessions::OnHang(WorkerSession& session) {
              session.id);
     return;
   }
-  engine_.Run([&] { engine_.ExplainDeath(session.slot, session.id, "hang"); });
+  driver_.ChangeWorker(session.slot, session.id, Change::DEATH_BY_HANG);
   (void)Kill(session.id, what);
 }
 

@@ -14,12 +14,11 @@
 #include "absl/status/statusor.h"
 #include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/death_watcher.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/lock_holder.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_requests.h"
 #include "supervisor/keeper/worker_session.h"
 #include "supervisor/keeper/worker_tokens.h"
@@ -49,8 +48,7 @@ class WorkerSessions {
  public:
   // All references outlive it.
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 const arena::Arena& arena, ServiceEngine& engine, Policies& policies,
-                 EventLog& events);
+                 ServiceDriver& driver, Policies& policies, EventLog& events);
 
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
@@ -93,7 +91,9 @@ class WorkerSessions {
   // does nothing, if one of them owns a shard or is about to. May be repeated.
   bool Retire(pid_t pid);
   uint32_t free_slots() const;
-  // Ends the processes of workers whose locks are marked. A keeper of a native service calls it,
+  // Ends the process of a worker that has lost a thread with a lock held.
+  void OnThreadEnded(uint64_t worker_id);
+  // Does so for all workers whose locks are marked. A keeper of a native service calls it,
   // because it has no thread that waits for the locks.
   void LookAtLocks();
 
@@ -153,12 +153,11 @@ class WorkerSessions {
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
-  ServiceEngine& engine_;
+  ServiceDriver& driver_;
   Policies& policies_;
   EventLog& events_;
   WorkerRequests requests_;
   const uint32_t heartbeat_ms_;
-  std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
   LockHolders lock_holders_;
   boost::asio::steady_timer heartbeat_timer_;
   std::vector<SessionPtr> slots_;                       // that are attached

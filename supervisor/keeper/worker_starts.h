@@ -7,7 +7,7 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -17,7 +17,7 @@ namespace baton::keeper {
 struct WorkerStarts {
   boost::asio::io_context& loop;
   const internal::KeeperConfig& config;
-  ServiceEngine& engine;
+  ServiceDriver& driver;
   Policies& policies;
   EventLog& events;
   WorkerSessions& workers;

@@ -64,37 +64,35 @@ internal::KeeperConfig Config() {
 }
 
 // As supervisor/keeper/keeper.cc puts them together, in this order.
-struct TheKeeper final : private keeper::EngineListener {
+struct TheKeeper final : private keeper::DriverListener {
   explicit TheKeeper(arena::Arena* arena) : arena_(arena) {
     ClearArena(arena);
     device = verbs::soft::CreateSoftDevice({}).value();
     keeper::EngineOptions options;
     options.poison_deaths = config.service().poison_deaths();
-    engine = keeper::Engine::Create(arena, device.get(), this, options).value();
+    engine = keeper::Engine::Create(arena, device.get(), &news, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
-    policies.emplace(config.service(), *engine);
-    drain.emplace(loop, config, *engine, *policies,
-                  events);  // none begins: /nowhere cannot be written
-    workers.emplace(loop, config, *arena, *engine, *policies, events);
-    const keeper::WorkerStarts starts{loop, config, *engine, *policies, events, *workers, programs};
+    driver.emplace(config.service(), *engine, news);
+    driver->SetListener(this);
+    news.SetWake([this] { boost::asio::post(loop, [this] { driver->DeliverNews(); }); });
+    policies.emplace(config.service(), *driver);
+    drain.emplace(loop, config, *driver, events);  // none begins: /nowhere cannot be written
+    workers.emplace(loop, config, *driver, *policies, events);
+    const keeper::WorkerStarts starts{loop, config, *driver, *policies, events, *workers, programs};
     upgrades.emplace(starts);
     standbys.emplace(starts, *upgrades);
-    limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
-    live.emplace(config, config.service(), *engine, *policies, events,
+    limits.emplace(loop, config.service(), *driver, *policies, *workers, events);
+    live.emplace(config, config.service(), *driver, *policies, events,
                  [](const v1::ServiceConfig&) {});
-    management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits,
-                       *drain, moves, *live);
+    management.emplace(loop, config, *driver, events, *workers, *upgrades, *policies, *limits,
+                       *drain, *live);
   }
-  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
-               int connection) override {
-    boost::asio::post(loop,
-                      [this, kind = std::string(kind), message, worker_id, shard, connection] {
-                        events.Add(kind, message, 0, worker_id, shard, connection);
-                      });
+  void OnEvent(const internal::EngineEvent& event) override {
+    events.Add(event.kind(), event.message(), 0, event.worker_id(), event.shard(),
+               event.connection());
   }
-  void OnFenced(uint64_t worker_id) override {
-    boost::asio::post(loop, [this, worker_id] { (void)workers->Kill(worker_id, "fenced"); });
-  }
+  void OnFenced(uint64_t worker_id) override { (void)workers->Kill(worker_id, "fenced"); }
+  void OnThreadEnded(uint64_t worker_id) override { workers->OnThreadEnded(worker_id); }
   void OnDeviceLost(const absl::Status&) override { BATON_CHECK(false); }
 
   // Both threads do what they have to do.
@@ -113,10 +111,11 @@ struct TheKeeper final : private keeper::EngineListener {
                             if (management) management->Publish(event);
                           }};
   std::unique_ptr<verbs::Device> device;
+  keeper::NewsQueue news;
   std::unique_ptr<keeper::Engine> engine;
+  std::optional<keeper::LocalDriver> driver;
   std::optional<keeper::Policies> policies;
   std::optional<keeper::ServiceDrain> drain;
-  keeper::ShardMoves moves;
   std::optional<keeper::WorkerSessions> workers;
   keeper::BrokeredPrograms programs{loop, config.launcher()};
   std::optional<keeper::Upgrades> upgrades;

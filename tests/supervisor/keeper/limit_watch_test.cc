@@ -13,6 +13,7 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/driver/device_needs.h"
+#include "supervisor/keeper/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/keeper/inline_engine.h"
 
@@ -60,12 +61,14 @@ class LimitWatchTest : public ::testing::Test {
                   }};
   arena::Arena arena = arena::Arena::Create(Shape(), "kv").value();
   InlineEngine engine{&arena};
-  Policies policies{config.service(), engine};
-  WorkerSessions sessions{loop, config, arena, engine, policies, events};
+  NewsQueue news;
+  LocalDriver driver{config.service(), engine, news};
+  Policies policies{config.service(), driver};
+  WorkerSessions sessions{loop, config, driver, policies, events};
   std::map<std::string, std::string> files;
   LimitWatch watch{loop,
                    config.service(),
-                   engine,
+                   driver,
                    policies,
                    sessions,
                    events,

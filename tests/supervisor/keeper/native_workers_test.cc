@@ -24,6 +24,7 @@
 #include "lib/native/host.h"
 #include "supervisor/keeper/fork_worker.h"
 #include "supervisor/keeper/lifeline.h"
+#include "supervisor/keeper/local_driver.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -119,8 +120,10 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
   arena::Arena arena_ = MakeArena();
   const std::unique_ptr<verbs::Device> device_ = verbs::testing::OpenWithNicProcess().value();
   std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, device_.get(), {}).value();
-  Policies policies_{config_.service(), *engine_};
-  WorkerSessions sessions_{loop_, config_, arena_, *engine_, policies_, events_};
+  NewsQueue news_;
+  LocalDriver driver_{config_.service(), *engine_, news_};
+  Policies policies_{config_.service(), driver_};
+  WorkerSessions sessions_{loop_, config_, driver_, policies_, events_};
   const Lifeline lifeline_ = MakeLifeline().value();
   NativeWorkers workers_{loop_,     config_, *engine_,  sessions_,
                          policies_, events_, lifeline_, STDERR_FILENO};

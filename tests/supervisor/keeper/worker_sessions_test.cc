@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +30,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
 #include "lib/channel/message_channel.h"
+#include "supervisor/keeper/local_driver.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
@@ -60,6 +62,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
   explicit WorkerSessionsTest(const internal::KeeperConfig& configured = Config())
       : config(configured) {
     sessions.SetObserver(this);
+    news.SetWake([this] { boost::asio::post(loop, [this] { driver.DeliverNews(); }); });
   }
 
   static arena::Shape Shape(uint32_t pooled_queue_pairs) {
@@ -76,6 +79,8 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
     config.mutable_service()->set_hang_timeout_ms(60'000 * harness::Slowness());
     return config;
   }
+
+  ServiceDriver& service_driver() { return driver; }
 
   Standing OnAttached(uint64_t worker_id, pid_t) override {
     attached.push_back(worker_id);
@@ -157,8 +162,10 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
   EventLog events{"kv", [](const v1::Event&) {}};
   arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
   InlineEngine engine{&arena};
-  Policies policies{config.service(), engine};
-  WorkerSessions sessions{loop, config, arena, engine, policies, events};
+  NewsQueue news;
+  LocalDriver driver{config.service(), engine, news};
+  Policies policies{config.service(), driver};
+  WorkerSessions sessions{loop, config, driver, policies, events};
   std::vector<uint64_t> attached, gone;  // as we were told
   std::function<void()> on_gone;
 };
@@ -447,7 +454,7 @@ TEST_F(WorkerSessionsGrantTest, shouldAnswerOthersWhileMemoryIsRegisteredOrDereg
 TEST_F(WorkerSessionsGrantTest, shouldCountAGrantFromItsReservationToTheEndOfItsRevocation) {
   const auto client = AcceptChild(*process, sessions.Reserve().value());
   ASSERT_EQ(Attach(*client).status_code(), 0);
-  const auto granted = [this] { return policies.admission().OfService().granted_bytes; };
+  const auto granted = [this] { return service_driver().Account({}).accounts().granted_bytes(); };
   Send(*client, GrantRequest());
   Until([&] { return engine.registering.size() == 1; });
   EXPECT_EQ(granted(), 64u);
@@ -479,7 +486,7 @@ TEST_F(WorkerSessionsGrantTest, shouldRevokeAGrantWhoseWorkerIsGoneBeforeItIsTol
   Until([&] { return !engine.revoked.empty(); });
   EXPECT_THAT(engine.revoked, ElementsAre(0u));
   engine.revoking[0](absl::OkStatus());
-  EXPECT_EQ(policies.admission().OfService().grants, 0u);
+  EXPECT_EQ(service_driver().Account({}).accounts().grants(), 0u);
 }
 
 // Workers that show no sign of life are noticed soon.
@@ -563,12 +570,11 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   std::promise<void> end;
   std::thread first([&] { end.get_future().wait(); });
   const auto before = threads();
-  const WorkerSessions native(loop, config, arena, engine, policies, events);
+  const LocalDriver native(config.service(), engine, news);
   EXPECT_EQ(threads(), before);
   arena::Arena shared = arena::Arena::Create(Shape(0), "kv").value();
   InlineEngine broker(&shared);
-  Policies of_broker(config.service(), broker);
-  const WorkerSessions brokered(loop, config, shared, broker, of_broker, events);
+  const LocalDriver brokered(config.service(), broker, news);
   EXPECT_EQ(threads(), before + 1);
   end.set_value();
   first.join();

@@ -1,0 +1,66 @@
+// A service's device, arena and engine, in this process, and the driver that gives them orders.
+#ifndef SUPERVISOR_KEEPER_DRIVER_HOST_H_
+#define SUPERVISOR_KEEPER_DRIVER_HOST_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/verbs/verbs.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/local_driver.h"
+#include "supervisor/keeper/native_engine.h"
+#include "supervisor/keeper/news_queue.h"
+#include "supervisor/keeper/nic_process.h"
+
+namespace baton::keeper {
+
+class DriverHost {
+ public:
+  // Opens the device and creates the arena and the engine, where the service is placed. `options`:
+  // beyond what the configuration says; of brokered services.
+  static absl::StatusOr<std::unique_ptr<DriverHost>> Open(const internal::KeeperConfig& config,
+                                                          EngineOptions options);
+  ~DriverHost() { engine_->Stop(); }
+
+  // Starts the engine. Before, its driver executes orders in the caller's thread.
+  void Start();
+  // Ends a NIC that does not answer. The caller calls this every kHeartbeat.
+  void BeatNic();
+
+  LocalDriver& driver() { return *driver_; }
+  ServiceEngine& engine() { return *engine_; }
+  NewsQueue& news() { return news_; }
+  NativeEngine* native() { return native_; }  // the engine, of native services
+  verbs::Device& device() { return *device_; }
+
+  // The service as it was configured, but with the placement in effect.
+  const v1::ServiceConfig& service() const { return service_; }
+  // Whether memory and threads are where they were to be. Complete once the engine has started.
+  const absl::Status& placed() const { return placed_; }
+
+ private:
+  explicit DriverHost(const v1::ServiceConfig& service)
+      : service_(service), pinned_(!service.placement().cpus().empty()) {}
+
+  absl::Status MakeDevice(const internal::KeeperConfig& config);
+  absl::Status MakeQueues(EngineOptions options);
+  absl::Status MakeEngine(EngineOptions options);
+
+  v1::ServiceConfig service_;
+  const bool pinned_;  // the configuration names its processors
+  absl::Status placed_;
+  NewsQueue news_;
+  std::unique_ptr<verbs::Device> device_;
+  std::unique_ptr<NicProcess> nic_;
+  std::unique_ptr<arena::Arena> arena_;
+  std::unique_ptr<ServiceEngine> engine_;
+  NativeEngine* native_ = nullptr;
+  std::unique_ptr<LocalDriver> driver_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_DRIVER_HOST_H_

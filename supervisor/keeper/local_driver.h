@@ -1,0 +1,91 @@
+// A service's driver in this process: executes orders on the engine.
+#ifndef SUPERVISOR_KEEPER_LOCAL_DRIVER_H_
+#define SUPERVISOR_KEEPER_LOCAL_DRIVER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "proto/baton/internal/driver.pb.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/keeper/admission.h"
+#include "supervisor/keeper/death_watcher.h"
+#include "supervisor/keeper/news_queue.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/service_engine.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the thread that executes orders, which is not the engine's.
+class LocalDriver final : public ServiceDriver {
+ public:
+  // `service` and `engine` outlive it. The engine has not started, and reports to `news`, which
+  // outlives the engine. The engine has stopped when this ends.
+  LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news);
+
+  const arena::Arena& arena() const override { return engine_.arena(); }
+  std::string_view device_name() const override { return engine_.device_name(); }
+
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 FileDescriptor descriptor) override;
+
+ protected:
+  std::vector<internal::DriverNews> TakeNews() override { return news_.Take(); }
+
+ private:
+  // The last count of the device's objects, which takes as long as there may be connections.
+  struct Objects {
+    driver::ObjectCounts counts;
+    uint32_t connections = 0;
+    uint32_t grants = 0;
+    uint64_t counted_ns = 0;  // 0: never
+  };
+
+  void AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
+  void ChangeWorker(const internal::ChangeWorker& order);
+  void ChangeOnEngine(const internal::WorkerPlace& worker, internal::ChangeWorker::Change change);
+  bool Detach(const internal::WorkerPlace& worker);
+  bool Retire(const internal::RetireWorkers& order);
+  bool Promote(const internal::PromoteWorkers& order);
+  void HandOver(const internal::HandOver& order);
+  void CancelHandOver(const internal::CancelHandOver& order);
+  void LookAtShards(internal::ShardsSeen* seen);
+  absl::Status CheckStoredState(const internal::CheckStoredState& order);
+  absl::Status ListenAt(const internal::ListenAt& order, internal::Listening* listening);
+  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
+  absl::Status CheckListen(const internal::ListenAt& order, const verbs::Address& address) const;
+  absl::Status Connect(const internal::ConnectTo& order, internal::Connecting* connecting);
+  absl::Status ConnectOnEngine(const internal::ConnectTo& order, internal::Connecting* connecting);
+  uint32_t ConnectionsOf(uint64_t worker_id) const;
+  absl::Status Grant(const internal::ReserveGrant& order);
+  absl::Status GrantOnEngine(const internal::ReserveGrant& order);
+  void Revoke(const internal::RevokeGrant& order);
+  void ReportGrant(uint64_t call, const absl::Status& status,
+                   const internal::Granted& granted = {});
+  void PutPolicyInForce(v1::Policy policy);
+  void Account(const internal::Account& order, internal::ServiceAccounts* accounts);
+  const driver::ObjectCounts& CountObjects(uint32_t grants);
+  void Describe(internal::Description* description);
+  void ListConnections(const internal::ListConnections& order, internal::Connections* connections);
+
+  const v1::ServiceConfig& service_;
+  ServiceEngine& engine_;
+  NewsQueue& news_;
+  std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's keeper has one thread
+  std::vector<pid_t> not_ready_;           // by slot: a worker that was not ready yet; else 0
+
+  uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
+
+  // The engine's thread.
+  Admission admission_;
+  Objects objects_;
+  std::set<uint64_t> moving_;  // handoffs, by the keeper's number
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_LOCAL_DRIVER_H_

@@ -1,0 +1,262 @@
+#include "supervisor/keeper/service_driver.h"
+
+#include <utility>
+
+#include "lib/base/status_macros.h"
+
+namespace baton::keeper {
+namespace {
+
+// Of any message with a status.
+template <typename Message>
+absl::Status CarriedBy(const Message& message) {
+  return absl::Status(static_cast<absl::StatusCode>(message.status_code()),
+                      message.status_message());
+}
+
+template <typename Places>
+void Add(const ServiceDriver::Workers& workers, Places* places) {
+  for (const internal::WorkerPlace& worker : workers) *places->Add() = worker;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- news
+
+void ServiceDriver::DeliverNews() {
+  for (const internal::DriverNews& news : TakeNews()) Deliver(news);
+}
+
+void ServiceDriver::Deliver(const internal::DriverNews& news) {
+  switch (news.news_case()) {
+    case internal::DriverNews::kMoved: {
+      // Unknown: a former keeper asked for it.
+      auto move = moves_.extract(news.moved().move());
+      if (move) move.mapped()(CarriedBy(news.moved()), news.moved().blackout_us());
+      return;
+    }
+    case internal::DriverNews::kGrantChanged: {
+      auto grant = grants_.extract(news.grant_changed().call());
+      if (grant) grant.mapped()(news.grant_changed());
+      return;
+    }
+    default:
+      break;
+  }
+  if (listener_ == nullptr) return;
+  switch (news.news_case()) {
+    case internal::DriverNews::kEvent:
+      return listener_->OnEvent(news.event());
+    case internal::DriverNews::kFenced:
+      return listener_->OnFenced(news.fenced().id());
+    case internal::DriverNews::kThreadEnded:
+      return listener_->OnThreadEnded(news.thread_ended().id());
+    case internal::DriverNews::kDeviceLost:
+      return listener_->OnDeviceLost(CarriedBy(news.device_lost()));
+    default:
+      return;
+  }
+}
+
+// ---------------------------------------------------------------- workers
+
+void ServiceDriver::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
+  internal::DriverOrder order;
+  *order.mutable_add_worker() = worker;
+  (void)Execute(order, std::move(wake));
+}
+
+void ServiceDriver::ChangeWorker(uint32_t slot, uint64_t id, Change::Change change) {
+  internal::DriverOrder order;
+  order.mutable_change_worker()->mutable_worker()->set_slot(slot);
+  order.mutable_change_worker()->mutable_worker()->set_id(id);
+  order.mutable_change_worker()->set_change(change);
+  (void)Ask(order);
+}
+
+bool ServiceDriver::Detach(uint32_t slot, uint64_t id) {
+  internal::DriverOrder order;
+  order.mutable_detach_worker()->mutable_worker()->set_slot(slot);
+  order.mutable_detach_worker()->mutable_worker()->set_id(id);
+  return Ask(order).yes();
+}
+
+bool ServiceDriver::Retire(const Workers& workers) {
+  internal::DriverOrder order;
+  Add(workers, order.mutable_retire_workers()->mutable_workers());
+  return Ask(order).yes();
+}
+
+bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_workers) {
+  internal::DriverOrder order;
+  Add(new_workers, order.mutable_promote_workers()->mutable_new_workers());
+  Add(old_workers, order.mutable_promote_workers()->mutable_old_workers());
+  return Ask(order).yes();
+}
+
+// ---------------------------------------------------------------- shards
+
+internal::ShardsSeen ServiceDriver::LookAtShards() {
+  internal::DriverOrder order;
+  order.mutable_look_at_shards();
+  return Ask(order).shards();
+}
+
+uint64_t ServiceDriver::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {
+  const uint64_t move = ++last_call_;
+  moves_[move] = std::move(done);
+  internal::DriverOrder order;
+  order.mutable_hand_over()->set_move(move);
+  order.mutable_hand_over()->set_shard(shard);
+  order.mutable_hand_over()->set_slot(slot);
+  (void)Ask(order);
+  return move;
+}
+
+void ServiceDriver::CancelHandOver(uint64_t move, uint32_t shard, const std::string& why) {
+  internal::DriverOrder order;
+  order.mutable_cancel_hand_over()->set_move(move);
+  order.mutable_cancel_hand_over()->set_shard(shard);
+  order.mutable_cancel_hand_over()->set_why(why);
+  (void)Ask(order);
+}
+
+absl::Status ServiceDriver::CheckStoredState(const StateVersions& reader) {
+  internal::DriverOrder order;
+  order.mutable_check_stored_state()->set_reads_min(reader.reads_min);
+  order.mutable_check_stored_state()->set_reads_max(reader.reads_max);
+  order.mutable_check_stored_state()->set_writes(reader.writes);
+  return CarriedBy(Ask(order));
+}
+
+// ---------------------------------------------------------------- listeners, connections, grants
+
+absl::Status ServiceDriver::Listen(const verbs::Address& address) {
+  return ListenFor(/*worker_id=*/0, address, /*max_listeners=*/0).status();
+}
+
+absl::StatusOr<internal::Listening> ServiceDriver::ListenFor(uint64_t worker_id,
+                                                             const verbs::Address& address,
+                                                             uint32_t max_listeners) {
+  internal::DriverOrder order;
+  order.mutable_listen_at()->set_host(address.host);
+  order.mutable_listen_at()->set_port(address.port);
+  order.mutable_listen_at()->set_worker_id(worker_id);
+  order.mutable_listen_at()->set_max_listeners(max_listeners);
+  const internal::DriverAnswer answer = Ask(order);
+  BATON_RETURN_IF_ERROR(CarriedBy(answer));
+  return answer.listening();
+}
+
+void ServiceDriver::StopListening(const verbs::Address& address) {
+  internal::DriverOrder order;
+  order.mutable_stop_listening()->set_host(address.host);
+  order.mutable_stop_listening()->set_port(address.port);
+  (void)Ask(order);
+}
+
+absl::StatusOr<internal::Connecting> ServiceDriver::ConnectFor(
+    uint64_t worker_id, const internal::ConnectRequest& request) {
+  internal::DriverOrder order;
+  order.mutable_connect_to()->set_worker_id(worker_id);
+  *order.mutable_connect_to()->mutable_request() = request;
+  const internal::DriverAnswer answer = Ask(order);
+  BATON_RETURN_IF_ERROR(CarriedBy(answer));
+  return answer.connecting();
+}
+
+absl::Status ServiceDriver::GrantFor(uint64_t worker_id, const internal::GrantRequest& request,
+                                     Granted done) {
+  const uint64_t call = ++last_call_;
+  grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
+    const absl::Status status = CarriedBy(changed);
+    status.ok() ? done(changed.granted()) : done(status);
+  };
+  internal::DriverOrder order;
+  order.mutable_reserve_grant()->set_call(call);
+  order.mutable_reserve_grant()->set_worker_id(worker_id);
+  *order.mutable_reserve_grant()->mutable_request() = request;
+  absl::Status status = CarriedBy(Ask(order));
+  if (!status.ok()) grants_.erase(call);
+  return status;
+}
+
+void ServiceDriver::Revoke(uint32_t grant, Revoked done) {
+  const uint64_t call = ++last_call_;
+  grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
+    done(CarriedBy(changed));
+  };
+  internal::DriverOrder order;
+  order.mutable_revoke_grant()->set_call(call);
+  order.mutable_revoke_grant()->set_grant(grant);
+  (void)Ask(order);
+}
+
+uint64_t ServiceDriver::DisconnectAll(const std::string& why) {
+  internal::DriverOrder order;
+  order.mutable_disconnect_all()->set_why(why);
+  return Ask(order).count();
+}
+
+// ---------------------------------------------------------------- admission
+
+void ServiceDriver::PutPolicyInForce(const v1::Policy& policy) {
+  internal::DriverOrder order;
+  *order.mutable_put_policy_in_force()->mutable_policy() = policy;
+  (void)Ask(order);
+}
+
+void ServiceDriver::CloseAdmission(const std::string& why) {
+  internal::DriverOrder order;
+  order.mutable_close_admission()->set_why(why);
+  (void)Ask(order);
+}
+
+void ServiceDriver::OpenAdmission() {
+  internal::DriverOrder order;
+  order.mutable_open_admission();
+  (void)Ask(order);
+}
+
+ServiceDriver::Counted ServiceDriver::CountConnections() {
+  internal::DriverOrder order;
+  order.mutable_count_connections();
+  const internal::DriverAnswer answer = Ask(order);
+  return {answer.count(), answer.refused()};
+}
+
+internal::ServiceAccounts ServiceDriver::Account(const std::vector<uint64_t>& worker_ids) {
+  internal::DriverOrder order;
+  order.mutable_account();
+  for (const uint64_t id : worker_ids) order.mutable_account()->add_worker_ids(id);
+  return Ask(order).accounts();
+}
+
+void ServiceDriver::SetPoisonDeaths(uint32_t deaths) {
+  internal::DriverOrder order;
+  order.mutable_set_poison_deaths()->set_deaths(deaths);
+  (void)Ask(order);
+}
+
+// ---------------------------------------------------------------- for operators
+
+internal::Description ServiceDriver::DescribeQueues() {
+  internal::DriverOrder order;
+  order.mutable_describe_queues();
+  return Ask(order).description();
+}
+
+internal::Connections ServiceDriver::ListConnections(const internal::ListConnections& request) {
+  internal::DriverOrder order;
+  *order.mutable_list_connections() = request;
+  return Ask(order).connections();
+}
+
+std::vector<v1::ShardMove> ServiceDriver::ListShardMoves(const internal::ListShardMoves& request) {
+  internal::DriverOrder order;
+  *order.mutable_list_shard_moves() = request;
+  const internal::DriverAnswer answer = Ask(order);
+  return {answer.shard_moves().begin(), answer.shard_moves().end()};
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,141 @@
+// What drives a service's queues, as its keeper sees it. The driver has the device, the queues, the
+// arena and the engine, which moves shards between workers. The keeper gives it orders.
+//
+// The driver of a brokered service is a process of its own, which outlives its keeper
+// (RemoteDriver). The driver of a native service is in its keeper's process (LocalDriver).
+#ifndef SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
+#define SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/verbs/verbs.h"
+#include "proto/baton/internal/driver.pb.h"
+#include "supervisor/keeper/candidate.h"
+
+namespace baton::keeper {
+
+// Called by ServiceDriver::DeliverNews.
+class DriverListener {
+ public:
+  virtual ~DriverListener() = default;
+  virtual void OnEvent(const internal::EngineEvent& event) = 0;
+  // The worker wrote what no correct worker writes. The listener must kill it.
+  virtual void OnFenced(uint64_t worker_id) = 0;
+  // A thread of the worker ended with a lock of the worker held.
+  virtual void OnThreadEnded(uint64_t worker_id) = 0;
+  // The device can no longer be used: all connections have ended.
+  virtual void OnDeviceLost(const absl::Status& why) = 0;
+};
+
+// An order blocks its caller until the driver has executed it, usually for a turn of the engine.
+// Thread-compatible: the management loop's thread.
+class ServiceDriver {
+ public:
+  using Change = internal::ChangeWorker;
+  using Workers = std::vector<internal::WorkerPlace>;
+
+  virtual ~ServiceDriver() = default;
+
+  virtual const arena::Arena& arena() const = 0;
+  virtual std::string_view device_name() const = 0;
+
+  // At most one. It outlives this object.
+  void SetListener(DriverListener* listener) { listener_ = listener; }
+  // Hands what the driver has reported to the listener and to the callbacks below.
+  void DeliverNews();
+
+  // ---- Workers. `wake`: our end of a socket pair. A byte in either direction wakes the other
+  // side. An eventfd would let a worker consume our signals and make our writes block.
+  void AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
+  void ChangeWorker(uint32_t slot, uint64_t id, Change::Change change);
+  void SetStanding(uint32_t slot, uint64_t id, Standing standing) {
+    ChangeWorker(slot, id,
+                 standing == Standing::kFirst ? Change::STANDS_FIRST : Change::STANDS_LAST);
+  }
+  // The worker has released its shards and writes no more. Returns false, and changes nothing, if
+  // it was fenced: it is not believed before its process is dead.
+  bool Detach(uint32_t slot, uint64_t id);
+  // Gives the workers no shard any more, in one turn. Returns false, and changes nothing, if one of
+  // them owns a shard or is about to.
+  bool Retire(const Workers& workers);
+  // If every shard is owned by one of `new_workers`, makes these the first in standing and
+  // `old_workers` the last, in the same turn. Returns whether it did.
+  bool Promote(const Workers& new_workers, const Workers& old_workers);
+
+  // ---- Shards.
+  internal::ShardsSeen LookAtShards();
+  // Moves `shard` to the worker in `slot`. DeliverNews calls `done` when it has committed for the
+  // first time, or with why it did not come to that. Returns a number for CancelHandOver, which
+  // changes nothing once `done` was called.
+  using MoveDone = std::function<void(absl::Status, double blackout_us)>;
+  uint64_t HandOver(uint32_t shard, uint32_t slot, MoveDone done);
+  void CancelHandOver(uint64_t move, uint32_t shard, const std::string& why);
+  // kFailedPrecondition: some state in the arena is not of a version that `reader` reads.
+  absl::Status CheckStoredState(const StateVersions& reader);
+
+  // ---- Listeners, connections and grants. What a worker asks for is checked (Admission).
+  absl::Status Listen(const verbs::Address& address);
+  absl::StatusOr<internal::Listening> ListenFor(uint64_t worker_id, const verbs::Address& address,
+                                                uint32_t max_listeners);
+  void StopListening(const verbs::Address& address);
+  absl::StatusOr<internal::Connecting> ConnectFor(uint64_t worker_id,
+                                                  const internal::ConnectRequest& request);
+  // DeliverNews calls `done`, unless an error is returned.
+  using Granted = std::function<void(absl::StatusOr<internal::Granted>)>;
+  absl::Status GrantFor(uint64_t worker_id, const internal::GrantRequest& request, Granted done);
+  using Revoked = std::function<void(absl::Status)>;
+  void Revoke(uint32_t grant, Revoked done);
+  // Disconnects every connection, as if each peer had disconnected. Returns their number.
+  uint64_t DisconnectAll(const std::string& why);
+
+  // ---- Admission.
+  void PutPolicyInForce(const v1::Policy& policy);
+  void CloseAdmission(const std::string& why);
+  void OpenAdmission();
+  struct Counted {
+    uint64_t connections = 0;
+    uint64_t refused = 0;  // since admission was closed
+  };
+  Counted CountConnections();
+  internal::ServiceAccounts Account(const std::vector<uint64_t>& worker_ids);
+  void SetPoisonDeaths(uint32_t deaths);
+
+  // ---- For operators.
+  internal::Description DescribeQueues();
+  internal::Connections ListConnections(const internal::ListConnections& request);
+  std::vector<v1::ShardMove> ListShardMoves(const internal::ListShardMoves& request);
+
+  // Executes one order. `descriptor`: of AddWorker.
+  virtual internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                         FileDescriptor descriptor) = 0;
+
+ protected:
+  // Returns what the driver has reported since the last call, the oldest first.
+  virtual std::vector<internal::DriverNews> TakeNews() = 0;
+
+ private:
+  internal::DriverAnswer Ask(const internal::DriverOrder& order) { return Execute(order, {}); }
+  void Deliver(const internal::DriverNews& news);
+
+  DriverListener* listener_ = nullptr;
+  uint64_t last_call_ = 0;
+  std::map<uint64_t, MoveDone> moves_;                                             // by call
+  std::map<uint64_t, std::function<void(const internal::GrantChanged&)>> grants_;  // likewise
+};
+
+inline absl::Status StatusOf(const internal::DriverAnswer& answer) {
+  return absl::Status(static_cast<absl::StatusCode>(answer.status_code()), answer.status_message());
+}
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
