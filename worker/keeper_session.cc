@@ -15,6 +15,7 @@ namespace {
 constexpr int kReplyTimeoutMs = 10'000;
 // How often who must not block looks whether another thread has its reply.
 constexpr int kOtherReplyMs = 1;
+constexpr int kResumptionLookMs = 5;
 
 }  // namespace
 
@@ -38,20 +39,105 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (!wait) lock.lock();
   while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);
+  internal::WorkerRequest numbered = request;
+  numbered.set_number(++last_number_);
+  for (;;) {
+    if (tie_ == Tie::kUp) {
+      absl::StatusOr<internal::WorkerReply> reply = AskOnce(numbered, wait, descriptors);
+      if (!absl::IsUnavailable(reply.status()) || tie_ == Tie::kUp) return reply;
+    }
+    // The control stream's thread asks again by itself.
+    if (!wait)
+      return absl::UnavailableError("the keeper is gone, and another has not followed yet");
+    BATON_RETURN_IF_ERROR(AwaitResumption(wait));
+  }
+}
+
+absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
+    const internal::WorkerRequest& request, const Wait& wait,
+    std::vector<FileDescriptor>* descriptors) {
   internal::WorkerReply reply;
   // The rest of a request that is not sent at once is sent while the reply is awaited.
   absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
+  if (absl::IsUnavailable(sent) && resumable()) tie_ = Tie::kLost;
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   ++replies_due_;  // also of what is still on its way
   if (!wait) BATON_RETURN_IF_ERROR(sent);
   // Replies come in order: those that came too late for their requests are before ours.
   for (; replies_due_ > 0; --replies_due_) {
-    BATON_RETURN_IF_ERROR(Receive(&reply, wait, descriptors));
+    const absl::Status received = Receive(&reply, wait, descriptors);
+    if (absl::IsUnavailable(received) && resumable()) tie_ = Tie::kLost;
+    BATON_RETURN_IF_ERROR(received);
   }
   if (reply.status_code() != 0) {
     return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
   }
   return reply;
+}
+
+// ---------------------------------------------------------------- the next keeper
+
+void KeeperSession::KeepResumable(const std::string& socket, const internal::Attached& attached) {
+  socket_ = socket;
+  key_ = attached.session_key();
+  worker_id_ = attached.worker_id();
+}
+
+absl::StatusOr<bool> KeeperSession::Resume() {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  // The caller has seen the socket close, and nobody else has asked meanwhile.
+  if (tie_ == Tie::kUp) {
+    pollfd socket = {channel_.fd(), POLLRDHUP, 0};
+    if (poll(&socket, 1, 0) != 1) return true;
+    tie_ = Tie::kLost;
+  }
+  return ResumeLocked();
+}
+
+absl::StatusOr<bool> KeeperSession::ResumeLocked() {
+  BATON_RETURN_IF_ERROR(over_);
+  // Its socket is there whether a keeper runs or not, but for the moment at which one is replaced.
+  if (tie_ == Tie::kLost && !AskForSession(socket_).ok()) return false;
+  internal::WorkerReply reply;
+  const absl::Status received = channel_.Receive(&reply, 0);
+  if (absl::IsDeadlineExceeded(received)) return false;
+  if (!received.ok()) {
+    tie_ = Tie::kLost;
+    return false;
+  }
+  if (reply.status_code() != 0) {
+    over_ = absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
+    return over_;
+  }
+  tie_ = Tie::kUp;
+  return true;
+}
+
+absl::Status KeeperSession::AskForSession(const std::string& socket) {
+  BATON_ASSIGN_OR_RETURN(FileDescriptor connected, ConnectUnix(socket, /*timeout_ms=*/0));
+  channel_ = MessageChannel(std::move(connected));
+  sockets_used_.fetch_add(1, std::memory_order_relaxed);
+  replies_due_ = 0;
+  internal::WorkerRequest request;
+  request.mutable_resume()->set_worker_id(worker_id_);
+  request.mutable_resume()->set_session_key(key_);
+  BATON_RETURN_IF_ERROR(channel_.Enqueue(request));
+  tie_ = Tie::kAsked;
+  return absl::OkStatus();
+}
+
+absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
+  constexpr uint64_t kMillisecondNs = 1'000'000;
+  const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool resumed, ResumeLocked());
+    if (resumed) return absl::OkStatus();
+    if (MonotonicNanoseconds() >= deadline) {
+      return absl::UnavailableError("the keeper is gone, and another has not followed yet");
+    }
+    wait({-1, 0, 0}, kResumptionLookMs);
+  }
 }
 
 absl::Status KeeperSession::Receive(internal::WorkerReply* reply, const Wait& wait,

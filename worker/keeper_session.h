@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -24,6 +25,10 @@ namespace baton {
 
 // Each call is a request and waits for its reply. Thread-safe: the control stream's thread asks for
 // tokens.
+//
+// A keeper that dies may be followed by another, to which the driver has gone on (KeepResumable).
+// Then SetReady, Listen, Connect, Grant and Revoke wait until the session is resumed, and send
+// their request again under its number, so that it is executed once.
 class KeeperSession {
  public:
   // Returns when one of the events of `socket` has come, or something else, or `timeout_ms` is
@@ -42,6 +47,17 @@ class KeeperSession {
 
   int fd() const { return channel_.fd(); }
 
+  // The session goes on with the next keeper at `socket`, after Attach has returned `attached`.
+  // Does nothing if no keeper follows this one.
+  void KeepResumable(const std::string& socket, const internal::Attached& attached);
+  bool resumable() const { return !key_.empty(); }
+  // Grows whenever fd() becomes another socket.
+  uint32_t sockets_used() const { return sockets_used_.load(std::memory_order_relaxed); }
+  // Resumes the session after the socket has closed. Never blocks: call it every few milliseconds.
+  // Returns true when the session is resumed, and false as long as there is no answer; fd() changes
+  // with each attempt. An error: the session is over. REQUIRES: resumable().
+  absl::StatusOr<bool> Resume();
+
   // `descriptors`: what comes with the reply.
   absl::StatusOr<internal::Attached> Attach(const WorkerOptions& options, uint32_t layout_version,
                                             std::vector<FileDescriptor>* descriptors);
@@ -59,14 +75,29 @@ class KeeperSession {
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
                                             const Wait& wait = {},
                                             std::vector<FileDescriptor>* descriptors = nullptr);
+  absl::StatusOr<internal::WorkerReply> AskOnce(const internal::WorkerRequest& request,
+                                                const Wait& wait,
+                                                std::vector<FileDescriptor>* descriptors);
   absl::Status Receive(internal::WorkerReply* reply, const Wait& wait,
                        std::vector<FileDescriptor>* descriptors);
+  absl::StatusOr<bool> ResumeLocked();
+  absl::Status AwaitResumption(const Wait& wait);
+  absl::Status AskForSession(const std::string& socket);
 
   Wait wait_;                       // empty: as poll(2)
   const pid_t process_ = getpid();  // whose session it is
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
   uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time
+  // Likewise: whether the keeper at the other end knows the session.
+  enum class Tie { kUp, kLost, kAsked };
+  Tie tie_ = Tie::kUp;
+  absl::Status over_;         // likewise: why the session cannot be resumed
+  uint64_t last_number_ = 0;  // likewise: of a request
+  std::atomic<uint32_t> sockets_used_{0};
+  // Set by KeepResumable.
+  std::string socket_, key_;
+  uint64_t worker_id_ = 0;
 };
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// The robust lock by which the keeper learns at once that a worker's thread has died.
+// The robust lock by which the service's driver learns at once that a worker's thread has died.
 #ifndef WORKER_THREAD_LOCK_H_
 #define WORKER_THREAD_LOCK_H_
 

@@ -390,7 +390,7 @@ struct WorkerOptions {
   uint32_t yield_microseconds = 100;
 };
 
-// The capacity that the service was created with. It does not change while the keeper lives.
+// The capacity that the service was created with. It does not change while the driver lives.
 struct Capacity {
   uint32_t connections = 0;          // at once
   uint32_t send_queue_depth = 0;     // outstanding per connection, a power of two
@@ -420,17 +420,19 @@ class Worker {
 
   // Ready, Listen, Connect, GrantRemoteAccess and RevokeGrant block until the keeper answers. No
   // callback comes meanwhile. The wait does not count as a hang, and a native worker goes on
-  // driving its queues. kDeadlineExceeded: no answer for 10 s, because the keeper is stopped or
-  // busy; it may still do what was asked.
+  // driving its queues. If a brokered service's keeper dies meanwhile, they wait for the next one.
+  // kDeadlineExceeded: no answer for 10 s, because the keeper is stopped or busy; it may still do
+  // what was asked. kUnavailable: the keeper is gone, and no other has followed; of a brokered
+  // service: within 10 s.
 
   // Tells the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
 
   // Adopts and releases shards and delivers completions, once, without blocking. Returns how many
-  // completions and changes of ownership it delivered. kUnavailable: the keeper is gone, and all
-  // that it had published before was delivered. A native worker goes on without its keeper. The
-  // process of a native worker must end after any error. Another one destroys the Worker, and may
-  // attach again.
+  // completions and changes of ownership it delivered. kUnavailable: the service's driver is gone,
+  // or no keeper has this worker's session any more, and all that the driver had published before
+  // was delivered. A native worker goes on without its keeper. The process of a native worker must
+  // end after any error. Another one destroys the Worker, and may attach again.
   virtual absl::StatusOr<int> Poll() = 0;
 
   // For poll and epoll loops. Call ArmEvent before each sleep. If it returns true, event_fd()

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,9 +45,11 @@ constexpr uint64_t kDeliverBatch = 64;
 // One after the other that found nothing: about as long as an answer takes to come from near by.
 constexpr uint32_t kLooksBeforeAcknowledging = 16;
 constexpr size_t kControlStreamDescriptors = 32;
-// A worker that never sleeps still learns in time that the keeper is gone.
+// A worker that never sleeps still learns in time that the driver or the keeper is gone.
 constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
-constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2, kDriverEvent = 3;
+constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2, kDriverEvent = 3,
+                   kResumptionEvent = 4;
+constexpr long kBetweenResumptionsNs = 5'000'000;
 
 }  // namespace
 
@@ -129,6 +132,7 @@ absl::Status WorkerImpl::Attach() {
   BATON_ASSIGN_OR_RETURN(const internal::Attached attached,
                          keeper_->Attach(options_, SpokenLayoutVersion(), &fds));
   attached_ = true;
+  if (!native_) keeper_->KeepResumable(options_.socket, attached);
   if (fds.size() != 4) {
     return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
                                                      fds.size(), " arrived: raise RLIMIT_NOFILE"));
@@ -231,17 +235,34 @@ absl::Status WorkerImpl::PrepareEventFd() {
   if (!self_wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
   epoll_event wake = {EPOLLIN, {.u64 = kWakeEvent}};
   epoll_event self = {EPOLLIN, {.u64 = kSelfEvent}};
-  epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
   if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, wake_.get(), &wake) != 0 ||
-      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, self_wake_.get(), &self) != 0 ||
-      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, keeper_->fd(), &socket) != 0) {
+      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, self_wake_.get(), &self) != 0) {
     return ErrnoStatus(errno, "epoll_ctl");
+  }
+  BATON_RETURN_IF_ERROR(WatchSession());
+  if (keeper_->resumable()) {
+    resumption_timer_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    epoll_event timer = {EPOLLIN, {.u64 = kResumptionEvent}};
+    if (!resumption_timer_ ||
+        epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, resumption_timer_.get(), &timer) != 0) {
+      return ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");
+    }
   }
   epoll_event driver = {EPOLLIN, {.u64 = kDriverEvent}};
   if (native_ && epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, native_->event_fd(), &driver) != 0) {
     return ErrnoStatus(errno, "epoll_ctl of the native driver's event_fd");
   }
   return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::WatchSession() {
+  watched_socket_ = keeper_->fd();
+  watched_socket_number_ = keeper_->sockets_used();
+  epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
+  if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, watched_socket_, &socket) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, "epoll_ctl of the session's socket");
 }
 
 absl::Status WorkerImpl::Ready() { return keeper_->SetReady(); }
@@ -286,8 +307,9 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   // Its last words come first: how the connections ended is in the logs.
   if (keeper_gone_ && work == 0) {
     return absl::UnavailableError(
-        absl::StrCat("the keeper of service ", options_.service,
-                     " is gone, and with it the connections: attach again when it is back"));
+        absl::StrCat("service ", options_.service,
+                     " is gone: its driver, or the keeper of this session, has ended. The worker "
+                     "has lost its connections: attach again when the service is back"));
   }
   return work;
 }
@@ -314,9 +336,41 @@ void WorkerImpl::CheckKeeper() {
       eventfd_t value;
       eventfd_read(self_wake_.get(), &value);
     } else if (events[i].data.u64 == kSocketEvent) {
-      LoseKeeper();
+      keeper_->resumable() ? BeginResumption() : LoseKeeper();
+    } else if (events[i].data.u64 == kResumptionEvent) {
+      uint64_t expirations;
+      (void)!read(resumption_timer_.get(), &expirations, sizeof(expirations));
+      ContinueResumption();
     }  // The driver takes its own events.
   }
+  // A request has resumed the session.
+  const bool unwatched = keeper_->sockets_used() != watched_socket_number_;
+  if (!resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();
+}
+
+// The queues are served by the driver, which goes on, and so do we. The next keeper is looked for
+// meanwhile.
+void WorkerImpl::BeginResumption() {
+  if (std::exchange(resuming_, true)) return;
+  // Fails if a request has replaced the socket, which is closed then and watched no more.
+  (void)epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
+  SetResumptionTimer(kBetweenResumptionsNs);
+  ContinueResumption();
+}
+
+void WorkerImpl::ContinueResumption() {
+  if (!resuming_) return;
+  const absl::StatusOr<bool> resumed = keeper_->Resume();
+  if (resumed.ok() && !*resumed) return;
+  resuming_ = false;
+  SetResumptionTimer(0);
+  if (!resumed.ok() || !WatchSession().ok()) LoseKeeper();
+}
+
+void WorkerImpl::SetResumptionTimer(long period_ns) {
+  const timespec period = {0, period_ns};
+  const itimerspec setting = {period, period};
+  (void)timerfd_settime(resumption_timer_.get(), 0, &setting, nullptr);
 }
 
 void WorkerImpl::LoseKeeper() {
@@ -324,7 +378,7 @@ void WorkerImpl::LoseKeeper() {
   if (!native_) return;
   // It is told once: a native worker goes on, and sleeps.
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
-  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, keeper_->fd(), nullptr);
+  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
 }
 
 int WorkerImpl::HandleOwnership() {
@@ -770,8 +824,9 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
                                                 uint64_t tag) {
   if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
   if (keeper_gone_) {
-    return absl::UnavailableError(absl::StrCat("the keeper of service ", options_.service,
-                                               " is gone: nobody makes connections for it"));
+    return absl::UnavailableError(
+        absl::StrCat("no keeper of service ", options_.service,
+                     " serves this worker any more: nobody makes connections for it"));
   }
   if (private_data.size() > arena::kPrivateDataBytes) {
     return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),

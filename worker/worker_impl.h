@@ -141,6 +141,10 @@ class WorkerImpl final : public Worker {
   bool LookForWork();
   void CheckKeeper();
   void LoseKeeper();
+  void BeginResumption();
+  void ContinueResumption();
+  void SetResumptionTimer(long period_ns);
+  absl::Status WatchSession();
   void HoldUntilTheEnd();
   void NoteStopRequest();
   void AskShutdown(std::string_view reason);
@@ -190,6 +194,11 @@ class WorkerImpl final : public Worker {
   bool awaits_device_ = false;
   bool attached_ = false;  // the keeper counts us among its workers
   bool keeper_gone_ = false;
+  // Armed while the keeper is gone and another may follow it.
+  FileDescriptor resumption_timer_;
+  bool resuming_ = false;
+  int watched_socket_ = -1;             // the session's, in event_fd_
+  uint32_t watched_socket_number_ = 0;  // KeeperSession::sockets_used() then
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<Connection> connections_;
   std::atomic<bool> stop_{false};

@@ -9,6 +9,7 @@ cd "$(dirname "$0")/../.."
 LABELS=(
   //supervisor/batond:batond
   //supervisor/batond:baton-init
+  //supervisor/keeper:baton-driver
   //supervisor/keeper:baton-keeper
   //supervisor/keeper:baton-launch
   //supervisor/keeper:baton-nic

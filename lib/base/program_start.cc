@@ -42,7 +42,8 @@ bool IsForOneProcess(std::string_view variable) {
          (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_STORE_FD" ||
           name == "BATON_CONTROL_FD" || name == kLockVariable || name == kStayVariable ||
           name == "BATON_HEARTBEAT_FD" || name == "BATON_OPERATOR_SOCKET_FD" ||
-          name == "BATON_WORKER_SOCKET_FD");
+          name == "BATON_WORKER_SOCKET_FD" || name == kOrdersVariable || name == kNewsVariable ||
+          name == kNetworkVariable);
 }
 
 }  // namespace baton

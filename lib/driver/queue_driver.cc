@@ -1,6 +1,7 @@
 #include "lib/driver/queue_driver.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -891,16 +892,30 @@ absl::Status QueueDriver::CheckDeviceKept() const {
   return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
 }
 
+namespace {
+
+// Other threads read the state, and nothing else of a slot that is free.
+void ClearAllButState(ConnectionRecord* connection) {
+  constexpr size_t kBefore = offsetof(ConnectionRecord, state);
+  constexpr size_t kAfter = kBefore + sizeof(connection->state);
+  auto* const bytes = reinterpret_cast<uint8_t*>(connection);
+  std::memset(bytes, 0, kBefore);
+  std::memset(bytes + kAfter, 0, sizeof(*connection) - kAfter);
+}
+
+}  // namespace
+
 // Readers see the slot as free until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
   BATON_RETURN_IF_ERROR(CheckDeviceKept());
   if (free_slots_.empty()) return NoSlotFree(slots_.size());
   const uint32_t index = free_slots_.front();
   free_slots_.pop_front();
-  ConnectionRecord fresh = {};
-  fresh.generation = record(index).generation + 1;
+  ConnectionRecord& fresh = record(index);
+  const uint32_t generation = fresh.generation + 1;
+  ClearAllButState(&fresh);
+  fresh.generation = generation;
   fresh.shard = shard;
-  record(index) = fresh;
   BATON_CRASH_POINT("driver-slot-taken");
   ++connection_count_;
   ++arena_->shard(shard).connections;

@@ -68,9 +68,9 @@ Child::~Child() {
 }
 
 absl::Status Child::Start() {
-  if (const absl::Status locked = lock_.Take(); !locked.ok()) {
+  if (absl::Status locked = lock_.Take(); !locked.ok()) {
     std::optional<SpawnedProcess> former;
-    if (plan_.outlives_us) former = lock_.Holder(plan_.program);
+    if (plan_.outlives_us) former = lock_.Holder({plan_.program, plan_.former_program});
     if (!former) return locked;
     GoOnWith(*std::move(former));
     return absl::OkStatus();

@@ -36,6 +36,9 @@ class Child {
     std::string name;     // in the log and in errors: "keeper of service ledger"
     std::string service;  // whose keeper it is; empty: nobody's
     std::string program;
+    // A child that outlived us may run this one: the mode of its service was another, or its
+    // release.
+    std::string former_program;
     std::string input;
     std::string log;   // what its standard error is, as ServiceConfig.log says; empty: ours
     std::string lock;  // path of its lock (ChildLock), which it inherits

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -75,12 +76,14 @@ absl::Status ChildLock::NameHolder(pid_t child) {
 }
 
 // The number may have become another process's, so its program is looked at, after the pidfd.
-std::optional<SpawnedProcess> ChildLock::Holder(const std::string& program) const {
+std::optional<SpawnedProcess> ChildLock::Holder(const std::vector<std::string>& programs) const {
   pid_t pid = 0;
   std::ifstream(path_) >> pid;
   if (pid <= 0) return std::nullopt;
   SpawnedProcess holder{pid, FileDescriptor(pidfd_open(pid, 0))};
-  if (!holder.pidfd || !Runs(pid, program)) return std::nullopt;
+  const bool runs = std::any_of(programs.begin(), programs.end(),
+                                [pid](const std::string& program) { return Runs(pid, program); });
+  if (!holder.pidfd || !runs) return std::nullopt;
   return holder;
 }
 

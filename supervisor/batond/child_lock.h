@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
@@ -32,8 +33,8 @@ class ChildLock {
   // Writes down which child has the lock. REQUIRES: it was taken.
   absl::Status NameHolder(pid_t child);
   // Returns the living child that has the lock, when Take has returned kUnavailable. None: the
-  // child is dead, or nobody has written down which it is.
-  std::optional<SpawnedProcess> Holder(const std::string& program) const;
+  // child is dead, or nobody has written down which it is. The child runs one of `programs`.
+  std::optional<SpawnedProcess> Holder(const std::vector<std::string>& programs) const;
 
   int descriptor() const { return file_.get(); }
   const std::string& path() const { return path_; }

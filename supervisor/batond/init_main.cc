@@ -1,6 +1,6 @@
 // baton-init PROGRAM [ARGUMENT...]: the first process of a container, in which every process ends
 // with the first one. Runs batond, starts it again when it dies, passes signals on to it, and reaps
-// orphans. Services do not notice that batond has died, because keepers outlive it.
+// orphans. Services do not notice that batond has died, because their drivers outlive it.
 //
 // Before it ends it kills every process below it, as the end of a container does. With process
 // numbers of the machine (hostPID) the kernel does not.

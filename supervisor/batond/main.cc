@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kMaxMessageBytes = 3072;
 
-// Children inherit it: a keeper, or its NIC on the soft device, needs some descriptors for each
+// Children inherit it: a driver, or its NIC on the soft device, needs some descriptors for each
 // connection.
 void RaiseDescriptorLimit() {
   rlimit limit = {};

@@ -231,18 +231,19 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->needs(dev)
       ->group("With --dev");
-  app.add_option("--libexec", flags.libexec,
-                 "Directory of baton-keeper and baton-control [that of batond]");
+  app.add_option(
+      "--libexec", flags.libexec,
+      "Directory of baton-driver, baton-keeper, baton-control and others [that of batond]");
   app.add_option("--start-timeout", flags.start_timeout_seconds,
-                 "Seconds until a child must be ready; keepers have 4 more per GiB of arena [30]")
+                 "Seconds until a child must be ready; services have 4 more per GiB of arena [30]")
       ->check(CLI::Range(0.01, 3600.0));
   app.add_option("--stop-timeout", flags.stop_timeout_seconds,
                  "Seconds until children that do not stop are killed [5]")
       ->check(CLI::Range(0.01, 3600.0));
   app.add_option(
          "--hang-timeout", flags.hang_timeout_seconds,
-         "Seconds without a sign of life of a keeper or control until an event says so [10]. For "
-         "workers see --hang-timeout-ms")
+         "Seconds without a sign of life of a driver, keeper or control until it is reported [10]. "
+         "For workers see --hang-timeout-ms")
       ->check(CLI::Range(2.0, 3600.0));
   app.add_flag("--keep-services", flags.keep_services,
                "Leave services to the next batond when told to stop; they end when the service "

@@ -1,4 +1,4 @@
-// Starts the programs that batond keeps running.
+// Starts the programs that batond, or a service's driver, keeps running.
 #ifndef SUPERVISOR_BATOND_SPAWN_H_
 #define SUPERVISOR_BATOND_SPAWN_H_
 
@@ -34,7 +34,8 @@ struct SpawnRequest {
   // The kernel kills it when we die, however we die.
   bool dies_with_us = true;
   // A program that is not entered by then is given up. Reading it from a file system that does not
-  // answer takes for ever. Keepers wait for 5 s for batond, which does nothing else meanwhile.
+  // answer takes for ever. The caller does nothing else meanwhile. Drivers wait for batond for
+  // 5 s.
   std::chrono::milliseconds enter_timeout{3'000};
 };
 
@@ -46,13 +47,13 @@ struct SpawnedProcess {
 // Runs `request.program` in a process group of its own (a terminal's Ctrl-C reaches us alone) with
 // default signals.
 //
-// A keeper outlives us, because connections end with it; the next batond finds it by its lock
-// (child_lock.h). Control dies with us: it keeps nothing, and the next batond starts another.
+// A service's driver, which is a native service's keeper, outlives batond, because connections end
+// with it. The next batond finds it by its lock (child_lock.h). Control dies with batond, and a
+// brokered service's keeper dies with its driver. The next batond, or driver, starts another.
 //
 // Returns after the program was entered; an error tells why it could not be. The process is killed
-// then. As long as one does not die of that, its program is refused (left_behind.h). Only from the
-// main thread of a single-threaded process: the kernel sends the signal when the *thread* ends that
-// forked.
+// then. As long as one does not die of that, its program is refused (left_behind.h). Only the main
+// thread may call it: the kernel sends the signal when the *thread* ends that forked.
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request);
 
 }  // namespace baton

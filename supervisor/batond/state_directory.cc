@@ -98,9 +98,6 @@ absl::Status TakeLock(int lock, const std::string& directory) {
   return absl::OkStatus();
 }
 
-// The programs of the children, as ChildLock::Holder compares them.
-constexpr char kKeeper[] = "baton-keeper";
-
 // Returns true once nobody has the lock. Returns false if a living keeper has it, which `stays`.
 // One that does not stay is asked to end, and killed after half of the time. Tries again and again:
 // flock has no time limit, and this happens only while starting.
@@ -112,7 +109,7 @@ absl::StatusOr<bool> AwaitLock(const std::string& path, bool stays) {
     const absl::Status taken = lock.Take();
     if (taken.ok()) return true;
     if (!absl::IsUnavailable(taken)) return taken;
-    const std::optional<SpawnedProcess> keeper = lock.Holder(kKeeper);
+    const std::optional<SpawnedProcess> keeper = lock.Holder({"baton-driver", "baton-keeper"});
     if (keeper && stays) return false;
     const uint64_t waited = MonotonicNanoseconds() - start;
     if (waited > kLeftoversWaitNs) return absl::DeadlineExceededError(taken.message());

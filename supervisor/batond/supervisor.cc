@@ -90,6 +90,11 @@ absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& confi
   return sockets;
 }
 
+// A native service's keeper has the queues itself.
+const char* KeeperProgram(const v1::ServiceConfig& service) {
+  return service.mode() == v1::NATIVE ? "baton-keeper" : "baton-driver";
+}
+
 std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfig& service) {
   const v1::Config& config = options.config;
   internal::KeeperConfig keeper;
@@ -98,6 +103,8 @@ std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfi
   keeper.set_control_socket(LinkedControlSocketPath(config.state_dir(), service.name()));
   keeper.set_distrust_contained_root(config.distrust_contained_root());
   keeper.set_log_format(config.log_format());
+  keeper.set_keeper(options.libexec + "/baton-keeper");
+  keeper.set_hang_timeout_ms(static_cast<uint32_t>(options.hang_timeout.count()));
   if (options.nic_user) {
     keeper.set_nic_uid(options.nic_user->uid);
     keeper.set_nic_gid(options.nic_user->gid);
@@ -168,7 +175,8 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   Child::Plan plan;
   plan.name = absl::StrCat("keeper of service ", service.name());
   plan.service = service.name();
-  plan.program = options_.libexec + "/baton-keeper";
+  plan.program = absl::StrCat(options_.libexec, "/", KeeperProgram(service));
+  plan.former_program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_, service);
   plan.log = service.log();
   plan.lock = KeeperLockPath(options_.config.state_dir(), service.name());

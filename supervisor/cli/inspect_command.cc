@@ -291,9 +291,9 @@ CLI::Option* AddNumber(CLI::App* command, const char* name, Number& number, cons
 }
 
 void AddTarget(CLI::App* command, Target* target) {
-  AddNumber(command, "--pid", target->pid, "process that has the arena [keeper, or batond]")
+  AddNumber(command, "--pid", target->pid, "process that has the arena [driver, or batond]")
       ->check(CLI::PositiveNumber.description(""));
-  command->add_flag("--former", target->former, "what the keeper that died last has left");
+  command->add_flag("--former", target->former, "what the driver that died last has left");
 }
 
 void AddInspect(CLI::App* app, Session* session) {

@@ -17,7 +17,7 @@ constexpr char kFooter[] =
     "Shows the policy as text that --set takes. A new one is in force at once and takes the place "
     "of "
     "the whole; what there is too much of by then stays, and nothing is added to it. When the "
-    "keeper starts anew, the configuration's is in force again.";
+    "driver starts anew, the configuration's is in force again.";
 constexpr char kStandardInput[] = "-";
 
 struct Options {

@@ -93,6 +93,15 @@ std::string FormatGrants(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.grants(), " of ", FormatBytes(accounts.granted_bytes()));
 }
 
+// Connections end with this process. A native service's keeper is its driver.
+std::string FormatDriver(const v1::Service& service) {
+  // A keeper of the release before this one does not say it.
+  if (service.driver_pid() == 0) return "";
+  if (service.driver_pid() == service.keeper_pid()) return "its keeper";
+  return absl::StrCat("pid ", service.driver_pid(), ", up ",
+                      FormatDuration(service.driver_uptime_seconds()));
+}
+
 void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {
   PrintFields(
       out,
@@ -100,6 +109,7 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
        {"Device", FormatDevice(service)},
        {"Keeper", absl::StrCat("pid ", service.keeper_pid(), ", up ",
                                FormatDuration(service.uptime_seconds()))},
+       {"Driver", FormatDriver(service)},
        {"Version", FormatVersion(service.version())},
        {"Worker socket", service.worker_socket()},
        {"Listeners", FormatListeners(service)},

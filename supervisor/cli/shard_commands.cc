@@ -195,7 +195,7 @@ absl::Status History(Session* session, Past past) {
     return absl::OkStatus();
   }
   if (response.moves().empty()) {
-    session->err << "no shard changed its owner since the keeper started\n";
+    session->err << "no shard changed its owner since the driver started\n";
     return absl::OkStatus();
   }
   Table table({"TIME", ">SHARD", ">EPOCH", "CAUSE", ">FROM", ">TO", ">BLACKOUT", "+>RECOVERED",

@@ -174,13 +174,13 @@ TopView MakeTopView(const v1::GetStatusResponse& status,
     for (const v1::GetServiceResponse& response : described) {
       if (response.service().name() != service.name()) continue;
       one.service = response.service();
-      const auto keeper = static_cast<uint64_t>(one.service.keeper_pid());
+      const auto driver = static_cast<uint64_t>(one.service.driver_pid());
       for (const v1::Shard& shard : response.shards()) {
         const std::string key = absl::StrCat(service.name(), "/", shard.index(), "/");
         const TopRates grown = {
-            rates->Update(key + "commits", keeper, shard.commits(), now_seconds),
-            rates->Update(key + "sends", keeper, shard.sends_posted(), now_seconds),
-            rates->Update(key + "completions", keeper, shard.completions(), now_seconds)};
+            rates->Update(key + "commits", driver, shard.commits(), now_seconds),
+            rates->Update(key + "sends", driver, shard.sends_posted(), now_seconds),
+            rates->Update(key + "completions", driver, shard.completions(), now_seconds)};
         Add(grown.commits, &one.rates.commits);
         Add(grown.sends, &one.rates.sends);
         Add(grown.completions, &one.rates.completions);

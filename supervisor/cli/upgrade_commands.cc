@@ -248,7 +248,7 @@ absl::Status History(Session* session, Filter filter) {
   }
   if (response.upgrades().empty()) {
     session->err << (none ? absl::StrCat("service ", filter.service,
-                                         " was not upgraded since its keeper started\n")
+                                         " was not upgraded since its driver started\n")
                           : "no such upgrades\n");
     return absl::OkStatus();
   }

@@ -58,7 +58,8 @@ absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
 
 bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }
 
-// A keeper that was started anew counts from 1 again, at another time.
+// Ids count from 1 again, at another time, when the service's driver was started anew, or has
+// dropped what crashing keepers left.
 bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other) {
   return one.id() == other.id() && one.started_unix_micros() == other.started_unix_micros();
 }
@@ -90,7 +91,8 @@ absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& s
     if (found == all.end()) {
       return absl::AbortedError(absl::StrCat(
           "the keeper of service \"", service, "\" knows nothing of upgrade ", upgrade.id(),
-          " any more: it was started anew, and connections and workers with it"));
+          " any more: its driver was started anew, and connections and workers with it, or keepers "
+          "crashed in a row (see `baton events`)"));
     }
     upgrade = *found;
     Tell(upgrade, name, service, &progress);

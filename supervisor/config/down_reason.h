@@ -1,5 +1,5 @@
-// Why a service has no keeper, as its last one left it in the state directory: for who cannot ask
-// it any more. A keeper that was killed leaves nothing.
+// Why a service is down, as its last driver or keeper left it in the state directory, for callers
+// that cannot ask it any more. A process that was killed leaves nothing.
 #ifndef SUPERVISOR_CONFIG_DOWN_REASON_H_
 #define SUPERVISOR_CONFIG_DOWN_REASON_H_
 
@@ -8,7 +8,8 @@
 
 namespace baton {
 
-// By the keeper, when it ends; without `why` when it is up. What cannot be written is not told.
+// By the driver or keeper, when it ends; without `why` when the service is up. What cannot be
+// written is not told.
 void SetDownReason(const std::string& state_dir, const std::string& service, std::string_view why);
 
 // One line of printable UTF-8, at most 1024 bytes; empty: nothing is known. For event loops, too:

@@ -1,6 +1,6 @@
 // The files in a state directory: who makes each, and what it is called. One place, so that
-// batond, keepers, control and tools agree, and so that the longest name can be checked before a
-// socket is bound (a socket's path has at most 107 bytes).
+// batond, drivers, keepers, control and tools agree, and so that the longest name can be checked
+// before a socket is bound (a socket's path has at most 107 bytes).
 #ifndef SUPERVISOR_CONFIG_STATE_FILES_H_
 #define SUPERVISOR_CONFIG_STATE_FILES_H_
 
@@ -17,7 +17,7 @@ inline std::string BatondLockPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.lock";
 }
 
-// Bound by batond. A keeper whose batond is gone connects to the next one here.
+// Bound by batond. A driver whose batond is gone connects to the next one here.
 inline std::string RejoinSocketPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.rejoin";
 }
@@ -48,8 +48,8 @@ inline std::string ManagementSocketPath(std::string_view state_dir, std::string_
   return std::string(state_dir) + "/" + std::string(service) + ".keeper.sock";
 }
 
-// Left by the keeper of `service` when it ends because it has to; removed by the next one that is
-// up.
+// Left by the driver or keeper of `service` when it ends because it has to; removed by the next
+// keeper that is up.
 inline std::string DownReasonPath(std::string_view state_dir, std::string_view service) {
   return std::string(state_dir) + "/" + std::string(service) + ".down";
 }

@@ -76,7 +76,12 @@ std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
   std::vector<metrics::ObservedProcess> processes = {{"control", "", getpid()}};
   if (batond_ != 0) processes.push_back({"batond", "", batond_});
   for (const auto& [name, described] : services) {
-    if (described.ok()) processes.push_back({"keeper", name, described->service().keeper_pid()});
+    if (!described.ok()) continue;
+    const v1::Service& service = described->service();
+    processes.push_back({"keeper", name, service.keeper_pid()});
+    if (service.driver_pid() != 0 && service.driver_pid() != service.keeper_pid()) {
+      processes.push_back({"driver", name, service.driver_pid()});
+    }
   }
   Append(metrics::ServiceFamilies(services), &families);
   Append(metrics::DeviceFamilies(services), &families);

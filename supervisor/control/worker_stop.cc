@@ -41,7 +41,7 @@ absl::Status StillThere(const std::string& service, const v1::Worker& worker,
       worker.pid(), ", is busy with, or `baton worker kill ", service, " ", worker.id(), "`"));
 }
 
-// By its process, too: a keeper that was started anew counts from 1 again.
+// By its process, too: ids count from 1 again when the service's driver was started anew.
 bool IsThere(const internal::Description& described, const v1::Worker& worker) {
   return std::any_of(described.workers().begin(), described.workers().end(),
                      [&](const v1::Worker& other) {

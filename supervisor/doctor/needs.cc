@@ -12,11 +12,11 @@ constexpr uint64_t kSendEntryBytes = 128;
 constexpr uint64_t kReceiveEntryBytes = 64;
 constexpr uint64_t kCompletionEntryBytes = 64;
 
-// A keeper, or its NIC on the soft device, has at most so many descriptors: sockets of a connection
+// A driver, or its NIC on the soft device, has at most so many descriptors: sockets of a connection
 // and of a worker, and those that it has by itself.
 constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kDescriptorsPerWorker = 8;
-constexpr uint64_t kDescriptorsOfAKeeper = 64;
+constexpr uint64_t kDescriptorsOfADriver = 64;
 
 uint64_t QueueBytes(const driver::DeviceNeeds& needs) {
   return needs.queue_pairs * (needs.send_requests * (kSendEntryBytes + needs.inline_bytes) +
@@ -45,7 +45,7 @@ ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
                        arena::DriverMemoryMap(needs.shape).total +
                        arena::RecoveryMemoryMap(needs.shape).total + needs.shape.buffer_bytes;
   needs.descriptors = needs.shape.connections * kDescriptorsPerConnection +
-                      needs.shape.workers * kDescriptorsPerWorker + kDescriptorsOfAKeeper;
+                      needs.shape.workers * kDescriptorsPerWorker + kDescriptorsOfADriver;
   return needs;
 }
 

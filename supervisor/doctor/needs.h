@@ -11,7 +11,7 @@
 
 namespace baton::doctor {
 
-// The needs of one service, which are those of its keeper: one process serves one service.
+// The needs of one service, which are those of its driver: one process has its device.
 struct ServiceNeeds {
   std::string name;
   bool rdma = false;

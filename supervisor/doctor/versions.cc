@@ -51,12 +51,13 @@ void CheckVersions(const View& view, Report& report) {
   bool same = true;
   if (running.own_release != running.control.release()) {
     same = false;
-    report.Add(v1::SEVERITY_WARNING, {"version", "baton"},
-               {absl::StrCat("this program is of release ", running.own_release, ", control is of ",
-                             running.control.release()),
-                "one may not know what the other says: fields and commands may be missing",
-                "install baton, batond, baton-keeper, baton-control and baton-launch of one "
-                "release, then: systemctl restart batond"});
+    report.Add(
+        v1::SEVERITY_WARNING, {"version", "baton"},
+        {absl::StrCat("this program is of release ", running.own_release, ", control is of ",
+                      running.control.release()),
+         "one may not know what the other says: fields and commands may be missing",
+         "install baton, batond, baton-driver, baton-keeper, baton-control and baton-launch of one "
+         "release, then: systemctl restart batond"});
   }
   for (const auto& [service, version] : running.keepers) {
     if (IsSame(version, running.control)) continue;

@@ -213,7 +213,7 @@ absl::StatusOr<uint64_t> SaveSnapshot(const ArenaView& arena, const std::string&
                                       const SnapshotOptions& options) {
   if (options.buffers && !arena.files.buffers.exists()) {
     return absl::FailedPreconditionError(
-        "--buffers: the buffers are not there: of a dead keeper's batond keeps the logs alone");
+        "--buffers: the buffers are not there: batond keeps only the logs of a dead driver");
   }
   const SnapshotHeader header = PlanFile(arena, options);
   BATON_RETURN_IF_ERROR(CheckTarget(path, options.overwrite));

@@ -253,7 +253,7 @@ const Candidate* Newest(const std::vector<Candidate>& candidates) {
 absl::Status NothingOf(const std::string& service, int batond, Keeper keeper) {
   if (keeper == Keeper::kFormer) {
     return absl::NotFoundError(absl::StrCat(
-        "nothing is kept of a former keeper of service \"", service,
+        "nothing is kept of a former driver of service \"", service,
         "\": none has died since batond started, or what it left was too large to be kept"));
   }
   std::set<std::string> others;
@@ -264,7 +264,7 @@ absl::Status NothingOf(const std::string& service, int batond, Keeper keeper) {
     for (const auto& [name, of_service] : *arenas) others.insert(name);
   }
   return absl::NotFoundError(absl::StrCat(
-      "batond (process ", batond, ") and its keepers have no arena of service \"", service, "\"",
+      "batond (process ", batond, ") and its drivers have no arena of service \"", service, "\"",
       others.empty() ? "" : absl::StrCat("; there are ", absl::StrJoin(others, ", "))));
 }
 
@@ -285,7 +285,7 @@ absl::StatusOr<ArenaFiles> FindBesideBatond(int batond, const std::string& servi
   return NothingOf(service, batond, keeper);
 }
 
-// Workers that end because their keeper is gone, or a debugger's process.
+// Workers that end because their driver is gone, or a debugger's process.
 absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std::string& service) {
   std::map<uint64_t, Candidate> arenas;
   for (const int pid : Processes()) {

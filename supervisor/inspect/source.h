@@ -1,4 +1,4 @@
-// Where a service's arena is: the memories that its keeper, batond or any other process has open,
+// Where a service's arena is: the memories that its driver, batond or any other process has open,
 // found by their names in /proc and opened for reading. Nobody is asked and nobody notices.
 //
 // It takes the right to read the process's descriptors: root, or the user that it runs as.
@@ -12,13 +12,14 @@
 
 namespace baton::inspect {
 
+// Whose arena: a driver's, which is a native service's keeper.
 enum class Keeper : uint8_t {
   kLast,    // of today; when there is none, the last that there was
   kFormer,  // the one before, as far as batond has kept what it left
 };
 
-// Finds the arena of a service of the batond that uses `state_dir`: in the service's keeper, or
-// among the descriptors that batond holds for the next keeper. If batond is dead, finds it in any
+// Finds the arena of a service of the batond that uses `state_dir`: in the service's driver, or
+// among the descriptors that batond holds for the next driver. If batond is dead, finds it in any
 // process that still has it. kNotFound: no process has it. kPermissionDenied: the caller may not
 // read the processes. kFailedPrecondition: several processes have different arenas.
 absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::string& service,

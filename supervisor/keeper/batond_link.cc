@@ -62,7 +62,7 @@ bool BatondLink::WillBeAlone() const {
   if (fstat(lock_, &lock) != 0 || lock.st_nlink != 0) return false;
   spdlog::error(
       "the state directory {} was removed while no batond ran, so the next one could not find this "
-      "keeper: the service ends",
+      "process: the service ends",
       config_.state_dir());
   return true;
 }

@@ -1,5 +1,6 @@
-// A keeper's tie to batond, which may die and be followed by another: the keeper goes on serving,
-// and introduces itself to the next one (proto/baton/internal/rejoin.proto).
+// The tie of a service's driver (baton-driver, or a native service's keeper) to batond, which may
+// die and be followed by another. The driver goes on serving, and introduces itself to the next
+// batond (proto/baton/internal/rejoin.proto).
 #ifndef SUPERVISOR_KEEPER_BATOND_LINK_H_
 #define SUPERVISOR_KEEPER_BATOND_LINK_H_
 
@@ -23,19 +24,19 @@ class BatondLink {
   // How often the next batond is looked for.
   static constexpr std::chrono::milliseconds kLookInterval{100};
 
-  // `lock`: the descriptor of the keeper's lock (kLockVariable); -1: no batond can be rejoined.
+  // `lock`: the descriptor of the driver's lock (kLockVariable); -1: no batond can be rejoined.
   // `stay`: that of kStayVariable, or -1. `held` may be null, and outlives this.
   BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock, int stay);
 
   // The descriptors are those of the environment.
   static BatondLink OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held);
 
-  // Sets what the next batond is told that the keeper runs with.
+  // Sets what the next batond is told that the service runs with.
   void SetService(const v1::ServiceConfig& service) { *config_.mutable_service() = service; }
 
-  // Shows batond that the keeper lives. When batond is gone, looks for the next one. Sends this
-  // process SIGTERM if there will be none (batond was stopped), or if none can find the keeper any
-  // more (its lock file was removed). Returns the time until the next call.
+  // Shows batond that this process lives. When batond is gone, looks for the next one. Sends this
+  // process SIGTERM if there will be none (batond was stopped), or if none can find this process
+  // any more (its lock file was removed). Returns the time until the next call.
   std::chrono::milliseconds Beat(AfterLastSign then = AfterLastSign::kAsBefore);
 
  private:

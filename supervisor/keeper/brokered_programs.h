@@ -4,38 +4,56 @@
 #define SUPERVISOR_KEEPER_BROKERED_PROGRAMS_H_
 
 #include <boost/asio/io_context.hpp>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/program_reader.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
+// Thread-compatible: the management loop's thread.
 class BrokeredPrograms final : public WorkerPrograms {
  public:
-  // `loop` outlives it. `batonds_network`: of a keeper that is in another network namespace.
+  // `loop` and `driver` outlive it. `batonds_network`: of a keeper that is in another network
+  // namespace.
   BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
-                   FileDescriptor batonds_network = {})
-      : launcher_(launcher),
-        batonds_network_(std::move(batonds_network)),
-        reader_(loop, launcher) {}
+                   ServiceDriver& driver, FileDescriptor batonds_network = {});
+  ~BrokeredPrograms() override;
+
+  // Reads on what the processes print that former keepers had started.
+  void Restore(std::vector<ServiceDriver::Held>& held);
+
   absl::Status Check(const std::string& path) const override {
     return CheckProgramPath(path, "an executable");
   }
   void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) override {
     reader_.Read(pid, uid, gid, std::move(done));
   }
-  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override {
-    return StartProgram(program, launcher_, batonds_network_.get());
-  }
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
   void OnServing(const internal::Program&) override {}
 
  private:
+  struct HeldProcess;
+
+  // Drops what is held of the process when it has ended.
+  void Watch(pid_t pid, FileDescriptor pidfd, FileDescriptor output);
+
+  boost::asio::io_context& loop_;
   const std::string launcher_;
+  ServiceDriver& driver_;
   const FileDescriptor batonds_network_;
   ProgramReader reader_;
+  std::map<pid_t, std::unique_ptr<HeldProcess>> held_;
 };
+
+// The key under which a process is held that a keeper has started: its pidfd, and the pipe that it
+// prints to.
+std::string HeldProcessKey(pid_t pid);
 
 }  // namespace baton::keeper
 

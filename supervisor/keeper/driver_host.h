@@ -23,7 +23,9 @@ class DriverHost {
   // beyond what the configuration says; of brokered services.
   static absl::StatusOr<std::unique_ptr<DriverHost>> Open(const internal::KeeperConfig& config,
                                                           EngineOptions options);
-  ~DriverHost() { engine_->Stop(); }
+  ~DriverHost() {
+    if (engine_) engine_->Stop();
+  }
 
   // Starts the engine. Before, its driver executes orders in the caller's thread.
   void Start();

@@ -318,7 +318,7 @@ bool Engine::PollShard(uint32_t shard) {
   const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
   if (!news.ok()) {
     // P6: nothing can be said of the requests of this shard any more. The others' connections end
-    // in order; then the keeper ends, and its parent starts another.
+    // in order. Then the driver ends, and batond starts another.
     unreadable_[shard] = true;
     BeginLoss(news.status());
     driver_->GiveUp(shard, MessageOf(news.status()));
@@ -336,8 +336,8 @@ void Engine::BeginLoss(absl::Status why) {
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
 }
 
-// The owners are told of the ends of their connections before the keeper's: those are in logs that
-// they have for themselves.
+// The owners are told of the ends of their connections before the driver ends: the ends are in logs
+// that the owners have mapped.
 void Engine::ContinueLoss() {
   if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
   for (uint32_t shard = 0; shard < arena_->shape().shards && !driver_->AllEnded(); ++shard) {

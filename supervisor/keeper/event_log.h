@@ -23,8 +23,9 @@ class EventLog {
   static constexpr size_t kMaxKindBytes = 64;
   static constexpr size_t kMaxMessageBytes = 2048;
 
-  EventLog(std::string service, Observer observer)
-      : service_(std::move(service)), observer_(std::move(observer)) {}
+  // `last`: the sequence number before that of the first event.
+  EventLog(std::string service, Observer observer, uint64_t last = 0)
+      : service_(std::move(service)), observer_(std::move(observer)), last_(last) {}
 
   void Add(std::string_view kind, std::string_view message, int64_t unix_micros, uint64_t worker_id,
            int shard, int connection) {
@@ -69,7 +70,7 @@ class EventLog {
   Observer observer_;
   std::deque<v1::Event> events_;
   std::string trace_parent_;
-  uint64_t last_ = 0;
+  uint64_t last_;
 };
 
 }  // namespace baton::keeper

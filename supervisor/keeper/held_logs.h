@@ -1,6 +1,5 @@
 // Gives batond the logs of a brokered service's arena, for supervisor/inspect to read after the
-// keeper has died. The next keeper does not use them, because the connections end with the driver
-// of their queues.
+// driver has died. The next driver does not use them, because the connections have ended.
 #ifndef SUPERVISOR_KEEPER_HELD_LOGS_H_
 #define SUPERVISOR_KEEPER_HELD_LOGS_H_
 
@@ -12,10 +11,10 @@
 
 namespace baton::keeper {
 
-// Larger logs of a dead keeper are given back when the next one begins.
+// Larger logs of a dead driver are given back when the next one begins.
 inline constexpr uint64_t kMaxFormerLogBytes = 64u << 20;
 
-// Before this keeper makes its arena: what a former one has left stays until this one has died,
+// Before this driver makes its arena: what a former one has left stays until this one has died,
 // too, or is given back.
 absl::Status KeepFormerLogs(HeldDescriptors* held);
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
@@ -23,7 +24,6 @@
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/brokered_programs.h"
-#include "supervisor/keeper/held_logs.h"
 
 namespace baton::keeper {
 namespace {
@@ -47,30 +47,51 @@ absl::StatusOr<Keeper::NativeTies> Keeper::MakeNativeTies() {
 }
 
 Keeper::Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host,
-               NativeTies ties)
+               std::unique_ptr<RemoteDriver> remote, NativeTies ties)
     : config_(config),
       signals_(loop_, SIGTERM, SIGINT),
       heart_(loop_),
       nic_timer_(loop_),
       lines_(loop_),
-      events_(config.service().name(),
-              [this](const v1::Event& event) {
-                lines_.Write(event, events_.trace_parent());
-                if (management_) management_->Publish(event);
-              }),
+      events_(
+          config.service().name(),
+          [this](const v1::Event& event) {
+            lines_.Write(event, events_.trace_parent());
+            if (management_) management_->Publish(event);
+          },
+          // It grows with each keeper that follows another.
+          remote ? MonotonicNanoseconds() / 1000 : 0),
       host_(std::move(host)),
-      driver_(host_->driver()),
-      native_(host_->native()),
+      remote_(std::move(remote)),
+      driver_(host_ ? static_cast<ServiceDriver&>(host_->driver()) : *remote_),
+      news_(loop_),
+      native_(host_ ? host_->native() : nullptr),
       native_timer_(loop_),
       ties_(std::move(ties)) {
-  *config_.mutable_service()->mutable_placement() = host_->service().placement();
   driver_.SetListener(this);
-  host_->news().SetWake([this] { boost::asio::post(loop_, [this] { driver_.DeliverNews(); }); });
+  if (host_) {
+    *config_.mutable_service()->mutable_placement() = host_->service().placement();
+    host_->news().SetWake([this] { boost::asio::post(loop_, [this] { driver_.DeliverNews(); }); });
+  } else {
+    *config_.mutable_service()->mutable_placement() = remote_->introduced().placement();
+    news_.assign(remote_->news_fd());
+    AwaitNews();
+  }
 }
 
 Keeper::~Keeper() {
-  host_->engine().Stop();
+  if (host_) host_->engine().Stop();
+  if (news_.is_open()) news_.release();                                      // the remote driver's
   for (const auto& descriptor : native_descriptors_) descriptor->release();  // the engine's
+}
+
+void Keeper::AwaitNews() {
+  news_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                   [this](const boost::system::error_code& error) {
+                     if (error) return;
+                     driver_.DeliverNews();
+                     AwaitNews();
+                   });
 }
 
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
@@ -84,37 +105,62 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   if (host->native() != nullptr) {
     BATON_ASSIGN_OR_RETURN(ties, MakeNativeTies());
   }
-  std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(host), std::move(ties)));
-  keeper->batond_ = batond;
-  BATON_RETURN_IF_ERROR(keeper->BeginListening());
-  keeper->MakeManagement(config.service(), std::move(batonds_network));
-  keeper->TellPlacement();
-  // The peer's credentials decide whether it may attach, not the socket's mode.
-  const std::string& service = config.service().name();
-  if (keeper->native_ == nullptr) {
-    BATON_RETURN_IF_ERROR(keeper->Listen(
-        WorkerSocketPath(config.state_dir(), service), 0666,
-        [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
-    const absl::Status linked = LinkSocket(WorkerSocketPath(config.state_dir(), service),
-                                           LinkedWorkerSocketPath(config.state_dir(), service));
-    if (!linked.ok()) {
-      spdlog::warn("containers that have the service's directory alone find no socket there: {}",
-                   MessageOf(linked));
-    }
-  }
-  BATON_RETURN_IF_ERROR(keeper->Listen(ManagementSocketPath(config.state_dir(), service), 0600,
-                                       [raw = keeper.get()](FileDescriptor client) {
-                                         raw->management_->Accept(std::move(client));
-                                       }));
+  std::unique_ptr<Keeper> made(new Keeper(config, std::move(host), nullptr, std::move(ties)));
+  made->batond_ = batond;
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Keeper> keeper,
+                         Begin(std::move(made), config.service(), std::move(batonds_network)));
   if (keeper->native_workers_ != nullptr) {
     // Connections of the soft device end with this keeper, and workers with them.
     if (held != nullptr && config.service().device().has_rdma()) keeper->HoldNative(held);
     keeper->native_workers_->KeepRunning();
-  } else if (held != nullptr) {
-    const absl::Status status = HoldLogs(held, keeper->driver_.arena());
-    if (!status.ok()) spdlog::warn("batond does not keep the logs: {}", MessageOf(status));
   }
   return keeper;
+}
+
+absl::StatusOr<std::unique_ptr<Keeper>> Keeper::CreateOver(const internal::KeeperConfig& config,
+                                                           std::unique_ptr<RemoteDriver> driver,
+                                                           FileDescriptor batonds_network) {
+  std::unique_ptr<Keeper> keeper(new Keeper(config, nullptr, std::move(driver), {}));
+  keeper->held_ = keeper->driver_.TakeHeld();
+  return Begin(std::move(keeper), config.service(), std::move(batonds_network));
+}
+
+absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Begin(std::unique_ptr<Keeper> keeper,
+                                                      const v1::ServiceConfig& configured,
+                                                      FileDescriptor batonds_network) {
+  BATON_RETURN_IF_ERROR(keeper->BeginListening());
+  keeper->MakeManagement(configured, std::move(batonds_network));
+  keeper->TellPlacement();
+  keeper->workers_->Restore(keeper->held_);
+  keeper->upgrades_->Restore(keeper->held_);
+  if (keeper->standbys_) keeper->standbys_->Restore(keeper->held_);
+  if (keeper->native_ == nullptr) BATON_RETURN_IF_ERROR(keeper->ListenForWorkers());
+  BATON_RETURN_IF_ERROR(
+      keeper
+          ->Listen(ManagementSocketPath(keeper->config_.state_dir(), configured.name()), 0600,
+                   [raw = keeper.get()](FileDescriptor client) {
+                     raw->management_->Accept(std::move(client));
+                   })
+          .status());
+  keeper->held_.clear();
+  return keeper;
+}
+
+// The peer's credentials decide whether it may attach, not the socket's mode.
+absl::Status Keeper::ListenForWorkers() {
+  const std::string& service = config_.service().name();
+  BATON_ASSIGN_OR_RETURN(const bool is_new, Listen(WorkerSocketPath(config_.state_dir(), service),
+                                                   0666, [this](FileDescriptor client) {
+                                                     workers_->Accept(std::move(client));
+                                                   }));
+  if (!is_new) return absl::OkStatus();
+  const absl::Status linked = LinkSocket(WorkerSocketPath(config_.state_dir(), service),
+                                         LinkedWorkerSocketPath(config_.state_dir(), service));
+  if (!linked.ok()) {
+    spdlog::warn("containers that have the service's directory alone find no socket there: {}",
+                 MessageOf(linked));
+  }
+  return absl::OkStatus();
 }
 
 // From here on the workers' lives hang on batond alone.
@@ -139,14 +185,15 @@ void Keeper::HoldNative(HeldDescriptors* held) {
 }
 
 absl::Status Keeper::BeginListening() {
-  policies_ = std::make_unique<Policies>(config_.service(), driver_);
+  policies_ = std::make_unique<Policies>(config_.service(), driver_, held_);
   // Before any peer can ask.
   drain_ = std::make_unique<ServiceDrain>(loop_, config_, driver_, events_);
+  if (remote_ && remote_->introduced().follows()) return absl::OkStatus();
   for (const v1::ListenerConfig& listener : config_.service().listeners()) {
     BATON_RETURN_IF_ERROR(
         driver_.Listen({listener.host(), static_cast<uint16_t>(listener.port())}));
   }
-  host_->Start();
+  if (host_) host_->Start();
   return absl::OkStatus();
 }
 
@@ -159,8 +206,10 @@ void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor 
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {
-    programs_ =
-        std::make_unique<BrokeredPrograms>(loop_, config_.launcher(), std::move(batonds_network));
+    auto programs = std::make_unique<BrokeredPrograms>(loop_, config_.launcher(), driver_,
+                                                       std::move(batonds_network));
+    programs->Restore(held_);
+    programs_ = std::move(programs);
   }
   const WorkerStarts starts{loop_, config_, driver_, *policies_, events_, *workers_, *programs_};
   upgrades_ = std::make_unique<Upgrades>(starts);
@@ -169,6 +218,7 @@ void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor 
                                          events_);
   live_ = std::make_unique<LiveConfig>(config_, configured, driver_, *policies_, events_,
                                        [this](const v1::ServiceConfig& service) {
+                                         driver_.NoteService(service);
                                          if (batond_ != nullptr) batond_->SetService(service);
                                        });
   management_ = std::make_unique<Management>(loop_, config_, driver_, events_, *workers_,
@@ -188,12 +238,14 @@ void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor 
 void Keeper::TellPlacement() {
   const std::string where = DescribePlacement(config_.service().placement());
   if (where.empty()) return;
-  if (host_->placed().ok()) {
+  const std::string why_not =
+      host_ ? std::string(MessageOf(host_->placed())) : remote_->introduced().not_placed();
+  if (why_not.empty()) {
     events_.Add("placed", absl::StrCat("the service is on ", where), UnixMicroseconds(), 0, -1, -1);
   } else {
     events_.Add("no_placement",
-                absl::StrCat("the service is not, or not all of it, on ", where, ": ",
-                             host_->placed().message(), "; see `baton doctor`"),
+                absl::StrCat("the service is not, or not all of it, on ", where, ": ", why_not,
+                             "; see `baton doctor`"),
                 UnixMicroseconds(), 0, -1, -1);
   }
 }
@@ -215,16 +267,27 @@ void Keeper::TurnNative() {
   });
 }
 
-absl::Status Keeper::Listen(const std::string& path, uint32_t mode,
-                            std::function<void(FileDescriptor)> on_client) {
-  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kSocketBacklog, mode));
+// Returns false if the keeper before this one already did. Clients have waited since its end.
+absl::StatusOr<bool> Keeper::Listen(const std::string& path, uint32_t mode,
+                                    std::function<void(FileDescriptor)> on_client) {
+  const std::string key = absl::StrCat("lasting/socket", path);
+  const auto held = std::find_if(held_.begin(), held_.end(),
+                                 [&](const ServiceDriver::Held& one) { return one.key == key; });
+  const bool is_new = held == held_.end() || held->descriptors.size() != 1;
+  FileDescriptor socket;
+  if (is_new) {
+    BATON_ASSIGN_OR_RETURN(socket, ListenUnix(path, kSocketBacklog, mode));
+    driver_.Hold(key, "", {socket.get()});
+  } else {
+    socket = std::move(held->descriptors[0]);
+  }
   auto acceptor = std::make_unique<Acceptor>(loop_);
   acceptor->on_client = std::move(on_client);
   acceptor->descriptor =
       std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
   acceptors_.push_back(std::move(acceptor));
   AwaitClient(*acceptors_.back());
-  return absl::OkStatus();
+  return is_new;
 }
 
 void Keeper::AwaitClient(Acceptor& acceptor) {
@@ -249,14 +312,21 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
       });
 }
 
+std::chrono::milliseconds Keeper::ShowLife() {
+  if (remote_) {
+    remote_->ShowLife();
+    return kHeartbeat;
+  }
+  return batond_->Beat(policies_->policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART
+                           ? AfterLastSign::kRestart
+                           : AfterLastSign::kReport);
+}
+
 // From the loop, which this is about.
 void Keeper::ShowLifeLater(std::chrono::milliseconds pause) {
   heart_.expires_after(pause);
   heart_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    ShowLifeLater(batond_->Beat(policies_->policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART
-                                    ? AfterLastSign::kRestart
-                                    : AfterLastSign::kReport));
+    if (!error) ShowLifeLater(ShowLife());
   });
 }
 
@@ -270,11 +340,11 @@ void Keeper::BeatNicLater() {
 }
 
 absl::Status Keeper::Run() {
-  if (batond_ != nullptr) ShowLifeLater(kHeartbeat);
-  BeatNicLater();
+  if (batond_ != nullptr || remote_) ShowLifeLater(std::chrono::milliseconds(0));
+  if (host_) BeatNicLater();
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
-  host_->engine().Stop();
+  if (host_) host_->engine().Stop();
   return end_;
 }
 

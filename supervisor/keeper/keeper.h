@@ -28,6 +28,7 @@
 #include "supervisor/keeper/native_workers.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program_output.h"
+#include "supervisor/keeper/remote_driver.h"
 #include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/standbys.h"
@@ -46,11 +47,17 @@ class Keeper : private DriverListener {
                                                         HeldDescriptors* held = nullptr,
                                                         FileDescriptor batonds_network = {},
                                                         BatondLink* batond = nullptr);
+  // The keeper of a service whose driver is another process. It follows another keeper, if there
+  // was one: it goes on with the sockets, the sessions of workers and what was set at run time.
+  static absl::StatusOr<std::unique_ptr<Keeper>> CreateOver(const internal::KeeperConfig& config,
+                                                            std::unique_ptr<RemoteDriver> driver,
+                                                            FileDescriptor batonds_network);
   ~Keeper() override;
 
-  // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
+  // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost, or the driver.
   absl::Status Run();
 
+  // REQUIRES: made by Create.
   ServiceEngine& engine() { return host_->engine(); }
 
  private:
@@ -69,17 +76,25 @@ class Keeper : private DriverListener {
   };
 
   static absl::StatusOr<NativeTies> MakeNativeTies();
-  Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host, NativeTies ties);
+  Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host,
+         std::unique_ptr<RemoteDriver> remote, NativeTies ties);
+  static absl::StatusOr<std::unique_ptr<Keeper>> Begin(std::unique_ptr<Keeper> keeper,
+                                                       const v1::ServiceConfig& configured,
+                                                       FileDescriptor batonds_network);
   absl::Status BeginListening();
+  absl::Status ListenForWorkers();
+  void AwaitNews();
   // `configured`: as batond gave it.
   void MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
   void HoldNative(HeldDescriptors* held);
   void TellPlacement();
   void TurnNative();
+  // Returns the time until the next call.
+  std::chrono::milliseconds ShowLife();
   void ShowLifeLater(std::chrono::milliseconds pause);
   void BeatNicLater();
-  absl::Status Listen(const std::string& path, uint32_t mode,
-                      std::function<void(FileDescriptor)> on_client);
+  absl::StatusOr<bool> Listen(const std::string& path, uint32_t mode,
+                              std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
 
   void OnEvent(const internal::EngineEvent& event) override;
@@ -94,9 +109,12 @@ class Keeper : private DriverListener {
   BatondLink* batond_ = nullptr;  // null: nobody is shown that this lives
   EventLines lines_;
   EventLog events_;
-  std::unique_ptr<DriverHost> host_;
-  ServiceDriver& driver_;           // of host_
-  NativeEngine* native_ = nullptr;  // of host_, in native services
+  std::unique_ptr<DriverHost> host_;            // one of these two
+  std::unique_ptr<RemoteDriver> remote_;        // is null
+  ServiceDriver& driver_;                       // of either
+  boost::asio::posix::stream_descriptor news_;  // of remote_
+  std::vector<ServiceDriver::Held> held_;       // by the keeper before this one, until Begin ends
+  NativeEngine* native_ = nullptr;              // of host_, in native services
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
   NativeTies ties_;  // of native services

@@ -1,8 +1,8 @@
-// baton-launch: becomes a worker's program. Started by a keeper, which has threads and device
-// memory and therefore does not fork; it reads a baton.internal.Program from standard input, takes
-// on the worker's identity before anything that the worker chose (its environment, for one) can
-// have an effect, and is replaced by the program. What goes wrong before that is written to
-// descriptor 3; 4, where it is there, is of the network namespace that it goes to first.
+// baton-launch: becomes a worker's program. Started by a keeper, which has threads and therefore
+// does not fork; it reads a baton.internal.Program from standard input, takes on the worker's
+// identity before anything that the worker chose (its environment, for one) can have an effect, and
+// is replaced by the program. What goes wrong before that is written to descriptor 3; 4, where it
+// is there, is of the network namespace that it goes to first.
 //
 // With the number of a process as its argument it reads what program that runs, and writes a
 // baton.internal.ProgramReading to descriptor 3. With "maps" as a second argument it reads instead
@@ -96,7 +96,7 @@ absl::Status Become(const baton::internal::Program& program) {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
   if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return ErrnoStatus(errno, "standard output");
-  // Its output ends with its keeper, and it does not have to.
+  // Nobody reads its output after the service's driver has died. It need not die of that.
   (void)signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> arguments = {program.path()};
   arguments.insert(arguments.end(), program.arguments().begin(), program.arguments().end());

@@ -1,5 +1,7 @@
 #include "supervisor/keeper/local_driver.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -50,13 +52,14 @@ LocalDriver::LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine
 }
 
 internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
-                                            FileDescriptor descriptor) {
+                                            std::vector<FileDescriptor> descriptors,
+                                            std::vector<FileDescriptor>*) {
   using internal::DriverOrder;
   internal::DriverAnswer answer;
   absl::Status status;
   switch (order.order_case()) {
     case DriverOrder::kAddWorker:
-      AddWorker(order.add_worker(), std::move(descriptor));
+      status = AddWorker(order.add_worker(), std::move(descriptors));
       break;
     case DriverOrder::kChangeWorker:
       ChangeWorker(order.change_worker());
@@ -83,13 +86,16 @@ internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
       status = CheckStoredState(order.check_stored_state());
       break;
     case DriverOrder::kListenAt:
-      status = ListenAt(order.listen_at(), answer.mutable_listening());
+      status = ExecuteOnce(order.listen_at(), &answer,
+                           [&] { return ListenAt(order.listen_at(), answer.mutable_listening()); });
       break;
     case DriverOrder::kStopListening:
       engine_.Run([&] { engine_.StopListening(AddressIn(order.stop_listening())); });
       break;
     case DriverOrder::kConnectTo:
-      status = Connect(order.connect_to(), answer.mutable_connecting());
+      status = ExecuteOnce(order.connect_to(), &answer, [&] {
+        return Connect(order.connect_to(), answer.mutable_connecting());
+      });
       break;
     case DriverOrder::kReserveGrant:
       status = Grant(order.reserve_grant());
@@ -132,7 +138,12 @@ internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
         *answer.add_shard_moves() = std::move(move);
       }
       break;
-    case DriverOrder::ORDER_NOT_SET:
+    case DriverOrder::kHold:
+    case DriverOrder::kDrop:
+    case DriverOrder::kTakeNextHeld:
+    case DriverOrder::kNoteService:
+      break;  // nothing outlives this process
+    default:
       status = absl::UnimplementedError("an order that this driver does not know");
   }
   answer.set_status_code(static_cast<int>(status.code()));
@@ -142,18 +153,23 @@ internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
 
 // ---------------------------------------------------------------- workers
 
-void LocalDriver::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
+absl::Status LocalDriver::AddWorker(const internal::AddWorker& worker,
+                                    std::vector<FileDescriptor> descriptors) {
+  if (worker.slot() >= not_ready_.size() || descriptors.size() != 1) {
+    return absl::InvalidArgumentError("add_worker: no such slot, or not one descriptor");
+  }
   const StateVersions versions = {worker.reads_state_version_min(),
                                   worker.reads_state_version_max(), worker.writes_state_version()};
   engine_.arena().ClearWorker(worker.slot());
   engine_.Run([&] {
     engine_.AddWorker(
-        worker.slot(), worker.id(), std::move(wake), versions,
+        worker.slot(), worker.id(), std::move(descriptors[0]), versions,
         worker.standing() == internal::STANDING_FIRST ? Standing::kFirst : Standing::kLast);
   });
   // It has no lock yet, and is known to be of its process.
   if (watcher_) watcher_->Watch(worker.slot(), worker.id(), worker.pid());
   not_ready_[worker.slot()] = worker.pid();
+  return absl::OkStatus();
 }
 
 void LocalDriver::ChangeWorker(const internal::ChangeWorker& order) {
@@ -164,7 +180,10 @@ void LocalDriver::ChangeWorker(const internal::ChangeWorker& order) {
     const pid_t pid = std::exchange(not_ready_[slot], 0);
     if (watcher_ && pid != 0) watcher_->Watch(slot, order.worker().id(), pid);
   }
-  if (watcher_ && order.change() == internal::ChangeWorker::PLACE_LEFT) watcher_->Forget(slot);
+  if (order.change() == internal::ChangeWorker::PLACE_LEFT) {
+    if (watcher_) watcher_->Forget(slot);
+    last_requests_.erase(order.worker().id());
+  }
   engine_.Run([&] { ChangeOnEngine(order.worker(), order.change()); });
 }
 
@@ -193,6 +212,7 @@ void LocalDriver::ChangeOnEngine(const internal::WorkerPlace& worker,
     case Change::DEAD:
       return engine_.WorkerDead(slot, id);
     case Change::PLACE_LEFT:
+      last_grants_.erase(id);
       return admission_.Forget(id);
     default:
       return;
@@ -276,6 +296,7 @@ void LocalDriver::LookAtShards(internal::ShardsSeen* seen) {
     }
     for (uint32_t slot = 0; slot < arena().shape().workers; ++slot) {
       if (engine_.IsReady(slot)) seen->add_ready_slots(slot);
+      if (engine_.IsFenced(slot)) seen->add_fenced_slots(slot);
     }
   });
 }
@@ -285,6 +306,20 @@ absl::Status LocalDriver::CheckStoredState(const internal::CheckStoredState& ord
 }
 
 // ---------------------------------------------------------------- listeners and connections
+
+template <typename Order, typename Execute>
+absl::Status LocalDriver::ExecuteOnce(const Order& order, internal::DriverAnswer* answer,
+                                      Execute execute) {
+  if (order.number() == 0) return execute();
+  LastRequest& last = last_requests_[order.worker_id()];
+  if (last.number != order.number()) {
+    last.status = execute();
+    last.number = order.number();
+    last.answer = *answer;
+  }
+  *answer = last.answer;
+  return last.status;
+}
 
 absl::Status LocalDriver::ListenAt(const internal::ListenAt& order,
                                    internal::Listening* listening) {
@@ -371,6 +406,7 @@ absl::Status LocalDriver::Grant(const internal::ReserveGrant& order) {
 
 // Its place is counted from the reservation on.
 absl::Status LocalDriver::GrantOnEngine(const internal::ReserveGrant& order) {
+  if (RepeatsGrant(order)) return absl::OkStatus();
   const internal::GrantRequest& request = order.request();
   const uint32_t access =
       (request.remote_read() ? verbs::kRemoteRead : 0u) |
@@ -380,38 +416,67 @@ absl::Status LocalDriver::GrantOnEngine(const internal::ReserveGrant& order) {
   BATON_ASSIGN_OR_RETURN(const uint32_t grant,
                          engine_.ReserveGrant(request.offset(), request.length(), access));
   admission_.NoteGrant(grant, order.worker_id(), request.length());
-  engine_.RegisterGrant(grant, [this, grant, call = order.call(),
-                                offset = request.offset()](const absl::Status& registered) {
+  if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
+  engine_.RegisterGrant(grant, [this, grant, order](const absl::Status& registered) {
     if (!registered.ok()) {
       admission_.NoteRevoked(grant);
-      return ReportGrant(call, registered);
+      return ReportGrant(order, registered);
     }
     internal::Granted granted;
     granted.set_grant(grant);
     granted.set_rkey(arena().grant(grant).rkey);
-    granted.set_remote_address(reinterpret_cast<uint64_t>(arena().buffers()) + offset);
-    ReportGrant(call, registered, granted);
+    granted.set_remote_address(reinterpret_cast<uint64_t>(arena().buffers()) +
+                               order.request().offset());
+    ReportGrant(order, registered, granted);
   });
   return absl::OkStatus();
 }
 
 void LocalDriver::Revoke(const internal::RevokeGrant& order) {
   engine_.Run([&] {
-    engine_.RevokeGrant(order.grant(), [this, grant = order.grant(),
-                                        call = order.call()](const absl::Status& revoked) {
-      if (revoked.ok()) admission_.NoteRevoked(grant);
-      ReportGrant(call, revoked);
+    if (RepeatsGrant(order)) return;
+    if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
+    engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
+      if (revoked.ok()) admission_.NoteRevoked(order.grant());
+      ReportGrant(order, revoked);
     });
   });
 }
 
-void LocalDriver::ReportGrant(uint64_t call, const absl::Status& status,
+// Returns true if the order was given before, by a keeper that died: then its end is reported to
+// the keeper that asks now.
+template <typename Order>
+bool LocalDriver::RepeatsGrant(const Order& order) {
+  const auto last = last_grants_.find(order.worker_id());
+  if (order.number() == 0 || last == last_grants_.end() || last->second.number != order.number()) {
+    return false;
+  }
+  internal::GrantChanged& changed = last->second.changed;
+  changed.set_call(order.call());
+  if (last->second.is_over) {
+    internal::DriverNews news;
+    *news.mutable_grant_changed() = changed;
+    news_.Push(std::move(news));
+  }
+  return true;
+}
+
+template <typename Order>
+void LocalDriver::ReportGrant(const Order& order, const absl::Status& status,
                               const internal::Granted& granted) {
   internal::DriverNews news;
-  news.mutable_grant_changed()->set_call(call);
-  news.mutable_grant_changed()->set_status_code(static_cast<int>(status.code()));
-  news.mutable_grant_changed()->set_status_message(std::string(MessageOf(status)));
-  *news.mutable_grant_changed()->mutable_granted() = granted;
+  internal::GrantChanged& changed = *news.mutable_grant_changed();
+  changed.set_call(order.call());
+  changed.set_status_code(static_cast<int>(status.code()));
+  changed.set_status_message(std::string(MessageOf(status)));
+  if (status.ok()) *changed.mutable_granted() = granted;
+  const auto last = last_grants_.find(order.worker_id());
+  if (last != last_grants_.end() && last->second.number == order.number()) {
+    // Another keeper may have asked again.
+    if (last->second.changed.call() != 0) changed.set_call(last->second.changed.call());
+    last->second.changed = changed;
+    last->second.is_over = true;
+  }
   news_.Push(std::move(news));
 }
 
@@ -471,6 +536,9 @@ void LocalDriver::Account(const internal::Account& order, internal::ServiceAccou
 
 void LocalDriver::Describe(internal::Description* description) {
   v1::Service* const service = description->mutable_service();
+  service->set_driver_pid(getpid());
+  service->set_driver_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) /
+                                     1e9);
   LatencyHistogram handoffs, failovers;
   engine_.Run([&] {
     for (uint32_t i = 0; i < arena().shape().shards; ++i) {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -29,9 +30,11 @@ class LocalDriver final : public ServiceDriver {
 
   const arena::Arena& arena() const override { return engine_.arena(); }
   std::string_view device_name() const override { return engine_.device_name(); }
+  bool outlives_keeper() const override { return false; }
 
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
-                                 FileDescriptor descriptor) override;
+                                 std::vector<FileDescriptor> descriptors = {},
+                                 std::vector<FileDescriptor>* received = nullptr) override;
 
  protected:
   std::vector<internal::DriverNews> TakeNews() override { return news_.Take(); }
@@ -45,7 +48,8 @@ class LocalDriver final : public ServiceDriver {
     uint64_t counted_ns = 0;  // 0: never
   };
 
-  void AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
+  absl::Status AddWorker(const internal::AddWorker& worker,
+                         std::vector<FileDescriptor> descriptors);
   void ChangeWorker(const internal::ChangeWorker& order);
   void ChangeOnEngine(const internal::WorkerPlace& worker, internal::ChangeWorker::Change change);
   bool Detach(const internal::WorkerPlace& worker);
@@ -55,6 +59,9 @@ class LocalDriver final : public ServiceDriver {
   void CancelHandOver(const internal::CancelHandOver& order);
   void LookAtShards(internal::ShardsSeen* seen);
   absl::Status CheckStoredState(const internal::CheckStoredState& order);
+  // Calls `execute`, unless `order` repeats the worker's last one: then the answer is the same.
+  template <typename Order, typename Execute>
+  absl::Status ExecuteOnce(const Order& order, internal::DriverAnswer* answer, Execute execute);
   absl::Status ListenAt(const internal::ListenAt& order, internal::Listening* listening);
   absl::Status NameOwnerNowAndThen(const absl::Status& refused);
   absl::Status CheckListen(const internal::ListenAt& order, const verbs::Address& address) const;
@@ -64,7 +71,10 @@ class LocalDriver final : public ServiceDriver {
   absl::Status Grant(const internal::ReserveGrant& order);
   absl::Status GrantOnEngine(const internal::ReserveGrant& order);
   void Revoke(const internal::RevokeGrant& order);
-  void ReportGrant(uint64_t call, const absl::Status& status,
+  template <typename Order>
+  bool RepeatsGrant(const Order& order);
+  template <typename Order>
+  void ReportGrant(const Order& order, const absl::Status& status,
                    const internal::Granted& granted = {});
   void PutPolicyInForce(v1::Policy policy);
   void Account(const internal::Account& order, internal::ServiceAccounts* accounts);
@@ -75,15 +85,31 @@ class LocalDriver final : public ServiceDriver {
   const v1::ServiceConfig& service_;
   ServiceEngine& engine_;
   NewsQueue& news_;
+  const uint64_t started_ns_ = MonotonicNanoseconds();
   std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's keeper has one thread
   std::vector<pid_t> not_ready_;           // by slot: a worker that was not ready yet; else 0
 
   uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
 
+  // The last request for a listener or a connection, by worker.
+  struct LastRequest {
+    uint64_t number = 0;  // 0: none
+    absl::Status status;
+    internal::DriverAnswer answer;
+  };
+  std::map<uint64_t, LastRequest> last_requests_;
+
   // The engine's thread.
   Admission admission_;
   Objects objects_;
   std::set<uint64_t> moving_;  // handoffs, by the keeper's number
+  // The last request for a grant, or to revoke one, by worker.
+  struct LastGrant {
+    uint64_t number = 0;  // 0: none
+    internal::GrantChanged changed;
+    bool is_over = false;
+  };
+  std::map<uint64_t, LastGrant> last_grants_;
 };
 
 }  // namespace baton::keeper

@@ -81,7 +81,16 @@ void NewsQueue::OnFenced(uint64_t worker_id) {
   Push(std::move(news));
 }
 
+absl::Status NewsQueue::device_lost() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return device_lost_;
+}
+
 void NewsQueue::OnDeviceLost(const absl::Status& why) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    device_lost_ = why;
+  }
   internal::DriverNews news;
   news.mutable_device_lost()->set_status_code(static_cast<int>(why.code()));
   news.mutable_device_lost()->set_status_message(std::string(MessageOf(why)));

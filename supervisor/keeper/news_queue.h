@@ -30,6 +30,7 @@ class NewsQueue final : public EngineListener {
   void Push(internal::DriverNews news);
   std::vector<internal::DriverNews> Take();
   std::vector<v1::ShardMove> ListShardMoves(int shard) const;
+  absl::Status device_lost() const;  // why; OK: it is not
 
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override;
@@ -45,6 +46,7 @@ class NewsQueue final : public EngineListener {
   size_t events_ = 0;   // in news_
   size_t dropped_ = 0;  // events, since the last Take
   ShardMoves moves_;
+  absl::Status device_lost_;
 };
 
 }  // namespace baton::keeper

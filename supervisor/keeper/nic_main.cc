@@ -32,9 +32,9 @@ constexpr double kComplaintsPerSecond = 10;
 // (soft_nic.md, "Waiting").
 constexpr uint32_t kYieldMicroseconds = 10;
 
-// Clients choose what it executes. It ends with the keeper, however it hangs then: the next
-// keeper's NIC listens at its ports.
-absl::Status ConfineToKeeper(const keeper::Identity& identity) {
+// Clients choose what it executes. It ends with the service's driver, which started it, however it
+// hangs then: the next driver's NIC listens at its ports.
+absl::Status ConfineToDriver(const keeper::Identity& identity) {
   BATON_RETURN_IF_ERROR(keeper::Confine(identity));
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, "PR_SET_PDEATHSIG");
@@ -44,7 +44,7 @@ absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identi
                  const std::string& faults) {
   const int realtime_priority = identity.realtime_priority;
   if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
-  BATON_RETURN_IF_ERROR(ConfineToKeeper(identity));
+  BATON_RETURN_IF_ERROR(ConfineToDriver(identity));
   verbs::soft::SoftDeviceOptions options;
   BATON_ASSIGN_OR_RETURN(options.faults, keeper::FaultsFromText(faults));
   TokenBucket budget(kComplaintsPerSecond, kComplaintsPerSecond, MonotonicNanoseconds());
@@ -61,7 +61,7 @@ absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identi
 }  // namespace baton::nic
 
 int main(int argc, char** argv) {
-  CLI::App app("Is a NIC in software: executes the queues of baton-keeper, which starts it.",
+  CLI::App app("Is a NIC in software: executes the queues of a service, whose driver starts it.",
                "baton-nic");
   std::vector<int> clients;
   app.add_option("--client-fd", clients,

@@ -6,15 +6,29 @@
 #include "supervisor/config/policy.h"
 
 namespace baton::keeper {
+namespace {
 
-Policies::Policies(const v1::ServiceConfig& service, ServiceDriver& driver)
+constexpr char kHeldKey[] = "policy";
+
+}  // namespace
+
+Policies::Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
+                   const std::vector<ServiceDriver::Held>& held)
     : service_(service), driver_(driver) {
-  PutInForce(service.policy());
+  v1::Policy policy = service.policy();
+  for (const ServiceDriver::Held& entry : held) {
+    v1::Policy former;
+    if (entry.key == kHeldKey && former.ParseFromString(entry.value)) policy = former;
+  }
+  PutInForce(std::move(policy));
 }
 
 absl::StatusOr<v1::Policy> Policies::Replace(v1::Policy policy, bool validate_only) {
   BATON_RETURN_IF_ERROR(CompletePolicy(policy, service_));
-  if (!validate_only) PutInForce(policy);
+  if (!validate_only) {
+    PutInForce(policy);
+    driver_.Hold(kHeldKey, policy.SerializeAsString());
+  }
   return policy;
 }
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"
@@ -15,8 +16,10 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class Policies {
  public:
-  // The references outlive it. Puts the policy of `service` in force.
-  Policies(const v1::ServiceConfig& service, ServiceDriver& driver);
+  // The references outlive it. Puts the policy of `service` in force, or the one that an operator
+  // had set with the keeper before this one, which is among `held` then.
+  Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
+           const std::vector<ServiceDriver::Held>& held = {});
 
   const v1::Policy& policy() const { return policy_; }
 

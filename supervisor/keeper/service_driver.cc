@@ -1,5 +1,7 @@
 #include "supervisor/keeper/service_driver.h"
 
+#include <fcntl.h>
+
 #include <utility>
 
 #include "lib/base/status_macros.h"
@@ -63,7 +65,9 @@ void ServiceDriver::Deliver(const internal::DriverNews& news) {
 void ServiceDriver::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
   internal::DriverOrder order;
   *order.mutable_add_worker() = worker;
-  (void)Execute(order, std::move(wake));
+  std::vector<FileDescriptor> descriptors;
+  descriptors.push_back(std::move(wake));
+  (void)Execute(order, std::move(descriptors));
 }
 
 void ServiceDriver::ChangeWorker(uint32_t slot, uint64_t id, Change::Change change) {
@@ -71,27 +75,27 @@ void ServiceDriver::ChangeWorker(uint32_t slot, uint64_t id, Change::Change chan
   order.mutable_change_worker()->mutable_worker()->set_slot(slot);
   order.mutable_change_worker()->mutable_worker()->set_id(id);
   order.mutable_change_worker()->set_change(change);
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 bool ServiceDriver::Detach(uint32_t slot, uint64_t id) {
   internal::DriverOrder order;
   order.mutable_detach_worker()->mutable_worker()->set_slot(slot);
   order.mutable_detach_worker()->mutable_worker()->set_id(id);
-  return Ask(order).yes();
+  return Execute(order).yes();
 }
 
 bool ServiceDriver::Retire(const Workers& workers) {
   internal::DriverOrder order;
   Add(workers, order.mutable_retire_workers()->mutable_workers());
-  return Ask(order).yes();
+  return Execute(order).yes();
 }
 
 bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_workers) {
   internal::DriverOrder order;
   Add(new_workers, order.mutable_promote_workers()->mutable_new_workers());
   Add(old_workers, order.mutable_promote_workers()->mutable_old_workers());
-  return Ask(order).yes();
+  return Execute(order).yes();
 }
 
 // ---------------------------------------------------------------- shards
@@ -99,7 +103,7 @@ bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_worke
 internal::ShardsSeen ServiceDriver::LookAtShards() {
   internal::DriverOrder order;
   order.mutable_look_at_shards();
-  return Ask(order).shards();
+  return Execute(order).shards();
 }
 
 uint64_t ServiceDriver::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {
@@ -109,7 +113,7 @@ uint64_t ServiceDriver::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {
   order.mutable_hand_over()->set_move(move);
   order.mutable_hand_over()->set_shard(shard);
   order.mutable_hand_over()->set_slot(slot);
-  (void)Ask(order);
+  (void)Execute(order);
   return move;
 }
 
@@ -118,7 +122,7 @@ void ServiceDriver::CancelHandOver(uint64_t move, uint32_t shard, const std::str
   order.mutable_cancel_hand_over()->set_move(move);
   order.mutable_cancel_hand_over()->set_shard(shard);
   order.mutable_cancel_hand_over()->set_why(why);
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 absl::Status ServiceDriver::CheckStoredState(const StateVersions& reader) {
@@ -126,24 +130,25 @@ absl::Status ServiceDriver::CheckStoredState(const StateVersions& reader) {
   order.mutable_check_stored_state()->set_reads_min(reader.reads_min);
   order.mutable_check_stored_state()->set_reads_max(reader.reads_max);
   order.mutable_check_stored_state()->set_writes(reader.writes);
-  return CarriedBy(Ask(order));
+  return CarriedBy(Execute(order));
 }
 
 // ---------------------------------------------------------------- listeners, connections, grants
 
 absl::Status ServiceDriver::Listen(const verbs::Address& address) {
-  return ListenFor(/*worker_id=*/0, address, /*max_listeners=*/0).status();
+  return ListenFor({}, address, /*max_listeners=*/0).status();
 }
 
-absl::StatusOr<internal::Listening> ServiceDriver::ListenFor(uint64_t worker_id,
+absl::StatusOr<internal::Listening> ServiceDriver::ListenFor(const Asker& asker,
                                                              const verbs::Address& address,
                                                              uint32_t max_listeners) {
   internal::DriverOrder order;
   order.mutable_listen_at()->set_host(address.host);
   order.mutable_listen_at()->set_port(address.port);
-  order.mutable_listen_at()->set_worker_id(worker_id);
+  order.mutable_listen_at()->set_worker_id(asker.worker_id);
+  order.mutable_listen_at()->set_number(asker.number);
   order.mutable_listen_at()->set_max_listeners(max_listeners);
-  const internal::DriverAnswer answer = Ask(order);
+  const internal::DriverAnswer answer = Execute(order);
   BATON_RETURN_IF_ERROR(CarriedBy(answer));
   return answer.listening();
 }
@@ -152,20 +157,21 @@ void ServiceDriver::StopListening(const verbs::Address& address) {
   internal::DriverOrder order;
   order.mutable_stop_listening()->set_host(address.host);
   order.mutable_stop_listening()->set_port(address.port);
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 absl::StatusOr<internal::Connecting> ServiceDriver::ConnectFor(
-    uint64_t worker_id, const internal::ConnectRequest& request) {
+    const Asker& asker, const internal::ConnectRequest& request) {
   internal::DriverOrder order;
-  order.mutable_connect_to()->set_worker_id(worker_id);
+  order.mutable_connect_to()->set_worker_id(asker.worker_id);
+  order.mutable_connect_to()->set_number(asker.number);
   *order.mutable_connect_to()->mutable_request() = request;
-  const internal::DriverAnswer answer = Ask(order);
+  const internal::DriverAnswer answer = Execute(order);
   BATON_RETURN_IF_ERROR(CarriedBy(answer));
   return answer.connecting();
 }
 
-absl::Status ServiceDriver::GrantFor(uint64_t worker_id, const internal::GrantRequest& request,
+absl::Status ServiceDriver::GrantFor(const Asker& asker, const internal::GrantRequest& request,
                                      Granted done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
@@ -174,14 +180,15 @@ absl::Status ServiceDriver::GrantFor(uint64_t worker_id, const internal::GrantRe
   };
   internal::DriverOrder order;
   order.mutable_reserve_grant()->set_call(call);
-  order.mutable_reserve_grant()->set_worker_id(worker_id);
+  order.mutable_reserve_grant()->set_worker_id(asker.worker_id);
+  order.mutable_reserve_grant()->set_number(asker.number);
   *order.mutable_reserve_grant()->mutable_request() = request;
-  absl::Status status = CarriedBy(Ask(order));
+  absl::Status status = CarriedBy(Execute(order));
   if (!status.ok()) grants_.erase(call);
   return status;
 }
 
-void ServiceDriver::Revoke(uint32_t grant, Revoked done) {
+void ServiceDriver::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
     done(CarriedBy(changed));
@@ -189,13 +196,15 @@ void ServiceDriver::Revoke(uint32_t grant, Revoked done) {
   internal::DriverOrder order;
   order.mutable_revoke_grant()->set_call(call);
   order.mutable_revoke_grant()->set_grant(grant);
-  (void)Ask(order);
+  order.mutable_revoke_grant()->set_worker_id(asker.worker_id);
+  order.mutable_revoke_grant()->set_number(asker.number);
+  (void)Execute(order);
 }
 
 uint64_t ServiceDriver::DisconnectAll(const std::string& why) {
   internal::DriverOrder order;
   order.mutable_disconnect_all()->set_why(why);
-  return Ask(order).count();
+  return Execute(order).count();
 }
 
 // ---------------------------------------------------------------- admission
@@ -203,25 +212,25 @@ uint64_t ServiceDriver::DisconnectAll(const std::string& why) {
 void ServiceDriver::PutPolicyInForce(const v1::Policy& policy) {
   internal::DriverOrder order;
   *order.mutable_put_policy_in_force()->mutable_policy() = policy;
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 void ServiceDriver::CloseAdmission(const std::string& why) {
   internal::DriverOrder order;
   order.mutable_close_admission()->set_why(why);
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 void ServiceDriver::OpenAdmission() {
   internal::DriverOrder order;
   order.mutable_open_admission();
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 ServiceDriver::Counted ServiceDriver::CountConnections() {
   internal::DriverOrder order;
   order.mutable_count_connections();
-  const internal::DriverAnswer answer = Ask(order);
+  const internal::DriverAnswer answer = Execute(order);
   return {answer.count(), answer.refused()};
 }
 
@@ -229,13 +238,13 @@ internal::ServiceAccounts ServiceDriver::Account(const std::vector<uint64_t>& wo
   internal::DriverOrder order;
   order.mutable_account();
   for (const uint64_t id : worker_ids) order.mutable_account()->add_worker_ids(id);
-  return Ask(order).accounts();
+  return Execute(order).accounts();
 }
 
 void ServiceDriver::SetPoisonDeaths(uint32_t deaths) {
   internal::DriverOrder order;
   order.mutable_set_poison_deaths()->set_deaths(deaths);
-  (void)Ask(order);
+  (void)Execute(order);
 }
 
 // ---------------------------------------------------------------- for operators
@@ -243,20 +252,61 @@ void ServiceDriver::SetPoisonDeaths(uint32_t deaths) {
 internal::Description ServiceDriver::DescribeQueues() {
   internal::DriverOrder order;
   order.mutable_describe_queues();
-  return Ask(order).description();
+  return Execute(order).description();
 }
 
 internal::Connections ServiceDriver::ListConnections(const internal::ListConnections& request) {
   internal::DriverOrder order;
   *order.mutable_list_connections() = request;
-  return Ask(order).connections();
+  return Execute(order).connections();
 }
 
 std::vector<v1::ShardMove> ServiceDriver::ListShardMoves(const internal::ListShardMoves& request) {
   internal::DriverOrder order;
   *order.mutable_list_shard_moves() = request;
-  const internal::DriverAnswer answer = Ask(order);
+  const internal::DriverAnswer answer = Execute(order);
   return {answer.shard_moves().begin(), answer.shard_moves().end()};
+}
+
+// ---------------------------------------------------------------- for the next keeper
+
+void ServiceDriver::Hold(const std::string& key, const std::string& value,
+                         const std::vector<int>& descriptors) {
+  internal::DriverOrder order;
+  order.mutable_hold()->set_key(key);
+  order.mutable_hold()->set_value(value);
+  std::vector<FileDescriptor> copies;
+  for (const int descriptor : descriptors) {
+    copies.emplace_back(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  }
+  (void)Execute(order, std::move(copies));
+}
+
+void ServiceDriver::Drop(const std::string& key) {
+  internal::DriverOrder order;
+  order.mutable_drop()->set_key(key);
+  (void)Execute(order);
+}
+
+std::vector<ServiceDriver::Held> ServiceDriver::TakeHeld() {
+  std::vector<Held> all;
+  internal::DriverOrder order;
+  order.mutable_take_next_held();
+  for (;;) {
+    Held held;
+    internal::DriverAnswer answer = Execute(order, {}, &held.descriptors);
+    if (!answer.has_held()) return all;
+    held.key = std::move(*answer.mutable_held()->mutable_key());
+    held.value = std::move(*answer.mutable_held()->mutable_value());
+    order.mutable_take_next_held()->set_after(held.key);
+    all.push_back(std::move(held));
+  }
+}
+
+void ServiceDriver::NoteService(const v1::ServiceConfig& service) {
+  internal::DriverOrder order;
+  *order.mutable_note_service()->mutable_service() = service;
+  (void)Execute(order);
 }
 
 }  // namespace baton::keeper

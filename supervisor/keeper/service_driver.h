@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/driver.pb.h"
@@ -47,6 +48,8 @@ class ServiceDriver {
 
   virtual const arena::Arena& arena() const = 0;
   virtual std::string_view device_name() const = 0;
+  // Whether the driver goes on when the keeper dies, and holds what Hold() gives it.
+  virtual bool outlives_keeper() const = 0;
 
   // At most one. It outlives this object.
   void SetListener(DriverListener* listener) { listener_ = listener; }
@@ -82,18 +85,24 @@ class ServiceDriver {
   // kFailedPrecondition: some state in the arena is not of a version that `reader` reads.
   absl::Status CheckStoredState(const StateVersions& reader);
 
-  // ---- Listeners, connections and grants. What a worker asks for is checked (Admission).
+  // ---- Listeners, connections and grants. What a worker asks for is checked (Admission). A
+  // request that has the number of the worker's last one is not executed again, and has the same
+  // answer.
+  struct Asker {
+    uint64_t worker_id = 0;
+    uint64_t number = 0;  // WorkerRequest's; 0: it is not sent again
+  };
   absl::Status Listen(const verbs::Address& address);
-  absl::StatusOr<internal::Listening> ListenFor(uint64_t worker_id, const verbs::Address& address,
+  absl::StatusOr<internal::Listening> ListenFor(const Asker& asker, const verbs::Address& address,
                                                 uint32_t max_listeners);
   void StopListening(const verbs::Address& address);
-  absl::StatusOr<internal::Connecting> ConnectFor(uint64_t worker_id,
+  absl::StatusOr<internal::Connecting> ConnectFor(const Asker& asker,
                                                   const internal::ConnectRequest& request);
   // DeliverNews calls `done`, unless an error is returned.
   using Granted = std::function<void(absl::StatusOr<internal::Granted>)>;
-  absl::Status GrantFor(uint64_t worker_id, const internal::GrantRequest& request, Granted done);
+  absl::Status GrantFor(const Asker& asker, const internal::GrantRequest& request, Granted done);
   using Revoked = std::function<void(absl::Status)>;
-  void Revoke(uint32_t grant, Revoked done);
+  void Revoke(const Asker& asker, uint32_t grant, Revoked done);
   // Disconnects every connection, as if each peer had disconnected. Returns their number.
   uint64_t DisconnectAll(const std::string& why);
 
@@ -114,20 +123,35 @@ class ServiceDriver {
   internal::Connections ListConnections(const internal::ListConnections& request);
   std::vector<v1::ShardMove> ListShardMoves(const internal::ListShardMoves& request);
 
-  // Executes one order. `descriptor`: of AddWorker.
+  // ---- What the keeper holds for the one that follows it, by key. In the driver's own process
+  // nothing is held, because the driver ends with its keeper. `descriptors` stay the caller's.
+  struct Held {
+    std::string key;
+    std::string value;
+    std::vector<FileDescriptor> descriptors;
+  };
+  void Hold(const std::string& key, const std::string& value,
+            const std::vector<int>& descriptors = {});
+  void Drop(const std::string& key);
+  std::vector<Held> TakeHeld();  // by key
+  // Tells the driver what the keeper runs with, as batond would have to give it.
+  void NoteService(const v1::ServiceConfig& service);
+
+  // Executes one order. `received`: descriptors that come with the answer.
   virtual internal::DriverAnswer Execute(const internal::DriverOrder& order,
-                                         FileDescriptor descriptor) = 0;
+                                         std::vector<FileDescriptor> descriptors = {},
+                                         std::vector<FileDescriptor>* received = nullptr) = 0;
 
  protected:
   // Returns what the driver has reported since the last call, the oldest first.
   virtual std::vector<internal::DriverNews> TakeNews() = 0;
 
  private:
-  internal::DriverAnswer Ask(const internal::DriverOrder& order) { return Execute(order, {}); }
   void Deliver(const internal::DriverNews& news);
 
   DriverListener* listener_ = nullptr;
-  uint64_t last_call_ = 0;
+  // No other keeper of the driver has given an order this number.
+  uint64_t last_call_ = MonotonicNanoseconds();
   std::map<uint64_t, MoveDone> moves_;                                             // by call
   std::map<uint64_t, std::function<void(const internal::GrantChanged&)>> grants_;  // likewise
 };

@@ -45,4 +45,8 @@ absl::StatusOr<FileDescriptor> EnterServiceNetwork(const v1::ServiceConfig& serv
   return left;
 }
 
+absl::Status StayInServiceNetwork(const FileDescriptor& batonds_network) {
+  return batonds_network && geteuid() == 0 ? DropSysAdmin() : absl::OkStatus();
+}
+
 }  // namespace baton::keeper

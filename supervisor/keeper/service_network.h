@@ -1,4 +1,4 @@
-// Where a keeper is in the network.
+// Where a service's driver, and with it its keeper, is in the network.
 #ifndef SUPERVISOR_KEEPER_SERVICE_NETWORK_H_
 #define SUPERVISOR_KEEPER_SERVICE_NETWORK_H_
 
@@ -13,6 +13,10 @@ namespace baton::keeper {
 // when it is the same. root gives up CAP_SYS_ADMIN with it, which nothing else here needs; another
 // user keeps what it was given, without which none of its programs could go back.
 absl::StatusOr<FileDescriptor> EnterServiceNetwork(const v1::ServiceConfig& service);
+
+// The same for a program that is executed in that namespace already: root gives up CAP_SYS_ADMIN,
+// which it has again. `batonds_network`: what EnterServiceNetwork returned before.
+absl::Status StayInServiceNetwork(const FileDescriptor& batonds_network);
 
 }  // namespace baton::keeper
 

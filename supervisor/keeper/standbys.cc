@@ -6,7 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -19,6 +21,7 @@ using std::chrono::milliseconds;
 
 // Between two looks at who is ready and who owns what, which nobody tells.
 constexpr milliseconds kTick(100);
+constexpr char kHeldKey[] = "lasting/standbys";
 
 bool HasProcess(const std::vector<WorkerInfo>& workers, pid_t pid) {
   return std::any_of(workers.begin(), workers.end(),
@@ -34,6 +37,31 @@ Standbys::Standbys(const WorkerStarts& context, const Upgrades& upgrades)
 }
 
 Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
+
+void Standbys::Restore(const std::vector<ServiceDriver::Held>& held) {
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  for (const ServiceDriver::Held& entry : held) {
+    if (entry.key != kHeldKey) continue;
+    for (const absl::string_view text : absl::StrSplit(entry.value, ' ', absl::SkipEmpty())) {
+      pid_t pid = 0;
+      if (!absl::SimpleAtoi(text, &pid) || !HasProcess(workers, pid)) continue;
+      Standby& standby = standbys_.emplace_back();
+      standby.pid = pid;
+      standby.attached = standby.ready = standby.was_ready = true;
+    }
+  }
+  last_upgrade_ = upgrades_.last_id();
+  LookLater();
+}
+
+void Standbys::Hold() {
+  if (!context_.driver.outlives_keeper()) return;
+  std::string pids;
+  for (const Standby& standby : standbys_) absl::StrAppend(&pids, standby.pid, " ");
+  if (pids == held_) return;
+  held_ = pids;
+  context_.driver.Hold(kHeldKey, held_);
+}
 
 void Standbys::AddEvent(const char* kind, const std::string& message) {
   context_.events.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
@@ -75,6 +103,7 @@ void Standbys::Look() {
     if (std::exchange(lowered_, false)) EndSurplus(roles);
     StartMissing(roles);
   }
+  Hold();
   LookLater();
 }
 

@@ -27,7 +27,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/restart_delay.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/watched_process.h"
 #include "supervisor/keeper/worker_roles.h"
@@ -43,14 +43,18 @@ class Standbys {
   Standbys(const WorkerStarts& context, const Upgrades& upgrades);
   ~Standbys();
 
+  // Goes on with the standbys of the keeper before this one that have attached.
+  void Restore(const std::vector<ServiceDriver::Held>& held);
+
  private:
   using Clock = std::chrono::steady_clock;
 
   // A process, with all the workers that it has.
   struct Standby {
     pid_t pid = 0;
-    std::shared_ptr<WatchedProcess> process;  // null: an upgrade's, which is reaped there
-    bool attached = false;                    // as it was when last looked at, like these
+    // Null: an upgrade's, which is reaped there, or a former keeper's.
+    std::shared_ptr<WatchedProcess> process;
+    bool attached = false;  // as it was when last looked at, like these
     bool ready = false;
     bool serves = false;     // owns shards
     bool was_ready = false;  // at some time
@@ -64,6 +68,7 @@ class Standbys {
   };
 
   void OnPolicy();
+  void Hold();
   void Look();
   void LookLater();
   void Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles& roles);
@@ -111,6 +116,7 @@ class Standbys {
   uint64_t program_epoch_ = 0;     // counts the times it was forgotten
   uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
   std::string told_;               // why none can be started
+  std::string held_;               // the value that is held for the next keeper
   uint64_t last_upgrade_ = 0;      // whose end was noticed
   uint64_t upgrade_met_ = 0;       // that was seen under way
   size_t replaced_ = 0;            // that ended in an upgrade after that

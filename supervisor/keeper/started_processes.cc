@@ -76,6 +76,19 @@ void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
   });
 }
 
+void StartedProcesses::Adopt(const StartedProcess& known, FileDescriptor pidfd) {
+  StartedProgram program;
+  program.pid = known.pid;
+  const bool runs = pidfd && known.how_ended.empty();
+  program.pidfd = std::move(pidfd);
+  auto process = std::make_shared<WatchedProcess>(loop_, std::move(program));
+  process->known.worker_id = known.worker_id;
+  process->known.how_ended = known.how_ended;
+  if (!runs && known.how_ended.empty()) process->known.how_ended = "ended";
+  processes_.push_back(process);
+  if (runs) Watch(process);
+}
+
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
   for (const auto& process : processes_) {
     StartedProcess& known = process->known;

@@ -36,6 +36,9 @@ class StartedProcesses {
   void Start(const internal::Program& program, uint32_t count,
              std::function<void(const absl::Status&)> done);
 
+  // Goes on with a process that a former keeper has started. `pidfd`: none if it has ended.
+  void Adopt(const StartedProcess& known, FileDescriptor pidfd);
+
   // Whether `pid` is one of them that has not attached before: it has, as this worker.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
 

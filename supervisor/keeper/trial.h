@@ -30,6 +30,11 @@ class Trial {
 
   // `shards` are the new workers' now, too. Completions count anew.
   void BeginWindow(const std::vector<uint32_t>& shards);
+  // Goes on with the window of a former keeper.
+  void ContinueWindow(const std::map<uint32_t, uint64_t>& acknowledged) {
+    acknowledged_ = acknowledged;
+  }
+  const std::map<uint32_t, uint64_t>& acknowledged() const { return acknowledged_; }
   bool HasShard(uint32_t shard) const { return acknowledged_.count(shard) != 0; }
   size_t shard_count() const { return acknowledged_.size(); }
 

@@ -48,9 +48,9 @@ std::string PhaseName(v1::UpgradePhase phase) {
 }  // namespace
 
 UpgradeUnderWay::UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
-                                 const v1::UpgradePlan& plan, std::function<void()> on_over)
+                                 const v1::UpgradePlan& plan, Callbacks callbacks)
     : context_(context),
-      on_over_(std::move(on_over)),
+      callbacks_(std::move(callbacks)),
       change_(std::move(change)),
       trace_parent_(context_.events.trace_parent()),
       plan_(WithTimesOf(context_.config.service(), plan)),
@@ -143,6 +143,7 @@ Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
   for (const WorkerInfo& worker : context_.workers.List()) {
     if (worker.id == worker_id) status_.set_new_version(worker.version);
   }
+  if (begun_) NoteChange();
   return Standing::kLast;
 }
 
@@ -222,6 +223,7 @@ void UpgradeUnderWay::HandOver() {
     moves.push_back({shard, owners[shard % owners.size()].slot});
   }
   served_ = moving_ = true;
+  NoteChange();
   Move(moves, &UpgradeUnderWay::OnHandedOver);
 }
 
@@ -285,14 +287,18 @@ void UpgradeUnderWay::OnWindowOver() {
     plan_.clear_pause_after_canary();
     AddEvent("upgrade_paused", "its canary window is over; `baton upgrades resume` lets it go on");
     status_.set_paused(true);
-    return;
+    return NoteChange();
   }
   HandOver();
 }
 
 void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) {
-  if (old_workers_.erase(worker_id) != 0) return CheckEnded();
+  if (old_workers_.erase(worker_id) != 0) {
+    NoteChange();
+    return CheckEnded();
+  }
   if (new_workers_.erase(worker_id) == 0) return;
+  if (begun_) NoteChange();
   const std::string ended = processes_.HowEnded(worker_id);
   const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
   const std::string what = absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how);
@@ -349,6 +355,7 @@ absl::Status UpgradeUnderWay::Pause() {
   BATON_RETURN_IF_ERROR(CheckHoldable());
   if (!status_.paused()) AddEvent("upgrade_paused", "an operator asked for it");
   status_.set_paused(true);
+  NoteChange();
   return absl::OkStatus();
 }
 
@@ -362,6 +369,7 @@ absl::Status UpgradeUnderWay::Resume() {
   // Also when he was asked for it before the window's end: it is said.
   if (status_.phase() == v1::UPGRADE_PHASE_CANARY) plan_.clear_pause_after_canary();
   status_.set_paused(false);
+  NoteChange();
   return absl::OkStatus();
 }
 
@@ -425,6 +433,7 @@ void UpgradeUnderWay::Retire() {
 void UpgradeUnderWay::End(const std::set<uint64_t>& worker_ids) {
   ending_ = true;
   deadline_ = steady_clock::now() + milliseconds(context_.config.service().stop_timeout_ms());
+  NoteChange();
   for (const uint64_t worker_id : worker_ids) context_.workers.AskToStop(worker_id);
   if (status_.phase() == v1::UPGRADE_PHASE_RETURNING) {
     processes_.SignalUnattached(SIGTERM);
@@ -441,6 +450,7 @@ void UpgradeUnderWay::KillOverdue() {
   }
   killed_ = true;
   deadline_ = steady_clock::now() + milliseconds(context_.config.service().stop_timeout_ms());
+  NoteChange();
   for (const uint64_t worker_id : retiring ? old_workers_ : new_workers_) {
     (void)context_.workers.Kill(
         worker_id, absl::StrCat("it was asked to end ", context_.config.service().stop_timeout_ms(),
@@ -479,7 +489,7 @@ void UpgradeUnderWay::Finish(v1::UpgradePhase phase, const std::string& detail) 
   }
   timer_.cancel();
   over_ = true;
-  on_over_();
+  callbacks_.on_over();
 }
 
 // ---------------------------------------------------------------- time
@@ -487,6 +497,7 @@ void UpgradeUnderWay::Finish(v1::UpgradePhase phase, const std::string& detail) 
 void UpgradeUnderWay::EnterPhase(v1::UpgradePhase phase, milliseconds limit) {
   status_.set_phase(phase);
   deadline_ = steady_clock::now() + limit;
+  NoteChange();
 }
 
 void UpgradeUnderWay::Tick() {
@@ -505,12 +516,104 @@ void UpgradeUnderWay::Tick() {
       if (ending_ && steady_clock::now() >= deadline_) KillOverdue();
       break;
   }
-  if (over_) return;
+  if (!over_) TickLater();
+}
+
+void UpgradeUnderWay::TickLater() {
   timer_.expires_after(kTick);
   timer_.async_wait([us = weak_from_this()](const boost::system::error_code& error) {
     if (error) return;
     if (const auto self = us.lock()) self->Tick();
   });
+}
+
+// ---------------------------------------------------------------- another keeper
+
+internal::HeldUpgrade UpgradeUnderWay::Held() const {
+  internal::HeldUpgrade held;
+  *held.mutable_from() = change_.from;
+  *held.mutable_to() = change_.to;
+  *held.mutable_plan() = plan_;
+  *held.mutable_status() = status_;
+  held.set_trace_parent(trace_parent_);
+  held.mutable_owners_before()->insert(owners_before_.begin(), owners_before_.end());
+  held.set_new_owners(static_cast<uint32_t>(new_owners_));
+  for (const uint32_t shard : on_their_way_) held.add_on_their_way(shard);
+  held.mutable_acknowledged()->insert(trial_.acknowledged().begin(), trial_.acknowledged().end());
+  for (const uint64_t worker : old_workers_) held.add_old_workers(worker);
+  for (const uint64_t worker : new_workers_) held.add_new_workers(worker);
+  for (const StartedProcess& process : processes_.List()) {
+    internal::StartedWorker* const one = held.add_processes();
+    one->set_pid(process.pid);
+    one->set_worker_id(process.worker_id);
+    one->set_how_ended(process.how_ended);
+  }
+  const auto left =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(deadline_ - steady_clock::now());
+  held.set_deadline_ns(MonotonicNanoseconds() + static_cast<uint64_t>(left.count()));
+  held.set_served(served_);
+  held.set_ending(ending_);
+  held.set_killed(killed_);
+  return held;
+}
+
+void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held,
+                               std::map<pid_t, FileDescriptor> pidfds) {
+  status_ = held.status();
+  trace_parent_ = held.trace_parent();
+  plan_ = held.plan();
+  owners_before_ = ShardOwners(held.owners_before().begin(), held.owners_before().end());
+  new_owners_ = held.new_owners();
+  on_their_way_.assign(held.on_their_way().begin(), held.on_their_way().end());
+  trial_.ContinueWindow({held.acknowledged().begin(), held.acknowledged().end()});
+  old_workers_.insert(held.old_workers().begin(), held.old_workers().end());
+  new_workers_.insert(held.new_workers().begin(), held.new_workers().end());
+  for (const internal::StartedWorker& process : held.processes()) {
+    processes_.Adopt({process.pid(), process.worker_id(), process.how_ended()},
+                     std::move(pidfds[process.pid()]));
+  }
+  deadline_ =
+      steady_clock::now() +
+      std::chrono::nanoseconds(static_cast<int64_t>(held.deadline_ns() - MonotonicNanoseconds()));
+  last_tick_ = steady_clock::now();
+  begun_ = true;
+  served_ = held.served();
+  ending_ = held.ending();
+  killed_ = held.killed();
+  AddEvent("upgrade_continued", absl::StrCat("the keeper before this one has ended; the upgrade ",
+                                             PhaseName(status_.phase())));
+  TickLater();
+  ContinuePhase();
+}
+
+// What nobody told while there was no keeper is found here: deaths of workers, and moves of shards.
+void UpgradeUnderWay::ContinuePhase() {
+  const std::set<uint64_t> old_workers = old_workers_, new_workers = new_workers_;
+  for (const auto* workers : {&old_workers, &new_workers}) {
+    for (const uint64_t worker : *workers) {
+      if (!context_.workers.IsAttached(worker)) OnGone(worker, "");
+      if (over_) return;
+    }
+  }
+  const ShardOwners owners = OwnersOf(context_.driver);
+  const auto has_moved = [&](uint32_t shard) {
+    const auto owner = owners.find(shard);
+    return owner != owners.end() && new_workers_.count(owner->second) != 0;
+  };
+  switch (status_.phase()) {
+    case v1::UPGRADE_PHASE_HANDING_OVER:
+      if (!std::all_of(on_their_way_.begin(), on_their_way_.end(), has_moved)) {
+        return Return("the keeper ended while shards were on their way");
+      }
+      return OnHandedOver(HandoffsResult{.moved = static_cast<uint32_t>(on_their_way_.size())});
+    case v1::UPGRADE_PHASE_RETURNING:
+      if (!ending_) return Return(status_.detail());
+      return End(new_workers_);
+    case v1::UPGRADE_PHASE_RETIRING:
+      return End(old_workers_);
+    default:
+      return;
+  }
 }
 
 // The event carries the trace of who asks for something now, or else of who began the upgrade.

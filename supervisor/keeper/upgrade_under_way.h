@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -28,10 +29,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/handoffs.h"
 #include "supervisor/keeper/program.h"
-#include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/shard_owners.h"
 #include "supervisor/keeper/started_processes.h"
 #include "supervisor/keeper/trial.h"
@@ -52,12 +53,23 @@ struct ProgramChange {
 class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
  public:
   // `on_over` is called once, when Start was successful.
+  // `on_change` is called when a keeper that follows would need another Held() to continue.
+  struct Callbacks {
+    std::function<void()> on_over;
+    std::function<void()> on_change;
+  };
   UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
-                  const v1::UpgradePlan& plan, std::function<void()> on_over);
+                  const v1::UpgradePlan& plan, Callbacks callbacks);
 
   // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
   // new processes run. After an error the upgrade has not begun, and the caller drops it.
   void Start(std::function<void(const absl::Status&)> done);
+
+  // For the keeper that follows this one: its upgrade continues in the same phase, and goes back if
+  // shards were on their way. `pidfds`: of the processes that still run, by pid. Call it once, and
+  // not Start.
+  internal::HeldUpgrade Held() const;
+  void Continue(const internal::HeldUpgrade& held, std::map<pid_t, FileDescriptor> pidfds);
 
   // Each returns kFailedPrecondition when the upgrade is past that. Resume also returns it when the
   // upgrade is not paused.
@@ -109,15 +121,18 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   void Finish(v1::UpgradePhase phase, const std::string& detail);
 
   void EnterPhase(v1::UpgradePhase phase, std::chrono::milliseconds limit);
+  void ContinuePhase();
+  void NoteChange() const { callbacks_.on_change(); }
   void Tick();
+  void TickLater();
   void AddEvent(const std::string& kind, const std::string& message);
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
   const WorkerStarts context_;
-  const std::function<void()> on_over_;
+  const Callbacks callbacks_;
   const ProgramChange change_;
-  const std::string trace_parent_;   // of who has begun it
+  std::string trace_parent_;         // of who has begun it
   v1::UpgradePlan plan_;             // no time is left out
   const std::set<uint32_t> canary_;  // shards
   v1::Upgrade status_;

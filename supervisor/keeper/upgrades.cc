@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/keeper/brokered_programs.h"
 #include "supervisor/keeper/upgrade_plan.h"
 
 namespace baton::keeper {
@@ -13,6 +14,7 @@ namespace {
 
 // The suffix that /proc appends to the path of a deleted file.
 constexpr std::string_view kDeleted = " (deleted)";
+constexpr char kHeldKey[] = "upgrades";
 
 }  // namespace
 
@@ -123,30 +125,73 @@ absl::StatusOr<ProgramChange> Upgrades::PlanReturn() const {
 
 void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done) {
   if (!change.ok()) return done(change.status());
-  current_ = std::make_shared<UpgradeUnderWay>(context_, last_id_ + 1, *std::move(change), plan,
-                                               [this] { OnOver(); });
+  current_ = Make(last_id_ + 1, *std::move(change), plan);
   current_->Start([this, done = std::move(done)](const absl::Status& started) {
     if (!started.ok()) {
       current_.reset();
       return done(started);
     }
     ++last_id_;
+    Hold();
     done(current_->Describe());
   });
+}
+
+std::shared_ptr<UpgradeUnderWay> Upgrades::Make(uint64_t id, ProgramChange change,
+                                                const v1::UpgradePlan& plan) {
+  return std::make_shared<UpgradeUnderWay>(
+      context_, id, std::move(change), plan,
+      UpgradeUnderWay::Callbacks{[this] { OnOver(); }, [this] { Hold(); }});
+}
+
+void Upgrades::Hold() const {
+  if (!context_.driver.outlives_keeper()) return;
+  internal::HeldUpgrades held;
+  for (const v1::Upgrade& upgrade : history_) *held.add_history() = upgrade;
+  for (const internal::Program& program : predecessors_) *held.add_predecessors() = program;
+  held.set_last_id(last_id_);
+  if (!idle()) *held.mutable_under_way() = current_->Held();
+  context_.driver.Hold(kHeldKey, held.SerializeAsString());
+}
+
+void Upgrades::Restore(std::vector<ServiceDriver::Held>& held) {
+  internal::HeldUpgrades upgrades;
+  const auto entry = std::find_if(
+      held.begin(), held.end(), [](const ServiceDriver::Held& one) { return one.key == kHeldKey; });
+  if (entry == held.end() || !upgrades.ParseFromString(entry->value)) return;
+  history_.assign(upgrades.history().begin(), upgrades.history().end());
+  predecessors_.assign(upgrades.predecessors().begin(), upgrades.predecessors().end());
+  last_id_ = upgrades.last_id();
+  if (!upgrades.has_under_way()) return;
+  const internal::HeldUpgrade& under_way = upgrades.under_way();
+  std::map<pid_t, FileDescriptor> pidfds;
+  for (const internal::StartedWorker& process : under_way.processes()) {
+    for (ServiceDriver::Held& one : held) {
+      if (one.key == HeldProcessKey(process.pid()) && !one.descriptors.empty()) {
+        pidfds[process.pid()] = std::move(one.descriptors[0]);
+      }
+    }
+  }
+  current_ =
+      Make(under_way.status().id(),
+           {under_way.from(), under_way.to(), under_way.status().rollback()}, under_way.plan());
+  const auto upgrade = current_;  // it may be over with this
+  upgrade->Continue(under_way, std::move(pidfds));
 }
 
 void Upgrades::OnOver() {
   const auto upgrade = std::exchange(current_, nullptr);
   history_.push_front(upgrade->Describe());
   if (history_.size() > kHistory) history_.pop_back();
-  if (history_.front().phase() != v1::UPGRADE_PHASE_COMPLETED) return;
+  if (history_.front().phase() != v1::UPGRADE_PHASE_COMPLETED) return Hold();
   if (upgrade->change().rollback) {
     // A return takes one step back; what it came from is not a predecessor.
     predecessors_.pop_front();
-    return;
+    return Hold();
   }
   predecessors_.push_front(upgrade->change().from);
   if (predecessors_.size() > kHistory) predecessors_.pop_back();
+  Hold();
 }
 
 std::optional<v1::Upgrade> Upgrades::UnderWay() const {

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/program.h"
-#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/upgrade_under_way.h"
 #include "supervisor/keeper/worker_sessions.h"
 #include "supervisor/keeper/worker_starts.h"
@@ -31,6 +31,10 @@ class Upgrades : private WorkerObserver {
   // Observes context.workers.
   explicit Upgrades(const WorkerStarts& context);
   ~Upgrades() override;
+
+  // Goes on with the upgrades of the keeper before this one. Takes the descriptors of processes
+  // that an upgrade under way has started.
+  void Restore(std::vector<ServiceDriver::Held>& held);
 
   // Called once, now or from the loop.
   using Done = std::function<void(const absl::StatusOr<v1::Upgrade>&)>;
@@ -64,6 +68,9 @@ class Upgrades : private WorkerObserver {
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
   absl::Status CheckUnderWay() const;
   void OnOver();
+  std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
+                                        const v1::UpgradePlan& plan);
+  void Hold() const;
 
   Standing OnAttached(uint64_t worker_id, pid_t pid) override;
   void OnReady(uint64_t worker_id) override;

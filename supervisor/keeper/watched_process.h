@@ -31,7 +31,8 @@ struct StartedProcess {
 // Thread-compatible: the management loop's thread.
 struct WatchedProcess {
   WatchedProcess(boost::asio::io_context& loop, StartedProgram started)
-      : known{started.pid, 0, ""}, pidfd(loop, started.pidfd.Release()), entered(loop) {
+      : known{started.pid, 0, ""}, pidfd(loop), entered(loop) {
+    if (started.pidfd) pidfd.assign(started.pidfd.Release());
     if (started.entered) entered.assign(started.entered.Release());
     if (!started.output) return;
     output = std::make_unique<ProgramOutput>(loop, std::move(started.output),

@@ -17,19 +17,21 @@ namespace baton::keeper {
 // that thread for a turn of the engine, but not while memory is registered or deregistered.
 class WorkerRequests {
  public:
+  using Asker = ServiceDriver::Asker;
+
   // All references outlive it.
   WorkerRequests(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                  ServiceDriver& driver)
       : loop_(loop), config_(config), driver_(driver) {}
 
-  absl::Status Listen(uint64_t worker_id, const internal::ListenRequest& request,
+  absl::Status Listen(const Asker& asker, const internal::ListenRequest& request,
                       internal::Listening* listening);
-  absl::Status Connect(uint64_t worker_id, const internal::ConnectRequest& request,
+  absl::Status Connect(const Asker& asker, const internal::ConnectRequest& request,
                        internal::Connecting* connecting);
   // Both call `done` from the loop, unless the loop or the driver stops before.
   using Granted = std::function<void(absl::StatusOr<internal::Granted>)>;
-  void Grant(uint64_t worker_id, const internal::GrantRequest& request, Granted done);
-  void Revoke(uint32_t grant, std::function<void(absl::Status)> done);
+  void Grant(const Asker& asker, const internal::GrantRequest& request, Granted done);
+  void Revoke(const Asker& asker, uint32_t grant, std::function<void(absl::Status)> done);
 
  private:
   boost::asio::io_context& loop_;

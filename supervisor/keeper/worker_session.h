@@ -80,6 +80,9 @@ struct WorkerSession {
   bool thread_ended = false;             // with its lock held
   bool detached = false;
   bool retired = false;  // it is to end, and is given no shard
+  // It attached to the keeper before this one, and has not resumed its session yet.
+  bool awaits_resumption = false;
+  std::string key;  // by which it resumes its session; empty: no keeper follows this one
 };
 
 StateVersions VersionsOf(const internal::AttachArena& attach);

@@ -1,6 +1,7 @@
 #include "supervisor/keeper/worker_sessions.h"
 
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
@@ -28,6 +30,13 @@ constexpr FramedSession::Limits kSessionLimits = {.frame_bytes = 64 << 10, .text
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;
+constexpr size_t kSessionKeyBytes = 16;
+// For workers to resume their sessions with the keeper that follows. They look for it every few
+// milliseconds, unless they are stopped.
+constexpr std::chrono::seconds kResumptionTimeout(10);
+// Keys of what is held for the next keeper.
+constexpr char kHeldWorkers[] = "lasting/worker/";
+constexpr char kHeldLastId[] = "lasting/last_worker_id";
 // The first layout version whose workers look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
 
@@ -72,6 +81,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       lock_holders_(loop, config.launcher(), arena_),
       heartbeat_timer_(loop),
+      resumption_timer_(loop),
       slots_(arena_.shape().workers),
       reserved_(arena_.shape().workers, 0) {
   WatchHeartbeats();
@@ -133,14 +143,17 @@ absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
   internal::WorkerRequest request;
   BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
   if (!whole) return false;
-  if (socket->channel().sender_seen() && !session->IsProcessDead()) session->process_certain = true;
+  if (!session->process_certain && socket->channel().sender_seen() && !session->IsProcessDead()) {
+    session->process_certain = true;
+    if (session->attached) Hold(*session);
+  }
   const bool served = session->attached && session->process_certain;
   if (served && request.has_grant()) {
-    Grant(session, socket, request.grant());
+    Grant(session, socket, request);
     return true;
   }
   if (served && request.has_revoke()) {
-    Revoke(session, socket, request.revoke().grant());
+    Revoke(session, socket, request);
     return true;
   }
   std::vector<int> descriptors;
@@ -157,7 +170,8 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
   using internal::WorkerRequest;
   internal::WorkerReply reply;
   absl::Status status;
-  if (session->attached == (request.request_case() == WorkerRequest::kAttach)) {
+  const bool begins = request.has_attach() || request.has_resume();
+  if (session->attached == begins) {
     status = absl::FailedPreconditionError("attach comes first, and once");
   } else if (session->attached && !session->process_certain && !request.has_detach()) {
     status = absl::FailedPreconditionError(absl::StrCat(
@@ -169,14 +183,19 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
       case WorkerRequest::kAttach:
         status = Attach(session, request.attach(), reply.mutable_attached(), descriptors, keep);
         break;
+      case WorkerRequest::kResume:
+        status = ResumeSession(session, request.resume());
+        break;
       case WorkerRequest::kSetReady:
         status = SetReady(session);
         break;
       case WorkerRequest::kListen:
-        status = requests_.Listen(session->id, request.listen(), reply.mutable_listening());
+        status = requests_.Listen({session->id, request.number()}, request.listen(),
+                                  reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
-        status = requests_.Connect(session->id, request.connect(), reply.mutable_connecting());
+        status = requests_.Connect({session->id, request.number()}, request.connect(),
+                                   reply.mutable_connecting());
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(tokens_.New(session->id));
@@ -199,13 +218,13 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
 // ---------------------------------------------------------------- grants
 
 void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
-                           const internal::GrantRequest& request) {
+                           const internal::WorkerRequest& request) {
   socket->Pause();
-  requests_.Grant(session->id, request,
+  requests_.Grant({session->id, request.number()}, request.grant(),
                   [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
                     // A grant that nobody can be told of, nobody could revoke.
                     if (granted.ok() && !HasPlace(*session)) {
-                      return requests_.Revoke(granted->grant(), [](const absl::Status&) {});
+                      return requests_.Revoke({}, granted->grant(), [](const absl::Status&) {});
                     }
                     internal::WorkerReply reply;
                     if (granted.ok()) *reply.mutable_granted() = *granted;
@@ -214,11 +233,12 @@ void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<Fram
 }
 
 void WorkerSessions::Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
-                            uint32_t grant) {
+                            const internal::WorkerRequest& request) {
   socket->Pause();
-  requests_.Revoke(grant, [this, session, socket](const absl::Status& revoked) {
-    Answer(session, socket, revoked, internal::WorkerReply());
-  });
+  requests_.Revoke({session->id, request.number()}, request.revoke().grant(),
+                   [this, session, socket](const absl::Status& revoked) {
+                     Answer(session, socket, revoked, internal::WorkerReply());
+                   });
 }
 
 void WorkerSessions::Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
@@ -263,6 +283,7 @@ bool WorkerSessions::HasPlace(const WorkerSession& session) const {
 
 void WorkerSessions::LeavePlace(const SessionPtr& session) {
   driver_.ChangeWorker(session->slot, session->id, Change::PLACE_LEFT);
+  if (session->attached) driver_.Drop(absl::StrCat(kHeldWorkers, session->slot));
   slots_[session->slot] = nullptr;
   reserved_[session->slot] = 0;
   session->process.close();
@@ -306,10 +327,18 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
   driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
+  if (driver_.outlives_keeper()) {
+    session->key.assign(kSessionKeyBytes, '\0');
+    // Never short for so few bytes (getrandom(2)).
+    (void)!getrandom(session->key.data(), session->key.size(), 0);
+    driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
+  }
+  Hold(*session);
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
   attached->set_token(tokens_.New(session->id));
+  attached->set_session_key(session->key);
   attached->set_control_socket(config_.control_socket());
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
@@ -323,6 +352,116 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                         ", pid ", session->peer.pid, ") attached"),
            session->id);
   return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- sessions that go on
+
+void WorkerSessions::Hold(WorkerSession& session) {
+  if (!driver_.outlives_keeper()) return;
+  internal::HeldWorker worker;
+  *worker.mutable_place() = PlaceOf(session);
+  *worker.mutable_attached_with() = session.attached_with;
+  worker.set_pid(session.peer.pid);
+  worker.set_uid(session.peer.uid);
+  worker.set_gid(session.peer.gid);
+  worker.set_session_key(session.key);
+  worker.set_process_certain(session.process_certain);
+  worker.set_distrusted(session.distrusted);
+  worker.set_ready(session.state == v1::WORKER_STATE_READY);
+  worker.set_retired(session.retired);
+  worker.set_attached_ns(session.attached_ns);
+  driver_.Hold(absl::StrCat(kHeldWorkers, session.slot), worker.SerializeAsString(),
+               {session.process.native_handle()});
+}
+
+void WorkerSessions::Restore(std::vector<ServiceDriver::Held>& held) {
+  for (ServiceDriver::Held& entry : held) {
+    uint64_t last_id = 0;
+    if (entry.key == kHeldLastId && absl::SimpleAtoi(entry.value, &last_id)) {
+      last_id_ = std::max(last_id_, last_id);
+    }
+    if (!entry.key.starts_with(kHeldWorkers) || entry.descriptors.size() != 1) continue;
+    internal::HeldWorker worker;
+    if (worker.ParseFromString(entry.value) && worker.place().slot() < slots_.size()) {
+      RestoreOne(worker, std::move(entry.descriptors[0]));
+    }
+  }
+  // What the driver had reported to the keeper before this one.
+  LookAtLocks();
+  for (const uint32_t slot : driver_.LookAtShards().fenced_slots()) {
+    if (slots_[slot]) (void)Kill(slots_[slot]->id, "it wrote an invalid transaction");
+  }
+  resumption_timer_.expires_after(kResumptionTimeout);
+  resumption_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) CloseUnresumed();
+  });
+}
+
+void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescriptor pidfd) {
+  auto session = std::make_shared<WorkerSession>(loop_);
+  session->id = worker.place().id();
+  session->slot = worker.place().slot();
+  session->attached = true;
+  session->attached_with = worker.attached_with();
+  session->peer = {worker.pid(), worker.uid(), worker.gid()};
+  session->key = worker.session_key();
+  session->process.assign(pidfd.Release());
+  session->process_certain = worker.process_certain();
+  session->distrusted = worker.distrusted();
+  session->state = worker.ready() ? v1::WORKER_STATE_READY : v1::WORKER_STATE_ATTACHED;
+  session->retired = worker.retired();
+  session->attached_ns = worker.attached_ns();
+  session->awaits_resumption = true;
+  session->heartbeat.Restart();
+  last_id_ = std::max(last_id_, session->id);
+  slots_[session->slot] = session;
+  WatchProcess(session);
+}
+
+absl::Status WorkerSessions::ResumeSession(const SessionPtr& session,
+                                           const internal::ResumeSession& request) {
+  const SessionPtr former = Find(request.worker_id());
+  if (!former || !former->awaits_resumption) {
+    return absl::NotFoundError(
+        absl::StrCat("worker ", request.worker_id(), " has no session to resume: attach anew"));
+  }
+  if (former->key.empty() || former->key != request.session_key() ||
+      former->peer.pid != session->peer.pid || former->peer.uid != session->peer.uid) {
+    return absl::PermissionDeniedError(absl::StrCat("the session of worker ", request.worker_id(),
+                                                    " is another process's, or has another key"));
+  }
+  if (former->IsProcessDead()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", former->peer.pid, " of worker ", former->id, " is dead"));
+  }
+  session->id = former->id;
+  session->slot = former->slot;
+  session->attached = true;
+  session->attached_with = former->attached_with;
+  session->key = former->key;
+  // A living process with this number, which is the worker's, has connected.
+  session->process.close();
+  session->process.assign(former->process.release());
+  session->process_certain = former->process_certain;
+  session->distrusted = former->distrusted;
+  session->state = former->state;
+  session->retired = former->retired;
+  session->attached_ns = former->attached_ns;
+  session->heartbeat = former->heartbeat;
+  session->thread_ended = former->thread_ended;
+  session->kill_cause = former->kill_cause;
+  slots_[session->slot] = session;
+  WatchProcess(session);
+  return absl::OkStatus();
+}
+
+void WorkerSessions::CloseUnresumed() {
+  for (const SessionPtr& session : std::vector<SessionPtr>(slots_)) {
+    if (!session || !session->awaits_resumption) continue;
+    OnClosed(session, absl::UnavailableError(absl::StrCat(
+                          "it has not resumed its session with the keeper that followed within ",
+                          kResumptionTimeout.count(), " s")));
+  }
 }
 
 void WorkerSessions::WatchProcess(const SessionPtr& session) {
@@ -339,6 +478,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat.Restart();  // it may have warmed up for long
   driver_.ChangeWorker(session->slot, session->id, Change::READY);
+  Hold(*session);
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
   if (observer_) observer_->OnReady(session->id);
   return absl::OkStatus();
@@ -607,7 +747,9 @@ bool WorkerSessions::Retire(pid_t pid) {
   for (const SessionPtr& session : sessions) places.push_back(PlaceOf(*session));
   if (!driver_.Retire(places)) return false;
   for (const SessionPtr& session : sessions) {
-    if (!std::exchange(session->retired, true)) AskToStop(session->id);
+    if (std::exchange(session->retired, true)) continue;
+    Hold(*session);
+    AskToStop(session->id);
   }
   return true;
 }

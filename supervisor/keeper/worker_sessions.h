@@ -50,6 +50,11 @@ class WorkerSessions {
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                  ServiceDriver& driver, Policies& policies, EventLog& events);
 
+  // Goes on with the workers that had attached to the keeper before this one. They serve, and
+  // resume their sessions soon; one that does not is killed. Takes the descriptors of their
+  // entries.
+  void Restore(std::vector<ServiceDriver::Held>& held);
+
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
 
@@ -118,9 +123,9 @@ class WorkerSessions {
   // Both answer when the memory is registered or deregistered. The session's other requests wait
   // until then.
   void Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
-             const internal::GrantRequest& request);
+             const internal::WorkerRequest& request);
   void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
-              uint32_t grant);
+              const internal::WorkerRequest& request);
   void Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
               const absl::Status& status, internal::WorkerReply reply);
   void NoteKill(WorkerSession& session, std::string_view cause);
@@ -138,6 +143,12 @@ class WorkerSessions {
   absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,
                       internal::Attached* attached, std::vector<int>* descriptors,
                       FileDescriptor* keep);
+  // Continues a former keeper's session with the worker that `session` is connected to.
+  absl::Status ResumeSession(const SessionPtr& session, const internal::ResumeSession& request);
+  void RestoreOne(const internal::HeldWorker& worker, FileDescriptor pidfd);
+  void CloseUnresumed();
+  // Holds what the next keeper needs to go on with the session.
+  void Hold(WorkerSession& session);
   absl::Status SetReady(const SessionPtr& session);
   absl::Status Detach(const SessionPtr& session);
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
@@ -160,6 +171,7 @@ class WorkerSessions {
   const uint32_t heartbeat_ms_;
   LockHolders lock_holders_;
   boost::asio::steady_timer heartbeat_timer_;
+  boost::asio::steady_timer resumption_timer_;
   std::vector<SessionPtr> slots_;                       // that are attached
   std::vector<uint64_t> reserved_;                      // worker id by slot; 0: it is not reserved
   std::deque<std::weak_ptr<WorkerSession>> strangers_;  // not attached yet, oldest first

@@ -12,8 +12,8 @@
 namespace baton::metrics {
 
 struct ObservedProcess {
-  std::string program;  // "batond", "control", "keeper"
-  std::string service;  // of a keeper
+  std::string program;  // "batond", "control", "driver", "keeper"
+  std::string service;  // of a driver or keeper
   pid_t pid = 0;
 };
 

@@ -133,7 +133,7 @@ Family Unhealthy(const std::vector<DescribedService>& all) {
 
 Family DeviceObjects(const std::vector<DescribedService>& all) {
   Family family = Family::Gauge("baton_service_device_objects",
-                                "Objects of the device that the keeper has made, by their kind.");
+                                "Objects of the device that the driver has made, by their kind.");
   ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
     const v1::Accounts& accounts = described.service().accounts();
     const std::pair<const char*, uint32_t> counts[] = {
@@ -189,7 +189,7 @@ std::vector<Family> Blackouts(const std::vector<DescribedService>& all) {
                                      "Changes of owner: from the release, or from the noticed "
                                      "death, to the successor's first commit.");
   Family longest = Family::Gauge("baton_longest_blackout_seconds",
-                                 "The longest of those since the keeper was started.");
+                                 "The longest of those since the driver was started.");
   ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
     const Labels handoff = {{"service", name}, {"cause", "handoff"}};
     const Labels failover = {{"service", name}, {"cause", "failover"}};

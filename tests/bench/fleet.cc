@@ -263,6 +263,7 @@ absl::StatusOr<uint64_t> Fleet::CountConnections() {
 std::vector<pid_t> Fleet::Processes::All() const {
   std::vector<pid_t> all = {batond, control};
   all.insert(all.end(), keepers.begin(), keepers.end());
+  all.insert(all.end(), drivers.begin(), drivers.end());
   all.insert(all.end(), workers.begin(), workers.end());
   return all;
 }
@@ -274,6 +275,7 @@ absl::StatusOr<Fleet::Processes> Fleet::Servers() {
   processes.control = status.control_pid();
   for (const v1::Service& service : status.services()) {
     processes.keepers.push_back(service.keeper_pid());
+    processes.drivers.push_back(service.driver_pid());
   }
   for (const ServiceState& service : services_) {
     for (const Worker& worker : service.workers) {

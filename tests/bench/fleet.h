@@ -64,7 +64,7 @@ class Fleet {
 
   struct Processes {
     pid_t batond = 0, control = 0;
-    std::vector<pid_t> keepers, workers;  // by service
+    std::vector<pid_t> keepers, drivers, workers;  // by service
 
     std::vector<pid_t> All() const;
   };

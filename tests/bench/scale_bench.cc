@@ -106,6 +106,7 @@ class Side {
     BATON_ASSIGN_OR_RETURN(const Fleet::Processes processes, fleet_->Servers());
     const std::vector<pid_t>& workers = processes.workers;
     std::vector<pid_t> supervision = processes.keepers;
+    supervision.insert(supervision.end(), processes.drivers.begin(), processes.drivers.end());
     supervision.insert(supervision.end(), {processes.batond, processes.control});
     const Cost supervision_before = ReadCost(supervision), workers_before = ReadCost(workers);
     const uint64_t begin = MonotonicNanoseconds();

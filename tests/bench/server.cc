@@ -81,9 +81,9 @@ absl::Status Server::StartCluster(const ServerOptions& options,
     Append({queue, absl::StrCat(options.queue_depth)}, &cluster.batond_arguments);
   }
   BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
-  const pid_t keeper = cluster_->batond().FindChild("baton-keeper");
-  if (keeper == 0) return absl::InternalError("batond has no keeper");
-  processes_.push_back(keeper);
+  const pid_t driver = cluster_->batond().FindChild("baton-driver");
+  if (driver == 0) return absl::InternalError("batond has no driver");
+  processes_.push_back(driver);
   return absl::OkStatus();
 }
 

@@ -94,24 +94,25 @@ class Measurement {
     round_.Set("control_private_kib", empty_.control / kKib, "KiB");
     round_.Set("keeper_private_kib", empty_.keeper / kKib, "KiB");
     round_.Set("worker_private_kib", empty_.worker / kKib, "KiB");
-    round_.Set("keeper_resident_kib", empty_.keeper_resident / kKib, "KiB");
-    round_.Set("keeper_resident_with_connections_kib", full_.keeper_resident / kKib, "KiB");
-    const double keeper = (full_.keeper - half_.keeper) / connections_;
+    round_.Set("driver_private_kib", empty_.driver / kKib, "KiB");
+    round_.Set("driver_resident_kib", empty_.driver_resident / kKib, "KiB");
+    round_.Set("driver_resident_with_connections_kib", full_.driver_resident / kKib, "KiB");
+    const double driver = (full_.driver - half_.driver) / connections_;
     BATON_ASSIGN_OR_RETURN(const double soft,
                            SoftBytesPerConnection(connections_, shape_.send_queue_depth));
     round_.Set("connections", 2.0 * connections_, "");
-    round_.Set("keeper_connection_bytes", keeper, "B");
-    round_.Set("keeper_connection_soft_device_bytes", soft, "B");
+    round_.Set("driver_connection_bytes", driver, "B");
+    round_.Set("driver_connection_soft_device_bytes", soft, "B");
     round_.Set("worker_connection_bytes", (full_.worker - half_.worker) / connections_, "B");
     round_.Set("control_connection_bytes", (full_.control - half_.control) / connections_, "B");
-    round_.Set("connection_metadata_bytes", metadata_of_connection_ + keeper - soft, "B");
+    round_.Set("connection_metadata_bytes", metadata_of_connection_ + driver - soft, "B");
     round_.Set("one_kib", kKib, "B");
     return absl::OkStatus();
   }
 
   struct ProcessBytes {
-    double batond = 0, control = 0, keeper = 0, worker = 0;  // private
-    double keeper_resident = 0;
+    double batond = 0, control = 0, keeper = 0, driver = 0, worker = 0;  // private
+    double driver_resident = 0;
   };
   static absl::Status ReadProcesses(const FleetOptions& options, bool connect,
                                     ProcessBytes* bytes) {
@@ -125,11 +126,13 @@ class Measurement {
     BATON_ASSIGN_OR_RETURN(const Footprint batond, ReadFootprint(processes.batond));
     BATON_ASSIGN_OR_RETURN(const Footprint control, ReadFootprint(processes.control));
     BATON_ASSIGN_OR_RETURN(const Footprint keeper, ReadFootprint(processes.keepers[0]));
+    BATON_ASSIGN_OR_RETURN(const Footprint driver, ReadFootprint(processes.drivers[0]));
     BATON_ASSIGN_OR_RETURN(const Footprint worker, ReadFootprint(processes.workers[0]));
     bytes->batond = static_cast<double>(batond.private_bytes);
     bytes->control = static_cast<double>(control.private_bytes);
     bytes->keeper = static_cast<double>(keeper.private_bytes);
-    bytes->keeper_resident = static_cast<double>(keeper.resident_bytes);
+    bytes->driver = static_cast<double>(driver.private_bytes);
+    bytes->driver_resident = static_cast<double>(driver.resident_bytes);
     bytes->worker = static_cast<double>(worker.private_bytes);
     return absl::OkStatus();
   }

@@ -26,9 +26,9 @@ TEST(SizeBenchTest, shouldMeasureEverySize) {
                              "batond_private_kib",
                              "control_private_kib",
                              "keeper_private_kib",
-                             "keeper_resident_kib",
-                             "keeper_connection_bytes",
-                             "keeper_connection_soft_device_bytes",
+                             "driver_resident_kib",
+                             "driver_connection_bytes",
+                             "driver_connection_soft_device_bytes",
                              "soak_cycles",
                              "soak_messages",
                              "soak_keeper_kib_at_100_percent"}) {

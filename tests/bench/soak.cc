@@ -92,7 +92,8 @@ absl::Status Soak::Sample() {
     return absl::OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, cluster_->operators().GetStatus());
-  const pid_t processes[] = {cluster_->batond().pid(), status.services(0).keeper_pid(),
+  const v1::Service& service = status.services(0);
+  const pid_t processes[] = {cluster_->batond().pid(), service.driver_pid(), service.keeper_pid(),
                              status.control_pid()};
   SoakSample& sample = result_.samples.emplace_back();
   sample.seconds = now;

@@ -24,7 +24,7 @@
 
 namespace baton::bench {
 
-inline constexpr std::array kSoaked = {"batond", "keeper", "control"};
+inline constexpr std::array kSoaked = {"batond", "driver", "keeper", "control"};
 
 struct SoakSample {
   double seconds = 0;  // since the soak began

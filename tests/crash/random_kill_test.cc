@@ -100,6 +100,7 @@ class RandomKillTest : public CrashTest {
     ASSERT_NO_FATAL_FAILURE(TakeOwner(&victim));
     PassTime(Draw(kLatestKillUs));
     const Control control = TroubleControl();
+    ASSERT_NO_FATAL_FAILURE(TroubleKeeper());
     ++counts_[{ending, workers_.size(), control}];
     const bool heir_dies_too = !workers_.empty() && Draw(10) == 0;
     ASSERT_OK(victim->process->Signal(ending == Ending::kKilled ? SIGKILL : SIGSTOP));
@@ -289,6 +290,16 @@ class RandomKillTest : public CrashTest {
     return Control::kStopped;
   }
 
+  // The driver starts another one.
+  void TroubleKeeper() {
+    if (Draw(4) != 0) return;
+    const auto description = cluster_->keeper().Describe();
+    ASSERT_OK(description);
+    NoteSilent();  // the next keeper does not tell of it
+    kill(description->service().keeper_pid(), SIGKILL);
+    ++keepers_killed_;
+  }
+
   void BringControlBack() {
     // Nobody else kills it, so it is the same process.
     if (stopped_control_ != 0) kill(stopped_control_, SIGCONT);
@@ -297,8 +308,8 @@ class RandomKillTest : public CrashTest {
     ASSERT_OK(cluster_->StartBatondAgain());
     const auto status = cluster_->operators().GetStatus();
     ASSERT_OK(status);
-    if (keeper_ == 0) keeper_ = status->services(0).keeper_pid();
-    ASSERT_EQ(status->services(0).keeper_pid(), keeper_);
+    if (driver_ == 0) driver_ = status->services(0).driver_pid();
+    ASSERT_EQ(status->services(0).driver_pid(), driver_);
   }
 
   void PrintCounts() const {
@@ -310,9 +321,11 @@ class RandomKillTest : public CrashTest {
     }
     std::printf(
         "%llu owners ended, %llu went on in time; besides, %llu standbys were killed with the "
-        "owner, %llu controls, %llu batonds, and %llu healthy workers that got no processor\n",
+        "owner, %llu keepers, %llu controls, %llu batonds, and %llu healthy workers that got no "
+        "processor\n",
         Printable(ended_), Printable(went_on_), Printable(heirs_killed_),
-        Printable(controls_killed_), Printable(batonds_killed_), Printable(starved_));
+        Printable(keepers_killed_), Printable(controls_killed_), Printable(batonds_killed_),
+        Printable(starved_));
   }
 
   std::mt19937_64 random_;
@@ -321,10 +334,10 @@ class RandomKillTest : public CrashTest {
   std::set<uint64_t> silent_;           // killed by the keeper because they showed no sign of life
   pid_t stopped_control_ = 0;
   bool batond_is_dead_ = false;
-  pid_t keeper_ = 0;  // after the first restart of batond
+  pid_t driver_ = 0;  // after the first restart of batond
   std::map<Kind, uint64_t> counts_;
   uint64_t started_ = 0, ended_ = 0, went_on_ = 0, starved_ = 0;
-  uint64_t heirs_killed_ = 0, controls_killed_ = 0, batonds_killed_ = 0;
+  uint64_t heirs_killed_ = 0, keepers_killed_ = 0, controls_killed_ = 0, batonds_killed_ = 0;
 };
 
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothing) {
@@ -365,7 +378,7 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) 
 TEST_F(RandomKillTest, shouldBeCaughtByTheCheckerWhenRecoveryIsBroken) {
   ASSERT_EQ(setenv("BATON_BREAK_RECOVERY", "1", 1), 0);
   harness::ClusterOptions options;
-  options.keeper = "baton-keeper-test-hooks";
+  options.driver = "baton-driver-test-hooks";
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster(options));
   unsetenv("BATON_BREAK_RECOVERY");
   ASSERT_NO_FATAL_FAILURE(EndOwners(20, 1));

@@ -19,6 +19,7 @@ enum class EventKind : uint8_t {
   kHang,
   kCrashCold,
   kControlKill,
+  kKeeperKill,
   kBatondKill,
   kPoison,
   // Without Baton.

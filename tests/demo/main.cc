@@ -44,7 +44,7 @@ void AddFlags(CLI::App& app, DemoOptions& options, Output& output) {
       ->check(CLI::Range(1, 4096));
   app.add_option(
          "--mode", options.mode,
-         "of the workers: brokered, programs whose queues the keeper operates; native, which "
+         "of the workers: brokered, programs whose queues the driver operates; native, which "
          "operate them themselves [brokered]")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Mode>{
           {ModeName(Mode::kBrokered), Mode::kBrokered}, {ModeName(Mode::kNative), Mode::kNative}}));
@@ -60,6 +60,8 @@ void AddFlags(CLI::App& app, DemoOptions& options, Output& output) {
   app.add_option("--hangs", options.hangs, "stops of the owner with a hot standby [5]");
   app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
   app.add_option("--control-kills", options.control_kills, "kills of control [1]");
+  app.add_option("--keeper-kills", options.keeper_kills,
+                 "kills of the service's keeper; brokered [3]");
   app.add_option("--batond-kills", options.batond_kills, "kills of batond [3]");
   app.add_option("--poisons", options.poisons,
                  "messages of which every worker dies, until their connection is failed [3]");

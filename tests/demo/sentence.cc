@@ -30,6 +30,7 @@ std::string Silences(const DemoResult& result) {
                                     {EventKind::kCrashHot, "at a kill with a standby ready"},
                                     {EventKind::kCrashCold, "at a kill without one"},
                                     {EventKind::kHang, "at a hang"},
+                                    {EventKind::kKeeperKill, "at a kill of the keeper"},
                                     {EventKind::kBatondKill, "at a kill of batond"}}) {
     const BlackoutStatistics statistics = Summarize(result.baton.events, kind);
     if (statistics.count == 0) continue;

@@ -115,15 +115,11 @@ class Act {
 
   absl::Status DoEvents() {
     const Events all[] = {
-        {options_.handoffs, &Act::Handoff},
-        {options_.upgrades, &Act::Upgrade},
-        {options_.bad_upgrades, &Act::BadUpgrade},
-        {options_.crashes, &Act::CrashWithStandby},
-        {options_.hangs, &Act::HangWithStandby},
-        {options_.cold_crashes, &Act::CrashAlone},
-        {options_.control_kills, &Act::KillControl},
-        {options_.batond_kills, &Act::KillBatond},
-        {options_.poisons, &Act::Poison},
+        {options_.handoffs, &Act::Handoff},          {options_.upgrades, &Act::Upgrade},
+        {options_.bad_upgrades, &Act::BadUpgrade},   {options_.crashes, &Act::CrashWithStandby},
+        {options_.hangs, &Act::HangWithStandby},     {options_.cold_crashes, &Act::CrashAlone},
+        {options_.control_kills, &Act::KillControl}, {options_.KeeperKills(), &Act::KillKeeper},
+        {options_.batond_kills, &Act::KillBatond},   {options_.poisons, &Act::Poison},
     };
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
@@ -283,6 +279,31 @@ class Act {
               [&] {
                 const auto status = cluster_->operators().GetStatus();
                 return status.ok() && status->control_pid() != before.control_pid();
+              },
+              std::chrono::seconds(20));
+        },
+        progress_, &result_->events));
+    return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
+  }
+
+  // Until the next keeper serves operators. The driver is the same.
+  absl::Status KillKeeper(uint32_t) {
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, cluster_->operators().GetStatus());
+    const v1::Service& service = before.services(0);
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kKeeperKill, AnsweredBy(workers_->owner().version()),
+        [&]() -> absl::Status {
+          if (kill(service.keeper_pid(), SIGKILL) != 0) {
+            return ErrnoStatus(errno, "cannot kill the keeper");
+          }
+          return harness::WaitUntil(
+              "the next keeper",
+              [&] {
+                const auto now = cluster_->operators().GetStatus();
+                return now.ok() && now->services(0).reachable() &&
+                       now->services(0).keeper_pid() != service.keeper_pid() &&
+                       now->services(0).driver_pid() == service.driver_pid();
               },
               std::chrono::seconds(20));
         },

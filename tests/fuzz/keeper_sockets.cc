@@ -78,7 +78,9 @@ struct TheKeeper final : private keeper::DriverListener {
     policies.emplace(config.service(), *driver);
     drain.emplace(loop, config, *driver, events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *driver, *policies, events);
-    const keeper::WorkerStarts starts{loop, config, *driver, *policies, events, *workers, programs};
+    programs.emplace(loop, config.launcher(), *driver);
+    const keeper::WorkerStarts starts{loop,   config,   *driver,  *policies,
+                                      events, *workers, *programs};
     upgrades.emplace(starts);
     standbys.emplace(starts, *upgrades);
     limits.emplace(loop, config.service(), *driver, *policies, *workers, events);
@@ -117,7 +119,7 @@ struct TheKeeper final : private keeper::DriverListener {
   std::optional<keeper::Policies> policies;
   std::optional<keeper::ServiceDrain> drain;
   std::optional<keeper::WorkerSessions> workers;
-  keeper::BrokeredPrograms programs{loop, config.launcher()};
+  std::optional<keeper::BrokeredPrograms> programs;
   std::optional<keeper::Upgrades> upgrades;
   std::optional<keeper::Standbys> standbys;
   std::optional<keeper::LimitWatch> limits;

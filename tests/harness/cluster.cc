@@ -71,7 +71,8 @@ absl::Status Cluster::StartBatond() {
   const std::string libexec = directory_.File("libexec");
   std::error_code error;
   std::filesystem::create_directory(libexec, error);
-  const std::pair<std::string, std::string> children[] = {{"baton-keeper", options_.keeper},
+  const std::pair<std::string, std::string> children[] = {{"baton-driver", options_.driver},
+                                                          {"baton-keeper", options_.keeper},
                                                           {"baton-control", "baton-control"}};
   for (const auto& [name, program] : children) {
     BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(program));

@@ -34,7 +34,9 @@ struct ClusterOptions {
   uint32_t window = 32;         // of the ledger
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
-  std::string keeper = "baton-keeper";  // program that batond runs as its keepers
+  // Programs that batond runs for its services.
+  std::string driver = "baton-driver";  // of brokered ones
+  std::string keeper = "baton-keeper";
   // Path of a ledger as a shared object: the service's workers are native. Empty: they are
   // brokered.
   std::string native_object;
@@ -79,7 +81,7 @@ class Cluster {
   std::string SocketPath() const;  // of the service
   std::string OperatorSocketPath() const;
   OperatorClient& operators() { return *operators_; }
-  KeeperView& keeper() { return *keeper_; }  // valid as long as that keeper lives
+  KeeperView& keeper() { return *keeper_; }
   ChildProcess& batond() { return *batond_; }
   // Where the service listens; 0 before the first worker has said it.
   uint16_t port() const { return port_; }

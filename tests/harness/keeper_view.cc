@@ -24,6 +24,15 @@ absl::StatusOr<std::unique_ptr<KeeperView>> KeeperView::Connect(const std::strin
 
 absl::StatusOr<internal::ManagementReply> KeeperView::Ask(internal::ManagementRequest request) {
   request.set_id(++last_id_);
+  auto reply = AskOnce(request);
+  if (!absl::IsUnavailable(reply.status())) return reply;
+  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectUnix(path_));
+  channel_ = MessageChannel(std::move(socket));
+  return AskOnce(request);
+}
+
+absl::StatusOr<internal::ManagementReply> KeeperView::AskOnce(
+    const internal::ManagementRequest& request) {
   BATON_RETURN_IF_ERROR(channel_.Send(request));
   internal::ManagementReply reply;
   do {

@@ -30,7 +30,9 @@ class KeeperView {
   KeeperView(std::string path, MessageChannel channel)
       : path_(std::move(path)), channel_(std::move(channel)) {}
 
+  // Asks the next keeper if the one that was connected has ended.
   absl::StatusOr<internal::ManagementReply> Ask(internal::ManagementRequest request);
+  absl::StatusOr<internal::ManagementReply> AskOnce(const internal::ManagementRequest& request);
 
   const std::string path_;
   MessageChannel channel_;

@@ -85,7 +85,7 @@ class InspectTest : public testing::Test {
     ASSERT_TRUE(peer_->Settle().ok());
     const auto status = cluster_->operators().GetStatus();
     ASSERT_TRUE(status.ok()) << status.status();
-    keeper_ = status->services(0).keeper_pid();
+    driver_ = status->services(0).driver_pid();
     control_ = status->control_pid();
   }
   void TearDown() override {
@@ -129,7 +129,7 @@ class InspectTest : public testing::Test {
     }
     return memories;
   }
-  std::string Fds() const { return absl::StrCat("/proc/", keeper_, "/fd"); }
+  std::string Fds() const { return absl::StrCat("/proc/", driver_, "/fd"); }
 
   void Stop(int pid) {
     stopped_.push_back(pid);
@@ -151,7 +151,7 @@ class InspectTest : public testing::Test {
   std::unique_ptr<harness::LedgerWorker> worker_;
   std::unique_ptr<harness::PeerProcess> peer_;
   std::string decoder_;
-  int keeper_ = 0, control_ = 0;
+  int driver_ = 0, control_ = 0;
   std::vector<int> stopped_;
 };
 
@@ -159,7 +159,7 @@ TEST_F(InspectTest, shouldShowAServiceUnderLoad) {
   uint64_t requests = 0;
   for (int i = 0; i < 10; ++i) {
     const v1::Inspection arena = Parsed(Look({"-o", "json"}));
-    EXPECT_EQ(arena.source().pid(), keeper_);
+    EXPECT_EQ(arena.source().pid(), driver_);
     EXPECT_EQ(arena.totals().shards_owned(), 2u);
     ASSERT_EQ(arena.connections_size(), 16);
     EXPECT_THAT(arena.invalid(), IsEmpty());
@@ -190,7 +190,7 @@ TEST_F(InspectTest, shouldShowAServiceUnderLoad) {
 }
 
 TEST_F(InspectTest, shouldNotChangeAByteOfAnArenaThatStandsStill) {
-  Stop(keeper_);
+  Stop(driver_);
   Stop(worker_->process->pid());
   const auto before = Arena();
   ASSERT_EQ(before.size(), 4u);
@@ -234,11 +234,11 @@ TEST_F(InspectTest, shouldNeedNoControl) {
   ExpectNothingLost();
 }
 
-TEST_F(InspectTest, shouldShowWhatADeadKeeperHasLeft) {
+TEST_F(InspectTest, shouldShowWhatADeadDriverHasLeft) {
   Stop(cluster_->batond().pid());
-  ASSERT_EQ(kill(keeper_, SIGKILL), 0);
-  ASSERT_TRUE(harness::WaitUntil("the keeper's end", [&] {
-                return ReadFile(absl::StrCat("/proc/", keeper_, "/cmdline")).empty();
+  ASSERT_EQ(kill(driver_, SIGKILL), 0);
+  ASSERT_TRUE(harness::WaitUntil("the driver's end", [&] {
+                return ReadFile(absl::StrCat("/proc/", driver_, "/cmdline")).empty();
               }).ok());
   const v1::Inspection left = Parsed(Look({"-o", "json", "--decoder", decoder_}));
   EXPECT_TRUE(left.source().held());
@@ -253,14 +253,14 @@ TEST_F(InspectTest, shouldShowWhatADeadKeeperHasLeft) {
   EXPECT_THAT(Look({"--offline", file}).out, HasSubstr("(batond)\n"));
 
   Continue();
-  ASSERT_TRUE(harness::WaitUntil("another keeper", [&] {
+  ASSERT_TRUE(harness::WaitUntil("another driver", [&] {
                 const auto now = cluster_->operators().GetStatus();
                 return now.ok() && now->services(0).reachable() &&
-                       now->services(0).keeper_pid() != keeper_;
+                       now->services(0).driver_pid() != driver_;
               }).ok());
   const v1::Inspection now = Parsed(Look({"-o", "json"}));
   EXPECT_FALSE(now.source().held());
-  EXPECT_NE(now.source().pid(), keeper_);
+  EXPECT_NE(now.source().pid(), driver_);
   EXPECT_EQ(now.totals().transactions(), 0u);
   // And what the one before has left is there still.
   const v1::Inspection former = Parsed(Look({"-o", "json", "--former", "--decoder", decoder_}));

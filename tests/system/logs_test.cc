@@ -25,6 +25,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/process_status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -117,8 +118,9 @@ TEST(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
     EXPECT_EQ(Text(line, "service"), "ledger");
     lines.emplace(Text(line, "kind"), Text(line, "message"));
   }
-  EXPECT_EQ(of_process.size(), 3u);
+  EXPECT_EQ(of_process.size(), 4u);
   for (const char* process : {"batond", "keeper", "control"}) EXPECT_GT(of_process[process], 1);
+  EXPECT_GT(of_process["driver"], 0);
   for (auto event = events.begin(); event != events.end(); ++event) {
     EXPECT_EQ(std::count(lines.begin(), lines.end(), *event),
               std::count(events.begin(), events.end(), *event))
@@ -172,8 +174,8 @@ TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
 // Its number and those of what it has started.
 std::vector<int> ProcessesOf(Cluster& cluster) {
   std::vector<int> pids = {cluster.batond().pid()};
-  for (const char* name : {"baton-keeper", "baton-control"}) {
-    pids.push_back(cluster.batond().FindChild(name));
+  for (size_t i = 0; i < pids.size(); ++i) {
+    for (const pid_t child : harness::ChildrenOf(pids[i])) pids.push_back(child);
   }
   return pids;
 }

@@ -84,7 +84,7 @@ class NetworkNamespaces : public ::testing::Test {
     const std::string libexec = directory_.File("libexec");
     std::error_code error;
     std::filesystem::create_directory(libexec, error);
-    for (const char* name : {"baton-keeper", "baton-control", "baton-launch"}) {
+    for (const char* name : {"baton-driver", "baton-keeper", "baton-control", "baton-launch"}) {
       std::filesystem::create_symlink(Program(name), libexec + "/" + name, error);
     }
     std::ofstream config(directory_.File("config"));
@@ -226,19 +226,20 @@ TEST_F(NetworkNamespaces, shouldUpgradeWithinTheNamespaceWhereTheWorkerIs) {
 }
 
 TEST_F(NetworkNamespaces, shouldKillOneWithoutTheOther) {
-  const int keeper = Get(red_).service().keeper_pid();
-  ASSERT_EQ(kill(keeper, SIGKILL), 0);
-  // The next keeper is in the namespace again, and gets the port at once.
+  const int driver = Get(red_).service().driver_pid();
+  ASSERT_EQ(kill(driver, SIGKILL), 0);
+  // The next driver is in the namespace again, and gets the port at once.
   red_.worker.reset();
   ASSERT_OK(harness::WaitUntil(
-      "another keeper",
+      "another driver",
       [&] {
         const auto red = operators_->GetService("red");
-        return red.ok() && red->service().reachable() && red->service().keeper_pid() != keeper;
+        return red.ok() && red->service().reachable() && red->service().driver_pid() != driver;
       },
       kTimeout));
   ASSERT_NO_FATAL_FAILURE(StartWorker(&red_));
   EXPECT_EQ(NetworkOf(Get(red_).service().keeper_pid()), red_.network->Identity());
+  EXPECT_EQ(NetworkOf(Get(red_).service().driver_pid()), red_.network->Identity());
   ASSERT_NO_FATAL_FAILURE(StartPeer(&red_));
   EXPECT_OK(blue_.peer->Settle());
   for (Side* side : {&blue_, &red_}) harness::ExpectNothingLost(*side->peer);
@@ -259,7 +260,7 @@ TEST_F(NetworkNamespaces, shouldNameWhoHasThePortInTheNamespace) {
       (*refused)->LogTail(),
       AllOf(HasSubstr(absl::StrCat("0.0.0.0:", port_, " is taken")),
             HasSubstr(absl::StrCat("baton-nic (pid ",
-                                   harness::NicOf(Get(blue_).service().keeper_pid()), ")"))));
+                                   harness::NicOf(Get(blue_).service().driver_pid()), ")"))));
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
   pid_t KeeperPid() {
     const auto status = cluster_->operators().GetStatus();
     return status.ok() && status->services_size() == 1 && status->services(0).reachable()
-               ? status->services(0).keeper_pid()
+               ? status->services(0).driver_pid()
                : 0;
   }
   // Notes the processes of the service, and the memory that they share.

@@ -51,7 +51,7 @@ class PermissionsTest : public testing::Test {
         << operators << "\nservices { name: \"ledger\" device { soft {} } " << workers << " }\n";
     const std::string libexec = directory_->File("libexec");
     std::filesystem::create_directory(libexec);
-    for (const char* name : {"baton-keeper", "baton-control"}) {
+    for (const char* name : {"baton-driver", "baton-keeper", "baton-control"}) {
       const auto path = Binaries().Find(name);
       ASSERT_TRUE(path.ok()) << path.status();
       const std::string link = absl::StrCat(libexec, "/", name);

@@ -127,25 +127,25 @@ TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
       harness::WaitUntil("the end of the keeper", [&] { return harness::IsGone(keeper); }).ok());
 }
 
-TEST(Restart, shouldServeAgainAfterTheKeeperIsKilled) {
+TEST(Restart, shouldServeAgainAfterTheDriverIsKilled) {
   auto cluster = Cluster::Start(ClusterOptions());
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   auto worker = (*cluster)->StartLedger(1);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  // Its connections end with the keeper, and are in nobody's way at the port.
+  // Its connections end with the driver, and are in nobody's way at the port.
   auto peer = (*cluster)->StartPeer(PeerOptions());
   ASSERT_TRUE(peer.ok()) << peer.status();
   const uint16_t port = (*cluster)->port();
   const auto before = (*cluster)->operators().GetStatus();
   ASSERT_TRUE(before.ok()) << before.status();
-  const int keeper = before->services(0).keeper_pid();
-  ASSERT_EQ(kill(keeper, SIGKILL), 0);
-  // A worker of the dead keeper says so and ends; it does not serve what is not there.
+  const int driver = before->services(0).driver_pid();
+  ASSERT_EQ(kill(driver, SIGKILL), 0);
+  // A worker of the dead driver says so and ends; it does not serve what is not there.
   ASSERT_TRUE((*worker)->process->WaitEnd(std::chrono::seconds(20)).ok());
-  ASSERT_TRUE(harness::WaitUntil("another keeper", [&] {
+  ASSERT_TRUE(harness::WaitUntil("another driver", [&] {
                 const auto now = (*cluster)->operators().GetStatus();
                 return now.ok() && now->services(0).reachable() &&
-                       now->services(0).keeper_pid() != keeper;
+                       now->services(0).driver_pid() != driver;
               }).ok());
   auto next = (*cluster)->StartLedger(2);
   ASSERT_TRUE(next.ok()) << next.status();

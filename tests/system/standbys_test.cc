@@ -137,9 +137,9 @@ TEST_F(StandbysTest, shouldBeThereAfterEachDeathAndUpgradeUntilNoneIsWanted) {
   harness::ExpectNothingLost(**peer);
 }
 
-// Whom the keeper starts ends as every worker does whose keeper is gone; the next keeper starts
-// none before a worker serves again.
-TEST_F(StandbysTest, shouldEndWithTheKeeperAndComeBackWithTheNextWorker) {
+// A standby ends as every worker does whose driver is gone. The next keeper starts none before a
+// worker serves again.
+TEST_F(StandbysTest, shouldEndWithTheDriverAndComeBackWithTheNextWorker) {
   ASSERT_NO_FATAL_FAILURE(SetPolicy("hot_standbys: 1"));
   const auto first = cluster_->StartLedger(1);
   ASSERT_OK(first);
@@ -147,19 +147,19 @@ TEST_F(StandbysTest, shouldEndWithTheKeeperAndComeBackWithTheNextWorker) {
   ASSERT_NO_FATAL_FAILURE(AwaitPair(0, &now));
   const auto before = cluster_->operators().GetStatus();
   ASSERT_OK(before);
-  const int keeper = before->services(0).keeper_pid();
+  const int driver = before->services(0).driver_pid();
   const FileDescriptor standby(static_cast<int>(syscall(SYS_pidfd_open, now.standby.pid(), 0)));
   ASSERT_TRUE(standby);
-  ASSERT_EQ(kill(keeper, SIGKILL), 0);
+  ASSERT_EQ(kill(driver, SIGKILL), 0);
   ASSERT_OK((*first)->process->WaitEnd(std::chrono::seconds(20)));
   ASSERT_OK(harness::WaitUntil("the standby's end", [&] {
     pollfd entry = {standby.get(), POLLIN, 0};
     return poll(&entry, 1, 0) > 0;
   }));
-  ASSERT_OK(harness::WaitUntil("another keeper", [&] {
+  ASSERT_OK(harness::WaitUntil("another driver", [&] {
     const auto status = cluster_->operators().GetStatus();
     return status.ok() && status->services(0).reachable() &&
-           status->services(0).keeper_pid() != keeper;
+           status->services(0).driver_pid() != driver;
   }));
   ASSERT_NO_FATAL_FAILURE(SetPolicy("hot_standbys: 1"));
   const auto second = cluster_->StartLedger(2);

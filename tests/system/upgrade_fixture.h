@@ -90,6 +90,18 @@ class UpgradeTest : public testing::Test {
                                        [&](const auto& now) { return now.phase() == phase; }));
   }
 
+  // Kills the keeper, and returns when the next one serves.
+  void ReplaceKeeper() {
+    const auto before = cluster_->GetService();
+    ASSERT_OK(before);
+    const pid_t keeper = before->service().keeper_pid();
+    ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    ASSERT_OK(harness::WaitUntil("another keeper", [&] {
+      const auto now = cluster_->GetService();
+      return now.ok() && now->service().reachable() && now->service().keeper_pid() != keeper;
+    }));
+  }
+
   // Every connection is answered by that version now.
   void ExpectServedBy(uint32_t version) {
     ASSERT_OK(peer_->Settle());

@@ -112,6 +112,62 @@ TEST_F(UpgradeTest, shouldGoBackWithinTheWatchWindowWhenAskedTo) {
   ExpectNothingLost();
 }
 
+TEST_F(UpgradeTest, shouldBeContinuedByTheKeeperThatFollows) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  harness::UpgradeOptions options = To("ledger-v2", 3000);
+  options.plan.add_canary_shards(0);
+  options.plan.set_canary_window_ms(kLongMs);
+  options.plan.set_pause_after_canary(true);
+  const auto started = cluster_->StartUpgrade(options);
+  ASSERT_OK(started);
+  // Its processes start, or wait for their shards.
+  ASSERT_NO_FATAL_FAILURE(ReplaceKeeper());
+  ASSERT_NO_FATAL_FAILURE(WaitForPhase(started->id(), v1::UPGRADE_PHASE_CANARY));
+  ASSERT_NO_FATAL_FAILURE(ReplaceKeeper());
+  ASSERT_OK(cluster_->operators().Rollback(RollbackOf("ledger")));
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(started->id(), v1::UPGRADE_PHASE_ROLLED_BACK));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedBy(1));
+
+  const auto again = cluster_->StartUpgrade(To("ledger-v2", 3000));
+  ASSERT_OK(again);
+  ASSERT_NO_FATAL_FAILURE(WaitForPhase(again->id(), v1::UPGRADE_PHASE_WATCHING));
+  ASSERT_NO_FATAL_FAILURE(ReplaceKeeper());
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(again->id(), v1::UPGRADE_PHASE_COMPLETED));
+  ASSERT_NO_FATAL_FAILURE(ExpectEndedInOrder(*first_));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedBy(2));
+  // What was before is known to the keeper that follows the one that had ended it.
+  ASSERT_NO_FATAL_FAILURE(ReplaceKeeper());
+  const auto list = cluster_->operators().ListUpgrades("ledger");
+  ASSERT_OK(list);
+  EXPECT_EQ(list->upgrades_size(), 2);
+  const auto back = cluster_->operators().Rollback(RollbackOf("ledger"));
+  ASSERT_OK(back);
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(back->upgrade().id(), v1::UPGRADE_PHASE_COMPLETED));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedBy(1));
+  ExpectNothingLost();
+}
+
+TEST_F(UpgradeTest, shouldStillGoBackByItselfWhenAnotherKeeperHasFollowed) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto started = cluster_->StartUpgrade(To("ledger-v2", kLongMs));
+  ASSERT_OK(started);
+  ASSERT_NO_FATAL_FAILURE(WaitForPhase(started->id(), v1::UPGRADE_PHASE_WATCHING));
+  const auto watched = cluster_->GetService();
+  ASSERT_OK(watched);
+  pid_t owner = 0;
+  for (const v1::Worker& worker : watched->workers()) {
+    if (worker.shards_size() > 0) owner = worker.pid();
+  }
+  // The new program's owner dies while there is no keeper.
+  ASSERT_EQ(kill(watched->service().keeper_pid(), SIGSTOP), 0);
+  ASSERT_EQ(kill(owner, SIGKILL), 0);
+  ASSERT_EQ(kill(watched->service().keeper_pid(), SIGKILL), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(started->id(), v1::UPGRADE_PHASE_ROLLED_BACK));
+  EXPECT_TRUE(cluster_->OwnsAllShards(first_->id));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedBy(1));
+  ExpectNothingLost();
+}
+
 TEST_F(UpgradeTest, shouldGoBackAfterTheOldProgramHasEnded) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Upgrade(To("ledger-v2"), v1::UPGRADE_PHASE_COMPLETED));

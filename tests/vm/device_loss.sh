@@ -86,7 +86,7 @@ lose_device
 # A peer at the same device is told of the removal, too, and may be quicker to disconnect.
 ! grep 'connection .* ended: ' "$work/kv.log" |
   grep -vE 'ended: (fatal error of the device|disconnected)' || die "a connection ended otherwise"
-sed -n '/the keeper of service kv is gone/q;p' "$work/kv.log" >"$work/before"
+sed -n '/service kv is gone/q;p' "$work/kv.log" >"$work/before"
 [[ $(grep -c 'connection .* ended: ' "$work/before") -eq 4 ]] || die "it heard of them too late"
 has_ended loaded || die "a peer has not noticed that its device is gone"
 return_device load

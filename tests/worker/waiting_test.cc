@@ -191,7 +191,7 @@ TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
     polled = worker->Poll();
   }
   EXPECT_EQ(polled.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(polled.status().message()), HasSubstr("keeper of service kv is gone"));
+  EXPECT_THAT(std::string(polled.status().message()), HasSubstr("service kv is gone"));
   EXPECT_EQ(worker->Listen(fabric.host, 0).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Until([&] { return peer.disconnected; }));
 }

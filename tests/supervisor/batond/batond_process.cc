@@ -67,7 +67,7 @@ TemporaryDirectory::~TemporaryDirectory() {
 
 Stage::Stage() {
   std::filesystem::create_directory(libexec());
-  for (const char* name : {"/baton-keeper", "/baton-control"}) {
+  for (const char* name : {"/baton-driver", "/baton-keeper", "/baton-control"}) {
     std::filesystem::copy_file(Runfile("tests/supervisor/batond/fake_child"), libexec() + name);
   }
 }

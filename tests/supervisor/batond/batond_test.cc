@@ -469,11 +469,11 @@ TEST(DegradedStartTest, ServesWhenControlDoesNotStart) {
 
 TEST(DegradedStartTest, GoesOnTryingWhenAProgramIsNotThere) {
   const Stage stage;
-  std::filesystem::rename(stage.libexec() + "/baton-keeper", stage.path() + "/away");
+  std::filesystem::rename(stage.libexec() + "/baton-driver", stage.path() + "/away");
   BatondProcess batond(stage, OfTwoServices(stage));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_THAT(batond.standard_output(), HasSubstr("services: none; degraded"));
-  std::filesystem::rename(stage.path() + "/away", stage.libexec() + "/baton-keeper");
+  std::filesystem::rename(stage.path() + "/away", stage.libexec() + "/baton-driver");
   EXPECT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 2; }));
 }
 
@@ -582,12 +582,12 @@ TEST(HangTest, LeavesAKeeperAloneWhoseLastSignSaysSo) {
 
 TEST(BatondTest, NamesAProgramThatIsNotThere) {
   const Stage stage;
-  std::filesystem::remove(stage.libexec() + "/baton-keeper");
+  std::filesystem::remove(stage.libexec() + "/baton-driver");
   BatondProcess batond(stage);
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_THAT(batond.standard_error(),
               HasSubstr("batond: keeper of service ledger: cannot run " + stage.libexec() +
-                        "/baton-keeper: No such file or directory"));
+                        "/baton-driver: No such file or directory"));
 }
 
 TEST(BatondTest, NamesANetworkNamespaceThatIsNotThere) {
@@ -802,14 +802,14 @@ TEST(BatondTest, DoesNotEndForAServiceThatItsConfigurationGains) {
   options.arguments.push_back("--strict");
   BatondProcess batond(stage, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  std::filesystem::rename(stage.libexec() + "/baton-keeper", stage.libexec() + "/elsewhere");
+  std::filesystem::rename(stage.libexec() + "/baton-driver", stage.libexec() + "/elsewhere");
   WriteConfig(stage, "services { name: \"new\" device { soft {} } }");
   batond.Signal(SIGHUP);
   EXPECT_TRUE(Eventually([&] {
     return batond.standard_error().find("keeper of service new: starting again") !=
            std::string::npos;
   })) << batond.standard_error();
-  std::filesystem::rename(stage.libexec() + "/elsewhere", stage.libexec() + "/baton-keeper");
+  std::filesystem::rename(stage.libexec() + "/elsewhere", stage.libexec() + "/baton-driver");
   EXPECT_TRUE(Eventually([&] { return IsSocket(WorkerSocketPath(stage.state_dir(), "new")); }))
       << batond.standard_error();
 }

@@ -1,5 +1,6 @@
-// Stands in for baton-keeper and baton-control (it is copied under both names): makes the sockets
-// that the real one makes, says that it is ready, waits, and shows that it lives. FAKE_KEEPER and
+// Stands in for baton-driver, baton-keeper and baton-control (it is copied under these names):
+// makes the sockets that the real one makes, says that it is ready, waits, and shows that it lives.
+// FAKE_KEEPER and
 // FAKE_CONTROL change that, and FAKE_KEEPER_<service> that of one keeper:
 //   absent    ends with exit code 3 before it is ready, as long as there is no file FAKE_LOG.go;
 //             leaves the down reason "no device"
@@ -187,7 +188,7 @@ internal::KeeperConfig MakeSockets(bool keeper) {
 }
 
 int Main(const std::string& program) {
-  const bool keeper = program.ends_with("baton-keeper");
+  const bool keeper = program.ends_with("baton-driver") || program.ends_with("baton-keeper");
   const std::string role = keeper ? "keeper" : "control";
   signal(SIGPIPE, SIG_IGN);  // batond may be gone
   const internal::KeeperConfig config = MakeSockets(keeper);

@@ -191,10 +191,10 @@ TEST(ChildLockTest, shouldNameALivingHolderOfTheRightProgram) {
   const TemporaryDirectory directory;
   ChildLock lock(directory.path() + "/lock");
   ASSERT_TRUE(lock.Take().ok());
-  EXPECT_FALSE(lock.Holder("baton-keeper").has_value());
+  EXPECT_FALSE(lock.Holder({"baton-keeper"}).has_value());
   ASSERT_TRUE(lock.NameHolder(getpid()).ok());
-  EXPECT_FALSE(lock.Holder("baton-keeper").has_value());
-  const auto holder = lock.Holder("/some/where/outliving_keeper_test");
+  EXPECT_FALSE(lock.Holder({"baton-keeper"}).has_value());
+  const auto holder = lock.Holder({"baton-driver", "/some/where/outliving_keeper_test"});
   ASSERT_TRUE(holder.has_value());
   EXPECT_EQ(holder->pid, getpid());
 }

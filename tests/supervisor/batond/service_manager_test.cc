@@ -118,7 +118,7 @@ TEST(ServiceManagerTest, ShowsNothingToAWatchdogThatIsAnothers) {
 
 TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
   const Stage stage;
-  std::filesystem::remove(stage.libexec() + "/baton-keeper");
+  std::filesystem::remove(stage.libexec() + "/baton-driver");
   const std::string path = stage.path() + "/notify";
   const NotifySocket socket(path);
   BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));

@@ -101,6 +101,7 @@ TEST_F(CliTest, ServiceDescribe) {
   Expect({"service", "describe", "kv"}, R"(Service:            kv
 Device:             soft
 Keeper:             pid 4711, up 1h02m
+Driver:             pid 4710, up 1h02m
 Version:            0.1.0 (layout 2, protocol 1)
 Worker socket:      /run/baton/kv.sock
 Listeners:          0.0.0.0:7471
@@ -534,7 +535,7 @@ TEST_F(CliTest, Upgrades) {
   Result result = Run({"upgrades", "list", "kv"});
   EXPECT_EQ(result.code, kExitOk);
   EXPECT_EQ(result.out, "");
-  EXPECT_EQ(result.err, "service kv was not upgraded since its keeper started\n");
+  EXPECT_EQ(result.err, "service kv was not upgraded since its driver started\n");
   v1::Upgrade unknown = KvUpgrade(1, v1::UPGRADE_PHASE_FAILED);
   unknown.clear_new_version();
   keeper_->SetUpgrades({KvUpgrade(4, v1::UPGRADE_PHASE_WATCHING),

@@ -25,6 +25,8 @@ constexpr char kDescription[] = R"pb(
     connection_count: 3
     max_connections: 64
     keeper_pid: 4711
+    driver_pid: 4710
+    driver_uptime_seconds: 3725
     uptime_seconds: 3725
     listeners { host: "0.0.0.0" port: 7471 }
     worker_socket: "/run/baton/kv.sock"

@@ -150,7 +150,7 @@ TEST_F(SourceTest, shouldNotTakeForFormerWhatTheKeeperHas) {
   EXPECT_EQ(Find()->pid, keeper.pid());
   const absl::Status status = Find(Keeper::kFormer).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing is kept of a former keeper"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing is kept of a former driver"));
 }
 
 TEST_F(SourceTest, shouldFindWhoeverHasItWhenBatondIsGone) {

@@ -42,7 +42,7 @@ enum baton_code {
   BATON_ABORTED = 10,       /* this worker does not own the shard */
   BATON_UNIMPLEMENTED = 12, /* the device cannot do it */
   BATON_INTERNAL = 13,
-  BATON_UNAVAILABLE = 14, /* the keeper is gone */
+  BATON_UNAVAILABLE = 14, /* the service's driver or keeper is gone */
 };
 
 /* Returns why the last call of this thread that failed did so. Valid until the next one. */
@@ -184,14 +184,16 @@ int baton_attach(const struct baton_worker_options* options, const struct baton_
 void baton_detach(struct baton_worker* worker);
 
 /* baton_ready(), baton_listen(), baton_connect(), baton_grant() and baton_revoke_grant() block
- * until the keeper answers, for at most 10 s. No callback comes meanwhile. */
+ * until the keeper answers, for at most 10 s. No callback comes meanwhile. If a brokered service's
+ * keeper dies meanwhile, they wait for the next one, for at most 10 s, and then for its answer. */
 
 /* Tells the keeper that this worker may be given shards. */
 int baton_ready(struct baton_worker* worker);
 
 /* Adopts and releases shards and delivers completions, once, without blocking. Sets `*delivered`,
  * unless it is NULL, to how many completions and changes of ownership there were.
- * BATON_UNAVAILABLE: the keeper is gone, and all that it had published was delivered. */
+ * BATON_UNAVAILABLE: the service's driver is gone, or no keeper has this worker's session any more,
+ * and all that the driver had published was delivered. */
 int baton_poll(struct baton_worker* worker, int* delivered);
 
 /* For poll and epoll loops. Call baton_arm_event() before each sleep. If it returns true, the

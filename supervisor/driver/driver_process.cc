@@ -1,0 +1,298 @@
+#include "supervisor/driver/driver_process.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/text_format.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/heartbeat.h"
+#include "lib/base/readiness.h"
+#include "lib/base/status_text.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/config/log_level.h"
+
+namespace baton::driver_process {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultHangTimeout(5000);
+// For a keeper that was asked to end.
+constexpr milliseconds kStopTimeout(4000);
+// After so many crashes in a row, what former keepers have held may be why.
+constexpr uint32_t kCrashesBeforeSettingAside = 3;
+// Keys of what no keeper may lose: the sessions of workers, and the sockets.
+constexpr char kLasting[] = "lasting/";
+
+FileDescriptor MakeSignalDescriptor() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+std::string AsText(const internal::KeeperConfig& config) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(config, &text);
+  return text;
+}
+
+milliseconds HangTimeoutOf(const internal::KeeperConfig& config) {
+  return config.hang_timeout_ms() == 0 ? kDefaultHangTimeout
+                                       : milliseconds(config.hang_timeout_ms());
+}
+
+}  // namespace
+
+DriverProcess::DriverProcess(const internal::KeeperConfig& config,
+                             std::unique_ptr<keeper::DriverHost> host, keeper::BatondLink* batond,
+                             const std::string& program, int network)
+    : config_(config),
+      host_(std::move(host)),
+      batond_(batond),
+      keeper_(program, HangTimeoutOf(config), network),
+      signals_(MakeSignalDescriptor()),
+      news_wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  host_->news().SetWake([this] { eventfd_write(news_wake_.get(), 1); });
+}
+
+absl::Status DriverProcess::Run() {
+  if (!signals_ || !news_wake_) return ErrnoStatus(errno, "signalfd, eventfd");
+  host_->Start();
+  StartKeeper();
+  while (!stopping_ || keeper_.runs()) {
+    Await();
+    Beat();
+    signalfd_siginfo signal;
+    if (read(signals_.get(), &signal, sizeof(signal)) == sizeof(signal)) Stop();
+    eventfd_t count;
+    (void)eventfd_read(news_wake_.get(), &count);
+    // The keeper learns of it from the news, and ends.
+    if (const absl::Status lost = host_->news().device_lost(); !lost.ok()) EndFor(lost);
+    if (keeper_.runs()) ServeOrders();
+    if (keeper_.runs()) SendNews();
+    int exit_code = -1;
+    if (const auto how = keeper_.Reap(&exit_code)) OnKeeperEnded(*how, exit_code);
+    if (start_at_ && !stopping_ && Clock::now() >= *start_at_) StartKeeper();
+  }
+  return end_;
+}
+
+// ---------------------------------------------------------------- the keeper's life
+
+void DriverProcess::StartKeeper() {
+  start_at_.reset();
+  const absl::Status started = keeper_.Start(AsText(config_));
+  if (started.ok()) {
+    spdlog::info("its keeper was started, pid {}", keeper_.pid());
+    return;
+  }
+  spdlog::error("its keeper cannot be started: {}", MessageOf(started));
+  if (!ready_once_) return EndFor(started);
+  start_at_ = Clock::now() + keeper_.NextPause();
+}
+
+void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
+  if (stopping_) return;
+  // Why it cannot serve is in its log and in the service's down file.
+  if (!ready_once_) {
+    return EndFor(absl::UnavailableError(absl::StrCat("its keeper ", how, " before it was ready")));
+  }
+  former_end_ = how;
+  ended_at_ = Clock::now();
+  const milliseconds pause = exit_code == 0 ? milliseconds(0) : keeper_.NextPause();
+  spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
+                how, pause.count());
+  if (keeper_.crashes() >= kCrashesBeforeSettingAside) SetAsideSettings();
+  start_at_ = Clock::now() + pause;
+}
+
+// An entry that kills each keeper costs itself, and no connection.
+void DriverProcess::SetAsideSettings() {
+  const size_t dropped = held_.DropAllBut(kLasting);
+  if (dropped == 0) return;
+  Report(
+      "keeper_settings_dropped",
+      absl::StrCat(keeper_.crashes(),
+                   " keepers in a row have crashed soon: what former ones had set at run time is "
+                   "dropped (",
+                   dropped, " entries: policy, upgrades); the configuration applies"));
+}
+
+void DriverProcess::Stop() {
+  EndFor(absl::OkStatus());
+  keeper_.Signal(SIGTERM);
+}
+
+void DriverProcess::EndFor(const absl::Status& why) {
+  if (std::exchange(stopping_, true)) return;
+  end_ = why;
+  kill_at_ = Clock::now() + kStopTimeout;
+}
+
+// ---------------------------------------------------------------- orders
+
+void DriverProcess::ServeOrders() {
+  MessageChannel& channel = keeper_.orders();
+  const absl::Status filled = channel.Fill();
+  for (;;) {
+    internal::DriverOrder order;
+    std::vector<FileDescriptor> descriptors;
+    const absl::StatusOr<bool> whole = channel.NextFrame(&order, &descriptors);
+    if (!whole.ok()) {
+      spdlog::error("its keeper (pid {}) sent what is no order: it is killed: {}", keeper_.pid(),
+                    MessageOf(whole.status()));
+      return keeper_.Signal(SIGKILL);
+    }
+    if (!*whole) break;
+    Answer(order, std::move(descriptors));
+  }
+  // Its end, which is close, is noticed by its pidfd.
+  if (!filled.ok()) (void)channel.Flush();
+}
+
+void DriverProcess::Answer(const internal::DriverOrder& order,
+                           std::vector<FileDescriptor> descriptors) {
+  std::vector<int> sent;
+  const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent);
+  // What cannot be sent ends the channel, and with it the keeper.
+  (void)keeper_.orders().Enqueue(answer, sent);
+}
+
+internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order,
+                                              std::vector<FileDescriptor> descriptors,
+                                              std::vector<int>* sent) {
+  using internal::DriverOrder;
+  internal::DriverAnswer answer;
+  absl::Status status;
+  switch (order.order_case()) {
+    case DriverOrder::kIntroduce:
+      Introduce(answer.mutable_introduced(), sent);
+      break;
+    case DriverOrder::kHold:
+      status = held_.Hold(order.hold(), std::move(descriptors));
+      break;
+    case DriverOrder::kDrop:
+      held_.Drop(order.drop().key());
+      break;
+    case DriverOrder::kTakeNextHeld: {
+      internal::Hold entry;
+      if (held_.Next(order.take_next_held().after(), &entry, sent)) *answer.mutable_held() = entry;
+      break;
+    }
+    case DriverOrder::kShowLife:
+      keeper_.NoteLife();
+      break;
+    case DriverOrder::kNoteReady:
+      keeper_.NoteReady();
+      ready_once_ = true;
+      TellReady();
+      break;
+    case DriverOrder::kNoteService:
+      *config_.mutable_service() = order.note_service().service();
+      spdlog::default_logger()->set_level(LevelOf(config_.service().log_level()));
+      if (batond_ != nullptr) batond_->SetService(config_.service());
+      break;
+    case DriverOrder::kPutPolicyInForce:
+      keeper_.SetKillsHung(order.put_policy_in_force().policy().on_keeper_hang() ==
+                           v1::ON_KEEPER_HANG_RESTART);
+      [[fallthrough]];
+    default:
+      return host_->driver().Execute(order, std::move(descriptors));
+  }
+  answer.set_status_code(static_cast<int>(status.code()));
+  answer.set_status_message(std::string(MessageOf(status)));
+  return answer;
+}
+
+void DriverProcess::Introduce(internal::Introduced* introduced, std::vector<int>* sent) {
+  introduced->set_device_name(std::string(host_->driver().device_name()));
+  *introduced->mutable_placement() = host_->service().placement();
+  introduced->set_not_placed(std::string(MessageOf(host_->placed())));
+  introduced->set_follows(ready_once_);
+  const arena::Arena& arena = host_->driver().arena();
+  *sent = {arena.worker_log_fd(), arena.driver_log_fd(), arena.buffers_fd()};
+  if (!former_end_) return;
+  Report("keeper_followed",
+         absl::StrCat("the keeper before this one ", *former_end_, "; the next, pid ",
+                      keeper_.pid(), ", follows it after ",
+                      std::chrono::duration_cast<milliseconds>(Clock::now() - ended_at_).count(),
+                      " ms; connections and workers went on"));
+  former_end_.reset();
+}
+
+// ---------------------------------------------------------------- news
+
+// Takes no more than the keeper reads: what waits is bounded in the queue.
+void DriverProcess::SendNews() {
+  MessageChannel& channel = keeper_.news();
+  if (channel.pending()) (void)channel.Flush();
+  if (channel.pending()) return;
+  for (const internal::DriverNews& news : host_->news().Take()) (void)channel.Enqueue(news);
+}
+
+void DriverProcess::Report(const char* kind, const std::string& message) {
+  host_->news().OnEvent(kind, message, 0, -1, -1);
+}
+
+// ---------------------------------------------------------------- time
+
+void DriverProcess::Await() {
+  std::array<pollfd, 5> entries;
+  size_t count = 0;
+  entries[count++] = {signals_.get(), POLLIN, 0};
+  entries[count++] = {news_wake_.get(), POLLIN, 0};
+  if (keeper_.runs()) {
+    const auto also = [](MessageChannel& channel) {
+      return static_cast<short>(channel.pending() ? POLLIN | POLLOUT : POLLIN);
+    };
+    entries[count++] = {keeper_.orders().fd(), also(keeper_.orders()), 0};
+    entries[count++] = {keeper_.pidfd(), POLLIN, 0};
+    if (keeper_.news().pending()) entries[count++] = {keeper_.news().fd(), POLLOUT, 0};
+  }
+  Clock::time_point next = std::min(beat_at_, nic_beat_at_);
+  if (start_at_) next = std::min(next, *start_at_);
+  if (stopping_) next = std::min(next, kill_at_);
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
+  (void)poll(entries.data(), count, static_cast<int>(std::max<int64_t>(left, 0)));
+}
+
+void DriverProcess::Beat() {
+  const Clock::time_point now = Clock::now();
+  if (stopping_ && now >= kill_at_ && keeper_.runs()) {
+    spdlog::warn("its keeper does not end, killing it");
+    keeper_.Signal(SIGKILL);
+    kill_at_ = now + kStopTimeout;
+  }
+  if (now >= nic_beat_at_) {
+    host_->BeatNic();
+    nic_beat_at_ = now + kHeartbeat;
+  }
+  if (now < beat_at_) return;
+  milliseconds pause = kHeartbeat;
+  if (batond_ != nullptr && ready_once_) {
+    pause = batond_->Beat(keeper_.kills_hung() ? AfterLastSign::kRestart : AfterLastSign::kReport);
+  }
+  beat_at_ = now + pause;
+  const auto silence = keeper_.LookForHang();
+  if (silence == KeeperProcess::Silence::kBegins) {
+    spdlog::error("its keeper (pid {}) has shown no sign of life for {} ms{}", keeper_.pid(),
+                  keeper_.hang_timeout().count(),
+                  keeper_.kills_hung() ? ": killing it" : ": the policy's on_keeper_hang lets it");
+  } else if (silence == KeeperProcess::Silence::kEnds && keeper_.runs()) {
+    spdlog::info("its keeper shows again that it lives");
+  }
+}
+
+}  // namespace baton::driver_process

@@ -1,0 +1,75 @@
+// One service's driver, as a process: executes the orders of the service's keeper, sends it news,
+// and starts the next keeper when one has died. The engine goes on meanwhile.
+#ifndef SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
+#define SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
+#include "proto/baton/internal/driver.pb.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/driver/held_entries.h"
+#include "supervisor/driver/keeper_process.h"
+#include "supervisor/keeper/batond_link.h"
+#include "supervisor/keeper/driver_host.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: the main thread. It waits for nobody: neither for its keeper nor for batond.
+class DriverProcess {
+ public:
+  // `host`: not started. `batond` outlives this. `program`: of keepers. `network`: KeeperProcess's.
+  DriverProcess(const internal::KeeperConfig& config, std::unique_ptr<keeper::DriverHost> host,
+                keeper::BatondLink* batond, const std::string& program, int network);
+
+  // Starts the first keeper, and returns when SIGTERM or SIGINT has come and the keeper has ended.
+  // An error: the device was lost, or no keeper was ever ready. REQUIRES: both signals are blocked
+  // in every thread.
+  absl::Status Run();
+  bool ready_once() const { return ready_once_; }  // a keeper was
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void StartKeeper();
+  void OnKeeperEnded(const std::string& how, int exit_code);
+  void SetAsideSettings();
+  // Asks the keeper to end.
+  void Stop();
+  // Ends when the keeper has ended, which is told why.
+  void EndFor(const absl::Status& why);
+
+  void ServeOrders();
+  void Answer(const internal::DriverOrder& order, std::vector<FileDescriptor> descriptors);
+  // `sent`: descriptors of the answer.
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> descriptors, std::vector<int>* sent);
+  void Introduce(internal::Introduced* introduced, std::vector<int>* sent);
+  void SendNews();
+  void Await();
+  void Beat();
+  void Report(const char* kind, const std::string& message);
+
+  internal::KeeperConfig config_;  // what the keeper runs with
+  const std::unique_ptr<keeper::DriverHost> host_;
+  keeper::BatondLink* const batond_;
+  KeeperProcess keeper_;
+  HeldEntries held_;
+  FileDescriptor signals_, news_wake_;
+  bool ready_once_ = false;
+  bool stopping_ = false;
+  absl::Status end_;
+  std::optional<std::string> former_end_;  // of the keeper before this one
+  Clock::time_point ended_at_;             // likewise
+  std::optional<Clock::time_point> start_at_;
+  Clock::time_point kill_at_, beat_at_, nic_beat_at_;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_DRIVER_PROCESS_H_

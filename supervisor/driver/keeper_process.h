@@ -1,0 +1,79 @@
+// The keeper of a driver's service: starts it, notices its end and its silence.
+#ifndef SUPERVISOR_DRIVER_KEEPER_PROCESS_H_
+#define SUPERVISOR_DRIVER_KEEPER_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
+#include "lib/waiting/back_off.h"
+#include "supervisor/batond/spawn.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: the main thread, with which the keeper dies.
+class KeeperProcess {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `program`: path of baton-keeper. `network`: a descriptor that each keeper inherits; -1: none.
+  KeeperProcess(std::string program, std::chrono::milliseconds hang_timeout, int network)
+      : program_(std::move(program)), hang_timeout_(hang_timeout), network_(network) {}
+
+  // Starts it. `input` is what it reads from standard input. REQUIRES: !runs().
+  absl::Status Start(const std::string& input);
+  bool runs() const { return process_.has_value(); }
+  pid_t pid() const { return process_ ? process_->pid : 0; }
+  int pidfd() const { return process_ ? process_->pidfd.get() : -1; }  // readable: it has ended
+  // REQUIRES: runs().
+  MessageChannel& orders() { return *orders_; }
+  MessageChannel& news() { return *news_; }
+
+  void Signal(int signal);
+  // Returns how it ended, in words ("was killed by signal 9 (Killed)"), if it has; it is reaped,
+  // and runs() is false then. `exit_code`: of one that ended by itself; otherwise unchanged.
+  std::optional<std::string> Reap(int* exit_code);
+
+  // Notes a sign of life, by which its silence is judged from now on.
+  void NoteLife();
+  // Sets whether a keeper that falls silent is killed.
+  void SetKillsHung(bool kills_hung) { kills_hung_ = kills_hung; }
+  enum class Silence { kNone, kBegins, kEnds };
+  // Returns whether its silence has become a hang, or a hang is over, since the last call. Kills it
+  // when a hang begins, if SetKillsHung said so.
+  Silence LookForHang();
+  bool kills_hung() const { return kills_hung_; }
+  std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
+
+  void NoteReady();
+  // It has said that workers can attach, in this life.
+  bool ready() const { return ready_; }
+  // Crashes in a row of keepers that did not live for long. One that is killed from outside, or
+  // runs out of memory (SIGKILL), has not crashed.
+  uint32_t crashes() const { return crashes_; }
+  // Returns the pause before the next start.
+  std::chrono::milliseconds NextPause();
+
+ private:
+  const std::string program_;
+  const std::chrono::milliseconds hang_timeout_;
+  const int network_;
+  std::optional<SpawnedProcess> process_;
+  std::optional<MessageChannel> orders_, news_;
+  Clock::time_point started_, last_sign_;
+  bool shows_life_ = false;
+  bool kills_hung_ = false;
+  bool hung_ = false;
+  bool ready_ = false;
+  uint32_t crashes_ = 0;
+  BackOff back_off_{std::chrono::milliseconds(1), std::chrono::seconds(5)};
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_KEEPER_PROCESS_H_

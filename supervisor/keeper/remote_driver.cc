@@ -1,0 +1,97 @@
+#include "supervisor/keeper/remote_driver.h"
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr size_t kArenaDescriptors = 3;
+constexpr int kTimeoutMs = std::chrono::milliseconds(RemoteDriver::kAnswerTimeout).count();
+
+internal::DriverNews NewsOfLoss(const absl::Status& why) {
+  internal::DriverNews news;
+  news.mutable_device_lost()->set_status_code(static_cast<int>(why.code()));
+  news.mutable_device_lost()->set_status_message(
+      absl::StrCat("the service's driver is gone: ", why.message()));
+  return news;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RemoteDriver>> RemoteDriver::Meet(FileDescriptor orders,
+                                                                 FileDescriptor news) {
+  std::unique_ptr<RemoteDriver> driver(new RemoteDriver(std::move(orders), std::move(news)));
+  BATON_RETURN_IF_ERROR(driver->Introduce());
+  return driver;
+}
+
+absl::Status RemoteDriver::Introduce() {
+  internal::DriverOrder order;
+  order.mutable_introduce();
+  std::vector<FileDescriptor> received;
+  const internal::DriverAnswer answer = Execute(order, {}, &received);
+  BATON_RETURN_IF_ERROR(StatusOf(answer));
+  if (received.size() != kArenaDescriptors) {
+    return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", kArenaDescriptors,
+                                                     " descriptors and ", received.size(),
+                                                     " arrived: raise RLIMIT_NOFILE"));
+  }
+  introduced_ = answer.introduced();
+  BATON_ASSIGN_OR_RETURN(
+      arena::Arena arena,
+      arena::Arena::Attach(std::move(received[0]), std::move(received[1]), std::move(received[2])));
+  arena_ = std::make_unique<arena::Arena>(std::move(arena));
+  return absl::OkStatus();
+}
+
+internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
+                                             std::vector<FileDescriptor> descriptors,
+                                             std::vector<FileDescriptor>* received) {
+  internal::DriverAnswer answer;
+  if (lost_.ok()) lost_ = Ask(order, descriptors, &answer, received);
+  if (lost_.ok()) return answer;
+  answer.Clear();
+  answer.set_status_code(static_cast<int>(lost_.code()));
+  answer.set_status_message(std::string(MessageOf(lost_)));
+  return answer;
+}
+
+absl::Status RemoteDriver::Ask(const internal::DriverOrder& order,
+                               const std::vector<FileDescriptor>& descriptors,
+                               internal::DriverAnswer* answer,
+                               std::vector<FileDescriptor>* received) {
+  std::vector<int> sent;
+  for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
+  BATON_RETURN_IF_ERROR(orders_.Send(order, sent, kTimeoutMs));
+  return orders_.Receive(answer, kTimeoutMs, received);
+}
+
+std::vector<internal::DriverNews> RemoteDriver::TakeNews() {
+  std::vector<internal::DriverNews> taken;
+  absl::Status status = news_.Fill();
+  for (;;) {
+    internal::DriverNews news;
+    const absl::StatusOr<bool> whole = news_.NextFrame(&news);
+    if (!whole.ok()) status = whole.status();
+    if (!whole.ok() || !*whole) break;
+    taken.push_back(std::move(news));
+  }
+  if (!status.ok()) taken.push_back(NewsOfLoss(status));
+  return taken;
+}
+
+void RemoteDriver::ShowLife() {
+  internal::DriverOrder order;
+  order.mutable_show_life();
+  (void)Execute(order);
+}
+
+void RemoteDriver::NoteReady() {
+  internal::DriverOrder order;
+  order.mutable_note_ready();
+  (void)Execute(order);
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,67 @@
+// A service's driver that is another process (baton-driver), and goes on when its keeper dies.
+#ifndef SUPERVISOR_KEEPER_REMOTE_DRIVER_H_
+#define SUPERVISOR_KEEPER_REMOTE_DRIVER_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/channel/message_channel.h"
+#include "supervisor/keeper/service_driver.h"
+
+namespace baton::keeper {
+
+// Thread-compatible.
+class RemoteDriver final : public ServiceDriver {
+ public:
+  // A driver that has not answered for so long hangs, or is dead.
+  static constexpr std::chrono::seconds kAnswerTimeout{10};
+
+  // `orders` and `news`: sockets whose other ends the driver has. Blocks until it has answered.
+  static absl::StatusOr<std::unique_ptr<RemoteDriver>> Meet(FileDescriptor orders,
+                                                            FileDescriptor news);
+
+  const internal::Introduced& introduced() const { return introduced_; }
+  // Shows the driver that this keeper lives.
+  void ShowLife();
+  // Tells the driver that workers can attach.
+  void NoteReady();
+  // Readable when there is news for DeliverNews, and when the driver is gone: the listener is then
+  // called as for a lost device.
+  int news_fd() const { return news_.fd(); }
+
+  const arena::Arena& arena() const override { return *arena_; }
+  std::string_view device_name() const override { return introduced_.device_name(); }
+  bool outlives_keeper() const override { return true; }
+
+  // After an error every later order fails, too: without its driver a keeper can only end.
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> descriptors = {},
+                                 std::vector<FileDescriptor>* received = nullptr) override;
+
+ protected:
+  std::vector<internal::DriverNews> TakeNews() override;
+
+ private:
+  RemoteDriver(FileDescriptor orders, FileDescriptor news)
+      : orders_(std::move(orders)), news_(std::move(news)) {}
+
+  absl::Status Introduce();
+  absl::Status Ask(const internal::DriverOrder& order,
+                   const std::vector<FileDescriptor>& descriptors, internal::DriverAnswer* answer,
+                   std::vector<FileDescriptor>* received);
+
+  MessageChannel orders_, news_;
+  absl::Status lost_;  // why the driver cannot be asked any more
+  internal::Introduced introduced_;
+  std::unique_ptr<arena::Arena> arena_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_REMOTE_DRIVER_H_

@@ -1,0 +1,243 @@
+// A keeper may die, hang or be replaced at any time: its driver goes on, and so do connections and
+// workers. The next keeper goes on with the sessions and with what was set at run time.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/arena/layout.h"
+#include "lib/base/check.h"
+#include "lib/base/version.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/baton_command.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/process_status.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::LedgerWorker;
+using harness::PeerOptions;
+using harness::PeerProcess;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class KeeperDeath : public testing::Test {
+ protected:
+  void Start(const ClusterOptions& options = ClusterOptions()) {
+    auto cluster = Cluster::Start(options);
+    ASSERT_OK(cluster);
+    cluster_ = *std::move(cluster);
+    auto owner = cluster_->StartLedger(1);
+    ASSERT_OK(owner);
+    owner_ = *std::move(owner);
+    PeerOptions load;
+    load.connections = 8;
+    load.rate = 2000;
+    auto peer = cluster_->StartPeer(load);
+    ASSERT_OK(peer);
+    peer_ = *std::move(peer);
+    ASSERT_OK(peer_->Settle());
+    driver_ = Service().driver_pid();
+  }
+  void TearDown() override {
+    if (HasFailure() && cluster_) cluster_->DumpLogs();
+  }
+
+  v1::Service Service() {
+    const auto status = cluster_->operators().GetStatus();
+    BATON_CHECK(status.ok() && status->services_size() == 1);
+    return status->services(0);
+  }
+  // Ends the keeper with `signal`, and returns when another serves.
+  void Replace(int signal = SIGKILL) {
+    const pid_t keeper = Service().keeper_pid();
+    ASSERT_EQ(kill(keeper, signal), 0);
+    AwaitAnother(keeper);
+  }
+  void AwaitAnother(pid_t keeper) {
+    ASSERT_OK(harness::WaitUntil("another keeper", [&] {
+      const auto status = cluster_->operators().GetStatus();
+      return status.ok() && status->services(0).reachable() &&
+             status->services(0).keeper_pid() != keeper;
+    }));
+    EXPECT_EQ(Service().driver_pid(), driver_);
+  }
+  void ExpectServed() {
+    ASSERT_OK(peer_->Settle());
+    auto newcomer = cluster_->StartPeer(PeerOptions());
+    ASSERT_OK(newcomer);
+    harness::ExpectNothingLost(**newcomer);
+  }
+  std::string Baton(const std::vector<std::string>& arguments) {
+    const harness::CommandResult result = harness::RunBaton(*cluster_, arguments);
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    return result.out + result.err;
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<LedgerWorker> owner_;
+  std::unique_ptr<PeerProcess> peer_;
+  pid_t driver_ = 0;
+};
+
+TEST_F(KeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  const size_t descriptors = harness::DescriptorsOf(driver_);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Replace());
+    ASSERT_NO_FATAL_FAILURE(ExpectServed());
+    EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
+  }
+  EXPECT_OK(harness::WaitUntil("as many descriptors as before",
+                               [&] { return harness::DescriptorsOf(driver_) <= descriptors; }));
+  // Without attaching again, the worker can still ask for what only a keeper gives.
+  auto next = cluster_->StartLedger(2);
+  ASSERT_OK(next);
+  ASSERT_OK(cluster_->Handoff((*next)->id));
+  ASSERT_OK(cluster_->Handoff(owner_->id));
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_followed"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// Who knows a worker's number does not get its session.
+TEST_F(KeeperDeath, shouldResumeASessionForItsOwnProcessAlone) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto ask = [this](const internal::WorkerRequest& request) {
+    MessageChannel channel(ConnectUnix(cluster_->SocketPath()).value());
+    internal::WorkerReply reply;
+    BATON_CHECK(channel.Send(request).ok());
+    BATON_CHECK(channel.Receive(&reply, 20'000).ok());
+    return static_cast<absl::StatusCode>(reply.status_code());
+  };
+  // This process is a worker, too.
+  internal::WorkerRequest attach, resume;
+  attach.mutable_attach()->set_protocol_version(kProtocolVersion);
+  attach.mutable_attach()->set_layout_version(arena::kLayoutVersion);
+  attach.mutable_attach()->set_service("ledger");
+  MessageChannel session(ConnectUnix(cluster_->SocketPath()).value());
+  internal::WorkerReply attached;
+  ASSERT_OK(session.Send(attach));
+  ASSERT_OK(session.Receive(&attached, 20'000));
+  ASSERT_TRUE(attached.has_attached()) << attached.status_message();
+  ASSERT_FALSE(attached.attached().session_key().empty());
+  resume.mutable_resume()->set_worker_id(attached.attached().worker_id());
+  resume.mutable_resume()->set_session_key(attached.attached().session_key());
+  EXPECT_EQ(ask(resume), absl::StatusCode::kNotFound);  // its keeper lives
+
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  internal::WorkerRequest wrong = resume;
+  wrong.mutable_resume()->set_session_key(std::string(16, 'x'));
+  EXPECT_EQ(ask(wrong), absl::StatusCode::kPermissionDenied);
+  wrong.mutable_resume()->clear_session_key();
+  EXPECT_EQ(ask(wrong), absl::StatusCode::kPermissionDenied);
+  const pid_t other = fork();
+  if (other == 0) _exit(ask(resume) == absl::StatusCode::kPermissionDenied ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
+
+  MessageChannel next(ConnectUnix(cluster_->SocketPath()).value());
+  internal::WorkerReply resumed;
+  ASSERT_OK(next.Send(resume));
+  ASSERT_OK(next.Receive(&resumed, 20'000));
+  EXPECT_EQ(resumed.status_code(), 0) << resumed.status_message();
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  ASSERT_OK(next.Send(detach));
+  ASSERT_OK(next.Receive(&resumed, 20'000));
+  EXPECT_EQ(resumed.status_code(), 0) << resumed.status_message();
+  harness::ExpectNothingLost(*peer_);
+}
+
+// One that is asked to end, as by an operator, is followed, too.
+TEST_F(KeeperDeath, shouldBeFollowedWhenTheKeeperEndsInOrder) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(Replace(SIGTERM));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(KeeperDeath, shouldNotDelayAWorkersSuccessor) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  auto standby = cluster_->StartLedger(2);
+  ASSERT_OK(standby);
+  for (int i = 0; i < 5; ++i) {
+    // The successor takes over while no keeper lives.
+    const pid_t keeper = Service().keeper_pid();
+    ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    ASSERT_OK(owner_->process->Kill());
+    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+    ASSERT_OK(cluster_->WaitUntilGone(owner_->id));
+    EXPECT_TRUE(cluster_->OwnsAllShards((*standby)->id));
+    owner_ = *std::move(standby);
+    standby = cluster_->StartLedger(1 + i % 2);
+    ASSERT_OK(standby);
+  }
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(KeeperDeath, shouldLeaveInForceWhatWasSetAtRunTime) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::string policy = cluster_->directory() + "/policy";
+  std::ofstream(policy) << "service { connections: 9 }";
+  (void)Baton({"service", "policy", "ledger", "--set", policy});
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_THAT(Baton({"service", "policy", "ledger"}), HasSubstr("connections: 9"));
+  (void)Baton({"drain", "ledger", "--no-wait"});
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_TRUE(Service().has_drain());
+  (void)Baton({"drain", "--end", "ledger"});
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_FALSE(Service().has_drain());
+  ASSERT_OK(peer_->Settle());
+  harness::ExpectNothingLost(*peer_);
+}
+
+// What was set at run time may be why a keeper crashes. It costs itself, and no connection.
+TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::string policy = cluster_->directory() + "/policy";
+  std::ofstream(policy) << "service { connections: 9 }";
+  (void)Baton({"service", "policy", "ledger", "--set", policy});
+  for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(Replace(SIGSEGV));
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_settings_dropped"));
+  EXPECT_THAT(Baton({"service", "policy", "ledger"}), Not(HasSubstr("connections: 9")));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// A keeper that hangs is noticed by its driver, and followed if the policy says so.
+TEST_F(KeeperDeath, shouldFollowAKeeperThatHangs) {
+  ClusterOptions options;
+  options.batond_arguments = {"--hang-timeout", "2"};
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  const std::string policy = cluster_->directory() + "/policy";
+  std::ofstream(policy) << "on_keeper_hang: ON_KEEPER_HANG_RESTART";
+  (void)Baton({"service", "policy", "ledger", "--set", policy});
+  const pid_t keeper = Service().keeper_pid();
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  EXPECT_THAT(cluster_->batond().LogTail(), HasSubstr("has shown no sign of life"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+}  // namespace
+}  // namespace baton
