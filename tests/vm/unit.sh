@@ -200,6 +200,15 @@ outlives() {
 settle
 outlives "a restart" systemctl restart batond
 outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
+# The driver of the brokered service starts another one.
+pkill -KILL -P "$(pgrep -x baton-driver)" -x baton-keeper || die "the driver has no keeper"
+until [[ $(pgrep -x -c baton-keeper) -eq 2 && $(pgrep -x baton-keeper) != "$keepers" ]]; do sleep 0.2; done
+keepers=$(pgrep -x baton-keeper)
+settle
+for port in 7471 7472; do
+  newcomer "$port" || die "a new connection to $port is not served: $(cat "$work/new.out")"
+done
+echo "services: the connections outlive a keeper that is killed"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # A changed configuration reaches the keepers that run.

@@ -55,8 +55,11 @@ class InlineEngine final : public ServiceEngine {
   }
 
   void Handoff(uint32_t, uint32_t, HandoffDone done) override { done(Unsupported(), 0); }
-  void CancelHandoff(uint32_t, const absl::Status&) override {}
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address&) override { return Unsupported(); }
+  void CancelHandoff(uint32_t, const absl::Status&) override { ++cancelled; }
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override {
+    if (!listens) return Unsupported();
+    return verbs::Address{address.host, static_cast<uint16_t>(7000 + ++listen_calls)};
+  }
   bool IsListening(const verbs::Address&) const override { return false; }
   std::vector<verbs::Address> listeners() const override { return {}; }
   void StopListening(const verbs::Address&) override {}
@@ -111,6 +114,8 @@ class InlineEngine final : public ServiceEngine {
   mutable uint32_t object_counts = 0;  // how often they were counted
   std::pair<uint32_t, uint32_t> post_rates = {0, 0};
   uint32_t poison_deaths = 0;
+  bool listens = false;  // or refuses to
+  uint32_t listen_calls = 0, cancelled = 0;
 
  private:
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }
