@@ -145,7 +145,10 @@ void DriverProcess::EndFor(const absl::Status& why) {
 
 void DriverProcess::ServeOrders() {
   MessageChannel& channel = keeper_.orders();
-  const absl::Status filled = channel.Fill();
+  // The rest of an answer that was longer than what the socket takes at once.
+  if (channel.pending()) (void)channel.Flush();
+  // Its end is noticed by its pidfd.
+  (void)channel.Fill();
   for (;;) {
     internal::DriverOrder order;
     std::vector<FileDescriptor> descriptors;
@@ -158,8 +161,6 @@ void DriverProcess::ServeOrders() {
     if (!*whole) break;
     Answer(order, std::move(descriptors));
   }
-  // Its end, which is close, is noticed by its pidfd.
-  if (!filled.ok()) (void)channel.Flush();
 }
 
 void DriverProcess::Answer(const internal::DriverOrder& order,

@@ -326,7 +326,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   reserved_[session->slot] = 0;
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
-  driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
+  // Held first: a worker that the driver knows and no keeper holds would keep its slot for ever.
   if (driver_.outlives_keeper()) {
     session->key.assign(kSessionKeyBytes, '\0');
     // Never short for so few bytes (getrandom(2)).
@@ -334,6 +334,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
     driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
   }
   Hold(*session);
+  driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
@@ -391,6 +392,10 @@ void WorkerSessions::Restore(std::vector<ServiceDriver::Held>& held) {
   for (const uint32_t slot : driver_.LookAtShards().fenced_slots()) {
     if (slots_[slot]) (void)Kill(slots_[slot]->id, "it wrote an invalid transaction");
   }
+  CloseUnresumedLater();
+}
+
+void WorkerSessions::CloseUnresumedLater() {
   resumption_timer_.expires_after(kResumptionTimeout);
   resumption_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) CloseUnresumed();
@@ -455,13 +460,20 @@ absl::Status WorkerSessions::ResumeSession(const SessionPtr& session,
   return absl::OkStatus();
 }
 
+// A worker that is stopped resumes nothing. The policy's on_hang says what becomes of it.
 void WorkerSessions::CloseUnresumed() {
+  bool later = false;
   for (const SessionPtr& session : std::vector<SessionPtr>(slots_)) {
     if (!session || !session->awaits_resumption) continue;
+    if (session->heartbeat.IsSilent(hang_looks())) {
+      later = true;
+      continue;
+    }
     OnClosed(session, absl::UnavailableError(absl::StrCat(
                           "it has not resumed its session with the keeper that followed within ",
                           kResumptionTimeout.count(), " s")));
   }
+  if (later) CloseUnresumedLater();
 }
 
 void WorkerSessions::WatchProcess(const SessionPtr& session) {

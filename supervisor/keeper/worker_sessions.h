@@ -147,6 +147,7 @@ class WorkerSessions {
   absl::Status ResumeSession(const SessionPtr& session, const internal::ResumeSession& request);
   void RestoreOne(const internal::HeldWorker& worker, FileDescriptor pidfd);
   void CloseUnresumed();
+  void CloseUnresumedLater();
   // Holds what the next keeper needs to go on with the session.
   void Hold(WorkerSession& session);
   absl::Status SetReady(const SessionPtr& session);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -206,6 +207,23 @@ TEST_F(KeeperDeath, shouldLeaveInForceWhatWasSetAtRunTime) {
   ASSERT_NO_FATAL_FAILURE(Replace());
   EXPECT_FALSE(Service().has_drain());
   ASSERT_OK(peer_->Settle());
+  harness::ExpectNothingLost(*peer_);
+}
+
+// The driver's answer is longer than what its socket takes at once.
+TEST_F(KeeperDeath, shouldListAsManyConnectionsAsThereAre) {
+  ClusterOptions options;
+  options.max_connections = 1200;
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  PeerOptions many;
+  many.connections = 1100;
+  many.active = 1;
+  auto crowd = cluster_->StartPeer(many);
+  ASSERT_OK(crowd);
+  const std::string listed = Baton({"connection", "list", "ledger"});
+  EXPECT_GE(std::count(listed.begin(), listed.end(), '\n'), 1100);
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  harness::ExpectNothingLost(**crowd);
   harness::ExpectNothingLost(*peer_);
 }
 
