@@ -104,7 +104,7 @@ absl::Status Fleet::StartBatond() {
   const std::string libexec = directory_.File("libexec");
   std::error_code error;
   std::filesystem::create_directory(libexec, error);
-  for (const char* name : {"baton-keeper", "baton-control"}) {
+  for (const char* name : {"baton-driver", "baton-keeper", "baton-control"}) {
     BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(name));
     std::filesystem::create_symlink(path, absl::StrCat(libexec, "/", name), error);
   }
