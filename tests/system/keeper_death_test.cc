@@ -214,6 +214,7 @@ TEST_F(KeeperDeath, shouldLeaveInForceWhatWasSetAtRunTime) {
 TEST_F(KeeperDeath, shouldListAsManyConnectionsAsThereAre) {
   ClusterOptions options;
   options.max_connections = 1200;
+  options.batond_arguments = {"--buffer-bytes", "33554432"};
   ASSERT_NO_FATAL_FAILURE(Start(options));
   PeerOptions many;
   many.connections = 1100;
