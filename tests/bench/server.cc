@@ -81,8 +81,10 @@ absl::Status Server::StartCluster(const ServerOptions& options,
     Append({queue, absl::StrCat(options.queue_depth)}, &cluster.batond_arguments);
   }
   BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
-  const pid_t driver = cluster_->batond().FindChild("baton-driver");
-  if (driver == 0) return absl::InternalError("batond has no driver");
+  // A native service's keeper is its own driver.
+  pid_t driver = cluster_->batond().FindChild("baton-driver");
+  if (driver == 0) driver = cluster_->batond().FindChild("baton-keeper");
+  if (driver == 0) return absl::InternalError("batond has neither a driver nor a keeper");
   processes_.push_back(driver);
   return absl::OkStatus();
 }
