@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
+#include "lib/channel/carried_status.h"
 
 namespace baton {
 namespace {
@@ -69,9 +70,7 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
     if (absl::IsUnavailable(received) && resumable()) tie_ = Tie::kLost;
     BATON_RETURN_IF_ERROR(received);
   }
-  if (reply.status_code() != 0) {
-    return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
-  }
+  BATON_RETURN_IF_ERROR(StatusIn(reply));
   return reply;
 }
 
@@ -106,10 +105,8 @@ absl::StatusOr<bool> KeeperSession::ResumeLocked() {
     tie_ = Tie::kLost;
     return false;
   }
-  if (reply.status_code() != 0) {
-    over_ = absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
-    return over_;
-  }
+  over_ = StatusIn(reply);
+  BATON_RETURN_IF_ERROR(over_);
   tie_ = Tie::kUp;
   return true;
 }

@@ -1,14 +1,23 @@
 #include "lib/base/program_start.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "lib/base/errno_status.h"
 #include "lib/base/readiness.h"
 
 namespace baton {
+
+FileDescriptor GivenDescriptor(const char* variable) {
+  const char* const number = std::getenv(variable);
+  FileDescriptor descriptor(number == nullptr ? -1 : std::atoi(number));
+  if (descriptor) (void)fcntl(descriptor.get(), F_SETFD, FD_CLOEXEC);
+  return descriptor;
+}
 
 absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes) {
   FileDescriptor file(memfd_create("input", MFD_CLOEXEC));

@@ -24,6 +24,10 @@ inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";
 
+// Returns the descriptor whose number `variable` of the environment has. It is close-on-exec from
+// now on. None: there is no such variable.
+FileDescriptor GivenDescriptor(const char* variable);
+
 // A file in memory with `bytes`, at its beginning: standard input of any length for a program, with
 // nobody who has to write it as a pipe would need.
 absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes);

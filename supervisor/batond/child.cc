@@ -34,12 +34,6 @@ namespace {
 constexpr std::chrono::seconds kHealthyAfter(10);
 constexpr std::chrono::milliseconds kReapPause(100);
 
-std::string Describe(const siginfo_t& end) {
-  if (end.si_code == CLD_EXITED) return absl::StrCat("ended with exit code ", end.si_status);
-  return absl::StrCat("was killed by signal ", end.si_status, " (", strsignal(end.si_status), ")",
-                      end.si_code == CLD_DUMPED ? ", core dumped" : "");
-}
-
 DescriptorStore StoreFor(const Child::Plan& plan) {
   if (plan.kept == nullptr) return DescriptorStore();
   return DescriptorStore(plan.kept->Of(plan.service),
@@ -290,7 +284,7 @@ void Child::Reap() {
   settled_ = true;
   const bool was_ready = std::exchange(ready_, false);
   callbacks_.gone(
-      absl::StrCat(ours_ ? Describe(end) : "ended", was_ready ? "" : " while starting"));
+      absl::StrCat(ours_ ? DescribeEnd(end) : "ended", was_ready ? "" : " while starting"));
 }
 
 // A debugger that traces the child is shown its end first.

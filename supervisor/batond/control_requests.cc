@@ -7,6 +7,7 @@
 
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -47,8 +48,7 @@ void ControlRequests::Answer(const internal::BatondRequest& request) {
     internal::BatondReply reply;
     if (answer.ok()) reply = *answer;
     reply.set_id(id);
-    reply.set_status_code(static_cast<int>(answer.status().code()));
-    reply.set_status_message(std::string(answer.status().message()));
+    SetStatus(answer.status(), &reply);
     alive->Send(reply, file ? std::vector<int>{file.get()} : std::vector<int>());
   };
   if (request.has_reload()) return reload_(request.reload(), reply);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/loop/framed_session.h"
 
@@ -42,12 +43,8 @@ class Call : public std::enable_shared_from_this<Call> {
     internal::ManagementReply reply;
     BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&reply));
     if (!whole) return false;
-    const auto code = static_cast<absl::StatusCode>(reply.status_code());
-    if (code == absl::StatusCode::kOk) {
-      Finish(std::move(reply));
-    } else {
-      Finish(absl::Status(code, reply.status_message()));
-    }
+    absl::Status status = StatusIn(reply);
+    status.ok() ? Finish(std::move(reply)) : Finish(std::move(status));
     return true;
   }
 

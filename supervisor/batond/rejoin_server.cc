@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/loop/await_readable.h"
 #include "spdlog/spdlog.h"
@@ -68,8 +69,7 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSession& session)
   } else {
     spdlog::warn("a keeper of service {} is not taken in (client {}): {}", service, client,
                  MessageOf(answer.status()));
-    reply.set_status_code(static_cast<int>(answer.status().code()));
-    reply.set_status_message(std::string(answer.status().message()));
+    SetStatus(answer.status(), &reply);
   }
   session.Send(reply, descriptors);
   return true;

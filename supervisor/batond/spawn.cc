@@ -126,6 +126,12 @@ pid_t ForkInto(const ChildPlan& plan) {
 
 }  // namespace
 
+std::string DescribeEnd(const siginfo_t& end) {
+  if (end.si_code == CLD_EXITED) return absl::StrCat("ended with exit code ", end.si_status);
+  return absl::StrCat("was killed by signal ", end.si_status, " (", strsignal(end.si_status), ")",
+                      end.si_code == CLD_DUMPED ? ", core dumped" : "");
+}
+
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   BATON_RETURN_IF_ERROR(MayWaitFor(request.program));
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(request.input));

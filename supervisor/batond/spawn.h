@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_BATOND_SPAWN_H_
 #define SUPERVISOR_BATOND_SPAWN_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -43,6 +44,9 @@ struct SpawnedProcess {
   pid_t pid = -1;
   FileDescriptor pidfd;
 };
+
+// Says how a process ended, from what waitid(2) filled: "was killed by signal 9 (Killed)".
+std::string DescribeEnd(const siginfo_t& end);
 
 // Runs `request.program` in a process group of its own (a terminal's Ctrl-C reaches us alone) with
 // default signals.

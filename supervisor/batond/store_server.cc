@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -70,13 +71,11 @@ absl::Status StoreServer::Serve(const internal::StoreRequest& request,
     case internal::StoreRequest::REQUEST_NOT_SET:
       break;
   }
-  reply.set_status_code(static_cast<int>(status.code()));
-  reply.set_status_message(std::string(status.message()));
+  SetStatus(status, &reply);
   MessageChannel& channel = session_->channel();
   absl::Status sent = channel.Enqueue(reply, answer);
   if (!sent.ok() && !answer.empty()) {  // for the descriptors' sake, maybe
-    reply.set_status_code(static_cast<int>(sent.code()));
-    reply.set_status_message(std::string(sent.message()));
+    SetStatus(sent, &reply);
     sent = channel.Enqueue(reply);
   }
   BATON_RETURN_IF_ERROR(sent);

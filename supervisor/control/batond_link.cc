@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -74,13 +75,9 @@ absl::StatusOr<bool> BatondLink::TakeReply() {
   if (answer.reply.id() == 0) {
     on_news_(answer.reply);
   } else {
-    const auto code = static_cast<absl::StatusCode>(answer.reply.status_code());
     const uint64_t id = answer.reply.id();
-    if (code == absl::StatusCode::kOk) {
-      GiveAnswer(id, std::move(answer));
-    } else {
-      GiveAnswer(id, absl::Status(code, answer.reply.status_message()));
-    }
+    absl::Status status = StatusIn(answer.reply);
+    status.ok() ? GiveAnswer(id, std::move(answer)) : GiveAnswer(id, std::move(status));
   }
   return true;
 }

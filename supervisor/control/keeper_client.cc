@@ -10,17 +10,12 @@
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
 
 namespace baton {
 namespace {
-
-absl::Status StatusOfReply(const internal::ManagementReply& reply) {
-  if (reply.status_code() == 0) return absl::OkStatus();
-  const auto code = static_cast<absl::StatusCode>(reply.status_code());
-  return absl::Status(code, reply.status_message());
-}
 
 absl::Status Stopping() {
   return absl::UnavailableError("control is stopping: try again in a moment");
@@ -202,7 +197,7 @@ void KeeperClient::Dispatch(internal::ManagementReply reply) {
   if (found == pending_.end()) return;  // its caller has given up, or it is Subscribe's
   Done done = std::move(found->second.done);
   pending_.erase(found);
-  const absl::Status status = StatusOfReply(reply);
+  const absl::Status status = StatusIn(reply);
   if (status.ok()) {
     done(std::move(reply));
   } else {

@@ -1,6 +1,5 @@
 // baton-control: serves operators and workers over gRPC. Reads its configuration
 // (baton.internal.ControlConfig, text format) on standard input. SIGTERM ends it.
-#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 
@@ -16,6 +15,7 @@
 #include "absl/status/status.h"
 #include "grpc/support/log.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/program_start.h"
 #include "lib/base/readiness.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
@@ -52,11 +52,8 @@ void LogOfGrpc(gpr_log_func_args* line) {
 
 // A descriptor that batond has started us with, which nobody else is to have.
 baton::FileDescriptor Given(const char* variable) {
-  const char* number = std::getenv(variable);
-  if (number == nullptr) return baton::FileDescriptor();
-  baton::FileDescriptor descriptor(std::atoi(number));
+  baton::FileDescriptor descriptor = baton::GivenDescriptor(variable);
   unsetenv(variable);
-  fcntl(descriptor.get(), F_SETFD, FD_CLOEXEC);
   return descriptor;
 }
 

@@ -18,6 +18,7 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
+#include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
 
@@ -34,11 +35,16 @@ constexpr uint32_t kCrashesBeforeSettingAside = 3;
 // Keys of what no keeper may lose: the sessions of workers, and the sockets.
 constexpr char kLasting[] = "lasting/";
 
-FileDescriptor MakeSignalDescriptor() {
+sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+FileDescriptor MakeSignalDescriptor() {
+  const sigset_t signals = StopSignals();
   return FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
@@ -54,6 +60,11 @@ milliseconds HangTimeoutOf(const internal::KeeperConfig& config) {
 }
 
 }  // namespace
+
+void DriverProcess::BlockStopSignals() {
+  const sigset_t signals = StopSignals();
+  (void)pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
 
 DriverProcess::DriverProcess(const internal::KeeperConfig& config,
                              std::unique_ptr<keeper::DriverHost> host, keeper::BatondLink* batond,
@@ -167,7 +178,7 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
                            std::vector<FileDescriptor> descriptors) {
   std::vector<int> sent;
   const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent);
-  // What cannot be sent ends the channel, and with it the keeper.
+  // An answer that cannot be sent ends the channel, and with it the keeper.
   (void)keeper_.orders().Enqueue(answer, sent);
 }
 
@@ -196,7 +207,6 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
       keeper_.NoteLife();
       break;
     case DriverOrder::kNoteReady:
-      keeper_.NoteReady();
       ready_once_ = true;
       TellReady();
       break;
@@ -212,8 +222,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     default:
       return host_->driver().Execute(order, std::move(descriptors));
   }
-  answer.set_status_code(static_cast<int>(status.code()));
-  answer.set_status_message(std::string(MessageOf(status)));
+  SetStatus(status, &answer);
   return answer;
 }
 

@@ -23,13 +23,16 @@ namespace baton::driver_process {
 // Thread-compatible: the main thread. It waits for nobody: neither for its keeper nor for batond.
 class DriverProcess {
  public:
+  // Blocks the signals that Run() waits for in this thread, and in all that it starts.
+  static void BlockStopSignals();
+
   // `host`: not started. `batond` outlives this. `program`: of keepers. `network`: KeeperProcess's.
   DriverProcess(const internal::KeeperConfig& config, std::unique_ptr<keeper::DriverHost> host,
                 keeper::BatondLink* batond, const std::string& program, int network);
 
   // Starts the first keeper, and returns when SIGTERM or SIGINT has come and the keeper has ended.
-  // An error: the device was lost, or no keeper was ever ready. REQUIRES: both signals are blocked
-  // in every thread.
+  // An error: the device was lost, or no keeper was ever ready. REQUIRES: BlockStopSignals()
+  // was called before there was another thread.
   absl::Status Run();
   bool ready_once() const { return ready_once_; }  // a keeper was
 

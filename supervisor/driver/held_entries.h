@@ -1,4 +1,4 @@
-// What a keeper leaves to the one that follows it. The driver keeps it and does not look into it.
+// Holds what a keeper leaves to the one that follows it. The driver does not look into it.
 #ifndef SUPERVISOR_DRIVER_HELD_ENTRIES_H_
 #define SUPERVISOR_DRIVER_HELD_ENTRIES_H_
 

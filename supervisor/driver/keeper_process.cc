@@ -1,14 +1,12 @@
 #include "supervisor/driver/keeper_process.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
@@ -51,7 +49,7 @@ absl::Status KeeperProcess::Start(const std::string& input) {
   request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};
   if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
   started_ = last_sign_ = Clock::now();
-  shows_life_ = hung_ = ready_ = false;
+  shows_life_ = hung_ = false;
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   orders_.emplace(std::move(orders.ours));
   news_.emplace(std::move(news.ours));
@@ -78,11 +76,8 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   } else if (HasCrashed(end)) {
     ++crashes_;
   }
-  if (end.si_code == CLD_EXITED) {
-    *exit_code = end.si_status;
-    return absl::StrCat("ended with exit code ", end.si_status);
-  }
-  return absl::StrCat("was killed by signal ", end.si_status, " (", strsignal(end.si_status), ")");
+  if (end.si_code == CLD_EXITED) *exit_code = end.si_status;
+  return DescribeEnd(end);
 }
 
 void KeeperProcess::NoteLife() {
@@ -97,8 +92,6 @@ KeeperProcess::Silence KeeperProcess::LookForHang() {
   if (hung_ && kills_hung_) Signal(SIGKILL);
   return hung_ ? Silence::kBegins : Silence::kEnds;
 }
-
-void KeeperProcess::NoteReady() { ready_ = true; }
 
 std::chrono::milliseconds KeeperProcess::NextPause() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());

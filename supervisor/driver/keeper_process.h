@@ -50,9 +50,6 @@ class KeeperProcess {
   bool kills_hung() const { return kills_hung_; }
   std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
 
-  void NoteReady();
-  // It has said that workers can attach, in this life.
-  bool ready() const { return ready_; }
   // Crashes in a row of keepers that did not live for long. One that is killed from outside, or
   // runs out of memory (SIGKILL), has not crashed.
   uint32_t crashes() const { return crashes_; }
@@ -69,7 +66,6 @@ class KeeperProcess {
   bool shows_life_ = false;
   bool kills_hung_ = false;
   bool hung_ = false;
-  bool ready_ = false;
   uint32_t crashes_ = 0;
   BackOff back_off_{std::chrono::milliseconds(1), std::chrono::seconds(5)};
 };

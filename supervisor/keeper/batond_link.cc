@@ -13,28 +13,20 @@
 #include "lib/base/program_start.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/channel/carried_status.h"
 #include "proto/baton/internal/rejoin.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton::keeper {
-namespace {
-
-int Given(const char* variable) {
-  const char* const text = std::getenv(variable);
-  const int descriptor = text == nullptr ? -1 : std::atoi(text);
-  if (descriptor >= 0) (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  return descriptor;
-}
-
-}  // namespace
 
 BatondLink::BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock,
                        int stay)
     : config_(config), held_(held), lock_(lock), stay_(stay) {}
 
 BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held) {
-  return BatondLink(config, held, Given(kLockVariable), Given(kStayVariable));
+  return BatondLink(config, held, GivenDescriptor(kLockVariable).Release(),
+                    GivenDescriptor(kStayVariable).Release());
 }
 
 std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
@@ -90,10 +82,7 @@ void BatondLink::TakeAnswer() {
                      std::chrono::steady_clock::now() - asked_at_ < kAnswerTimeout;
   if (waits) return;
   asked_.reset();
-  if (status.ok() && reply.status_code() != 0) {
-    status =
-        absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
-  }
+  if (status.ok()) status = StatusIn(reply);
   if (status.ok() && descriptors.size() < 2) {
     status = absl::InternalError("its answer does not have the two descriptors of a keeper");
   }

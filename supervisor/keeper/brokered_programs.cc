@@ -46,11 +46,11 @@ absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& 
   return started;
 }
 
-void BrokeredPrograms::Restore(std::vector<ServiceDriver::Held>& held) {
-  for (ServiceDriver::Held& entry : held) {
+void BrokeredPrograms::Restore(ServiceDriver::HeldByKey& held) {
+  for (auto& [key, entry] : held) {
     pid_t pid = 0;
-    if (!entry.key.starts_with(kHeldProcesses) || entry.descriptors.size() != kHeldDescriptors ||
-        !absl::SimpleAtoi(entry.key.substr(sizeof(kHeldProcesses) - 1), &pid)) {
+    if (!key.starts_with(kHeldProcesses) || entry.descriptors.size() != kHeldDescriptors ||
+        !absl::SimpleAtoi(key.substr(sizeof(kHeldProcesses) - 1), &pid)) {
       continue;
     }
     // The upgrade that started it takes the pidfd, too.

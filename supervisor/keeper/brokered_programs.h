@@ -26,7 +26,7 @@ class BrokeredPrograms final : public WorkerPrograms {
   ~BrokeredPrograms() override;
 
   // Reads on what the processes print that former keepers had started.
-  void Restore(std::vector<ServiceDriver::Held>& held);
+  void Restore(ServiceDriver::HeldByKey& held);
 
   absl::Status Check(const std::string& path) const override {
     return CheckProgramPath(path, "an executable");

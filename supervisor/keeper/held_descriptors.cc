@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
 
 namespace baton::keeper {
 namespace {
@@ -36,26 +37,18 @@ std::string Entry(const std::string& name, size_t number) {
   return absl::StrCat(name, ".", number);
 }
 
-absl::Status StatusOf(const internal::StoreReply& reply) {
-  if (reply.status_code() == 0) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
-}
-
 }  // namespace
 
 std::unique_ptr<HeldDescriptors> HeldDescriptors::OfBatond() {
-  const char* const text = std::getenv("BATON_STORE_FD");
-  if (text == nullptr) return nullptr;
-  FileDescriptor socket(std::atoi(text));
-  fcntl(socket.get(), F_SETFD, FD_CLOEXEC);  // it speaks for this process alone
-  return std::make_unique<HeldDescriptors>(std::move(socket));
+  FileDescriptor socket = GivenDescriptor("BATON_STORE_FD");
+  return socket ? std::make_unique<HeldDescriptors>(std::move(socket)) : nullptr;
 }
 
 absl::Status HeldDescriptors::TakeReply(int timeout_ms) {
   internal::StoreReply reply;
   BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms));
   late_ = false;
-  if (const Done done = std::exchange(done_, nullptr)) done(StatusOf(reply));
+  if (const Done done = std::exchange(done_, nullptr)) done(StatusIn(reply));
   AskNext();
   return absl::OkStatus();
 }
@@ -123,7 +116,7 @@ absl::StatusOr<internal::StoreReply> HeldDescriptors::Ask(const internal::StoreR
   internal::StoreReply reply;
   BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms_, received));
   late_ = false;
-  BATON_RETURN_IF_ERROR(StatusOf(reply));
+  BATON_RETURN_IF_ERROR(StatusIn(reply));
   return reply;
 }
 

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
@@ -271,15 +270,14 @@ void Keeper::TurnNative() {
 absl::StatusOr<bool> Keeper::Listen(const std::string& path, uint32_t mode,
                                     std::function<void(FileDescriptor)> on_client) {
   const std::string key = absl::StrCat("lasting/socket", path);
-  const auto held = std::find_if(held_.begin(), held_.end(),
-                                 [&](const ServiceDriver::Held& one) { return one.key == key; });
-  const bool is_new = held == held_.end() || held->descriptors.size() != 1;
+  const auto held = held_.find(key);
+  const bool is_new = held == held_.end() || held->second.descriptors.size() != 1;
   FileDescriptor socket;
   if (is_new) {
     BATON_ASSIGN_OR_RETURN(socket, ListenUnix(path, kSocketBacklog, mode));
     driver_.Hold(key, "", {socket.get()});
   } else {
-    socket = std::move(held->descriptors[0]);
+    socket = std::move(held->second.descriptors[0]);
   }
   auto acceptor = std::make_unique<Acceptor>(loop_);
   acceptor->on_client = std::move(on_client);

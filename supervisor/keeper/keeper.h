@@ -68,8 +68,8 @@ class Keeper : private DriverListener {
     std::function<void(FileDescriptor)> on_client;
   };
 
-  // What native workers live by and print to. Made before the keeper opens any descriptor that they
-  // must not inherit.
+  // Native workers live by these and print to them. The keeper makes them before it opens any
+  // descriptor that native workers must not inherit.
   struct NativeTies {
     Lifeline lifeline;
     OutputPipe output;
@@ -113,7 +113,7 @@ class Keeper : private DriverListener {
   std::unique_ptr<RemoteDriver> remote_;        // is null
   ServiceDriver& driver_;                       // of either
   boost::asio::posix::stream_descriptor news_;  // of remote_
-  std::vector<ServiceDriver::Held> held_;       // by the keeper before this one, until Begin ends
+  ServiceDriver::HeldByKey held_;               // by the keeper before this one, until Begin ends
   NativeEngine* native_ = nullptr;              // of host_, in native services
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;

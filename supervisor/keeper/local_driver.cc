@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/channel/carried_status.h"
 #include "lib/driver/device_needs.h"
 #include "lib/verbs/port_owner.h"
 #include "supervisor/keeper/describe.h"
@@ -146,8 +146,7 @@ internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
     default:
       status = absl::UnimplementedError("an order that this driver does not know");
   }
-  answer.set_status_code(static_cast<int>(status.code()));
-  answer.set_status_message(std::string(MessageOf(status)));
+  SetStatus(status, &answer);
   return answer;
 }
 
@@ -271,8 +270,7 @@ void LocalDriver::HandOver(const internal::HandOver& order) {
                       moving_.erase(move);
                       internal::DriverNews news;
                       news.mutable_moved()->set_move(move);
-                      news.mutable_moved()->set_status_code(static_cast<int>(status.code()));
-                      news.mutable_moved()->set_status_message(std::string(MessageOf(status)));
+                      SetStatus(status, news.mutable_moved());
                       news.mutable_moved()->set_blackout_us(blackout_us);
                       news_.Push(std::move(news));
                     });
@@ -467,8 +465,7 @@ void LocalDriver::ReportGrant(const Order& order, const absl::Status& status,
   internal::DriverNews news;
   internal::GrantChanged& changed = *news.mutable_grant_changed();
   changed.set_call(order.call());
-  changed.set_status_code(static_cast<int>(status.code()));
-  changed.set_status_message(std::string(MessageOf(status)));
+  SetStatus(status, &changed);
   if (status.ok()) *changed.mutable_granted() = granted;
   const auto last = last_grants_.find(order.worker_id());
   if (last != last_grants_.end() && last->second.number == order.number()) {

@@ -15,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/channel/carried_status.h"
 #include "lib/channel/peer_namespace.h"
 #include "lib/log/log.h"
 #include "lib/text/one_line.h"
@@ -27,11 +28,6 @@ namespace {
 
 constexpr FramedSession::Limits kSessionLimits = {.text_bytes = 16 << 10};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
-
-void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
-  reply->set_status_code(static_cast<int>(status.code()));
-  reply->set_status_message(std::string(MessageOf(status)));
-}
 
 absl::Status NoSuchShard(int64_t shard, uint32_t count) {
   return absl::NotFoundError(

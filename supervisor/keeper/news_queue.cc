@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_text.h"
+#include "lib/channel/carried_status.h"
 #include "supervisor/keeper/describe.h"
 
 namespace baton::keeper {
@@ -92,8 +92,7 @@ void NewsQueue::OnDeviceLost(const absl::Status& why) {
     device_lost_ = why;
   }
   internal::DriverNews news;
-  news.mutable_device_lost()->set_status_code(static_cast<int>(why.code()));
-  news.mutable_device_lost()->set_status_message(std::string(MessageOf(why)));
+  SetStatus(why, news.mutable_device_lost());
   Push(std::move(news));
 }
 

@@ -1,4 +1,4 @@
-// What a driver reports to its keeper, from the engine's thread to the one that delivers it.
+// Carries a driver's reports from the engine's thread to the one that delivers them to the keeper.
 #ifndef SUPERVISOR_KEEPER_NEWS_QUEUE_H_
 #define SUPERVISOR_KEEPER_NEWS_QUEUE_H_
 

@@ -13,13 +13,12 @@ constexpr char kHeldKey[] = "policy";
 }  // namespace
 
 Policies::Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
-                   const std::vector<ServiceDriver::Held>& held)
+                   const ServiceDriver::HeldByKey& held)
     : service_(service), driver_(driver) {
   v1::Policy policy = service.policy();
-  for (const ServiceDriver::Held& entry : held) {
-    v1::Policy former;
-    if (entry.key == kHeldKey && former.ParseFromString(entry.value)) policy = former;
-  }
+  v1::Policy former;
+  const auto entry = held.find(kHeldKey);
+  if (entry != held.end() && former.ParseFromString(entry->second.value)) policy = former;
   PutInForce(std::move(policy));
 }
 

@@ -19,7 +19,7 @@ class Policies {
   // The references outlive it. Puts the policy of `service` in force, or the one that an operator
   // had set with the keeper before this one, which is among `held` then.
   Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
-           const std::vector<ServiceDriver::Held>& held = {});
+           const ServiceDriver::HeldByKey& held = {});
 
   const v1::Policy& policy() const { return policy_; }
 

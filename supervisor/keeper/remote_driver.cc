@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/channel/carried_status.h"
 
 namespace baton::keeper {
 namespace {
@@ -32,7 +33,7 @@ absl::Status RemoteDriver::Introduce() {
   order.mutable_introduce();
   std::vector<FileDescriptor> received;
   const internal::DriverAnswer answer = Execute(order, {}, &received);
-  BATON_RETURN_IF_ERROR(StatusOf(answer));
+  BATON_RETURN_IF_ERROR(StatusIn(answer));
   if (received.size() != kArenaDescriptors) {
     return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", kArenaDescriptors,
                                                      " descriptors and ", received.size(),
@@ -53,8 +54,7 @@ internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
   if (lost_.ok()) lost_ = Ask(order, descriptors, &answer, received);
   if (lost_.ok()) return answer;
   answer.Clear();
-  answer.set_status_code(static_cast<int>(lost_.code()));
-  answer.set_status_message(std::string(MessageOf(lost_)));
+  SetStatus(lost_, &answer);
   return answer;
 }
 

@@ -5,16 +5,10 @@
 #include <utility>
 
 #include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
 
 namespace baton::keeper {
 namespace {
-
-// Of any message with a status.
-template <typename Message>
-absl::Status CarriedBy(const Message& message) {
-  return absl::Status(static_cast<absl::StatusCode>(message.status_code()),
-                      message.status_message());
-}
 
 template <typename Places>
 void Add(const ServiceDriver::Workers& workers, Places* places) {
@@ -34,7 +28,7 @@ void ServiceDriver::Deliver(const internal::DriverNews& news) {
     case internal::DriverNews::kMoved: {
       // Unknown: a former keeper asked for it.
       auto move = moves_.extract(news.moved().move());
-      if (move) move.mapped()(CarriedBy(news.moved()), news.moved().blackout_us());
+      if (move) move.mapped()(StatusIn(news.moved()), news.moved().blackout_us());
       return;
     }
     case internal::DriverNews::kGrantChanged: {
@@ -54,7 +48,7 @@ void ServiceDriver::Deliver(const internal::DriverNews& news) {
     case internal::DriverNews::kThreadEnded:
       return listener_->OnThreadEnded(news.thread_ended().id());
     case internal::DriverNews::kDeviceLost:
-      return listener_->OnDeviceLost(CarriedBy(news.device_lost()));
+      return listener_->OnDeviceLost(StatusIn(news.device_lost()));
     default:
       return;
   }
@@ -130,7 +124,7 @@ absl::Status ServiceDriver::CheckStoredState(const StateVersions& reader) {
   order.mutable_check_stored_state()->set_reads_min(reader.reads_min);
   order.mutable_check_stored_state()->set_reads_max(reader.reads_max);
   order.mutable_check_stored_state()->set_writes(reader.writes);
-  return CarriedBy(Execute(order));
+  return StatusIn(Execute(order));
 }
 
 // ---------------------------------------------------------------- listeners, connections, grants
@@ -149,7 +143,7 @@ absl::StatusOr<internal::Listening> ServiceDriver::ListenFor(const Asker& asker,
   order.mutable_listen_at()->set_number(asker.number);
   order.mutable_listen_at()->set_max_listeners(max_listeners);
   const internal::DriverAnswer answer = Execute(order);
-  BATON_RETURN_IF_ERROR(CarriedBy(answer));
+  BATON_RETURN_IF_ERROR(StatusIn(answer));
   return answer.listening();
 }
 
@@ -167,7 +161,7 @@ absl::StatusOr<internal::Connecting> ServiceDriver::ConnectFor(
   order.mutable_connect_to()->set_number(asker.number);
   *order.mutable_connect_to()->mutable_request() = request;
   const internal::DriverAnswer answer = Execute(order);
-  BATON_RETURN_IF_ERROR(CarriedBy(answer));
+  BATON_RETURN_IF_ERROR(StatusIn(answer));
   return answer.connecting();
 }
 
@@ -175,7 +169,7 @@ absl::Status ServiceDriver::GrantFor(const Asker& asker, const internal::GrantRe
                                      Granted done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
-    const absl::Status status = CarriedBy(changed);
+    const absl::Status status = StatusIn(changed);
     status.ok() ? done(changed.granted()) : done(status);
   };
   internal::DriverOrder order;
@@ -183,7 +177,7 @@ absl::Status ServiceDriver::GrantFor(const Asker& asker, const internal::GrantRe
   order.mutable_reserve_grant()->set_worker_id(asker.worker_id);
   order.mutable_reserve_grant()->set_number(asker.number);
   *order.mutable_reserve_grant()->mutable_request() = request;
-  absl::Status status = CarriedBy(Execute(order));
+  absl::Status status = StatusIn(Execute(order));
   if (!status.ok()) grants_.erase(call);
   return status;
 }
@@ -191,7 +185,7 @@ absl::Status ServiceDriver::GrantFor(const Asker& asker, const internal::GrantRe
 void ServiceDriver::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
-    done(CarriedBy(changed));
+    done(StatusIn(changed));
   };
   internal::DriverOrder order;
   order.mutable_revoke_grant()->set_call(call);
@@ -288,18 +282,18 @@ void ServiceDriver::Drop(const std::string& key) {
   (void)Execute(order);
 }
 
-std::vector<ServiceDriver::Held> ServiceDriver::TakeHeld() {
-  std::vector<Held> all;
+ServiceDriver::HeldByKey ServiceDriver::TakeHeld() {
+  HeldByKey all;
   internal::DriverOrder order;
   order.mutable_take_next_held();
   for (;;) {
     Held held;
     internal::DriverAnswer answer = Execute(order, {}, &held.descriptors);
     if (!answer.has_held()) return all;
-    held.key = std::move(*answer.mutable_held()->mutable_key());
     held.value = std::move(*answer.mutable_held()->mutable_value());
-    order.mutable_take_next_held()->set_after(held.key);
-    all.push_back(std::move(held));
+    const std::string& key = answer.held().key();
+    order.mutable_take_next_held()->set_after(key);
+    all[key] = std::move(held);
   }
 }
 

@@ -1,5 +1,5 @@
-// What drives a service's queues, as its keeper sees it. The driver has the device, the queues, the
-// arena and the engine, which moves shards between workers. The keeper gives it orders.
+// The interface between a keeper and its service's driver. The driver has the device, the queues,
+// the arena and the engine, which moves shards between workers. The keeper gives it orders.
 //
 // The driver of a brokered service is a process of its own, which outlives its keeper
 // (RemoteDriver). The driver of a native service is in its keeper's process (LocalDriver).
@@ -126,14 +126,14 @@ class ServiceDriver {
   // ---- What the keeper holds for the one that follows it, by key. In the driver's own process
   // nothing is held, because the driver ends with its keeper. `descriptors` stay the caller's.
   struct Held {
-    std::string key;
     std::string value;
     std::vector<FileDescriptor> descriptors;
   };
+  using HeldByKey = std::map<std::string, Held>;
   void Hold(const std::string& key, const std::string& value,
             const std::vector<int>& descriptors = {});
   void Drop(const std::string& key);
-  std::vector<Held> TakeHeld();  // by key
+  HeldByKey TakeHeld();
   // Tells the driver what the keeper runs with, as batond would have to give it.
   void NoteService(const v1::ServiceConfig& service);
 
@@ -155,10 +155,6 @@ class ServiceDriver {
   std::map<uint64_t, MoveDone> moves_;                                             // by call
   std::map<uint64_t, std::function<void(const internal::GrantChanged&)>> grants_;  // likewise
 };
-
-inline absl::Status StatusOf(const internal::DriverAnswer& answer) {
-  return absl::Status(static_cast<absl::StatusCode>(answer.status_code()), answer.status_message());
-}
 
 }  // namespace baton::keeper
 

@@ -38,19 +38,19 @@ Standbys::Standbys(const WorkerStarts& context, const Upgrades& upgrades)
 
 Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
 
-void Standbys::Restore(const std::vector<ServiceDriver::Held>& held) {
+void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
   const std::vector<WorkerInfo> workers = context_.workers.List();
-  for (const ServiceDriver::Held& entry : held) {
-    if (entry.key != kHeldKey) continue;
-    for (const absl::string_view text : absl::StrSplit(entry.value, ' ', absl::SkipEmpty())) {
-      pid_t pid = 0;
-      if (!absl::SimpleAtoi(text, &pid) || !HasProcess(workers, pid)) continue;
-      Standby& standby = standbys_.emplace_back();
-      standby.pid = pid;
-      standby.attached = standby.ready = standby.was_ready = true;
-    }
+  const auto entry = held.find(kHeldKey);
+  const std::string pids = entry == held.end() ? "" : entry->second.value;
+  for (const absl::string_view text : absl::StrSplit(pids, ' ', absl::SkipEmpty())) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(text, &pid) || !HasProcess(workers, pid)) continue;
+    Standby& standby = standbys_.emplace_back();
+    standby.pid = pid;
+    standby.attached = standby.ready = standby.was_ready = true;
   }
-  last_upgrade_ = upgrades_.last_id();
+  // The end of one that is under way is still to be noticed.
+  if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
   LookLater();
 }
 

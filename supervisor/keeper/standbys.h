@@ -44,7 +44,7 @@ class Standbys {
   ~Standbys();
 
   // Goes on with the standbys of the keeper before this one that have attached.
-  void Restore(const std::vector<ServiceDriver::Held>& held);
+  void Restore(const ServiceDriver::HeldByKey& held);
 
  private:
   using Clock = std::chrono::steady_clock;

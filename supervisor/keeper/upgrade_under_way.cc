@@ -586,7 +586,7 @@ void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held,
   ContinuePhase();
 }
 
-// What nobody told while there was no keeper is found here: deaths of workers, and moves of shards.
+// Finds the deaths of workers and the moves of shards that were reported to no keeper.
 void UpgradeUnderWay::ContinuePhase() {
   const std::set<uint64_t> old_workers = old_workers_, new_workers = new_workers_;
   for (const auto* workers : {&old_workers, &new_workers}) {

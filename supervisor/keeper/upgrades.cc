@@ -154,11 +154,10 @@ void Upgrades::Hold() const {
   context_.driver.Hold(kHeldKey, held.SerializeAsString());
 }
 
-void Upgrades::Restore(std::vector<ServiceDriver::Held>& held) {
+void Upgrades::Restore(ServiceDriver::HeldByKey& held) {
   internal::HeldUpgrades upgrades;
-  const auto entry = std::find_if(
-      held.begin(), held.end(), [](const ServiceDriver::Held& one) { return one.key == kHeldKey; });
-  if (entry == held.end() || !upgrades.ParseFromString(entry->value)) return;
+  const auto entry = held.find(kHeldKey);
+  if (entry == held.end() || !upgrades.ParseFromString(entry->second.value)) return;
   history_.assign(upgrades.history().begin(), upgrades.history().end());
   predecessors_.assign(upgrades.predecessors().begin(), upgrades.predecessors().end());
   last_id_ = upgrades.last_id();
@@ -166,11 +165,9 @@ void Upgrades::Restore(std::vector<ServiceDriver::Held>& held) {
   const internal::HeldUpgrade& under_way = upgrades.under_way();
   std::map<pid_t, FileDescriptor> pidfds;
   for (const internal::StartedWorker& process : under_way.processes()) {
-    for (ServiceDriver::Held& one : held) {
-      if (one.key == HeldProcessKey(process.pid()) && !one.descriptors.empty()) {
-        pidfds[process.pid()] = std::move(one.descriptors[0]);
-      }
-    }
+    const auto started = held.find(HeldProcessKey(process.pid()));
+    if (started == held.end() || started->second.descriptors.empty()) continue;
+    pidfds[process.pid()] = std::move(started->second.descriptors[0]);
   }
   current_ =
       Make(under_way.status().id(),

@@ -49,22 +49,12 @@ class Heartbeat {
   uint32_t silent_looks_ = 0;
 };
 
-// Thread-compatible: the management loop's thread.
-struct WorkerSession {
-  explicit WorkerSession(boost::asio::io_context& loop) : process(loop) {}
-
-  WorkerInfo Info(const arena::Arena& arena) const;
-  v1::Worker Describe(const arena::Arena& arena) const;
-  // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.
-  absl::Status Signal(int number);
-  bool IsProcessDead();  // or it is the session's no more
-
+// All that a session is, but for what it is connected to.
+struct SessionFacts {
   uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
   uint32_t slot = 0;
   bool attached = false;
-  std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
-  boost::asio::posix::stream_descriptor process;  // pidfd
-  // `process` is known to be the worker's. Until then no signal is sent to it, and the worker is
+  // The pidfd is known to be the worker's. Until then no signal is sent to it, and the worker is
   // given nothing that takes a signal to end.
   bool process_certain = false;
   PeerCredentials peer;
@@ -83,6 +73,20 @@ struct WorkerSession {
   // It attached to the keeper before this one, and has not resumed its session yet.
   bool awaits_resumption = false;
   std::string key;  // by which it resumes its session; empty: no keeper follows this one
+};
+
+// Thread-compatible: the management loop's thread.
+struct WorkerSession : SessionFacts {
+  explicit WorkerSession(boost::asio::io_context& loop) : process(loop) {}
+
+  WorkerInfo Info(const arena::Arena& arena) const;
+  v1::Worker Describe(const arena::Arena& arena) const;
+  // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.
+  absl::Status Signal(int number);
+  bool IsProcessDead();  // or it is the session's no more
+
+  std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
+  boost::asio::posix::stream_descriptor process;  // pidfd
 };
 
 StateVersions VersionsOf(const internal::AttachArena& attach);

@@ -17,6 +17,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/channel/carried_status.h"
 #include "lib/channel/peer_namespace.h"
 #include "lib/loop/await_readable.h"
 #include "lib/text/one_line.h"
@@ -60,11 +61,6 @@ internal::AddWorker EntryOf(const WorkerSession& session, Standing standing) {
   worker.set_standing(standing == Standing::kFirst ? internal::STANDING_FIRST
                                                    : internal::STANDING_LAST);
   return worker;
-}
-
-void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
-  reply->set_status_code(static_cast<int>(status.code()));
-  reply->set_status_message(std::string(MessageOf(status)));
 }
 
 }  // namespace
@@ -375,19 +371,19 @@ void WorkerSessions::Hold(WorkerSession& session) {
                {session.process.native_handle()});
 }
 
-void WorkerSessions::Restore(std::vector<ServiceDriver::Held>& held) {
-  for (ServiceDriver::Held& entry : held) {
+void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
+  for (auto& [key, entry] : held) {
     uint64_t last_id = 0;
-    if (entry.key == kHeldLastId && absl::SimpleAtoi(entry.value, &last_id)) {
+    if (key == kHeldLastId && absl::SimpleAtoi(entry.value, &last_id)) {
       last_id_ = std::max(last_id_, last_id);
     }
-    if (!entry.key.starts_with(kHeldWorkers) || entry.descriptors.size() != 1) continue;
+    if (!key.starts_with(kHeldWorkers) || entry.descriptors.size() != 1) continue;
     internal::HeldWorker worker;
     if (worker.ParseFromString(entry.value) && worker.place().slot() < slots_.size()) {
       RestoreOne(worker, std::move(entry.descriptors[0]));
     }
   }
-  // What the driver had reported to the keeper before this one.
+  // The driver may have reported these to the keeper before this one.
   LookAtLocks();
   for (const uint32_t slot : driver_.LookAtShards().fenced_slots()) {
     if (slots_[slot]) (void)Kill(slots_[slot]->id, "it wrote an invalid transaction");
@@ -439,22 +435,11 @@ absl::Status WorkerSessions::ResumeSession(const SessionPtr& session,
     return absl::FailedPreconditionError(
         absl::StrCat("process ", former->peer.pid, " of worker ", former->id, " is dead"));
   }
-  session->id = former->id;
-  session->slot = former->slot;
-  session->attached = true;
-  session->attached_with = former->attached_with;
-  session->key = former->key;
+  static_cast<SessionFacts&>(*session) = *former;
+  session->awaits_resumption = false;
   // A living process with this number, which is the worker's, has connected.
   session->process.close();
   session->process.assign(former->process.release());
-  session->process_certain = former->process_certain;
-  session->distrusted = former->distrusted;
-  session->state = former->state;
-  session->retired = former->retired;
-  session->attached_ns = former->attached_ns;
-  session->heartbeat = former->heartbeat;
-  session->thread_ended = former->thread_ended;
-  session->kill_cause = former->kill_cause;
   slots_[session->slot] = session;
   WatchProcess(session);
   return absl::OkStatus();

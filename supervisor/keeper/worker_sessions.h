@@ -53,7 +53,7 @@ class WorkerSessions {
   // Goes on with the workers that had attached to the keeper before this one. They serve, and
   // resume their sessions soon; one that does not is killed. Takes the descriptors of their
   // entries.
-  void Restore(std::vector<ServiceDriver::Held>& held);
+  void Restore(ServiceDriver::HeldByKey& held);
 
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }

@@ -115,7 +115,7 @@ TEST_F(KeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
   harness::ExpectNothingLost(*peer_);
 }
 
-// Who knows a worker's number does not get its session.
+// Another process that knows a worker's number and key does not get its session.
 TEST_F(KeeperDeath, shouldResumeASessionForItsOwnProcessAlone) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const auto ask = [this](const internal::WorkerRequest& request) {
@@ -228,7 +228,7 @@ TEST_F(KeeperDeath, shouldListAsManyConnectionsAsThereAre) {
   harness::ExpectNothingLost(*peer_);
 }
 
-// What was set at run time may be why a keeper crashes. It costs itself, and no connection.
+// A setting may be why keepers crash. It costs itself, and no connection.
 TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::string policy = cluster_->directory() + "/policy";

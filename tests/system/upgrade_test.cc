@@ -135,7 +135,7 @@ TEST_F(UpgradeTest, shouldBeContinuedByTheKeeperThatFollows) {
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(again->id(), v1::UPGRADE_PHASE_COMPLETED));
   ASSERT_NO_FATAL_FAILURE(ExpectEndedInOrder(*first_));
   ASSERT_NO_FATAL_FAILURE(ExpectServedBy(2));
-  // What was before is known to the keeper that follows the one that had ended it.
+  // The keeper that follows knows the upgrades that the one before it had ended.
   ASSERT_NO_FATAL_FAILURE(ReplaceKeeper());
   const auto list = cluster_->operators().ListUpgrades("ledger");
   ASSERT_OK(list);

@@ -1,5 +1,7 @@
-// What a keeper orders twice, because the one before it may have ordered it already, happens once.
+// An order that two keepers give, one after the other, for one request of a worker is executed
+// once.
 #include "supervisor/keeper/local_driver.h"
+#include "lib/channel/carried_status.h"
 
 #include <sys/socket.h>
 
@@ -121,10 +123,10 @@ TEST_F(LocalDriverTest, shouldRefuseAWorkerWithoutASlotOrADescriptor) {
   order.mutable_add_worker()->set_slot(arena.shape().workers);
   std::vector<FileDescriptor> one;
   one.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(StatusOf(local.Execute(order, std::move(one))).code(),
+  EXPECT_EQ(StatusIn(local.Execute(order, std::move(one))).code(),
             absl::StatusCode::kInvalidArgument);
   order.mutable_add_worker()->set_slot(0);
-  EXPECT_EQ(StatusOf(local.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(StatusIn(local.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

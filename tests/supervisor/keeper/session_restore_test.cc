@@ -1,0 +1,157 @@
+// A keeper may die between any two of its orders to the driver. The keeper that follows knows every
+// worker that the driver knows.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/base/check.h"
+#include "lib/channel/carried_status.h"
+#include "lib/channel/message_channel.h"
+#include "supervisor/driver/held_entries.h"
+#include "supervisor/keeper/local_driver.h"
+#include "supervisor/keeper/worker_sessions.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/supervisor/keeper/inline_engine.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
+
+namespace baton::keeper {
+namespace {
+
+using testing::InlineEngine;
+using testing::RawClient;
+
+// The driver, as it is in the process of its own.
+struct TheDriver {
+  arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+  InlineEngine engine{&arena};
+  NewsQueue news;
+  v1::ServiceConfig service;
+  LocalDriver local{service, engine, news};
+  driver_process::HeldEntries held;
+};
+
+// A keeper's end of it. The keeper dies after some orders: none that it gives later is executed.
+class MortalDriver final : public ServiceDriver {
+ public:
+  MortalDriver(TheDriver& driver, int orders) : driver_(driver), left_(orders) {}
+
+  const arena::Arena& arena() const override { return driver_.arena; }
+  std::string_view device_name() const override { return "soft"; }
+  bool outlives_keeper() const override { return true; }
+  int left() const { return left_; }
+
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> descriptors,
+                                 std::vector<FileDescriptor>* received) override {
+    internal::DriverAnswer answer;
+    if (left_ == 0) {
+      SetStatus(absl::UnavailableError("this keeper is dead"), &answer);
+      return answer;
+    }
+    --left_;
+    if (order.has_hold()) {
+      SetStatus(driver_.held.Hold(order.hold(), std::move(descriptors)), &answer);
+    } else if (order.has_drop()) {
+      driver_.held.Drop(order.drop().key());
+    } else if (order.has_take_next_held()) {
+      TakeNextHeld(order.take_next_held().after(), &answer, received);
+    } else {
+      return driver_.local.Execute(order, std::move(descriptors));
+    }
+    return answer;
+  }
+
+ protected:
+  std::vector<internal::DriverNews> TakeNews() override { return driver_.news.Take(); }
+
+ private:
+  void TakeNextHeld(const std::string& after, internal::DriverAnswer* answer,
+                    std::vector<FileDescriptor>* received) {
+    internal::Hold entry;
+    std::vector<int> descriptors;
+    if (!driver_.held.Next(after, &entry, &descriptors)) return;
+    *answer->mutable_held() = entry;
+    for (const int one : descriptors) received->emplace_back(dup(one));
+  }
+
+  TheDriver& driver_;
+  int left_;
+};
+
+struct TheKeeper {
+  TheKeeper(TheDriver& driver, int orders) : driver(driver, orders) {}
+
+  // Attaches this process, which lives on when the keeper is gone: the loop runs no more then.
+  void AttachOne() {
+    int ends[2];
+    BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+    MessageChannel client((FileDescriptor(ends[0])));
+    sessions.Accept(FileDescriptor(ends[1]));
+    BATON_CHECK(client.Send(RawClient::AttachRequest()).ok());
+    internal::WorkerReply reply;
+    while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
+      BATON_CHECK(loop.run_one_for(std::chrono::seconds(60)) != 0);
+    }
+    BATON_CHECK(reply.has_attached());
+  }
+
+  static internal::KeeperConfig Config() {
+    internal::KeeperConfig config;
+    config.mutable_service()->set_name("kv");
+    config.mutable_service()->set_heartbeat_ms(600'000);
+    return config;
+  }
+
+  boost::asio::io_context loop{1};
+  const internal::KeeperConfig config = Config();
+  EventLog events{"kv", [](const v1::Event&) {}};
+  MortalDriver driver;
+  Policies policies{config.service(), driver};
+  WorkerSessions sessions{loop, config, driver, policies, events};
+};
+
+constexpr int kForEver = 1'000'000;
+
+TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperDied) {
+  int orders = 0;  // that a keeper gives until one worker has attached
+  {
+    TheDriver driver;
+    TheKeeper keeper(driver, kForEver);
+    keeper.AttachOne();
+    orders = kForEver - keeper.driver.left();
+  }
+  ASSERT_GT(orders, 2);
+  bool known = false;
+  for (int n = 0; n <= orders; ++n) {
+    SCOPED_TRACE(n);
+    TheDriver driver;
+    { TheKeeper(driver, n).AttachOne(); }
+    TheKeeper next(driver, kForEver);
+    ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+    next.sessions.Restore(held);
+    uint64_t last_id = 0;
+    for (uint32_t slot = 0; slot < driver.arena.shape().workers; ++slot) {
+      const uint64_t id = driver.engine.roster[slot].id;
+      if (id == 0) continue;
+      known = true;
+      last_id = std::max(last_id, id);
+      EXPECT_TRUE(next.sessions.IsAttached(id));
+    }
+    // No number is used twice, and no slot of a worker that lives.
+    const auto reserved = next.sessions.Reserve();
+    ASSERT_TRUE(reserved.ok());
+    EXPECT_GT(reserved->worker_id, last_id);
+    EXPECT_EQ(driver.engine.roster[reserved->slot].id, 0u);
+  }
+  EXPECT_TRUE(known);
+}
+
+}  // namespace
+}  // namespace baton::keeper
