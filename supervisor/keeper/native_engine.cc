@@ -259,7 +259,7 @@ void NativeEngine::OnFirstCommit(uint32_t shard) {
                      absl::StrCat("shard ", shard, " epoch ", state.known_epoch, ": worker ", owner,
                                   " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
-  if (state.known_epoch > 1) listener_->OnServed(shard, state.known_epoch, owner, blackout);
+  if (state.known_epoch > 1) listener_->OnServed(shard, state.known_epoch - 1, owner, blackout);
   if (state.handoff_worker_id == 0 || state.ownership.release_asked()) return;
   FinishHandoff(shard,
                 owner == state.handoff_worker_id

@@ -70,9 +70,10 @@ void NewsQueue::OnReport(uint32_t shard, const ReconciliationReport& report) {
   moves_.OnReport(shard, std::move(described));
 }
 
-void NewsQueue::OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) {
+void NewsQueue::OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
+                         uint64_t blackout_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  moves_.OnServed(shard, epoch, worker_id, blackout_ns);
+  moves_.OnServed(shard, ended_epoch, worker_id, blackout_ns);
 }
 
 void NewsQueue::OnFenced(uint64_t worker_id) {

@@ -35,7 +35,8 @@ class NewsQueue final : public EngineListener {
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override;
   void OnReport(uint32_t shard, const ReconciliationReport& report) override;
-  void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) override;
+  void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
+                uint64_t blackout_ns) override;
   void OnFenced(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
 

@@ -36,10 +36,12 @@ class EngineListener {
     (void)shard;
     (void)report;
   }
-  // The owner of `epoch` has committed for the first time, and the shard had an owner before it.
-  virtual void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) {
+  // The owner after that of `ended_epoch` has committed for the first time. Its own epoch may be
+  // later than `ended_epoch` + 1: a brokered engine skips those whose commit bank is not free.
+  virtual void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
+                        uint64_t blackout_ns) {
     (void)shard;
-    (void)epoch;
+    (void)ended_epoch;
     (void)worker_id;
     (void)blackout_ns;
   }

@@ -38,9 +38,9 @@ void ShardMoves::OnReport(uint32_t shard, v1::ReconciliationReport report) {
   if (successor != 0) move.mutable_report()->set_successor_worker_id(successor);
 }
 
-void ShardMoves::OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id,
+void ShardMoves::OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
                           uint64_t blackout_ns) {
-  v1::ShardMove& move = Find(shard, epoch - 1);
+  v1::ShardMove& move = Find(shard, ended_epoch);
   move.set_blackout_us(static_cast<double>(blackout_ns) / 1000);
   move.mutable_report()->set_successor_worker_id(worker_id);
 }

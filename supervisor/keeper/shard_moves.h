@@ -19,9 +19,9 @@ class ShardMoves {
 
   // An ownership has ended; again when more is known of what it left.
   void OnReport(uint32_t shard, v1::ReconciliationReport report);
-  // The owner of `epoch`, not the shard's first, has committed for the first time. Its
-  // predecessor's report may come later.
-  void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns);
+  // The owner after that of `ended_epoch` has committed for the first time. The report of
+  // `ended_epoch` may come later.
+  void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id, uint64_t blackout_ns);
 
   // The newest first. `shard` -1: of all. Without successor and blackout: nobody has served since.
   std::vector<v1::ShardMove> List(int shard) const;

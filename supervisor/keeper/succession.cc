@@ -245,7 +245,7 @@ void Succession::OnFirstCommit(uint32_t shard) {
                                   owner, " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
   if (state.ownership.epoch() > 1) {
-    listener_->OnServed(shard, state.ownership.epoch(), owner, blackout);
+    listener_->OnServed(shard, state.report.epoch, owner, blackout);
   }
   // An owner that was asked to release before it had committed anything does so next.
   if (state.handoff_worker_id != 0 && !state.ownership.release_asked()) {

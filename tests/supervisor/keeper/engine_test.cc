@@ -20,6 +20,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "supervisor/keeper/describe.h"
+#include "supervisor/keeper/shard_moves.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -35,6 +36,7 @@ using driver::testing::RawPeer;
 using driver::testing::TestShape;
 using harness::WaitUntil;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class Listener : public EngineListener {
@@ -68,12 +70,26 @@ class Listener : public EngineListener {
     const std::lock_guard<std::mutex> lock(mutex_);
     return fenced_;
   }
+  void OnReport(uint32_t shard, const ReconciliationReport& report) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    moves_.OnReport(shard, DescribeReport(report, 0));
+  }
+  void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
+                uint64_t blackout_ns) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    moves_.OnServed(shard, ended_epoch, worker_id, blackout_ns);
+  }
+  std::vector<v1::ShardMove> moves() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return moves_.List(-1);
+  }
 
  private:
   std::mutex mutex_;
   std::vector<std::string> kinds_;
   std::vector<std::string> poisonings_;
   std::vector<uint64_t> fenced_;
+  ShardMoves moves_;
   absl::Status device_lost_;
 };
 
@@ -434,6 +450,34 @@ TEST_F(EngineTest, shouldHandBackAndForthForEver) {
     ASSERT_EQ(next->Epoch(), epoch);
     std::swap(owner, next);
   }
+}
+
+// The epoch whose commit bank a former owner may still write to is skipped.
+TEST_F(EngineTest, shouldListTheMovesAroundASkippedEpoch) {
+  const auto dead = Ready();
+  dead->Adopt();
+  const auto one = Ready();
+  const auto other = Ready();
+  Stopped(*dead);  // its process is not proven dead
+  FakeWorker* owner = one.get();
+  FakeWorker* next = other.get();
+  owner->Adopt();
+  for (const uint64_t epoch : {3, 4, 6}) {
+    HandoffResult result;
+    Handoff(*next, &result);
+    owner->Release();
+    next->Adopt();
+    ASSERT_EQ(result.Wait(), absl::OkStatus());
+    ASSERT_EQ(next->Epoch(), epoch);
+    std::swap(owner, next);
+  }
+  std::vector<uint64_t> ended;
+  for (const v1::ShardMove& move : listener.moves()) {
+    ended.push_back(move.report().epoch());
+    EXPECT_NE(move.report().former_worker_id(), 0u);
+    EXPECT_NE(move.report().successor_worker_id(), 0u);
+  }
+  EXPECT_THAT(ended, ElementsAre(4, 3, 2, 1));
 }
 
 TEST_F(EngineTest, shouldRefuseAHandoffToAWorkerThatIsNotReady) {

@@ -18,7 +18,7 @@ TEST(ShardMovesTest, shouldPutTheReportAndTheBlackoutOfAMoveTogether) {
   moves.OnReport(0, Report(1, "handoff"));
   EXPECT_EQ(moves.List(-1)[0].blackout_us(), 0);
   EXPECT_EQ(moves.List(-1)[0].report().successor_worker_id(), 0u);
-  moves.OnServed(0, 2, 17, 250'000);
+  moves.OnServed(0, 1, 17, 250'000);
   ASSERT_EQ(moves.List(-1).size(), 1u);
   const v1::ShardMove move = moves.List(-1)[0];
   EXPECT_TRUE(move.planned());
@@ -29,7 +29,7 @@ TEST(ShardMovesTest, shouldPutTheReportAndTheBlackoutOfAMoveTogether) {
 // Native workers write reports when their successors serve already, and correct them.
 TEST(ShardMovesTest, shouldTakeAReportLaterAndAgain) {
   ShardMoves moves;
-  moves.OnServed(3, 8, 17, 1'000);
+  moves.OnServed(3, 7, 17, 1'000);
   moves.OnReport(3, Report(7, "crash", 2));
   moves.OnReport(3, Report(7, "crash", 5));
   ASSERT_EQ(moves.List(3).size(), 1u);
