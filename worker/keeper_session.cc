@@ -77,6 +77,7 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
 // ---------------------------------------------------------------- the next keeper
 
 void KeeperSession::KeepResumable(const std::string& socket, const internal::Attached& attached) {
+  if (socket.empty()) return;
   socket_ = socket;
   key_ = attached.session_key();
   worker_id_ = attached.worker_id();

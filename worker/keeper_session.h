@@ -48,7 +48,7 @@ class KeeperSession {
   int fd() const { return channel_.fd(); }
 
   // The session goes on with the next keeper at `socket`, after Attach has returned `attached`.
-  // Does nothing if no keeper follows this one.
+  // Does nothing if no keeper follows this one, or `socket` is empty.
   void KeepResumable(const std::string& socket, const internal::Attached& attached);
   bool resumable() const { return !key_.empty(); }
   // Grows whenever fd() becomes another socket.

@@ -132,7 +132,7 @@ absl::Status WorkerImpl::Attach() {
   BATON_ASSIGN_OR_RETURN(const internal::Attached attached,
                          keeper_->Attach(options_, SpokenLayoutVersion(), &fds));
   attached_ = true;
-  if (!native_) keeper_->KeepResumable(options_.socket, attached);
+  keeper_->KeepResumable(native_ ? attached.worker_socket() : options_.socket, attached);
   if (fds.size() != 4) {
     return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
                                                      fds.size(), " arrived: raise RLIMIT_NOFILE"));
@@ -351,7 +351,7 @@ void WorkerImpl::CheckKeeper() {
 // The queues are served by the driver, which goes on, and so do we. The next keeper is looked for
 // meanwhile.
 void WorkerImpl::BeginResumption() {
-  if (std::exchange(resuming_, true)) return;
+  if (keeper_gone_ || std::exchange(resuming_, true)) return;
   // Fails if a request has replaced the socket, which is closed then and watched no more.
   (void)epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
   SetResumptionTimer(kBetweenResumptionsNs);
@@ -376,6 +376,7 @@ void WorkerImpl::SetResumptionTimer(long period_ns) {
 void WorkerImpl::LoseKeeper() {
   keeper_gone_ = true;
   if (!native_) return;
+  if (std::exchange(resuming_, false)) SetResumptionTimer(0);
   // It is told once: a native worker goes on, and sleeps.
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);

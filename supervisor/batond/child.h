@@ -33,7 +33,7 @@ class Child {
  public:
   using GivenDescriptors = std::vector<std::pair<std::string, FileDescriptor>>;
   struct Plan {
-    std::string name;     // in the log and in errors: "keeper of service ledger"
+    std::string name;     // in the log and in errors: "driver of service ledger"
     std::string service;  // whose keeper it is; empty: nobody's
     std::string program;
     // A child that outlived us may run this one: the mode of its service was another, or its

@@ -67,7 +67,7 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSession& session)
   if (answer.ok()) {
     for (const FileDescriptor& descriptor : *answer) descriptors.push_back(descriptor.get());
   } else {
-    spdlog::warn("a keeper of service {} is not taken in (client {}): {}", service, client,
+    spdlog::warn("a driver of service {} is not taken in (client {}): {}", service, client,
                  MessageOf(answer.status()));
     SetStatus(answer.status(), &reply);
   }

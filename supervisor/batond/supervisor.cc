@@ -90,11 +90,6 @@ absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& confi
   return sockets;
 }
 
-// A native service's keeper has the queues itself.
-const char* KeeperProgram(const v1::ServiceConfig& service) {
-  return service.mode() == v1::NATIVE ? "baton-keeper" : "baton-driver";
-}
-
 std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfig& service) {
   const v1::Config& config = options.config;
   internal::KeeperConfig keeper;
@@ -173,9 +168,9 @@ void Supervisor::AddKeepers() {
 
 Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   Child::Plan plan;
-  plan.name = absl::StrCat("keeper of service ", service.name());
+  plan.name = absl::StrCat("driver of service ", service.name());
   plan.service = service.name();
-  plan.program = absl::StrCat(options_.libexec, "/", KeeperProgram(service));
+  plan.program = options_.libexec + "/baton-driver";
   plan.former_program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_, service);
   plan.log = service.log();

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -90,6 +89,7 @@ absl::Status DriverProcess::Run() {
     eventfd_t count;
     (void)eventfd_read(news_wake_.get(), &count);
     // The keeper learns of it from the news, and ends.
+    if (host_->forks() != nullptr) host_->TurnNative();
     if (const absl::Status lost = host_->news().device_lost(); !lost.ok()) EndFor(lost);
     if (keeper_.runs()) ServeOrders();
     if (keeper_.runs()) SendNews();
@@ -177,14 +177,17 @@ void DriverProcess::ServeOrders() {
 void DriverProcess::Answer(const internal::DriverOrder& order,
                            std::vector<FileDescriptor> descriptors) {
   std::vector<int> sent;
-  const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent);
+  std::vector<FileDescriptor> given;
+  const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent, &given);
+  for (const FileDescriptor& descriptor : given) sent.push_back(descriptor.get());
   // An answer that cannot be sent ends the channel, and with it the keeper.
   (void)keeper_.orders().Enqueue(answer, sent);
 }
 
 internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order,
                                               std::vector<FileDescriptor> descriptors,
-                                              std::vector<int>* sent) {
+                                              std::vector<int>* sent,
+                                              std::vector<FileDescriptor>* given) {
   using internal::DriverOrder;
   internal::DriverAnswer answer;
   absl::Status status;
@@ -220,7 +223,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
                            v1::ON_KEEPER_HANG_RESTART);
       [[fallthrough]];
     default:
-      return host_->driver().Execute(order, std::move(descriptors));
+      return host_->driver().Execute(order, std::move(descriptors), given);
   }
   SetStatus(status, &answer);
   return answer;
@@ -259,23 +262,24 @@ void DriverProcess::Report(const char* kind, const std::string& message) {
 // ---------------------------------------------------------------- time
 
 void DriverProcess::Await() {
-  std::array<pollfd, 5> entries;
-  size_t count = 0;
-  entries[count++] = {signals_.get(), POLLIN, 0};
-  entries[count++] = {news_wake_.get(), POLLIN, 0};
+  std::vector<pollfd> entries = {{signals_.get(), POLLIN, 0}, {news_wake_.get(), POLLIN, 0}};
   if (keeper_.runs()) {
     const auto also = [](MessageChannel& channel) {
       return static_cast<short>(channel.pending() ? POLLIN | POLLOUT : POLLIN);
     };
-    entries[count++] = {keeper_.orders().fd(), also(keeper_.orders()), 0};
-    entries[count++] = {keeper_.pidfd(), POLLIN, 0};
-    if (keeper_.news().pending()) entries[count++] = {keeper_.news().fd(), POLLOUT, 0};
+    entries.push_back({keeper_.orders().fd(), also(keeper_.orders()), 0});
+    entries.push_back({keeper_.pidfd(), POLLIN, 0});
+    if (keeper_.news().pending()) entries.push_back({keeper_.news().fd(), POLLOUT, 0});
   }
   Clock::time_point next = std::min(beat_at_, nic_beat_at_);
   if (start_at_) next = std::min(next, *start_at_);
   if (stopping_) next = std::min(next, kill_at_);
+  if (host_->forks() != nullptr) {
+    for (const int fd : host_->native_descriptors()) entries.push_back({fd, POLLIN, 0});
+    next = std::min(next, Clock::now() + milliseconds(keeper::NativeEngine::kTurnMs));
+  }
   const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
-  (void)poll(entries.data(), count, static_cast<int>(std::max<int64_t>(left, 0)));
+  (void)poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(left, 0)));
 }
 
 void DriverProcess::Beat() {

@@ -1,5 +1,5 @@
 // One service's driver, as a process: executes the orders of the service's keeper, sends it news,
-// and starts the next keeper when one has died. The engine goes on meanwhile.
+// and starts the next keeper when one has died. The engine, or the native workers, go on meanwhile.
 #ifndef SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
 #define SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
 
@@ -49,9 +49,10 @@ class DriverProcess {
 
   void ServeOrders();
   void Answer(const internal::DriverOrder& order, std::vector<FileDescriptor> descriptors);
-  // `sent`: descriptors of the answer.
+  // `sent`, `given`: descriptors of the answer; `given` are the keeper's alone.
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
-                                 std::vector<FileDescriptor> descriptors, std::vector<int>* sent);
+                                 std::vector<FileDescriptor> descriptors, std::vector<int>* sent,
+                                 std::vector<FileDescriptor>* given);
   void Introduce(internal::Introduced* introduced, std::vector<int>* sent);
   void SendNews();
   void Await();

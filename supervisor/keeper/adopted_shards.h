@@ -1,4 +1,4 @@
-// The shards of a native service whose keeper died (adoption.h): who is to follow their owners,
+// The shards of a native service whose driver died (adoption.h): who is to follow their owners,
 // that an owner which hangs is killed, and a worker of which only a thread has ended. What the
 // arena says of it was written by workers: it is checked, and no process is found by it.
 //

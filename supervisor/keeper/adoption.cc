@@ -39,7 +39,7 @@ using verbs::rdma::AdoptedIds;
 constexpr char kArena[] = "arena";        // worker log, driver log, buffers, recovery memory
 constexpr char kDevice[] = "device";      // never asked for: open is all that it has to be
 constexpr char kLifeline[] = "lifeline";  // likewise
-constexpr char kIds[] = "rdma_cm";        // of the first keeper, then of its successors
+constexpr char kIds[] = "rdma_cm";        // of the first driver, then of its successors
 constexpr char kLinks[] = "links";        // proof, keeper_wake, news
 constexpr char kWakes[] = "wakes";
 constexpr char kComplete[] = "complete";  // all of the above are there
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
   AdoptedFiles files;
   BATON_ASSIGN_OR_RETURN(files.wakes, held->Get(kWakes));
   if (arena.size() != 4 || links.size() != 3) {
-    return absl::InternalError("what is held of the former keeper is not what a keeper gives");
+    return absl::InternalError("what is held of the former driver is not what a driver gives");
   }
   BATON_ASSIGN_OR_RETURN(arena::Arena attached,
                          arena::Arena::AttachKeeper(std::move(arena[0]), std::move(arena[1]),
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
   files.arena = std::make_unique<arena::Arena>(std::move(attached));
   if (files.wakes.size() != files.arena->shape().workers ||
       !arena::IsNative(files.arena->shape())) {
-    return absl::InternalError("what is held of the former keeper does not fit its arena");
+    return absl::InternalError("what is held of the former driver does not fit its arena");
   }
   BATON_ASSIGN_OR_RETURN(files.processes, HeldWorkers::Get(held, files.arena->shape().workers));
   files.proof = std::move(links[0]);
@@ -114,7 +114,7 @@ absl::Status Adoption::CountBegin(HeldDescriptors* held, int descriptor) {
   BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> begun, held->Get(kBegun));
   if (begun.size() >= kMostDeaths) {
     return absl::AbortedError(
-        absl::StrCat(begun.size(), " keepers in a row died while they took over"));
+        absl::StrCat(begun.size(), " drivers in a row died while they took over"));
   }
   return held->Put(kBegun, std::vector<int>(begun.size() + 1, descriptor));
 }
@@ -215,11 +215,11 @@ bool Adoption::WasEstablished(uint32_t index, uint32_t generation) const {
          arena::LoadRelaxed(arena_->connection(index).was_established) != 0;
 }
 
-// Finds out what happened to a connection while there was no keeper.
+// Finds out what happened to a connection while there was no driver.
 void Adoption::Judge(uint32_t index) {
   Connection& connection = connections_[index];
   if (!IsKnownToDriver(index, connection.generation)) {
-    // The keeper was killed before it told anybody.
+    // The driver was killed before it told anybody.
     DestroyId(index);
     arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
     connection.phase = Phase::kNone;
@@ -229,17 +229,17 @@ void Adoption::Judge(uint32_t index) {
   if (!WasEstablished(index, connection.generation)) {
     DestroyId(index);
     return Finish(index, CompletionStatus::kFatalError,
-                  "the service's keeper died while the connection was made");
+                  "the service's driver died while the connection was made");
   }
   if (connection.number < 0) {
     return Finish(
         index, CompletionStatus::kFatalError,
-        "it was not found again, or not for certain, after the service's keeper had died");
+        "it was not found again, or not for certain, after the service's driver had died");
   }
   const std::optional<bool> connected = ids_->IsConnected(static_cast<uint32_t>(connection.number));
   if (!connected) {
     return Finish(index, CompletionStatus::kFatalError,
-                  "the kernel did not say what became of it, after the service's keeper had died");
+                  "the kernel did not say what became of it, after the service's driver had died");
   }
   if (!*connected) {
     ids_->Disconnect(static_cast<uint32_t>(connection.number));  // the answer, if it waits for one
@@ -399,7 +399,7 @@ absl::Status Adoption::End(HeldDescriptors* held) {
   pollfd entry = {links[0].get(), 0, 0};
   if (poll(&entry, 1, kEndMs) != 1) {
     spdlog::error(
-        "processes of the former keeper's workers are still there {} ms after their end: what they "
+        "processes of the former driver's workers are still there {} ms after their end: what they "
         "have of the device stays taken until they are gone",
         kEndMs);
   }

@@ -1,5 +1,5 @@
-// A native service whose keeper died (keeper_death.md): its workers go on, its connections
-// are kept by batond, and this is how the next keeper works for them until the last is gone.
+// A native service whose driver died (driver_death.md): its workers go on, its connections
+// are kept by batond, and this is how the next driver works for them until the last is gone.
 //
 // It cannot do all that the former one did. The device's objects are in the hands of processes that
 // inherited them, which this one did not: it can make no queue pair of theirs, and fork nobody who
@@ -29,7 +29,7 @@
 
 namespace baton::keeper {
 
-// Gives batond what the next keeper needs, before the first worker is forked.
+// Gives batond what the next driver needs, before the first worker is forked.
 absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline);
 
 // The held descriptors, after Adoption has taken them back from batond.
@@ -64,8 +64,8 @@ class Adoption {
   // Why there is nothing more to wait for; empty: there is.
   std::string WhyOver() const;
 
-  // Records that this keeper survived its first turn. Begin fails with kAborted after kMostDeaths
-  // keepers in a row did not, because the cause of their deaths would kill the next one, too.
+  // Records that this driver survived its first turn. Begin fails with kAborted after kMostDeaths
+  // drivers in a row did not, because the cause of their deaths would kill the next one, too.
   static void Settle(HeldDescriptors* held);
   static constexpr size_t kMostDeaths = 4;
 

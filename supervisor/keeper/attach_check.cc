@@ -25,6 +25,12 @@ absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& wh
         "be killed if it hung: let batond be in the machine's pid namespace (hostPID: true, or "
         "--pid host, of its container)");
   }
+  if (service.mode() == v1::NATIVE && !who.is_child) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("service ", service.name(),
+                     " is native, and its driver forks its workers: give their program as an "
+                     "object, native.object in the configuration or `baton upgrade`"));
+  }
   const auto& uids = service.worker_uids();
   const uint32_t uid = who.credentials.uid;
   const bool is_ours = (uid == geteuid() || uid == 0) && !who.is_distrusted;

@@ -14,7 +14,9 @@ namespace baton::keeper {
 namespace {
 
 constexpr char kHeldProcesses[] = "lasting/process/";
-constexpr size_t kHeldDescriptors = 2;
+constexpr size_t kHeldDescriptors = 2;  // of a process: its pidfd, and the pipe that it prints to
+
+std::string HeldProcessKey(pid_t pid) { return absl::StrCat(kHeldProcesses, pid); }
 
 }  // namespace
 
@@ -24,8 +26,6 @@ struct BrokeredPrograms::HeldProcess {
   boost::asio::posix::stream_descriptor end;
   std::unique_ptr<ProgramOutput> output;  // null: it is read where the process was started
 };
-
-std::string HeldProcessKey(pid_t pid) { return absl::StrCat(kHeldProcesses, pid); }
 
 BrokeredPrograms::BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
                                    ServiceDriver& driver, FileDescriptor batonds_network)
@@ -40,7 +40,6 @@ BrokeredPrograms::~BrokeredPrograms() = default;
 absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& program) {
   BATON_ASSIGN_OR_RETURN(StartedProgram started,
                          StartProgram(program, launcher_, batonds_network_.get()));
-  if (!driver_.outlives_keeper()) return started;
   driver_.Hold(HeldProcessKey(started.pid), "", {started.pidfd.get(), started.output.get()});
   Watch(started.pid, FileDescriptor(fcntl(started.pidfd.get(), F_DUPFD_CLOEXEC, 0)), {});
   return started;
@@ -53,9 +52,7 @@ void BrokeredPrograms::Restore(ServiceDriver::HeldByKey& held) {
         !absl::SimpleAtoi(key.substr(sizeof(kHeldProcesses) - 1), &pid)) {
       continue;
     }
-    // The upgrade that started it takes the pidfd, too.
-    Watch(pid, FileDescriptor(fcntl(entry.descriptors[0].get(), F_DUPFD_CLOEXEC, 0)),
-          std::move(entry.descriptors[1]));
+    Watch(pid, std::move(entry.descriptors[0]), std::move(entry.descriptors[1]));
   }
 }
 
@@ -71,6 +68,12 @@ void BrokeredPrograms::Watch(pid_t pid, FileDescriptor pidfd, FileDescriptor out
     held_.erase(pid);
   });
   held_[pid] = std::move(process);
+}
+
+FileDescriptor BrokeredPrograms::PidfdOf(pid_t pid) const {
+  const auto process = held_.find(pid);
+  if (process == held_.end()) return {};
+  return FileDescriptor(fcntl(process->second->end.native_handle(), F_DUPFD_CLOEXEC, 0));
 }
 
 }  // namespace baton::keeper

@@ -12,6 +12,7 @@
 
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/program_reader.h"
+#include "supervisor/keeper/reap_program.h"
 #include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
@@ -35,6 +36,8 @@ class BrokeredPrograms final : public WorkerPrograms {
     reader_.Read(pid, uid, gid, std::move(done));
   }
   absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
+  FileDescriptor PidfdOf(pid_t pid) const override;
+  std::string Reap(pid_t, int pidfd) override { return ReapProgram(pidfd); }
   void OnServing(const internal::Program&) override {}
 
  private:
@@ -50,10 +53,6 @@ class BrokeredPrograms final : public WorkerPrograms {
   ProgramReader reader_;
   std::map<pid_t, std::unique_ptr<HeldProcess>> held_;
 };
-
-// The key under which a process is held that a keeper has started: its pidfd, and the pipe that it
-// prints to.
-std::string HeldProcessKey(pid_t pid);
 
 }  // namespace baton::keeper
 

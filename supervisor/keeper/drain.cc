@@ -21,7 +21,7 @@
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/keeper/adoption.h"
-#include "supervisor/keeper/program_output.h"
+#include "supervisor/keeper/output_lines.h"
 
 namespace baton::keeper {
 namespace {
@@ -69,7 +69,7 @@ class Drain {
       Tell();
       if (!std::exchange(settled_, true)) {
         Adoption::Settle(held_);
-        // batond's time limit is for keepers that begin, and this may take for ever. Who is told to
+        // batond's time limit is for drivers that begin, and this may take for ever. Who is told to
         // stop from here on has settled, and has its signals watched.
         TellReady();
       }
@@ -110,7 +110,7 @@ class Drain {
     if (std::exchange(told_, count) == count) return;
     SetDownReason(
         config_.state_dir(), config_.service().name(),
-        absl::StrCat("its keeper died; adopted, draining: ", count,
+        absl::StrCat("its driver died; adopted, draining: ", count,
                      count == 1 ? " connection goes" : " connections go",
                      " on with the workers that there were, and new ones are refused until the "
                      "last has ended (to end them now: kill -USR1 ",
@@ -137,12 +137,12 @@ absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperCo
   absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held, config.service());
   if (!adoption.ok()) {
     log::Write(spdlog::level::err, {.kind = "adoption_failed"},
-               fmt::format("service {}: its keeper died, and its connections end: {}", service,
+               fmt::format("service {}: its driver died, and its connections end: {}", service,
                            MessageOf(adoption.status())));
   } else if (*adoption != nullptr) {
     log::Write(
         spdlog::level::info, {.kind = "adopted"},
-        fmt::format("service {}: its keeper died; {} connections go on with the workers that "
+        fmt::format("service {}: its driver died; {} connections go on with the workers that "
                     "there were, new ones are refused until the last has ended",
                     service, (*adoption)->connection_count()));
     BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> output, held->Get(kHeldOutput));

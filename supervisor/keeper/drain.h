@@ -1,4 +1,4 @@
-// A keeper's beginning, in the place of one of a native service that died.
+// A driver's beginning, in the place of one of a native service that died.
 #ifndef SUPERVISOR_KEEPER_DRAIN_H_
 #define SUPERVISOR_KEEPER_DRAIN_H_
 
@@ -9,10 +9,10 @@
 
 namespace baton::keeper {
 
-// Works for what the former keeper has left (adoption.h), until that is over; meanwhile the service
-// has no keeper that anybody could ask, and its down reason says why. Returns at once when nothing
+// Works for what the former driver has left (adoption.h), until that is over; meanwhile the service
+// has no driver that anybody could ask, and its down reason says why. Returns at once when nothing
 // is left. SIGUSR1 ends it. False: told to stop. An error: the former's workers may still be there,
-// so that the service cannot begin; another keeper may have better luck.
+// so that the service cannot begin; another driver may have better luck.
 absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config,
                                  BatondLink* batond);
 

@@ -32,7 +32,8 @@ absl::StatusOr<std::unique_ptr<DriverHost>> DriverHost::Open(const internal::Kee
   BATON_RETURN_IF_ERROR(host->MakeDevice(config));
   BATON_RETURN_IF_ERROR(host->MakeQueues(std::move(options)));
   const ThreadsOn threads = ThreadsOnItsCpus(host->service_, host->pinned_);
-  host->driver_ = std::make_unique<LocalDriver>(host->service_, *host->engine_, host->news_);
+  host->driver_ = std::make_unique<LocalDriver>(host->service_, *host->engine_, host->news_,
+                                                host->forks_.get());
   return host;
 }
 
@@ -73,6 +74,7 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
     engine->SetListener(&news_);
     native_ = engine.get();
     engine_ = std::move(engine);
+    BATON_ASSIGN_OR_RETURN(forks_, WorkerForks::Create(*native_, news_, service_.native()));
   } else {
     options.outside_effects = service_.outside_effects();
     options.realtime_priority = static_cast<int>(service_.realtime_priority());
@@ -86,6 +88,18 @@ void DriverHost::Start() {
   const ThreadsOn threads = ThreadsOnItsCpus(service_, pinned_);
   placed_.Update(threads.status());
   engine_->Start();
+}
+
+void DriverHost::TurnNative() {
+  native_->Turn();
+  driver_->LookAtLocks();
+  forks_->Turn();
+}
+
+std::vector<int> DriverHost::native_descriptors() const {
+  std::vector<int> all = native_->descriptors();
+  for (const int fd : forks_->descriptors()) all.push_back(fd);
+  return all;
 }
 
 // A NIC that does not answer makes no connection and ends none, and peers could be the first to

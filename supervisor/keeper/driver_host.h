@@ -3,6 +3,7 @@
 #define SUPERVISOR_KEEPER_DRIVER_HOST_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/news_queue.h"
 #include "supervisor/keeper/nic_process.h"
+#include "supervisor/keeper/worker_forks.h"
 
 namespace baton::keeper {
 
@@ -35,7 +37,11 @@ class DriverHost {
   LocalDriver& driver() { return *driver_; }
   ServiceEngine& engine() { return *engine_; }
   NewsQueue& news() { return news_; }
-  NativeEngine* native() { return native_; }  // the engine, of native services
+  // Of a native service, which has one thread and no engine's; null: it is brokered. TurnNative is
+  // called when one of the descriptors is readable, and every NativeEngine::kTurnMs.
+  WorkerForks* forks() { return forks_.get(); }
+  void TurnNative();
+  std::vector<int> native_descriptors() const;
   verbs::Device& device() { return *device_; }
 
   // The service as it was configured, but with the placement in effect.
@@ -59,7 +65,8 @@ class DriverHost {
   std::unique_ptr<NicProcess> nic_;
   std::unique_ptr<arena::Arena> arena_;
   std::unique_ptr<ServiceEngine> engine_;
-  NativeEngine* native_ = nullptr;
+  NativeEngine* native_ = nullptr;  // engine_, of native services
+  std::unique_ptr<WorkerForks> forks_;
   std::unique_ptr<LocalDriver> driver_;
 };
 

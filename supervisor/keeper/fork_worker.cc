@@ -36,7 +36,7 @@ absl::Status CheckAlone() {
   while (const dirent* const entry = readdir(threads.get())) count += entry->d_name[0] != '.';
   if (count == 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("this keeper has ", count, " threads: a native one must have one"));
+      absl::StrCat("this driver has ", count, " threads: a native one must have one"));
 }
 
 // native_workers.md has the list.

@@ -1,4 +1,4 @@
-// A native worker's process: forked from the keeper, which has opened the device that it uses.
+// A native worker's process: forked from the driver, which has opened the device that it uses.
 // native_workers.md has what such a process is given, and what it can reach.
 #ifndef SUPERVISOR_KEEPER_FORK_WORKER_H_
 #define SUPERVISOR_KEEPER_FORK_WORKER_H_
@@ -19,7 +19,7 @@ namespace baton::keeper {
 struct NativeProgram {
   std::string object;  // path of the shared object
   std::vector<std::string> arguments;
-  std::optional<uid_t> uid;  // that it runs as; the keeper's
+  std::optional<uid_t> uid;  // that it runs as; the driver's
   std::optional<gid_t> gid;
 
   bool operator==(const NativeProgram&) const = default;
@@ -31,7 +31,7 @@ struct ForkedWorker {
   FileDescriptor session;  // the keeper's end
 };
 
-// The host that baton_native_host() returns. nullptr in the keeper itself.
+// The host that baton_native_host() returns. nullptr in the driver itself.
 BatonNativeHost* HostOfThisProcess();
 
 // Forks a worker and sets `inheritance.session`. `output` becomes the worker's standard output and

@@ -29,11 +29,14 @@ verbs::Address AddressIn(const Order& order) {
 
 }  // namespace
 
-LocalDriver::LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news)
+LocalDriver::LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news,
+                         WorkerForks* forks)
     : service_(service),
       engine_(engine),
       news_(news),
+      forks_(forks),
       not_ready_(engine.arena().shape().workers, 0),
+      looked_at_(engine.arena().shape().workers, 0),
       admission_(driver::NeedsOf(engine.arena().shape()).registered_bytes) {
   engine_.Run([this] { engine_.SetGate(&admission_); });
   if (arena::IsNative(engine.arena().shape())) return;
@@ -53,7 +56,7 @@ LocalDriver::LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine
 
 internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
                                             std::vector<FileDescriptor> descriptors,
-                                            std::vector<FileDescriptor>*) {
+                                            std::vector<FileDescriptor>* received) {
   using internal::DriverOrder;
   internal::DriverAnswer answer;
   absl::Status status;
@@ -138,11 +141,24 @@ internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
         *answer.add_shard_moves() = std::move(move);
       }
       break;
+    case DriverOrder::kForkWorker:
+      status = ForkWorker(order.fork_worker(), answer.mutable_forked(), received);
+      break;
+    case DriverOrder::kReapWorker:
+      if (forks_ != nullptr) *answer.mutable_reaped() = forks_->Reap(order.reap_worker().pid());
+      break;
+    case DriverOrder::kNextFork:
+      if (forks_ != nullptr && received != nullptr) {
+        forks_->Next(order.next_fork().after(), answer.mutable_forked(), received);
+      }
+      break;
     case DriverOrder::kHold:
     case DriverOrder::kDrop:
     case DriverOrder::kTakeNextHeld:
+    case DriverOrder::kShowLife:
+    case DriverOrder::kNoteReady:
     case DriverOrder::kNoteService:
-      break;  // nothing outlives this process
+      break;  // these are for the driver's process
     default:
       status = absl::UnimplementedError("an order that this driver does not know");
   }
@@ -151,6 +167,14 @@ internal::DriverAnswer LocalDriver::Execute(const internal::DriverOrder& order,
 }
 
 // ---------------------------------------------------------------- workers
+
+absl::Status LocalDriver::ForkWorker(const internal::ForkWorker& order, internal::Forked* forked,
+                                     std::vector<FileDescriptor>* sent) {
+  if (forks_ == nullptr || sent == nullptr) {
+    return absl::FailedPreconditionError("fork_worker: the service is not native");
+  }
+  return forks_->Fork(order, forked, sent);
+}
 
 absl::Status LocalDriver::AddWorker(const internal::AddWorker& worker,
                                     std::vector<FileDescriptor> descriptors) {
@@ -165,10 +189,22 @@ absl::Status LocalDriver::AddWorker(const internal::AddWorker& worker,
         worker.slot(), worker.id(), std::move(descriptors[0]), versions,
         worker.standing() == internal::STANDING_FIRST ? Standing::kFirst : Standing::kLast);
   });
+  if (forks_ != nullptr) forks_->NoteAttached(worker.id());
+  looked_at_[worker.slot()] = worker.id();
   // It has no lock yet, and is known to be of its process.
   if (watcher_) watcher_->Watch(worker.slot(), worker.id(), worker.pid());
   not_ready_[worker.slot()] = worker.pid();
   return absl::OkStatus();
+}
+
+void LocalDriver::LookAtLocks() {
+  for (uint32_t slot = 0; slot < looked_at_.size(); ++slot) {
+    if (looked_at_[slot] == 0 || !DeathWatcher::IsMarked(arena(), slot)) continue;
+    internal::DriverNews ended;
+    ended.mutable_thread_ended()->set_slot(slot);
+    ended.mutable_thread_ended()->set_id(std::exchange(looked_at_[slot], 0));
+    news_.Push(std::move(ended));
+  }
 }
 
 void LocalDriver::ChangeWorker(const internal::ChangeWorker& order) {
@@ -181,6 +217,7 @@ void LocalDriver::ChangeWorker(const internal::ChangeWorker& order) {
   }
   if (order.change() == internal::ChangeWorker::PLACE_LEFT) {
     if (watcher_) watcher_->Forget(slot);
+    looked_at_[slot] = 0;
     last_requests_.erase(order.worker().id());
   }
   engine_.Run([&] { ChangeOnEngine(order.worker(), order.change()); });

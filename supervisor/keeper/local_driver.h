@@ -18,19 +18,25 @@
 #include "supervisor/keeper/news_queue.h"
 #include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/worker_forks.h"
 
 namespace baton::keeper {
 
 // Thread-compatible: the thread that executes orders, which is not the engine's.
 class LocalDriver final : public ServiceDriver {
  public:
-  // `service` and `engine` outlive it. The engine has not started, and reports to `news`, which
-  // outlives the engine. The engine has stopped when this ends.
-  LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news);
+  // All outlive it. The engine has not started, and reports to `news`. The engine has stopped when
+  // this ends. `forks`: of a native service; null: it forks no workers.
+  LocalDriver(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news,
+              WorkerForks* forks = nullptr);
+
+  // Reports the workers of a native service whose locks are marked: its driver has no thread that
+  // waits for the locks. Called on the driver's one thread, whenever there may be something.
+  void LookAtLocks();
 
   const arena::Arena& arena() const override { return engine_.arena(); }
   std::string_view device_name() const override { return engine_.device_name(); }
-  bool outlives_keeper() const override { return false; }
+  int news_fd() const override { return -1; }  // NewsQueue::SetWake serves for that
 
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                  std::vector<FileDescriptor> descriptors = {},
@@ -48,6 +54,8 @@ class LocalDriver final : public ServiceDriver {
     uint64_t counted_ns = 0;  // 0: never
   };
 
+  absl::Status ForkWorker(const internal::ForkWorker& order, internal::Forked* forked,
+                          std::vector<FileDescriptor>* sent);
   absl::Status AddWorker(const internal::AddWorker& worker,
                          std::vector<FileDescriptor> descriptors);
   void ChangeWorker(const internal::ChangeWorker& order);
@@ -86,8 +94,10 @@ class LocalDriver final : public ServiceDriver {
   ServiceEngine& engine_;
   NewsQueue& news_;
   const uint64_t started_ns_ = MonotonicNanoseconds();
-  std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's keeper has one thread
+  WorkerForks* const forks_;
+  std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
   std::vector<pid_t> not_ready_;           // by slot: a worker that was not ready yet; else 0
+  std::vector<uint64_t> looked_at_;        // by slot: whose locks LookAtLocks looks at; 0: nobody's
 
   uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
 

@@ -1,4 +1,4 @@
-// The symbol of the keeper's executable that a service's object uses (lib/native/host.md).
+// The symbol of the driver's executable that a service's object uses (lib/native/host.md).
 #include "lib/native/host.h"
 #include "supervisor/keeper/fork_worker.h"
 

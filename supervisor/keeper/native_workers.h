@@ -1,5 +1,5 @@
-// The processes of a native service: forks them, and others in the place of those that end. A
-// program is a shared object with its arguments.
+// The workers of a native service: has the driver fork them, and others in the place of those that
+// end. A program is a shared object with its arguments.
 #ifndef SUPERVISOR_KEEPER_NATIVE_WORKERS_H_
 #define SUPERVISOR_KEEPER_NATIVE_WORKERS_H_
 
@@ -10,62 +10,55 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/fork_worker.h"
-#include "supervisor/keeper/held_workers.h"
-#include "supervisor/keeper/lifeline.h"
-#include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/restart_delay.h"
+#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
 
-// Thread-compatible: the management loop's thread.
+// Thread-compatible: the management loop's thread. The workers outlive it: they are the driver's.
 class NativeWorkers final : public WorkerPrograms {
  public:
-  // All references outlive it. `lifeline`: what the workers' lives hang on. `output`: where they
-  // print.
+  // All references outlive it.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                NativeEngine& engine, WorkerSessions& sessions, const Policies& policies,
-                EventLog& events, const Lifeline& lifeline, int output);
-  ~NativeWorkers() override;  // kills them
+                ServiceDriver& driver, WorkerSessions& sessions, const Policies& policies,
+                EventLog& events);
 
-  // Forks until there are as many of the program that serves as the configuration says.
+  // Goes on with the processes, and the program, of the keeper before this one. REQUIRES: the
+  // sessions are restored.
+  void Restore(const ServiceDriver::HeldByKey& held);
+
+  // Has workers forked until there are as many of the program that serves as the configuration
+  // says.
   void KeepRunning();
-
-  // From now on batond is told of every process that is forked, before it can attach. `held` is
-  // what `workers` puts them in.
-  void HoldProcesses(HeldDescriptors* held, HeldWorkers workers);
 
   absl::Status Check(const std::string& path) const override;
   void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) override;
   absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
+  FileDescriptor PidfdOf(pid_t pid) const override;
+  std::string Reap(pid_t pid, int pidfd) override;
   void OnServing(const internal::Program& program) override;
 
  private:
   struct Process {
     explicit Process(boost::asio::io_context& loop) : pidfd(loop), overdue(loop) {}
-    NativeProgram program;
-    bool on_trial = false;  // somebody else reaps it
+    internal::Program program;
     uint64_t worker_id = 0;
-    uint64_t forked_ns = 0;
     boost::asio::posix::stream_descriptor pidfd;
     boost::asio::steady_timer overdue;  // once it was asked to end
   };
 
-  NativeProgram Native(const internal::Program& program) const;
-  absl::StatusOr<StartedProgram> Fork(const NativeProgram& program, bool on_trial);
-  void Hold(uint32_t slot, uint64_t worker_id, int pidfd);
-  void AwaitHeld();
-  void TellNotHeld(uint64_t worker_id, std::string_view why);
+  absl::StatusOr<StartedProgram> Fork(const internal::Program& program);
+  // Watches the process, and accepts its session if it has not attached.
+  void Adopt(ServiceDriver::ForkedWorker fork);
   void OnEnded(pid_t pid);
   void End(Process& process);
   void StartLater();
@@ -74,20 +67,13 @@ class NativeWorkers final : public WorkerPrograms {
   }
 
   boost::asio::io_context& loop_;
-  NativeProgram program_;  // that serves
+  internal::Program program_;  // that serves
   const uint32_t wanted_;
   const internal::KeeperConfig& config_;
-  NativeEngine& engine_;
+  ServiceDriver& driver_;
   WorkerSessions& sessions_;
   const Policies& policies_;
   EventLog& events_;
-  const Lifeline& lifeline_;
-  const int output_;
-  HeldDescriptors* held_ = nullptr;  // by batond
-  std::optional<HeldWorkers> held_workers_;
-  boost::asio::posix::stream_descriptor held_replies_;
-  boost::asio::steady_timer held_overdue_;
-  bool awaiting_held_ = false;
   boost::asio::steady_timer pause_;
   RestartDelay pause_length_;
   bool pausing_ = false;

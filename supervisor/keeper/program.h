@@ -53,7 +53,7 @@ struct StartedProgram {
 // Starts `program` in a session of its own, with a pipe of its own as its standard output and
 // error, SIGPIPE ignored, and in the network namespace of file `batonds_network` unless that is -1
 // or the program was in ours. Waits for no file system and no user database. It is our child, to be
-// reaped by ReapProgram.
+// reaped by ReapProgram (reap_program.h).
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 
@@ -67,17 +67,18 @@ class WorkerPrograms {
   virtual absl::Status Check(const std::string& path) const = 0;
   // The program of a worker that lives. `done` is called once, now or from the loop.
   virtual void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) = 0;
-  // A process with a worker of this program. The caller watches its end, and reaps it.
+  // A process with a worker of this program. The caller watches its end, and has it reaped.
   virtual absl::StatusOr<StartedProgram> Start(const internal::Program& program) = 0;
+  // The process, which a former keeper may have started. None: it is gone, or unknown.
+  virtual FileDescriptor PidfdOf(pid_t pid) const = 0;
+  // Returns how it ended, in words; empty while it runs.
+  virtual std::string Reap(pid_t pid, int pidfd) = 0;
   // It has taken the place of the one before.
   virtual void OnServing(const internal::Program& program) = 0;
 };
 
 // Why a program was not entered, once StartedProgram::entered is readable; OK: it was.
 absl::Status ReadEntered(int entered);
-
-// How it ended, "was killed by signal 6 (Aborted)"; empty while it runs.
-std::string ReapProgram(int pidfd);
 
 }  // namespace baton::keeper
 

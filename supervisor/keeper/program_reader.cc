@@ -1,5 +1,7 @@
 #include "supervisor/keeper/program_reader.h"
 
+#include "supervisor/keeper/reap_program.h"
+
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -82,16 +82,4 @@ std::vector<internal::DriverNews> RemoteDriver::TakeNews() {
   return taken;
 }
 
-void RemoteDriver::ShowLife() {
-  internal::DriverOrder order;
-  order.mutable_show_life();
-  (void)Execute(order);
-}
-
-void RemoteDriver::NoteReady() {
-  internal::DriverOrder order;
-  order.mutable_note_ready();
-  (void)Execute(order);
-}
-
 }  // namespace baton::keeper

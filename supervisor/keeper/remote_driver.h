@@ -26,18 +26,11 @@ class RemoteDriver final : public ServiceDriver {
   static absl::StatusOr<std::unique_ptr<RemoteDriver>> Meet(FileDescriptor orders,
                                                             FileDescriptor news);
 
-  const internal::Introduced& introduced() const { return introduced_; }
-  // Shows the driver that this keeper lives.
-  void ShowLife();
-  // Tells the driver that workers can attach.
-  void NoteReady();
-  // Readable when there is news for DeliverNews, and when the driver is gone: the listener is then
-  // called as for a lost device.
-  int news_fd() const { return news_.fd(); }
+  // Readable also when the driver is gone: the listener is then called as for a lost device.
+  int news_fd() const override { return news_.fd(); }
 
   const arena::Arena& arena() const override { return *arena_; }
   std::string_view device_name() const override { return introduced_.device_name(); }
-  bool outlives_keeper() const override { return true; }
 
   // After an error every later order fails, too: without its driver a keeper can only end.
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
@@ -58,7 +51,6 @@ class RemoteDriver final : public ServiceDriver {
 
   MessageChannel orders_, news_;
   absl::Status lost_;  // why the driver cannot be asked any more
-  internal::Introduced introduced_;
   std::unique_ptr<arena::Arena> arena_;
 };
 

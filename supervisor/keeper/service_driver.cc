@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/channel/carried_status.h"
 
@@ -21,6 +22,18 @@ void Add(const ServiceDriver::Workers& workers, Places* places) {
 
 void ServiceDriver::DeliverNews() {
   for (const internal::DriverNews& news : TakeNews()) Deliver(news);
+}
+
+void ServiceDriver::ShowLife() {
+  internal::DriverOrder order;
+  order.mutable_show_life();
+  (void)Execute(order);
+}
+
+void ServiceDriver::NoteReady() {
+  internal::DriverOrder order;
+  order.mutable_note_ready();
+  (void)Execute(order);
 }
 
 void ServiceDriver::Deliver(const internal::DriverNews& news) {
@@ -260,6 +273,53 @@ std::vector<v1::ShardMove> ServiceDriver::ListShardMoves(const internal::ListSha
   *order.mutable_list_shard_moves() = request;
   const internal::DriverAnswer answer = Execute(order);
   return {answer.shard_moves().begin(), answer.shard_moves().end()};
+}
+
+// ---------------------------------------------------------------- native workers
+
+absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::Fork(const internal::WorkerPlace& place,
+                                                                const internal::Program& program) {
+  internal::DriverOrder order;
+  *order.mutable_fork_worker()->mutable_place() = place;
+  *order.mutable_fork_worker()->mutable_program() = program;
+  return ReceiveFork(order);
+}
+
+std::vector<ServiceDriver::ForkedWorker> ServiceDriver::ListForks() {
+  std::vector<ForkedWorker> forks;
+  internal::DriverOrder order;
+  order.mutable_next_fork();
+  for (;;) {
+    absl::StatusOr<ForkedWorker> fork = ReceiveFork(order);
+    if (!fork.ok() || fork->facts.pid() == 0) return forks;
+    order.mutable_next_fork()->set_after(fork->facts.pid());
+    forks.push_back(*std::move(fork));
+  }
+}
+
+absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::ReceiveFork(
+    const internal::DriverOrder& order) {
+  std::vector<FileDescriptor> received;
+  internal::DriverAnswer answer = Execute(order, {}, &received);
+  BATON_RETURN_IF_ERROR(StatusIn(answer));
+  ForkedWorker fork;
+  fork.facts = std::move(*answer.mutable_forked());
+  if (fork.facts.pid() == 0) return fork;
+  const size_t sent = fork.facts.attached() ? 1 : 2;
+  if (received.size() != sent) {
+    return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", sent, " descriptors and ",
+                                                     received.size(),
+                                                     " arrived: raise RLIMIT_NOFILE"));
+  }
+  fork.pidfd = std::move(received[0]);
+  if (sent == 2) fork.session = std::move(received[1]);
+  return fork;
+}
+
+internal::Reaped ServiceDriver::Reap(pid_t pid) {
+  internal::DriverOrder order;
+  order.mutable_reap_worker()->set_pid(pid);
+  return Execute(order).reaped();
 }
 
 // ---------------------------------------------------------------- for the next keeper

@@ -1,8 +1,7 @@
 // The interface between a keeper and its service's driver. The driver has the device, the queues,
 // the arena and the engine, which moves shards between workers. The keeper gives it orders.
 //
-// The driver of a brokered service is a process of its own, which outlives its keeper
-// (RemoteDriver). The driver of a native service is in its keeper's process (LocalDriver).
+// The driver is a process of its own, which outlives its keeper (RemoteDriver).
 #ifndef SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
 #define SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
 
@@ -48,13 +47,20 @@ class ServiceDriver {
 
   virtual const arena::Arena& arena() const = 0;
   virtual std::string_view device_name() const = 0;
-  // Whether the driver goes on when the keeper dies, and holds what Hold() gives it.
-  virtual bool outlives_keeper() const = 0;
+  // What the driver has told its keeper at first.
+  const internal::Introduced& introduced() const { return introduced_; }
 
   // At most one. It outlives this object.
   void SetListener(DriverListener* listener) { listener_ = listener; }
   // Hands what the driver has reported to the listener and to the callbacks below.
   void DeliverNews();
+  // Readable when there is news for DeliverNews.
+  virtual int news_fd() const = 0;
+
+  // Shows the driver that this keeper lives.
+  void ShowLife();
+  // Tells the driver that workers can attach.
+  void NoteReady();
 
   // ---- Workers. `wake`: our end of a socket pair. A byte in either direction wakes the other
   // side. An eventfd would let a worker consume our signals and make our writes block.
@@ -123,8 +129,20 @@ class ServiceDriver {
   internal::Connections ListConnections(const internal::ListConnections& request);
   std::vector<v1::ShardMove> ListShardMoves(const internal::ListShardMoves& request);
 
-  // ---- What the keeper holds for the one that follows it, by key. In the driver's own process
-  // nothing is held, because the driver ends with its keeper. `descriptors` stay the caller's.
+  // ---- Processes of native workers.
+  struct ForkedWorker {
+    internal::Forked facts;
+    FileDescriptor pidfd;
+    FileDescriptor session;  // our end; none: it has attached
+  };
+  absl::StatusOr<ForkedWorker> Fork(const internal::WorkerPlace& place,
+                                    const internal::Program& program);
+  // Returns those that are not reaped: a former keeper asked for them.
+  std::vector<ForkedWorker> ListForks();
+  internal::Reaped Reap(pid_t pid);
+
+  // ---- What the keeper holds for the one that follows it, by key. `descriptors` stay the
+  // caller's.
   struct Held {
     std::string value;
     std::vector<FileDescriptor> descriptors;
@@ -137,7 +155,7 @@ class ServiceDriver {
   // Tells the driver what the keeper runs with, as batond would have to give it.
   void NoteService(const v1::ServiceConfig& service);
 
-  // Executes one order. `received`: descriptors that come with the answer.
+  // Executes one order. `received`: descriptors that come with the answer; null: none do.
   virtual internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                          std::vector<FileDescriptor> descriptors = {},
                                          std::vector<FileDescriptor>* received = nullptr) = 0;
@@ -146,8 +164,11 @@ class ServiceDriver {
   // Returns what the driver has reported since the last call, the oldest first.
   virtual std::vector<internal::DriverNews> TakeNews() = 0;
 
+  internal::Introduced introduced_;
+
  private:
   void Deliver(const internal::DriverNews& news);
+  absl::StatusOr<ForkedWorker> ReceiveFork(const internal::DriverOrder& order);
 
   DriverListener* listener_ = nullptr;
   // No other keeper of the driver has given an order this number.

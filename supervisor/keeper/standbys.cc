@@ -55,7 +55,6 @@ void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
 }
 
 void Standbys::Hold() {
-  if (!context_.driver.outlives_keeper()) return;
   std::string pids;
   for (const Standby& standby : standbys_) absl::StrAppend(&pids, standby.pid, " ");
   if (pids == held_) return;
@@ -254,7 +253,8 @@ absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
   BATON_ASSIGN_OR_RETURN(StartedProgram started, context_.programs.Start(program));
   Standby standby;
   standby.pid = started.pid;
-  standby.process = std::make_shared<WatchedProcess>(context_.loop, std::move(started));
+  standby.process =
+      std::make_shared<WatchedProcess>(context_.loop, context_.programs, std::move(started));
   standby.started_ns = MonotonicNanoseconds();
   standby.deadline = Clock::now() + ready_timeout();
   const std::string what =

@@ -38,7 +38,7 @@ void StartedProcesses::Start(const internal::Program& program, uint32_t count,
 absl::Status StartedProcesses::Spawn(const internal::Program& program, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
-    processes_.push_back(std::make_shared<WatchedProcess>(loop_, std::move(started)));
+    processes_.push_back(std::make_shared<WatchedProcess>(loop_, programs_, std::move(started)));
     Watch(processes_.back());
   }
   return absl::OkStatus();
@@ -81,7 +81,7 @@ void StartedProcesses::Adopt(const StartedProcess& known, FileDescriptor pidfd) 
   program.pid = known.pid;
   const bool runs = pidfd && known.how_ended.empty();
   program.pidfd = std::move(pidfd);
-  auto process = std::make_shared<WatchedProcess>(loop_, std::move(program));
+  auto process = std::make_shared<WatchedProcess>(loop_, programs_, std::move(program));
   process->known.worker_id = known.worker_id;
   process->known.how_ended = known.how_ended;
   if (!runs && known.how_ended.empty()) process->known.how_ended = "ended";

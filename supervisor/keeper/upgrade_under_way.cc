@@ -610,6 +610,7 @@ void UpgradeUnderWay::ContinuePhase() {
       if (!ending_) return Return(status_.detail());
       return End(new_workers_);
     case v1::UPGRADE_PHASE_RETIRING:
+      context_.programs.OnServing(change_.to);
       return End(old_workers_);
     default:
       return;

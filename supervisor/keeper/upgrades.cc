@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
-#include "supervisor/keeper/brokered_programs.h"
 #include "supervisor/keeper/upgrade_plan.h"
 
 namespace baton::keeper {
@@ -145,7 +144,6 @@ std::shared_ptr<UpgradeUnderWay> Upgrades::Make(uint64_t id, ProgramChange chang
 }
 
 void Upgrades::Hold() const {
-  if (!context_.driver.outlives_keeper()) return;
   internal::HeldUpgrades held;
   for (const v1::Upgrade& upgrade : history_) *held.add_history() = upgrade;
   for (const internal::Program& program : predecessors_) *held.add_predecessors() = program;
@@ -154,7 +152,7 @@ void Upgrades::Hold() const {
   context_.driver.Hold(kHeldKey, held.SerializeAsString());
 }
 
-void Upgrades::Restore(ServiceDriver::HeldByKey& held) {
+void Upgrades::Restore(const ServiceDriver::HeldByKey& held) {
   internal::HeldUpgrades upgrades;
   const auto entry = held.find(kHeldKey);
   if (entry == held.end() || !upgrades.ParseFromString(entry->second.value)) return;
@@ -165,9 +163,7 @@ void Upgrades::Restore(ServiceDriver::HeldByKey& held) {
   const internal::HeldUpgrade& under_way = upgrades.under_way();
   std::map<pid_t, FileDescriptor> pidfds;
   for (const internal::StartedWorker& process : under_way.processes()) {
-    const auto started = held.find(HeldProcessKey(process.pid()));
-    if (started == held.end() || started->second.descriptors.empty()) continue;
-    pidfds[process.pid()] = std::move(started->second.descriptors[0]);
+    pidfds[process.pid()] = context_.programs.PidfdOf(process.pid());
   }
   current_ =
       Make(under_way.status().id(),

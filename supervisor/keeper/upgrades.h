@@ -34,7 +34,7 @@ class Upgrades : private WorkerObserver {
 
   // Goes on with the upgrades of the keeper before this one. Takes the descriptors of processes
   // that an upgrade under way has started.
-  void Restore(ServiceDriver::HeldByKey& held);
+  void Restore(const ServiceDriver::HeldByKey& held);
 
   // Called once, now or from the loop.
   using Done = std::function<void(const absl::StatusOr<v1::Upgrade>&)>;

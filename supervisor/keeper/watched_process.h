@@ -1,4 +1,4 @@
-// The process of a worker that this keeper has started, and has to reap.
+// The process of a worker that this keeper has started.
 #ifndef SUPERVISOR_KEEPER_WATCHED_PROCESS_H_
 #define SUPERVISOR_KEEPER_WATCHED_PROCESS_H_
 
@@ -30,8 +30,9 @@ struct StartedProcess {
 
 // Thread-compatible: the management loop's thread.
 struct WatchedProcess {
-  WatchedProcess(boost::asio::io_context& loop, StartedProgram started)
-      : known{started.pid, 0, ""}, pidfd(loop), entered(loop) {
+  // `programs`, which has started it, outlives this.
+  WatchedProcess(boost::asio::io_context& loop, WorkerPrograms& programs, StartedProgram started)
+      : programs(programs), known{started.pid, 0, ""}, pidfd(loop), entered(loop) {
     if (started.pidfd) pidfd.assign(started.pidfd.Release());
     if (started.entered) entered.assign(started.entered.Release());
     if (!started.output) return;
@@ -39,6 +40,7 @@ struct WatchedProcess {
                                              absl::StrCat("process ", started.pid));
   }
 
+  WorkerPrograms& programs;
   StartedProcess known;
   boost::asio::posix::stream_descriptor pidfd;
   boost::asio::posix::stream_descriptor entered;  // StartedProgram's
@@ -65,7 +67,7 @@ struct WatchedProcess {
 
   void Reap() {
     if (!known.how_ended.empty()) return;
-    known.how_ended = ReapProgram(pidfd.native_handle());
+    known.how_ended = programs.Reap(known.pid, pidfd.native_handle());
     if (!known.how_ended.empty()) output.reset();
   }
   // Does nothing when it has ended. Cannot hit another process.

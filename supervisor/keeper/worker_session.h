@@ -72,7 +72,7 @@ struct SessionFacts {
   bool retired = false;  // it is to end, and is given no shard
   // It attached to the keeper before this one, and has not resumed its session yet.
   bool awaits_resumption = false;
-  std::string key;  // by which it resumes its session; empty: no keeper follows this one
+  std::string key;  // by which it resumes its session
 };
 
 // Thread-compatible: the management loop's thread.

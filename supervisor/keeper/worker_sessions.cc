@@ -21,6 +21,7 @@
 #include "lib/channel/peer_namespace.h"
 #include "lib/loop/await_readable.h"
 #include "lib/text/one_line.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/keeper/attach_check.h"
 #include "supervisor/keeper/death_watcher.h"
 
@@ -115,6 +116,8 @@ void WorkerSessions::Accept(FileDescriptor socket) {
 void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& peer,
                                  FileDescriptor pidfd, const Reservation& reservation) {
   auto session = std::make_shared<WorkerSession>(loop_);
+  reserved_[reservation.slot] = reservation.worker_id;
+  last_id_ = std::max(last_id_, reservation.worker_id);
   session->peer = peer;
   session->id = reservation.worker_id;
   session->slot = reservation.slot;
@@ -265,6 +268,7 @@ uint32_t WorkerSessions::free_slots() const {
 absl::StatusOr<Reservation> WorkerSessions::Reserve() {
   BATON_ASSIGN_OR_RETURN(const uint32_t slot, FreeSlot());
   reserved_[slot] = ++last_id_;
+  driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
   return Reservation{slot, reserved_[slot]};
 }
 
@@ -323,12 +327,10 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
   // Held first: a worker that the driver knows and no keeper holds would keep its slot for ever.
-  if (driver_.outlives_keeper()) {
-    session->key.assign(kSessionKeyBytes, '\0');
-    // Never short for so few bytes (getrandom(2)).
-    (void)!getrandom(session->key.data(), session->key.size(), 0);
-    driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
-  }
+  session->key.assign(kSessionKeyBytes, '\0');
+  // Never short for so few bytes (getrandom(2)).
+  (void)!getrandom(session->key.data(), session->key.size(), 0);
+  driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
   Hold(*session);
   driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
 
@@ -337,6 +339,9 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_token(tokens_.New(session->id));
   attached->set_session_key(session->key);
   attached->set_control_socket(config_.control_socket());
+  if (is_child) {
+    attached->set_worker_socket(WorkerSocketPath(config_.state_dir(), config_.service().name()));
+  }
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
   attached->set_heartbeat_ms(heartbeat_ms_);
@@ -354,7 +359,6 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
 // ---------------------------------------------------------------- sessions that go on
 
 void WorkerSessions::Hold(WorkerSession& session) {
-  if (!driver_.outlives_keeper()) return;
   internal::HeldWorker worker;
   *worker.mutable_place() = PlaceOf(session);
   *worker.mutable_attached_with() = session.attached_with;

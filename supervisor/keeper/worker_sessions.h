@@ -64,9 +64,10 @@ class WorkerSessions {
   // For a process that is to be forked. Kept until AcceptChild, or Release when there is none.
   absl::StatusOr<Reservation> Reserve();
   void Release(const Reservation& reservation);
-  // Takes our end of a socket pair with a child of this process. The child may attach with any
-  // identity, and becomes the reserved worker. It is watched, and can be killed, from now on. Its
-  // reservation ends if the child ends before it attaches. The caller that forked it reaps it.
+  // Takes our end of a socket pair with a process that the driver has forked. The process may
+  // attach with any identity, and becomes the reserved worker. It is watched, and can be killed,
+  // from now on. Its reservation, which may be a former keeper's, ends if it ends before it
+  // attaches.
   void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
                    const Reservation& reservation);
 
@@ -98,10 +99,6 @@ class WorkerSessions {
   uint32_t free_slots() const;
   // Ends the process of a worker that has lost a thread with a lock held.
   void OnThreadEnded(uint64_t worker_id);
-  // Does so for all workers whose locks are marked. A keeper of a native service calls it,
-  // because it has no thread that waits for the locks.
-  void LookAtLocks();
-
   // Returns the slot of `worker_id`, which must be ready; with 0, that of the newest ready worker
   // that does not own `shard`. kNotFound: it is not attached. kFailedPrecondition: none is ready.
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
@@ -131,6 +128,8 @@ class WorkerSessions {
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
   void OnThreadEnded(const SessionPtr& session);
+  // Does so for all workers whose locks are marked.
+  void LookAtLocks();
   void FindLockHolder(const SessionPtr& session);
   void FollowLockHolder(const SessionPtr& session, LockHolder holder);
   void LeaveDead(const SessionPtr& session);

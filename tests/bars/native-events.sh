@@ -9,5 +9,5 @@ run() { deploy/vm/run_vm.sh --timeout "$((limit + 300))" "tests/vm/$1.sh" "${@:2
 # shellcheck disable=SC2086  # a seed holds no blanks
 run native_shared_receives 50 "$limit" ${BATON_SEED:-}
 run native_handoffs 50
-run native_keeper_kills 40
+run native_driver_kills 40
 run native_failures

@@ -3,11 +3,11 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "tests/harness/process_status.h"
 
 namespace baton::bench {
 namespace {
@@ -81,10 +81,8 @@ absl::Status Server::StartCluster(const ServerOptions& options,
     Append({queue, absl::StrCat(options.queue_depth)}, &cluster.batond_arguments);
   }
   BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
-  // A native service's keeper is its own driver.
-  pid_t driver = cluster_->batond().FindChild("baton-driver");
-  if (driver == 0) driver = cluster_->batond().FindChild("baton-keeper");
-  if (driver == 0) return absl::InternalError("batond has neither a driver nor a keeper");
+  const pid_t driver = cluster_->batond().FindChild("baton-driver");
+  if (driver == 0) return absl::InternalError("batond has no driver");
   processes_.push_back(driver);
   return absl::OkStatus();
 }
@@ -116,15 +114,15 @@ absl::Status Server::StartNative(const ServerOptions& options) {
   return FindNativeOwner();
 }
 
-// The keeper has one child.
+// The one child of the driver that is no program of Baton's.
 absl::Status Server::FindNativeOwner() {
-  const pid_t keeper = processes_.at(0);
-  std::ifstream children(absl::StrCat("/proc/", keeper, "/task/", keeper, "/children"));
-  pid_t owner = 0;
-  children >> owner;
-  if (owner == 0) return absl::InternalError("the keeper has no native worker");
-  processes_ = {owner};
-  return absl::OkStatus();
+  for (const pid_t child : harness::ChildrenOf(processes_.at(0))) {
+    const std::string name = harness::StatusOf(child, "Name");
+    if (name == "baton-keeper" || name == "baton-nic") continue;
+    processes_ = {child};
+    return absl::OkStatus();
+  }
+  return absl::InternalError("the driver has no native worker");
 }
 
 void Server::DumpLogs() const {

@@ -80,11 +80,10 @@ void ShowEverything(const char* mode) {
     EXPECT_TRUE(json->Has(name)) << name;
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
-  std::vector<std::pair<std::string, uint64_t>> kinds = {
-      {"handoff", 3},    {"upgrade", 2},      {"bad_upgrade", 3}, {"crash_hot", 3}, {"hang", 1},
-      {"crash_cold", 1}, {"control_kill", 1}, {"batond_kill", 2}, {"poison", 1}};
-  // The keeper of a native service drives its queues.
-  if (std::string_view(mode) == "brokered") kinds.emplace_back("keeper_kill", 2);
+  const std::vector<std::pair<std::string, uint64_t>> kinds = {
+      {"handoff", 3},     {"upgrade", 2},    {"bad_upgrade", 3},  {"crash_hot", 3},
+      {"hang", 1},        {"crash_cold", 1}, {"control_kill", 1}, {"keeper_kill", 2},
+      {"batond_kill", 2}, {"poison", 1}};
   for (const auto& [kind, count] : kinds) {
     EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
     EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;

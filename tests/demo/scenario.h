@@ -35,7 +35,7 @@ struct DemoOptions {
   uint32_t hangs = 5;
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
-  uint32_t keeper_kills = 3;  // brokered: a native service's keeper drives its queues
+  uint32_t keeper_kills = 3;
   uint32_t batond_kills = 3;
   uint32_t poisons = 3;
   uint32_t baseline_runs = 10;
@@ -52,12 +52,10 @@ struct DemoOptions {
             {EventKind::kHang, hangs},
             {EventKind::kCrashCold, cold_crashes},
             {EventKind::kControlKill, control_kills},
-            {EventKind::kKeeperKill, KeeperKills()},
+            {EventKind::kKeeperKill, keeper_kills},
             {EventKind::kBatondKill, batond_kills},
             {EventKind::kPoison, poisons}};
   }
-
-  uint32_t KeeperKills() const { return mode == Mode::kBrokered ? keeper_kills : 0; }
 
   // The flag, for programs that take it.
   std::vector<std::string> PriorityArguments() const {

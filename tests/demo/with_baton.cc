@@ -118,7 +118,7 @@ class Act {
         {options_.handoffs, &Act::Handoff},          {options_.upgrades, &Act::Upgrade},
         {options_.bad_upgrades, &Act::BadUpgrade},   {options_.crashes, &Act::CrashWithStandby},
         {options_.hangs, &Act::HangWithStandby},     {options_.cold_crashes, &Act::CrashAlone},
-        {options_.control_kills, &Act::KillControl}, {options_.KeeperKills(), &Act::KillKeeper},
+        {options_.control_kills, &Act::KillControl}, {options_.keeper_kills, &Act::KillKeeper},
         {options_.batond_kills, &Act::KillBatond},   {options_.poisons, &Act::Poison},
     };
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));

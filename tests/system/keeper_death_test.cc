@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,10 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/patience.h"
 #include "tests/harness/process_status.h"
 #include "tests/harness/wait_until.h"
 
@@ -255,6 +258,143 @@ TEST_F(KeeperDeath, shouldFollowAKeeperThatHangs) {
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   EXPECT_THAT(cluster_->batond().LogTail(), HasSubstr("has shown no sign of life"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// The workers of a native service are forks of the driver, and operate the queues themselves.
+class NativeKeeperDeath : public KeeperDeath {
+ protected:
+  static constexpr int kWorkers = 2;
+
+  void Start() {
+    ClusterOptions options;
+    options.native_object = Object("ledger-v1.so");
+    options.batond_arguments = {"--native-workers", std::to_string(kWorkers)};
+    auto cluster = Cluster::Start(options);
+    ASSERT_OK(cluster);
+    cluster_ = *std::move(cluster);
+    ASSERT_OK(cluster_->WaitUntilListening());
+    ASSERT_NO_FATAL_FAILURE(AwaitWorkers());
+    PeerOptions load;
+    load.connections = 8;
+    load.rate = 2000;
+    auto peer = cluster_->StartPeer(load);
+    ASSERT_OK(peer);
+    peer_ = *std::move(peer);
+    ASSERT_OK(peer_->Settle());
+    driver_ = Service().driver_pid();
+    ASSERT_NE(driver_, static_cast<pid_t>(Service().keeper_pid()));
+  }
+  static std::string Object(const std::string& name) {
+    return harness::Binaries().Find(name).value();
+  }
+  std::vector<v1::Worker> Workers() {
+    const auto service = cluster_->GetService();
+    if (!service.ok()) return {};
+    return {service->workers().begin(), service->workers().end()};
+  }
+  std::vector<pid_t> Pids() {
+    std::vector<pid_t> pids;
+    for (const v1::Worker& worker : Workers()) pids.push_back(static_cast<pid_t>(worker.pid()));
+    return pids;
+  }
+  static std::set<pid_t> PidSet(const std::vector<pid_t>& pids) {
+    return {pids.begin(), pids.end()};
+  }
+  static bool IsReady(const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_READY; }
+  // Returns when as many as are configured are ready, none of them `dead`.
+  void AwaitWorkers(pid_t dead = 0) {
+    ASSERT_OK(harness::WaitUntil(
+        "the workers",
+        [&] {
+          const std::vector<v1::Worker> workers = Workers();
+          return std::count_if(workers.begin(), workers.end(), IsReady) == kWorkers &&
+                 std::none_of(workers.begin(), workers.end(), [&](const v1::Worker& worker) {
+                   return static_cast<pid_t>(worker.pid()) == dead;
+                 });
+        },
+        harness::Patient(std::chrono::seconds(30))));
+  }
+};
+
+TEST_F(NativeKeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  const std::vector<pid_t> workers = Pids();
+  const size_t descriptors = harness::DescriptorsOf(driver_);
+  const size_t of_worker = harness::DescriptorsOf(workers[0]);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Replace());
+    ASSERT_NO_FATAL_FAILURE(ExpectServed());
+    EXPECT_EQ(Pids(), workers);
+  }
+  EXPECT_OK(harness::WaitUntil("as many descriptors as before",
+                               [&] { return harness::DescriptorsOf(driver_) <= descriptors; }));
+  EXPECT_OK(harness::WaitUntil("as many descriptors as before",
+                               [&] { return harness::DescriptorsOf(workers[0]) <= of_worker; }));
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_followed"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+TEST_F(NativeKeeperDeath, shouldNotDelayAWorkersSuccessor) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (int i = 0; i < 5; ++i) {
+    // The heir takes over while no keeper lives. The next keeper has another worker forked.
+    const pid_t keeper = Service().keeper_pid();
+    const pid_t worker = Pids().at(0);
+    ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    ASSERT_EQ(kill(worker, SIGKILL), 0);
+    ASSERT_OK(peer_->Settle());
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+    ASSERT_NO_FATAL_FAILURE(AwaitWorkers(worker));
+  }
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("was killed by signal 9"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// The program is the one that an upgrade has brought, not the configured one.
+TEST_F(NativeKeeperDeath, shouldForkTheProgramThatServes) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  harness::UpgradeOptions options;
+  options.program = "ledger-v2.so";
+  options.plan.set_workers(kWorkers);
+  options.plan.set_watch_window_ms(300);
+  const auto upgrade = cluster_->StartUpgrade(options);
+  ASSERT_OK(upgrade);
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  const auto ended = cluster_->WaitUntilUpgradeEnds(upgrade->id());
+  ASSERT_OK(ended);
+  ASSERT_EQ(ended->phase(), v1::UPGRADE_PHASE_COMPLETED) << ended->ShortDebugString();
+  ASSERT_NO_FATAL_FAILURE(AwaitWorkers());
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  const pid_t worker = Pids().at(0);
+  ASSERT_EQ(kill(worker, SIGKILL), 0);
+  ASSERT_NO_FATAL_FAILURE(AwaitWorkers(worker));
+  for (const v1::Worker& one : Workers()) EXPECT_EQ(one.version(), "v2");
+  ASSERT_OK(peer_->Settle());
+  harness::ExpectNothingLost(*peer_);
+}
+
+// It lives by its session, although its keeper has ended before it could attach.
+TEST_F(NativeKeeperDeath, shouldLeaveNoWorkerThatNoKeeperKnows) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (int i = 0; i < 5; ++i) {
+    const pid_t keeper = Service().keeper_pid();
+    for (const pid_t worker : Pids()) ASSERT_EQ(kill(worker, SIGKILL), 0);
+    // Others are forked about now.
+    ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+    ASSERT_NO_FATAL_FAILURE(AwaitWorkers());
+    ASSERT_OK(harness::WaitUntil("the driver's forks to be the workers", [this] {
+      std::vector<pid_t> forks = harness::ChildrenOf(driver_);
+      std::erase_if(forks, [](pid_t child) {
+        const std::string name = harness::StatusOf(child, "Name");
+        return name == "baton-keeper" || name == "baton-nic";
+      });
+      return PidSet(forks) == PidSet(Pids());
+    }));
+  }
+  ASSERT_OK(peer_->Settle());
   harness::ExpectNothingLost(*peer_);
 }
 

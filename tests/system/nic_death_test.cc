@@ -251,7 +251,7 @@ TEST_P(NicDeath, shouldFollowThatOfTheKeeperUnderLoad) {
   ExpectDisconnectAndNothingWrong();
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
   EXPECT_THAT(cluster_->batond().LogTail(kLogBytes),
-              ::testing::ContainsRegex("keeper of service ledger: .*killed"));
+              ::testing::ContainsRegex("driver of service ledger: .*killed"));
 }
 
 // A stopped NIC notices nothing: the kernel ends it.

@@ -59,7 +59,7 @@ lose_device() {
   say "deleted within $((SECONDS - begun)) s"
   has_logged 'device_lost: device rxe0 is lost' || die "the keeper has not said so"
   has_logged 'service kv: ends: device rxe0 is lost' || die "the keeper does not say why it ends"
-  ! has_logged 'keeper of service other: .*ended' || die "the other service's keeper has ended"
+  ! has_logged 'driver of service other: .*ended' || die "the other service's keeper has ended"
   wait_for "an attempt without the device" has_logged 'service kv: device: no rxe0 here, there are rxe1'
   expect "why there is no service" 'kv: service "kv" is down: .*no rxe0 here.*tries to start it' \
     operator service list
@@ -71,7 +71,7 @@ return_device() {
   mark
   : >"$work/kv.log"
   rdma link add rxe0 type rxe netdev "$interface"
-  wait_for "the keeper" has_logged 'keeper of service kv: ready'
+  wait_for "the keeper" has_logged 'driver of service kv: ready'
   wait_for "a worker of kv" grep -q 'ledger ready' "$work/kv.log"
   start_peer "after-$1" rdma:rxe0 "$address" --rate 200
   check_peer "after-$1"

@@ -114,8 +114,8 @@ fail_silently() {
   wait_for "4 connections that are not answered" has_told 4 "not established: .*$unanswered"
   [[ $device != soft ]] || return 0
   pause 2
-  kill -KILL "$(pgrep -P "$batond" -x baton-keeper)"
-  wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s keeper died while'
+  kill -KILL "$(pgrep -P "$batond" -x baton-driver)"
+  wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s driver died while'
   kill -CONT "$peer"
   wait_for "the service to begin anew" has_told 1 'drained: service silent: .* no connection is left'
   account

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # native_ends.sh TIMES: what ends with what on the soft device, under checked load. When a native service's keeper or its
 # NIC is killed, connections, workers, keeper and NIC end, and the service begins anew; with batond nothing ends. On
-# a kernel's device connections outlive a keeper: native_keeper_death.sh.
+# a kernel's device connections outlive a keeper: native_driver_death.sh.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -11,7 +11,7 @@ source "$(dirname "$0")/native_common.sh"
 # find_all: keeper, NIC and workers of the service; $all is all of them.
 find_all() {
   local worker
-  keeper=$(pgrep -P "$batond" -x baton-keeper) || die "there is no keeper"
+  keeper=$(pgrep -P "$batond" -x baton-driver) || die "there is no keeper"
   nic=$(pgrep -P "$keeper" -x baton-nic) || die "keeper $keeper has no NIC"
   follow
   all=("$keeper" "$nic")

@@ -36,7 +36,7 @@ snapshot() {
 snapshot living
 say "a native service under load, also in a file of no one moment"
 
-keeper=$(sed -n 's/.*keeper of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1)
+keeper=$(sed -n 's/.*driver of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1)
 if [[ $device == soft ]]; then
   # Only a kernel's objects outlive a keeper, and so does what batond keeps.
   check_peer checked

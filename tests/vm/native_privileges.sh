@@ -79,7 +79,7 @@ for number in 1 2 3; do
   expect_report "$number" "${own[@]}"
 done
 # Control: the keeper itself has more than that.
-keeper=$(pgrep -P "$batond" -x baton-keeper)
+keeper=$(pgrep -P "$batond" -x baton-driver)
 [[ $(find "/proc/$keeper/fd" -lname "$kept" | wc -l) -gt $kept_by_workers ]] ||
   die "the keeper has no more files of the device than its workers"
 kill "$batond"
@@ -97,7 +97,7 @@ for number in 1 2; do
   expect_report "$number" 'Uid: 4321 4321 4321 4321' 'Gid: 1234 1234 1234 1234' 'Groups:'
 done
 if [[ $device == soft ]]; then
-  nic=$(pgrep -P "$(pgrep -P "$batond" -x baton-keeper)" -x baton-nic)
+  nic=$(pgrep -P "$(pgrep -P "$batond" -x baton-driver)" -x baton-nic)
   grep -qP '^Uid:\t4321\t4321\t4321' "/proc/$nic/status" || die "the NIC is not its service's user"
 fi
 kill "$batond"

@@ -68,7 +68,7 @@ echo "systemd runs"
 # A control for the device policy: without its DeviceAllow= the keeper does not get at the device.
 systemctl start batond-closed || die "a service that cannot be started keeps batond from it"
 systemctl show batond-closed -p StatusText --value |
-  grep -q '^degraded, being started again: keeper of service ledger' || die "started without DeviceAllow="
+  grep -q '^degraded, being started again: driver of service ledger' || die "started without DeviceAllow="
 grep -q 'device rxe0 cannot be opened' "$work/batond-closed.log" || die "another error than the device's"
 systemctl stop batond-closed
 systemctl start batond || die "does not start"
@@ -120,7 +120,7 @@ for program in batond baton-control; do
   if pgrep -x "$program" >/dev/null; then die "$program has not ended"; fi
 done
 # They are told by systemd's letting go of what it keeps.
-while pgrep -x baton-keeper >/dev/null; do sleep 0.2; done
+while pgrep -x 'baton-(keeper|driver)' >/dev/null; do sleep 0.2; done
 systemctl start batond || die "does not start beside a worker that stayed"
 kill -CONT "$pid"
 while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
@@ -200,15 +200,21 @@ outlives() {
 settle
 outlives "a restart" systemctl restart batond
 outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
-# The driver of the brokered service starts another one.
-pkill -KILL -P "$(pgrep -x baton-driver)" -x baton-keeper || die "the driver has no keeper"
-until [[ $(pgrep -x -c baton-keeper) -eq 2 && $(pgrep -x baton-keeper) != "$keepers" ]]; do sleep 0.2; done
+# Their drivers start others.
+drivers=$(pgrep -x baton-driver)
+pkill -KILL -x baton-keeper || die "there are no keepers"
+# are_others: two, and none of the former ones.
+are_others() {
+  [[ $(pgrep -x -c baton-keeper) -eq 2 ]] && ! grep -qxF "$keepers" < <(pgrep -x baton-keeper)
+}
+until are_others; do sleep 0.2; done
 keepers=$(pgrep -x baton-keeper)
+[[ $(pgrep -x baton-driver) == "$drivers" ]] || die "other drivers: $(pgrep -x baton-driver), not $drivers"
 settle
 for port in 7471 7472; do
   newcomer "$port" || die "a new connection to $port is not served: $(cat "$work/new.out")"
 done
-echo "services: the connections outlive a keeper that is killed"
+echo "services: the connections outlive keepers that are killed"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # A changed configuration reaches the keepers that run.

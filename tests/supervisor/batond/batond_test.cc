@@ -337,7 +337,7 @@ TEST(BatondTest, GivesAKeeperTimeForItsArena) {
   BatondProcess batond(stage, std::move(options));
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_THAT(batond.standard_error(),
-              HasSubstr("keeper of service ledger: not ready after 4500 ms, killing it"));
+              HasSubstr("driver of service ledger: not ready after 4500 ms, killing it"));
 }
 
 class ServiceLogTest : public testing::Test {
@@ -375,7 +375,7 @@ TEST_F(ServiceLogTest, AKeeperWhoseLogCannotBeHadServesAllTheSame) {
   for (const std::string& log : {stage_.path() + "/none/kv.log", fifo, stage_.path()}) {
     BatondProcess batond(stage_, Logging(log));
     ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    EXPECT_THAT(batond.standard_error(), HasSubstr("keeper of service kv: logs here: log: " + log));
+    EXPECT_THAT(batond.standard_error(), HasSubstr("driver of service kv: logs here: log: " + log));
     const pid_t keeper = stage_.lives("keeper").back().pid;
     EXPECT_EQ(StandardErrorOf(keeper), StandardErrorOf(batond.pid()));
     batond.Signal(SIGTERM);  // killed, it would leave its keeper to the next
@@ -412,9 +412,9 @@ INSTANTIATE_TEST_SUITE_P(
     Children, BadStartTest,
     testing::Values(
         BadStart{"KeeperExits", "FAKE_KEEPER", "exit",
-                 "batond: keeper of service ledger ended with exit code 3 while starting"},
+                 "batond: driver of service ledger ended with exit code 3 while starting"},
         BadStart{"KeeperCrashes", "FAKE_KEEPER", "crash",
-                 "batond: keeper of service ledger was killed by signal 9 (Killed)"},
+                 "batond: driver of service ledger was killed by signal 9 (Killed)"},
         BadStart{"ControlExits", "FAKE_CONTROL", "exit",
                  "batond: control ended with exit code 3 while starting"},
         BadStart{"ControlHangs", "FAKE_CONTROL", "hang", "control: not ready after 500 ms"}),
@@ -444,10 +444,10 @@ TEST(DegradedStartTest, ServesWithTheOthersAndGoesOnTrying) {
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_THAT(batond.standard_output(),
               HasSubstr("services: queue (worker socket " + stage.state_dir() +
-                        "/queue.sock); degraded, being started again: keeper of service kv (no "
+                        "/queue.sock); degraded, being started again: driver of service kv (no "
                         "device)\n"));
   EXPECT_THAT(batond.standard_error(),
-              HasSubstr("keeper of service kv: ended with exit code 3 while starting"));
+              HasSubstr("driver of service kv: ended with exit code 3 while starting"));
   EXPECT_EQ(stage.lives("control").size(), 1u);
   std::ofstream(stage.log_path() + ".go") << "";
   ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 2; }));
@@ -494,7 +494,7 @@ TEST(DegradedStartTest, IsTheEndForWhoIsStrict) {
   BatondProcess batond(stage, std::move(options));
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_THAT(batond.standard_error(),
-              HasSubstr("batond: keeper of service kv ended with exit code 3 while starting"));
+              HasSubstr("batond: driver of service kv ended with exit code 3 while starting"));
   for (const Life& life : stage.lives("keeper")) EXPECT_TRUE(IsDead(life.pid));
 }
 
@@ -586,7 +586,7 @@ TEST(BatondTest, NamesAProgramThatIsNotThere) {
   BatondProcess batond(stage);
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_THAT(batond.standard_error(),
-              HasSubstr("batond: keeper of service ledger: cannot run " + stage.libexec() +
+              HasSubstr("batond: driver of service ledger: cannot run " + stage.libexec() +
                         "/baton-driver: No such file or directory"));
 }
 
@@ -806,7 +806,7 @@ TEST(BatondTest, DoesNotEndForAServiceThatItsConfigurationGains) {
   WriteConfig(stage, "services { name: \"new\" device { soft {} } }");
   batond.Signal(SIGHUP);
   EXPECT_TRUE(Eventually([&] {
-    return batond.standard_error().find("keeper of service new: starting again") !=
+    return batond.standard_error().find("driver of service new: starting again") !=
            std::string::npos;
   })) << batond.standard_error();
   std::filesystem::rename(stage.libexec() + "/elsewhere", stage.libexec() + "/baton-driver");

@@ -83,7 +83,7 @@ TEST(ServiceManagerTest, TellsSystemdWhichChildIsMissing) {
   EXPECT_EQ(socket.Next(), kStarting);
   ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
   kill(stage.lives("keeper")[0].pid, SIGKILL);
-  EXPECT_EQ(socket.Next(), "STATUS=degraded, being started again: keeper of service ledger");
+  EXPECT_EQ(socket.Next(), "STATUS=degraded, being started again: driver of service ledger");
   EXPECT_EQ(socket.Next(), "STATUS=running, services: ledger");
 }
 
@@ -125,7 +125,7 @@ TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
   EXPECT_EQ(socket.Next(), kStarting);
   EXPECT_THAT(
       socket.Next(),
-      testing::StartsWith("STOPPING=1\nSTATUS=giving up: keeper of service ledger: cannot run "));
+      testing::StartsWith("STOPPING=1\nSTATUS=giving up: driver of service ledger: cannot run "));
   EXPECT_EQ(batond.Wait(), 1);
 }
 

@@ -225,7 +225,7 @@ TEST_F(AdoptionTest, shouldFailAConnectionThatWasBeingMade) {
   arena_->connection(1).was_established = 0;
   EXPECT_EQ(Adopt().connection_count(), 1u);
   EXPECT_THAT(Told(), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
-  EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("keeper died while"));
+  EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("driver died while"));
   EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
 }
 
@@ -280,7 +280,7 @@ TEST_F(AdoptionTest, shouldFailAConnectionThatTheFormerKeeperWasMaking) {
   const std::vector<MailEntry> told = Told();
   ASSERT_EQ(told.size(), 2u);
   EXPECT_THAT(told[1], IsEnd(1, CompletionStatus::kFatalError));
-  EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("keeper died while"));
+  EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("driver died while"));
   EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
 }
 

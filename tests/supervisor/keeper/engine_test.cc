@@ -459,8 +459,8 @@ TEST_F(EngineTest, shouldListTheMovesAroundASkippedEpoch) {
   const auto one = Ready();
   const auto other = Ready();
   Stopped(*dead);  // its process is not proven dead
-  FakeWorker* owner = one.get();
-  FakeWorker* next = other.get();
+  FakeWorker* owner = one->Owns() ? one.get() : other.get();
+  FakeWorker* next = one->Owns() ? other.get() : one.get();
   owner->Adopt();
   for (const uint64_t epoch : {3, 4, 6}) {
     HandoffResult result;

@@ -1,4 +1,4 @@
-// baton-keeper itself, when nobody reads what it logs.
+// baton-driver and its keeper, when nobody reads what it logs.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ class FullLogTest : public ::testing::Test {
   void Start() {
     harness::ChildOptions options;
     options.program = "/usr/bin/env";
-    options.arguments = {"--default-signal=PIPE", "supervisor/keeper/baton-keeper"};
+    options.arguments = {"--default-signal=PIPE", "supervisor/keeper/baton-driver"};
     options.log_path = places_.directory().File("log");
     auto keeper = harness::ChildProcess::Start(options);
     ASSERT_TRUE(keeper.ok()) << keeper.status();

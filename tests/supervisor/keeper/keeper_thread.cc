@@ -59,7 +59,12 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
 }
 
 absl::Status KeeperThread::Start(const Change& change, const EngineOptions& engine_options) {
-  BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(Config(change), engine_options));
+  const internal::KeeperConfig config = Config(change);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<DriverHost> host,
+                         DriverHost::Open(config, engine_options));
+  auto driver = std::make_unique<HostedDriver>(std::move(host));
+  driver_ = driver.get();
+  BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(config, std::move(driver)));
   thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });
   return absl::OkStatus();
 }

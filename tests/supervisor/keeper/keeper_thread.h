@@ -17,6 +17,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/keeper.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/supervisor/keeper/hosted_driver.h"
 
 namespace baton::keeper::testing {
 
@@ -32,7 +33,7 @@ class KeeperThread {
   absl::Status Start(const Change& change = nullptr, const EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
-  Engine& engine() { return dynamic_cast<Engine&>(keeper_->engine()); }
+  Engine& engine() { return dynamic_cast<Engine&>(driver_->engine()); }
 
   const harness::TempDirectory& directory() const { return directory_; }
   std::string socket() const { return directory_.File("kv.sock"); }
@@ -50,6 +51,7 @@ class KeeperThread {
   harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   std::string launcher_;
   bool distrusts_contained_root_ = false;
+  HostedDriver* driver_ = nullptr;  // keeper_'s
   std::unique_ptr<Keeper> keeper_;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// baton-keeper itself: what ServiceConfig.log_level leaves out of its log.
+// baton-driver and its keeper: what ServiceConfig.log_level leaves out of its log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ constexpr char kInformation[] = "worker_attached: ";
 std::string LogAt(v1::LogLevel level) {
   KeeperThread places;  // not started: its directory and its client side
   harness::ChildOptions options;
-  options.program = "supervisor/keeper/baton-keeper";
+  options.program = "supervisor/keeper/baton-driver";
   options.log_path = places.directory().File("log");
   auto keeper = harness::ChildProcess::Start(options);
   EXPECT_TRUE(keeper.ok()) << keeper.status();

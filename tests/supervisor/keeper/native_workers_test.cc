@@ -1,5 +1,5 @@
-// Which processes the keeper of a native service forks and ends. They are real; their device only
-// says that it survives a fork, and nothing is connected to it.
+// Which processes the keeper of a native service has its driver fork, and ends. They are real;
+// their device only says that it survives a fork, and nothing is connected to it.
 #include "supervisor/keeper/native_workers.h"
 
 #include <gmock/gmock.h>
@@ -23,15 +23,15 @@
 #include "lib/base/check.h"
 #include "lib/native/host.h"
 #include "supervisor/keeper/fork_worker.h"
-#include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/local_driver.h"
+#include "supervisor/keeper/worker_forks.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/native/unmapper_of.h"
 #include "tests/lib/verbs/nic_process.h"
 
-// As the keeper's executable.
+// As the driver's executable.
 extern "C" BatonNativeHost* baton_native_host() { return baton::keeper::HostOfThisProcess(); }
 
 namespace baton::keeper {
@@ -39,9 +39,12 @@ namespace {
 
 constexpr uint32_t kWorkers = 2;
 
-class NativeWorkersTest : public ::testing::Test, private EngineListener {
+class NativeWorkersTest : public ::testing::Test, private DriverListener {
  protected:
-  NativeWorkersTest() { engine_->SetListener(this); }
+  NativeWorkersTest() {
+    engine_->SetListener(&news_);
+    driver_.SetListener(this);
+  }
 
   static internal::KeeperConfig Config() {
     internal::KeeperConfig config;
@@ -78,10 +81,11 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
     return ledger;
   }
 
-  void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
-    told_.push_back(absl::StrCat(std::string(kind), ": ", message));
+  void OnEvent(const internal::EngineEvent& event) override {
+    told_.push_back(absl::StrCat(event.kind(), ": ", event.message()));
   }
   void OnFenced(uint64_t) override {}
+  void OnThreadEnded(uint64_t worker_id) override { sessions_.OnThreadEnded(worker_id); }
   void OnDeviceLost(const absl::Status&) override {}
 
   // Of what was told, with all of these in it.
@@ -101,6 +105,9 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << ::testing::PrintToString(told_);
       loop_.run_one_for(std::chrono::milliseconds(100));
       engine_->Turn();
+      driver_.LookAtLocks();
+      forks_->Turn();
+      driver_.DeliverNews();
     }
   }
   static pid_t PidIn(const std::string& line) {
@@ -121,12 +128,12 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
   const std::unique_ptr<verbs::Device> device_ = verbs::testing::OpenWithNicProcess().value();
   std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, device_.get(), {}).value();
   NewsQueue news_;
-  LocalDriver driver_{config_.service(), *engine_, news_};
+  std::unique_ptr<WorkerForks> forks_ =
+      WorkerForks::Create(*engine_, news_, config_.service().native()).value();
+  LocalDriver driver_{config_.service(), *engine_, news_, forks_.get()};
   Policies policies_{config_.service(), driver_};
   WorkerSessions sessions_{loop_, config_, driver_, policies_, events_};
-  const Lifeline lifeline_ = MakeLifeline().value();
-  NativeWorkers workers_{loop_,     config_, *engine_,  sessions_,
-                         policies_, events_, lifeline_, STDERR_FILENO};
+  NativeWorkers workers_{loop_, config_, driver_, sessions_, policies_, events_};
 };
 
 TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
@@ -138,7 +145,7 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
   Until(kWorkers + 1, {"native_worker_forked"});
 }
 
-// The keeper ignores SIGUSR1, which ends a drain and nothing else. A service may have a use for it.
+// The driver ignores SIGUSR1, which ends a drain and nothing else. A service may have a use for it.
 TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
   const auto before = signal(SIGUSR1, SIG_IGN);
   const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
@@ -158,7 +165,7 @@ TEST_F(NativeWorkersTest, shouldForkWhileBatondStandsStill) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
   MessageChannel batond{FileDescriptor(pair[1])};
-  workers_.HoldProcesses(&held, HeldWorkers(&held, pair[0], 16));
+  forks_->HoldProcesses(&held);
   workers_.KeepRunning();
   EXPECT_EQ(Told({"native_worker_forked"}).size(), kWorkers);
   EXPECT_TRUE(Told({"not_held"}).empty());

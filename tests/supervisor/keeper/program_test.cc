@@ -21,6 +21,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "supervisor/keeper/program_reader.h"
+#include "supervisor/keeper/reap_program.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/temp_directory.h"

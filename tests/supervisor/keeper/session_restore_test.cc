@@ -44,7 +44,7 @@ class MortalDriver final : public ServiceDriver {
 
   const arena::Arena& arena() const override { return driver_.arena; }
   std::string_view device_name() const override { return "soft"; }
-  bool outlives_keeper() const override { return true; }
+  int news_fd() const override { return -1; }
   int left() const { return left_; }
 
   internal::DriverAnswer Execute(const internal::DriverOrder& order,

@@ -57,11 +57,12 @@ constexpr uint32_t kUid = 4242, kGid = 4243;  // of the children; no worker_uids
 
 // The sessions of a native service, in a process of one thread, as its keeper's. The sockets of the
 // children are the test's: it speaks for them.
-class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
+class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, private DriverListener {
  protected:
   explicit WorkerSessionsTest(const internal::KeeperConfig& configured = Config())
       : config(configured) {
     sessions.SetObserver(this);
+    driver.SetListener(this);
     news.SetWake([this] { boost::asio::post(loop, [this] { driver.DeliverNews(); }); });
   }
 
@@ -91,6 +92,11 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
     if (on_gone) on_gone();
     gone.push_back(worker_id);
   }
+
+  void OnEvent(const internal::EngineEvent&) override {}
+  void OnFenced(uint64_t) override {}
+  void OnThreadEnded(uint64_t worker_id) override { sessions.OnThreadEnded(worker_id); }
+  void OnDeviceLost(const absl::Status&) override {}
 
   // One that is only there to live and die.
   static std::unique_ptr<ForkedChild> Process() {
@@ -253,10 +259,14 @@ TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
   Attach(*client);
   uint32_t& lock = arena.worker(reserved.slot).thread_locks[0].futex;
   lock = static_cast<uint32_t>(process->pid());
-  sessions.LookAtLocks();
+  const auto look = [&] {
+    driver.LookAtLocks();
+    driver.DeliverNews();
+  };
+  look();
   EXPECT_NE(events.events().back().kind(), "worker_thread_ended");
   lock = FUTEX_OWNER_DIED;
-  sessions.LookAtLocks();
+  look();
   EXPECT_EQ(events.events().back().kind(), "worker_thread_ended");
   Until([&] { return !gone.empty(); });
   EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
@@ -743,6 +753,8 @@ class NumberedPrograms final : public WorkerPrograms {
   absl::StatusOr<StartedProgram> Start(const internal::Program&) override {
     return absl::UnimplementedError("no");
   }
+  FileDescriptor PidfdOf(pid_t) const override { return {}; }
+  std::string Reap(pid_t, int) override { return ""; }
   void OnServing(const internal::Program&) override {}
 
  private:

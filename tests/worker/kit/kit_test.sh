@@ -137,9 +137,11 @@ owned_by c || die "$(owner) answers after the worker in Python was killed"
 echo "one connection, served by C, C++ and Python"
 end
 
+has_workers() { baton worker list echo --no-headers >"$work/workers.log" 2>&1; }
+
 for kind in c cpp; do
   start_batond "native-$kind" --native "/tmp/project/build/echo-$kind.so"
-  await "native workers" grep -q . <(baton worker list echo --no-headers)
+  await "native workers" has_workers
   coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
   peer_process=$!
   ask five

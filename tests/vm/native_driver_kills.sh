@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# native_keeper_kills.sh KILLS: keepers of a native service are killed one after the other, at any
+# native_driver_kills.sh KILLS: keepers of a native service are killed one after the other, at any
 # moment: while one takes over, and while peers connect and go. The connections that there were go on
 # under checked load, and the kernel has nothing to complain of.
 set -euo pipefail
@@ -9,9 +9,9 @@ source "$(dirname "$0")/ledger_common.sh"
 source "$(dirname "$0")/native_common.sh"
 kills=$1
 
-keeper_pid() { sed -n 's/.*keeper of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1; }
+driver_pid() { sed -n 's/.*driver of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1; }
 # shellcheck disable=SC2317  # soon calls it
-another_keeper() { [[ $(keeper_pid) != "$1" ]]; }
+another_keeper() { [[ $(driver_pid) != "$1" ]]; }
 # Peers that come and go for as long as it is not stopped: some are refused, some cut off.
 come_and_go() {
   while [[ ! -e $work/stop ]]; do
@@ -33,7 +33,7 @@ for ((i = 0; i < kills; ++i)); do
   # gives the connections up.
   [[ $((i % 2)) -eq 0 ]] || wait_for "an adoption" has_logged 'adopted: service kv: '
   mark
-  killed=$(keeper_pid)
+  killed=$(driver_pid)
   pause "$((RANDOM % 2)).$((RANDOM % 10))"
   kill -KILL "$killed"
 done

@@ -9,8 +9,8 @@ source "$(dirname "$0")/ledger_common.sh"
 # shellcheck source=tests/vm/native_common.sh
 source "$(dirname "$0")/native_common.sh"
 
-# keeper_pid: of the service's last one.
-keeper_pid() { sed -n 's/.*keeper of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1; }
+# driver_pid: of the service's last one.
+driver_pid() { sed -n 's/.*driver of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1; }
 # settle PEER: it is served: each connection was answered a request that was made after this.
 settle() {
   local before
@@ -50,10 +50,10 @@ wait_for "both shards to be served" are_served 2
 settle checked
 
 # What ends a drain ends no keeper that has nothing to drain.
-keeper=$(keeper_pid)
+keeper=$(driver_pid)
 kill -USR1 "$keeper"
 expect "the keeper" 'Owner: +worker' operator shard describe kv 0
-[[ $(keeper_pid) == "$keeper" ]] || die "keeper $keeper has ended"
+[[ $(driver_pid) == "$keeper" ]] || die "keeper $keeper has ended"
 
 # Nobody is there in its place: batond is stopped. The owner of shard 0 dies, and its heir, in whose
 # memory all is, goes on. A peer that disconnects is answered by who comes.
@@ -103,7 +103,7 @@ say "and the last"
 
 # The adopter dies.
 mark
-kill -KILL "$(keeper_pid)"
+kill -KILL "$(driver_pid)"
 wait_for "another adoption" has_logged 'adopted: service kv: .* 4 connections go on'
 settle checked
 say "and another adopter came"
@@ -116,7 +116,7 @@ check_peer checked
 wait_for "the service to begin anew" has_logged 'drained: service kv: .* no connection is left'
 ready=() owner_of=()
 wait_for "four new workers" are_ready 4
-are_gone "$last" || die "worker $last of the former keeper is alive"
+are_gone "$last" || die "worker $last of the former driver is alive"
 start_peer anew "$device" "$address" --connections 2
 settle anew
 say "drained, the service is another's"
@@ -127,14 +127,14 @@ operator drain kv --no-wait >/dev/null
 mark
 follow
 former=("${pid_of[@]}")
-kill -KILL "$(keeper_pid)"
+kill -KILL "$(driver_pid)"
 wait_for "an adoption" has_logged 'adopted: service kv: .* 2 connections go on'
 settle anew
-kill -USR1 "$(keeper_pid)"
+kill -USR1 "$(driver_pid)"
 wait_for "the peer to be disconnected" has_ended anew
 ready=()
 wait_for "four new workers" are_ready 4
-are_gone "${former[@]}" || die "workers of the former keeper are alive"
+are_gone "${former[@]}" || die "workers of the former driver are alive"
 say "told to end them, it did"
 expect "the service" 'refused \(0 since' operator service describe kv
 is_refused 'the peer rejected the connection'
@@ -150,7 +150,7 @@ pids=()
 for worker in "${!ready[@]}"; do pids+=("${pid_of[$worker]}"); done
 kill -STOP "${pids[@]}"
 kill -STOP "$batond" # it would start another
-kill -KILL "$(keeper_pid)"
+kill -KILL "$(driver_pid)"
 kill -KILL "$batond"
 soon are_gone "${pids[@]}"
 say "with batond and keeper all workers were gone"
@@ -158,9 +158,9 @@ say "with batond and keeper all workers were gone"
 # The control: batond holds nothing.
 mkdir "$work/libexec"
 ln -s "$BATON_BIN"/* "$work/libexec"
-rm "$work/libexec/baton-keeper"
-printf '#!/bin/sh\nunset BATON_STORE_FD\nexec %s/baton-keeper\n' "$BATON_BIN" >"$work/libexec/baton-keeper"
-chmod +x "$work/libexec/baton-keeper"
+rm "$work/libexec/baton-driver"
+printf '#!/bin/sh\nunset BATON_STORE_FD\nexec %s/baton-driver\n' "$BATON_BIN" >"$work/libexec/baton-driver"
+chmod +x "$work/libexec/baton-driver"
 batond_flags=(--libexec "$work/libexec")
 state=/run/control
 ready=() owner_of=() pid_of=()
@@ -169,7 +169,7 @@ wait_for "four workers" are_ready 4
 start_peer control "$device" "$address"
 settle control
 follow
-kill -KILL "$(keeper_pid)"
+kill -KILL "$(driver_pid)"
 wait_for "the peer to be disconnected" has_ended control
 soon are_gone "${pid_of[@]}"
 say "where batond holds nothing, all ends with the keeper"
