@@ -162,6 +162,7 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
   attach->set_name(options.name.empty() ? program_invocation_short_name : options.name);
   attach->set_version(options.version);
   attach->set_library_release(kRelease);
+  attach->set_resumes_session(true);
   attach->set_service(options.service);
   attach->set_reads_state_version_min(options.reads_state_version_min);
   attach->set_reads_state_version_max(options.reads_state_version_max);

@@ -88,8 +88,8 @@ absl::Status DriverProcess::Run() {
     if (read(signals_.get(), &signal, sizeof(signal)) == sizeof(signal)) Stop();
     eventfd_t count;
     (void)eventfd_read(news_wake_.get(), &count);
-    // The keeper learns of it from the news, and ends.
     if (host_->forks() != nullptr) host_->TurnNative();
+    // The keeper learns of it from the news, and ends.
     if (const absl::Status lost = host_->news().device_lost(); !lost.ok()) EndFor(lost);
     if (keeper_.runs()) ServeOrders();
     if (keeper_.runs()) SendNews();

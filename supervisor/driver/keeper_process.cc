@@ -1,5 +1,6 @@
 #include "supervisor/driver/keeper_process.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -85,9 +86,15 @@ void KeeperProcess::NoteLife() {
   shows_life_ = true;
 }
 
+// A sign of life may be among what waits for an order that takes long.
+bool KeeperProcess::HasUnread() const {
+  pollfd orders = {orders_->fd(), POLLIN, 0};
+  return poll(&orders, 1, 0) > 0;
+}
+
 KeeperProcess::Silence KeeperProcess::LookForHang() {
   const bool was_hung = hung_;
-  hung_ = runs() && shows_life_ && Clock::now() - last_sign_ >= hang_timeout_;
+  hung_ = runs() && shows_life_ && Clock::now() - last_sign_ >= hang_timeout_ && !HasUnread();
   if (hung_ == was_hung) return Silence::kNone;
   if (hung_ && kills_hung_) Signal(SIGKILL);
   return hung_ ? Silence::kBegins : Silence::kEnds;

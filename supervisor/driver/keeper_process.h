@@ -57,6 +57,8 @@ class KeeperProcess {
   std::chrono::milliseconds NextPause();
 
  private:
+  bool HasUnread() const;
+
   const std::string program_;
   const std::chrono::milliseconds hang_timeout_;
   const int network_;

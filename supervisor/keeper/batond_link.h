@@ -1,6 +1,5 @@
-// The tie of a service's driver (baton-driver, or a native service's keeper) to batond, which may
-// die and be followed by another. The driver goes on serving, and introduces itself to the next
-// batond (proto/baton/internal/rejoin.proto).
+// The tie of a service's driver to batond, which may die and be followed by another. The driver
+// goes on serving, and introduces itself to the next batond (proto/baton/internal/rejoin.proto).
 #ifndef SUPERVISOR_KEEPER_BATOND_LINK_H_
 #define SUPERVISOR_KEEPER_BATOND_LINK_H_
 

@@ -13,11 +13,11 @@
 namespace baton::keeper {
 
 // Closes all descriptors but `kept` and standard error, to which standard output goes, too;
-// standard input, which has the keeper's configuration, is /dev/null then. Kept ones that are
+// standard input, which has the driver's configuration, is /dev/null then. Kept ones that are
 // negative are none.
 absl::Status KeepOnly(std::vector<int> kept);
 
-// Variables of the environment that were meant for the keeper alone.
+// Variables of the environment that were meant for the driver alone.
 void ForgetKeepersVariables();
 
 struct Identity {

@@ -1,5 +1,5 @@
-// A keeper's client of batond's store (proto/baton/internal/store.proto), which holds descriptors
-// for the keepers of a service, one after the other.
+// A driver's client of batond's store (proto/baton/internal/store.proto), which holds descriptors
+// for the drivers of a service, one after the other.
 #ifndef SUPERVISOR_KEEPER_HELD_DESCRIPTORS_H_
 #define SUPERVISOR_KEEPER_HELD_DESCRIPTORS_H_
 

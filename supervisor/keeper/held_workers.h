@@ -1,5 +1,5 @@
-// The workers' processes, as batond holds them for the next keeper: which would otherwise have
-// nothing but what workers write in the arena to go by, and must not send a signal on that.
+// The processes of native workers, which batond holds for the next driver. Without them that driver
+// would have nothing but what workers write in the arena, and must not send a signal on that.
 #ifndef SUPERVISOR_KEEPER_HELD_WORKERS_H_
 #define SUPERVISOR_KEEPER_HELD_WORKERS_H_
 

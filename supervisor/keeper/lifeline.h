@@ -1,5 +1,5 @@
 // Ends native workers when the last holder of a pipe's writing end is gone. Batond holds that end
-// for the keeper, so a worker survives its keeper. The kernel kills the worker whatever the worker
+// for the driver, so a worker survives its driver. The kernel kills the worker whatever the worker
 // does: the worker has asked for SIGKILL instead of SIGIO (fcntl(2), F_SETSIG), and the kernel
 // sends that signal when the pipe has no writer left.
 //

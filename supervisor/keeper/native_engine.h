@@ -3,7 +3,7 @@
 // owners to release, works for them at the connection manager, and tells operators what has
 // happened.
 //
-// Thread-compatible: the keeper's one thread. It never waits.
+// Thread-compatible: the driver process's one thread. It never waits.
 #ifndef SUPERVISOR_KEEPER_NATIVE_ENGINE_H_
 #define SUPERVISOR_KEEPER_NATIVE_ENGINE_H_
 
@@ -56,7 +56,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
 
-  // Returns the engine's descriptors that the next keeper needs if this one dies.
+  // Returns the engine's descriptors that the next driver needs if this one dies.
   NativeFiles Files() const;
 
   void Start() override {}
@@ -102,10 +102,10 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     return manager_->Connect(shard, address, private_data, tag);
   }
   uint32_t DisconnectAll(std::string_view why) override { return manager_->DisconnectAll(why); }
-  // The keeper's one thread registers memory itself. A thread beside it could hold a lock when the
-  // keeper forks a worker, and that worker would wait for the lock for ever: ForkWorker refuses.
-  // Meanwhile workers drive their shards, and an heir takes over from a dead owner. What the keeper
-  // does itself waits: it connects, accepts, moves and ends nothing.
+  // The driver process's one thread registers memory itself. A thread beside it could hold a lock
+  // when the process forks a worker, and that worker would wait for the lock for ever: ForkWorker
+  // refuses. Meanwhile workers drive their shards, and an heir takes over from a dead owner. What
+  // the driver process does itself waits: it connects, accepts, moves and ends nothing.
   absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) override;
   void RegisterGrant(uint32_t grant, GrantDone done) override;
   void RevokeGrant(uint32_t grant, GrantDone done) override;

@@ -7,7 +7,7 @@
 
 namespace baton::keeper {
 
-// The descriptors of a native service that must stay open when its keeper dies (adoption.h).
+// The descriptors of a native service that must stay open when its driver dies (adoption.h).
 struct NativeFiles {
   const arena::Arena* arena = nullptr;
   std::vector<int> device;  // whose objects live as long as one of these is open

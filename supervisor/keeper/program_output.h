@@ -1,4 +1,5 @@
-// Copies the output of a program that a keeper has started from a pipe to the keeper's log.
+// Copies the output of a program that a keeper has started from a pipe to the keeper's log. Native
+// workers print to the driver's log (worker_forks.h).
 #ifndef SUPERVISOR_KEEPER_PROGRAM_OUTPUT_H_
 #define SUPERVISOR_KEEPER_PROGRAM_OUTPUT_H_
 

@@ -416,7 +416,9 @@ void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescript
   session->state = worker.ready() ? v1::WORKER_STATE_READY : v1::WORKER_STATE_ATTACHED;
   session->retired = worker.retired();
   session->attached_ns = worker.attached_ns();
-  session->awaits_resumption = true;
+  // A native worker with a library that knows nothing of this serves on without a session.
+  session->awaits_resumption =
+      worker.attached_with().resumes_session() || !arena::IsNative(arena_.shape());
   session->heartbeat.Restart();
   last_id_ = std::max(last_id_, session->id);
   slots_[session->slot] = session;

@@ -86,6 +86,13 @@ class KeeperDeath : public testing::Test {
     ASSERT_OK(newcomer);
     harness::ExpectNothingLost(**newcomer);
   }
+  static internal::WorkerRequest AttachRequest() {
+    internal::WorkerRequest request;
+    request.mutable_attach()->set_protocol_version(kProtocolVersion);
+    request.mutable_attach()->set_layout_version(arena::kLayoutVersion);
+    request.mutable_attach()->set_service("ledger");
+    return request;
+  }
   std::string Baton(const std::vector<std::string>& arguments) {
     const harness::CommandResult result = harness::RunBaton(*cluster_, arguments);
     EXPECT_EQ(result.status, 0) << result.out << result.err;
@@ -129,10 +136,8 @@ TEST_F(KeeperDeath, shouldResumeASessionForItsOwnProcessAlone) {
     return static_cast<absl::StatusCode>(reply.status_code());
   };
   // This process is a worker, too.
-  internal::WorkerRequest attach, resume;
-  attach.mutable_attach()->set_protocol_version(kProtocolVersion);
-  attach.mutable_attach()->set_layout_version(arena::kLayoutVersion);
-  attach.mutable_attach()->set_service("ledger");
+  const internal::WorkerRequest attach = AttachRequest();
+  internal::WorkerRequest resume;
   MessageChannel session(ConnectUnix(cluster_->SocketPath()).value());
   internal::WorkerReply attached;
   ASSERT_OK(session.Send(attach));
@@ -375,7 +380,19 @@ TEST_F(NativeKeeperDeath, shouldForkTheProgramThatServes) {
   harness::ExpectNothingLost(*peer_);
 }
 
-// It lives by its session, although its keeper has ended before it could attach.
+TEST_F(NativeKeeperDeath, shouldRefuseAProcessThatTheDriverHasNotForked) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  MessageChannel channel(ConnectUnix(cluster_->SocketPath()).value());
+  internal::WorkerReply reply;
+  ASSERT_OK(channel.Send(AttachRequest()));
+  ASSERT_OK(channel.Receive(&reply, 20'000));
+  EXPECT_EQ(static_cast<absl::StatusCode>(reply.status_code()),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(reply.status_message(), HasSubstr("is native, and its driver forks its workers"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// Workers that have not attached when their keeper dies are the next one's.
 TEST_F(NativeKeeperDeath, shouldLeaveNoWorkerThatNoKeeperKnows) {
   ASSERT_NO_FATAL_FAILURE(Start());
   for (int i = 0; i < 5; ++i) {

@@ -31,4 +31,4 @@ wait_for() {
 
 # What the keeper says, in batond's log: to ask `baton` takes seconds here.
 # events STATE_DIR
-events() { sed -n 's/.*\[baton-(keeper|driver)\] \[info\] //p' "$1.log"; }
+events() { sed -nE 's/.*\[baton-(keeper|driver)\] \[info\] //p' "$1.log"; }
