@@ -9,10 +9,10 @@ cd "$(dirname "$0")/../.."
 LABELS=(
   //supervisor/batond:batond
   //supervisor/batond:baton-init
-  //supervisor/keeper:baton-driver
+  //supervisor/driver:baton-driver
   //supervisor/keeper:baton-keeper
   //supervisor/keeper:baton-launch
-  //supervisor/keeper:baton-nic
+  //supervisor/driver:baton-nic
   //supervisor/control:baton-control
   //supervisor/cli:baton
   //supervisor/nic_check:baton-nic-check

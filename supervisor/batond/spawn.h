@@ -51,9 +51,9 @@ std::string DescribeEnd(const siginfo_t& end);
 // Runs `request.program` in a process group of its own (a terminal's Ctrl-C reaches us alone) with
 // default signals.
 //
-// A service's driver, which is a native service's keeper, outlives batond, because connections end
-// with it. The next batond finds it by its lock (child_lock.h). Control dies with batond, and a
-// brokered service's keeper dies with its driver. The next batond, or driver, starts another.
+// A service's driver outlives batond, because connections end with it. The next batond finds it by
+// its lock (child_lock.h). Control dies with batond, and a service's keeper dies with its driver.
+// The next batond, or driver, starts another.
 //
 // Returns after the program was entered; an error tells why it could not be. The process is killed
 // then. As long as one does not die of that, its program is refused (left_behind.h). Only the main

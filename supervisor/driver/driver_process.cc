@@ -65,9 +65,8 @@ void DriverProcess::BlockStopSignals() {
   (void)pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
-DriverProcess::DriverProcess(const internal::KeeperConfig& config,
-                             std::unique_ptr<keeper::DriverHost> host, keeper::BatondLink* batond,
-                             const std::string& program, int network)
+DriverProcess::DriverProcess(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host,
+                             BatondLink* batond, const std::string& program, int network)
     : config_(config),
       host_(std::move(host)),
       batond_(batond),
@@ -276,7 +275,7 @@ void DriverProcess::Await() {
   if (stopping_) next = std::min(next, kill_at_);
   if (host_->forks() != nullptr) {
     for (const int fd : host_->native_descriptors()) entries.push_back({fd, POLLIN, 0});
-    next = std::min(next, Clock::now() + milliseconds(keeper::NativeEngine::kTurnMs));
+    next = std::min(next, Clock::now() + milliseconds(NativeEngine::kTurnMs));
   }
   const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
   (void)poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(left, 0)));

@@ -13,10 +13,10 @@
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/driver/batond_link.h"
+#include "supervisor/driver/driver_host.h"
 #include "supervisor/driver/held_entries.h"
 #include "supervisor/driver/keeper_process.h"
-#include "supervisor/keeper/batond_link.h"
-#include "supervisor/keeper/driver_host.h"
 
 namespace baton::driver_process {
 
@@ -27,8 +27,8 @@ class DriverProcess {
   static void BlockStopSignals();
 
   // `host`: not started. `batond` outlives this. `program`: of keepers. `network`: KeeperProcess's.
-  DriverProcess(const internal::KeeperConfig& config, std::unique_ptr<keeper::DriverHost> host,
-                keeper::BatondLink* batond, const std::string& program, int network);
+  DriverProcess(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host,
+                BatondLink* batond, const std::string& program, int network);
 
   // Starts the first keeper, and returns when SIGTERM or SIGINT has come and the keeper has ended.
   // An error: the device was lost, or no keeper was ever ready. REQUIRES: BlockStopSignals()
@@ -60,8 +60,8 @@ class DriverProcess {
   void Report(const char* kind, const std::string& message);
 
   internal::KeeperConfig config_;  // what the keeper runs with
-  const std::unique_ptr<keeper::DriverHost> host_;
-  keeper::BatondLink* const batond_;
+  const std::unique_ptr<DriverHost> host_;
+  BatondLink* const batond_;
   KeeperProcess keeper_;
   HeldEntries held_;
   FileDescriptor signals_, news_wake_;

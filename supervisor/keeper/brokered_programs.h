@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "supervisor/driver/reap_program.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/program_reader.h"
-#include "supervisor/keeper/reap_program.h"
 #include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
@@ -37,7 +37,7 @@ class BrokeredPrograms final : public WorkerPrograms {
   }
   absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
   FileDescriptor PidfdOf(pid_t pid) const override;
-  std::string Reap(pid_t, int pidfd) override { return ReapProgram(pidfd); }
+  std::string Reap(pid_t, int pidfd) override { return driver_process::ReapProgram(pidfd); }
   void OnServing(const internal::Program&) override {}
 
  private:

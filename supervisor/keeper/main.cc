@@ -10,15 +10,15 @@
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
+#include "supervisor/driver/service_network.h"
+#include "supervisor/driver/service_program.h"
 #include "supervisor/keeper/keeper.h"
 #include "supervisor/keeper/remote_driver.h"
-#include "supervisor/keeper/service_network.h"
-#include "supervisor/keeper/service_program.h"
 
 namespace {
 
 using baton::FileDescriptor;
-using baton::keeper::FailToStart;
+using baton::driver_process::FailToStart;
 using baton::keeper::Keeper;
 
 int Keep(const baton::internal::KeeperConfig& config, FileDescriptor orders) {
@@ -26,7 +26,7 @@ int Keep(const baton::internal::KeeperConfig& config, FileDescriptor orders) {
                                                   baton::GivenDescriptor(baton::kNewsVariable));
   if (!driver.ok()) return FailToStart(config, driver.status());
   FileDescriptor network = baton::GivenDescriptor(baton::kNetworkVariable);
-  const absl::Status stays = baton::keeper::StayInServiceNetwork(network);
+  const absl::Status stays = baton::driver_process::StayInServiceNetwork(network);
   if (!stays.ok()) return FailToStart(config, stays);
   auto keeper = Keeper::Create(config, *std::move(driver), std::move(network));
   if (!keeper.ok()) return FailToStart(config, keeper.status());
@@ -39,10 +39,10 @@ int Keep(const baton::internal::KeeperConfig& config, FileDescriptor orders) {
 }
 
 int Run() {
-  const auto read = baton::keeper::ReadConfig();
+  const auto read = baton::driver_process::ReadConfig();
   baton::internal::KeeperConfig config = read.value_or(baton::internal::KeeperConfig());
   FileDescriptor orders = baton::GivenDescriptor(baton::kOrdersVariable);
-  baton::keeper::BeginLog(config, "keeper", baton::log::LogThread::kOwn);
+  baton::driver_process::BeginLog(config, "keeper", baton::log::LogThread::kOwn);
   if (!read || !orders) {
     spdlog::error(
         "standard input is not a KeeperConfig, or there is no driver: baton-driver starts this "

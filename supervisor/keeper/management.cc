@@ -21,7 +21,6 @@
 #include "lib/text/one_line.h"
 #include "lib/text/trace_parent.h"
 #include "supervisor/config/state_files.h"
-#include "supervisor/keeper/describe.h"
 
 namespace baton::keeper {
 namespace {

@@ -14,7 +14,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/loop/await_readable.h"
-#include "supervisor/keeper/native_driver.h"
+#include "supervisor/driver/native_driver.h"
 
 namespace baton::keeper {
 namespace {
@@ -58,8 +58,8 @@ void NativeWorkers::KeepRunning() {
   while (!pausing_ && serving() < wanted_) {
     const absl::StatusOr<StartedProgram> started = Fork(program_);
     if (started.ok()) continue;
-    events_.Add(std::string(kWorkerFailed), std::string(MessageOf(started.status())),
-                UnixMicroseconds(), 0, -1, -1);
+    events_.Add(std::string(driver_process::kWorkerFailed),
+                std::string(MessageOf(started.status())), UnixMicroseconds(), 0, -1, -1);
     StartLater();
   }
 }

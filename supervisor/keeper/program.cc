@@ -21,8 +21,8 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/driver/spawn_plan.h"
 #include "supervisor/keeper/program_output.h"
-#include "supervisor/keeper/spawn_plan.h"
 
 namespace baton::keeper {
 namespace {
@@ -73,9 +73,9 @@ absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& la
   BATON_ASSIGN_OR_RETURN(reading.result, MemoryFileWith(""));
   std::vector<std::string> arguments = {absl::StrCat(process)};
   FileDescriptor mapped;
-  SpawnPlan plan;
+  driver_process::SpawnPlan plan;
   if (file >= 0) {
-    BATON_ASSIGN_OR_RETURN(mapped, CopyAbove(file, kMappedDescriptor));
+    BATON_ASSIGN_OR_RETURN(mapped, driver_process::CopyAbove(file, kMappedDescriptor));
     arguments.emplace_back("maps");
   }
   plan.Give(reading.result.get(), kErrorDescriptor);
@@ -126,13 +126,13 @@ absl::Status CheckProgramPath(const std::string& path, std::string_view what) {
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
-  BATON_ASSIGN_OR_RETURN(OutputPipe errors, MakeOutputPipe());
+  BATON_ASSIGN_OR_RETURN(driver_process::OutputPipe errors, driver_process::MakeOutputPipe());
   FileDescriptor network;
   if (batonds_network >= 0 && !program.in_network_namespace()) {
-    BATON_ASSIGN_OR_RETURN(network, CopyAbove(batonds_network, kNetworkDescriptor));
+    BATON_ASSIGN_OR_RETURN(network, driver_process::CopyAbove(batonds_network, kNetworkDescriptor));
   }
-  BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutputPipe());
-  SpawnPlan plan;
+  BATON_ASSIGN_OR_RETURN(driver_process::OutputPipe output, driver_process::MakeOutputPipe());
+  driver_process::SpawnPlan plan;
   plan.Give(input.get(), kInput);
   plan.Give(output.program.get(), STDERR_FILENO);
   plan.Give(errors.program.get(), kErrorDescriptor);

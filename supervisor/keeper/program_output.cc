@@ -22,7 +22,7 @@ struct ProgramOutput::State {
 
   boost::asio::posix::stream_descriptor descriptor;
   boost::asio::steady_timer pause;
-  OutputLines lines;
+  driver_process::OutputLines lines;
 };
 
 ProgramOutput::ProgramOutput(boost::asio::io_context& loop, FileDescriptor reader,

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lib/base/file_descriptor.h"
-#include "supervisor/keeper/output_lines.h"
+#include "supervisor/driver/output_lines.h"
 
 namespace baton::keeper {
 

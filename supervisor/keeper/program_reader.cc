@@ -1,6 +1,6 @@
 #include "supervisor/keeper/program_reader.h"
 
-#include "supervisor/keeper/reap_program.h"
+#include "supervisor/driver/reap_program.h"
 
 #include <signal.h>
 #include <sys/syscall.h>
@@ -73,7 +73,7 @@ absl::Status ProgramReader::Start(pid_t pid, int file, const Done& done) {
 
 void ProgramReader::Watch(const std::shared_ptr<Reading>& reading) {
   AwaitReadable(reading->pidfd, [reading] {
-    (void)ReapProgram(reading->pidfd.native_handle());
+    (void)driver_process::ReapProgram(reading->pidfd.native_handle());
     reading->overdue.cancel();
     if (const auto count = reading->under_way.lock()) --*count;
     reading->Tell(&reading->started);

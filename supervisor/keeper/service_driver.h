@@ -19,9 +19,12 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/driver.pb.h"
-#include "supervisor/keeper/candidate.h"
+#include "supervisor/driver/candidate.h"
 
 namespace baton::keeper {
+
+using driver_process::Standing;
+using driver_process::StateVersions;
 
 // Called by ServiceDriver::DeliverNews.
 class DriverListener {

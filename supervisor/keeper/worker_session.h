@@ -15,7 +15,7 @@
 #include "lib/channel/message_channel.h"
 #include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/candidate.h"
+#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 

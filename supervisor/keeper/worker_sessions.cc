@@ -22,8 +22,8 @@
 #include "lib/loop/await_readable.h"
 #include "lib/text/one_line.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/driver/death_watcher.h"
 #include "supervisor/keeper/attach_check.h"
-#include "supervisor/keeper/death_watcher.h"
 
 namespace baton::keeper {
 namespace {
@@ -539,7 +539,7 @@ void WorkerSessions::OnThreadEnded(uint64_t worker_id) {
 void WorkerSessions::LookAtLocks() {
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const SessionPtr session = slots_[slot];
-    if (session && DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
+    if (session && driver_process::DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
   }
 }
 

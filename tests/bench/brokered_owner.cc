@@ -15,7 +15,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/driver/engine.h"
 #include "tests/bench/worker_parts.h"
 
 namespace baton::bench {
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kStartMs = 60'000;
 
-class Listener final : public keeper::EngineListener {
+class Listener final : public driver_process::EngineListener {
  public:
   void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
   void OnFenced(uint64_t) override {}
@@ -35,10 +35,10 @@ absl::Status RunEngine(const BrokeredOwner::Open& open, arena::Arena* arena, Fil
                        FileDescriptor life) {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<verbs::Device> device, open());
   Listener listener;
-  keeper::EngineOptions options;
+  driver_process::EngineOptions options;
   options.yield_microseconds = EchoWorkerOptions().yield_microseconds;
   BATON_ASSIGN_OR_RETURN(const auto engine,
-                         keeper::Engine::Create(arena, device.get(), &listener, options));
+                         driver_process::Engine::Create(arena, device.get(), &listener, options));
   engine->AddWorker(0, kEchoWorkerId, std::move(wake));
   engine->SetReady(0);
   BATON_ASSIGN_OR_RETURN(const verbs::Address address, engine->Listen({"127.0.0.1", 0}));

@@ -37,7 +37,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
 #include "lib/base/file_descriptor.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/driver/engine.h"
 #include "tests/bench/native_adoption.h"
 #include "tests/bench/native_echo.h"
 #include "tests/bench/null_device.h"
@@ -80,7 +80,7 @@ struct Recorded {
 [[maybe_unused]] constexpr Recorded kRawEcho = {1147, 197}, kRawEchoInTwoTurns = {1379, 241},
                                     kRawEchoOf32 = {587.1, 81.7};
 
-class Quiet final : public keeper::EngineListener {
+class Quiet final : public driver_process::EngineListener {
  public:
   void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
   void OnFenced(uint64_t) override {}
@@ -101,9 +101,9 @@ class InlineBaton final : private Service {
     auto [engine_wake, worker_wake] = MakePair();
     FileDescriptor session;
     std::tie(keeper_, session) = MakePair();
-    keeper::EngineOptions options;
+    driver_process::EngineOptions options;
     options.nanoseconds = [] { return uint64_t{1'000'000'000}; };
-    engine_ = keeper::Engine::Create(&driver_, &device_, &listener_, options).value();
+    engine_ = driver_process::Engine::Create(&driver_, &device_, &listener_, options).value();
     engine_->AddWorker(0, kWorkerId, std::move(engine_wake));
     engine_->SetReady(0);
     BATON_CHECK(engine_->Listen({"127.0.0.1", 1}).ok());
@@ -189,7 +189,7 @@ class InlineBaton final : private Service {
   NullDevice device_{NullPeerKind::kAtOnce};
   Quiet listener_;
   FileDescriptor keeper_;  // the other end of the worker's session
-  std::unique_ptr<keeper::Engine> engine_;
+  std::unique_ptr<driver_process::Engine> engine_;
   std::unique_ptr<WorkerImpl> worker_;
   Shard* shard_ = nullptr;
   Connection* connection_ = nullptr;

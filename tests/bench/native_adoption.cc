@@ -53,15 +53,17 @@ absl::Status NativeAdoption::Open() {
   auto null = std::make_unique<NullDevice>(peer_);
   null->AddRequests(connections_);
   device_ = std::make_unique<UnforkedDevice>(std::move(null));
-  BATON_ASSIGN_OR_RETURN(engine_, keeper::NativeEngine::Create(&*arena_, device_.get(), {}));
+  BATON_ASSIGN_OR_RETURN(engine_,
+                         driver_process::NativeEngine::Create(&*arena_, device_.get(), {}));
   engine_->SetListener(this);
   return engine_->Listen({"127.0.0.1", 1}).status();
 }
 
 absl::Status NativeAdoption::AddWorker(uint32_t slot) {
-  keeper::NativeInheritance inheritance = engine_->InheritanceOf(slot, slot + 1);
+  driver_process::NativeInheritance inheritance = engine_->InheritanceOf(slot, slot + 1);
   inheritance.watch_deaths = false;
-  BATON_ASSIGN_OR_RETURN(drivers_[slot], keeper::NativeDriver::Create(std::move(inheritance)));
+  BATON_ASSIGN_OR_RETURN(drivers_[slot],
+                         driver_process::NativeDriver::Create(std::move(inheritance)));
   arena_->ClearWorker(slot);
   arena::StoreRelease(arena_->worker(slot).thread_locks[0].futex, static_cast<uint32_t>(getpid()));
   int pair[2];
@@ -69,7 +71,7 @@ absl::Status NativeAdoption::AddWorker(uint32_t slot) {
     return ErrnoStatus(errno, "socketpair");
   }
   const FileDescriptor its(pair[0]);
-  engine_->AddWorker(slot, slot + 1, FileDescriptor(pair[1]), {}, keeper::Standing::kFirst);
+  engine_->AddWorker(slot, slot + 1, FileDescriptor(pair[1]), {}, driver_process::Standing::kFirst);
   engine_->SetReady(slot);
   return absl::OkStatus();
 }

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "lib/base/status_macros.h"
-#include "supervisor/keeper/native_engine.h"
+#include "supervisor/driver/native_engine.h"
 #include "tests/bench/null_device.h"
 #include "tests/lib/driver/commit_writer.h"
 
@@ -28,7 +28,7 @@ struct AdoptionTimes {
 };
 
 // Thread-compatible.
-class NativeAdoption final : private keeper::EngineListener {
+class NativeAdoption final : private driver_process::EngineListener {
  public:
   // With all connections established, as many in each shard.
   static absl::StatusOr<std::unique_ptr<NativeAdoption>> Start(
@@ -81,8 +81,8 @@ class NativeAdoption final : private keeper::EngineListener {
   uint32_t established_ = 0;
   std::unique_ptr<verbs::Device> device_;
   std::optional<arena::Arena> arena_;
-  std::unique_ptr<keeper::NativeEngine> engine_;
-  std::unique_ptr<keeper::NativeDriver> drivers_[2];  // of the owner, and of its heir
+  std::unique_ptr<driver_process::NativeEngine> engine_;
+  std::unique_ptr<driver_process::NativeDriver> drivers_[2];  // of the owner, and of its heir
   std::vector<Shard> served_;
 };
 

@@ -32,17 +32,18 @@ NativeOwner::~NativeOwner() { keeper_.Reset(); }
 absl::Status NativeOwner::Open() {
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(ShapeOfOne(1), "echo"));
   arena_.emplace(std::move(arena));
-  BATON_ASSIGN_OR_RETURN(engine_, keeper::NativeEngine::Create(&*arena_, device_.get(), {}));
+  BATON_ASSIGN_OR_RETURN(engine_,
+                         driver_process::NativeEngine::Create(&*arena_, device_.get(), {}));
   engine_->SetListener(this);
   return absl::OkStatus();
 }
 
 absl::Status NativeOwner::AddWorker() {
-  keeper::NativeInheritance inheritance = engine_->InheritanceOf(0, kEchoWorkerId);
+  driver_process::NativeInheritance inheritance = engine_->InheritanceOf(0, kEchoWorkerId);
   inheritance.watch_deaths = false;
   FileDescriptor session;
   BATON_RETURN_IF_ERROR(MakeStreams(&keeper_, &session));
-  BATON_ASSIGN_OR_RETURN(driver_, keeper::NativeDriver::Create(std::move(inheritance)));
+  BATON_ASSIGN_OR_RETURN(driver_, driver_process::NativeDriver::Create(std::move(inheritance)));
   arena_->ClearWorker(0);
   arena::StoreRelease(arena_->worker(0).thread_locks[0].futex, static_cast<uint32_t>(getpid()));
   worker_ = std::make_unique<WorkerImpl>(EchoWorkerOptions(), &service_);
@@ -54,7 +55,8 @@ absl::Status NativeOwner::AddWorker() {
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, AttachTo(*arena_));
   BATON_RETURN_IF_ERROR(worker_->Start(std::make_shared<const arena::Arena>(std::move(arena)),
                                        std::move(wake), kEchoWorkerId, 0));
-  engine_->AddWorker(0, kEchoWorkerId, std::move(keepers_wake), {}, keeper::Standing::kFirst);
+  engine_->AddWorker(0, kEchoWorkerId, std::move(keepers_wake), {},
+                     driver_process::Standing::kFirst);
   engine_->SetReady(0);
   return absl::OkStatus();
 }

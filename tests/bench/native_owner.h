@@ -14,14 +14,14 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/keeper/native_engine.h"
+#include "supervisor/driver/native_engine.h"
 #include "tests/bench/answer_service.h"
 #include "tests/bench/queue_owner.h"
 #include "worker/worker_impl.h"
 
 namespace baton::bench {
 
-class NativeOwner final : public QueueOwner, private keeper::EngineListener {
+class NativeOwner final : public QueueOwner, private driver_process::EngineListener {
  public:
   static absl::StatusOr<std::unique_ptr<NativeOwner>> Start(std::unique_ptr<verbs::Device> device);
   ~NativeOwner() override;
@@ -45,8 +45,8 @@ class NativeOwner final : public QueueOwner, private keeper::EngineListener {
 
   const std::unique_ptr<verbs::Device> device_;
   std::optional<arena::Arena> arena_;
-  std::unique_ptr<keeper::NativeEngine> engine_;
-  std::unique_ptr<keeper::NativeDriver> driver_;
+  std::unique_ptr<driver_process::NativeEngine> engine_;
+  std::unique_ptr<driver_process::NativeDriver> driver_;
   FileDescriptor keeper_;  // the other end of the worker's session
   AnswerService service_;
   std::unique_ptr<WorkerImpl> worker_;

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/driver/engine.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/ping_pong.h"
 #include "tests/bench/suite.h"
@@ -189,7 +189,7 @@ class NullBench {
     SetQuantiles(round, "three_parties_futex", FutexChain(suite_.Scaled(10'000)));
     NullBatonOptions options;
     options.has_peer = true;
-    options.yield_microseconds = keeper::EngineOptions().yield_microseconds;
+    options.yield_microseconds = driver_process::EngineOptions().yield_microseconds;
     BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
     std::vector<uint32_t> took_ns;
     BATON_RETURN_IF_ERROR(baton->RoundTrips(suite_.Scaled(20'000), &took_ns));
@@ -203,7 +203,7 @@ class NullBench {
     RunOnProcessor(-1);
     for (const bool grants : {false, true}) {
       NullBatonOptions options;
-      options.yield_microseconds = keeper::EngineOptions().yield_microseconds;
+      options.yield_microseconds = driver_process::EngineOptions().yield_microseconds;
       options.buffer_bytes = uint64_t{suite_.Scaled(kGrantedMebibytes)} << 20;
       options.grants = grants;
       BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));

@@ -19,7 +19,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/driver/engine.h"
 #include "tests/bench/null_device.h"
 #include "tests/bench/ping_pong.h"
 
@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kStartMs = 60'000;
 
-class Listener final : public keeper::EngineListener {
+class Listener final : public driver_process::EngineListener {
  public:
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
     if (kind == "connection") return;
@@ -42,14 +42,14 @@ class Listener final : public keeper::EngineListener {
 // Grants and revokes as a keeper does for a worker that waits for each answer.
 class Granter {
  public:
-  Granter(keeper::Engine* engine, uint64_t bytes)
+  Granter(driver_process::Engine* engine, uint64_t bytes)
       : engine_(*engine), bytes_(bytes), thread_([this] { Run(); }) {}
   ~Granter() {
     stop_.store(true);
     thread_.join();
   }
 
-  static absl::Status Once(keeper::Engine& engine, uint64_t bytes) {
+  static absl::Status Once(driver_process::Engine& engine, uint64_t bytes) {
     absl::StatusOr<uint32_t> grant;
     std::promise<absl::Status> registered, revoked;
     engine.Run([&] {
@@ -71,7 +71,7 @@ class Granter {
     if (!status.ok()) std::fprintf(stderr, "null: a grant: %s\n", MessageOf(status).data());
   }
 
-  keeper::Engine& engine_;
+  driver_process::Engine& engine_;
   const uint64_t bytes_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
@@ -82,10 +82,10 @@ absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptio
                  int life) {
   NullDevice device(options.has_peer ? NullPeerKind::kThread : NullPeerKind::kNone, options.grants);
   Listener listener;
-  keeper::EngineOptions engine_options;
+  driver_process::EngineOptions engine_options;
   engine_options.yield_microseconds = options.yield_microseconds;
   BATON_ASSIGN_OR_RETURN(const auto engine,
-                         keeper::Engine::Create(arena, &device, &listener, engine_options));
+                         driver_process::Engine::Create(arena, &device, &listener, engine_options));
   engine->AddWorker(0, options.worker_id, std::move(wake));
   engine->SetReady(0);
   BATON_RETURN_IF_ERROR(engine->Listen({"127.0.0.1", 1}).status());

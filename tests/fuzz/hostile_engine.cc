@@ -9,8 +9,8 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
-#include "supervisor/keeper/describe.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/driver/describe.h"
+#include "supervisor/driver/engine.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/honest_heir.h"
 #include "tests/fuzz/honest_worker.h"
@@ -27,14 +27,14 @@ namespace {
 
 using driver::testing::CommitWriter;
 using driver::testing::TestShape;
-using keeper::Engine;
-using keeper::Standing;
+using driver_process::Engine;
+using driver_process::Standing;
 
 constexpr uint32_t kShards = 2, kConnections = 4, kDepth = 4;
 constexpr int kMaxSteps = 200;
 constexpr int kPatience = 1000;  // turns
 
-class Listener final : public keeper::EngineListener {
+class Listener final : public driver_process::EngineListener {
  public:
   void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
   void OnFenced(uint64_t worker_id) override { fenced = worker_id; }
@@ -48,7 +48,7 @@ class Listener final : public keeper::EngineListener {
 struct Service {
   Service(arena::Arena* of, bool outside_effects) : arena(of) {
     ClearArena(arena);
-    keeper::EngineOptions options;
+    driver_process::EngineOptions options;
     options.outside_effects = outside_effects;
     options.poison_deaths = 2;  // whoever dies often takes connections with it
     options.nanoseconds = [this] { return ++nanoseconds; };
@@ -74,7 +74,7 @@ struct Service {
   }
 
   // The worker's end of the pair that wakes it.
-  FileDescriptor AddWorker(uint32_t slot, uint64_t id, keeper::StateVersions versions = {},
+  FileDescriptor AddWorker(uint32_t slot, uint64_t id, driver_process::StateVersions versions = {},
                            Standing standing = Standing::kFirst) {
     int pair[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
@@ -196,7 +196,7 @@ class Attack {
   void Enter(uint32_t slot) {
     if (ids_[slot] != 0) return;
     ids_[slot] = ++last_id_;
-    keeper::StateVersions versions;
+    driver_process::StateVersions versions;
     if (program_.Flag()) versions = {program_.Below(3), program_.Below(4), program_.Below(4)};
     wakes_[slot] =
         service_.AddWorker(slot, ids_[slot], versions, Standing(program_.Byte() % 4 != 0));
@@ -299,9 +299,10 @@ class Attack {
         // As control does for operators.
         service_.Do([this, shard] {
           const v1::Shard described =
-              keeper::DescribeShard(engine_, shard, engine_.counters(shard));
+              driver_process::DescribeShard(engine_, shard, engine_.counters(shard));
           BATON_CHECK(described.SerializeAsString().size() < 100'000);
-          for (uint32_t i = 0; i < kConnections; ++i) keeper::DescribeConnection(engine_, i);
+          for (uint32_t i = 0; i < kConnections; ++i)
+            driver_process::DescribeConnection(engine_, i);
         });
         break;
       default:

@@ -21,14 +21,14 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/shape.h"
+#include "supervisor/driver/engine.h"
 #include "supervisor/keeper/brokered_programs.h"
-#include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/keeper.h"
-#include "supervisor/keeper/local_driver.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/fake_processes.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/targets.h"
+#include "tests/supervisor/keeper/inline_driver.h"
 
 namespace baton::fuzz {
 namespace {
@@ -70,9 +70,9 @@ struct TheKeeper final : private keeper::DriverListener {
   explicit TheKeeper(arena::Arena* arena) : arena_(arena) {
     ClearArena(arena);
     device = verbs::soft::CreateSoftDevice({}).value();
-    keeper::EngineOptions options;
+    driver_process::EngineOptions options;
     options.poison_deaths = config.service().poison_deaths();
-    engine = keeper::Engine::Create(arena, device.get(), &news, options).value();
+    engine = driver_process::Engine::Create(arena, device.get(), &news, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
     driver.emplace(config.service(), *engine, news);
     driver->SetListener(this);
@@ -115,9 +115,9 @@ struct TheKeeper final : private keeper::DriverListener {
                             if (management) management->Publish(event);
                           }};
   std::unique_ptr<verbs::Device> device;
-  keeper::NewsQueue news;
-  std::unique_ptr<keeper::Engine> engine;
-  std::optional<keeper::LocalDriver> driver;
+  driver_process::NewsQueue news;
+  std::unique_ptr<driver_process::Engine> engine;
+  std::optional<keeper::testing::InlineDriver> driver;
   std::optional<keeper::Policies> policies;
   std::optional<keeper::ServiceDrain> drain;
   std::optional<keeper::WorkerSessions> workers;

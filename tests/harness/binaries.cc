@@ -15,6 +15,7 @@ namespace {
 // Where programs lie in a Bazel output tree; directly in the directory comes first.
 constexpr const char* kPackages[] = {"",
                                      "supervisor/batond/",
+                                     "supervisor/driver/",
                                      "supervisor/keeper/",
                                      "supervisor/control/",
                                      "supervisor/cli/",

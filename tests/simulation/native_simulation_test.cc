@@ -30,8 +30,8 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/file_descriptor.h"
-#include "supervisor/keeper/native_driver.h"
-#include "supervisor/keeper/native_engine.h"
+#include "supervisor/driver/native_driver.h"
+#include "supervisor/driver/native_engine.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/forwarding_device.h"
 #include "tests/simulation/context.h"
@@ -40,8 +40,8 @@
 namespace baton::simulation {
 namespace {
 
-using keeper::NativeDriver;
-using keeper::NativeEngine;
+using driver_process::NativeDriver;
+using driver_process::NativeEngine;
 
 constexpr uint32_t kWorkers = 3;
 constexpr int kSteps = 1500;
@@ -195,7 +195,7 @@ class Process {
   Process(Context& context, arena::Arena& arena, Truth& truth, NativeEngine& engine, uint32_t slot,
           uint64_t id)
       : context_(context), arena_(arena), truth_(truth), slot_(slot), id_(id), writer_(&arena, 0) {
-    keeper::NativeInheritance inheritance = engine.InheritanceOf(slot, id);
+    driver_process::NativeInheritance inheritance = engine.InheritanceOf(slot, id);
     inheritance.watch_deaths = false;
     driver_ = NativeDriver::Create(std::move(inheritance)).value();
     arena_.ClearWorker(slot);
@@ -291,7 +291,7 @@ class Process {
   std::unique_ptr<Fiber> fiber_;  // last: it uses the others
 };
 
-class NativeWorld : private keeper::EngineListener {
+class NativeWorld : private driver_process::EngineListener {
  public:
   explicit NativeWorld(uint64_t seed)
       : context_(seed), arena_(arena::Arena::Create(Shape(), "native").value()) {
@@ -459,7 +459,7 @@ class NativeWorld : private keeper::EngineListener {
     context_.Note("started", id, slot);
     processes_[slot] = std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
     Keep([this, slot, id] {
-      engine_->AddWorker(slot, id, FileDescriptor(), {}, keeper::Standing::kFirst);
+      engine_->AddWorker(slot, id, FileDescriptor(), {}, driver_process::Standing::kFirst);
       engine_->SetReady(slot);
     });
   }

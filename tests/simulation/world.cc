@@ -64,7 +64,7 @@ struct Weights {
   uint32_t engine, workers, peers, device, management;
 };
 
-class World : private keeper::EngineListener, private RemoteListener {
+class World : private driver_process::EngineListener, private RemoteListener {
  public:
   explicit World(const ScheduleOptions& options);
   ~World() override;
@@ -115,7 +115,7 @@ class World : private keeper::EngineListener, private RemoteListener {
   const arena::Arena& arena_;
   Checker checker_;
   SimDevice device_;
-  std::unique_ptr<keeper::Engine> engine_;
+  std::unique_ptr<driver_process::Engine> engine_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<Process*> slots_;  // who has it; null: free
   std::vector<std::unique_ptr<Client>> clients_;
@@ -186,7 +186,7 @@ World::World(const ScheduleOptions& options)
   outside_effects_ = dice_.OneIn(5);
   pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early &&
            !arena::HasSharedReceives(arena_.shape());
-  keeper::EngineOptions engine;
+  driver_process::EngineOptions engine;
   engine.outside_effects = outside_effects_;
   engine.break_recovery = options.defects.forget_unacknowledged;
   engine.nanoseconds = [this] { return context_.now_ns; };
@@ -212,7 +212,7 @@ World::World(const ScheduleOptions& options)
     driver_ = mortal.get();
     return mortal;
   };
-  engine_ = keeper::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
+  engine_ = driver_process::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
   BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
   if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
   const uint32_t clients = deep_ ? 8 : dice_.From(1, arena_.shape().connections);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a native worker's process is given: all its descriptors, who it is, and the memory that it
-# shares. supervisor/keeper/native_workers.md has the list. And that one who is nobody can serve, which takes root.
+# shares. supervisor/driver/native_workers.md has the list. And that one who is nobody can serve, which takes root.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"

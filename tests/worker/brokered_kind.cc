@@ -7,7 +7,7 @@ struct ServiceKind::Hosts {};
 ServiceKind::ServiceKind() = default;
 ServiceKind::~ServiceKind() = default;
 
-keeper::EngineOptions ServiceKind::EngineOptions() { return {}; }
+driver_process::EngineOptions ServiceKind::EngineOptions() { return {}; }
 
 void ServiceKind::Begin(keeper::testing::KeeperThread&) {}
 

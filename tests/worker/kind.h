@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "supervisor/keeper/engine.h"
+#include "supervisor/driver/engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 
 namespace baton::testing {
@@ -19,7 +19,7 @@ class ServiceKind {
   ServiceKind();
   ~ServiceKind();
 
-  static keeper::EngineOptions EngineOptions();
+  static driver_process::EngineOptions EngineOptions();
   // From now on, and until this is destroyed, workers attach to this keeper as those of the kind
   // do.
   void Begin(keeper::testing::KeeperThread& keeper);

@@ -85,7 +85,7 @@ class InProcessHost {
     return 0;
   }
 
-  keeper::Engine& engine_;
+  driver_process::Engine& engine_;
   BatonNativeHost host_ = {};
   std::map<uint32_t, uint64_t> adopted_;  // epochs
 };
@@ -104,8 +104,8 @@ struct ServiceKind::Hosts {
 ServiceKind::ServiceKind() : hosts_(std::make_unique<Hosts>()) {}
 ServiceKind::~ServiceKind() { g_new_host = nullptr; }
 
-keeper::EngineOptions ServiceKind::EngineOptions() {
-  keeper::EngineOptions options;
+driver_process::EngineOptions ServiceKind::EngineOptions() {
+  driver_process::EngineOptions options;
   options.owners_drive = true;
   return options;
 }

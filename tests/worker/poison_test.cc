@@ -41,7 +41,7 @@ class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<Co
     return worker;
   }
   void Die(const Shard& shard, const Worker& worker) {
-    keeper::Engine& engine = keeper.engine();
+    driver_process::Engine& engine = keeper.engine();
     engine.Run([&] {
       engine.WorkerStopped(engine.ownership(shard.index()).owner_slot(), worker.id(), "crash");
     });
@@ -63,7 +63,7 @@ class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<Co
            TextOf(completion) == "poison";
   }
   const arena::BankHeader& bank() {
-    const keeper::Engine& engine = keeper.engine();
+    const driver_process::Engine& engine = keeper.engine();
     return engine.arena().bank(0, engine.ownership(0).epoch());
   }
   uint64_t Poisoned() { return keeper.Describe().shards(0).poisoned_connections(); }

@@ -45,7 +45,7 @@
 #include "proto/baton/internal/store.pb.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"
-#include "supervisor/keeper/batond_link.h"
+#include "supervisor/driver/batond_link.h"
 
 namespace baton {
 namespace {
@@ -226,7 +226,7 @@ int Main(const std::string& program) {
   if (!keeper) {
     for (;; usleep(50'000)) ShowLife();
   }
-  keeper::BatondLink batond = keeper::BatondLink::OfEnvironment(config, nullptr);
+  driver_process::BatondLink batond = driver_process::BatondLink::OfEnvironment(config, nullptr);
   v1::ServiceConfig in_force = config.service();
   for (;; usleep(50'000)) {
     batond.Beat();

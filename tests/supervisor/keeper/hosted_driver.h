@@ -12,7 +12,7 @@
 
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_text.h"
-#include "supervisor/keeper/driver_host.h"
+#include "supervisor/driver/driver_host.h"
 #include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper::testing {
@@ -20,7 +20,7 @@ namespace baton::keeper::testing {
 // Its engine runs as long as it lives. It holds nothing for another keeper.
 class HostedDriver final : public ServiceDriver {
  public:
-  explicit HostedDriver(std::unique_ptr<DriverHost> host)
+  explicit HostedDriver(std::unique_ptr<driver_process::DriverHost> host)
       : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), host_(std::move(host)) {
     host_->news().SetWake([fd = wake_.get()] { eventfd_write(fd, 1); });
     host_->Start();
@@ -29,7 +29,7 @@ class HostedDriver final : public ServiceDriver {
     introduced_.set_not_placed(std::string(MessageOf(host_->placed())));
   }
 
-  ServiceEngine& engine() { return host_->engine(); }
+  driver_process::ServiceEngine& engine() { return host_->engine(); }
 
   const arena::Arena& arena() const override { return host_->driver().arena(); }
   std::string_view device_name() const override { return host_->driver().device_name(); }
@@ -49,7 +49,7 @@ class HostedDriver final : public ServiceDriver {
 
  private:
   const FileDescriptor wake_;  // the engine writes to it until the host's end
-  const std::unique_ptr<DriverHost> host_;
+  const std::unique_ptr<driver_process::DriverHost> host_;
 };
 
 }  // namespace baton::keeper::testing

@@ -452,8 +452,9 @@ TEST_F(KeeperTest, shouldWaitForAFreeDescriptorWithoutKeepingBusy) {
 TEST_F(KeeperTest, shouldNotShareItsDirectoryWithASecondOne) {
   Start();
   const internal::KeeperConfig config = keeper.Config(nullptr);
-  const auto second = Keeper::Create(
-      config, std::make_unique<testing::HostedDriver>(DriverHost::Open(config, {}).value()));
+  const auto second =
+      Keeper::Create(config, std::make_unique<testing::HostedDriver>(
+                                 driver_process::DriverHost::Open(config, {}).value()));
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
 }
 

@@ -33,6 +33,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   config.set_state_dir(directory_.path());
   config.set_control_socket(directory_.File("control.sock"));
   config.set_launcher(launcher_);
+  config.set_keeper(harness::Binaries().Find("baton-keeper").value_or(""));
   config.set_nic(harness::Binaries().Find("baton-nic").value_or(""));
   config.set_distrust_contained_root(distrusts_contained_root_);
   v1::ServiceConfig* service = config.mutable_service();
@@ -58,10 +59,11 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   return config;
 }
 
-absl::Status KeeperThread::Start(const Change& change, const EngineOptions& engine_options) {
+absl::Status KeeperThread::Start(const Change& change,
+                                 const driver_process::EngineOptions& engine_options) {
   const internal::KeeperConfig config = Config(change);
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<DriverHost> host,
-                         DriverHost::Open(config, engine_options));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<driver_process::DriverHost> host,
+                         driver_process::DriverHost::Open(config, engine_options));
   auto driver = std::make_unique<HostedDriver>(std::move(host));
   driver_ = driver.get();
   BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(config, std::move(driver)));

@@ -30,10 +30,13 @@ class KeeperThread {
 
   void SetLauncher(const std::string& path) { launcher_ = path; }
   void DistrustContainedRoot() { distrusts_contained_root_ = true; }
-  absl::Status Start(const Change& change = nullptr, const EngineOptions& engine_options = {});
+  absl::Status Start(const Change& change = nullptr,
+                     const driver_process::EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
-  Engine& engine() { return dynamic_cast<Engine&>(driver_->engine()); }
+  driver_process::Engine& engine() {
+    return dynamic_cast<driver_process::Engine&>(driver_->engine());
+  }
 
   const harness::TempDirectory& directory() const { return directory_; }
   std::string socket() const { return directory_.File("kv.sock"); }

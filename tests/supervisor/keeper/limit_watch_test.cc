@@ -13,15 +13,15 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/driver/device_needs.h"
-#include "supervisor/keeper/local_driver.h"
 #include "tests/lib/driver/commit_writer.h"
-#include "tests/supervisor/keeper/inline_engine.h"
+#include "tests/supervisor/driver/inline_engine.h"
+#include "tests/supervisor/keeper/inline_driver.h"
 
 namespace baton::keeper {
 namespace {
 
+using driver_process::testing::InlineEngine;
 using ::testing::ElementsAre;
-using testing::InlineEngine;
 using ::testing::IsEmpty;
 
 constexpr char kGroup[] = "/sys/fs/cgroup/system.slice/batond.service/";
@@ -60,9 +60,9 @@ class LimitWatchTest : public ::testing::Test {
                     told.push_back(event.kind() + " " + event.message());
                   }};
   arena::Arena arena = arena::Arena::Create(Shape(), "kv").value();
-  InlineEngine engine{&arena};
-  NewsQueue news;
-  LocalDriver driver{config.service(), engine, news};
+  driver_process::testing::InlineEngine engine{&arena};
+  driver_process::NewsQueue news;
+  testing::InlineDriver driver{config.service(), engine, news};
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::map<std::string, std::string> files;

@@ -22,17 +22,19 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/native/host.h"
-#include "supervisor/keeper/fork_worker.h"
-#include "supervisor/keeper/local_driver.h"
-#include "supervisor/keeper/worker_forks.h"
+#include "supervisor/driver/fork_worker.h"
+#include "supervisor/driver/worker_forks.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/native/unmapper_of.h"
 #include "tests/lib/verbs/nic_process.h"
+#include "tests/supervisor/keeper/inline_driver.h"
 
 // As the driver's executable.
-extern "C" BatonNativeHost* baton_native_host() { return baton::keeper::HostOfThisProcess(); }
+extern "C" BatonNativeHost* baton_native_host() {
+  return baton::driver_process::HostOfThisProcess();
+}
 
 namespace baton::keeper {
 namespace {
@@ -126,11 +128,12 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
                    }};
   arena::Arena arena_ = MakeArena();
   const std::unique_ptr<verbs::Device> device_ = verbs::testing::OpenWithNicProcess().value();
-  std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, device_.get(), {}).value();
-  NewsQueue news_;
-  std::unique_ptr<WorkerForks> forks_ =
-      WorkerForks::Create(*engine_, news_, config_.service().native()).value();
-  LocalDriver driver_{config_.service(), *engine_, news_, forks_.get()};
+  std::unique_ptr<driver_process::NativeEngine> engine_ =
+      driver_process::NativeEngine::Create(&arena_, device_.get(), {}).value();
+  driver_process::NewsQueue news_;
+  std::unique_ptr<driver_process::WorkerForks> forks_ =
+      driver_process::WorkerForks::Create(*engine_, news_, config_.service().native()).value();
+  testing::InlineDriver driver_{config_.service(), *engine_, news_, forks_.get()};
   Policies policies_{config_.service(), driver_};
   WorkerSessions sessions_{loop_, config_, driver_, policies_, events_};
   NativeWorkers workers_{loop_, config_, driver_, sessions_, policies_, events_};
@@ -163,7 +166,7 @@ TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
 TEST_F(NativeWorkersTest, shouldForkWhileBatondStandsStill) {
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  driver_process::HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
   MessageChannel batond{FileDescriptor(pair[1])};
   forks_->HoldProcesses(&held);
   workers_.KeepRunning();

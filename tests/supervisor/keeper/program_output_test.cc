@@ -38,7 +38,7 @@ class ProgramOutputTest : public ::testing::Test {
 };
 
 TEST_F(ProgramOutputTest, shouldMarkEachLineAsWhoseItIs) {
-  OutputLines lines("process 7");
+  driver_process::OutputLines lines("process 7");
   lines.Add("one\nkeeper_ready: t", 0);
   lines.Add("wo\nthe last", 0);
   lines.End(0);
@@ -48,7 +48,7 @@ TEST_F(ProgramOutputTest, shouldMarkEachLineAsWhoseItIs) {
 }
 
 TEST_F(ProgramOutputTest, shouldLetNothingThroughThatMakesALineOrCommandsATerminal) {
-  OutputLines lines("process 7");
+  driver_process::OutputLines lines("process 7");
   lines.Add(std::string("a\tb\rworker_killed: \x1b[2J\x80") + '\0' + "\n", 0);
   ASSERT_EQ(Written().size(), 1u);
   const std::string line = Written()[0];
@@ -57,30 +57,32 @@ TEST_F(ProgramOutputTest, shouldLetNothingThroughThatMakesALineOrCommandsATermin
 }
 
 TEST_F(ProgramOutputTest, shouldGoOnInAnotherLineWhenOneIsTooLong) {
-  OutputLines lines("p");
-  lines.Add(std::string(2 * OutputLines::kMaxLineBytes + 5, 'x') + "\n\ny\n", 0);
+  driver_process::OutputLines lines("p");
+  lines.Add(std::string(2 * driver_process::OutputLines::kMaxLineBytes + 5, 'x') + "\n\ny\n", 0);
   const std::vector<std::string> written = Written();
   ASSERT_EQ(written.size(), 5u);
-  EXPECT_EQ(written[0], "worker_output: p: " + std::string(OutputLines::kMaxLineBytes, 'x'));
+  EXPECT_EQ(written[0],
+            "worker_output: p: " + std::string(driver_process::OutputLines::kMaxLineBytes, 'x'));
   EXPECT_EQ(written[1], written[0]);
   EXPECT_EQ(written[2], "worker_output: p: xxxxx");
   EXPECT_EQ(written[4], "worker_output: p: y");
 }
 
 TEST_F(ProgramOutputTest, shouldWritePartOfAFloodAndThenWhatItLacks) {
-  OutputLines lines("p");
+  driver_process::OutputLines lines("p");
   const uint64_t now = MonotonicNanoseconds();
-  for (uint32_t i = 0; i < OutputLines::kBurst + 3; ++i) lines.Add("x\n", now);
-  EXPECT_EQ(Written().size(), size_t{OutputLines::kBurst});
+  for (uint32_t i = 0; i < driver_process::OutputLines::kBurst + 3; ++i) lines.Add("x\n", now);
+  EXPECT_EQ(Written().size(), size_t{driver_process::OutputLines::kBurst});
   lines.Add("y\n", now + 1'000'000'000);
-  EXPECT_EQ(Written().size(), size_t{OutputLines::kBurst} + 2);
-  EXPECT_THAT(Written()[OutputLines::kBurst], HasSubstr("3 lines of p have come too fast"));
+  EXPECT_EQ(Written().size(), size_t{driver_process::OutputLines::kBurst} + 2);
+  EXPECT_THAT(Written()[driver_process::OutputLines::kBurst],
+              HasSubstr("3 lines of p have come too fast"));
   EXPECT_EQ(Written().back(), "worker_output: p: y");
 }
 
 TEST_F(ProgramOutputTest, shouldReadUntilAllHaveClosedIt) {
   boost::asio::io_context loop;
-  OutputPipe pipe = MakeOutputPipe().value();
+  driver_process::OutputPipe pipe = driver_process::MakeOutputPipe().value();
   const ProgramOutput output(loop, std::move(pipe.reader), "p");
   ASSERT_EQ(write(pipe.program.get(), "one\n", 4), 4);
   loop.run_one();
@@ -94,7 +96,7 @@ TEST_F(ProgramOutputTest, shouldReadUntilAllHaveClosedIt) {
 // What it has started may print on.
 TEST_F(ProgramOutputTest, shouldTakeWhatIsThereWhenTheProgramHasEnded) {
   boost::asio::io_context loop;
-  OutputPipe pipe = MakeOutputPipe().value();
+  driver_process::OutputPipe pipe = driver_process::MakeOutputPipe().value();
   auto output = std::make_unique<ProgramOutput>(loop, std::move(pipe.reader), "p");
   ASSERT_EQ(write(pipe.program.get(), "one\ntw", 6), 6);
   output.reset();
@@ -104,9 +106,9 @@ TEST_F(ProgramOutputTest, shouldTakeWhatIsThereWhenTheProgramHasEnded) {
 
 TEST_F(ProgramOutputTest, shouldLetOthersHaveTheLoopWhileAProgramPrintsWithoutEnd) {
   boost::asio::io_context loop;
-  OutputPipe pipe = MakeOutputPipe().value();
+  driver_process::OutputPipe pipe = driver_process::MakeOutputPipe().value();
   const ProgramOutput output(loop, std::move(pipe.reader), "p");
-  const std::string much(OutputLines::kReadBytes * 2, '.');
+  const std::string much(driver_process::OutputLines::kReadBytes * 2, '.');
   ASSERT_EQ(write(pipe.program.get(), much.data(), much.size()), static_cast<ssize_t>(much.size()));
   loop.run_one();
   EXPECT_EQ(loop.poll(), 0u);  // it waits, though there is more

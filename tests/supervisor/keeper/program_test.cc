@@ -20,8 +20,8 @@
 
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
+#include "supervisor/driver/reap_program.h"
 #include "supervisor/keeper/program_reader.h"
-#include "supervisor/keeper/reap_program.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/temp_directory.h"
@@ -62,7 +62,7 @@ class ProgramTest : public ::testing::Test {
     pollfd end = {started->pidfd.get(), POLLIN, 0};
     if (poll(&end, 1, kEndTimeoutMs) != 1) return "did not end";
     const absl::Status entered = ReadEntered(started->entered.get());
-    const std::string how = ReapProgram(started->pidfd.get());
+    const std::string how = driver_process::ReapProgram(started->pidfd.get());
     return entered.ok() ? how : std::string(entered.message());
   }
 
@@ -72,7 +72,7 @@ class ProgramTest : public ::testing::Test {
     if (!reading.ok()) return reading.status();
     pollfd end = {reading->pidfd.get(), POLLIN, 0};
     if (poll(&end, 1, kEndTimeoutMs) != 1) return absl::DeadlineExceededError("did not end");
-    ReapProgram(reading->pidfd.get());
+    driver_process::ReapProgram(reading->pidfd.get());
     return TakeReading(*reading, geteuid(), getegid());
   }
 
@@ -113,7 +113,7 @@ TEST_F(ProgramTest, shouldPrintIntoAPipeOfItsOwn) {
   ASSERT_TRUE(started.ok()) << started.status();
   pollfd end = {started->pidfd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
-  EXPECT_EQ(ReapProgram(started->pidfd.get()), "ended with status 0");
+  EXPECT_EQ(driver_process::ReapProgram(started->pidfd.get()), "ended with status 0");
   char text[64] = {};
   EXPECT_GT(read(started->output.get(), text, sizeof(text) - 1), 0);
   EXPECT_EQ(std::string(text), "to whom\nit concerns\n");
@@ -143,7 +143,7 @@ TEST_F(ProgramTest, shouldTellHowItEnded) {
   EXPECT_THAT(Run(Testing("kill -9 $$")), HasSubstr("killed by signal 9"));
   const auto runs = Start(Testing("sleep 60"));
   ASSERT_TRUE(runs.ok()) << runs.status();
-  EXPECT_EQ(ReapProgram(runs->pidfd.get()), "");
+  EXPECT_EQ(driver_process::ReapProgram(runs->pidfd.get()), "");
   ASSERT_EQ(kill(runs->pid, SIGKILL), 0);
 }
 
@@ -175,7 +175,7 @@ TEST_F(ProgramTest, shouldWaitForNothingThatKeepsAProgramFromBeingEntered) {
   pollfd end = {started->pidfd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
   EXPECT_EQ(ReadEntered(started->entered.get()), absl::OkStatus());
-  EXPECT_EQ(ReapProgram(started->pidfd.get()), "ended with status 5");
+  EXPECT_EQ(driver_process::ReapProgram(started->pidfd.get()), "ended with status 5");
 }
 
 TEST_F(ProgramTest, shouldTakeOnTheUserOfTheWorker) {

@@ -15,25 +15,25 @@
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "supervisor/driver/held_entries.h"
-#include "supervisor/keeper/local_driver.h"
+#include "supervisor/driver/order_executor.h"
 #include "supervisor/keeper/worker_sessions.h"
 #include "tests/lib/driver/commit_writer.h"
-#include "tests/supervisor/keeper/inline_engine.h"
+#include "tests/supervisor/driver/inline_engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 
 namespace baton::keeper {
 namespace {
 
-using testing::InlineEngine;
+using driver_process::testing::InlineEngine;
 using testing::RawClient;
 
 // The driver, as it is in the process of its own.
 struct TheDriver {
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
-  InlineEngine engine{&arena};
-  NewsQueue news;
+  driver_process::testing::InlineEngine engine{&arena};
+  driver_process::NewsQueue news;
   v1::ServiceConfig service;
-  LocalDriver local{service, engine, news};
+  driver_process::OrderExecutor local{service, engine, news};
   driver_process::HeldEntries held;
 };
 

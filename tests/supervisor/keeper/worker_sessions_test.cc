@@ -30,13 +30,13 @@
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
 #include "lib/channel/message_channel.h"
-#include "supervisor/keeper/local_driver.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "tests/supervisor/driver/inline_engine.h"
 #include "tests/supervisor/keeper/forked_child.h"
-#include "tests/supervisor/keeper/inline_engine.h"
+#include "tests/supervisor/keeper/inline_driver.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 #include "tests/supervisor/keeper/namesake.h"
 #include "tests/supervisor/keeper/older_kernel.h"
@@ -45,10 +45,10 @@
 namespace baton::keeper {
 namespace {
 
+using driver_process::testing::InlineEngine;
 using ::testing::ElementsAre;
 using testing::ForkedChild;
 using ::testing::HasSubstr;
-using testing::InlineEngine;
 using ::testing::IsEmpty;
 using testing::RawClient;
 
@@ -167,9 +167,9 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
   const internal::KeeperConfig config;
   EventLog events{"kv", [](const v1::Event&) {}};
   arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
-  InlineEngine engine{&arena};
-  NewsQueue news;
-  LocalDriver driver{config.service(), engine, news};
+  driver_process::testing::InlineEngine engine{&arena};
+  driver_process::NewsQueue news;
+  testing::InlineDriver driver{config.service(), engine, news};
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::vector<uint64_t> attached, gone;  // as we were told
@@ -580,11 +580,11 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   std::promise<void> end;
   std::thread first([&] { end.get_future().wait(); });
   const auto before = threads();
-  const LocalDriver native(config.service(), engine, news);
+  const testing::InlineDriver native(config.service(), engine, news);
   EXPECT_EQ(threads(), before);
   arena::Arena shared = arena::Arena::Create(Shape(0), "kv").value();
-  InlineEngine broker(&shared);
-  const LocalDriver brokered(config.service(), broker, news);
+  driver_process::testing::InlineEngine broker(&shared);
+  const testing::InlineDriver brokered(config.service(), broker, news);
   EXPECT_EQ(threads(), before + 1);
   end.set_value();
   first.join();

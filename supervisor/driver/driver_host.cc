@@ -1,0 +1,116 @@
+#include "supervisor/driver/driver_host.h"
+
+#include <chrono>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/heartbeat.h"
+#include "lib/base/memlock.h"
+#include "lib/base/status_macros.h"
+#include "lib/driver/device_needs.h"
+#include "lib/placement/placement.h"
+#include "supervisor/config/placement.h"
+#include "supervisor/config/shape.h"
+#include "supervisor/driver/open_device.h"
+
+namespace baton::driver_process {
+namespace {
+
+ThreadsOn ThreadsOnItsCpus(const v1::ServiceConfig& service, bool pinned) {
+  return ThreadsOn(ParseCpus(service.placement().cpus()).value_or(std::set<uint32_t>()),
+                   pinned ? Inherited::kIsReplaced : Inherited::kBounds);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DriverHost>> DriverHost::Open(const internal::KeeperConfig& config,
+                                                             EngineOptions options) {
+  std::unique_ptr<DriverHost> host(new DriverHost(config.service()));
+  BATON_RETURN_IF_ERROR(host->MakeDevice(config));
+  BATON_RETURN_IF_ERROR(host->MakeQueues(std::move(options)));
+  const ThreadsOn threads = ThreadsOnItsCpus(host->service_, host->pinned_);
+  host->driver_ = std::make_unique<OrderExecutor>(host->service_, *host->engine_, host->news_,
+                                                  host->forks_.get());
+  return host;
+}
+
+absl::Status DriverHost::MakeDevice(const internal::KeeperConfig& config) {
+  // The soft device's NIC is a process that starts here.
+  const ThreadsOn processes = ThreadsOnItsCpus(service_, pinned_);
+  BATON_ASSIGN_OR_RETURN(OpenedDevice opened, OpenDevice(config));
+  device_ = std::move(opened.device);
+  nic_ = std::move(opened.nic);
+  return absl::OkStatus();
+}
+
+absl::Status DriverHost::MakeQueues(EngineOptions options) {
+  const arena::Shape shape = ShapeOf(service_);
+  const bool is_rdma = service_.device().has_rdma();
+  if (is_rdma) {
+    RaiseMemlockLimit();
+    BATON_RETURN_IF_ERROR(CheckMemlockLimit(driver::NeedsOf(shape).registered_bytes));
+  }
+  *service_.mutable_placement() =
+      PlacementOf(service_.placement(), is_rdma ? std::string(device_->name()) : std::string());
+  std::optional<uint32_t> node;
+  if (service_.placement().has_numa_node()) node = service_.placement().numa_node();
+  const MemoryOn memory(node);
+  placed_ = memory.status();
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(shape, service_.name()));
+  arena_ = std::make_unique<arena::Arena>(std::move(arena));
+  return MakeEngine(std::move(options));
+}
+
+absl::Status DriverHost::MakeEngine(EngineOptions options) {
+  if (service_.mode() == v1::NATIVE) {
+    NativeEngineOptions native;
+    native.outside_effects = service_.outside_effects();
+    native.realtime_priority = static_cast<int>(service_.realtime_priority());
+    if (service_.poison_deaths() != 0) native.poison_deaths = service_.poison_deaths();
+    BATON_ASSIGN_OR_RETURN(auto engine, NativeEngine::Create(arena_.get(), device_.get(), native));
+    engine->SetListener(&news_);
+    native_ = engine.get();
+    engine_ = std::move(engine);
+    BATON_ASSIGN_OR_RETURN(forks_, WorkerForks::Create(*native_, news_, service_.native()));
+  } else {
+    options.outside_effects = service_.outside_effects();
+    options.realtime_priority = static_cast<int>(service_.realtime_priority());
+    if (service_.poison_deaths() != 0) options.poison_deaths = service_.poison_deaths();
+    BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), &news_, options));
+  }
+  return absl::OkStatus();
+}
+
+void DriverHost::Start() {
+  const ThreadsOn threads = ThreadsOnItsCpus(service_, pinned_);
+  placed_.Update(threads.status());
+  engine_->Start();
+}
+
+void DriverHost::TurnNative() {
+  native_->Turn();
+  driver_->LookAtLocks();
+  forks_->Turn();
+}
+
+std::vector<int> DriverHost::native_descriptors() const {
+  std::vector<int> all = native_->descriptors();
+  for (const int fd : forks_->descriptors()) all.push_back(fd);
+  return all;
+}
+
+// A NIC that does not answer makes no connection and ends none, and peers could be the first to
+// notice. Once it is killed, the engine finds its device lost.
+void DriverHost::BeatNic() {
+  if (!nic_ || !nic_->Beat()) return;
+  news_.OnEvent("nic_killed",
+                absl::StrCat("baton-nic (process ", nic_->pid(), ") has not answered for ",
+                             NicProcess::kSilentBeats * kHeartbeat / std::chrono::seconds(1),
+                             " s, and was killed: it was stopped, or had no processor"),
+                0, -1, -1);
+}
+
+}  // namespace baton::driver_process

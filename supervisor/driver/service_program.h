@@ -1,0 +1,31 @@
+// The beginning and the end that baton-driver and baton-keeper have in common.
+#ifndef SUPERVISOR_DRIVER_SERVICE_PROGRAM_H_
+#define SUPERVISOR_DRIVER_SERVICE_PROGRAM_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "lib/log/standard_error.h"
+#include "proto/baton/internal/keeper.pb.h"
+
+namespace baton::driver_process {
+
+// Reads standard input, which is a KeeperConfig in text format. None: it is something else.
+std::optional<internal::KeeperConfig> ReadConfig();
+
+// Logs to standard error from now on, as the configuration says. `process`: the program's name
+// without "baton-".
+void BeginLog(const internal::KeeperConfig& config, std::string_view process,
+              log::LogThread thread);
+
+// These two log why the service cannot be started, or ends, and write it down for operators
+// (SetDownReason). Both return the exit status. The process is killed soon after EndFor: the
+// destructors that take down the rest of a lost device may hang.
+int FailToStart(const internal::KeeperConfig& config, const absl::Status& why);
+int EndFor(const internal::KeeperConfig& config, const absl::Status& why);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_SERVICE_PROGRAM_H_

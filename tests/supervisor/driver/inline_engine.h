@@ -1,0 +1,131 @@
+// An engine that only remembers what it was told: everything is done at once, on the caller's
+// thread.
+#ifndef TESTS_SUPERVISOR_DRIVER_INLINE_ENGINE_H_
+#define TESTS_SUPERVISOR_DRIVER_INLINE_ENGINE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "supervisor/driver/roster.h"
+#include "supervisor/driver/service_engine.h"
+
+namespace baton::driver_process::testing {
+
+class InlineEngine final : public ServiceEngine {
+ public:
+  explicit InlineEngine(arena::Arena* arena) : roster(arena), arena_(*arena) {}
+
+  void Start() override {}
+  void Stop() override {}
+  std::string_view device_name() const override { return device_info_.name; }
+  bool Post(std::function<void()> work) override {
+    work();
+    return true;
+  }
+  void Run(const std::function<void()>& work) override { work(); }
+
+  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+                 Standing standing) override {
+    roster.Add(slot, id, std::move(wake), versions, standing);
+  }
+  void SetStanding(uint32_t slot, uint64_t, Standing standing) override {
+    roster[slot].standing = standing;
+  }
+  void AskToStop(uint32_t slot, uint64_t) override { roster.AskToStop(slot); }
+  void SetReady(uint32_t slot) override { roster[slot].ready = true; }
+  void SetStalled(uint32_t slot, uint64_t, bool stalled) override {
+    roster[slot].stalled = stalled;
+  }
+  bool IsReady(uint32_t slot) const override { return roster[slot].ready; }
+  bool IsIdle(uint32_t, uint64_t id) const override { return shard_owner.worker_id != id; }
+  void Retire(uint32_t slot, uint64_t) override { roster[slot].retired = true; }
+  void WorkerStopped(uint32_t slot, uint64_t, std::string_view) override {
+    roster[slot].stopped = true;
+  }
+  bool IsFenced(uint32_t slot) const override { return roster[slot].fenced; }
+  void PardonDeath(uint32_t slot, uint64_t) override { roster[slot].pardoned = true; }
+  void ExplainDeath(uint32_t, uint64_t, std::string_view cause) override {
+    explained.emplace_back(cause);
+  }
+  void WorkerDead(uint32_t slot, uint64_t id) override {
+    dead.push_back(id);
+    roster.Remove(slot);
+  }
+
+  void Handoff(uint32_t, uint32_t, HandoffDone done) override { done(Unsupported(), 0); }
+  void CancelHandoff(uint32_t, const absl::Status&) override { ++cancelled; }
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override {
+    if (!listens) return Unsupported();
+    return verbs::Address{address.host, static_cast<uint16_t>(7000 + ++listen_calls)};
+  }
+  bool IsListening(const verbs::Address&) const override { return false; }
+  std::vector<verbs::Address> listeners() const override { return {}; }
+  void StopListening(const verbs::Address&) override {}
+  absl::StatusOr<uint32_t> Connect(uint32_t, const verbs::Address&, std::string_view,
+                                   uint64_t) override {
+    return Unsupported();
+  }
+  uint32_t DisconnectAll(std::string_view) override { return 0; }
+  absl::StatusOr<uint32_t> ReserveGrant(uint64_t, uint64_t, uint32_t) override {
+    return grants_reserved++;
+  }
+  void RegisterGrant(uint32_t, GrantDone done) override { registering.push_back(std::move(done)); }
+  void RevokeGrant(uint32_t grant, GrantDone done) override {
+    revoked.push_back(grant);
+    revoking.push_back(std::move(done));
+  }
+
+  void SetGate(driver::ConnectionGate*) override {}
+  void SetPostRates(uint32_t of_service, uint32_t of_worker) override {
+    post_rates = {of_service, of_worker};
+  }
+  void SetPoisonDeaths(uint32_t deaths) override { poison_deaths = deaths; }
+  driver::ShardCounters counters(uint32_t) const override { return {}; }
+  uint64_t established_ns(uint32_t) const override { return 0; }
+  uint32_t connection_count() const override { return connections; }
+  uint32_t connections_of(uint32_t) const override { return connections; }
+  const EngineLoad* load() override { return nullptr; }
+  driver::ObjectCounts device_objects() const override {
+    ++object_counts;
+    return objects;
+  }
+  const arena::Arena& arena() const override { return arena_; }
+  const verbs::DeviceInfo& device_info() const override { return device_info_; }
+  ShardOwner owner(uint32_t) const override { return shard_owner; }
+  const LatencyHistogram& handoff_blackout(uint32_t) const override { return blackout_; }
+  const LatencyHistogram& failover_blackout(uint32_t) const override { return blackout_; }
+  const ReconciliationReport& last_report(uint32_t) const override { return report_; }
+  const std::string& waiting_reason(uint32_t) const override { return report_.cause; }
+  uint64_t poisoned_connections(uint32_t) const override { return 0; }
+
+  void set_device_name(const std::string& name) { device_info_.name = name; }
+
+  Roster roster;
+  std::vector<uint64_t> dead;  // worker ids, in their order
+  std::vector<std::string> explained;
+  ShardOwner shard_owner;  // of every shard
+  uint32_t connections = 0;
+  driver::ObjectCounts objects;
+  uint32_t grants_reserved = 0;
+  std::vector<GrantDone> registering, revoking;  // for the test to call
+  std::vector<uint32_t> revoked;
+  mutable uint32_t object_counts = 0;  // how often they were counted
+  std::pair<uint32_t, uint32_t> post_rates = {0, 0};
+  uint32_t poison_deaths = 0;
+  bool listens = false;  // or refuses to
+  uint32_t listen_calls = 0, cancelled = 0;
+
+ private:
+  static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }
+
+  const arena::Arena& arena_;
+  verbs::DeviceInfo device_info_;
+  LatencyHistogram blackout_;
+  ReconciliationReport report_;
+};
+
+}  // namespace baton::driver_process::testing
+
+#endif  // TESTS_SUPERVISOR_DRIVER_INLINE_ENGINE_H_
