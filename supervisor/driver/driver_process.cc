@@ -124,7 +124,16 @@ void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
   const milliseconds pause = exit_code == 0 ? milliseconds(0) : keeper_.NextPause();
   spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
                 how, pause.count());
-  if (keeper_.crashes() >= kCrashesBeforeSettingAside) SetAsideSettings();
+  if (keeper_.TakeGivenUp()) {
+    Report("keeper_program_given_up", absl::StrCat("the keeper's program ", config_.keeper(),
+                                                   " was replaced, and the first "
+                                                   "keeper that it made ",
+                                                   how,
+                                                   ": the program before it serves again, until "
+                                                   "there is another file"));
+  } else if (keeper_.crashes() >= kCrashesBeforeSettingAside) {
+    SetAsideSettings();
+  }
   start_at_ = Clock::now() + pause;
 }
 

@@ -19,9 +19,6 @@ extern "C" {  // which the header of glibc 2.36 forgets
 namespace baton::driver_process {
 namespace {
 
-// A keeper that lived for less did not get on.
-constexpr std::chrono::seconds kLongLife(5);
-
 bool HasCrashed(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return end.si_status != 0;
   return end.si_status != SIGKILL && end.si_status != SIGTERM && end.si_status != SIGINT;
@@ -44,13 +41,18 @@ absl::StatusOr<SocketPair> MakeSocketPair() {
 absl::Status KeeperProcess::Start(const std::string& input) {
   BATON_ASSIGN_OR_RETURN(SocketPair orders, MakeSocketPair());
   BATON_ASSIGN_OR_RETURN(SocketPair news, MakeSocketPair());
+  BATON_ASSIGN_OR_RETURN(image_, KeeperImage::Open(program_));
   SpawnRequest request;
   request.program = program_;
+  if (given_up_ && *given_up_ == *image_) {
+    image_ = proven_;
+    request.program = image_->Path();
+  }
   request.input = input;
   request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};
   if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
   started_ = last_sign_ = Clock::now();
-  shows_life_ = hung_ = false;
+  shows_life_ = hung_ = killed_hung_ = false;
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   orders_.emplace(std::move(orders.ours));
   news_.emplace(std::move(news.ours));
@@ -77,8 +79,20 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   } else if (HasCrashed(end)) {
     ++crashes_;
   }
+  JudgeImage(HasCrashed(end) || killed_hung_);
   if (end.si_code == CLD_EXITED) *exit_code = end.si_status;
   return DescribeEnd(end);
+}
+
+// Nothing is known of a program whose keeper was ended from outside before it had lived for long.
+void KeeperProcess::JudgeImage(bool failed) {
+  const bool lived = shows_life_ && Clock::now() - started_ >= kLongLife;
+  if (lived && !killed_hung_) {
+    proven_ = image_;
+  } else if (failed && proven_ && !(*proven_ == *image_)) {
+    given_up_ = image_;
+    given_up_now_ = true;
+  }
 }
 
 void KeeperProcess::NoteLife() {
@@ -94,9 +108,16 @@ bool KeeperProcess::HasUnread() const {
 
 KeeperProcess::Silence KeeperProcess::LookForHang() {
   const bool was_hung = hung_;
+  if (runs() && !shows_life_ && Clock::now() - started_ >= kStartTimeout) {
+    killed_hung_ = true;
+    Signal(SIGKILL);
+  }
   hung_ = runs() && shows_life_ && Clock::now() - last_sign_ >= hang_timeout_ && !HasUnread();
   if (hung_ == was_hung) return Silence::kNone;
-  if (hung_ && kills_hung_) Signal(SIGKILL);
+  if (hung_ && kills_hung_) {
+    killed_hung_ = true;
+    Signal(SIGKILL);
+  }
   return hung_ ? Silence::kBegins : Silence::kEnds;
 }
 

@@ -1,4 +1,5 @@
-// The keeper of a driver's service: starts it, notices its end and its silence.
+// The keeper of a driver's service: starts it, notices its end and its silence. Goes back to the
+// program of the last keeper that served well when that of a later one does not.
 #ifndef SUPERVISOR_DRIVER_KEEPER_PROCESS_H_
 #define SUPERVISOR_DRIVER_KEEPER_PROCESS_H_
 
@@ -7,12 +8,14 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "lib/waiting/back_off.h"
 #include "supervisor/batond/spawn.h"
+#include "supervisor/driver/keeper_image.h"
 
 namespace baton::driver_process {
 
@@ -25,7 +28,8 @@ class KeeperProcess {
   KeeperProcess(std::string program, std::chrono::milliseconds hang_timeout, int network)
       : program_(std::move(program)), hang_timeout_(hang_timeout), network_(network) {}
 
-  // Starts it. `input` is what it reads from standard input. REQUIRES: !runs().
+  // Starts the program that is at its path now, or the one before if that one was given up.
+  // `input` is what it reads from standard input. REQUIRES: !runs().
   absl::Status Start(const std::string& input);
   bool runs() const { return process_.has_value(); }
   pid_t pid() const { return process_ ? process_->pid : 0; }
@@ -39,13 +43,22 @@ class KeeperProcess {
   // and runs() is false then. `exit_code`: of one that ended by itself; otherwise unchanged.
   std::optional<std::string> Reap(int* exit_code);
 
+  // Returns true, once, when the program at the path has been given up: its first keeper has
+  // crashed or hung within kLongLife, and a keeper of another program had served for longer. That
+  // one is started until there is yet another at the path.
+  bool TakeGivenUp() { return std::exchange(given_up_now_, false); }
+
   // Notes a sign of life, by which its silence is judged from now on.
   void NoteLife();
   // Sets whether a keeper that falls silent is killed.
   void SetKillsHung(bool kills_hung) { kills_hung_ = kills_hung; }
   enum class Silence { kNone, kBegins, kEnds };
+  // A keeper that has shown no life within this time of its start is killed.
+  static constexpr std::chrono::seconds kStartTimeout{30};
+  // A keeper that lived for less did not get on.
+  static constexpr std::chrono::seconds kLongLife{5};
   // Returns whether its silence has become a hang, or a hang is over, since the last call. Kills it
-  // when a hang begins, if SetKillsHung said so.
+  // when a hang begins, if SetKillsHung said so or it has never shown life. Call it now and then.
   Silence LookForHang();
   bool kills_hung() const { return kills_hung_; }
   std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
@@ -58,16 +71,22 @@ class KeeperProcess {
 
  private:
   bool HasUnread() const;
+  void JudgeImage(bool failed);
 
   const std::string program_;
   const std::chrono::milliseconds hang_timeout_;
   const int network_;
   std::optional<SpawnedProcess> process_;
   std::optional<MessageChannel> orders_, news_;
+  std::optional<KeeperImage> image_;     // that runs, or ran last
+  std::optional<KeeperImage> proven_;    // of the last keeper that lived for long
+  std::optional<KeeperImage> given_up_;  // at the path, and not started
+  bool given_up_now_ = false;
   Clock::time_point started_, last_sign_;
   bool shows_life_ = false;
   bool kills_hung_ = false;
   bool hung_ = false;
+  bool killed_hung_ = false;
   uint32_t crashes_ = 0;
   BackOff back_off_{std::chrono::milliseconds(1), std::chrono::seconds(5)};
 };

@@ -1,6 +1,8 @@
 // baton-keeper: keeps one service: the sessions of its workers, its policy and its upgrades.
 // Started by baton-driver, which has the queues. Reads its configuration (text format of
 // baton.internal.KeeperConfig) from standard input, and tells the driver that workers can attach.
+#include <sys/prctl.h>
+
 #include <string>
 #include <utility>
 
@@ -56,6 +58,8 @@ int Run() {
 }  // namespace
 
 int main() {
+  // The driver may have entered it by a descriptor, and the name would be its number.
+  prctl(PR_SET_NAME, "baton-keeper");
   const int result = Run();
   baton::log::EndLog();
   return result;

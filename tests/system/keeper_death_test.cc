@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -245,6 +246,41 @@ TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
   for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(Replace(SIGSEGV));
   EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_settings_dropped"));
   EXPECT_THAT(Baton({"service", "policy", "ledger"}), Not(HasSubstr("connections: 9")));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// As a package does that has another release, with a keeper that cannot serve.
+TEST_F(KeeperDeath, shouldGoBackToTheProgramThatServedWhenThatOfAnotherReleaseDoesNot) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::filesystem::path program = cluster_->directory() + "/libexec/baton-keeper";
+  const std::filesystem::path sound = std::filesystem::read_symlink(program);
+  const auto put = [&](const std::string& script) {
+    const std::filesystem::path file = program.string() + ".new";
+    std::ofstream(file) << script;
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    std::filesystem::rename(file, program);
+  };
+  const auto given_up = [&] {
+    const std::string events = Baton({"events", "ledger", "--kind", "keeper_program_given_up"});
+    return std::count(events.begin(), events.end(), '\n');
+  };
+  ASSERT_OK(harness::WaitUntil("the keeper to have proved itself",
+                               [&] { return Service().uptime_seconds() > 6; }));
+  put("#!/bin/sh\nexit 3\n");
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("ended with exit code 3"));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  // It is not tried again, but another is.
+  const auto before = given_up();
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_EQ(given_up(), before);
+  put(absl::StrCat("#!/bin/sh\nexec ", sound.string(), "\n"));
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_EQ(given_up(), before);
+  EXPECT_EQ(std::filesystem::read_symlink(absl::StrCat("/proc/", Service().keeper_pid(), "/exe")),
+            std::filesystem::canonical(sound));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
   harness::ExpectNothingLost(*peer_);
