@@ -245,6 +245,7 @@ BATON_UNARY(DrainService, Repeat::kNever)
 BATON_UNARY(EndDrain, Repeat::kNever)
 BATON_UNARY(ListShardMoves, Repeat::kWhenLost)
 BATON_UNARY(SetPolicy, Repeat::kNever)
+BATON_UNARY(ReplaceKeeper, Repeat::kNever)
 BATON_UNARY(Reload, Repeat::kNever)
 #undef BATON_UNARY
 

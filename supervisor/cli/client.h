@@ -69,6 +69,7 @@ class OperatorClient {
   absl::StatusOr<v1::ListShardMovesResponse> ListShardMoves(
       const v1::ListShardMovesRequest& request);
   absl::StatusOr<v1::SetPolicyResponse> SetPolicy(const v1::SetPolicyRequest& request);
+  absl::StatusOr<v1::ReplaceKeeperResponse> ReplaceKeeper(const v1::ReplaceKeeperRequest& request);
   absl::StatusOr<v1::ReloadResponse> Reload(const v1::ReloadRequest& request);
   // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,

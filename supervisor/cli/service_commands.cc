@@ -93,13 +93,25 @@ std::string FormatGrants(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.grants(), " of ", FormatBytes(accounts.granted_bytes()));
 }
 
-// Connections end with this process. A native service's keeper is its driver.
+std::string FormatProcess(int32_t pid, double uptime_seconds, const std::string& release) {
+  return absl::StrCat("pid ", pid, ", up ", FormatDuration(uptime_seconds),
+                      release.empty() ? "" : ", release ", release);
+}
+
+std::string FormatKeeper(const v1::Service& service) {
+  const std::string& given_up = service.keeper_program_given_up();
+  return absl::StrCat(
+      FormatProcess(service.keeper_pid(), service.uptime_seconds(), service.keeper_release()),
+      given_up.empty() ? "" : "; ", given_up);
+}
+
+// Connections end with this process.
 std::string FormatDriver(const v1::Service& service) {
   // A keeper of the release before this one does not say it.
   if (service.driver_pid() == 0) return "";
   if (service.driver_pid() == service.keeper_pid()) return "its keeper";
-  return absl::StrCat("pid ", service.driver_pid(), ", up ",
-                      FormatDuration(service.driver_uptime_seconds()));
+  return FormatProcess(service.driver_pid(), service.driver_uptime_seconds(),
+                       service.driver_release());
 }
 
 void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {
@@ -107,8 +119,7 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
       out,
       {{"Service", service.name()},
        {"Device", FormatDevice(service)},
-       {"Keeper", absl::StrCat("pid ", service.keeper_pid(), ", up ",
-                               FormatDuration(service.uptime_seconds()))},
+       {"Keeper", FormatKeeper(service)},
        {"Driver", FormatDriver(service)},
        {"Version", FormatVersion(service.version())},
        {"Worker socket", service.worker_socket()},

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/baton_upgrade.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
@@ -44,6 +45,7 @@ struct Options {
   double max_blackout_ms = 0;
   uint64_t min_completions = 0;
   bool no_wait = false;
+  bool baton = false;  // its own processes, in the place of a service's program
   Change change;
 };
 
@@ -159,6 +161,14 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
 }
 
 absl::Status Upgrade(Session* session, Options options) {
+  if (options.baton) {
+    return UpgradeBaton(session, {options.service, options.watch_seconds, options.change.dry_run});
+  }
+  if (options.exec.empty()) {
+    return absl::InvalidArgumentError(
+        "--exec PATH names the new program of a service; --baton "
+        "replaces the service's keeper");
+  }
   v1::UpgradeRequest request;
   v1::UpgradePlan* plan = request.mutable_plan();
   BATON_ASSIGN_OR_RETURN(*plan->mutable_exec(), FindProgram(*session, options.exec));
@@ -370,8 +380,9 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
       "Replace a service's program.\nbaton upgrade [SERVICE] --exec PATH [-- ARGUMENTS]");
   upgrade->add_option("service", options->service, "the service [the only one]");
   upgrade->add_option("--exec", options->exec, "the new program; \"-- ARGUMENTS\" replaces its own")
-      ->type_name("PATH")
-      ->required();
+      ->type_name("PATH");
+  upgrade->add_flag("--baton", options->baton, "replace its keeper; without SERVICE, those of all")
+      ->excludes("--exec");
   upgrade->add_option("--workers", options->workers, "how many to start [as many as are ready]")
       ->type_name("COUNT")
       ->check(CLI::PositiveNumber);

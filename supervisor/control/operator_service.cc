@@ -143,6 +143,19 @@ class OperatorServiceImpl final
     }));
   }
 
+  grpc::Status ReplaceKeeper(grpc::ServerContext* call, const v1::ReplaceKeeperRequest* request,
+                             v1::ReplaceKeeperResponse* response) override {
+    FillVersion(response->mutable_version());
+    return ToGrpc(OnRecord(*call, "ReplaceKeeper", *request, [&]() -> absl::Status {
+      internal::ManagementRequest replace;
+      replace.mutable_replace_keeper();
+      BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply,
+                             calls_.Change(*call, request->service(), std::move(replace)));
+      response->set_keeper_pid(reply.keeper_pid());
+      return absl::OkStatus();
+    }));
+  }
+
   grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,
                           v1::ListShardsResponse* response) override {
     auto described = calls_.Describe(*call, request->service());

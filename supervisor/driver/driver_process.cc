@@ -17,6 +17,7 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
+#include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
@@ -125,12 +126,10 @@ void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
   spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
                 how, pause.count());
   if (keeper_.TakeGivenUp()) {
-    Report("keeper_program_given_up", absl::StrCat("the keeper's program ", config_.keeper(),
-                                                   " was replaced, and the first "
-                                                   "keeper that it made ",
-                                                   how,
-                                                   ": the program before it serves again, until "
-                                                   "there is another file"));
+    given_up_why_ =
+        absl::StrCat("the first keeper of ", config_.keeper(), ", which was replaced, ", how,
+                     ": the program before it serves, until there is another file");
+    Report("keeper_program_given_up", given_up_why_);
   } else if (keeper_.crashes() >= kCrashesBeforeSettingAside) {
     SetAsideSettings();
   }
@@ -226,6 +225,11 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
       spdlog::default_logger()->set_level(LevelOf(config_.service().log_level()));
       if (batond_ != nullptr) batond_->SetService(config_.service());
       break;
+    case DriverOrder::kDescribeQueues:
+      answer = host_->driver().Execute(order, std::move(descriptors), given);
+      answer.mutable_description()->mutable_service()->set_keeper_program_given_up(
+          keeper_.has_given_up() ? given_up_why_ : "");
+      return answer;
     case DriverOrder::kPutPolicyInForce:
       keeper_.SetKillsHung(order.put_policy_in_force().policy().on_keeper_hang() ==
                            v1::ON_KEEPER_HANG_RESTART);
@@ -242,6 +246,7 @@ void DriverProcess::Introduce(internal::Introduced* introduced, std::vector<int>
   *introduced->mutable_placement() = host_->service().placement();
   introduced->set_not_placed(std::string(MessageOf(host_->placed())));
   introduced->set_follows(ready_once_);
+  introduced->set_release(kRelease);
   const arena::Arena& arena = host_->driver().arena();
   *sent = {arena.worker_log_fd(), arena.driver_log_fd(), arena.buffers_fd()};
   if (!former_end_) return;

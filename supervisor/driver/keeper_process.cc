@@ -47,6 +47,8 @@ absl::Status KeeperProcess::Start(const std::string& input) {
   if (given_up_ && *given_up_ == *image_) {
     image_ = proven_;
     request.program = image_->Path();
+  } else {
+    given_up_.reset();
   }
   request.input = input;
   request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};

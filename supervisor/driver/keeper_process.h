@@ -47,6 +47,7 @@ class KeeperProcess {
   // crashed or hung within kLongLife, and a keeper of another program had served for longer. That
   // one is started until there is yet another at the path.
   bool TakeGivenUp() { return std::exchange(given_up_now_, false); }
+  bool has_given_up() const { return given_up_.has_value(); }
 
   // Notes a sign of life, by which its silence is judged from now on.
   void NoteLife();

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -127,8 +128,9 @@ void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor 
   live_ = std::make_unique<LiveConfig>(
       config_, configured, *driver_, *policies_, events_,
       [this](const v1::ServiceConfig& service) { driver_->NoteService(service); });
-  management_ = std::make_unique<Management>(loop_, config_, *driver_, events_, *workers_,
-                                             *upgrades_, *policies_, *limits_, *drain_, *live_);
+  management_ = std::make_unique<Management>(
+      loop_, config_, *driver_, events_, *workers_, *upgrades_, *policies_, *limits_, *drain_,
+      *live_, [this] { boost::asio::post(loop_, [this] { loop_.stop(); }); });
 }
 
 void Keeper::MakePrograms(FileDescriptor batonds_network) {

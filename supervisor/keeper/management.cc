@@ -52,7 +52,7 @@ bool OwnsSocketFile(int socket, uid_t uid) {
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                        ServiceDriver& driver, EventLog& events, WorkerSessions& workers,
                        Upgrades& upgrades, Policies& policies, LimitWatch& limits,
-                       ServiceDrain& drain, LiveConfig& live)
+                       ServiceDrain& drain, LiveConfig& live, std::function<void()> end)
     : loop_(loop),
       config_(config),
       driver_(driver),
@@ -62,6 +62,7 @@ Management::Management(boost::asio::io_context& loop, const internal::KeeperConf
       policies_(policies),
       limits_(limits),
       drain_(drain),
+      end_(std::move(end)),
       live_(live),
       started_ns_(MonotonicNanoseconds()) {}
 
@@ -166,11 +167,22 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kSetPolicy:
       status = SetPolicy(request.set_policy(), reply.mutable_policy());
       break;
+    case ManagementRequest::kReplaceKeeper:
+      reply.set_keeper_pid(getpid());
+      end_();
+      break;
     case ManagementRequest::kTakeConfig:
       *reply.mutable_config_taken() = live_.Take(request.take_config());
       break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
+  }
+  // What was asked of a driver that is gone was answered with nothing.
+  if (!driver_.lost().ok()) {
+    reply = internal::ManagementReply();
+    reply.set_id(request.id());
+    status = absl::UnavailableError(
+        absl::StrCat("the service's driver is gone: ", driver_.lost().message()));
   }
   SetStatus(status, &reply);
   session->Send(reply);
@@ -251,6 +263,8 @@ void Management::Describe(internal::Description* description) {
   service->set_shard_count(config.shards());
   service->set_max_connections(config.max_connections());
   service->set_keeper_pid(getpid());
+  service->set_keeper_release(kRelease);
+  service->set_driver_release(driver_.introduced().release());
   service->set_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) / 1e9);
   service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
   service->set_network_namespace(config.network_namespace());

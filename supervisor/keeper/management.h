@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <vector>
@@ -27,10 +28,11 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class Management {
  public:
-  // All references outlive it.
+  // All references outlive it. `end`: ends the keeper, after the present handler.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
              ServiceDriver& driver, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
-             Policies& policies, LimitWatch& limits, ServiceDrain& drain, LiveConfig& live);
+             Policies& policies, LimitWatch& limits, ServiceDrain& drain, LiveConfig& live,
+             std::function<void()> end);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -66,6 +68,7 @@ class Management {
   Policies& policies_;
   LimitWatch& limits_;
   ServiceDrain& drain_;
+  const std::function<void()> end_;
   LiveConfig& live_;
   const uint64_t started_ns_;
   std::set<SessionPtr> subscribers_;

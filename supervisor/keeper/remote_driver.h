@@ -50,7 +50,6 @@ class RemoteDriver final : public ServiceDriver {
                    std::vector<FileDescriptor>* received);
 
   MessageChannel orders_, news_;
-  absl::Status lost_;  // why the driver cannot be asked any more
   std::unique_ptr<arena::Arena> arena_;
 };
 

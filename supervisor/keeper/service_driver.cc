@@ -110,7 +110,11 @@ bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_worke
 internal::ShardsSeen ServiceDriver::LookAtShards() {
   internal::DriverOrder order;
   order.mutable_look_at_shards();
-  return Execute(order).shards();
+  internal::DriverAnswer answer = Execute(order);
+  // One that is gone names no shard.
+  const int shards = static_cast<int>(arena().shape().shards);
+  while (answer.shards().shards_size() < shards) answer.mutable_shards()->add_shards();
+  return std::move(*answer.mutable_shards());
 }
 
 uint64_t ServiceDriver::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {

@@ -52,6 +52,8 @@ class ServiceDriver {
   virtual std::string_view device_name() const = 0;
   // What the driver has told its keeper at first.
   const internal::Introduced& introduced() const { return introduced_; }
+  // Why the driver cannot be asked any more: answers are empty then, and the keeper can only end.
+  const absl::Status& lost() const { return lost_; }
 
   // At most one. It outlives this object.
   void SetListener(DriverListener* listener) { listener_ = listener; }
@@ -168,6 +170,7 @@ class ServiceDriver {
   virtual std::vector<internal::DriverNews> TakeNews() = 0;
 
   internal::Introduced introduced_;
+  absl::Status lost_;
 
  private:
   void Deliver(const internal::DriverNews& news);

@@ -43,23 +43,24 @@ void ShowEverything(const char* mode) {
   harness::ChildOptions options;
   options.program = *program;
   options.log_path = directory->File("log");
-  options.arguments = {"--mode",          mode,
-                       "--json",          "--html",
-                       "--output",        directory->File("out"),
-                       "--connections",   "8",
-                       "--shards",        "2",
-                       "--rate",          "4000",
-                       "--handoffs",      "3",
-                       "--upgrades",      "2",
-                       "--bad-upgrades",  "3",
-                       "--crashes",       "3",
-                       "--hangs",         "1",
-                       "--cold-crashes",  "1",
-                       "--control-kills", "1",
-                       "--poisons",       "1",
-                       "--baseline-runs", "2",
-                       "--keeper-kills",  "2",
-                       "--batond-kills",  "2"};
+  options.arguments = {"--mode",           mode,
+                       "--json",           "--html",
+                       "--output",         directory->File("out"),
+                       "--connections",    "8",
+                       "--shards",         "2",
+                       "--rate",           "4000",
+                       "--handoffs",       "3",
+                       "--upgrades",       "2",
+                       "--bad-upgrades",   "3",
+                       "--crashes",        "3",
+                       "--hangs",          "1",
+                       "--cold-crashes",   "1",
+                       "--control-kills",  "1",
+                       "--poisons",        "1",
+                       "--baseline-runs",  "2",
+                       "--keeper-kills",   "2",
+                       "--baton-upgrades", "2",
+                       "--batond-kills",   "2"};
   auto demo = harness::ChildProcess::Start(options);
   ASSERT_TRUE(demo.ok()) << demo.status();
   auto line = (*demo)->ReadLine(kLong);
@@ -81,9 +82,9 @@ void ShowEverything(const char* mode) {
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
   const std::vector<std::pair<std::string, uint64_t>> kinds = {
-      {"handoff", 3},     {"upgrade", 2},    {"bad_upgrade", 3},  {"crash_hot", 3},
-      {"hang", 1},        {"crash_cold", 1}, {"control_kill", 1}, {"keeper_kill", 2},
-      {"batond_kill", 2}, {"poison", 1}};
+      {"handoff", 3},       {"upgrade", 2},     {"bad_upgrade", 3},  {"crash_hot", 3},
+      {"hang", 1},          {"crash_cold", 1},  {"control_kill", 1}, {"keeper_kill", 2},
+      {"baton_upgrade", 2}, {"batond_kill", 2}, {"poison", 1}};
   for (const auto& [kind, count] : kinds) {
     EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
     EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;

@@ -69,7 +69,8 @@ std::vector<EventKind> MarkedKinds(const ActResult& act) {
   for (const EventKind kind :
        {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade, EventKind::kCrashHot,
         EventKind::kHang, EventKind::kCrashCold, EventKind::kControlKill, EventKind::kKeeperKill,
-        EventKind::kBatondKill, EventKind::kPoison, EventKind::kBaseline}) {
+        EventKind::kBatonUpgrade, EventKind::kBatondKill, EventKind::kPoison,
+        EventKind::kBaseline}) {
     if (Summarize(act.events, kind).count > 0) kinds.push_back(kind);
   }
   return kinds;

@@ -17,6 +17,7 @@ const EventLook& LookOf(EventKind kind) {
       {"crash_cold", "process killed, no standby", "#9a6fd0"},
       {"control_kill", "control process killed", "#d9822b"},
       {"keeper_kill", "keeper killed", "#3f9e8c"},
+      {"baton_upgrade", "Baton upgraded", "#8a6d3b"},
       {"batond_kill", "batond killed", "#5a7fd6"},
       {"poison", "message that kills its readers", "#7a8f1f"},
       {"baseline", "process killed", "#d9484a"},

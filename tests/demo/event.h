@@ -20,6 +20,7 @@ enum class EventKind : uint8_t {
   kCrashCold,
   kControlKill,
   kKeeperKill,
+  kBatonUpgrade,
   kBatondKill,
   kPoison,
   // Without Baton.

@@ -61,6 +61,8 @@ void AddFlags(CLI::App& app, DemoOptions& options, Output& output) {
   app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
   app.add_option("--control-kills", options.control_kills, "kills of control [1]");
   app.add_option("--keeper-kills", options.keeper_kills, "kills of the service's keeper [3]");
+  app.add_option("--baton-upgrades", options.baton_upgrades,
+                 "replacements of the service's keeper by `baton upgrade --baton` [3]");
   app.add_option("--batond-kills", options.batond_kills, "kills of batond [3]");
   app.add_option("--poisons", options.poisons,
                  "messages of which every worker dies, until their connection is failed [3]");

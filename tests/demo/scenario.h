@@ -36,6 +36,7 @@ struct DemoOptions {
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
   uint32_t keeper_kills = 3;
+  uint32_t baton_upgrades = 3;
   uint32_t batond_kills = 3;
   uint32_t poisons = 3;
   uint32_t baseline_runs = 10;
@@ -53,6 +54,7 @@ struct DemoOptions {
             {EventKind::kCrashCold, cold_crashes},
             {EventKind::kControlKill, control_kills},
             {EventKind::kKeeperKill, keeper_kills},
+            {EventKind::kBatonUpgrade, baton_upgrades},
             {EventKind::kBatondKill, batond_kills},
             {EventKind::kPoison, poisons}};
   }

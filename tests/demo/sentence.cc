@@ -31,6 +31,7 @@ std::string Silences(const DemoResult& result) {
                                     {EventKind::kCrashCold, "at a kill without one"},
                                     {EventKind::kHang, "at a hang"},
                                     {EventKind::kKeeperKill, "at a kill of the keeper"},
+                                    {EventKind::kBatonUpgrade, "at an upgrade of Baton"},
                                     {EventKind::kBatondKill, "at a kill of batond"}}) {
     const BlackoutStatistics statistics = Summarize(result.baton.events, kind);
     if (statistics.count == 0) continue;

@@ -115,11 +115,17 @@ class Act {
 
   absl::Status DoEvents() {
     const Events all[] = {
-        {options_.handoffs, &Act::Handoff},          {options_.upgrades, &Act::Upgrade},
-        {options_.bad_upgrades, &Act::BadUpgrade},   {options_.crashes, &Act::CrashWithStandby},
-        {options_.hangs, &Act::HangWithStandby},     {options_.cold_crashes, &Act::CrashAlone},
-        {options_.control_kills, &Act::KillControl}, {options_.keeper_kills, &Act::KillKeeper},
-        {options_.batond_kills, &Act::KillBatond},   {options_.poisons, &Act::Poison},
+        {options_.handoffs, &Act::Handoff},
+        {options_.upgrades, &Act::Upgrade},
+        {options_.bad_upgrades, &Act::BadUpgrade},
+        {options_.crashes, &Act::CrashWithStandby},
+        {options_.hangs, &Act::HangWithStandby},
+        {options_.cold_crashes, &Act::CrashAlone},
+        {options_.control_kills, &Act::KillControl},
+        {options_.keeper_kills, &Act::KillKeeper},
+        {options_.baton_upgrades, &Act::UpgradeBaton},
+        {options_.batond_kills, &Act::KillBatond},
+        {options_.poisons, &Act::Poison},
     };
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
@@ -286,17 +292,30 @@ class Act {
     return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
   }
 
-  // Until the next keeper serves operators. The driver is the same.
   absl::Status KillKeeper(uint32_t) {
+    return EndKeeper(EventKind::kKeeperKill, [](const v1::Service& service) -> absl::Status {
+      if (kill(service.keeper_pid(), SIGKILL) == 0) return absl::OkStatus();
+      return ErrnoStatus(errno, "cannot kill the keeper");
+    });
+  }
+
+  // As `baton upgrade --baton` does. The program in the keeper's place is the same.
+  absl::Status UpgradeBaton(uint32_t) {
+    return EndKeeper(EventKind::kBatonUpgrade, [this](const v1::Service& service) {
+      return cluster_->operators().ReplaceKeeper(service.name()).status();
+    });
+  }
+
+  // Until the next keeper serves operators. The driver is the same.
+  absl::Status EndKeeper(EventKind kind,
+                         const std::function<absl::Status(const v1::Service&)>& end) {
     BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, cluster_->operators().GetStatus());
     const v1::Service& service = before.services(0);
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kKeeperKill, AnsweredBy(workers_->owner().version()),
+        *peer_, kind, AnsweredBy(workers_->owner().version()),
         [&]() -> absl::Status {
-          if (kill(service.keeper_pid(), SIGKILL) != 0) {
-            return ErrnoStatus(errno, "cannot kill the keeper");
-          }
+          BATON_RETURN_IF_ERROR(end(service));
           return harness::WaitUntil(
               "the next keeper",
               [&] {

@@ -89,7 +89,7 @@ struct TheKeeper final : private keeper::DriverListener {
     live.emplace(config, config.service(), *driver, *policies, events,
                  [](const v1::ServiceConfig&) {});
     management.emplace(loop, config, *driver, events, *workers, *upgrades, *policies, *limits,
-                       *drain, *live);
+                       *drain, *live, [] {});
   }
   void OnEvent(const internal::EngineEvent& event) override {
     events.Add(event.kind(), event.message(), 0, event.worker_id(), event.shard(),

@@ -71,6 +71,13 @@ absl::StatusOr<v1::ListConnectionsResponse> OperatorClient::ListConnections(
   return stub_->Call(&v1::OperatorService::Stub::ListConnections, request, timeout_);
 }
 
+absl::StatusOr<v1::ReplaceKeeperResponse> OperatorClient::ReplaceKeeper(
+    const std::string& service) {
+  v1::ReplaceKeeperRequest request;
+  request.set_service(service);
+  return stub_->Call(&v1::OperatorService::Stub::ReplaceKeeper, request, timeout_);
+}
+
 absl::StatusOr<v1::KillWorkerResponse> OperatorClient::KillWorker(const std::string& service,
                                                                   uint64_t worker) {
   v1::KillWorkerRequest request;

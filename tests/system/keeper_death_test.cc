@@ -251,6 +251,21 @@ TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
   harness::ExpectNothingLost(*peer_);
 }
 
+TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t keeper = Service().keeper_pid();
+  EXPECT_THAT(Baton({"upgrade", "--baton", "--dry-run"}), HasSubstr("would replace the keeper"));
+  EXPECT_EQ(Service().keeper_pid(), keeper);
+  EXPECT_THAT(Baton({"upgrade", "--baton", "--watch-window", "1"}),
+              HasSubstr(absl::StrCat("keeper replaced (pid ", keeper, ", release ", kRelease)));
+  EXPECT_NE(Service().keeper_pid(), keeper);
+  EXPECT_EQ(Service().driver_pid(), driver_);
+  EXPECT_THAT(Baton({"audit"}), HasSubstr("ReplaceKeeper"));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
+  harness::ExpectNothingLost(*peer_);
+}
+
 // As a package does that has another release, with a keeper that cannot serve.
 TEST_F(KeeperDeath, shouldGoBackToTheProgramThatServedWhenThatOfAnotherReleaseDoesNot) {
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -269,8 +284,11 @@ TEST_F(KeeperDeath, shouldGoBackToTheProgramThatServedWhenThatOfAnotherReleaseDo
   ASSERT_OK(harness::WaitUntil("the keeper to have proved itself",
                                [&] { return Service().uptime_seconds() > 6; }));
   put("#!/bin/sh\nexit 3\n");
-  ASSERT_NO_FATAL_FAILURE(Replace());
-  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("ended with exit code 3"));
+  const harness::CommandResult upgrade =
+      harness::RunBaton(*cluster_, {"upgrade", "ledger", "--baton"});
+  EXPECT_EQ(upgrade.status, 1);
+  EXPECT_THAT(upgrade.err, HasSubstr("ended with exit code 3"));
+  EXPECT_THAT(Baton({"service", "describe", "ledger"}), HasSubstr("ended with exit code 3"));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   // It is not tried again, but another is.
   const auto before = given_up();

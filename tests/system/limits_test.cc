@@ -60,11 +60,11 @@ TEST(Limits, shouldRefuseAServiceThatTheMachineHasNoMemoryFor) {
           "services { name: \"big\" device { soft {} } buffer_bytes: 1099511627776 }\n",
           directory->File("state").c_str());
   fclose(file);
-  const std::string keeper = Program("baton-keeper");
+  const std::string driver = Program("baton-driver");
   std::string log;
   EXPECT_NE(
       RunToEnd(Program("batond"),
-               {"--strict", "--config", config, "--libexec", keeper.substr(0, keeper.rfind('/'))},
+               {"--strict", "--config", config, "--libexec", driver.substr(0, driver.rfind('/'))},
                &log),
       0);
   EXPECT_THAT(log, AllOf(HasSubstr("MiB are available"), HasSubstr("lower buffer_bytes")));
@@ -116,11 +116,11 @@ TEST(Limits, shouldRefuseConnectionsBeyondTheServicesAndServeTheOthers) {
 TEST(Limits, shouldRefuseToStartWhereAnotherBatondListens) {
   auto cluster = Cluster::Start(ClusterOptions());
   ASSERT_TRUE(cluster.ok()) << cluster.status();
-  const std::string keeper = Program("baton-keeper");
+  const std::string driver = Program("baton-driver");
   std::string log;
   EXPECT_NE(RunToEnd(Program("batond"),
                      {"--dev", "--state-dir", (*cluster)->directory() + "/state", "--libexec",
-                      keeper.substr(0, keeper.rfind('/'))},
+                      driver.substr(0, driver.rfind('/'))},
                      &log),
             0);
   EXPECT_THAT(log, HasSubstr(absl::StrCat((*cluster)->batond().pid())));

@@ -32,7 +32,7 @@ class FullLogTest : public ::testing::Test {
   void Start() {
     harness::ChildOptions options;
     options.program = "/usr/bin/env";
-    options.arguments = {"--default-signal=PIPE", "supervisor/keeper/baton-driver"};
+    options.arguments = {"--default-signal=PIPE", "supervisor/driver/baton-driver"};
     options.log_path = places_.directory().File("log");
     auto keeper = harness::ChildProcess::Start(options);
     ASSERT_TRUE(keeper.ok()) << keeper.status();

@@ -26,7 +26,7 @@ TEST(HeartbeatTest, shouldShowItselfFromItsLoopAgainAndAgain) {
   const FileDescriptor reader(ends[0]);
   FileDescriptor writer(ends[1]);
   harness::ChildOptions options;
-  options.program = "supervisor/keeper/baton-driver";
+  options.program = "supervisor/driver/baton-driver";
   options.environment = {{"BATON_HEARTBEAT_FD", std::to_string(writer.get())}};
   const auto keeper = harness::ChildProcess::Start(options);
   ASSERT_TRUE(keeper.ok()) << keeper.status();

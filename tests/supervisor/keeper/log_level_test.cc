@@ -31,7 +31,7 @@ constexpr char kInformation[] = "worker_attached: ";
 std::string LogAt(v1::LogLevel level) {
   KeeperThread places;  // not started: its directory and its client side
   harness::ChildOptions options;
-  options.program = "supervisor/keeper/baton-driver";
+  options.program = "supervisor/driver/baton-driver";
   options.log_path = places.directory().File("log");
   auto keeper = harness::ChildProcess::Start(options);
   EXPECT_TRUE(keeper.ok()) << keeper.status();
