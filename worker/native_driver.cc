@@ -9,7 +9,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/version.h"
 
-// The keeper reads this before it runs the object.
+// The driver reads this before it runs the object.
 extern "C" const BatonNativeObject baton_native_object = {
     BATON_NATIVE_VERSION, sizeof(BatonNativeObject), baton::kRelease};
 
@@ -23,10 +23,10 @@ absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Find() {
   if (host == nullptr) return nullptr;
   if (host->version != BATON_NATIVE_VERSION || host->bytes < sizeof(BatonNativeHost)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the keeper (release ", host->baton_release, ") has version ", host->version,
+        "the driver (release ", host->baton_release, ") has version ", host->version,
         " of the native interface with ", host->bytes, " bytes, this object's worker library (",
         kRelease, ") needs version ", BATON_NATIVE_VERSION, " with ", sizeof(BatonNativeHost),
-        ": build the object with the keeper's release of the worker library"));
+        ": build the object with the driver's release of the worker library"));
   }
   return std::unique_ptr<NativeDriver>(new NativeDriver(host));
 }
@@ -35,7 +35,7 @@ absl::StatusOr<FileDescriptor> NativeDriver::TakeSession() {
   const int socket = std::exchange(host_->socket, -1);
   if (socket >= 0) return FileDescriptor(socket);
   return absl::FailedPreconditionError(
-      "a native worker attaches once, in the process that the keeper forked: its session was used "
+      "a native worker attaches once, in the process that the driver forked: its session was used "
       "before, or this process was forked by the object, which must not go to the background");
 }
 

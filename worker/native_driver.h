@@ -1,5 +1,5 @@
 // The driver of a native worker's shards: it is in the worker's own process, behind the interface
-// that the keeper's executable offers to the objects which it loads (lib/native/host.h).
+// that `baton-driver`'s executable offers to the objects which it loads (lib/native/host.h).
 //
 // Thread-compatible: the worker's thread.
 #ifndef WORKER_NATIVE_DRIVER_H_

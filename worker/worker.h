@@ -412,18 +412,18 @@ class Worker {
  public:
   // Connects to the service's socket and maps its memory. `service` must outlive the Worker.
   // kNotFound: there is no such socket. kFailedPrecondition: it serves another service, or the
-  // layout or the protocol do not fit; the message names both. A native worker, which its keeper
-  // has forked, has its session already: it ignores `socket`, and attaches once.
+  // layout or the protocol do not fit; the message names both. A native worker, which the service's
+  // driver has forked, has its session already: it ignores `socket`, and attaches once.
   static absl::StatusOr<std::unique_ptr<Worker>> Attach(const WorkerOptions& options,
                                                         Service* service);
   virtual ~Worker() = default;  // releases the shards that it owns, then detaches
 
   // Ready, Listen, Connect, GrantRemoteAccess and RevokeGrant block until the keeper answers. No
   // callback comes meanwhile. The wait does not count as a hang, and a native worker goes on
-  // driving its queues. If a brokered service's keeper dies meanwhile, they wait for the next one.
+  // driving its queues. If the keeper dies meanwhile, they wait for the next one.
   // kDeadlineExceeded: no answer for 10 s, because the keeper is stopped or busy; it may still do
-  // what was asked. kUnavailable: the keeper is gone, and no other has followed; of a brokered
-  // service: within 10 s.
+  // what was asked. kUnavailable: no other keeper has followed within 10 s, or the driver is
+  // gone.
 
   // Tells the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;

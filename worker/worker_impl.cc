@@ -46,7 +46,7 @@ constexpr uint64_t kDeliverBatch = 64;
 constexpr uint32_t kLooksBeforeAcknowledging = 16;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the driver or the keeper is gone.
-constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
+constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 10;
 constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2, kDriverEvent = 3,
                    kResumptionEvent = 4;
 constexpr long kBetweenResumptionsNs = 5'000'000;

@@ -177,7 +177,7 @@ class WorkerImpl final : public Worker {
   std::shared_ptr<const arena::Arena> arena_;
   uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
   Capacity capacity_;
-  std::unique_ptr<NativeDriver> native_;  // null: the driver is the keeper's, and is woken
+  std::unique_ptr<NativeDriver> native_;  // null: the driver is baton-driver's, and is woken
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
   FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices

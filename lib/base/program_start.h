@@ -11,15 +11,14 @@
 
 namespace baton {
 
-// The descriptor of its lock, by which the next batond finds a service's driver, which is a native
-// service's keeper. For that process alone.
+// The descriptor of its lock, by which the next batond finds a service's driver. For that process
+// alone.
 inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
 // The reading end of a pipe whose end tells it that batond was stopped for good. Likewise.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
-// The descriptors of a keeper whose driver is another process: sockets for its orders and for what
-// the driver reports, and the network namespace of batond, if the service has another. For that
-// keeper alone.
+// The descriptors of a keeper: sockets for its orders and for what the driver reports, and the
+// network namespace of batond, if the service has another. For that keeper alone.
 inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";

@@ -47,9 +47,9 @@ absl::Status CheckDeclaration(const std::string& path, const BatonNativeObject* 
   return Unfit(path,
                absl::StrCat("its worker library (release ", object->baton_release, ") has version ",
                             object->version, " of the native interface with ", object->bytes,
-                            " bytes, this keeper (release ", kRelease, ") needs version ",
+                            " bytes, this driver (release ", kRelease, ") needs version ",
                             BATON_NATIVE_VERSION, " with ", sizeof(BatonNativeObject),
-                            ": build it with the keeper's release of the worker library"));
+                            ": build it with the driver's release of the worker library"));
 }
 
 // Takes the name that a started program would have, for messages, ps and top.

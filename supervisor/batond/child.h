@@ -26,7 +26,7 @@
 
 namespace baton {
 
-// One process that batond keeps running: a service's keeper, or control. Knows how to start it, to
+// One process that batond keeps running: a service's driver, or control. Knows how to start it, to
 // notice that it is ready or gone, and how long to wait before it is started again; when to do so
 // is the supervisor's. Single-threaded, on `io`'s thread. No timer runs while it does.
 class Child {
@@ -34,7 +34,7 @@ class Child {
   using GivenDescriptors = std::vector<std::pair<std::string, FileDescriptor>>;
   struct Plan {
     std::string name;     // in the log and in errors: "driver of service ledger"
-    std::string service;  // whose keeper it is; empty: nobody's
+    std::string service;  // whose driver it is; empty: nobody's
     std::string program;
     // A child that outlived us may run this one: the mode of its service was another, or its
     // release.

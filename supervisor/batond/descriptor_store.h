@@ -1,4 +1,4 @@
-// Descriptors that outlive the keeper which opened them.
+// Descriptors that outlive the driver which opened them.
 #ifndef SUPERVISOR_BATOND_DESCRIPTOR_STORE_H_
 #define SUPERVISOR_BATOND_DESCRIPTOR_STORE_H_
 
@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// The descriptors of one service, by name. Thread-compatible. Bounded, so that a keeper cannot use
+// The descriptors of one service, by name. Thread-compatible. Bounded, so that a driver cannot use
 // up the descriptors of batond: the other services need them.
 class DescriptorStore {
  public:

@@ -1,4 +1,4 @@
-// Where keepers that outlived a former batond introduce themselves
+// Where drivers that outlived a former batond introduce themselves
 // (proto/baton/internal/rejoin.proto).
 #ifndef SUPERVISOR_BATOND_REJOIN_SERVER_H_
 #define SUPERVISOR_BATOND_REJOIN_SERVER_H_
@@ -24,7 +24,7 @@ namespace baton {
 // pause, keeps nobody waiting. Thread-compatible: `io`'s thread.
 class RejoinServer {
  public:
-  // Takes the keeper `process` in. Returns the descriptors of RejoinReply.
+  // Takes the driver `process` in. Returns the descriptors of RejoinReply.
   using TakeIn = std::function<absl::StatusOr<std::vector<FileDescriptor>>(
       const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock)>;
 

@@ -17,7 +17,7 @@ bool ServesOthers(const v1::Config& config);
 // The state directory, for as long as this batond has it to itself.
 //
 // Three things may stand in the way of a start, and each has a lock: another batond is refused at
-// once. Children of a former batond that are dead or dying are waited for. Living keepers of the
+// once. Children of a former batond that are dead or dying are waited for. Living drivers of the
 // services stay (Child::Start goes on with them), those of other services are ended. All locks are
 // flocks: the kernel drops them with their last descriptor, whatever the holder died of.
 class StateDirectory {
@@ -35,7 +35,7 @@ class StateDirectory {
 
   // Removes the sockets of batond, control and the keepers of `services`, and nothing else.
   void RemoveSockets(const std::vector<std::string>& services) const;
-  // Removes the sockets and the lock file of a keeper that has ended, and whose service is no
+  // Removes the sockets and the lock file of a driver that has ended, and whose service is no
   // longer configured.
   void RemoveFilesOf(const std::string& service) const;
 

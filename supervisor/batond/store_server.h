@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// Answers the store requests of one keeper process over its socketpair. A keeper that breaks the
+// Answers the store requests of one driver process over its socketpair. A driver that breaks the
 // protocol loses its channel and nothing else. Lives as long as that process; the store is the
 // service's and lives on.
 class StoreServer {
@@ -32,7 +32,7 @@ class StoreServer {
 
   std::string keeper_;  // for the log
   DescriptorStore& store_;
-  std::shared_ptr<FramedSession> session_;  // null: the keeper has broken the protocol, or is gone
+  std::shared_ptr<FramedSession> session_;  // null: the driver has broken the protocol, or is gone
 };
 
 }  // namespace baton

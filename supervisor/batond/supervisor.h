@@ -28,15 +28,15 @@ namespace baton {
 
 struct SupervisorOptions {
   v1::Config config;    // complete
-  std::string libexec;  // directory of baton-keeper and baton-control
-  // Applies to each child. A keeper with a large arena has longer (StartTimeout).
+  std::string libexec;  // directory of baton-driver, baton-keeper and baton-control
+  // Applies to each child. A driver with a large arena has longer (StartTimeout).
   std::chrono::milliseconds start_timeout{};
   std::chrono::milliseconds stop_timeout{};  // of all together
   // A child that does not become ready the first time ends batond. Otherwise it is started again
   // and again, as one that dies later is, and the others serve meanwhile.
   bool strict = false;
   std::chrono::milliseconds hang_timeout{};  // a child that has shown nothing for so long hangs
-  // Keepers go on when this batond is told to stop, and end when the service manager lets go of
+  // Drivers go on when this batond is told to stop, and end when the service manager lets go of
   // what it keeps for the next batond (KeptDescriptors).
   bool keep_services = false;
   std::optional<ProgramUser> control_user;  // [batond's]
@@ -46,7 +46,7 @@ struct SupervisorOptions {
   std::function<absl::StatusOr<v1::Config>()> read_config;
 };
 
-// batond: keeps one keeper per service and one control running until it is told to stop.
+// batond: keeps one driver per service and one control running until it is told to stop.
 // Single-threaded.
 class Supervisor {
  public:
@@ -60,7 +60,7 @@ class Supervisor {
   absl::Status Run();
 
  private:
-  // The order of phases: every keeper is ready or has failed, then control is started; it is
+  // The order of phases: every driver is ready or has failed, then control is started; it is
   // ready or has failed, then batond is ready. When batond stops, control goes first, so that
   // nobody asks keepers that are leaving.
   enum class Phase {
@@ -126,12 +126,12 @@ class Supervisor {
   boost::asio::steady_timer stop_timer_;
   Watchdog watchdog_;
   KeptDescriptors kept_;
-  // The pipe of kStayVariable, its reading end first. None: keepers end with an orderly stop.
+  // The pipe of kStayVariable, its reading end first. None: drivers end with an orderly stop.
   std::vector<FileDescriptor> stay_;
   std::optional<ReloadUnderWay> reload_;
   bool reload_again_ = false;  // when that one has ended
   std::vector<std::unique_ptr<Child>> keepers_;
-  std::vector<std::unique_ptr<Child>> leaving_;  // keepers of services that were removed
+  std::vector<std::unique_ptr<Child>> leaving_;  // drivers of services that were removed
   boost::asio::steady_timer control_timer_;      // its restart
   boost::asio::steady_timer leaving_timer_;      // the death of those that do not end
   RejoinServer rejoins_;

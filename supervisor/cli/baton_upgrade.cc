@@ -25,7 +25,13 @@ absl::StatusOr<std::vector<std::string>> ServicesOf(Session* session, const std:
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, client->ListServices({}));
   std::vector<std::string> names;
-  for (const v1::Service& service : all.services()) names.push_back(service.name());
+  for (const v1::Service& service : all.services()) {
+    if (service.reachable()) {
+      names.push_back(service.name());
+    } else {
+      session->err << "service " << service.name() << " has no keeper now, and is left out\n";
+    }
+  }
   return names;
 }
 

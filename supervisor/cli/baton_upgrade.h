@@ -18,7 +18,8 @@ struct BatonUpgradeOptions {
 inline constexpr double kKeeperWatchSeconds = 7;
 
 // Replaces the keepers of services, one after the other. Stops at the first that does not stay, and
-// then returns kAborted: its driver has gone back to the program before.
+// says why. kAborted: the new keeper has ended, and its driver may have gone back to the program
+// before.
 absl::Status UpgradeBaton(Session* session, const BatonUpgradeOptions& options);
 
 }  // namespace baton

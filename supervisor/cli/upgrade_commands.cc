@@ -162,6 +162,12 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
 
 absl::Status Upgrade(Session* session, Options options) {
   if (options.baton) {
+    if (options.workers != 0 || !options.canary.empty() || options.no_wait || options.no_rollback ||
+        options.ready_seconds > 0 || session->program_arguments) {
+      return absl::InvalidArgumentError(
+          "--baton replaces keepers: it takes --watch-window and --dry-run, and nothing that is "
+          "about a service's program");
+    }
     return UpgradeBaton(session, {options.service, options.watch_seconds, options.change.dry_run});
   }
   if (options.exec.empty()) {

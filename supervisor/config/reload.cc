@@ -69,7 +69,7 @@ void Change(const v1::ServiceConfig& from, const v1::ServiceConfig& to, bool dis
       result->taken.push_back(place(field));
     } else {
       result->refused.push_back(
-          {place(field), absl::StrCat("it takes another keeper, ", kDisconnects), name});
+          {place(field), absl::StrCat("it takes another driver, ", kDisconnects), name});
     }
   }
   const bool anew = disconnect && !change.refused.empty();

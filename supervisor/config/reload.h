@@ -14,7 +14,7 @@ namespace baton {
 struct ServiceChange {
   v1::ServiceConfig config;          // the running one, with the fields of `taken`
   std::vector<std::string> taken;    // fields that a running keeper takes
-  std::vector<std::string> refused;  // fields that need another keeper
+  std::vector<std::string> refused;  // fields that need another driver
 };
 
 // Both must be complete, and of one name.
@@ -43,7 +43,7 @@ struct TakenConfig {
 
 // Both configurations must be complete. Takes the rights of callers, everything else that only
 // control reads, services that are new, and what running keepers take. `disconnect`: takes also
-// what ends the connections of services, which are those that need another keeper or are no longer
+// what ends the connections of services, which are those that need another driver or are no longer
 // there.
 TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, bool disconnect);
 

@@ -16,7 +16,7 @@ bool IsSoftRoce(const View& view, const RdmaDevice& device) {
 // Returns what keeps the service's keeper from its namespace. No message: nothing does.
 Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
   const std::string& name = service.network_namespace;
-  const std::string consequence = "its keeper does not start";
+  const std::string consequence = "its driver does not start";
   if (const absl::Status status = view.machine.LookForNetworkNamespace(name); !status.ok()) {
     return {absl::StrCat("network namespace ", name, ": ", status.message()), consequence,
             NetworkNamespaceCure(name, status)};

@@ -26,7 +26,7 @@ const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Repo
   const RdmaDevice* const device = view.DeviceOf(service);
   const Place place = {"service", service.name};
   if (device == nullptr) {
-    const std::string consequence = "its keeper does not start";
+    const std::string consequence = "its driver does not start";
     if (view.devices.empty()) {
       report.Add(v1::SEVERITY_PROBLEM, place,
                  {"is configured for an RDMA device, and there is none", consequence,
@@ -49,7 +49,7 @@ const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Repo
     report.Add(
         v1::SEVERITY_PROBLEM, place,
         {absl::StrCat("device ", device->name, " has no port ", service.port),
-         "its keeper does not start",
+         "its driver does not start",
          Change(view, service,
                 absl::StrCat("port: ", device->ports.empty() ? 1 : device->ports[0].number))});
     return nullptr;
@@ -97,7 +97,7 @@ bool CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice&
   if (status.ok()) return true;
   const uint32_t fits = FittingConnections(service, limits);
   report.Add(v1::SEVERITY_PROBLEM, {"service", service.name},
-             {std::string(MessageOf(status)), "its keeper does not start",
+             {std::string(MessageOf(status)), "its driver does not start",
               Change(view, service,
                      fits > 0 ? absl::StrCat("max_connections: ", fits,
                                              "  # or what else the message names")

@@ -68,7 +68,7 @@ void CheckVersions(const View& view, Report& report) {
                       Describe(running.control)),
          "the keeper is still the one that was started before the last installation; workers "
          "that were built for the new layout or protocol cannot attach to it",
-         "systemctl restart batond  # connections end: choose the time"});
+         absl::StrCat("baton upgrade --baton ", service, "  # connections live on")});
   }
   same = CheckWorkers(running, report) && same;
   if (same) {

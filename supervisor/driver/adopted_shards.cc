@@ -102,7 +102,7 @@ void AdoptedShards::Turn(uint64_t now_ns, const std::function<bool(uint32_t shar
   }
 }
 
-// The former keeper may have died between what it wrote for a worker and the word that it had.
+// The former driver may have died between what it wrote for a worker and the word that it had.
 void AdoptedShards::WakeAll() const {
   for (const FileDescriptor& wake : wakes_) (void)eventfd_write(wake.get(), 1);
 }
@@ -129,7 +129,7 @@ void AdoptedShards::TellMove(uint32_t shard) {
                          arena::LoadRelaxed(change.blackout_ns) / 1000));
 }
 
-// Those of owners that ended while there was no keeper, too, as far as their reports are still
+// Those of owners that ended while there was no driver, too, as far as their reports are still
 // there.
 void AdoptedShards::TellPoisonings(uint32_t shard) {
   const uint64_t epoch =
@@ -218,7 +218,7 @@ std::string AdoptedShards::WhyStuck() const {
     const uint32_t slot = OwnerOf(shard);
     if (outside_effects_ && slot != arena::kNobody && !IsAlive(slot)) {
       return absl::StrCat("the owner of shard ", shard,
-                          " died, and it has outside effects: nobody may follow before a keeper "
+                          " died, and it has outside effects: nobody may follow before a driver "
                           "says that all of it is gone, which this one cannot");
     }
     if (unserved_looks_[shard] < hang_looks_) continue;

@@ -5,7 +5,7 @@
 // The ownership records cannot be written any more (the driver log memory is sealed). What is left
 // is the heirs' names, in the recovery memory, and that is enough: an heir takes the shard of a
 // dead owner by itself. Not where a successor has to wait for the whole process's end ("outside
-// effects"), which only a keeper's word in the ownership record could tell it.
+// effects"), which only a driver's word in the ownership record could tell it.
 #ifndef SUPERVISOR_DRIVER_ADOPTED_SHARDS_H_
 #define SUPERVISOR_DRIVER_ADOPTED_SHARDS_H_
 

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/channel/message_channel.h"
@@ -263,7 +262,7 @@ std::string Adoption::WhyOver() const {
       continue;
     }
     return absl::StrCat("what a worker has written of the messages of shard ", shard,
-                        " to and from its keeper cannot be");
+                        " to and from its driver cannot be");
   }
   return shards_.WhyStuck();
 }
@@ -314,7 +313,7 @@ bool Adoption::HandleOrder(uint32_t shard) {
   if (known && connections_[index].shard == shard) {
     if (OrderKind(order.kind) == OrderKind::kDisconnect) Disconnect(index);
     if (OrderKind(order.kind) == OrderKind::kFree) Free(index);
-    // kAccept was carried out, or has failed with the keeper; kReject: likewise.
+    // kAccept was carried out, or has failed with the former driver; kReject: likewise.
   }
   orders.Pass();
   return true;

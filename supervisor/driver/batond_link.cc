@@ -84,10 +84,10 @@ void BatondLink::TakeAnswer() {
   asked_.reset();
   if (status.ok()) status = StatusIn(reply);
   if (status.ok() && descriptors.size() < 2) {
-    status = absl::InternalError("its answer does not have the two descriptors of a keeper");
+    status = absl::InternalError("its answer does not have the two descriptors of a driver");
   }
   if (status.ok()) return Welcome(std::move(descriptors));
-  spdlog::warn("the next batond does not take this keeper in: {}", MessageOf(status));
+  spdlog::warn("the next batond does not take this driver in: {}", MessageOf(status));
 }
 
 void BatondLink::Welcome(std::vector<FileDescriptor> descriptors) {
@@ -97,7 +97,7 @@ void BatondLink::Welcome(std::vector<FileDescriptor> descriptors) {
   const absl::Status held =
       held_ == nullptr ? absl::OkStatus() : held_->Reconnect(std::move(descriptors[1]));
   if (!held.ok()) spdlog::error("batond does not hold what it should: {}", MessageOf(held));
-  spdlog::info("another batond has taken this keeper in");
+  spdlog::info("another batond has taken this driver in");
 }
 
 }  // namespace baton::driver_process

@@ -28,7 +28,7 @@ absl::Status CloseRange(unsigned int first, unsigned int last) {
 
 absl::Status TakeIdentity(const Identity& identity) {
   if (!identity.uid && !identity.gid) return absl::OkStatus();
-  // The keeper's would stay, whoever the process is.
+  // The driver's would stay, whoever the process is.
   if (setgroups(0, nullptr) != 0) {
     return ErrnoStatus(errno,
                        "setgroups: native.uid and native.gid need a batond that runs as root");

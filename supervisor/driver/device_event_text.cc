@@ -47,7 +47,7 @@ DeviceEventText DescribeDeviceEvent(const verbs::DeviceEvent& event,
     case verbs::DeviceEventType::kCompletionQueueFailed:
       return {"completion_queue_failed",
               absl::StrCat("a completion queue of device ", device.name, " is unusable", said,
-                           ": what it had is lost, so all connections are failed and the keeper "
+                           ": what it had is lost, so all connections are failed and the service "
                            "starts anew; it cannot be overrun by what is posted here, see the "
                            "kernel's log and the device's firmware")};
     case verbs::DeviceEventType::kSharedReceiveQueueLow:
@@ -66,9 +66,10 @@ DeviceEventText DescribeDeviceEvent(const verbs::DeviceEvent& event,
                            " takes nothing from its shared receive queue any more", said)};
     case verbs::DeviceEventType::kDeviceLost:
       return {"device_lost",
-              absl::StrCat("device ", device.name, " is lost: ", event.text,
-                           ": all connections are failed and the keeper ends; it starts anew when "
-                           "the device is there again")};
+              absl::StrCat(
+                  "device ", device.name, " is lost: ", event.text,
+                  ": all connections are failed, and driver and keeper end; they start anew when "
+                  "the device is there again")};
   }
   return {"device_event", absl::StrCat("device ", device.name, ": ", event.text)};
 }

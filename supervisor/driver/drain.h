@@ -1,4 +1,4 @@
-// A driver's beginning, in the place of one of a native service that died.
+// What a driver does before it serves, when a native service's former driver has died.
 #ifndef SUPERVISOR_DRIVER_DRAIN_H_
 #define SUPERVISOR_DRIVER_DRAIN_H_
 

@@ -1,4 +1,4 @@
-// A service's device, arena and engine, in this process, and the driver that gives them orders.
+// A service's device, arena and engine, in this process, and what executes orders on them.
 #ifndef SUPERVISOR_DRIVER_DRIVER_HOST_H_
 #define SUPERVISOR_DRIVER_DRIVER_HOST_H_
 
@@ -29,7 +29,7 @@ class DriverHost {
     if (engine_) engine_->Stop();
   }
 
-  // Starts the engine. Before, its driver executes orders in the caller's thread.
+  // Starts the engine. Before that, driver() executes orders in the caller's thread.
   void Start();
   // Ends a NIC that does not answer. The caller calls this every kHeartbeat.
   void BeatNic();

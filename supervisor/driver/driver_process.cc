@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
-#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
 #include "lib/base/readiness.h"
@@ -105,6 +104,7 @@ absl::Status DriverProcess::Run() {
 void DriverProcess::StartKeeper() {
   start_at_.reset();
   const absl::Status started = keeper_.Start(AsText(config_));
+  if (keeper_.TakeGivenUp()) ReportGivenUp("it cannot be run");
   if (started.ok()) {
     spdlog::info("its keeper was started, pid {}", keeper_.pid());
     return;
@@ -122,18 +122,22 @@ void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
   }
   former_end_ = how;
   ended_at_ = Clock::now();
-  const milliseconds pause = exit_code == 0 ? milliseconds(0) : keeper_.NextPause();
+  const bool in_order = exit_code == 0 && keeper_.shows_life();
+  const milliseconds pause = in_order ? milliseconds(0) : keeper_.NextPause();
   spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
                 how, pause.count());
   if (keeper_.TakeGivenUp()) {
-    given_up_why_ =
-        absl::StrCat("the first keeper of ", config_.keeper(), ", which was replaced, ", how,
-                     ": the program before it serves, until there is another file");
-    Report("keeper_program_given_up", given_up_why_);
+    ReportGivenUp(absl::StrCat("its first keeper ", how));
   } else if (keeper_.crashes() >= kCrashesBeforeSettingAside) {
     SetAsideSettings();
   }
   start_at_ = Clock::now() + pause;
+}
+
+void DriverProcess::ReportGivenUp(const std::string& why) {
+  given_up_why_ = absl::StrCat("the keeper's program ", config_.keeper(), " was replaced, and ",
+                               why, ": the program before it serves, until there is another file");
+  Report("keeper_program_given_up", given_up_why_);
 }
 
 // An entry that kills each keeper costs itself, and no connection.
@@ -187,8 +191,12 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
   std::vector<FileDescriptor> given;
   const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent, &given);
   for (const FileDescriptor& descriptor : given) sent.push_back(descriptor.get());
-  // An answer that cannot be sent ends the channel, and with it the keeper.
-  (void)keeper_.orders().Enqueue(answer, sent);
+  keeper_.NoteOrder();
+  const absl::Status queued = keeper_.orders().Enqueue(answer, sent);
+  if (queued.ok()) return;
+  spdlog::error("its keeper (pid {}) cannot be answered: it is killed: {}", keeper_.pid(),
+                MessageOf(queued));
+  keeper_.Signal(SIGKILL);
 }
 
 internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order,
@@ -242,6 +250,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
 }
 
 void DriverProcess::Introduce(internal::Introduced* introduced, std::vector<int>* sent) {
+  host_->driver().CancelHandovers();
   introduced->set_device_name(std::string(host_->driver().device_name()));
   *introduced->mutable_placement() = host_->service().placement();
   introduced->set_not_placed(std::string(MessageOf(host_->placed())));

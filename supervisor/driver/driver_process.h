@@ -41,10 +41,11 @@ class DriverProcess {
 
   void StartKeeper();
   void OnKeeperEnded(const std::string& how, int exit_code);
+  void ReportGivenUp(const std::string& why);
   void SetAsideSettings();
   // Asks the keeper to end.
   void Stop();
-  // Ends when the keeper has ended, which is told why.
+  // Has Run return `why` once the keeper has ended.
   void EndFor(const absl::Status& why);
 
   void ServeOrders();

@@ -11,7 +11,7 @@
 namespace baton::driver_process {
 namespace {
 
-constexpr char kLogs[] = "logs";      // of the keeper of today, or of who has just died
+constexpr char kLogs[] = "logs";      // of the driver of today, or of who has just died
 constexpr char kFormer[] = "former";  // of the one that died last
 
 absl::StatusOr<uint64_t> BytesOf(const std::vector<int>& files) {

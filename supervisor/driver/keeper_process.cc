@@ -39,22 +39,33 @@ absl::StatusOr<SocketPair> MakeSocketPair() {
 }  // namespace
 
 absl::Status KeeperProcess::Start(const std::string& input) {
+  started_ = last_sign_ = Clock::now();
+  shows_life_ = hung_ = killed_hung_ = false;
+  absl::StatusOr<KeeperImage> found = KeeperImage::Open(program_);
+  absl::Status status = found.status();
+  if (found.ok() && !(given_up_ && *given_up_ == *found)) {
+    given_up_.reset();
+    // The same file is opened once.
+    image_ = proven_ && *proven_ == *found ? *proven_ : *std::move(found);
+    status = Run(program_, input);
+    if (status.ok() || !proven_ || *proven_ == *image_) return status;
+    GiveUp();
+  } else if (!proven_) {
+    return status;
+  }
+  image_ = proven_;
+  const absl::Status again = Run(image_->Path(), input);
+  return again.ok() || status.ok() ? again : status;
+}
+
+absl::Status KeeperProcess::Run(const std::string& program, const std::string& input) {
   BATON_ASSIGN_OR_RETURN(SocketPair orders, MakeSocketPair());
   BATON_ASSIGN_OR_RETURN(SocketPair news, MakeSocketPair());
-  BATON_ASSIGN_OR_RETURN(image_, KeeperImage::Open(program_));
   SpawnRequest request;
-  request.program = program_;
-  if (given_up_ && *given_up_ == *image_) {
-    image_ = proven_;
-    request.program = image_->Path();
-  } else {
-    given_up_.reset();
-  }
+  request.program = program;
   request.input = input;
   request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};
   if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
-  started_ = last_sign_ = Clock::now();
-  shows_life_ = hung_ = killed_hung_ = false;
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   orders_.emplace(std::move(orders.ours));
   news_.emplace(std::move(news.ours));
@@ -81,7 +92,8 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   } else if (HasCrashed(end)) {
     ++crashes_;
   }
-  JudgeImage(HasCrashed(end) || killed_hung_);
+  // Before it shows life, nobody has asked it to end.
+  JudgeImage(HasCrashed(end) || killed_hung_ || (end.si_code == CLD_EXITED && !shows_life_));
   if (end.si_code == CLD_EXITED) *exit_code = end.si_status;
   return DescribeEnd(end);
 }
@@ -89,12 +101,16 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
 // Nothing is known of a program whose keeper was ended from outside before it had lived for long.
 void KeeperProcess::JudgeImage(bool failed) {
   const bool lived = shows_life_ && Clock::now() - started_ >= kLongLife;
-  if (lived && !killed_hung_) {
-    proven_ = image_;
+  if (lived) {
+    if (!killed_hung_) proven_ = image_;
   } else if (failed && proven_ && !(*proven_ == *image_)) {
-    given_up_ = image_;
-    given_up_now_ = true;
+    GiveUp();
   }
+}
+
+void KeeperProcess::GiveUp() {
+  given_up_ = image_;
+  given_up_now_ = true;
 }
 
 void KeeperProcess::NoteLife() {
@@ -110,7 +126,7 @@ bool KeeperProcess::HasUnread() const {
 
 KeeperProcess::Silence KeeperProcess::LookForHang() {
   const bool was_hung = hung_;
-  if (runs() && !shows_life_ && Clock::now() - started_ >= kStartTimeout) {
+  if (runs() && !shows_life_ && Clock::now() - last_sign_ >= kStartTimeout && !HasUnread()) {
     killed_hung_ = true;
     Signal(SIGKILL);
   }

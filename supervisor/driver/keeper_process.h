@@ -43,18 +43,23 @@ class KeeperProcess {
   // and runs() is false then. `exit_code`: of one that ended by itself; otherwise unchanged.
   std::optional<std::string> Reap(int* exit_code);
 
-  // Returns true, once, when the program at the path has been given up: its first keeper has
-  // crashed or hung within kLongLife, and a keeper of another program had served for longer. That
-  // one is started until there is yet another at the path.
+  // Returns true, once, when the program at the path has been given up. Its first keeper has
+  // crashed within kLongLife of its start, has ended or hung before it had shown life
+  // (kStartTimeout), could not be run, or was killed within kLongLife because it hung. A keeper
+  // that lived for kLongLife proves its program: the program that was proven last is started, until
+  // there is yet another at the path.
   bool TakeGivenUp() { return std::exchange(given_up_now_, false); }
   bool has_given_up() const { return given_up_.has_value(); }
 
   // Notes a sign of life, by which its silence is judged from now on.
   void NoteLife();
+  // Notes that an order was executed: the keeper has waited for that.
+  void NoteOrder() { last_sign_ = Clock::now(); }
+  bool shows_life() const { return shows_life_; }  // or did, until it ended
   // Sets whether a keeper that falls silent is killed.
   void SetKillsHung(bool kills_hung) { kills_hung_ = kills_hung; }
   enum class Silence { kNone, kBegins, kEnds };
-  // A keeper that has shown no life within this time of its start is killed.
+  // A keeper that does not come to show life, and gives no order for this time, is killed.
   static constexpr std::chrono::seconds kStartTimeout{30};
   // A keeper that lived for less did not get on.
   static constexpr std::chrono::seconds kLongLife{5};
@@ -73,6 +78,8 @@ class KeeperProcess {
  private:
   bool HasUnread() const;
   void JudgeImage(bool failed);
+  void GiveUp();
+  absl::Status Run(const std::string& program, const std::string& input);
 
   const std::string program_;
   const std::chrono::milliseconds hang_timeout_;

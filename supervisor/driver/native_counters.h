@@ -1,4 +1,5 @@
-// Counters of a native service's shards since the keeper started: what their drivers have done.
+// Counters of a native service's shards since its `baton-driver` started: what their drivers have
+// done.
 //
 // Drivers count in the records of connections. A record starts over with the next connection of its
 // slot, and follows its connection to another shard. So the growth since the last look is added to

@@ -14,7 +14,8 @@
 
 namespace baton::driver_process {
 
-// The valid copy; all zeros if there is none. The keeper may call it while a driver stores.
+// The valid copy; all zeros if there is none. `baton-driver` may call it while a worker's driver
+// stores.
 arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
 
 // Counts the death that ended the epoch, and does to a connection what follows from `limit` of

@@ -31,7 +31,7 @@ using driver::CommitOutcome;
 constexpr int kNewsAtATime = 256;
 constexpr uint64_t kUnseen = ~uint64_t{0};
 
-// A turn handles so many notices of connections: peers decide how many the keeper tells.
+// A turn handles so many notices of connections: peers decide how many `baton-driver` tells.
 constexpr uint32_t kNoticesPerTurn = 64;
 
 // An owner that never sleeps reads its wake descriptor every so many turns: a system call each.
@@ -132,7 +132,7 @@ BatonNativeHost* NativeDriver::host() {
 
 int NativeDriver::RefuseFork() {
   last_error_ =
-      "this process was forked by the worker's object, and only the process that the keeper forked "
+      "this process was forked by the worker's object, and only the process that the driver forked "
       "is the worker: the service must not fork to go to the background";
   return -EPERM;
 }
@@ -148,7 +148,7 @@ void NativeDriver::WakeKeeper() const { (void)eventfd_write(inheritance_.keeper_
 void NativeDriver::Tell(std::string_view kind, int shard, int connection,
                         std::string_view message) const {
   const std::string line = NewsLine(kind, shard, connection, message);
-  // A keeper that does not listen, or is gone, hears of it by other ways or not at all.
+  // A `baton-driver` that does not listen, or is gone, hears of it by other ways or not at all.
   (void)send(inheritance_.news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -189,14 +189,15 @@ absl::Status NativeDriver::Attend() {
   // have what they need before the worker sees their completions.
   HandleNotices(arena::kNotices * (operated_ - operated));
   // The shards taken over just now are served first. Watching other owners wakes a thread, which
-  // can wait. The keeper can wait longer than the peers: the end of the former owner's process
+  // can wait. `baton-driver` can wait longer than the peers: the end of the former owner's process
   // wakes it anyway.
   watch_due_ |= operated_ != operated;
   if (!watch_due_) WatchOwners();
   return absl::OkStatus();
 }
 
-// Also written by a keeper that has named another heir, and cannot announce it (adoption.h).
+// Also written by a `baton-driver` that has named another heir, and cannot announce it
+// (adoption.h).
 void NativeDriver::ReadWake() {
   eventfd_t count;
   if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;
@@ -284,7 +285,7 @@ void NativeDriver::ClaimInheritance() {
     const uint32_t former = arena::ClaimantOrOwner(slot);
     if (former == inheritance_.slot || driver_->Operates(shard)) continue;
     if (slot != arena::kNobody && former >= arena().shape().workers)
-      continue;  // the keeper mends it
+      continue;  // baton-driver mends it
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
     if (slot != arena::kNobody &&
         !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
@@ -319,7 +320,7 @@ void NativeDriver::NoteClaimed() {
 }
 
 // In one pass, however many shards are claimed. While a shard is claimed nobody accepts connections
-// into it; what the keeper gives it meanwhile is new, and comes with a notice.
+// into it; what `baton-driver` gives it meanwhile is new, and comes with a notice.
 void NativeDriver::FindConnections() {
   std::vector<std::vector<uint32_t>*> lists(ownerships_.size(), nullptr);
   for (Claimed& one : claimed_) {

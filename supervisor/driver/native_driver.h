@@ -1,7 +1,7 @@
-// A native worker's driver: behind lib/native/host.h, in a process that the keeper has forked. It
-// operates the queues of the shards that the worker owns, and makes the worker the owner of those
-// that it inherits: from an owner that is dead, from one that gave its shard up, or because the
-// keeper says so.
+// A native worker's driver: behind lib/native/host.h, in a process that `baton-driver` has forked.
+// It operates the queues of the shards that the worker owns, and makes the worker the owner of
+// those that it inherits: from an owner that is dead, from one that gave its shard up, or because
+// `baton-driver` says so.
 //
 // Thread-compatible: the thread that the worker library uses. One thread of its own waits for the
 // death of those whose heir the worker is.
@@ -33,7 +33,7 @@
 
 namespace baton::driver_process {
 
-// The objects and settings that a native worker's process inherits from its keeper.
+// The objects and settings that a native worker's process inherits from `baton-driver`.
 struct NativeInheritance {
   arena::Arena* arena = nullptr;
   verbs::Device* device = nullptr;
@@ -65,7 +65,8 @@ struct News {
   int shard = -1, connection = -1;
   std::string message;
 };
-// Passes the valid lines that have come to the keeper's end to `tell`, a bounded number per call.
+// Passes the valid lines that have come to `baton-driver`'s end to `tell`, a bounded number per
+// call.
 void ReadNews(int socket, const std::function<void(const News&)>& tell);
 
 class NativeDriver final : private driver::DriverObserver {

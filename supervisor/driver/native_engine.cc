@@ -219,7 +219,7 @@ void NativeEngine::ReadReports(uint32_t shard) {
                          static_cast<int>(report.poisoned->connection));
     }
   }
-  // The next keeper reports the rest.
+  // The next driver reports the rest.
   arena::StoreRelaxed(arena_->native_shard(shard).told_epoch, state.reported_epoch);
   const uint64_t epoch = state.report.epoch;
   if (epoch == 0) return;

@@ -179,7 +179,6 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
   uint32_t Holder(uint32_t shard) const;
   void Wake(uint32_t slot) const;
-  uint64_t HeirOf(uint32_t shard) const;
 
   void OnFree(uint32_t connection) override { counters_->Look(connection); }
   void OnRefusedConnection(std::string_view why) override;

@@ -1,5 +1,5 @@
 // Reconciliation reports of native services: written in shared memory by who recovers a shard, and
-// read by the keeper when it comes to it (lib/arena/layout.md, "Native owners").
+// read by `baton-driver` when it comes to it (lib/arena/layout.md, "Native owners").
 #ifndef SUPERVISOR_DRIVER_NATIVE_REPORTS_H_
 #define SUPERVISOR_DRIVER_NATIVE_REPORTS_H_
 

@@ -81,7 +81,7 @@ absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   BATON_ASSIGN_OR_RETURN(Socket objects, MakeSocket());
   BATON_ASSIGN_OR_RETURN(Socket ids, MakeSocket());
   BATON_ASSIGN_OR_RETURN(Socket signs, MakeSocket());
-  // The keeper's has its configuration.
+  // The driver's has its configuration.
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing) return ErrnoStatus(errno, "/dev/null");
   SpawnPlan spawn;

@@ -12,6 +12,7 @@
 #include "lib/channel/carried_status.h"
 #include "lib/driver/device_needs.h"
 #include "lib/verbs/port_owner.h"
+#include "supervisor/driver/candidate.h"
 #include "supervisor/driver/describe.h"
 #include "supervisor/driver/stored_state.h"
 
@@ -301,7 +302,7 @@ bool OrderExecutor::Promote(const internal::PromoteWorkers& order) {
 
 void OrderExecutor::HandOver(const internal::HandOver& order) {
   engine_.Run([&] {
-    moving_.insert(order.move());
+    moving_[order.move()] = order.shard();
     engine_.Handoff(order.shard(), order.slot(),
                     [this, move = order.move()](const absl::Status& status, double blackout_us) {
                       moving_.erase(move);
@@ -319,6 +320,15 @@ void OrderExecutor::CancelHandOver(const internal::CancelHandOver& order) {
   engine_.Run([&] {
     if (moving_.count(order.move()) == 0) return;
     engine_.CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
+  });
+}
+
+void OrderExecutor::CancelHandovers() {
+  engine_.Run([&] {
+    const std::map<uint64_t, uint32_t> moving = moving_;  // each end takes its own out
+    for (const auto& [move, shard] : moving) {
+      engine_.CancelHandoff(shard, absl::AbortedError("the keeper that ordered it has ended"));
+    }
   });
 }
 

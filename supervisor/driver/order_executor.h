@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string_view>
 #include <vector>
 
@@ -15,7 +14,6 @@
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/driver/admission.h"
-#include "supervisor/driver/candidate.h"
 #include "supervisor/driver/death_watcher.h"
 #include "supervisor/driver/news_queue.h"
 #include "supervisor/driver/service_engine.h"
@@ -23,7 +21,7 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: the thread that executes orders, which is not the engine's.
+// Thread-compatible: the thread that executes orders; of a brokered service not the engine's.
 class OrderExecutor {
  public:
   // All outlive it. The engine has not started, and reports to `news`. The engine has stopped when
@@ -34,6 +32,9 @@ class OrderExecutor {
   // Reports the workers of a native service whose locks are marked: its driver has no thread that
   // waits for the locks. Called on the driver's one thread, whenever there may be something.
   void LookAtLocks();
+
+  // Gives up the handoffs that are under way: the keeper that has ordered them is dead.
+  void CancelHandovers();
 
   const arena::Arena& arena() const { return engine_.arena(); }
   std::string_view device_name() const { return engine_.device_name(); }
@@ -110,7 +111,7 @@ class OrderExecutor {
   // The engine's thread.
   Admission admission_;
   Objects objects_;
-  std::set<uint64_t> moving_;  // handoffs, by the keeper's number
+  std::map<uint64_t, uint32_t> moving_;  // shards that are handed over, by the keeper's number
   // The last request for a grant, or to revoke one, by worker.
   struct LastGrant {
     uint64_t number = 0;  // 0: none

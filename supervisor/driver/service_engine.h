@@ -1,4 +1,4 @@
-// The interface between a service's driver and its engine, which moves shards between workers. A
+// The interface between OrderExecutor and the engine, which moves shards between workers. A
 // brokered service has an Engine, which operates the queues, too. A native service has a
 // NativeEngine.
 #ifndef SUPERVISOR_DRIVER_SERVICE_ENGINE_H_

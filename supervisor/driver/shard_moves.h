@@ -11,7 +11,7 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: the management loop's thread.
+// Thread-compatible: under NewsQueue's lock.
 class ShardMoves {
  public:
   static constexpr size_t kHistory = 256;

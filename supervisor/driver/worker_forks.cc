@@ -13,7 +13,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "supervisor/driver/adoption.h"
 #include "supervisor/driver/reap_program.h"
@@ -114,7 +113,10 @@ void WorkerForks::NoteAttached(uint64_t worker_id) {
 
 void WorkerForks::Next(pid_t pid, internal::Forked* forked,
                        std::vector<FileDescriptor>* sent) const {
-  const auto is_it = [pid](const Process& one) { return one.facts.pid() == pid; };
+  // The number of one that is not reaped is no other's.
+  const auto is_it = [pid](const Process& one) {
+    return one.facts.pid() == pid && one.end.how().empty();
+  };
   auto next = processes_.begin();
   if (pid != 0) {
     next = std::find_if(next, processes_.end(), is_it);

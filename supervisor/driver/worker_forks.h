@@ -6,14 +6,11 @@
 
 #include <sys/types.h>
 
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"

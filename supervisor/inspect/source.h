@@ -12,7 +12,7 @@
 
 namespace baton::inspect {
 
-// Whose arena: a driver's, which is a native service's keeper.
+// Whose arena: a driver's.
 enum class Keeper : uint8_t {
   kLast,    // of today; when there is none, the last that there was
   kFormer,  // the one before, as far as batond has kept what it left

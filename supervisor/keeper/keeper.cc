@@ -84,7 +84,11 @@ absl::Status Keeper::Begin(const v1::ServiceConfig& configured, FileDescriptor b
              [this](FileDescriptor client) { management_->Accept(std::move(client)); })
           .status());
   held_.clear();
-  if (native_ != nullptr) native_->KeepRunning();
+  if (native_ != nullptr) {
+    // An upgrade that was only beginning when the keeper before this one died is nobody's.
+    if (upgrades_->idle()) native_->EndOthers();
+    native_->KeepRunning();
+  }
   return absl::OkStatus();
 }
 

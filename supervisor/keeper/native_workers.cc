@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/loop/await_readable.h"
@@ -34,6 +34,8 @@ bool IsSame(const internal::Program& one, const internal::Program& other) {
          std::equal(one.arguments().begin(), one.arguments().end(), other.arguments().begin(),
                     other.arguments().end());
 }
+
+void SendKill(int pidfd) { syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0); }
 
 }  // namespace
 
@@ -64,24 +66,38 @@ void NativeWorkers::KeepRunning() {
   }
 }
 
+// A place whose former worker has detached, and whose process does not end, is left out.
+absl::StatusOr<ServiceDriver::ForkedWorker> NativeWorkers::ForkAtFreePlace(
+    const internal::Program& program) {
+  std::vector<Reservation> refused;
+  absl::StatusOr<ServiceDriver::ForkedWorker> forked;
+  do {
+    const absl::StatusOr<Reservation> reserved = sessions_.Reserve();
+    if (!reserved.ok()) {
+      if (refused.empty()) forked = reserved.status();
+      break;
+    }
+    internal::WorkerPlace place;
+    place.set_slot(reserved->slot);
+    place.set_id(reserved->worker_id);
+    forked = driver_.Fork(place, program);
+    if (!forked.ok()) refused.push_back(*reserved);
+  } while (absl::IsUnavailable(forked.status()));
+  for (const Reservation& place : refused) sessions_.Release(place);
+  return forked;
+}
+
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& program) {
-  BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
-  internal::WorkerPlace place;
-  place.set_slot(reserved.slot);
-  place.set_id(reserved.worker_id);
-  absl::StatusOr<ServiceDriver::ForkedWorker> forked = driver_.Fork(place, program);
-  if (!forked.ok()) {
-    sessions_.Release(reserved);
-    return forked.status();
-  }
+  BATON_ASSIGN_OR_RETURN(ServiceDriver::ForkedWorker forked, ForkAtFreePlace(program));
+  const uint64_t worker_id = forked.facts.place().id();
   StartedProgram started;
-  started.pid = forked->facts.pid();
-  Adopt(*std::move(forked));
+  started.pid = forked.facts.pid();
+  Adopt(std::move(forked));
   started.pidfd = PidfdOf(started.pid);
   events_.Add("native_worker_forked",
-              absl::StrCat("worker ", reserved.worker_id, " (pid ", started.pid,
-                           ") was forked for ", program.path()),
-              UnixMicroseconds(), reserved.worker_id, -1, -1);
+              absl::StrCat("worker ", worker_id, " (pid ", started.pid, ") was forked for ",
+                           program.path()),
+              UnixMicroseconds(), worker_id, -1, -1);
   return started;
 }
 
@@ -93,8 +109,9 @@ void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
   process->pidfd.assign(fcntl(fork.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   AwaitReadable(process->pidfd, [this, pid] { OnEnded(pid); });
   processes_[pid] = std::move(process);
-  // One whose keeper died while it attached gets no answer, and ends.
-  if (!fork.session || sessions_.IsAttached(fork.facts.place().id())) return;
+  if (!fork.session) return;
+  // Its keeper died while it attached, and it waits for an answer that nobody has for it.
+  if (sessions_.IsAttached(fork.facts.place().id())) return SendKill(fork.pidfd.get());
   PeerCredentials credentials;
   credentials.pid = pid;
   credentials.uid = fork.facts.uid();
@@ -153,26 +170,32 @@ absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& pro
 void NativeWorkers::OnServing(const internal::Program& program) {
   program_ = program;
   driver_.Hold(kHeldProgram, program_.SerializeAsString());
+  EndOthers();
+  KeepRunning();
+}
+
+void NativeWorkers::EndOthers() {
   for (const auto& [pid, process] : processes_) {
     if (!IsSame(process->program, program_)) End(*process);
   }
-  KeepRunning();
 }
 
 // A worker that has not attached cannot be asked to end, so it is killed.
 void NativeWorkers::End(Process& process) {
   if (!sessions_.IsAttached(process.worker_id)) {
-    syscall(SYS_pidfd_send_signal, process.pidfd.native_handle(), SIGKILL, nullptr, 0);
+    SendKill(process.pidfd.native_handle());
     return;
   }
   sessions_.AskToStop(process.worker_id);
   process.overdue.expires_after(stop_timeout());
-  process.overdue.async_wait(
-      [this, id = process.worker_id](const boost::system::error_code& error) {
-        if (error) return;
-        (void)sessions_.Kill(
-            id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
-      });
+  process.overdue.async_wait([this, id = process.worker_id, pidfd = process.pidfd.native_handle()](
+                                 const boost::system::error_code& error) {
+    if (error) return;
+    const absl::Status killed =
+        sessions_.Kill(id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
+    // It may have detached, and not come to its end.
+    if (!killed.ok()) SendKill(pidfd);
+  });
 }
 
 void NativeWorkers::StartLater() {

@@ -36,6 +36,9 @@ class NativeWorkers final : public WorkerPrograms {
   // sessions are restored.
   void Restore(const ServiceDriver::HeldByKey& held);
 
+  // Ends the processes whose program is not the one that serves. REQUIRES: no upgrade is under way.
+  void EndOthers();
+
   // Has workers forked until there are as many of the program that serves as the configuration
   // says.
   void KeepRunning();
@@ -57,6 +60,7 @@ class NativeWorkers final : public WorkerPrograms {
   };
 
   absl::StatusOr<StartedProgram> Fork(const internal::Program& program);
+  absl::StatusOr<ServiceDriver::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
   // Watches the process, and accepts its session if it has not attached.
   void Adopt(ServiceDriver::ForkedWorker fork);
   void OnEnded(pid_t pid);

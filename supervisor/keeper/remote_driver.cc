@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
 #include "lib/channel/carried_status.h"
 
 namespace baton::keeper {
@@ -51,8 +50,11 @@ internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
                                              std::vector<FileDescriptor> descriptors,
                                              std::vector<FileDescriptor>* received) {
   internal::DriverAnswer answer;
-  if (lost_.ok()) lost_ = Ask(order, descriptors, &answer, received);
-  if (lost_.ok()) return answer;
+  if (lost_.ok()) {
+    const absl::Status asked = Ask(order, descriptors, &answer, received);
+    if (asked.ok()) return answer;
+    NoteLost(asked);
+  }
   answer.Clear();
   SetStatus(lost_, &answer);
   return answer;

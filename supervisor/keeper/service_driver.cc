@@ -24,6 +24,11 @@ void ServiceDriver::DeliverNews() {
   for (const internal::DriverNews& news : TakeNews()) Deliver(news);
 }
 
+void ServiceDriver::NoteLost(const absl::Status& why) {
+  lost_ = why;
+  if (listener_ != nullptr) listener_->OnDeviceLost(why);
+}
+
 void ServiceDriver::ShowLife() {
   internal::DriverOrder order;
   order.mutable_show_life();

@@ -169,6 +169,9 @@ class ServiceDriver {
   // Returns what the driver has reported since the last call, the oldest first.
   virtual std::vector<internal::DriverNews> TakeNews() = 0;
 
+  // Notes why the driver cannot be asked any more, and calls the listener as for a lost device.
+  void NoteLost(const absl::Status& why);
+
   internal::Introduced introduced_;
   absl::Status lost_;
 

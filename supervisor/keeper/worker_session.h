@@ -72,7 +72,8 @@ struct SessionFacts {
   bool retired = false;  // it is to end, and is given no shard
   // It attached to the keeper before this one, and has not resumed its session yet.
   bool awaits_resumption = false;
-  std::string key;  // by which it resumes its session
+  uint64_t beat_at_restore = 0;  // the worker's count then
+  std::string key;               // by which it resumes its session
 };
 
 // Thread-compatible: the management loop's thread.

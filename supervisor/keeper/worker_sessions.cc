@@ -36,6 +36,9 @@ constexpr size_t kSessionKeyBytes = 16;
 // For workers to resume their sessions with the keeper that follows. They look for it every few
 // milliseconds, unless they are stopped.
 constexpr std::chrono::seconds kResumptionTimeout(10);
+// A worker looks for the next keeper at least once in so many polls, each of which is a beat. One
+// that has polled less is busy, or stopped, and the policy's on_hang says what becomes of it.
+constexpr uint64_t kBeatsToResume = 1 << 17;
 // Keys of what is held for the next keeper.
 constexpr char kHeldWorkers[] = "lasting/worker/";
 constexpr char kHeldLastId[] = "lasting/last_worker_id";
@@ -416,6 +419,9 @@ void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescript
   session->state = worker.ready() ? v1::WORKER_STATE_READY : v1::WORKER_STATE_ATTACHED;
   session->retired = worker.retired();
   session->attached_ns = worker.attached_ns();
+  session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+  // The keeper before this one may have called it stalled. This one counts anew.
+  driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
   // A native worker with a library that knows nothing of this serves on without a session.
   session->awaits_resumption =
       worker.attached_with().resumes_session() || !arena::IsNative(arena_.shape());
@@ -451,12 +457,12 @@ absl::Status WorkerSessions::ResumeSession(const SessionPtr& session,
   return absl::OkStatus();
 }
 
-// A worker that is stopped resumes nothing. The policy's on_hang says what becomes of it.
 void WorkerSessions::CloseUnresumed() {
   bool later = false;
   for (const SessionPtr& session : std::vector<SessionPtr>(slots_)) {
     if (!session || !session->awaits_resumption) continue;
-    if (session->heartbeat.IsSilent(hang_looks())) {
+    const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+    if (beat - session->beat_at_restore < kBeatsToResume) {
       later = true;
       continue;
     }

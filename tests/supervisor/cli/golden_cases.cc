@@ -38,7 +38,7 @@ void AnswerReload(GoldenScene& scene) {
   internal::Refused* refused = reply.add_refused();
   refused->set_field("services[kv].shards");
   refused->set_why(
-      "it takes another keeper, and that would end the service's connections: `baton reload "
+      "it takes another driver, and that would end the service's connections: `baton reload "
       "--disconnect` does so");
   refused->set_ends_connections_of("kv");
   scene.batond.SetReply(reply);

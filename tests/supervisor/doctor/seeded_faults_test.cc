@@ -223,7 +223,8 @@ std::vector<Fault> FaultsOfTheRest() {
          RunBatond(machine);
          request.running = Running("0.2.0", "0.2.0", "0.1.0");
        },
-       kWarning, "version", "its keeper is of release 0.1.0", "systemctl restart batond"},
+       kWarning, "version", "its keeper is of release 0.1.0",
+       "baton upgrade --baton kv  # connections live on"},
       {"WorkersOfTheReleaseBefore",
        [](FakeMachine& machine, Request& request) {
          RunBatond(machine);

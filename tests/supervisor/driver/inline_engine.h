@@ -3,6 +3,7 @@
 #ifndef TESTS_SUPERVISOR_DRIVER_INLINE_ENGINE_H_
 #define TESTS_SUPERVISOR_DRIVER_INLINE_ENGINE_H_
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,8 +55,14 @@ class InlineEngine final : public ServiceEngine {
     roster.Remove(slot);
   }
 
-  void Handoff(uint32_t, uint32_t, HandoffDone done) override { done(Unsupported(), 0); }
-  void CancelHandoff(uint32_t, const absl::Status&) override { ++cancelled; }
+  void Handoff(uint32_t shard, uint32_t, HandoffDone done) override {
+    if (!hands_over) return done(Unsupported(), 0);
+    handing_over[shard] = std::move(done);
+  }
+  void CancelHandoff(uint32_t shard, const absl::Status& why) override {
+    ++cancelled;
+    if (auto found = handing_over.extract(shard)) found.mapped()(why, 0);
+  }
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override {
     if (!listens) return Unsupported();
     return verbs::Address{address.host, static_cast<uint16_t>(7000 + ++listen_calls)};
@@ -116,6 +123,8 @@ class InlineEngine final : public ServiceEngine {
   uint32_t poison_deaths = 0;
   bool listens = false;  // or refuses to
   uint32_t listen_calls = 0, cancelled = 0;
+  bool hands_over = false;
+  std::map<uint32_t, HandoffDone> handing_over;  // by shard; while hands_over
 
  private:
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }

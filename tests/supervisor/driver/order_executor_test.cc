@@ -129,5 +129,23 @@ TEST_F(OrderExecutorTest, shouldRefuseAWorkerWithoutASlotOrADescriptor) {
   EXPECT_EQ(StatusIn(service_driver.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
 }
 
+// Nobody else would: its time limit was the dead keeper's.
+TEST_F(OrderExecutorTest, shouldGiveUpTheHandoversOfADeadKeeper) {
+  engine.hands_over = true;
+  std::vector<absl::StatusCode> ends;
+  for (const uint32_t shard : {0, 0}) {
+    service_driver.HandOver(
+        shard, 0, [&](const absl::Status& status, double) { ends.push_back(status.code()); });
+    EXPECT_EQ(engine.handing_over.size(), 1u);
+    service_driver.CancelHandovers();
+    EXPECT_TRUE(engine.handing_over.empty());
+  }
+  service_driver.CancelHandovers();
+  EXPECT_EQ(engine.cancelled, 2u);
+  service_driver.DeliverNews();
+  EXPECT_THAT(ends, ::testing::Each(absl::StatusCode::kAborted));
+  EXPECT_EQ(ends.size(), 2u);
+}
+
 }  // namespace
 }  // namespace baton::driver_process

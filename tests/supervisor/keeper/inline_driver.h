@@ -19,6 +19,7 @@ class InlineDriver final : public ServiceDriver {
       : news_(news), executor_(service, engine, news, forks) {}
 
   void LookAtLocks() { executor_.LookAtLocks(); }
+  void CancelHandovers() { executor_.CancelHandovers(); }
 
   const arena::Arena& arena() const override { return executor_.arena(); }
   std::string_view device_name() const override { return executor_.device_name(); }

@@ -153,5 +153,16 @@ TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperD
   EXPECT_TRUE(known);
 }
 
+// The keeper before had found it silent, and the next one counts anew.
+TEST(SessionRestoreTest, shouldNotLeaveAWorkerStalledThatThisKeeperHasNotFoundSo) {
+  TheDriver driver;
+  { TheKeeper(driver, kForEver).AttachOne(); }
+  driver.engine.roster[0].stalled = true;
+  TheKeeper next(driver, kForEver);
+  ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+  next.sessions.Restore(held);
+  EXPECT_FALSE(driver.engine.roster[0].stalled);
+}
+
 }  // namespace
 }  // namespace baton::keeper
