@@ -53,7 +53,10 @@ bool Eventually(const std::function<bool()>& condition) {
 
 std::string ReadWholeFile(const std::string& path) {
   std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  // An iterator would throw where a file of /proc cannot be read to its end any more.
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 TemporaryDirectory::TemporaryDirectory() : path_("/tmp/batond-test-XXXXXX") {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -47,7 +48,9 @@ class KeeperProcessTest : public ::testing::Test {
   }
   static std::string CommandLineOf(pid_t pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
-    return {std::istreambuf_iterator<char>(file), {}};
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
   }
 
   const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
