@@ -40,7 +40,7 @@ fi
 
 if [[ -z ${BATON_GENERATED:-} ]]; then
   echo "--- Generating headers" >&2
-  bazel build --config=run //tests/style:generated_headers
+  bazel build --config=run //proto:generated_code
   BATON_GENERATED=$(bazel info bazel-bin 2>/dev/null)
 fi
 if [[ ${#files[@]} -gt ${BATON_LINT_AT_MOST:-${#files[@]}} ]]; then
