@@ -1,4 +1,4 @@
-// What a driver does before it serves, when a native service's former driver has died.
+// A native service's driver drains what the former one, which has died, has left, before it serves.
 #ifndef SUPERVISOR_DRIVER_DRAIN_H_
 #define SUPERVISOR_DRIVER_DRAIN_H_
 

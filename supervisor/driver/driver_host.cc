@@ -10,6 +10,7 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/memlock.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
 #include "lib/placement/placement.h"
 #include "supervisor/config/placement.h"
@@ -88,6 +89,14 @@ void DriverHost::Start() {
   const ThreadsOn threads = ThreadsOnItsCpus(service_, pinned_);
   placed_.Update(threads.status());
   engine_->Start();
+}
+
+internal::Introduced DriverHost::Introduce() const {
+  internal::Introduced introduced;
+  introduced.set_device_name(std::string(device_->name()));
+  *introduced.mutable_placement() = service_.placement();
+  introduced.set_not_placed(std::string(MessageOf(placed_)));
+  return introduced;
 }
 
 void DriverHost::TurnNative() {

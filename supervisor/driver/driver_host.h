@@ -37,12 +37,17 @@ class DriverHost {
   OrderExecutor& driver() { return *driver_; }
   ServiceEngine& engine() { return *engine_; }
   NewsQueue& news() { return news_; }
-  // Of a native service, which has one thread and no engine's; null: it is brokered. TurnNative is
-  // called when one of the descriptors is readable, and every NativeEngine::kTurnMs.
+  // The workers' processes. Null: the service is brokered. A native service has one thread and no
+  // engine's, which calls TurnNative when one of the descriptors is readable, and every
+  // NativeEngine::kTurnMs.
   WorkerForks* forks() { return forks_.get(); }
   void TurnNative();
   std::vector<int> native_descriptors() const;
   verbs::Device& device() { return *device_; }
+
+  // What a keeper is told at first of the device and the placement. Complete once the engine has
+  // started.
+  internal::Introduced Introduce() const;
 
   // The service as it was configured, but with the placement in effect.
   const v1::ServiceConfig& service() const { return service_; }

@@ -251,9 +251,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
 
 void DriverProcess::Introduce(internal::Introduced* introduced, std::vector<int>* sent) {
   host_->driver().CancelHandovers();
-  introduced->set_device_name(std::string(host_->driver().device_name()));
-  *introduced->mutable_placement() = host_->service().placement();
-  introduced->set_not_placed(std::string(MessageOf(host_->placed())));
+  *introduced = host_->Introduce();
   introduced->set_follows(ready_once_);
   introduced->set_release(kRelease);
   const arena::Arena& arena = host_->driver().arena();

@@ -82,6 +82,13 @@ void NewsQueue::OnFenced(uint64_t worker_id) {
   Push(std::move(news));
 }
 
+void NewsQueue::OnThreadEnded(uint32_t slot, uint64_t worker_id) {
+  internal::DriverNews news;
+  news.mutable_thread_ended()->set_slot(slot);
+  news.mutable_thread_ended()->set_id(worker_id);
+  Push(std::move(news));
+}
+
 absl::Status NewsQueue::device_lost() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return device_lost_;

@@ -47,12 +47,7 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
         if (wait_for_process) return;
         engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
       },
-      [&news](uint32_t slot, uint64_t id) {
-        internal::DriverNews ended;
-        ended.mutable_thread_ended()->set_slot(slot);
-        ended.mutable_thread_ended()->set_id(id);
-        news.Push(std::move(ended));
-      });
+      [&news](uint32_t slot, uint64_t id) { news.OnThreadEnded(slot, id); });
 }
 
 internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order,
@@ -89,92 +84,109 @@ internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order
     case DriverOrder::kCheckStoredState:
       status = CheckStoredState(order.check_stored_state());
       break;
+    default:
+      status = ExecuteOnConnections(order, &answer, sent);
+  }
+  SetStatus(status, &answer);
+  return answer;
+}
+
+absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& order,
+                                                 internal::DriverAnswer* answer,
+                                                 std::vector<FileDescriptor>* sent) {
+  using internal::DriverOrder;
+  switch (order.order_case()) {
     case DriverOrder::kListenAt:
-      status = ExecuteOnce(order.listen_at(), &answer,
-                           [&] { return ListenAt(order.listen_at(), answer.mutable_listening()); });
-      break;
+      return ExecuteOnce(order.listen_at(), answer,
+                         [&] { return ListenAt(order.listen_at(), answer->mutable_listening()); });
     case DriverOrder::kStopListening:
       engine_.Run([&] { engine_.StopListening(AddressIn(order.stop_listening())); });
-      break;
+      return absl::OkStatus();
     case DriverOrder::kConnectTo:
-      status = ExecuteOnce(order.connect_to(), &answer, [&] {
-        return Connect(order.connect_to(), answer.mutable_connecting());
-      });
-      break;
+      return ExecuteOnce(order.connect_to(), answer,
+                         [&] { return Connect(order.connect_to(), answer->mutable_connecting()); });
     case DriverOrder::kReserveGrant:
-      status = Grant(order.reserve_grant());
-      break;
+      return Grant(order.reserve_grant());
     case DriverOrder::kRevokeGrant:
       Revoke(order.revoke_grant());
-      break;
+      return absl::OkStatus();
     case DriverOrder::kDisconnectAll:
-      engine_.Run([&] { answer.set_count(engine_.DisconnectAll(order.disconnect_all().why())); });
-      break;
+      engine_.Run([&] { answer->set_count(engine_.DisconnectAll(order.disconnect_all().why())); });
+      return absl::OkStatus();
+    default:
+      return ExecuteOnService(order, answer, sent);
+  }
+}
+
+absl::Status OrderExecutor::ExecuteOnService(const internal::DriverOrder& order,
+                                             internal::DriverAnswer* answer,
+                                             std::vector<FileDescriptor>* sent) {
+  using internal::DriverOrder;
+  switch (order.order_case()) {
     case DriverOrder::kPutPolicyInForce:
       PutPolicyInForce(order.put_policy_in_force().policy());
-      break;
+      return absl::OkStatus();
     case DriverOrder::kCloseAdmission:
       engine_.Run([&] { admission_.Close(order.close_admission().why()); });
-      break;
+      return absl::OkStatus();
     case DriverOrder::kOpenAdmission:
       engine_.Run([&] { admission_.Open(); });
-      break;
+      return absl::OkStatus();
     case DriverOrder::kCountConnections:
       engine_.Run([&] {
-        answer.set_count(engine_.connection_count());
-        answer.set_refused(admission_.refused_closed());
+        answer->set_count(engine_.connection_count());
+        answer->set_refused(admission_.refused_closed());
       });
-      break;
+      return absl::OkStatus();
     case DriverOrder::kAccount:
-      Account(order.account(), answer.mutable_accounts());
-      break;
+      Account(order.account(), answer->mutable_accounts());
+      return absl::OkStatus();
     case DriverOrder::kSetPoisonDeaths:
       engine_.Run([&] { engine_.SetPoisonDeaths(order.set_poison_deaths().deaths()); });
-      break;
+      return absl::OkStatus();
     case DriverOrder::kDescribeQueues:
-      Describe(answer.mutable_description());
-      break;
+      Describe(answer->mutable_description());
+      return absl::OkStatus();
     case DriverOrder::kListConnections:
-      ListConnections(order.list_connections(), answer.mutable_connections());
-      break;
+      ListConnections(order.list_connections(), answer->mutable_connections());
+      return absl::OkStatus();
     case DriverOrder::kListShardMoves:
       for (v1::ShardMove& move : news_.ListShardMoves(order.list_shard_moves().shard())) {
-        *answer.add_shard_moves() = std::move(move);
+        *answer->add_shard_moves() = std::move(move);
       }
-      break;
+      return absl::OkStatus();
     case DriverOrder::kForkWorker:
-      status = ForkWorker(order.fork_worker(), answer.mutable_forked(), sent);
-      break;
     case DriverOrder::kReapWorker:
-      if (forks_ != nullptr) *answer.mutable_reaped() = forks_->Reap(order.reap_worker().pid());
-      break;
     case DriverOrder::kNextFork:
-      if (forks_ != nullptr && sent != nullptr) {
-        forks_->Next(order.next_fork().after(), answer.mutable_forked(), sent);
-      }
-      break;
+      return ExecuteOnForks(order, answer, sent);
     case DriverOrder::kHold:
     case DriverOrder::kDrop:
     case DriverOrder::kTakeNextHeld:
     case DriverOrder::kShowLife:
     case DriverOrder::kNoteReady:
     case DriverOrder::kNoteService:
-      break;  // these are for the driver's process
+      return absl::OkStatus();  // these are for the driver's process
     default:
-      status = absl::UnimplementedError("an order that this driver does not know");
+      return absl::UnimplementedError("an order that this driver does not know");
   }
-  SetStatus(status, &answer);
-  return answer;
 }
 
 // ---------------------------------------------------------------- workers
 
-absl::Status OrderExecutor::ForkWorker(const internal::ForkWorker& order, internal::Forked* forked,
-                                       std::vector<FileDescriptor>* sent) {
-  if (forks_ == nullptr || sent == nullptr) {
-    return absl::FailedPreconditionError("fork_worker: the service is not native");
+absl::Status OrderExecutor::ExecuteOnForks(const internal::DriverOrder& order,
+                                           internal::DriverAnswer* answer,
+                                           std::vector<FileDescriptor>* sent) {
+  if (forks_ == nullptr) return absl::FailedPreconditionError("the service is not native");
+  if (order.has_reap_worker()) {
+    *answer->mutable_reaped() = forks_->Reap(order.reap_worker().pid());
+    return absl::OkStatus();
   }
-  return forks_->Fork(order, forked, sent);
+  if (sent == nullptr) return absl::InvalidArgumentError("descriptors cannot go with the answer");
+  if (order.has_fork_worker()) {
+    return forks_->Fork(order.fork_worker(), answer->mutable_forked(), sent);
+  }
+  forks_->Next(order.next_fork().after(), answer->mutable_forked(), sent);
+  return absl::OkStatus();
 }
 
 absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
@@ -201,10 +213,7 @@ absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
 void OrderExecutor::LookAtLocks() {
   for (uint32_t slot = 0; slot < looked_at_.size(); ++slot) {
     if (looked_at_[slot] == 0 || !DeathWatcher::IsMarked(arena(), slot)) continue;
-    internal::DriverNews ended;
-    ended.mutable_thread_ended()->set_slot(slot);
-    ended.mutable_thread_ended()->set_id(std::exchange(looked_at_[slot], 0));
-    news_.Push(std::move(ended));
+    news_.OnThreadEnded(slot, std::exchange(looked_at_[slot], 0));
   }
 }
 

@@ -53,8 +53,16 @@ class OrderExecutor {
     uint64_t counted_ns = 0;  // 0: never
   };
 
-  absl::Status ForkWorker(const internal::ForkWorker& order, internal::Forked* forked,
-                          std::vector<FileDescriptor>* sent);
+  // Orders that are not about workers and shards.
+  absl::Status ExecuteOnConnections(const internal::DriverOrder& order,
+                                    internal::DriverAnswer* answer,
+                                    std::vector<FileDescriptor>* sent);
+  // Orders about admission, what operators see, and the rest.
+  absl::Status ExecuteOnService(const internal::DriverOrder& order, internal::DriverAnswer* answer,
+                                std::vector<FileDescriptor>* sent);
+  // Orders about the processes of native workers.
+  absl::Status ExecuteOnForks(const internal::DriverOrder& order, internal::DriverAnswer* answer,
+                              std::vector<FileDescriptor>* sent);
   absl::Status AddWorker(const internal::AddWorker& worker,
                          std::vector<FileDescriptor> descriptors);
   void ChangeWorker(const internal::ChangeWorker& order);

@@ -177,7 +177,7 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
   }
-  // What was asked of a driver that is gone was answered with nothing.
+  // A driver that is gone has answered with nothing.
   if (!driver_.lost().ok()) {
     reply = internal::ManagementReply();
     reply.set_id(request.id());

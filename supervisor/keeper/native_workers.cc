@@ -176,25 +176,26 @@ void NativeWorkers::OnServing(const internal::Program& program) {
 
 void NativeWorkers::EndOthers() {
   for (const auto& [pid, process] : processes_) {
-    if (!IsSame(process->program, program_)) End(*process);
+    if (!IsSame(process->program, program_)) End(pid, *process);
   }
 }
 
 // A worker that has not attached cannot be asked to end, so it is killed.
-void NativeWorkers::End(Process& process) {
+void NativeWorkers::End(pid_t pid, Process& process) {
   if (!sessions_.IsAttached(process.worker_id)) {
     SendKill(process.pidfd.native_handle());
     return;
   }
   sessions_.AskToStop(process.worker_id);
   process.overdue.expires_after(stop_timeout());
-  process.overdue.async_wait([this, id = process.worker_id, pidfd = process.pidfd.native_handle()](
-                                 const boost::system::error_code& error) {
-    if (error) return;
+  process.overdue.async_wait([this, pid](const boost::system::error_code& error) {
+    const auto found = processes_.find(pid);
+    if (error || found == processes_.end()) return;
     const absl::Status killed =
-        sessions_.Kill(id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
+        sessions_.Kill(found->second->worker_id,
+                       absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
     // It may have detached, and not come to its end.
-    if (!killed.ok()) SendKill(pidfd);
+    if (!killed.ok()) SendKill(found->second->pidfd.native_handle());
   });
 }
 

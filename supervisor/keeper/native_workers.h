@@ -64,7 +64,7 @@ class NativeWorkers final : public WorkerPrograms {
   // Watches the process, and accepts its session if it has not attached.
   void Adopt(ServiceDriver::ForkedWorker fork);
   void OnEnded(pid_t pid);
-  void End(Process& process);
+  void End(pid_t pid, Process& process);
   void StartLater();
   std::chrono::milliseconds stop_timeout() const {
     return std::chrono::milliseconds(config_.service().stop_timeout_ms());

@@ -50,7 +50,7 @@ class ServiceDriver {
 
   virtual const arena::Arena& arena() const = 0;
   virtual std::string_view device_name() const = 0;
-  // What the driver has told its keeper at first.
+  // Returns how the driver introduced itself.
   const internal::Introduced& introduced() const { return introduced_; }
   // Why the driver cannot be asked any more: answers are empty then, and the keeper can only end.
   const absl::Status& lost() const { return lost_; }

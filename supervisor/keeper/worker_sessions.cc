@@ -268,10 +268,15 @@ uint32_t WorkerSessions::free_slots() const {
   return count;
 }
 
+// Held before it is used: no keeper gives it to another worker.
+uint64_t WorkerSessions::NewId() {
+  driver_.Hold(kHeldLastId, absl::StrCat(++last_id_));
+  return last_id_;
+}
+
 absl::StatusOr<Reservation> WorkerSessions::Reserve() {
   BATON_ASSIGN_OR_RETURN(const uint32_t slot, FreeSlot());
-  reserved_[slot] = ++last_id_;
-  driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
+  reserved_[slot] = NewId();
   return Reservation{slot, reserved_[slot]};
 }
 
@@ -317,7 +322,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   FileDescriptor engine_wake(pair[1]);
 
   if (!is_child) {
-    session->id = ++last_id_;
+    session->id = NewId();
     WatchProcess(session);
   }
   session->attached = true;
@@ -333,7 +338,6 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->key.assign(kSessionKeyBytes, '\0');
   // Never short for so few bytes (getrandom(2)).
   (void)!getrandom(session->key.data(), session->key.size(), 0);
-  driver_.Hold(kHeldLastId, absl::StrCat(last_id_));
   Hold(*session);
   driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
 

@@ -151,6 +151,7 @@ class WorkerSessions {
   void Hold(WorkerSession& session);
   absl::Status SetReady(const SessionPtr& session);
   absl::Status Detach(const SessionPtr& session);
+  uint64_t NewId();
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
   SessionPtr Find(uint64_t worker_id) const;

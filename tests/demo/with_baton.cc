@@ -299,7 +299,7 @@ class Act {
     });
   }
 
-  // As `baton upgrade --baton` does. The program in the keeper's place is the same.
+  // `baton upgrade --baton` does the same. The program in the keeper's place stays.
   absl::Status UpgradeBaton(uint32_t) {
     return EndKeeper(EventKind::kBatonUpgrade, [this](const v1::Service& service) {
       return cluster_->operators().ReplaceKeeper(service.name()).status();

@@ -49,6 +49,9 @@ class KeeperDeath : public testing::Test {
     auto owner = cluster_->StartLedger(1);
     ASSERT_OK(owner);
     owner_ = *std::move(owner);
+    StartLoad();
+  }
+  void StartLoad() {
     PeerOptions load;
     load.connections = 8;
     load.rate = 2000;
@@ -266,7 +269,7 @@ TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {
   harness::ExpectNothingLost(*peer_);
 }
 
-// As a package does that has another release, with a keeper that cannot serve.
+// A package that has another release, with a keeper that cannot serve, replaces the file.
 TEST_F(KeeperDeath, shouldGoBackToTheProgramThatServedWhenThatOfAnotherReleaseDoesNot) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::filesystem::path program = cluster_->directory() + "/libexec/baton-keeper";
@@ -334,14 +337,7 @@ class NativeKeeperDeath : public KeeperDeath {
     cluster_ = *std::move(cluster);
     ASSERT_OK(cluster_->WaitUntilListening());
     ASSERT_NO_FATAL_FAILURE(AwaitWorkers());
-    PeerOptions load;
-    load.connections = 8;
-    load.rate = 2000;
-    auto peer = cluster_->StartPeer(load);
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
-    ASSERT_OK(peer_->Settle());
-    driver_ = Service().driver_pid();
+    ASSERT_NO_FATAL_FAILURE(StartLoad());
     ASSERT_NE(driver_, static_cast<pid_t>(Service().keeper_pid()));
   }
   static std::string Object(const std::string& name) {

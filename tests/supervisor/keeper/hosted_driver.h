@@ -5,13 +5,11 @@
 #include <sys/eventfd.h>
 
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_text.h"
 #include "supervisor/driver/driver_host.h"
 #include "supervisor/keeper/service_driver.h"
 
@@ -24,9 +22,7 @@ class HostedDriver final : public ServiceDriver {
       : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), host_(std::move(host)) {
     host_->news().SetWake([fd = wake_.get()] { eventfd_write(fd, 1); });
     host_->Start();
-    introduced_.set_device_name(std::string(device_name()));
-    *introduced_.mutable_placement() = host_->service().placement();
-    introduced_.set_not_placed(std::string(MessageOf(host_->placed())));
+    introduced_ = host_->Introduce();
   }
 
   driver_process::ServiceEngine& engine() { return host_->engine(); }

@@ -31,7 +31,7 @@
 #include "tests/lib/verbs/nic_process.h"
 #include "tests/supervisor/keeper/inline_driver.h"
 
-// As the driver's executable.
+// The driver's executable exports the same.
 extern "C" BatonNativeHost* baton_native_host() {
   return baton::driver_process::HostOfThisProcess();
 }
