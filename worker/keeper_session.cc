@@ -1,6 +1,7 @@
 #include "worker/keeper_session.h"
 
 #include <errno.h>
+#include <sys/random.h>
 
 #include <algorithm>
 
@@ -17,6 +18,16 @@ constexpr int kReplyTimeoutMs = 10'000;
 // How often who must not block looks whether another thread has its reply.
 constexpr int kOtherReplyMs = 1;
 constexpr int kResumptionLookMs = 5;
+constexpr size_t kAttemptBytes = 16;
+// What asks to attach may be what keepers die of.
+constexpr int kMostDeaths = 3;
+
+std::string NewAttempt() {
+  std::string attempt(kAttemptBytes, '\0');
+  // Never short for so few bytes (getrandom(2)).
+  (void)!getrandom(attempt.data(), attempt.size(), 0);
+  return attempt;
+}
 
 }  // namespace
 
@@ -43,9 +54,9 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   internal::WorkerRequest numbered = request;
   numbered.set_number(++last_number_);
   for (;;) {
-    if (tie_ == Tie::kUp) {
+    if (tie_ == Tie::kUp || !resumable()) {
       absl::StatusOr<internal::WorkerReply> reply = AskOnce(numbered, wait, descriptors);
-      if (!absl::IsUnavailable(reply.status()) || tie_ == Tie::kUp) return reply;
+      if (tie_ == Tie::kUp || !resumable()) return reply;
     }
     // The control stream's thread asks again by itself.
     if (!wait)
@@ -60,14 +71,14 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
   internal::WorkerReply reply;
   // The rest of a request that is not sent at once is sent while the reply is awaited.
   absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
-  if (absl::IsUnavailable(sent) && resumable()) tie_ = Tie::kLost;
+  if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   ++replies_due_;  // also of what is still on its way
   if (!wait) BATON_RETURN_IF_ERROR(sent);
   // Replies come in order: those that came too late for their requests are before ours.
   for (; replies_due_ > 0; --replies_due_) {
     const absl::Status received = Receive(&reply, wait, descriptors);
-    if (absl::IsUnavailable(received) && resumable()) tie_ = Tie::kLost;
+    if (absl::IsUnavailable(received)) tie_ = Tie::kLost;
     BATON_RETURN_IF_ERROR(received);
   }
   BATON_RETURN_IF_ERROR(StatusIn(reply));
@@ -154,6 +165,7 @@ absl::Status KeeperSession::Receive(internal::WorkerReply* reply, const Wait& wa
 
 absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& options,
                                                          uint32_t layout_version,
+                                                         const std::string& socket,
                                                          std::vector<FileDescriptor>* descriptors) {
   internal::WorkerRequest request;
   internal::AttachArena* attach = request.mutable_attach();
@@ -167,8 +179,28 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
   attach->set_reads_state_version_min(options.reads_state_version_min);
   attach->set_reads_state_version_max(options.reads_state_version_max);
   attach->set_writes_state_version(options.writes_state_version);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, {}, descriptors));
-  return reply.attached();
+  attach->set_attempt(NewAttempt());
+  for (int deaths = 0;;) {
+    const absl::StatusOr<internal::WorkerReply> reply = Ask(request, {}, descriptors);
+    if (reply.ok()) return reply->attached();
+    if (tie_ == Tie::kUp || socket.empty() || ++deaths == kMostDeaths) return reply.status();
+    BATON_RETURN_IF_ERROR(UseNextKeeper(socket));
+  }
+}
+
+// The driver listens there while no keeper lives, and so this seldom waits.
+absl::Status KeeperSession::UseNextKeeper(const std::string& socket) {
+  for (int waited_ms = 0;; waited_ms += kResumptionLookMs) {
+    absl::StatusOr<FileDescriptor> connected = ConnectUnix(socket);
+    if (connected.ok()) {
+      channel_ = MessageChannel(*std::move(connected));
+      replies_due_ = 0;
+      tie_ = Tie::kUp;
+      return absl::OkStatus();
+    }
+    if (waited_ms >= kReplyTimeoutMs) return connected.status();
+    poll(nullptr, 0, kResumptionLookMs);
+  }
 }
 
 absl::Status KeeperSession::SetReady() {

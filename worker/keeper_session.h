@@ -58,8 +58,10 @@ class KeeperSession {
   // with each attempt. An error: the session is over. REQUIRES: resumable().
   absl::StatusOr<bool> Resume();
 
-  // `descriptors`: what comes with the reply.
+  // `descriptors`: what comes with the reply. If the keeper dies unanswered, the one that follows
+  // at `socket` is asked, unless that is empty; the third such death is an error.
   absl::StatusOr<internal::Attached> Attach(const WorkerOptions& options, uint32_t layout_version,
+                                            const std::string& socket,
                                             std::vector<FileDescriptor>* descriptors);
   absl::Status SetReady();
   absl::Status Detach();
@@ -83,6 +85,7 @@ class KeeperSession {
   absl::StatusOr<bool> ResumeLocked();
   absl::Status AwaitResumption(const Wait& wait);
   absl::Status AskForSession(const std::string& socket);
+  absl::Status UseNextKeeper(const std::string& socket);
 
   Wait wait_;                       // empty: as poll(2)
   const pid_t process_ = getpid();  // whose session it is

@@ -130,7 +130,8 @@ absl::Status WorkerImpl::Attach() {
   Connected(std::move(keeper));
   std::vector<FileDescriptor> fds;
   BATON_ASSIGN_OR_RETURN(const internal::Attached attached,
-                         keeper_->Attach(options_, SpokenLayoutVersion(), &fds));
+                         keeper_->Attach(options_, SpokenLayoutVersion(),
+                                         native_ ? std::string() : options_.socket, &fds));
   attached_ = true;
   keeper_->KeepResumable(native_ ? attached.worker_socket() : options_.socket, attached);
   if (fds.size() != 4) {

@@ -138,8 +138,7 @@ void UpgradeUnderWay::OnProcessEnded(const StartedProcess& process) {
 
 Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
   if (!processes_.NoteAttached(pid, worker_id)) return Standing::kFirst;
-  new_workers_.insert(worker_id);
-  status_.add_new_worker_ids(worker_id);
+  if (new_workers_.insert(worker_id).second) status_.add_new_worker_ids(worker_id);
   for (const WorkerInfo& worker : context_.workers.List()) {
     if (worker.id == worker_id) status_.set_new_version(worker.version);
   }

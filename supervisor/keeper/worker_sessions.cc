@@ -300,13 +300,29 @@ void WorkerSessions::LeavePlace(const SessionPtr& session) {
 
 // ---------------------------------------------------------------- attaching
 
+// The session of a worker whose keeper died between holding the session and answering.
+WorkerSessions::SessionPtr WorkerSessions::FindUnanswered(
+    const WorkerSession& session, const internal::AttachArena& attach) const {
+  if (attach.attempt().empty()) return nullptr;
+  for (const SessionPtr& other : slots_) {
+    if (other && other->awaits_resumption && other->peer.pid == session.peer.pid &&
+        other->peer.uid == session.peer.uid && other->attached_with.attempt() == attach.attempt()) {
+      return other;
+    }
+  }
+  return nullptr;
+}
+
 absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::AttachArena& attach,
                                     internal::Attached* attached, std::vector<int>* descriptors,
                                     FileDescriptor* keep) {
   const bool is_child = session->id != 0;
   BATON_RETURN_IF_ERROR(CheckAttach(config_.service(), arena_.header().oldest_reader,
                                     {session->peer, is_child, session->distrusted}, attach));
-  if (!is_child) {
+  const SessionPtr unanswered = FindUnanswered(*session, attach);
+  if (unanswered) {
+    session->slot = unanswered->slot;
+  } else if (!is_child) {
     BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
   }
   // A dead process cannot be watched or killed, though another may hold its socket.
@@ -322,7 +338,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   FileDescriptor engine_wake(pair[1]);
 
   if (!is_child) {
-    session->id = NewId();
+    session->id = unanswered ? unanswered->id : NewId();
     WatchProcess(session);
   }
   session->attached = true;

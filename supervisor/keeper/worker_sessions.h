@@ -139,6 +139,8 @@ class WorkerSessions {
   void Leave(const SessionPtr& session, const std::string& kind, const std::string& message);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);
+  SessionPtr FindUnanswered(const WorkerSession& session,
+                            const internal::AttachArena& attach) const;
   absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,
                       internal::Attached* attached, std::vector<int>* descriptors,
                       FileDescriptor* keep);

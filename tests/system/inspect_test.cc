@@ -28,6 +28,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/process_status.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 
@@ -118,7 +119,7 @@ class InspectTest : public testing::Test {
     return inspection;
   }
 
-  // The memories of the keeper, byte by byte.
+  // The memories of the driver, byte by byte.
   std::map<std::string, std::string> Arena() const {
     std::map<std::string, std::string> memories;
     for (const auto& entry : std::filesystem::directory_iterator(Fds())) {
@@ -192,6 +193,7 @@ TEST_F(InspectTest, shouldShowAServiceUnderLoad) {
 TEST_F(InspectTest, shouldNotChangeAByteOfAnArenaThatStandsStill) {
   Stop(driver_);
   Stop(worker_->process->pid());
+  Stop(harness::NicOf(driver_));  // it places what peers send
   const auto before = Arena();
   ASSERT_EQ(before.size(), 4u);
   const std::vector<std::string> decoder = {"--decoder", decoder_};

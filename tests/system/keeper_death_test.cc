@@ -205,6 +205,29 @@ TEST_F(KeeperDeath, shouldNotDelayAWorkersSuccessor) {
   harness::ExpectNothingLost(*peer_);
 }
 
+// The keeper dies with what workers have just sent, before their sessions begin.
+TEST_F(KeeperDeath, shouldBeFollowedByOneThatServesWhoeverWasAttaching) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (int i = 0; i < 5; ++i) {
+    const pid_t keeper = Service().keeper_pid();
+    auto worker = cluster_->SpawnLedger(harness::LedgerOptions());
+    ASSERT_OK(worker);
+    for (int polls = 0; polls < i * 20; ++polls) (void)cluster_->GetService();
+    ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    ASSERT_OK(harness::WaitUntil("the worker to be ready", [&] {
+      const auto service = cluster_->GetService();
+      return service.ok() && std::any_of(service->workers().begin(), service->workers().end(),
+                                         [&](const v1::Worker& one) {
+                                           return one.pid() == (*worker)->pid() &&
+                                                  one.state() == v1::WORKER_STATE_READY;
+                                         });
+    }));
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+    ASSERT_OK((*worker)->Kill());
+  }
+  harness::ExpectNothingLost(*peer_);
+}
+
 TEST_F(KeeperDeath, shouldLeaveInForceWhatWasSetAtRunTime) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::string policy = cluster_->directory() + "/policy";

@@ -1,14 +1,18 @@
 #include "worker/keeper_session.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "lib/channel/message_channel.h"
+#include "tests/harness/temp_directory.h"
 
 namespace baton {
 namespace {
@@ -75,6 +79,76 @@ TEST_F(KeeperSessionTest, shouldNotWaitForAKeeperThatIsGone) {
   keeper.reset();
   session->WaitWith([](pollfd, int) {});
   EXPECT_EQ(session->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Keepers that die of what asks to attach, one after the other, at one socket.
+class DyingKeepers {
+ public:
+  // The last one answers if there are fewer than `deaths`.
+  explicit DyingKeepers(int deaths) {
+    socket_.emplace(ListenUnix(path(), 8, 0600).value());
+    keepers_ = std::thread([this, deaths] {
+      for (int i = 0; i < deaths; ++i) (void)Serve();
+      MessageChannel last = Serve();
+      internal::WorkerReply reply;
+      reply.mutable_attached()->set_worker_id(7);
+      (void)last.Send(reply);
+    });
+  }
+  ~DyingKeepers() {
+    if (keepers_.joinable()) (void)Attempts();
+  }
+  std::string path() const { return directory_.File("socket"); }
+  // Ends them.
+  std::set<std::string> Attempts() {
+    (void)ConnectUnix(path());  // ends the wait of one that nobody has asked
+    keepers_.join();
+    return attempts_;
+  }
+
+ private:
+  MessageChannel Serve() {
+    pollfd waiting = {socket_->get(), POLLIN, 0};
+    EXPECT_EQ(poll(&waiting, 1, 60'000), 1);
+    MessageChannel channel(FileDescriptor(accept4(socket_->get(), nullptr, nullptr, SOCK_CLOEXEC)));
+    internal::WorkerRequest request;
+    if (channel.Receive(&request, 60'000).ok()) attempts_.insert(request.attach().attempt());
+    return channel;
+  }
+
+  const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
+  std::optional<FileDescriptor> socket_;
+  std::set<std::string> attempts_;
+  std::thread keepers_;
+};
+
+TEST(AttachTest, shouldAskTheKeeperThatFollowsOneThatDiedUnanswered) {
+  DyingKeepers keepers(2);
+  KeeperSession session(ConnectUnix(keepers.path()).value());
+  std::vector<FileDescriptor> none;
+  const auto attached = session.Attach(WorkerOptions(), 1, keepers.path(), &none);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->worker_id(), 7u);
+  const std::set<std::string> attempts = keepers.Attempts();
+  ASSERT_EQ(attempts.size(), 1u);
+  EXPECT_FALSE(attempts.begin()->empty());
+}
+
+TEST(AttachTest, shouldNotKillOneKeeperAfterTheOther) {
+  DyingKeepers keepers(3);
+  KeeperSession session(ConnectUnix(keepers.path()).value());
+  std::vector<FileDescriptor> none;
+  const auto attached = session.Attach(WorkerOptions(), 1, keepers.path(), &none);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// A native worker's session is a socket of its own, and no keeper follows at it.
+TEST(AttachTest, shouldFailAtOnceWhereNoKeeperFollows) {
+  DyingKeepers keepers(1);
+  KeeperSession session(ConnectUnix(keepers.path()).value());
+  std::vector<FileDescriptor> none;
+  const auto attached = session.Attach(WorkerOptions(), 1, "", &none);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

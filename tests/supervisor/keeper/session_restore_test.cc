@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <deque>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -89,17 +91,22 @@ struct TheKeeper {
   TheKeeper(TheDriver& driver, int orders) : driver(driver, orders) {}
 
   // Attaches this process, which lives on when the keeper is gone: the loop runs no more then.
-  void AttachOne() {
+  // Returns the worker's number.
+  uint64_t AttachOne(const std::string& attempt = "") {
     int ends[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-    MessageChannel client((FileDescriptor(ends[0])));
+    // Stays open: this process would be killed.
+    MessageChannel& client = clients.emplace_back((FileDescriptor(ends[0])));
     sessions.Accept(FileDescriptor(ends[1]));
-    BATON_CHECK(client.Send(RawClient::AttachRequest()).ok());
+    internal::WorkerRequest request = RawClient::AttachRequest();
+    request.mutable_attach()->set_attempt(attempt);
+    BATON_CHECK(client.Send(request).ok());
     internal::WorkerReply reply;
     while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
       BATON_CHECK(loop.run_one_for(std::chrono::seconds(60)) != 0);
     }
     BATON_CHECK(reply.has_attached());
+    return reply.attached().worker_id();
   }
 
   static internal::KeeperConfig Config() {
@@ -115,6 +122,7 @@ struct TheKeeper {
   MortalDriver driver;
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
+  std::deque<MessageChannel> clients;
 };
 
 constexpr int kForEver = 1'000'000;
@@ -151,6 +159,33 @@ TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperD
     EXPECT_EQ(driver.engine.roster[reserved->slot].id, 0u);
   }
   EXPECT_TRUE(known);
+}
+
+// The keeper died before its answer had left, and so the worker asks the next one.
+TEST(SessionRestoreTest, shouldAnswerAWorkerAsTheOneThatTheKeeperBeforeHadHeld) {
+  bool held_before = false, added_before = false;
+  for (int orders = 0; orders < 10; ++orders) {
+    SCOPED_TRACE(orders);
+    TheDriver driver;
+    uint64_t unanswered = 0;
+    { unanswered = TheKeeper(driver, orders).AttachOne("attempt"); }
+    TheKeeper next(driver, kForEver);
+    ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+    next.sessions.Restore(held);
+    const bool is_held = next.sessions.IsAttached(unanswered);
+    held_before = held_before || is_held;
+    added_before = added_before || driver.engine.roster[0].id != 0;
+
+    const uint64_t id = next.AttachOne("attempt");
+    if (is_held) EXPECT_EQ(id, unanswered);
+    EXPECT_EQ(next.sessions.Describe().size(), 1u);
+    EXPECT_EQ(driver.engine.roster[0].id, id);
+    EXPECT_EQ(driver.engine.roster[1].id, 0u);
+    // Another worker of this process is another one.
+    EXPECT_NE(next.AttachOne("another"), id);
+  }
+  EXPECT_TRUE(held_before);
+  EXPECT_TRUE(added_before);
 }
 
 // The keeper before had found it silent, and the next one counts anew.
