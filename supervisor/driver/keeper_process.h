@@ -96,7 +96,8 @@ class KeeperProcess {
   bool hung_ = false;
   bool killed_hung_ = false;
   uint32_t crashes_ = 0;
-  BackOff back_off_{std::chrono::milliseconds(1), std::chrono::seconds(5)};
+  // A start costs some milliseconds of a processor, and workers wait meanwhile to attach.
+  BackOff back_off_{std::chrono::milliseconds(1), std::chrono::milliseconds(500)};
 };
 
 }  // namespace baton::driver_process

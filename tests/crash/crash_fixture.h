@@ -15,9 +15,10 @@ namespace baton::crash {
 
 class CrashTest : public testing::Test {
  protected:
-  void StartCluster(harness::ClusterOptions options = harness::ClusterOptions()) {
+  void StartCluster(harness::ClusterOptions options = harness::ClusterOptions(),
+                    uint32_t extra_connections = kExtraConnections) {
     options.shards = 4;
-    options.max_connections = kConnections + kExtraConnections;
+    options.max_connections = kConnections + extra_connections;
     auto started = harness::Cluster::Start(std::move(options));
     ASSERT_OK(started);
     cluster_ = *std::move(started);

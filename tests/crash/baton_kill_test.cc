@@ -1,0 +1,282 @@
+// Ends what a service is made of at random moments under load, singly and in pairs: control, the
+// keeper, batond, an owner; killed, or stopped for a while. The driver is the same all the time.
+// Meanwhile peers come, are served and go. Nothing is lost, and no peer is refused or disconnected.
+// BATON_KILLS: how many processes have to end or hang (40); BATON_SEED: of all that is random
+// (printed); BATON_RATE: of the peer that stays, in messages per second (4000).
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/crash/crash_fixture.h"
+#include "tests/harness/baton_command.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton::crash {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const uint64_t kHangTimeoutMs = 300 * harness::Slowness();
+const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round has begun
+const uint64_t kKills = 40 / harness::Slowness();
+// Kept running natively. With few, each lives too shortly, and the next are forked later and later.
+constexpr size_t kNativeWorkers = 8;
+constexpr size_t kBrokeredWorkers = 3;
+// The queue pairs of native visitors that have gone wait before they may be used again.
+constexpr uint32_t kVisitors = 112;
+
+uint64_t Setting(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// The moment of a kill, not a wait for something: any duration is right.
+void PassTime(uint64_t microseconds) {
+  const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
+                             static_cast<long>(microseconds % 1'000'000) * 1000};
+  nanosleep(&duration, nullptr);
+}
+
+// How long peers took from the start of their process until they were connected.
+class Arrivals {
+ public:
+  void Add(Clock::duration taken) {
+    milliseconds_.push_back(std::chrono::duration<double, std::milli>(taken).count());
+  }
+  void Print(const char* when) {
+    if (milliseconds_.empty()) return;
+    std::sort(milliseconds_.begin(), milliseconds_.end());
+    std::printf("%6zu peers connected %s: p50 %.1f ms, p99 %.1f ms, longest %.1f ms\n",
+                milliseconds_.size(), when, Part(0.5), Part(0.99), milliseconds_.back());
+  }
+
+ private:
+  double Part(double part) const {
+    return milliseconds_[static_cast<size_t>(part * static_cast<double>(milliseconds_.size() - 1))];
+  }
+  std::vector<double> milliseconds_;
+};
+
+enum Victim { kControl, kKeeper, kBatond, kOwner, kVictims };
+constexpr std::array<const char*, kVictims> kNames = {"controls", "keepers", "batonds", "owners"};
+
+class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool> {
+ protected:
+  static bool IsNative() { return GetParam(); }
+
+  void Start() {
+    harness::ClusterOptions options;
+    // The second is a keeper's, and as short as it can be.
+    options.batond_arguments = {"--hang-timeout-ms", absl::StrCat(kHangTimeoutMs), "--hang-timeout",
+                                absl::StrCat(2 * harness::Slowness())};
+    if (IsNative()) {
+      options.native_object = harness::Binaries().Find("ledger-v1.so").value();
+      options.batond_arguments.insert(options.batond_arguments.end(),
+                                      {"--native-workers", absl::StrCat(kNativeWorkers)});
+    }
+    ASSERT_NO_FATAL_FAILURE(StartCluster(options, kVisitors));
+    if (IsNative()) ASSERT_OK(cluster_->WaitUntilListening());
+    ASSERT_NO_FATAL_FAILURE(AddWorkers());
+    ASSERT_NO_FATAL_FAILURE(AwaitService());
+    ASSERT_NO_FATAL_FAILURE(FollowHungKeepers());
+    driver_ = DriverPid();
+    ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 4000)));
+  }
+
+  void End(uint64_t kills, uint64_t seed) {
+    std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills),
+                static_cast<unsigned long long>(seed));
+    random_.seed(seed);
+    for (uint64_t round = 0; ended_ < kills && !peer_->process().HasEnded(); ++round) {
+      SCOPED_TRACE(absl::StrCat("round ", round));
+      ASSERT_NO_FATAL_FAILURE(Round()) << hurt_;
+    }
+    for (size_t victim = 0; victim < kVictims; ++victim) {
+      std::printf("%6llu %s killed, %llu stopped for a while\n", killed_[victim], kNames[victim],
+                  stopped_[victim]);
+    }
+    undisturbed_.Print("while nothing died");
+    after_kills_.Print("as something was killed");
+    after_hangs_.Print("as something hung");
+    ASSERT_EQ(DriverPid(), driver_);
+  }
+
+  pid_t DriverPid() {
+    const auto status = cluster_->operators().GetStatus();
+    return status.ok() ? static_cast<pid_t>(status->services(0).driver_pid()) : 0;
+  }
+
+ private:
+  uint64_t Draw(uint64_t below) { return random_() % below; }
+
+  void Round() {
+    ASSERT_NO_FATAL_FAILURE(AddWorkers());
+    dead_.clear();
+    hung_.clear();
+    hurt_.clear();
+    batond_is_dead_ = false;
+    if (Draw(4) == 0) return Visit(undisturbed_);
+    const size_t first = Draw(kVictims), second = Draw(kVictims);  // which may be the same
+    const pid_t processes[] = {Find(first), Find(second)};
+    PassTime(Draw(kLatestKillUs));
+    ASSERT_NO_FATAL_FAILURE(Hurt(first, processes[0]));
+    if (second != first) {
+      if (Draw(2) == 0) PassTime(Draw(kLatestKillUs));
+      ASSERT_NO_FATAL_FAILURE(Hurt(second, processes[1]));
+    }
+    ASSERT_NO_FATAL_FAILURE(Visit(hung_.empty() ? after_kills_ : after_hangs_));
+    for (const pid_t process : hung_) kill(process, SIGCONT);
+    if (batond_is_dead_) ASSERT_OK(cluster_->StartBatondAgain());
+    ASSERT_NO_FATAL_FAILURE(AwaitService());
+  }
+
+  // A peer comes, is served and goes.
+  void Visit(Arrivals& arrivals) {
+    const Clock::time_point began = Clock::now();
+    const auto visitor = cluster_->StartPeer(harness::PeerOptions());
+    if (!visitor.ok()) AwaitService();  // the next keeper says why
+    ASSERT_OK(visitor);
+    arrivals.Add(Clock::now() - began);
+    harness::ExpectNothingLost(**visitor);
+  }
+
+  // One that is not there, because it has died before, cannot be hurt.
+  void Hurt(size_t victim, pid_t process) {
+    if (process == 0) return;
+    const bool stops = Draw(4) == 0;
+    ++(stops ? stopped_ : killed_)[victim];
+    absl::StrAppend(&hurt_, " ", kNames[victim], stops ? " stopped" : " killed");
+    ++ended_;
+    if (stops) {
+      hung_.insert(process);
+      kill(process, SIGSTOP);
+    } else if (victim == kBatond) {
+      ASSERT_OK(cluster_->KillBatond());
+      batond_is_dead_ = true;
+    } else {
+      dead_.insert(process);
+      kill(process, SIGKILL);
+    }
+  }
+
+  pid_t Find(size_t victim) {
+    switch (victim) {
+      case kBatond:
+        return cluster_->batond().pid();
+      case kControl:
+        return cluster_->batond().FindChild("baton-control");
+      case kKeeper:
+        if (const auto seen = cluster_->keeper().Describe(); seen.ok()) {
+          return static_cast<pid_t>(seen->service().keeper_pid());
+        }
+        return 0;
+      default:
+        return FindOwner();
+    }
+  }
+
+  pid_t FindOwner() {
+    const auto seen = cluster_->keeper().Describe();
+    if (!seen.ok() || seen->shards().empty()) return 0;
+    const int shard = static_cast<int>(Draw(static_cast<uint64_t>(seen->shards_size())));
+    return PidOf(*seen, seen->shards(shard).owner_worker_id());
+  }
+
+  static pid_t PidOf(const internal::Description& seen, uint64_t worker_id) {
+    for (const v1::Worker& worker : seen.workers()) {
+      if (worker.id() == worker_id) return static_cast<pid_t>(worker.pid());
+    }
+    return 0;
+  }
+
+  // Until a keeper answers, and every shard is owned by a process that lives.
+  void AwaitService() {
+    ASSERT_OK(harness::WaitUntil(
+        "the service to be whole again",
+        [&] {
+          const auto seen = cluster_->keeper().Describe();
+          return seen.ok() && dead_.count(static_cast<pid_t>(seen->service().keeper_pid())) == 0 &&
+                 std::all_of(seen->shards().begin(), seen->shards().end(),
+                             [&](const v1::Shard& shard) {
+                               const pid_t owner = PidOf(*seen, shard.owner_worker_id());
+                               return owner != 0 && dead_.count(owner) == 0;
+                             });
+        },
+        harness::Patient(std::chrono::seconds(60))));
+  }
+
+  // Brokered ones are this test's children. One that was killed, hung or starved is replaced.
+  void AddWorkers() {
+    if (IsNative()) return;
+    std::erase_if(workers_, [](const auto& worker) { return worker->process->HasEnded(); });
+    while (workers_.size() < kBrokeredWorkers) {
+      harness::LedgerOptions options;
+      options.version = 1 + static_cast<int>(started_++ % 2);
+      options.await_control = false;
+      auto worker = cluster_->StartLedger(options);
+      ASSERT_OK(worker);
+      workers_.push_back(*std::move(worker));
+    }
+  }
+
+  void FollowHungKeepers() {
+    const std::string policy = cluster_->directory() + "/policy";
+    std::ofstream(policy) << "on_keeper_hang: ON_KEEPER_HANG_RESTART";
+    const harness::CommandResult set =
+        harness::RunBaton(*cluster_, {"service", "policy", "ledger", "--set", policy});
+    ASSERT_EQ(set.status, 0) << set.err;
+  }
+
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<harness::LedgerWorker>> workers_;
+  std::set<pid_t> dead_, hung_;  // of this round
+  std::string hurt_;             // likewise
+  bool batond_is_dead_ = false;
+  pid_t driver_ = 0;
+  std::array<unsigned long long, kVictims> killed_ = {}, stopped_ = {};
+  uint64_t started_ = 0, ended_ = 0;
+  Arrivals undisturbed_, after_kills_, after_hangs_;
+};
+
+TEST_P(BatonKillTest, shouldLoseNothingAndRefuseNobody) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(
+      End(Setting("BATON_KILLS", kKills), Setting("BATON_SEED", std::random_device()())));
+  ASSERT_OK(peer_->Settle());
+  ExpectNothingLost();
+}
+
+class DriverKillTest : public BatonKillTest {};
+
+// The peer notices what it should not: connections are the driver's.
+TEST_P(DriverKillTest, shouldBeCaughtByThePeer) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_OK(peer_->Settle());
+  kill(DriverPid(), SIGKILL);
+  (void)peer_->Settle();
+  const auto result = peer_->Stop();
+  ASSERT_OK(result);
+  EXPECT_FALSE(result->Flag("ok")) << result->text();
+  EXPECT_GT(result->Count("disconnects"), 0u) << result->text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Brokered, BatonKillTest, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Native, BatonKillTest, testing::Values(true));
+INSTANTIATE_TEST_SUITE_P(Brokered, DriverKillTest, testing::Values(false));
+
+}  // namespace
+}  // namespace baton::crash
