@@ -2,6 +2,8 @@
 #ifndef TESTS_CRASH_CRASH_FIXTURE_H_
 #define TESTS_CRASH_CRASH_FIXTURE_H_
 
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,12 @@
 #include "tests/harness/expectations.h"
 
 namespace baton::crash {
+
+// A number of the environment.
+inline uint64_t Setting(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
 
 class CrashTest : public testing::Test {
  protected:

@@ -33,11 +33,6 @@ const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round ha
 
 const uint64_t kKills = 80 / harness::Slowness();
 
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
 // The moment of a kill, not a wait for something: any duration is right.
 void PassTime(uint64_t microseconds) {
   const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
