@@ -1,14 +1,21 @@
 // A keeper may die, hang or be replaced at any time: its driver goes on, and so do connections and
 // workers. The next keeper goes on with the sessions and with what was set at run time.
+//
+// BATON_KEEPER_DEATHS: how often keepers die in a row where nothing may grow by it (10).
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,6 +46,28 @@ using harness::PeerOptions;
 using harness::PeerProcess;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+// The first deaths fill what is bounded, such as logs of events.
+constexpr int kDeathsBeforeMemoryCounts = 20;
+constexpr uint64_t kGrowthKilobytes = 512;
+
+// What processes have, in words.
+struct Possessions {
+  explicit Possessions(const std::vector<pid_t>& processes) {
+    for (const pid_t process : processes) {
+      const std::string name = harness::StatusOf(process, "Name");
+      const std::string anonymous = harness::StatusOf(process, "RssAnon");
+      absl::StrAppend(&open, name, ": ", harness::DescriptorsOf(process), " descriptors, ",
+                      harness::ChildrenOf(process).size(), " children; ");
+      absl::StrAppend(&memory, name, " ", anonymous, " ");
+      kilobytes += std::strtoull(anonymous.c_str(), nullptr, 10);
+    }
+  }
+
+  std::string open;    // descriptors and children
+  std::string memory;  // that is their own
+  uint64_t kilobytes = 0;
+};
 
 class KeeperDeath : public testing::Test {
  protected:
@@ -90,6 +119,31 @@ class KeeperDeath : public testing::Test {
     ASSERT_OK(newcomer);
     harness::ExpectNothingLost(**newcomer);
   }
+  // Keepers die in a row. `look` is called when each is followed.
+  void DieInARow(const std::function<void()>& look) {
+    ASSERT_NO_FATAL_FAILURE(Replace());
+    const Possessions before(LongLived());
+    std::optional<Possessions> early;
+    const int deaths = Deaths();
+    for (int i = 1; i <= deaths; ++i) {
+      ASSERT_NO_FATAL_FAILURE(Replace());
+      ASSERT_NO_FATAL_FAILURE(ExpectServed());
+      ASSERT_NO_FATAL_FAILURE(look());
+      if (i == kDeathsBeforeMemoryCounts) early.emplace(LongLived());
+      if (i % 10 == 0 && i < deaths) {
+        // Afterwards the driver does not wait for long before it starts the next ones.
+        ASSERT_OK(harness::WaitUntil("a keeper to have lived for long",
+                                     [&] { return Service().uptime_seconds() > 5; }));
+      }
+    }
+    EXPECT_OK(harness::WaitUntil(absl::StrCat("no more than ", before.open),
+                                 [&] { return Possessions(LongLived()).open == before.open; }));
+    if (!early) return;
+    const Possessions now(LongLived());
+    std::printf("%d keepers died: %s%s; after %d of them %s\n", deaths, now.open.c_str(),
+                now.memory.c_str(), kDeathsBeforeMemoryCounts, early->memory.c_str());
+    EXPECT_LE(now.kilobytes, early->kilobytes + kGrowthKilobytes);
+  }
   static internal::WorkerRequest AttachRequest() {
     internal::WorkerRequest request;
     request.mutable_attach()->set_protocol_version(kProtocolVersion);
@@ -103,6 +157,15 @@ class KeeperDeath : public testing::Test {
     return result.out + result.err;
   }
 
+  static int Deaths() {
+    const char* const deaths = std::getenv("BATON_KEEPER_DEATHS");
+    return deaths == nullptr ? 10 : std::atoi(deaths);
+  }
+  // What outlives keepers.
+  std::vector<pid_t> LongLived() {
+    return {driver_, cluster_->batond().pid(), cluster_->batond().FindChild("baton-control")};
+  }
+
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<LedgerWorker> owner_;
   std::unique_ptr<PeerProcess> peer_;
@@ -111,15 +174,7 @@ class KeeperDeath : public testing::Test {
 
 TEST_F(KeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(Replace());
-  const size_t descriptors = harness::DescriptorsOf(driver_);
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_NO_FATAL_FAILURE(Replace());
-    ASSERT_NO_FATAL_FAILURE(ExpectServed());
-    EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
-  }
-  EXPECT_OK(harness::WaitUntil("as many descriptors as before",
-                               [&] { return harness::DescriptorsOf(driver_) <= descriptors; }));
+  ASSERT_NO_FATAL_FAILURE(DieInARow([this] { EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id)); }));
   // Without attaching again, the worker can still ask for what only a keeper gives.
   auto next = cluster_->StartLedger(2);
   ASSERT_OK(next);
@@ -397,17 +452,9 @@ class NativeKeeperDeath : public KeeperDeath {
 
 TEST_F(NativeKeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(Replace());
   const std::vector<pid_t> workers = Pids();
-  const size_t descriptors = harness::DescriptorsOf(driver_);
   const size_t of_worker = harness::DescriptorsOf(workers[0]);
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_NO_FATAL_FAILURE(Replace());
-    ASSERT_NO_FATAL_FAILURE(ExpectServed());
-    EXPECT_EQ(Pids(), workers);
-  }
-  EXPECT_OK(harness::WaitUntil("as many descriptors as before",
-                               [&] { return harness::DescriptorsOf(driver_) <= descriptors; }));
+  ASSERT_NO_FATAL_FAILURE(DieInARow([&] { EXPECT_EQ(Pids(), workers); }));
   EXPECT_OK(harness::WaitUntil("as many descriptors as before",
                                [&] { return harness::DescriptorsOf(workers[0]) <= of_worker; }));
   EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_followed"));
