@@ -4,13 +4,11 @@
 // BATON_KILLS: how many processes have to end or hang (40); BATON_SEED: of all that is random
 // (printed); BATON_RATE: of the peer that stays, in messages per second (4000).
 #include <signal.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -38,18 +36,6 @@ constexpr size_t kNativeWorkers = 8;
 constexpr size_t kBrokeredWorkers = 3;
 // The queue pairs of native visitors that have gone wait before they may be used again.
 constexpr uint32_t kVisitors = 112;
-
-uint64_t Setting(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-// The moment of a kill, not a wait for something: any duration is right.
-void PassTime(uint64_t microseconds) {
-  const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
-                             static_cast<long>(microseconds % 1'000'000) * 1000};
-  nanosleep(&duration, nullptr);
-}
 
 // How long peers took from the start of their process until they were connected.
 class Arrivals {

@@ -2,6 +2,8 @@
 #ifndef TESTS_CRASH_CRASH_FIXTURE_H_
 #define TESTS_CRASH_CRASH_FIXTURE_H_
 
+#include <time.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -19,6 +21,13 @@ namespace baton::crash {
 inline uint64_t Setting(const char* name, uint64_t otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// The moment of a kill, not a wait for something: any duration is right.
+inline void PassTime(uint64_t microseconds) {
+  const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
+                             static_cast<long>(microseconds % 1'000'000) * 1000};
+  nanosleep(&duration, nullptr);
 }
 
 class CrashTest : public testing::Test {

@@ -31,9 +31,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kInstructions = 1000;
 // Entries and exits from its first wait for clients on. Its workers resume their sessions in them.
 constexpr uint64_t kWhileServing = 100;
-// A driver waits twice as long for each keeper that follows one that did not live for long. So each
-// Baton has so many.
-constexpr uint64_t kKeepersOfABaton = 8;
+constexpr uint64_t kKeepersOfABaton = 40;
 constexpr uint64_t kReportEvery = 200;
 
 class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {

@@ -5,11 +5,9 @@
 // is random (printed); BATON_RATE: of the peer, in messages per second (6000).
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -32,13 +30,6 @@ const uint64_t kHangTimeoutMs = 100 * harness::Slowness();
 const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round has begun
 
 const uint64_t kKills = 80 / harness::Slowness();
-
-// The moment of a kill, not a wait for something: any duration is right.
-void PassTime(uint64_t microseconds) {
-  const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),
-                             static_cast<long>(microseconds % 1'000'000) * 1000};
-  nanosleep(&duration, nullptr);
-}
 
 // How an owner ends: it is killed; it is stopped, and the keeper kills it; it is stopped and
 // continued when it may have been taken for hung, or not yet.

@@ -166,6 +166,17 @@ class KeeperDeath : public testing::Test {
     return {driver_, cluster_->batond().pid(), cluster_->batond().FindChild("baton-control")};
   }
 
+  std::filesystem::path KeeperProgram() const {
+    return cluster_->directory() + "/libexec/baton-keeper";
+  }
+  // As a package does: the file is another one.
+  void InstallKeeper(const std::string& program) {
+    const std::filesystem::path file = KeeperProgram().string() + ".new";
+    std::ofstream(file) << program;
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    std::filesystem::rename(file, KeeperProgram());
+  }
+
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<LedgerWorker> owner_;
   std::unique_ptr<PeerProcess> peer_;
@@ -347,24 +358,43 @@ TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {
   harness::ExpectNothingLost(*peer_);
 }
 
+// One driver, one arena and one worker, which stay what they are.
+TEST_F(KeeperDeath, shouldServeOnThroughThreeReleasesAndBackToTheSecond) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::ifstream file(KeeperProgram());
+  const std::string program((std::istreambuf_iterator<char>(file)), {});
+  const std::string own = std::string(1, '\0') + kRelease + std::string(1, '\0');
+  const size_t at = program.find(own);
+  ASSERT_NE(at, std::string::npos);
+  ASSERT_EQ(std::string(kRelease).size(), 5u);
+  for (const std::string release : {"0.9.1", "0.9.2", "0.9.1"}) {
+    InstallKeeper(std::string(program).replace(at + 1, release.size(), release));
+    EXPECT_THAT(Baton({"upgrade", "--baton", "--dry-run"}), HasSubstr("would replace the keeper"));
+    (void)Baton({"upgrade", "--baton", "--watch-window", "1"});
+    EXPECT_EQ(Service().keeper_release(), release);
+    EXPECT_EQ(Service().driver_release(), kRelease);
+    EXPECT_EQ(Service().driver_pid(), driver_);
+    ASSERT_NO_FATAL_FAILURE(ExpectServed());
+    // The session is of use with each of them.
+    auto next = cluster_->StartLedger(2);
+    ASSERT_OK(next);
+    ASSERT_OK(cluster_->Handoff((*next)->id));
+    ASSERT_OK(cluster_->Handoff(owner_->id));
+  }
+  harness::ExpectNothingLost(*peer_);
+}
+
 // A package that has another release, with a keeper that cannot serve, replaces the file.
 TEST_F(KeeperDeath, shouldGoBackToTheProgramThatServedWhenThatOfAnotherReleaseDoesNot) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  const std::filesystem::path program = cluster_->directory() + "/libexec/baton-keeper";
-  const std::filesystem::path sound = std::filesystem::read_symlink(program);
-  const auto put = [&](const std::string& script) {
-    const std::filesystem::path file = program.string() + ".new";
-    std::ofstream(file) << script;
-    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
-    std::filesystem::rename(file, program);
-  };
+  const std::filesystem::path sound = std::filesystem::read_symlink(KeeperProgram());
   const auto given_up = [&] {
     const std::string events = Baton({"events", "ledger", "--kind", "keeper_program_given_up"});
     return std::count(events.begin(), events.end(), '\n');
   };
   ASSERT_OK(harness::WaitUntil("the keeper to have proved itself",
                                [&] { return Service().uptime_seconds() > 6; }));
-  put("#!/bin/sh\nexit 3\n");
+  InstallKeeper("#!/bin/sh\nexit 3\n");
   const harness::CommandResult upgrade =
       harness::RunBaton(*cluster_, {"upgrade", "ledger", "--baton"});
   EXPECT_EQ(upgrade.status, 1);
@@ -375,7 +405,7 @@ TEST_F(KeeperDeath, shouldGoBackToTheProgramThatServedWhenThatOfAnotherReleaseDo
   const auto before = given_up();
   ASSERT_NO_FATAL_FAILURE(Replace());
   EXPECT_EQ(given_up(), before);
-  put(absl::StrCat("#!/bin/sh\nexec ", sound.string(), "\n"));
+  InstallKeeper(absl::StrCat("#!/bin/sh\nexec ", sound.string(), "\n"));
   ASSERT_NO_FATAL_FAILURE(Replace());
   EXPECT_EQ(given_up(), before);
   EXPECT_EQ(std::filesystem::read_symlink(absl::StrCat("/proc/", Service().keeper_pid(), "/exe")),
