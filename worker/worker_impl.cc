@@ -117,13 +117,13 @@ void WorkerImpl::HoldUntilTheEnd() {
 
 // ---------------------------------------------------------------- attaching
 
-absl::Status WorkerImpl::FindNativeDriver() {
-  BATON_ASSIGN_OR_RETURN(native_, NativeDriver::Find());
+absl::Status WorkerImpl::FindNativeHost() {
+  BATON_ASSIGN_OR_RETURN(native_, NativeHost::Find());
   return absl::OkStatus();
 }
 
 absl::Status WorkerImpl::Attach() {
-  BATON_RETURN_IF_ERROR(FindNativeDriver());
+  BATON_RETURN_IF_ERROR(FindNativeHost());
   BATON_ASSIGN_OR_RETURN(
       FileDescriptor keeper,
       native_ ? native_->TakeSession() : KeeperSession::Reach(options_.socket, options_.service));
@@ -659,7 +659,7 @@ void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
 // ---------------------------------------------------------------- waiting
 
 // The driver in our own process: nobody needs to be woken.
-void WorkerImpl::TellNativeDriver(const Shard& shard, bool released) {
+void WorkerImpl::TellNativeHost(const Shard& shard, bool released) {
   if (released) return native_->Release(shard.index_, shard.epoch_);
   native_->Apply(shard.index_);
 }

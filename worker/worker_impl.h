@@ -19,7 +19,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "worker/control/control_stream.h"
 #include "worker/keeper_session.h"
-#include "worker/native_driver.h"
+#include "worker/native_host.h"
 #include "worker/thread_lock.h"
 #include "worker/worker.h"
 
@@ -74,7 +74,7 @@ class WorkerImpl final : public Worker {
   absl::Status Attach();
 
   // The parts of Attach that need no keeper: a simulation calls these instead.
-  absl::Status FindNativeDriver();
+  absl::Status FindNativeHost();
   void Connected(FileDescriptor keeper) {
     keeper_.emplace(std::move(keeper));
     keeper_->WaitWith([this](pollfd socket, int timeout_ms) { AwaitKeeper(socket, timeout_ms); });
@@ -122,7 +122,7 @@ class WorkerImpl final : public Worker {
   bool awaits_device() const { return awaits_device_; }
   // After a transaction was published; `released`: the one that gives the shard away.
   void TellDriver(const Shard& shard, bool released) {
-    if (native_) return TellNativeDriver(shard, released);
+    if (native_) return TellNativeHost(shard, released);
     WakeDriver();
   }
 
@@ -135,7 +135,7 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<bool> Sleep(int timeout_ms);
   void AwaitKeeper(pollfd socket, int timeout_ms);
   void WakeDriver();
-  void TellNativeDriver(const Shard& shard, bool released);
+  void TellNativeHost(const Shard& shard, bool released);
   void Drive();
   bool HasWork();
   bool LookForWork();
@@ -177,7 +177,7 @@ class WorkerImpl final : public Worker {
   std::shared_ptr<const arena::Arena> arena_;
   uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
   Capacity capacity_;
-  std::unique_ptr<NativeDriver> native_;  // null: the driver is baton-driver's, and is woken
+  std::unique_ptr<NativeHost> native_;  // null: the driver is baton-driver's, and is woken
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
   FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices

@@ -173,13 +173,13 @@ class NativeConnectionId final : public verbs::ConnectionId {
 
 NativeDevice::NativeDevice(const arena::Arena* arena, verbs::Device* device,
                            const QueuePairPool* pool, driver::DeviceObjects* objects,
-                           std::function<void()> wake_keeper,
+                           std::function<void()> wake_driver,
                            std::function<void(std::string_view)> tell)
     : arena_(arena),
       device_(device),
       pool_(pool),
       objects_(objects),
-      wake_keeper_(std::move(wake_keeper)),
+      wake_driver_(std::move(wake_driver)),
       tell_(std::move(tell)),
       ids_(arena->shape().connections, nullptr),
       shard_of_(arena->shape().connections, 0) {}
@@ -304,7 +304,7 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
                      ": another worker of the service has written to it"));
   }
   orders.Put(entry);
-  wake_keeper_();
+  wake_driver_();
   return absl::OkStatus();
 }
 

@@ -27,10 +27,10 @@ class NativeQueuePair;
 class NativeDevice final : public verbs::Device {
  public:
   // `objects` has the inherited completion queues and regions, made by `device`; this class fills
-  // its connections. Calls `wake_keeper` after it has put an order, and `tell` with messages for
+  // its connections. Calls `wake_driver` after it has put an order, and `tell` with messages for
   // operators. The caller keeps all arguments alive longer than this.
   NativeDevice(const arena::Arena* arena, verbs::Device* device, const QueuePairPool* pool,
-               driver::DeviceObjects* objects, std::function<void()> wake_keeper,
+               driver::DeviceObjects* objects, std::function<void()> wake_driver,
                std::function<void(std::string_view)> tell);
   ~NativeDevice() override;
 
@@ -94,7 +94,7 @@ class NativeDevice final : public verbs::Device {
   verbs::Device* device_;
   const QueuePairPool* pool_;
   driver::DeviceObjects* objects_;
-  const std::function<void()> wake_keeper_;
+  const std::function<void()> wake_driver_;
   const std::function<void(std::string_view)> tell_;
   std::vector<uint32_t> shards_;          // that are operated
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none

@@ -39,7 +39,7 @@ constexpr char kArena[] = "arena";        // worker log, driver log, buffers, re
 constexpr char kDevice[] = "device";      // never asked for: open is all that it has to be
 constexpr char kLifeline[] = "lifeline";  // likewise
 constexpr char kIds[] = "rdma_cm";        // of the first driver, then of its successors
-constexpr char kLinks[] = "links";        // proof, keeper_wake, news
+constexpr char kLinks[] = "links";        // proof, driver_wake, news
 constexpr char kWakes[] = "wakes";
 constexpr char kComplete[] = "complete";  // all of the above are there
 constexpr char kBegun[] = "begun";        // as many as adoptions that have begun and not settled
@@ -68,9 +68,9 @@ absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifelin
       {kDevice, files.device},
       {kLifeline, {lifeline.hold.get()}},
       {kIds, {files.connection_manager}},
-      {kLinks, {lifeline.proof.get(), files.keeper_wake, files.news}},
+      {kLinks, {lifeline.proof.get(), files.driver_wake, files.news}},
       {kWakes, files.wakes},
-      {kComplete, {files.keeper_wake}}};
+      {kComplete, {files.driver_wake}}};
   for (const auto& [name, descriptors] : all) {
     BATON_RETURN_IF_ERROR(held->Put(name, descriptors));
   }
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
   }
   BATON_ASSIGN_OR_RETURN(files.processes, HeldWorkers::Get(held, files.arena->shape().workers));
   files.proof = std::move(links[0]);
-  files.keeper_wake = std::move(links[1]);
+  files.driver_wake = std::move(links[1]);
   files.news = std::move(links[2]);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<AdoptedIds> ids, verbs::rdma::OpenAdoptedIds());
   BATON_ASSIGN_OR_RETURN(const std::vector<AdoptedId> taken, TakeIds(held, ids.get()));
@@ -249,7 +249,7 @@ void Adoption::Judge(uint32_t index) {
 // ---------------------------------------------------------------- turns
 
 std::vector<int> Adoption::descriptors() const {
-  return {ids_->fd(), files_.keeper_wake.get(), files_.news.get(), files_.proof.get()};
+  return {ids_->fd(), files_.driver_wake.get(), files_.news.get(), files_.proof.get()};
 }
 
 std::string Adoption::WhyOver() const {
@@ -269,7 +269,7 @@ std::string Adoption::WhyOver() const {
 
 void Adoption::Turn(uint64_t now_ns) {
   eventfd_t count;
-  (void)eventfd_read(files_.keeper_wake.get(), &count);
+  (void)eventfd_read(files_.driver_wake.get(), &count);
   bool more = false;
   for (int i = 0; i < kPerTurn && (more = HandleEvent()); ++i) {
   }
@@ -281,7 +281,7 @@ void Adoption::Turn(uint64_t now_ns) {
   }
   shards_.Turn(now_ns, [this](uint32_t shard) { return IsUsed(shard); });
   ReadNews();
-  if (more) (void)eventfd_write(files_.keeper_wake.get(), 1);
+  if (more) (void)eventfd_write(files_.driver_wake.get(), 1);
 }
 
 bool Adoption::IsUsed(uint32_t shard) const {

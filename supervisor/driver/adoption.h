@@ -35,7 +35,7 @@ absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifelin
 // The held descriptors, after Adoption has taken them back from batond.
 struct AdoptedFiles {
   std::unique_ptr<arena::Arena> arena;
-  FileDescriptor keeper_wake, news;
+  FileDescriptor driver_wake, news;
   FileDescriptor proof;                   // Lifeline's
   std::vector<FileDescriptor> wakes;      // by worker slot
   std::vector<FileDescriptor> processes;  // likewise; HeldWorkers

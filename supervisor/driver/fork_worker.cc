@@ -44,7 +44,7 @@ std::vector<int> DescriptorsOf(const NativeInheritance& inheritance) {
   std::vector<int> descriptors = inheritance.device->ForkedDescriptors();
   descriptors.insert(descriptors.end(), inheritance.wakes.begin(), inheritance.wakes.end());
   descriptors.insert(descriptors.end(),
-                     {inheritance.session, inheritance.keeper_wake, inheritance.news,
+                     {inheritance.session, inheritance.driver_wake, inheritance.news,
                       inheritance.lifeline, inheritance.presence});
   return descriptors;
 }

@@ -73,7 +73,7 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
   adopted_.resize(ownerships_.size(), 0);
   device_ = std::make_unique<native::NativeDevice>(
       &arena(), inheritance_.device, inheritance_.pool, inheritance_.objects.get(),
-      [this] { WakeKeeper(); },
+      [this] { WakeDriver(); },
       [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); });
   driver_ = driver::QueueDriver::Attach(&arena(), device_.get(), this, inheritance_.objects);
   host_.version = BATON_NATIVE_VERSION;
@@ -143,7 +143,7 @@ int NativeDriver::Fail(const absl::Status& status) {
   return -EIO;
 }
 
-void NativeDriver::WakeKeeper() const { (void)eventfd_write(inheritance_.keeper_wake, 1); }
+void NativeDriver::WakeDriver() const { (void)eventfd_write(inheritance_.driver_wake, 1); }
 
 void NativeDriver::Tell(std::string_view kind, int shard, int connection,
                         std::string_view message) const {
@@ -168,7 +168,7 @@ absl::Status NativeDriver::Attend() {
   if (device_->HasNotice()) HandleNotices(kNoticesPerTurn);
   if (claimed_.empty() && std::exchange(watch_due_, false)) {
     WatchOwners();
-    WakeKeeper();
+    WakeDriver();
   }
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
   if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claimed_.empty()) {
@@ -262,7 +262,7 @@ void NativeDriver::OnFirstCommit(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
   arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
-  if (!watch_due_) WakeKeeper();  // else after the peers that wait
+  if (!watch_due_) WakeDriver();  // else after the peers that wait
 }
 
 absl::Status NativeDriver::RequestNotification(uint32_t shard) {
@@ -536,7 +536,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   BATON_CRASH_POINT("native-before-hand-over");
   if (!ownerships_[shard].HandOver(word)) return absl::OkStatus();
   if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
-  WakeKeeper();
+  WakeDriver();
   return absl::OkStatus();
 }
 
@@ -567,7 +567,7 @@ void NativeDriver::OnSlotFree(uint32_t connection) {
 }
 
 void NativeDriver::OnSettled(uint32_t connection, bool receive, uint64_t end) {
-  if (reports_.OnSettled(connection, receive, end)) WakeKeeper();
+  if (reports_.OnSettled(connection, receive, end)) WakeDriver();
 }
 
 }  // namespace baton::driver_process

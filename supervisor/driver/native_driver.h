@@ -42,7 +42,7 @@ struct NativeInheritance {
   uint32_t slot = 0;       // of the worker
   uint64_t worker_id = 0;  // likewise
   int session = -1;        // one end of its session with the keeper
-  int keeper_wake = -1;    // eventfd: there are orders, or a shard has changed hands
+  int driver_wake = -1;    // eventfd: there are orders, or a shard has changed hands
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
   int lifeline = -1;       // Lifeline::worker; in the worker, an end of its own
@@ -129,7 +129,7 @@ class NativeDriver final : private driver::DriverObserver {
   void MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);
-  void WakeKeeper() const;
+  void WakeDriver() const;
   void Tell(std::string_view kind, int shard, int connection, std::string_view message) const;
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;

@@ -72,7 +72,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   inheritance.objects = manager_->objects();
   inheritance.slot = slot;
   inheritance.worker_id = worker_id;
-  inheritance.keeper_wake = wake_.get();
+  inheritance.driver_wake = wake_.get();
   for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
   inheritance.news = news_of_ours_.get();
   inheritance.realtime_priority = options_.realtime_priority;
@@ -88,7 +88,7 @@ std::vector<int> NativeEngine::descriptors() const {
 NativeFiles NativeEngine::Files() const {
   NativeFiles files;
   files.arena = arena_;
-  files.keeper_wake = wake_.get();
+  files.driver_wake = wake_.get();
   files.news = news_.get();
   for (const FileDescriptor& wake : wakes_) files.wakes.push_back(wake.get());
   return files;

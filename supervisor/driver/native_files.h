@@ -12,7 +12,7 @@ struct NativeFiles {
   const arena::Arena* arena = nullptr;
   std::vector<int> device;  // whose objects live as long as one of these is open
   int connection_manager = -1;
-  int keeper_wake = -1;    // eventfd: there are orders
+  int driver_wake = -1;    // eventfd: there are orders
   int news = -1;           // datagrams from workers, our end
   std::vector<int> wakes;  // eventfds, by worker slot
 };

@@ -200,7 +200,7 @@ absl::Status WorkerForks::Hold(HeldDescriptors* held, verbs::Device& device) {
 
 void WorkerForks::HoldProcesses(HeldDescriptors* held) {
   held_ = held;
-  held_workers_.emplace(held, engine_.Files().keeper_wake, slots_);
+  held_workers_.emplace(held, engine_.Files().driver_wake, slots_);
 }
 
 // Without it, the next driver cannot end the worker alone, should it hang: it would end the

@@ -133,7 +133,7 @@ class AdoptionTest : public ::testing::Test {
         arena::Arena::AttachKeeper(Copy(arena_->worker_log_fd()), Copy(arena_->driver_log_fd()),
                                    Copy(arena_->buffers_fd()), Copy(arena_->recovery_fd()))
             .value());
-    files.keeper_wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    files.driver_wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair), 0);
     files.news.Reset(pair[0]);

@@ -242,7 +242,7 @@ class HoldTest : public HeldDescriptorsTest {
   absl::Status HoldWith(HeldDescriptors* held) {
     NativeFiles files;
     files.arena = &arena_;
-    files.connection_manager = files.keeper_wake = files.news = file_.get();
+    files.connection_manager = files.driver_wake = files.news = file_.get();
     files.device = files.wakes = {file_.get()};
     return Hold(held, files, lifeline_);
   }

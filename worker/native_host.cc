@@ -1,4 +1,4 @@
-#include "worker/native_driver.h"
+#include "worker/native_host.h"
 
 #include <dlfcn.h>
 
@@ -15,7 +15,7 @@ extern "C" const BatonNativeObject baton_native_object = {
 
 namespace baton {
 
-absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Find() {
+absl::StatusOr<std::unique_ptr<NativeHost>> NativeHost::Find() {
   // Not at link time: a brokered worker's executable has none.
   const auto find =
       reinterpret_cast<decltype(&baton_native_host)>(dlsym(RTLD_DEFAULT, BATON_NATIVE_HOST_SYMBOL));
@@ -28,10 +28,10 @@ absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Find() {
         kRelease, ") needs version ", BATON_NATIVE_VERSION, " with ", sizeof(BatonNativeHost),
         ": build the object with the driver's release of the worker library"));
   }
-  return std::unique_ptr<NativeDriver>(new NativeDriver(host));
+  return std::unique_ptr<NativeHost>(new NativeHost(host));
 }
 
-absl::StatusOr<FileDescriptor> NativeDriver::TakeSession() {
+absl::StatusOr<FileDescriptor> NativeHost::TakeSession() {
   const int socket = std::exchange(host_->socket, -1);
   if (socket >= 0) return FileDescriptor(socket);
   return absl::FailedPreconditionError(
@@ -39,7 +39,7 @@ absl::StatusOr<FileDescriptor> NativeDriver::TakeSession() {
       "before, or this process was forked by the object, which must not go to the background");
 }
 
-void NativeDriver::Fail(const char* what, int result) {
+void NativeHost::Fail(const char* what, int result) {
   const absl::Status cause = result < 0 ? ErrnoStatus(-result, host_->last_error(host_->context))
                                         : absl::InternalError(absl::StrCat("it returned ", result));
   status_ = absl::Status(

@@ -67,7 +67,7 @@ class RecordingService : public Service {
 };
 
 // A host that only writes down what it is asked, and a keeper whose replies were sent before.
-class NativeDriverTest : public ::testing::Test {
+class NativeHostTest : public ::testing::Test {
  protected:
   void SetUp() override {
     arena::Shape shape = {};
@@ -115,7 +115,7 @@ class NativeDriverTest : public ::testing::Test {
   }
   void TearDown() override { g_host = nullptr; }
 
-  static NativeDriverTest& Of(void* self) { return *static_cast<NativeDriverTest*>(self); }
+  static NativeHostTest& Of(void* self) { return *static_cast<NativeHostTest*>(self); }
   int Note(const std::string& call) {
     calls_.push_back(call);
     return call.rfind(failing_, 0) == 0 ? -EIO : 0;
@@ -169,7 +169,7 @@ class NativeDriverTest : public ::testing::Test {
   std::unique_ptr<Worker> worker_;
 };
 
-TEST_F(NativeDriverTest, shouldRefuseAKeeperOfAnotherVersionAndNameBoth) {
+TEST_F(NativeHostTest, shouldRefuseAKeeperOfAnotherVersionAndNameBoth) {
   host_.version = 99;
   const absl::Status status = Attach().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -179,18 +179,18 @@ TEST_F(NativeDriverTest, shouldRefuseAKeeperOfAnotherVersionAndNameBoth) {
   EXPECT_THAT(calls_, IsEmpty());
 }
 
-TEST_F(NativeDriverTest, shouldRefuseAKeeperThatHasLessThanItNeeds) {
+TEST_F(NativeHostTest, shouldRefuseAKeeperThatHasLessThanItNeeds) {
   host_.bytes -= 8;
   EXPECT_EQ(Attach().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(NativeDriverTest, shouldTakeAKeeperThatHasMore) {
+TEST_F(NativeHostTest, shouldTakeAKeeperThatHasMore) {
   host_.bytes += 8;
   Serve();
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldAttachOnce) {
+TEST_F(NativeHostTest, shouldAttachOnce) {
   Serve();
   const absl::Status status = Attach().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -198,7 +198,7 @@ TEST_F(NativeDriverTest, shouldAttachOnce) {
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit) {
+TEST_F(NativeHostTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit) {
   Serve();
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0"));
   ASSERT_TRUE(worker_->Poll().ok());
@@ -206,7 +206,7 @@ TEST_F(NativeDriverTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
+TEST_F(NativeHostTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
   Serve();
   ownership_->AskRelease(ownership_->epoch());
   TakeCalls();
@@ -218,7 +218,7 @@ TEST_F(NativeDriverTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
   EXPECT_THAT(TakeCalls(), IsEmpty());
 }
 
-TEST_F(NativeDriverTest, shouldReleaseWhatWasTakenAway) {
+TEST_F(NativeHostTest, shouldReleaseWhatWasTakenAway) {
   Serve();
   ownership_->End(false);
   TakeCalls();
@@ -227,7 +227,7 @@ TEST_F(NativeDriverTest, shouldReleaseWhatWasTakenAway) {
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldReleaseWhenItEnds) {
+TEST_F(NativeHostTest, shouldReleaseWhenItEnds) {
   Serve();
   TakeCalls();
   Detach();
@@ -235,7 +235,7 @@ TEST_F(NativeDriverTest, shouldReleaseWhenItEnds) {
 }
 
 // Nobody follows it: it does not die.
-TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
+TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
   ReplyToAttach();
   worker_ = Attach().value();
   ownership_.emplace(&*arena_, 0);
@@ -249,7 +249,7 @@ TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
+TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
   ReplyToAttach();
   worker_ = Attach().value();
   ownership_.emplace(&*arena_, 0);
@@ -260,7 +260,7 @@ TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
 }
 
 // Its driver has claimed the shard, and takes one after the other.
-TEST_F(NativeDriverTest, shouldGiveBackWhatItsDriverHasNotComeToWhenItWasToldToStop) {
+TEST_F(NativeHostTest, shouldGiveBackWhatItsDriverHasNotComeToWhenItWasToldToStop) {
   ReplyToAttach();
   worker_ = Attach().value();
   uint64_t& word = arena_->shard(0).owner.ownership;
@@ -280,7 +280,7 @@ TEST_F(NativeDriverTest, shouldGiveBackWhatItsDriverHasNotComeToWhenItWasToldToS
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldLookOnceMoreAfterItHasAskedForNotification) {
+TEST_F(NativeHostTest, shouldLookOnceMoreAfterItHasAskedForNotification) {
   Serve();
   TakeCalls();
   EXPECT_TRUE(worker_->ArmEvent());
@@ -289,7 +289,7 @@ TEST_F(NativeDriverTest, shouldLookOnceMoreAfterItHasAskedForNotification) {
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldWakeForTheHostsEvent) {
+TEST_F(NativeHostTest, shouldWakeForTheHostsEvent) {
   Serve();
   ASSERT_TRUE(worker_->ArmEvent());
   pollfd entry = {worker_->event_fd(), POLLIN, 0};
@@ -299,7 +299,7 @@ TEST_F(NativeDriverTest, shouldWakeForTheHostsEvent) {
   Detach();
 }
 
-TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
+TEST_F(NativeHostTest, shouldGoOnAndSleepWithoutItsKeeper) {
   Serve();
   ASSERT_TRUE(worker_->ArmEvent());
   keeper_.reset();
@@ -321,7 +321,7 @@ TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
 }
 
 // The keeper answers nothing before the queue was driven, and driven again for the host's event.
-TEST_F(NativeDriverTest, shouldDriveItsQueuesUntilItsKeeperAnswers) {
+TEST_F(NativeHostTest, shouldDriveItsQueuesUntilItsKeeperAnswers) {
   Serve();
   const std::vector<std::pair<const char*, std::function<absl::Status()>>> all = {
       {"Ready", [&] { return worker_->Ready(); }},
@@ -356,7 +356,7 @@ TEST_F(NativeDriverTest, shouldDriveItsQueuesUntilItsKeeperAnswers) {
 }
 
 // Its lock is given back: what it would claim now nobody could follow it in.
-TEST_F(NativeDriverTest, shouldNotDriveWhileItSaysFarewell) {
+TEST_F(NativeHostTest, shouldNotDriveWhileItSaysFarewell) {
   Serve();
   TakeCalls();
   std::thread keeper([&] {
@@ -369,7 +369,7 @@ TEST_F(NativeDriverTest, shouldNotDriveWhileItSaysFarewell) {
   EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
 }
 
-TEST_F(NativeDriverTest, shouldAwaitTheKeeperOfADriverThatHasFailed) {
+TEST_F(NativeHostTest, shouldAwaitTheKeeperOfADriverThatHasFailed) {
   Serve();
   failing_ = "poll";
   EXPECT_FALSE(worker_->Poll().ok());
@@ -381,7 +381,7 @@ TEST_F(NativeDriverTest, shouldAwaitTheKeeperOfADriverThatHasFailed) {
   worker_.reset();
 }
 
-TEST_F(NativeDriverTest, shouldEndWithTheErrorOfItsDriver) {
+TEST_F(NativeHostTest, shouldEndWithTheErrorOfItsDriver) {
   Serve();
   failing_ = "poll";
   TakeCalls();
@@ -395,7 +395,7 @@ TEST_F(NativeDriverTest, shouldEndWithTheErrorOfItsDriver) {
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
 }
 
-TEST_F(NativeDriverTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
+TEST_F(NativeHostTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
   failing_ = "adopt";
   ReplyToAttach();
   worker_ = Attach().value();
@@ -407,7 +407,7 @@ TEST_F(NativeDriverTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
 }
 
 // What it owned is moved when it is dead, and not a moment before: by its lock that is known.
-TEST_F(NativeDriverTest, shouldHoldItsLockUntilItsThreadEndsWhenTheDriverHasFailed) {
+TEST_F(NativeHostTest, shouldHoldItsLockUntilItsThreadEndsWhenTheDriverHasFailed) {
   const uint32_t* const lock =
       reinterpret_cast<const uint32_t*>(&arena_->worker(kSlot).thread_locks[0]);
   uint32_t held = 0, holder = 0;
@@ -426,7 +426,7 @@ TEST_F(NativeDriverTest, shouldHoldItsLockUntilItsThreadEndsWhenTheDriverHasFail
 }
 
 // A program that goes to the background, or starts another without exec, ends with its objects.
-TEST_F(NativeDriverTest, shouldHaveNoPartInAProcessThatItsOwnHasForked) {
+TEST_F(NativeHostTest, shouldHaveNoPartInAProcessThatItsOwnHasForked) {
   Serve();
   internal::WorkerRequest attach;
   ASSERT_EQ(keeper_->Receive(&attach, 0), absl::OkStatus());

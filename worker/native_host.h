@@ -2,8 +2,8 @@
 // that `baton-driver`'s executable offers to the objects which it loads (lib/native/host.h).
 //
 // Thread-compatible: the worker's thread.
-#ifndef WORKER_NATIVE_DRIVER_H_
-#define WORKER_NATIVE_DRIVER_H_
+#ifndef WORKER_NATIVE_HOST_H_
+#define WORKER_NATIVE_HOST_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,10 +15,10 @@
 
 namespace baton {
 
-class NativeDriver {
+class NativeHost {
  public:
   // Null: this process is no native worker. kFailedPrecondition names both versions.
-  static absl::StatusOr<std::unique_ptr<NativeDriver>> Find();
+  static absl::StatusOr<std::unique_ptr<NativeHost>> Find();
 
   // The session with the keeper that was made for this worker. There is one.
   absl::StatusOr<FileDescriptor> TakeSession();
@@ -49,7 +49,7 @@ class NativeDriver {
   }
 
  private:
-  explicit NativeDriver(BatonNativeHost* host) : host_(host) {}
+  explicit NativeHost(BatonNativeHost* host) : host_(host) {}
   void Check(const char* what, int result) {
     if (result != 0) Fail(what, result);
   }
@@ -61,4 +61,4 @@ class NativeDriver {
 
 }  // namespace baton
 
-#endif  // WORKER_NATIVE_DRIVER_H_
+#endif  // WORKER_NATIVE_HOST_H_
