@@ -2,6 +2,7 @@
 // the next one goes on with the sessions and what was set at run time, and peers notice nothing.
 //
 // BATON_KEEPER_STEP: every how many of these places a keeper is killed at (61); 1: at each.
+// BATON_KEEPER_FIRST: the first of them (1).
 #include <sys/syscall.h>
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
   void KillAtEach(uint64_t places, const Advance& advance) {
     const uint64_t step = Setting("BATON_KEEPER_STEP", 61);
     uint64_t kills = 0;
-    for (uint64_t place = 1; place <= places; place += step) {
+    for (uint64_t place = Setting("BATON_KEEPER_FIRST", 1); place <= places; place += step) {
       SCOPED_TRACE(absl::StrCat("place ", place));
       if (!keeper_) {
         ASSERT_NO_FATAL_FAILURE(Begin());
@@ -61,7 +62,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
       std::printf("%llu keepers were killed\n", Printable(kills));
       std::fflush(stdout);
     }
-    std::printf("%llu keepers of %s workers were killed, at every %lluth of %llu places\n",
+    std::printf("%llu keepers of %s workers were killed, at one in %llu of %llu places\n",
                 Printable(kills), IsNative() ? "native" : "brokered", Printable(step),
                 Printable(places));
   }
