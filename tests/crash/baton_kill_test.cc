@@ -205,10 +205,13 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
         harness::Patient(std::chrono::seconds(60))));
   }
 
-  // Brokered ones are this test's children. One that was killed, hung or starved is replaced.
+  // Brokered ones are this test's children. One that was killed, hung or starved is replaced. A
+  // successor owns its shards before its process has ended.
   void AddWorkers() {
     if (IsNative()) return;
-    std::erase_if(workers_, [](const auto& worker) { return worker->process->HasEnded(); });
+    std::erase_if(workers_, [this](const auto& worker) {
+      return dead_.count(worker->process->pid()) != 0 || worker->process->HasEnded();
+    });
     while (workers_.size() < kBrokeredWorkers) {
       harness::LedgerOptions options;
       options.version = 1 + static_cast<int>(started_++ % 2);
