@@ -412,7 +412,8 @@ void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
   }
   // The driver may have reported these to the keeper before this one.
   LookAtLocks();
-  for (const uint32_t slot : driver_.LookAtShards().fenced_slots()) {
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  for (const uint32_t slot : seen.fenced_slots()) {
     if (slots_[slot]) (void)Kill(slots_[slot]->id, "it wrote an invalid transaction");
   }
   CloseUnresumedLater();
