@@ -57,7 +57,11 @@ ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::Keeper
       path_(DrainPath(config.state_dir(), config.service().name())),
       timer_(loop) {
   ReadRecord();
-  if (!drain_) return;
+  if (!drain_) {
+    // A keeper before this one may have died while it ended a drain.
+    driver_.OpenAdmission();
+    return;
+  }
   AddEvent("drain_started", "goes on: a keeper before this one had begun it");
   Enforce();
 }
