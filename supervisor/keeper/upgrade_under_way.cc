@@ -81,7 +81,6 @@ void UpgradeUnderWay::Start(std::function<void(const absl::Status&)> done) {
     return boost::asio::post(context_.loop,
                              [done = std::move(done), count] { done(count.status()); });
   }
-  status_.set_phase(v1::UPGRADE_PHASE_STARTING);
   status_.set_started_unix_micros(UnixMicroseconds());
   processes_.Start(change_.to, *count,
                    [this, count, done = std::move(done)](const absl::Status& status) {
@@ -90,6 +89,8 @@ void UpgradeUnderWay::Start(std::function<void(const absl::Status&)> done) {
                      done(status);
                      if (begun_) OnLaunched(*count);
                    });
+  // Should this keeper die before they are entered, the next one has to know whose they are.
+  EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
 }
 
 absl::StatusOr<uint32_t> UpgradeUnderWay::CountProcesses() {
@@ -142,7 +143,7 @@ Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
   for (const WorkerInfo& worker : context_.workers.List()) {
     if (worker.id == worker_id) status_.set_new_version(worker.version);
   }
-  if (begun_) NoteChange();
+  NoteChange();
   return Standing::kLast;
 }
 
@@ -297,7 +298,6 @@ void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) 
     return CheckEnded();
   }
   if (new_workers_.erase(worker_id) == 0) return;
-  if (begun_) NoteChange();
   const std::string ended = processes_.HowEnded(worker_id);
   const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
   const std::string what = absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how);
@@ -310,8 +310,10 @@ void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) 
     case v1::UPGRADE_PHASE_HANDING_OVER:
     case v1::UPGRADE_PHASE_CANARY:
     case v1::UPGRADE_PHASE_WATCHING:
+      // The next keeper learns of both or of neither: nothing else would tell it that one is gone.
       return Return(what);
     default:
+      NoteChange();
       CheckEnded();
   }
 }
@@ -600,6 +602,16 @@ void UpgradeUnderWay::ContinuePhase() {
     return owner != owners.end() && new_workers_.count(owner->second) != 0;
   };
   switch (status_.phase()) {
+    case v1::UPGRADE_PHASE_STARTING:
+      for (const StartedProcess& process : processes_.List()) {
+        const bool attached =
+            process.worker_id == 0 || context_.workers.IsAttached(process.worker_id);
+        if (attached && process.how_ended.empty()) continue;
+        return Return(absl::StrCat("process ", process.pid, " ",
+                                   attached ? process.how_ended : "has left",
+                                   " before it was ready: see its output in the keeper's log"));
+      }
+      return;
     case v1::UPGRADE_PHASE_HANDING_OVER:
       if (!std::all_of(on_their_way_.begin(), on_their_way_.end(), has_moved)) {
         return Return("the keeper ended while shards were on their way");

@@ -62,7 +62,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
                   const v1::UpgradePlan& plan, Callbacks callbacks);
 
   // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
-  // new processes run. After an error the upgrade has not begun, and the caller drops it.
+  // new processes run. After an error the upgrade has not begun, and the caller drops it. From the
+  // start of the processes on `on_change` is called: the next keeper continues it.
   void Start(std::function<void(const absl::Status&)> done);
 
   // For the keeper that follows this one: its upgrade continues in the same phase, and goes back if

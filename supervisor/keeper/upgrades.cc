@@ -128,10 +128,10 @@ void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan
   current_->Start([this, done = std::move(done)](const absl::Status& started) {
     if (!started.ok()) {
       current_.reset();
+      Hold();
       return done(started);
     }
     ++last_id_;
-    Hold();
     done(current_->Describe());
   });
 }
@@ -148,7 +148,7 @@ void Upgrades::Hold() const {
   for (const v1::Upgrade& upgrade : history_) *held.add_history() = upgrade;
   for (const internal::Program& program : predecessors_) *held.add_predecessors() = program;
   held.set_last_id(last_id_);
-  if (!idle()) *held.mutable_under_way() = current_->Held();
+  if (current_) *held.mutable_under_way() = current_->Held();
   context_.driver.Hold(kHeldKey, held.SerializeAsString());
 }
 
@@ -161,6 +161,7 @@ void Upgrades::Restore(const ServiceDriver::HeldByKey& held) {
   last_id_ = upgrades.last_id();
   if (!upgrades.has_under_way()) return;
   const internal::HeldUpgrade& under_way = upgrades.under_way();
+  last_id_ = under_way.status().id();  // it may have begun with the keeper's death
   std::map<pid_t, FileDescriptor> pidfds;
   for (const internal::StartedWorker& process : under_way.processes()) {
     pidfds[process.pid()] = context_.programs.PidfdOf(process.pid());
