@@ -41,17 +41,33 @@ Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
 void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
   const std::vector<WorkerInfo> workers = context_.workers.List();
   const auto entry = held.find(kHeldKey);
-  const std::string pids = entry == held.end() ? "" : entry->second.value;
-  for (const absl::string_view text : absl::StrSplit(pids, ' ', absl::SkipEmpty())) {
+  if (entry != held.end()) held_ = entry->second.value;
+  for (const absl::string_view text : absl::StrSplit(held_, ' ', absl::SkipEmpty())) {
     pid_t pid = 0;
-    if (!absl::SimpleAtoi(text, &pid) || !HasProcess(workers, pid)) continue;
-    Standby& standby = standbys_.emplace_back();
+    if (!absl::SimpleAtoi(text, &pid)) continue;
+    Standby standby;
     standby.pid = pid;
-    standby.attached = standby.ready = standby.was_ready = true;
+    standby.attached = standby.ready = standby.was_ready = HasProcess(workers, pid);
+    if (!standby.attached && !AdoptUnattached(standby)) continue;
+    standbys_.push_back(std::move(standby));
   }
   // The end of one that is under way is still to be noticed.
   if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
   LookLater();
+}
+
+// It attaches to this keeper. Returns false if it has ended.
+bool Standbys::AdoptUnattached(Standby& standby) {
+  StartedProgram started;
+  started.pid = standby.pid;
+  started.pidfd = context_.programs.PidfdOf(standby.pid);
+  if (!started.pidfd) return false;
+  standby.process =
+      std::make_shared<WatchedProcess>(context_.loop, context_.programs, std::move(started));
+  standby.started_ns = MonotonicNanoseconds();
+  standby.deadline = Clock::now() + ready_timeout();
+  Watch(standby.process);
+  return true;
 }
 
 void Standbys::Hold() {
@@ -260,7 +276,7 @@ absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
   const std::string what =
       absl::StrCat("process ", standby.pid, " of ", program.path(),
                    " was started as a standby: ", ready, " of ", wanted_, " are ready");
-  standby.process->AwaitEntered([this, what, process = standby.process](const auto& status) {
+  standby.process->AwaitEntered([this, what, process = standby.process.get()](const auto& status) {
     OnEntered(*process, what, status);
   });
   Watch(standby.process);

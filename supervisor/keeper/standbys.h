@@ -7,8 +7,8 @@
 // of such in an upgrade, are asked to end if they are too many. Whoever owns a shard, or is about
 // to, is ended by nothing here, and who is asked to end is given none.
 //
-// They are processes of their own, as an upgrade's workers are. Those of a keeper that dies see
-// that it is gone and end; the next one starts some when a worker owns shards again.
+// They are processes of their own, as an upgrade's workers are. The next keeper goes on with those
+// of one that dies.
 #ifndef SUPERVISOR_KEEPER_STANDBYS_H_
 #define SUPERVISOR_KEEPER_STANDBYS_H_
 
@@ -43,7 +43,7 @@ class Standbys {
   Standbys(const WorkerStarts& context, const Upgrades& upgrades);
   ~Standbys();
 
-  // Goes on with the standbys of the keeper before this one that have attached.
+  // Goes on with the standbys of the keeper before this one.
   void Restore(const ServiceDriver::HeldByKey& held);
 
  private:
@@ -68,6 +68,7 @@ class Standbys {
   };
 
   void OnPolicy();
+  bool AdoptUnattached(Standby& standby);
   void Hold();
   void Look();
   void LookLater();

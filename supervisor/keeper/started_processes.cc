@@ -46,7 +46,7 @@ absl::Status StartedProcesses::Spawn(const internal::Program& program, uint32_t 
 
 void StartedProcesses::AwaitLaunch() {
   for (const auto& process : processes_) {
-    process->AwaitEntered([this, process, launch = std::weak_ptr(launch_)](const auto& status) {
+    process->AwaitEntered([this, launch = std::weak_ptr(launch_)](const auto& status) {
       const auto alive = launch.lock();
       if (alive && (!status.ok() || --alive->waiting == 0)) OnLaunched(status);
     });
