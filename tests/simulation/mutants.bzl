@@ -6,7 +6,7 @@ mutant is a line of tests/MUTANTS.md, which `./run bars mutants` writes and tabl
 
 SIMULATE = "//tests/simulation:main.cc"
 
-def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False):
+def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False, deps = []):
     """A defect, for `mutants`.
 
     Args:
@@ -20,6 +20,7 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
         is not known there: the edit makes the defect.
       stepped: the killer kills after each instruction. Sanitizers' own are a hundred times as many.
       deep: the simulation needs schedules in which much is outstanding.
+      deps: of the killer alone. They answer in the place of libc, which the others are not to meet.
     """
     return struct(
         name = name,
@@ -28,10 +29,22 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
         killer = killer,
         case = case,
         header = header,
+        deps = deps,
         # A header's mutant leaves out a fence. ThreadSanitizer's atomics order memory anyway.
         tags = ["no-asan", "no-tsan"] if stepped else ["no-tsan"] if header else [],
         # What the killer is called with.
         arguments = ["--gtest_filter=" + case] if case else ["--deep", "1" if deep else "0"],
+    )
+
+def keeper_mutant(name, src, edit):
+    """A defect that the simulation of keepers which die catches."""
+    return mutant(
+        name = name,
+        src = src,
+        edit = edit,
+        case = "KeeperSimulationTest.shouldKeepEveryPromiseWhereverKeepersDie",
+        killer = "//tests/simulation/keeper:keeper_simulation_test.cc",
+        deps = ["//tests/simulation/keeper:simulation"],
     )
 
 def _test(mutant):
@@ -104,6 +117,7 @@ def mutants(mutants, deps):
     numbers = {}
     of_sources = {}
     killers = {}
+    killers_deps = {}
     for mutant in mutants:
         numbers[mutant.name] = len(numbers) + 1
         if mutant.header:
@@ -120,6 +134,7 @@ def mutants(mutants, deps):
         else:
             of_sources.setdefault(mutant.src, []).append(mutant)
             killers[mutant.killer] = "mutants_under_" + _base(mutant.killer)[:-len(".cc")]
+            killers_deps[mutant.killer] = mutant.deps
 
     native.cc_library(
         name = "mutated_sources",
@@ -135,7 +150,7 @@ def mutants(mutants, deps):
             name = program,
             testonly = True,
             srcs = [killer],
-            deps = [":mutated_sources"] + deps + ([] if killer == SIMULATE else ["//lib/system:gtest_main"]),
+            deps = [":mutated_sources"] + killers_deps[killer] + deps + ([] if killer == SIMULATE else ["//lib/system:gtest_main"]),
         )
     for mutant in mutants:
         program = mutant.name + "_mutant" if mutant.header else killers[mutant.killer]

@@ -14,7 +14,7 @@
 
 namespace baton::driver_process::testing {
 
-class InlineEngine final : public ServiceEngine {
+class InlineEngine : public ServiceEngine {
  public:
   explicit InlineEngine(arena::Arena* arena) : roster(arena), arena_(*arena) {}
 

@@ -14,84 +14,40 @@
 
 #include "gtest/gtest.h"
 #include "lib/base/check.h"
-#include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
-#include "supervisor/driver/held_entries.h"
 #include "supervisor/driver/order_executor.h"
 #include "supervisor/keeper/worker_sessions.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/driver/inline_engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/supervisor/keeper/mortal_driver.h"
 
 namespace baton::keeper {
 namespace {
 
 using driver_process::testing::InlineEngine;
+using testing::MortalDriver;
 using testing::RawClient;
 
 // The driver, as it is in the process of its own.
 struct TheDriver {
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
-  driver_process::testing::InlineEngine engine{&arena};
+  InlineEngine engine{&arena};
   driver_process::NewsQueue news;
   v1::ServiceConfig service;
-  driver_process::OrderExecutor local{service, engine, news};
-  driver_process::HeldEntries held;
-};
-
-// A keeper's end of it. The keeper dies after some orders: none that it gives later is executed.
-class MortalDriver final : public ServiceDriver {
- public:
-  MortalDriver(TheDriver& driver, int orders) : driver_(driver), left_(orders) {}
-
-  const arena::Arena& arena() const override { return driver_.arena; }
-  std::string_view device_name() const override { return "soft"; }
-  int news_fd() const override { return -1; }
-  int left() const { return left_; }
-
-  internal::DriverAnswer Execute(const internal::DriverOrder& order,
-                                 std::vector<FileDescriptor> descriptors,
-                                 std::vector<FileDescriptor>* received) override {
-    internal::DriverAnswer answer;
-    if (left_ == 0) {
-      SetStatus(absl::UnavailableError("this keeper is dead"), &answer);
-      return answer;
-    }
-    --left_;
-    if (order.has_hold()) {
-      SetStatus(driver_.held.Hold(order.hold(), std::move(descriptors)), &answer);
-    } else if (order.has_drop()) {
-      driver_.held.Drop(order.drop().key());
-    } else if (order.has_take_next_held()) {
-      TakeNextHeld(order.take_next_held().after(), &answer, received);
-    } else {
-      return driver_.local.Execute(order, std::move(descriptors));
-    }
-    return answer;
-  }
-
- protected:
-  std::vector<internal::DriverNews> TakeNews() override { return driver_.news.Take(); }
-
- private:
-  void TakeNextHeld(const std::string& after, internal::DriverAnswer* answer,
-                    std::vector<FileDescriptor>* received) {
-    internal::Hold entry;
-    std::vector<int> descriptors;
-    if (!driver_.held.Next(after, &entry, &descriptors)) return;
-    *answer->mutable_held() = entry;
-    for (const int one : descriptors) received->emplace_back(dup(one));
-  }
-
-  TheDriver& driver_;
-  int left_;
+  driver_process::OrderExecutor executor{service, engine, news};
+  testing::LastingDriver lasting{executor, news};
 };
 
 struct TheKeeper {
-  TheKeeper(TheDriver& driver, int orders) : driver(driver, orders) {}
+  // It dies with the order after so many.
+  TheKeeper(TheDriver& driver, int orders)
+      : left(orders), driver(driver.lasting, [this](const internal::DriverOrder&) {
+          return left-- == 0 ? MortalDriver::Fate::kDies : MortalDriver::Fate::kLives;
+        }) {}
 
   // Attaches this process, which lives on when the keeper is gone: the loop runs no more then.
-  // Returns the worker's number.
+  // Returns the worker's number; 0: the keeper died.
   uint64_t AttachOne(const std::string& attempt = "") {
     int ends[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
@@ -102,10 +58,13 @@ struct TheKeeper {
     request.mutable_attach()->set_attempt(attempt);
     BATON_CHECK(client.Send(request).ok());
     internal::WorkerReply reply;
-    while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
-      BATON_CHECK(loop.run_one_for(std::chrono::seconds(60)) != 0);
+    try {
+      while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
+        BATON_CHECK(loop.run_one_for(std::chrono::seconds(60)) != 0);
+      }
+      BATON_CHECK(reply.has_attached());
+    } catch (const testing::KeeperDeath&) {
     }
-    BATON_CHECK(reply.has_attached());
     return reply.attached().worker_id();
   }
 
@@ -119,6 +78,7 @@ struct TheKeeper {
   boost::asio::io_context loop{1};
   const internal::KeeperConfig config = Config();
   EventLog events{"kv", [](const v1::Event&) {}};
+  int left;
   MortalDriver driver;
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
@@ -127,20 +87,28 @@ struct TheKeeper {
 
 constexpr int kForEver = 1'000'000;
 
+// Its keeper may die before it has begun.
+void AttachOneWith(TheDriver& driver, int orders, const std::string& attempt = "") {
+  try {
+    TheKeeper(driver, orders).AttachOne(attempt);
+  } catch (const testing::KeeperDeath&) {
+  }
+}
+
 TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperDied) {
   int orders = 0;  // that a keeper gives until one worker has attached
   {
     TheDriver driver;
     TheKeeper keeper(driver, kForEver);
     keeper.AttachOne();
-    orders = kForEver - keeper.driver.left();
+    orders = kForEver - keeper.left;
   }
   ASSERT_GT(orders, 2);
   bool known = false;
   for (int n = 0; n <= orders; ++n) {
     SCOPED_TRACE(n);
     TheDriver driver;
-    { TheKeeper(driver, n).AttachOne(); }
+    AttachOneWith(driver, n);
     TheKeeper next(driver, kForEver);
     ServiceDriver::HeldByKey held = next.driver.TakeHeld();
     next.sessions.Restore(held);
@@ -167,17 +135,16 @@ TEST(SessionRestoreTest, shouldAnswerAWorkerAsTheOneThatTheKeeperBeforeHadHeld) 
   for (int orders = 0; orders < 10; ++orders) {
     SCOPED_TRACE(orders);
     TheDriver driver;
-    uint64_t unanswered = 0;
-    { unanswered = TheKeeper(driver, orders).AttachOne("attempt"); }
+    AttachOneWith(driver, orders, "attempt");
     TheKeeper next(driver, kForEver);
     ServiceDriver::HeldByKey held = next.driver.TakeHeld();
     next.sessions.Restore(held);
-    const bool is_held = next.sessions.IsAttached(unanswered);
-    held_before = held_before || is_held;
+    const std::vector<v1::Worker> unanswered = next.sessions.Describe();
+    held_before = held_before || !unanswered.empty();
     added_before = added_before || driver.engine.roster[0].id != 0;
 
     const uint64_t id = next.AttachOne("attempt");
-    if (is_held) EXPECT_EQ(id, unanswered);
+    if (!unanswered.empty()) EXPECT_EQ(id, unanswered[0].id());
     EXPECT_EQ(next.sessions.Describe().size(), 1u);
     EXPECT_EQ(driver.engine.roster[0].id, id);
     EXPECT_EQ(driver.engine.roster[1].id, 0u);
@@ -191,7 +158,7 @@ TEST(SessionRestoreTest, shouldAnswerAWorkerAsTheOneThatTheKeeperBeforeHadHeld) 
 // The keeper before had found it silent, and the next one counts anew.
 TEST(SessionRestoreTest, shouldNotLeaveAWorkerStalledThatThisKeeperHasNotFoundSo) {
   TheDriver driver;
-  { TheKeeper(driver, kForEver).AttachOne(); }
+  AttachOneWith(driver, kForEver);
   driver.engine.roster[0].stalled = true;
   TheKeeper next(driver, kForEver);
   ServiceDriver::HeldByKey held = next.driver.TakeHeld();
