@@ -313,7 +313,7 @@ absl::StatusOr<Arena> Arena::AttachKeeper(FileDescriptor worker_log, FileDescrip
   if (arena.header().layout_version != kLayoutVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the arena has layout version ",
                                                       arena.header().layout_version,
-                                                      ", this keeper's is ", kLayoutVersion));
+                                                      ", this driver's is ", kLayoutVersion));
   }
   BATON_ASSIGN_OR_RETURN(
       arena.recovery_,

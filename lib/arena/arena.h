@@ -63,9 +63,9 @@ class Arena {
   static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
                                       FileDescriptor buffers);
 
-  // For the successor of the keeper that created the arena, while native owners live: it reads the
-  // driver log memory and writes the recovery memory. kFailedPrecondition: another release created
-  // the arena, and its recovery memory may differ.
+  // For the successor of the `baton-driver` that created the arena, while native owners live: it
+  // reads the driver log memory and writes the recovery memory. kFailedPrecondition: another
+  // release created the arena, and its recovery memory may differ.
   static absl::StatusOr<Arena> AttachKeeper(FileDescriptor worker_log, FileDescriptor driver_log,
                                             FileDescriptor buffers, FileDescriptor recovery);
 

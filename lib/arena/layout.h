@@ -251,7 +251,7 @@ struct DriverMemoryHeader {
   uint32_t layout_version;  // since version 2; 0: the same as oldest_reader
   Shape shape;
   char service[kServiceNameBytes];
-  uint64_t keeper_start;  // CLOCK_MONOTONIC, nanoseconds
+  uint64_t keeper_start;  // when `baton-driver` created the arena; CLOCK_MONOTONIC, nanoseconds
   // Limits of the device; since version 2.
   uint64_t max_message_bytes;  // the longest send; 0: unknown
   uint32_t missing_opcodes;    // a bit for each verbs::Opcode that the device lacks
@@ -529,20 +529,21 @@ inline constexpr uint32_t kShardMarkers = 64;
 
 // ---------------------------------------------------------------- native owners (version 2)
 
-// Only the keeper calls the connection manager, and only a shard's driver writes the shard. So each
-// shard has two rings: notices from the keeper and orders from the driver, each with one writer and
-// one reader. The writer stores an entry before the tail that covers it. The reader carries it out
-// before it stores the head that passes it. A reader's successor sees every entry not passed.
-enum class NoticeKind : uint8_t {  // from the keeper
+// Only `baton-driver` calls the connection manager, and only a shard's driver writes the shard. So
+// each shard has two rings: notices from `baton-driver` and orders from the shard's driver, each
+// with one writer and one reader. The writer stores an entry before the tail that covers it. The
+// reader carries it out before it stores the head that passes it. A reader's successor sees every
+// entry not passed.
+enum class NoticeKind : uint8_t {  // from `baton-driver`
   kRequested = 1,                  // the record has the connection, with a new generation
   kEstablished = 2,
   kEnded = 3,           // `status`, NativeConnection::end_reason
   kReceiveDrained = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
-  kConnecting = 5,      // like kRequested, for a connection that the keeper starts
+  kConnecting = 5,      // like kRequested, for a connection that `baton-driver` starts
   kRejected = 6,        // the peer rejected it; NativeConnection::end_reason
 };
 inline constexpr auto kLastNoticeKind = NoticeKind::kRejected;
-enum class OrderKind : uint8_t {  // from the driver
+enum class OrderKind : uint8_t {  // from the shard's driver
   kAccept = 1,                    // with the queue pair `qp_number`, NativeConnection::answer
   kReject = 2,
   kDisconnect = 3,
@@ -568,16 +569,16 @@ struct MailCursors {
 static_assert(offsetof(MailCursors, head) == kLineBytes);
 static_assert(sizeof(MailCursors) == 2 * kLineBytes);
 
-inline constexpr uint32_t kNotices = 256;  // a full ring makes the keeper wait
-// Room for all orders that can be outstanding: each kind once per connection slot. The keeper
+inline constexpr uint32_t kNotices = 256;  // what does not fit waits in `baton-driver`
+// Room for all orders that can be outstanding: each kind once per connection slot. `baton-driver`
 // reuses a slot only after it has carried out the kFree.
 constexpr uint32_t OrdersOf(const Shape& shape) { return std::bit_ceil(4 * shape.connections); }
 
 enum class PooledState : uint32_t {
   kFree = 0,   // in INIT: the driver may take it
   kTaken = 1,  // by a connection of the shard, or its connection is unknown
-  kSpent = 2,  // the keeper has it until it can be reused
-  kLent = 3,   // by the keeper to a connection that it starts for the driver
+  kSpent = 2,  // `baton-driver` has it until it can be reused
+  kLent = 3,   // by `baton-driver` to a connection that it starts for the shard's driver
 };
 struct PooledQueuePair {
   uint32_t number;
@@ -587,13 +588,13 @@ static_assert(sizeof(PooledQueuePair) == 8);
 
 // A native shard's changes of owner, beside its OwnershipRecord.
 struct NativeShard {
-  // Written by the keeper. The worker slot + 1 that may claim the shard when its owner is dead or
-  // gives it up; 0: none.
+  // Written by `baton-driver`. The worker slot + 1 that may claim the shard when its owner is dead
+  // or gives it up; 0: none.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
   uint64_t told_epoch;          // the last epoch whose end was reported to operators
   uint8_t pad0[40];
-  // Written by drivers. Times are CLOCK_MONOTONIC, nanoseconds.
+  // Written by the shard's drivers. Times are CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // when the last change of owner began
   uint64_t change_epoch;     // the epoch that this change ends
   uint64_t blackout_ns;      // the last change, from its begin to the first commit
@@ -691,14 +692,14 @@ static_assert(sizeof(NativeReport) == 4352);
 inline constexpr uint32_t kNativeReports = 4;
 
 struct NativeConnection {
-  // Written by the keeper.
+  // Written by `baton-driver`.
   char end_reason[128];
   uint8_t initiator_depth;  // set before kEstablished; see ConnectionRecord
   uint8_t responder_resources;
   uint8_t pad0[2];
   uint32_t freed_generation;  // the last generation whose kFree is done
   uint8_t pad1[56];
-  // Written by the driver.
+  // Written by the shard's driver.
   uint32_t answer_length;
   uint32_t handled_generation;  // the last whose kRequested or kConnecting was carried out
   uint8_t pad2[56];

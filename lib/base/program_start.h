@@ -17,8 +17,9 @@ inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
 // The reading end of a pipe whose end tells it that batond was stopped for good. Likewise.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
-// The descriptors of a keeper: sockets for its orders and for what the driver reports, and the
-// network namespace of batond, if the service has another. For that keeper alone.
+// The descriptors of a keeper: a socket for its orders to `baton-driver`, one for the news that
+// `baton-driver` reports, and the network namespace of batond, if the service has another. For that
+// keeper alone.
 inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";

@@ -1,5 +1,5 @@
 // Fills the fields of a connection's record that come from the connection manager. The holder of
-// the id calls these: a driver, or the keeper for the drivers of a native service.
+// the id calls these: a driver, or `baton-driver` for the drivers of a native service.
 #ifndef LIB_DRIVER_CONNECTION_RECORD_H_
 #define LIB_DRIVER_CONNECTION_RECORD_H_
 

@@ -934,7 +934,8 @@ void QueueDriver::FreeSlot(uint32_t index) {
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(ShardOf(connection)).connections;
   --connection_count_;
-  // With several drivers, one may operate this shard and another the log. The keeper checks both.
+  // With several drivers, one may operate this shard and another the log. `baton-driver` checks
+  // both.
   if (!request_in_log || !sole_) GiveSlot(index);
 }
 
@@ -978,8 +979,8 @@ absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address
 
 std::vector<verbs::Address> QueueDriver::listeners() const { return objects_->ListenAddresses(); }
 
-// One of a pool that a driver took, and died, or that the keeper connects, is the connection's
-// already: it has to be found by its number also where it is not to be used.
+// The connection may have a queue pair of the pool already: a driver took it and died, or
+// `baton-driver` connects it. It has to be found by its number even if it cannot be used.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   const uint32_t shard = ShardOf(record(index));
   const bool broken = SharesReceives() && IsBroken(shard);
@@ -1203,8 +1204,8 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = target;
 }
 
-// For one of several drivers: the keeper has assigned a slot in one of this driver's shards to the
-// connection, and has filled its record.
+// For one of several drivers: `baton-driver` has assigned a slot in one of this driver's shards to
+// the connection, and has filled its record.
 void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
@@ -1230,7 +1231,7 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   BATON_CRASH_POINT("driver-id-kept");
 }
 
-// Its queue pair is there, and the keeper connects it to a peer already.
+// The connection has its queue pair, and `baton-driver` is connecting it to a peer.
 void QueueDriver::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) == ConnectionState::kFree) {

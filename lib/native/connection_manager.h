@@ -1,8 +1,8 @@
-// The keeper's part of a native service. Only the process that opened the device can create objects
-// and use the connection manager, so the keeper does both for the drivers in forked processes. It
-// also assigns slots and shards to connections.
+// `baton-driver`'s part of a native service. Only the process that opened the device can create
+// objects and use the connection manager, so `baton-driver` does both for the shards' drivers in
+// forked processes. It also assigns slots and shards to connections.
 //
-// Thread-compatible: the keeper's thread.
+// Thread-compatible: `baton-driver`'s thread.
 #ifndef LIB_NATIVE_CONNECTION_MANAGER_H_
 #define LIB_NATIVE_CONNECTION_MANAGER_H_
 

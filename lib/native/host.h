@@ -1,6 +1,6 @@
-/* Between a keeper's executable and a native worker's shared object, in one process: what each
- * finds of the other with dlsym. A C interface, so that the two may be of different releases,
- * compilers and libraries. host.md is its specification. */
+/* Between the executable of `baton-driver` and a native worker's shared object, in one process:
+ * what each finds of the other with dlsym. A C interface, so that the two may be of different
+ * releases, compilers and libraries. host.md is its specification. */
 #ifndef LIB_NATIVE_HOST_H_
 #define LIB_NATIVE_HOST_H_
 
@@ -15,17 +15,18 @@ extern "C" {
 #define BATON_NATIVE_OBJECT_SYMBOL "baton_native_object"
 #define BATON_NATIVE_EXPORT __attribute__((visibility("default")))
 
-/* The keeper's side: the driver of the shards. Functions return 0, or an errno value negated: then
- * this process is no driver any more, and ends. One thread calls them, the worker's, one at a time.
- */
+/* The side of `baton-driver`'s executable: the driver of the shards. Functions return 0, or a
+ * negated errno value. After an error this process is no driver any more, and ends. The worker's
+ * thread calls them, one at a time. */
 struct BatonNativeHost {
   /* These three are the same in every version. */
-  uint32_t version;          /* BATON_NATIVE_VERSION of the keeper */
+  uint32_t version;          /* BATON_NATIVE_VERSION of `baton-driver` */
   uint32_t bytes;            /* of the struct: members may be added behind the last */
-  const char* baton_release; /* of the keeper, for messages */
+  const char* baton_release; /* of `baton-driver`, for messages */
 
   void* context; /* first argument of the functions */
-  /* Of a worker session in the keeper, connected. Whoever takes it sets -1 here and closes it. */
+  /* The worker's end of its session with the keeper, connected. The worker library takes it: it
+   * sets -1 here, and closes it. */
   int32_t socket;
   /* For poll and epoll, of the host: readable when attend or poll has something to do that was
    * asked for with request_notification, or that the host waits for by itself. */

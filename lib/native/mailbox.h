@@ -1,6 +1,6 @@
-// The two rings between the keeper of a native service and the driver of a shard (layout.md,
-// "Native owners"). One writer and one reader, in different processes; each is bounded, and nothing
-// waits here.
+// The two rings between the `baton-driver` of a native service and the driver of a shard
+// (layout.md, "Native owners"). Each has one writer and one reader, in different processes. Each is
+// bounded, and nothing waits here.
 #ifndef LIB_NATIVE_MAILBOX_H_
 #define LIB_NATIVE_MAILBOX_H_
 

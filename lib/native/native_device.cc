@@ -46,14 +46,15 @@ bool IsNew(const verbs::QueuePair& pooled) {
 
 absl::Status KeepersWork(absl::string_view what) {
   return absl::UnimplementedError(
-      absl::StrCat(what, ": only the keeper of a native service does that"));
+      absl::StrCat(what, ": only the baton-driver of a native service does that"));
 }
 
 }  // namespace
 
-// One of the pool, in the hands of a connection. Destroyed, it stays in the error state until the
-// keeper makes it new. A reset by us would not wait for a packet that the device is still at work
-// on, and Soft-RoCE then loses count of who uses the queue pair (rdma.md, "Reset").
+// A queue pair of the pool that a connection has. Its destructor leaves it in the error state until
+// `baton-driver` makes it new. A reset in this process would not wait for a packet that the device
+// is still processing, and Soft-RoCE would then lose count of the queue pair's users (rdma.md,
+// "Reset").
 class NativeQueuePair final : public verbs::QueuePair {
  public:
   NativeQueuePair(NativeDevice* device, uint32_t shard, verbs::QueuePair* inherited)
@@ -72,7 +73,7 @@ class NativeQueuePair final : public verbs::QueuePair {
     device_ = nullptr;
   }
   uint32_t shard() const { return shard_; }
-  // The opener has heard it from the device.
+  // `baton-driver` has received the device's event, and put a notice of it.
   void TellDrained() { drained_ = true; }
 
   uint32_t number() const override { return inherited_->number(); }
@@ -104,7 +105,7 @@ class NativeQueuePair final : public verbs::QueuePair {
   mutable bool draining_ = false;  // somebody waits for it
 };
 
-// The driver's word to the keeper about a connection.
+// Sends the driver's orders about a connection to `baton-driver`.
 class NativeConnectionId final : public verbs::ConnectionId {
  public:
   NativeConnectionId(NativeDevice* device, uint32_t shard, uint32_t connection)
@@ -115,7 +116,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
     device_->ids_[connection] = this;
     device_->shard_of_[connection] = shard;
   }
-  // The peer is told; the keeper has the connection manager's id until the slot is free.
+  // Orders a disconnect. `baton-driver` keeps the connection manager's id until the slot is free.
   ~NativeConnectionId() override {
     if (device_ == nullptr) return;
     device_->ids_[connection_] = nullptr;
@@ -123,7 +124,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   }
   void Leave() { device_ = nullptr; }
 
-  // The keeper keeps them in the record.
+  // `baton-driver` stores them in the record.
   verbs::Address local_address() const override { return {}; }
   verbs::Address peer_address() const override { return {}; }
   verbs::ReadDepths depths() const override {
@@ -197,7 +198,7 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
     for (const uint32_t i : connections) {
-      // Before its generation: the keeper may be giving the slot to another at this moment.
+      // Before its generation: `baton-driver` may be giving the slot to another at this moment.
       if (arena::LoadAcquire(record(i).shard) == shard) RestoreConnection(shard, i);
     }
     RestorePool(shard, connections);
@@ -234,17 +235,17 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   }
 }
 
-// The queue pair that it names is not its any more, and may be another's: the keeper has put it
-// back before it said that the slot is free.
+// Returns true if the queue pair that the record names may be another connection's by now:
+// `baton-driver` puts it back before it stores that the slot is free.
 bool NativeDevice::IsGivenBack(uint32_t index) const {
   const uint32_t freed = arena::LoadAcquire(arena_->native_connection(index).freed_generation);
   return driver::StateOf(record(index)) == ConnectionState::kFree &&
          arena::LoadAcquire(record(index).generation) == freed;
 }
 
-// Frees the queue pairs that a driver took and did not record before it died. A slot that the
-// keeper has given to the shard since `connections` were collected has no queue pair that is
-// kTaken.
+// Frees the queue pairs that a driver took and did not record before it died. A slot that
+// `baton-driver` has given to the shard since `connections` were collected has no queue pair that
+// is kTaken.
 void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connections) {
   const uint32_t count = arena_->shape().pooled_queue_pairs;
   std::vector<bool> used(count);
@@ -256,7 +257,7 @@ void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connec
   for (uint32_t i = 0; i < count; ++i) {
     arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
-    // A record that was overwritten may have named it. The keeper knows which connections have
+    // A record that was overwritten may have named it. `baton-driver` knows which connections have
     // queue pairs, and puts unusable ones back.
     if (!IsNew(*pool_->shards[shard][i])) continue;
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
@@ -325,7 +326,7 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
     BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kTaken, place));
     verbs::QueuePair* const inherited = pool_->shards[shard][place].get();
     if (IsNew(*inherited)) return std::make_unique<NativeQueuePair>(this, shard, inherited);
-    // It stays taken, which it is, until the keeper has made it new.
+    // It is in use, so it stays kTaken until `baton-driver` has made it new.
     tell_(absl::StrCat("queue pair ", inherited->number(), " of shard ", shard,
                        " is said to be free and is not new: another worker of the service has "
                        "written over what is said of it; it is left alone"));
@@ -338,7 +339,7 @@ std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(uint32_t shard, verbs::Queu
   return std::make_unique<NativeQueuePair>(this, shard, inherited);
 }
 
-// The one that the keeper connects is in its record.
+// The record names the queue pair that `baton-driver` connects.
 void NativeDevice::LendQueuePair(uint32_t shard, uint32_t connection) {
   const int place = pool_->Find(shard, record(connection).qp_number);
   if (place < 0) return;
@@ -367,7 +368,8 @@ bool NativeDevice::HasNotice() const {
                      [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
 
-// The first that still counts; it stays in its ring. What no keeper has told counts for nothing.
+// Returns the first notice that counts, and leaves it in its ring. Passes over those before it,
+// which are out of date, or which `baton-driver` cannot have put.
 const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
   Pass();
   for (const uint32_t candidate : shards_) {
@@ -438,7 +440,7 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
   }
 }
 
-// Reports the events that this process itself waits for. The keeper handles the device's other
+// Reports the events that this process itself waits for. `baton-driver` handles the device's other
 // events.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   if (NextToldEvent(event)) return true;
@@ -467,7 +469,7 @@ bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   return true;
 }
 
-// ---------------------------------------------------------------- the keeper's work
+// ---------------------------------------------------------------- the work of `baton-driver`
 
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> NativeDevice::RegisterMemory(void*, size_t,
                                                                                   uint32_t) {

@@ -1,5 +1,5 @@
 // The device of a native service for the driver of some of its shards: queues that the driver's
-// process inherited, and a connection manager that the keeper operates for it.
+// process inherited, and a connection manager that `baton-driver` operates for it.
 //
 // Used with QueueDriver::Attach. Thread-compatible: the driver's thread.
 #ifndef LIB_NATIVE_NATIVE_DEVICE_H_
@@ -39,8 +39,8 @@ class NativeDevice final : public verbs::Device {
   void Restore(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
   // Called after the driver has left the shard.
   void Forget(uint32_t shard);
-  // Called when the driver is done with the connection (DriverObserver::OnSlotFree): lets the
-  // keeper reuse its slot. Error: the slot stays unused until the shard has another driver.
+  // Called when the driver is done with the connection (DriverObserver::OnSlotFree): lets
+  // `baton-driver` reuse its slot. Error: the slot stays unused until the shard has another driver.
   absl::Status FreeSlot(uint32_t connection);
 
   std::string_view name() const override { return device_->name(); }
@@ -63,7 +63,7 @@ class NativeDevice final : public verbs::Device {
   }
   int event_fd() const override { return -1; }  // of completions: the inherited channels
 
-  // kUnimplemented: only the keeper does these.
+  // kUnimplemented: only `baton-driver` does these.
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void*, size_t,
                                                                       uint32_t) override;
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override;

@@ -1,5 +1,5 @@
-// A service's shared object in the process of a native worker: a fresh fork of the keeper, with one
-// thread. See host.md.
+// A service's shared object in the process of a native worker: a fresh fork of `baton-driver`, with
+// one thread. See host.md.
 #ifndef LIB_NATIVE_NATIVE_OBJECT_H_
 #define LIB_NATIVE_NATIVE_OBJECT_H_
 

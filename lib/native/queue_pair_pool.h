@@ -38,9 +38,9 @@ struct QueuePairPool {
 };
 
 // Sets the state of the shard's first free queue pair from place `from` on to `as`, and returns its
-// place. An heir and the keeper may call it at the same time. A caller that cannot use the queue
-// pair calls again with the next place, so it tries each place once even if another process keeps
-// marking the same one as free. kResourceExhausted: none is free.
+// place. An heir and `baton-driver` may call it at the same time. A caller that cannot use the
+// queue pair calls again with the next place, so it tries each place once even if another process
+// keeps marking the same one as free. kResourceExhausted: none is free.
 inline absl::StatusOr<uint32_t> TakeQueuePair(const arena::Arena& arena, uint32_t shard,
                                               arena::PooledState as, uint32_t from) {
   for (uint32_t place = from; place < arena.shape().pooled_queue_pairs; ++place) {

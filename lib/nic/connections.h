@@ -21,8 +21,8 @@ namespace baton::nic {
 
 // The connection ids and listeners of one client's file. They end with it.
 //
-// An id connects a queue pair of any file: who has ids is the one who decides which (the keeper),
-// and who posts to queue pairs need not have any (workers).
+// An id can connect a queue pair of any file. `baton-driver` has the ids and chooses the queue
+// pairs. A native worker posts to queue pairs and has no id.
 class Connections final : public ClientFile, public verbs::soft::ConnectionCore {
  public:
   // `host` outlives it.
