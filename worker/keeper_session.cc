@@ -19,7 +19,7 @@ constexpr int kReplyTimeoutMs = 10'000;
 constexpr int kOtherReplyMs = 1;
 constexpr int kResumptionLookMs = 5;
 constexpr size_t kAttemptBytes = 16;
-// What asks to attach may be what keepers die of.
+// Keepers may be dying of this very request to attach.
 constexpr int kMostDeaths = 3;
 
 std::string NewAttempt() {

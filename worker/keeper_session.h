@@ -26,8 +26,8 @@ namespace baton {
 // Each call is a request and waits for its reply. Thread-safe: the control stream's thread asks for
 // tokens.
 //
-// A keeper that dies may be followed by another, to which the driver has gone on (KeepResumable).
-// Then SetReady, Listen, Connect, Grant and Revoke wait until the session is resumed, and send
+// If the keeper dies, `baton-driver` starts another, and the session can be resumed there
+// (KeepResumable). Then SetReady, Listen, Connect, Grant and Revoke wait until it is, and send
 // their request again under its number, so that it is executed once.
 class KeeperSession {
  public:
@@ -92,7 +92,7 @@ class KeeperSession {
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
   uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time
-  // Likewise: whether the keeper at the other end knows the session.
+  // Guarded by mutex_: whether the keeper at the other end knows the session.
   enum class Tie { kUp, kLost, kAsked };
   Tie tie_ = Tie::kUp;
   absl::Status over_;         // likewise: why the session cannot be resumed

@@ -1,7 +1,7 @@
 """A service from one source, for both kinds of worker."""
 
 def native_object(name, srcs, deps, **kwargs):
-    """NAME.so, which keepers load for native workers.
+    """NAME.so, which native workers load: processes that `baton-driver` forks.
 
     It exports its main and the worker library's baton_native_object, and nothing else: what it links
     statically is its own, whatever else its process has loaded.

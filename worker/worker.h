@@ -340,7 +340,7 @@ class Service {
   // completions that were not acknowledged.
   virtual void OnRelease([[maybe_unused]] Shard& shard) {}
 
-  // The keeper has taken the shard away (it fenced this worker). What was staged is forgotten.
+  // The driver has taken the shard away (it fenced this worker). What was staged is forgotten.
   virtual void OnLost([[maybe_unused]] Shard& shard) {}
 
   // An operator (`baton worker stop`) or an upgrade asks this worker to end. Run then releases the
@@ -401,7 +401,7 @@ struct Capacity {
   uint32_t shard_state_bytes = 0;           // and of a shard
   // A successor starts only when the whole process of its predecessor is proven dead.
   bool outside_effects = false;
-  // Where the keeper suggests that the worker runs: CPUs as Linux lists them ("2-5,8"), and the
+  // Where the driver suggests that the worker runs: CPUs as Linux lists them ("2-5,8"), and the
   // NUMA node of the arena. Empty and -1: it suggests nothing. The library does not move threads.
   std::string cpus;
   int numa_node = -1;
@@ -425,7 +425,7 @@ class Worker {
   // what was asked. kUnavailable: no other keeper has followed within 10 s, or the driver is
   // gone.
 
-  // Tells the keeper that this worker may be given shards.
+  // Reports to the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
 
   // Adopts and releases shards and delivers completions, once, without blocking. Returns how many

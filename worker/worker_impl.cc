@@ -95,8 +95,8 @@ WorkerImpl::~WorkerImpl() {
     if (lock_) HoldUntilTheEnd();
     return;
   }
-  // Also after an Attach that failed on our side: a keeper that loses a worker without a word makes
-  // sure that its process ends.
+  // Also after an Attach that failed on our side: the keeper kills a worker whose session
+  // closes before it detaches.
   if ((attached_ || arena_) && (!keeper_gone_ || native_)) Detach();
 }
 
@@ -276,7 +276,7 @@ void WorkerImpl::Detach() {
   }
   // The slot, and the lock in it, may be another worker's as soon as the keeper has answered.
   lock_.reset();
-  // A keeper that is gone needs no farewell.
+  // Fails if the keeper is gone, which changes nothing.
   (void)keeper_->Detach();
 }
 
@@ -305,7 +305,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     if (!native_->status().ok()) return native_->status();
     return work;  // also without a keeper: the queues are ours
   }
-  // Its last words come first: how the connections ended is in the logs.
+  // The logs are delivered first: they say how the connections ended.
   if (keeper_gone_ && work == 0) {
     return absl::UnavailableError(
         absl::StrCat("service ", options_.service,
@@ -349,8 +349,8 @@ void WorkerImpl::CheckKeeper() {
   if (!resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();
 }
 
-// The queues are served by the driver, which goes on, and so do we. The next keeper is looked for
-// meanwhile.
+// The driver serves the queues without a keeper, so this worker goes on, too, and looks for the
+// next keeper meanwhile.
 void WorkerImpl::BeginResumption() {
   if (keeper_gone_ || std::exchange(resuming_, true)) return;
   // Fails if a request has replaced the socket, which is closed then and watched no more.
@@ -425,7 +425,7 @@ void WorkerImpl::AdoptTheRest() {
   }
 }
 
-// Told in the arena, so that it needs no control.
+// The request is in the arena, where `baton-driver` stores it, so control is not needed.
 void WorkerImpl::NoteStopRequest() {
   if (layout_version_ < 2 || stop_request_noted_) return;
   const uint64_t asked = arena::LoadAcquire(arena_->header().stop_requested);
@@ -836,14 +836,14 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   }
   BATON_ASSIGN_OR_RETURN(const internal::Connecting connecting,
                          keeper_->Connect(shard.index_, host, port, private_data, tag));
-  if (native_) Drive();  // which hears of it from the keeper
+  if (native_) Drive();  // handles the notice of it, which `baton-driver` has put
   Connection* connection = Resolve(shard, connecting.connection(), connecting.generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
 }
 
 void WorkerImpl::ReportHealth(bool healthy, std::string_view detail) {
-  // The keeper, which decides on upgrades, looks here: it needs no control for that.
+  // The keeper, which decides on upgrades, reads this in the arena, so it does not need control.
   arena::StoreRelaxed(arena_->worker(slot_).unhealthy, healthy ? 0u : 1u);
   if (control_) control_->ReportHealth(healthy, detail);
 }

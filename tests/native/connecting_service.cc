@@ -39,7 +39,7 @@ struct Account {
   // a connection that ended without its reply.
   uint64_t twice = 0, wrong = 0, broken = 0;
   std::array<uint64_t, 2> under_way = {};  // asks; 0: none
-  // Of owners that died: the keeper may not have heard of them.
+  // Asks of owners that died: they may not have reached the process that connects.
   std::array<uint64_t, kUnsure> unsure = {};
 };
 

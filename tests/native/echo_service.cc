@@ -30,7 +30,7 @@ namespace {
 
 constexpr uint32_t kShard = 0;
 constexpr uint64_t kLeastBuffers = 4096;  // of an arena
-constexpr uint64_t kFirstWorker = 1;      // ids; the keeper's own is this one
+constexpr uint64_t kFirstWorker = 1;      // ids; the parent's own is this one
 // A poll that finds nothing but markers uses a request for a notification up and does not say so.
 constexpr int kLongestSleepMs = 100;
 constexpr std::chrono::nanoseconds kEstablish = std::chrono::seconds(20);

@@ -1,6 +1,7 @@
 // A service whose queues are driven by processes that are forked from the one that opened the
-// device: that one (the keeper) makes device, arena and connections, and then drives nothing; each
-// child is ready to take over, as driver and as worker in one, when the one before is dead.
+// device. The parent does what `baton-driver` does: it makes device, arena and connections, and
+// then drives nothing. Each child is ready to take over, as driver and as worker in one, when the
+// one before is dead.
 #ifndef TESTS_NATIVE_ECHO_SERVICE_H_
 #define TESTS_NATIVE_ECHO_SERVICE_H_
 
@@ -21,7 +22,7 @@
 
 namespace baton::native {
 
-// What owners tell the keeper. One at a time writes.
+// Owners report this to the parent. One at a time writes.
 struct OwnerRecord {
   std::atomic<uint64_t> took_over = 0;  // owners that have recovered
   std::atomic<uint64_t> answered = 0;   // messages, by all

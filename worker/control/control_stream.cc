@@ -115,8 +115,7 @@ class ControlStream::Impl {
     }
   }
 
-  // One connection, to its end. The token is asked for once control is there, so that its absence
-  // costs the keeper nothing.
+  // Serves one connection, to its end. Asks the keeper for a token only when control is there.
   absl::Status RunOnce() {
     BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectUnix(options_.control_socket, kConnectMs));
     if (token_.empty()) BATON_RETURN_IF_ERROR(RenewToken());

@@ -19,7 +19,7 @@
 namespace baton {
 
 struct ControlStreamOptions {
-  std::string control_socket;  // as the keeper told it
+  std::string control_socket;  // from the keeper
   std::string service;
   std::string first_token;  // empty: ask new_token at once
 

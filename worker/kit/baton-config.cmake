@@ -11,7 +11,7 @@ if(NOT TARGET baton::baton)
 endif()
 
 # baton_add_service(NAME SOURCE...): NAME, the program of a brokered worker, and NAME.so, the object
-# that keepers load for native ones. Both come from the same sources, which define main.
+# that native workers load. Both come from the same sources, which define main.
 function(baton_add_service name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE baton::baton)

@@ -295,7 +295,7 @@ std::vector<bool> AreDumped(const std::string& name) {
   return dumped;
 }
 
-// In the keeper, in what it forks, and in workers.
+// In `baton-driver`, in what it forks, and in workers.
 TEST(ArenaCreate, shouldBeInNoCoreDumpButForBuffersThatAreAskedFor) {
   for (const bool asked : {false, true}) {
     Shape shape = SmallShape();

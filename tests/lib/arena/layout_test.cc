@@ -380,7 +380,7 @@ TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {
   EXPECT_EQ(map.total, 3170304u);
 }
 
-TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
+TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(kClaim, 0x8000u);
   EXPECT_TRUE(IsClaim(kClaim | 5));
   EXPECT_FALSE(IsClaim(5));
@@ -487,7 +487,7 @@ TEST(Layout, shouldKeepTheReportsOfNativeOwners) {
   EXPECT_EQ(kNativeReports, 4u);
 }
 
-TEST(Layout, shouldPlaceWhatNativeOwnersAndTheirKeeperShare) {
+TEST(Layout, shouldPlaceWhatNativeOwnersAndBatonDriverShare) {
   Shape shape = kShape;  // 3 shards, 5 connections
   shape.pooled_queue_pairs = 9;
   EXPECT_TRUE(IsNative(shape));

@@ -183,9 +183,9 @@ TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
   EXPECT_EQ(record.cut_tail, 7u);
 }
 
-// Ann's heir has seen the claim of a dead Bob, and stops before its swap. Meanwhile the keeper
-// takes Bob out of the word and gives his slot to Cid, who claims: what the word says is what it
-// said.
+// Ann's heir has seen the claim of a dead Bob, and stops before its swap. Meanwhile `baton-driver`
+// takes Bob out of the word, and Cid gets his slot and claims. The word has the same epoch and slot
+// as before.
 TEST_F(OwnershipTest, shouldRefuseAClaimOnWhatTheWordSaysAgain) {
   ownership.Grant(kAnnsSlot, kAnn);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));

@@ -622,8 +622,8 @@ TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
   EXPECT_EQ(counters.sends_posted, counters.sends_completed);
 }
 
-// Not every device stops at once: a native service's queue pair is in error until the keeper resets
-// it.
+// Not every device stops at once: a native service's queue pair is in error until `baton-driver`
+// resets it.
 TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {
   CommitReceives(1);
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);

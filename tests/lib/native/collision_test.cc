@@ -1,6 +1,6 @@
-// An object that brings the same messages along as its keeper has, and gRPC. Linked twice: as
-// keepers are, with libprotobuf for themselves (//lib/system:private_protobuf), and as every other
-// program is, which shows what that is for.
+// An object that has gRPC and the same messages as `baton-driver`. The test is linked twice: as
+// `baton-driver` is, with a libprotobuf of its own (//lib/system:private_protobuf), and as every
+// other program is, which shows what that is for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Its descriptors are in use, as in a keeper that has read its configuration.
+// Uses the descriptors of messages, as a `baton-driver` does that has read its configuration.
 void UseMessages() {
   internal::KeeperConfig config;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(

@@ -1,4 +1,4 @@
-// An object that is loaded and run in a fork of the test, as a keeper does.
+// Loads and runs an object in a fork of the test, as a fork of `baton-driver` does.
 #ifndef TESTS_LIB_NATIVE_FORKED_OBJECT_H_
 #define TESTS_LIB_NATIVE_FORKED_OBJECT_H_
 

@@ -1,5 +1,5 @@
-// A keeper tells the driver of a shard something while a worker claims the shard: the keeper sees
-// whom it has to wake, or the claimant sees the notice.
+// `baton-driver` puts a notice for the driver of a shard while a worker claims the shard:
+// `baton-driver` sees whom it has to wake, or the claimant sees the notice.
 #ifndef MAILBOX_HEADER
 #define MAILBOX_HEADER "lib/native/mailbox.h"
 #endif
@@ -61,7 +61,7 @@ class NoticeTest : public ::testing::Test {
     arena_->shard(0).owner.ownership = arena::PackOwnership(0, arena::kNobody);
   }
 
-  // The keeper, as ConnectionManager tells and NativeEngine finds whom to wake.
+  // `baton-driver`: ConnectionManager puts a notice, and NativeEngine finds whom to wake.
   void Tell(uint64_t round) {
     Mailbox notices = Mailbox::Notices(*arena_, 0);
     std::deque<arena::MailEntry> waiting(1);
@@ -96,7 +96,7 @@ class NoticeTest : public ::testing::Test {
   uint64_t lost_in_ = 0;
 };
 
-TEST_F(NoticeTest, shouldBeSeenByTheClaimantOrTheClaimByTheKeeper) {
+TEST_F(NoticeTest, shouldBeSeenByTheClaimantOrTheClaimByBatonDriver) {
   const std::vector<int> processors = TwoProcessors();
   if (processors.size() < 2) GTEST_SKIP() << "one processor reorders nothing";
   std::thread keeper([&] {

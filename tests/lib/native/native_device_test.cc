@@ -1,5 +1,5 @@
-// A native service's keeper and the drivers of its shards, in one process: what they tell each
-// other, and what becomes of it when a driver dies.
+// A native service's `baton-driver` and the drivers of its shards, in one process: their notices
+// and orders, and what becomes of these when a driver dies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ class TellingDevice final : public verbs::testing::ForwardingDevice {
   std::deque<verbs::CmEvent> events;
 };
 
-// What the keeper knows a connection by.
+// The id by which `baton-driver` knows a connection.
 class NamedId final : public verbs::testing::SilentConnectionId {
  public:
   explicit NamedId(uint32_t connection) {
@@ -75,7 +75,7 @@ class NamedId final : public verbs::testing::SilentConnectionId {
   }
 };
 
-// The keeper's, as a driver has inherited it.
+// A queue pair of `baton-driver`, as a shard's driver has inherited it.
 class InheritedQueuePair final : public verbs::QueuePair {
  public:
   InheritedQueuePair(verbs::QueuePair* keepers, uint32_t* resets)
@@ -292,7 +292,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   absl::Status error;
 };
 
-TEST_F(NativeDeviceTest, shouldCarryMessagesOnAConnectionThatTheKeeperMade) {
+TEST_F(NativeDeviceTest, shouldCarryMessagesOnAConnectionThatBatonDriverMade) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
   EXPECT_EQ(peer.private_data.substr(0, 7), "welcome");
@@ -334,7 +334,7 @@ TEST_F(NativeDeviceTest, shouldTellTheEndAndUseTheSlotAgain) {
 }
 
 // The device may still be at work on its last packet.
-TEST_F(NativeDeviceTest, shouldLeaveItToTheKeeperToResetAQueuePair) {
+TEST_F(NativeDeviceTest, shouldLeaveItToBatonDriverToResetAQueuePair) {
   for (const bool dies : {false, true}) {
     RawPeer peer;
     const uint32_t connection = Established(peer);
@@ -518,7 +518,7 @@ TEST_F(NativeDeviceTest, shouldLogARequestOnce) {
   EXPECT_EQ(arena->shard(0).completion_tail, read);
 }
 
-// Its accept was on the way to the keeper, and its successor would give it again.
+// The owner's accept was on the way to `baton-driver`, and its successor would give it again.
 TEST_F(NativeDeviceTest, shouldAcceptOnce) {
   RawPeer peer;
   const uint32_t connection = Requested(peer);
@@ -617,7 +617,7 @@ TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseWhoseRingIsSpoilt) {
   EXPECT_TRUE(Until([&] { return peer.disconnected; }));
 }
 
-TEST_F(NativeDeviceTest, shouldPassOverNoticesThatNoKeeperTold) {
+TEST_F(NativeDeviceTest, shouldPassOverNoticesThatBatonDriverDidNotPut) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
   for (const auto& [kind, index] :
@@ -977,7 +977,7 @@ TEST_F(RenewingTest, shouldNotConnectWithAQueuePairThatIsNotNew) {
   EXPECT_EQ(pooled(1), arena::PooledState::kFree);
 }
 
-// A worker says that a queue pair which is not new is free, whenever the keeper has taken it.
+// A worker marks a queue pair that is not new as free, whenever `baton-driver` has taken it.
 TEST_F(RenewingTest, shouldLookAtEachPlaceOfThePoolOnce) {
   uint32_t looks = 0;
   renews->made[1]->at = verbs::QueuePairState::kError;
@@ -1141,7 +1141,7 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatFreeSlotsHadOnce) {
   ASSERT_EQ(state(connection), ConnectionState::kFree);
   Die();
   Succeed();
-  // The keeper has still to put it back.
+  // `baton-driver` has still to put it back.
   EXPECT_EQ(pooled(), arena::PooledState::kTaken);
   ASSERT_TRUE(KeeperUntil([&] { return manager->connection_count() == 0; }));
   arena::PooledQueuePair& next = arena->pooled(0, place == 0 ? 1 : 0);
@@ -1267,7 +1267,7 @@ class ConnectingTest : public NativeDeviceTest {
   static constexpr uint64_t kTag = 42;
 };
 
-TEST_F(ConnectingTest, shouldCarryMessagesToAPeerThatTheKeeperConnectedTo) {
+TEST_F(ConnectingTest, shouldCarryMessagesToAPeerThatBatonDriverConnectedTo) {
   RawPeer peer;
   const uint32_t connection = Connecting(peer);
   ExpectEstablished(connection);
@@ -1425,8 +1425,8 @@ INSTANTIATE_TEST_SUITE_P(Points, KilledAsItFailsTest,
                          ::testing::Values("driver-connecting", "driver-before-draining",
                                            "driver-draining", "driver-peer-told", "driver-closed"));
 
-// The keeper has taken it for an owner that has just died, and the heir comes.
-TEST_F(ConnectingTest, shouldLeaveToTheKeeperWhatItHasTaken) {
+// `baton-driver` has taken a queue pair for an owner that has just died, and the heir comes.
+TEST_F(ConnectingTest, shouldLeaveToBatonDriverWhatItHasTaken) {
   arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kLent);
   Die();
   Succeed();
@@ -1577,7 +1577,7 @@ TEST_F(MovingTest, shouldNotRestoreAConnectionInASecondShard) {
 }
 
 // The peer has given up, and its connection's driver did not know.
-TEST_F(MovingTest, shouldTellAnEndThatTheKeeperHeardBeforeTheMove) {
+TEST_F(MovingTest, shouldTellAnEndThatBatonDriverHeardBeforeTheMove) {
   RawPeer peer;
   const uint32_t connection = Requested(peer);
   NamedId named(connection);
@@ -1920,7 +1920,7 @@ class LowQueue final : public verbs::SharedReceiveQueue {
   std::vector<uint32_t>* const armed_;
 };
 
-// The keeper does it, at most every 10 s: drivers do not hear that it was low.
+// `baton-driver` does it, at most every 10 s: shards' drivers get no event of a low queue.
 TEST_F(FailingQueueTest, shouldArmTheLimitAgainWhenTenSecondsHavePassed) {
   std::vector<uint32_t> armed;
   auto& queue = manager->objects()->shared_receive_queues[1];

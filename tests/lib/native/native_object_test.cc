@@ -15,7 +15,7 @@
 
 namespace {
 
-// Of a keeper that is ahead of the object's library.
+// The host of a `baton-driver` that is newer than the object's library.
 BatonNativeHost NewerHost() {
   BatonNativeHost host = {};
   host.version = 99;

@@ -116,7 +116,7 @@ TEST_F(UnmapperTest, shouldUnmapPieceByPieceWhenItsProcessHasEnded) {
   EXPECT_TRUE(part);
 }
 
-// A peer of the process, or a keeper, sees its end.
+// The other ends of the process's descriptors read as closed: the keeper sees its session's end.
 TEST_F(UnmapperTest, shouldHoldNoDescriptorOfItsProcess) {
   kill(unmapper_, SIGSTOP);
   End();

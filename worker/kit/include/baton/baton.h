@@ -133,7 +133,7 @@ struct baton_service {
    * BATON_COMMIT_MANUAL. May be NULL. */
   void (*on_release)(void* context, struct baton_shard* shard);
 
-  /* The keeper has taken the shard away. What was staged is forgotten. May be NULL. */
+  /* The driver has taken the shard away. What was staged is forgotten. May be NULL. */
   void (*on_lost)(void* context, struct baton_shard* shard);
 
   /* An operator or an upgrade asks this worker to end. baton_run() then releases the shards and
@@ -187,7 +187,7 @@ void baton_detach(struct baton_worker* worker);
  * until the keeper answers, for at most 10 s. No callback comes meanwhile. If a brokered service's
  * keeper dies meanwhile, they wait for the next one, for at most 10 s, and then for its answer. */
 
-/* Tells the keeper that this worker may be given shards. */
+/* Reports to the keeper that this worker may be given shards. */
 int baton_ready(struct baton_worker* worker);
 
 /* Adopts and releases shards and delivers completions, once, without blocking. Sets `*delivered`,
