@@ -22,12 +22,10 @@ else
   end_judgement() { statistics | check_counters || die "the device lost something, or was not ready"; }
 fi
 
-# start_native SERVICE OBJECT [FIELDS]: batond with the service, whose native workers run OBJECT with
-# $worker_flags. FIELDS are of its configuration, and $native_fields of `native` there.
-start_native() {
+# native_service SERVICE OBJECT [FIELDS]: its configuration; native workers run OBJECT with $worker_flags. FIELDS are
+# the service's, and $native_fields of `native` there.
+native_service() {
   local name=$1 object=$2 fields=${3:-} field argument arguments=''
-  # A free one, which `follow` reads.
-  [[ $device != soft ]] || port=0
   for argument in --socket "$state/$name.sock" --service "$name" \
     --listen "$address:$port" "${worker_flags[@]}"; do
     arguments+=" arguments: \"$argument\""
@@ -35,8 +33,14 @@ start_native() {
   for field in 'shards: 2' 'max_connections: 16' 'ready_timeout_ms: 120000' 'hang_timeout_ms: 120000'; do
     [[ $fields == *"${field%:*}"* ]] || fields+=" $field"
   done
-  echo "state_dir: \"$state\" services { name: \"$name\" device { $device_config }" \
-    "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }" >"$work/config"
+  echo "services { name: \"$name\" device { $device_config }" \
+    "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }"
+}
+# start_native SERVICE OBJECT [FIELDS]: batond with that service alone.
+start_native() {
+  # A free one, which `follow` reads.
+  [[ $device != soft ]] || port=0
+  echo "state_dir: \"$state\" $(native_service "$@")" >"$work/config"
   # Files: the workers, which have the same output, would fill a pipe that nobody reads. What a former batond said is
   # not there any more when this one is looked for.
   : >"$state.out"

@@ -25,23 +25,26 @@ dump() {
   dmesg | tail -n 40 >&2
 }
 
-# start_nvmed MODE BACKING: MODE is BROKERED or NATIVE, BACKING is where the name spaces are: memory, of the
-# service; file, in memory, by threads; disk, in memory, past the page cache, without threads (only one);
-# failing: the first one a file without blocks in a file system of 8 MiB, /run/full, the second a disk
-# with 64 bad blocks of 4 KiB from 8,192 on.
-# Two workers are ready when it returns.
-start_nvmed() {
+# configure_nvmed BACKING: what its workers read, in $state.target, and the service's fields, in $fields. BACKING is
+# where the name spaces are: memory, of the service; file, in memory, by threads; disk, in memory, past the page cache,
+# without threads (only one); failing: the first one a file without blocks in a file system of 8 MiB, /run/full, the
+# second a disk with 64 bad blocks of 4 KiB from 8,192 on.
+configure_nvmed() {
   local i targets=("$nqn") outside='outside_effects: true'
-  mode=$1
-  [[ $2 != memory ]] || outside=''
+  [[ $1 != memory ]] || outside=''
   [[ $subsystems -eq 1 ]] || for ((i = 1; i <= subsystems; ++i)); do targets[i - 1]=$nqn$i; done
   for i in "${!targets[@]}"; do
-    make_backing "$2" "$i"
+    make_backing "$1" "$i"
     echo "subsystems { nqn: \"${targets[i]}\" serial: \"BATON$i\" namespaces { id: 1 $backing } }"
   done >"$state.target"
-  local fields="shards: 1 max_connections: $connections send_queue_depth: 512 receive_queue_depth: 256"
+  fields="shards: 1 max_connections: $connections send_queue_depth: 512 receive_queue_depth: 256"
   fields+=" connection_state_bytes: 1088 shard_state_bytes: 16384 buffer_bytes: $((buffer_mib << 20))"
   fields+=" max_inline_bytes: 16 $outside"
+}
+# start_nvmed MODE BACKING: MODE is BROKERED or NATIVE. Two workers are ready when it returns.
+start_nvmed() {
+  mode=$1
+  configure_nvmed "$2"
   if [[ $mode == NATIVE ]]; then
     worker_flags=(--config "$state.target")
     start_native "$service" "$BATON_BIN/nvmed-v1.so" "$fields"

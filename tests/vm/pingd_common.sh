@@ -4,6 +4,8 @@ set -euo pipefail
 
 service=pingd
 port=7174
+# Of each ping. Scripts set their own.
+ping_bytes=1000
 # shellcheck disable=SC2034  # of the scripts that are sourced into
 report_port=7000
 state=/run/baton
@@ -109,7 +111,7 @@ start_clients() {
   local i
   clients=()
   for ((i = 0; i < $2; ++i)); do
-    rping -c -a "$1" -p "$port" -C "$3" -v -V -S 1000 >"$work/client.$i" 2>"$work/client.$i.err" &
+    rping -c -a "$1" -p "$port" -C "$3" -v -V -S "$ping_bytes" >"$work/client.$i" 2>"$work/client.$i.err" &
     clients+=("$!")
   done
 }
@@ -120,7 +122,7 @@ start_endless_clients() {
   local i
   clients=()
   for ((i = 0; i < $2; ++i)); do
-    stdbuf -oL rping -c -a "$1" -p "$port" -v -V -S 1000 >"$work/client.$i" 2>"$work/client.$i.err" &
+    stdbuf -oL rping -c -a "$1" -p "$port" -v -V -S "$ping_bytes" >"$work/client.$i" 2>"$work/client.$i.err" &
     clients+=("$!")
   done
 }

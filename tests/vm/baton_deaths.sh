@@ -1,0 +1,288 @@
+#!/usr/bin/env bash
+# baton_deaths.sh MODE KILLS RESTARTS UPGRADES [SEED]: clients that we did not write, while Baton's own processes die and
+# are replaced: the kernel's NVMe host with a file system, in which fio verifies what it wrote, rping, and rdma_client,
+# one after the other. KILLS times a keeper is killed, RESTARTS times batond, and UPGRADES times `baton upgrade --baton`
+# replaces all keepers by those of another release, and by the former ones again: all in random order. The clients
+# notice nothing. The workers of nvmed and of rdma_client's server are of MODE, BROKERED or NATIVE; those of rping's
+# server are of the other.
+set -euo pipefail
+here=$(dirname "$0")
+# shellcheck source=tests/vm/pingd_common.sh
+source "$here/pingd_common.sh"
+# shellcheck source=tests/vm/nvmed_common.sh
+source "$here/nvmed_common.sh"
+mode=$1 kills=$2 restarts=$3 upgrades=$4 seed=${5:-$RANDOM}
+RANDOM=$seed
+say "seed $seed"
+
+disk_mib=96 ping_bytes=100
+other=NATIVE
+[[ $mode == BROKERED ]] || other=BROKERED
+# NAME MODE PORT PROGRAM FLAGS
+services=(
+  "nvmed $mode $port nvmed-v1 --config $state.target"
+  "rdma-client $mode 7471 pingd-v1 --protocol rdma_client"
+  "rping $other 7174 pingd-v1"
+)
+
+# ---------------------------------------------------------------- the services
+
+configure() {
+  local service name kind program flags fields=''
+  configure_nvmed file
+  echo "state_dir: \"$state\"" >"$work/config"
+  for service in "${services[@]}"; do
+    read -r name kind port program flags <<<"$service"
+    read -ra worker_flags <<<"$flags"
+    if [[ $kind == NATIVE ]]; then
+      native_service "$name" "$BATON_BIN/$program.so" "$fields"
+    else
+      [[ -n $fields ]] || fields='max_connections: 16'
+      echo "services { name: \"$name\" device { $device_config } $fields" \
+        'hang_timeout_ms: 120000 ready_timeout_ms: 120000 }'
+    fi >>"$work/config"
+    fields=''  # they are nvmed's
+  done
+}
+# run_batond: the first one or the next. What its drivers log goes on at the end of the same file.
+run_batond() {
+  rm -f "$state.out"
+  batond --start-timeout 300 --libexec "$work/libexec" --config "$work/config" >"$state.out" 2>>"$state.log" &
+  batond=$!
+  disown  # the shell says nothing of its end
+  soon has_started
+}
+start_workers() {
+  local service name kind port program flags
+  for service in "${services[@]}"; do
+    read -r name kind port program flags <<<"$service"
+    [[ $kind == BROKERED ]] || continue
+    for _ in 1 2; do
+      # shellcheck disable=SC2086  # words
+      "$program" --socket "$state/$name.sock" --service "$name" --listen "$address:$port" $flags \
+        >>"$work/$name.out" 2>>"$work/$name.log" &
+      disown
+    done
+  done
+}
+
+# read_log: what has been logged since. Starts no process, as `baton` would be one, which takes seconds here.
+#   readies (workers that are ready), found (keepers, by control), successor (the keeper that follows a killed one)
+readies=0 found=0 successor=0 partial=''
+read_log() {
+  local line
+  while IFS= read -r line <&"$log" || { partial+=$line && false; }; do
+    line=$partial$line partial=''
+    if [[ $line == *' worker_ready: '* ]]; then
+      readies=$((readies + 1))
+    elif [[ $line == *': connected to its keeper at '* ]]; then
+      found=$((found + 1))
+    elif [[ $line =~ keeper_followed:\ .*\ was\ killed\ .*\ pid\ ([0-9]+), ]]; then
+      successor=${BASH_REMATCH[1]}
+    fi
+  done
+}
+# have_logged VARIABLE NUMBER: it has reached it.
+have_logged() { read_log && [[ ${!1} -ge $2 ]]; }
+
+operator() { baton --socket "$state/operator.sock" --timeout 120 "$@"; }
+# ask_keepers: each service is served by a keeper, $keeper_of[NAME], and two workers.
+declare -A keeper_of=()
+ask_keepers() {
+  local name keeper
+  operator service list -o json >"$work/services" 2>&1 || die "no services: $(<"$work/services")"
+  jq -r '.services[] | select(.reachable and .ready_workers == 2) | "\(.name) \(.keeper_pid)"' \
+    "$work/services" >"$work/serving"
+  [[ $(wc -l <"$work/serving") -eq ${#services[@]} ]] || die "not all are served: $(<"$work/services")"
+  while read -r name keeper; do keeper_of[$name]=$keeper; done <"$work/serving"
+}
+
+# ---------------------------------------------------------------- its deaths
+
+# make_keepers: another release's is the same program, which calls itself so.
+release=0.1.0
+make_keepers() {
+  mkdir "$work/libexec"
+  ln -s "$BATON_BIN"/* "$work/libexec"
+  cp "$BATON_BIN/baton-keeper" "$work/keeper-0.1.0"
+  sed 's/\x000\.1\.0\x00/\x000.1.1\x00/g' "$work/keeper-0.1.0" >"$work/keeper-0.1.1"
+  chmod 755 "$work/keeper-0.1.1"
+}
+
+# kill_keeper: of one service after the other; returns when the next keeper of that serves.
+killed=0
+kill_keeper() {
+  local name
+  read -r name _ <<<"${services[killed++ % ${#services[@]}]}"
+  read_log
+  successor=0
+  kill -KILL "${keeper_of[$name]}" || die "the keeper of $name, ${keeper_of[$name]}, is gone"
+  soon have_logged successor 1
+  keeper_of[$name]=$successor
+}
+
+# restart_batond: returns when the next one's control has found the keepers, which are the same.
+restart_batond() {
+  kill -KILL "$batond" || die "batond is gone"
+  read_log
+  found=0
+  run_batond
+  soon have_logged found ${#services[@]}
+  kill -0 "${keeper_of[@]}" || die "keepers have ended with batond"
+}
+
+upgrade_baton() {
+  local name line
+  if [[ $release == 0.1.0 ]]; then release=0.1.1; else release=0.1.0; fi
+  cp "$work/keeper-$release" "$work/libexec/baton-keeper.new"
+  mv "$work/libexec/baton-keeper.new" "$work/libexec/baton-keeper"
+  operator upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "upgrade: $(<"$work/upgrade.log")"
+  for name in "${!keeper_of[@]}"; do
+    line=$(grep "^service $name: keeper replaced (pid ${keeper_of[$name]}, " "$work/upgrade.log") || line=''
+    [[ $line =~ " -> pid "([0-9]+)", release $release)"$ ]] || die "not $release: $(<"$work/upgrade.log")"
+    keeper_of[$name]=${BASH_REMATCH[1]}
+  done
+}
+
+disturb_baton() {
+  local event events=() i
+  for ((i = 0; i < kills; ++i)); do events+=(kill_keeper); done
+  for ((i = 0; i < restarts; ++i)); do events+=(restart_batond); done
+  for ((i = 0; i < 2 * upgrades; ++i)); do events+=(upgrade_baton); done
+  mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
+  for event in "${events[@]}"; do
+    pause "0.$((RANDOM % 10))"
+    in_window "$event" "$event"
+    await_progress
+    say "$event: ${windows[-1]}"
+  done
+}
+
+# ---------------------------------------------------------------- the clients
+
+# In the background, one after the other, until $work/stop is there: passes of fio that write and verify, and
+# rdma_client, which connects anew each time.
+#
+# All are slow on purpose: what they could do at once would take the machine's time from what dies and starts.
+verify_on() {
+  local pass depth
+  for ((pass = 1; ; ++pass)); do
+    [[ ! -e $work/stop ]] || return 0
+    depth=$((pass % 2 ? 1 : 8))
+    write_blocks "write$pass" /run/mounted/verified "$depth" "$pass" --rate_iops=10
+    verify_blocks "verify$pass" /run/mounted/verified "$depth" "$pass" --rate_iops=20 ||
+      die "in pass $pass fio does not read what it wrote: $(<"$work/verify$pass.fio")"
+    echo "$pass" >>"$work/passes"
+  done
+}
+connect_on() {
+  while [[ ! -e $work/stop ]]; do
+    rdma_client -s "$address" -p 7471 >"$work/rdma_client.said" 2>&1 || true
+    [[ $(<"$work/rdma_client.said") == $'rdma_client: start\nrdma_client: end 0' ]] ||
+      die "rdma_client: $(<"$work/rdma_client.said")"
+    echo 0 >>"$work/connects"
+    pause 2
+  done
+}
+# slow_down PID: to a tenth of a processor.
+slow_down() {
+  local groups=/sys/fs/cgroup
+  mount -t cgroup2 none "$groups"
+  echo +cpu >"$groups/cgroup.subtree_control"
+  mkdir "$groups/slow"
+  echo 10000 100000 >"$groups/slow/cpu.max"
+  echo "$1" >"$groups/slow/cgroup.procs"
+}
+start_clients_of_all() {
+  # The machine may stand still for longer than the host waits for signs of life, 5 s.
+  connect_host "$nqn" "$port" -i 4 -k 30
+  wait_device "$nqn"
+  mkfs.ext4 -q "$device"
+  mkdir /run/mounted
+  mount "$device" /run/mounted
+  fallocate -l "$((jobs * job_mib))M" /run/mounted/verified
+  fallocate -l 16M /run/mounted/timed
+  start_steady_io timed /run/mounted/timed randrw 30
+  verify_on &
+  loops=("$!")
+  : >"$work/connects"
+  connect_on &
+  loops+=("$!")
+  port=7174 start_endless_clients "$address" 1
+  slow_down "${clients[@]}"
+  await_progress
+}
+
+# await_progress: each client goes on: a ping and blocks that begin after this are done, and a connection.
+await_progress() {
+  local i last pings=() blocks connects
+  for i in "${!clients[@]}"; do
+    last=$(last_ping "$i")
+    pings+=($((${last:-0} + 2)))
+  done
+  blocks=$(blocks_done) connects=$(connects_done)
+  soon pinged "${pings[@]}"
+  soon have_gone_on $((blocks + 20)) $((connects + 1))
+}
+have_gone_on() {
+  kill -0 "${loops[@]}" || die "a client has ended"
+  [[ $(blocks_done) -ge $1 && $(connects_done) -ge $2 ]]
+}
+# Below the controller: the name space itself, or this path to it.
+blocks_done() { awk '{ print $1 + $5 }' "$controller"/nvme*n*/stat; }
+connects_done() { wc -l <"$work/connects"; }
+
+# end_clients_of_all: nothing is in their logs, nor in the kernel's.
+end_clients_of_all() {
+  local pid i
+  touch "$work/stop"
+  for pid in "${loops[@]}"; do wait "$pid" || die "a client has ended"; done
+  end_steady_io timed
+  umount /run/mounted
+  fsck.ext4 -fn "$device" >"$work/fsck" 2>&1 || die "fsck: $(<"$work/fsck")"
+  pause_clients
+  statistics | check_counters || die "the device lost something, or was not ready"
+  for i in "${!clients[@]}"; do
+    [[ ! -s $work/client.$i.err ]] || die "client $i: $(<"$work/client.$i.err")"
+  done
+  [[ $(<"$controller/cntlid") == "$cntlid" ]] || die "the host has another controller"
+  end_clients 1 || die "not every ping came back once"
+  disconnect_host "$nqn"
+  kernel_log | check_kernel_log || die "the kernel's log tells of trouble"
+}
+
+test_checkers
+test_kernel_log_checker
+prefer_the_device
+count_timers
+load_nvme
+make_keepers
+configure
+run_batond
+exec {log}<"$state.log"
+start_workers
+read -r _ _ port _ <<<"${services[0]}"
+wait_for "the workers" have_logged readies $((2 * ${#services[@]}))
+ask_keepers
+mark_kernel_log
+start_clients_of_all
+cntlid=$(<"$controller/cntlid")
+disturb_baton
+last=${keeper_of[*]}
+ask_keepers
+[[ ${keeper_of[*]} == "$last" ]] || die "the keepers are ${keeper_of[*]}, not $last"
+end_clients_of_all
+
+# One more was started for each kill, and for each upgrade there and back. Where the machine stands still for longer than
+# a keeper waits for its driver, 10 s, it ends by itself, and is followed.
+started=$(grep -c 'its keeper was started' "$state.log")
+expected=$((${#services[@]} * (1 + 2 * upgrades) + kills))
+[[ $started -ge $expected ]] || die "$started keepers were started, not $expected"
+troubles='worker_(dead|killed|hangs)|native_worker_ended|device_lost|queue_pair_failed|connection_(poisoned|refused)|given_up'
+! grep -E "$troubles" "$state.log" || die "batond's log tells of trouble"
+for event in kill_keeper restart_batond upgrade_baton; do
+  longest_of "$event" "$work/timed_lat.1.log" | sort -n >"$work/longest"
+  say "$event: $(wc -l <"$work/longest"); longest I/O of the host meanwhile, in ms, p50 $(median <"$work/longest")," \
+    "longest $(tail -n 1 "$work/longest")"
+done
+say "$started keepers; $(wc -l <"$work/passes") passes of fio were verified, $(connects_done) rdma_clients served; no trouble in any log"
