@@ -45,6 +45,45 @@ StateVersions VersionsOf(const internal::AttachArena& attach) {
           attach.writes_state_version()};
 }
 
+internal::WorkerPlace WorkerSession::Place() const {
+  internal::WorkerPlace place;
+  place.set_slot(slot);
+  place.set_id(id);
+  return place;
+}
+
+internal::HeldWorker WorkerSession::ToHeld() const {
+  internal::HeldWorker held;
+  *held.mutable_place() = Place();
+  *held.mutable_attached_with() = attached_with;
+  held.set_pid(peer.pid);
+  held.set_uid(peer.uid);
+  held.set_gid(peer.gid);
+  held.set_session_key(key);
+  held.set_process_certain(process_certain);
+  held.set_distrusted(distrusted);
+  held.set_ready(state == v1::WORKER_STATE_READY);
+  held.set_retired(retired);
+  held.set_attached_ns(attached_ns);
+  return held;
+}
+
+void WorkerSession::GoOnFrom(const internal::HeldWorker& held, FileDescriptor pidfd) {
+  id = held.place().id();
+  slot = held.place().slot();
+  attached = true;
+  attached_with = held.attached_with();
+  peer = {held.pid(), held.uid(), held.gid()};
+  key = held.session_key();
+  process.assign(pidfd.Release());
+  process_certain = held.process_certain();
+  distrusted = held.distrusted();
+  state = held.ready() ? v1::WORKER_STATE_READY : v1::WORKER_STATE_ATTACHED;
+  retired = held.retired();
+  attached_ns = held.attached_ns();
+  heartbeat.Restart();
+}
+
 WorkerInfo WorkerSession::Info(const arena::Arena& arena) const {
   return {id,
           slot,

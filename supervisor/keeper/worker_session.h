@@ -80,6 +80,12 @@ struct SessionFacts {
 struct WorkerSession : SessionFacts {
   explicit WorkerSession(boost::asio::io_context& loop) : process(loop) {}
 
+  internal::WorkerPlace Place() const;
+  // What the next keeper needs to go on with the session, but for the process's descriptor.
+  internal::HeldWorker ToHeld() const;
+  // Goes on with what the keeper before this one has held. REQUIRES: the session is new.
+  void GoOnFrom(const internal::HeldWorker& held, FileDescriptor pidfd);
+
   WorkerInfo Info(const arena::Arena& arena) const;
   v1::Worker Describe(const arena::Arena& arena) const;
   // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.

@@ -47,13 +47,6 @@ constexpr uint32_t kStopRequestLayoutVersion = 2;
 
 using Change = internal::ChangeWorker;
 
-internal::WorkerPlace PlaceOf(const WorkerSession& session) {
-  internal::WorkerPlace place;
-  place.set_slot(session.slot);
-  place.set_id(session.id);
-  return place;
-}
-
 internal::AddWorker EntryOf(const WorkerSession& session, Standing standing) {
   internal::AddWorker worker;
   worker.set_slot(session.slot);
@@ -75,16 +68,15 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       config_(config),
       arena_(driver.arena()),
       driver_(driver),
-      policies_(policies),
       events_(events),
       requests_(loop, config, driver),
-      heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       lock_holders_(loop, config.launcher(), arena_),
-      heartbeat_timer_(loop),
       resumption_timer_(loop),
       slots_(arena_.shape().workers),
-      reserved_(arena_.shape().workers, 0) {
-  WatchHeartbeats();
+      reserved_(arena_.shape().workers, 0),
+      hang_watch_(loop, config, driver, policies, events) {
+  hang_watch_.Start(
+      slots_, [this](uint64_t worker_id, std::string_view cause) { (void)Kill(worker_id, cause); });
 }
 
 void WorkerSessions::AddEvent(const std::string& kind, const std::string& message,
@@ -367,7 +359,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   }
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
-  attached->set_heartbeat_ms(heartbeat_ms_);
+  attached->set_heartbeat_ms(hang_watch_.heartbeat_ms());
   attached->set_outside_effects(config_.service().outside_effects());
   *attached->mutable_placement() = config_.service().placement();
   *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
@@ -382,19 +374,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
 // ---------------------------------------------------------------- sessions that go on
 
 void WorkerSessions::Hold(WorkerSession& session) {
-  internal::HeldWorker worker;
-  *worker.mutable_place() = PlaceOf(session);
-  *worker.mutable_attached_with() = session.attached_with;
-  worker.set_pid(session.peer.pid);
-  worker.set_uid(session.peer.uid);
-  worker.set_gid(session.peer.gid);
-  worker.set_session_key(session.key);
-  worker.set_process_certain(session.process_certain);
-  worker.set_distrusted(session.distrusted);
-  worker.set_ready(session.state == v1::WORKER_STATE_READY);
-  worker.set_retired(session.retired);
-  worker.set_attached_ns(session.attached_ns);
-  driver_.Hold(absl::StrCat(kHeldWorkers, session.slot), worker.SerializeAsString(),
+  driver_.Hold(absl::StrCat(kHeldWorkers, session.slot), session.ToHeld().SerializeAsString(),
                {session.process.native_handle()});
 }
 
@@ -428,25 +408,13 @@ void WorkerSessions::CloseUnresumedLater() {
 
 void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescriptor pidfd) {
   auto session = std::make_shared<WorkerSession>(loop_);
-  session->id = worker.place().id();
-  session->slot = worker.place().slot();
-  session->attached = true;
-  session->attached_with = worker.attached_with();
-  session->peer = {worker.pid(), worker.uid(), worker.gid()};
-  session->key = worker.session_key();
-  session->process.assign(pidfd.Release());
-  session->process_certain = worker.process_certain();
-  session->distrusted = worker.distrusted();
-  session->state = worker.ready() ? v1::WORKER_STATE_READY : v1::WORKER_STATE_ATTACHED;
-  session->retired = worker.retired();
-  session->attached_ns = worker.attached_ns();
+  session->GoOnFrom(worker, std::move(pidfd));
   session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
   // The keeper before this one may have called it stalled. This one counts anew.
   driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
   // A native worker with a library that knows nothing of this serves on without a session.
   session->awaits_resumption =
       worker.attached_with().resumes_session() || !arena::IsNative(arena_.shape());
-  session->heartbeat.Restart();
   last_id_ = std::max(last_id_, session->id);
   slots_[session->slot] = session;
   WatchProcess(session);
@@ -774,7 +742,7 @@ bool WorkerSessions::Retire(pid_t pid) {
     if (session && session->peer.pid == pid) sessions.push_back(session);
   }
   ServiceDriver::Workers places;
-  for (const SessionPtr& session : sessions) places.push_back(PlaceOf(*session));
+  for (const SessionPtr& session : sessions) places.push_back(session->Place());
   if (!driver_.Retire(places)) return false;
   for (const SessionPtr& session : sessions) {
     if (std::exchange(session->retired, true)) continue;
@@ -790,60 +758,6 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
     if (session) workers.push_back(session->Describe(arena_));
   }
   return workers;
-}
-
-void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
-  if (session->IsProcessDead()) return;  // it does not hang, whatever is still looked for
-  const bool was_stalled = session->heartbeat.IsSilent(hang_looks());
-  session->heartbeat.Look(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat), hang_looks());
-  const bool stalled = session->heartbeat.IsSilent(hang_looks());
-  if (session->state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
-  if (stalled != was_stalled) {
-    driver_.ChangeWorker(session->slot, session->id,
-                         stalled ? Change::STALLED : Change::NOT_STALLED);
-  }
-  const internal::ShardsSeen seen = driver_.LookAtShards();
-  const bool owner = std::any_of(
-      seen.shards().begin(), seen.shards().end(),
-      [&](const internal::ShardSeen& shard) { return shard.owner_worker_id() == session->id; });
-  if (!stalled || !owner) {
-    session->hangs = false;
-    session->silent_owner_looks = 0;
-    return;
-  }
-  // A worker that was silent before it got shards has the full time, too.
-  if (!was_stalled || ++session->silent_owner_looks >= hang_looks()) OnHang(*session);
-}
-
-uint32_t WorkerSessions::hang_looks() const {
-  return std::max(2u, config_.service().hang_timeout_ms() / heartbeat_ms_);
-}
-
-// Looked at again and again, as long as it hangs: the policy may change meanwhile.
-void WorkerSessions::OnHang(WorkerSession& session) {
-  const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
-                                        config_.service().hang_timeout_ms(), " ms");
-  const bool known = std::exchange(session.hangs, true);
-  if (policies_.policy().on_hang() == v1::ON_HANG_REPORT) {
-    if (known) return;
-    AddEvent("worker_hangs",
-             absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ", what,
-                          "; its shards stay with it, as the policy's on_hang says"),
-             session.id);
-    return;
-  }
-  driver_.ChangeWorker(session.slot, session.id, Change::DEATH_BY_HANG);
-  (void)Kill(session.id, what);
-}
-
-void WorkerSessions::WatchHeartbeats() {
-  for (const SessionPtr& session : slots_) {
-    if (session) LookAtHeartbeat(session);
-  }
-  heartbeat_timer_.expires_after(std::chrono::milliseconds(heartbeat_ms_));
-  heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) WatchHeartbeats();
-  });
 }
 
 }  // namespace baton::keeper

@@ -15,6 +15,7 @@
 #include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/hang_watch.h"
 #include "supervisor/keeper/lock_holder.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
@@ -157,23 +158,15 @@ class WorkerSessions {
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
   SessionPtr Find(uint64_t worker_id) const;
-  void WatchHeartbeats();
-  void LookAtHeartbeat(const SessionPtr& session);
-  // Returns the number of looks in vain after which a worker counts as hung.
-  uint32_t hang_looks() const;
-  void OnHang(WorkerSession& session);
   void AddEvent(const std::string& kind, const std::string& message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
   ServiceDriver& driver_;
-  Policies& policies_;
   EventLog& events_;
   WorkerRequests requests_;
-  const uint32_t heartbeat_ms_;
   LockHolders lock_holders_;
-  boost::asio::steady_timer heartbeat_timer_;
   boost::asio::steady_timer resumption_timer_;
   std::vector<SessionPtr> slots_;                       // that are attached
   std::vector<uint64_t> reserved_;                      // worker id by slot; 0: it is not reserved
@@ -181,6 +174,7 @@ class WorkerSessions {
   WorkerTokens tokens_;
   uint64_t last_id_ = 0;
   WorkerObserver* observer_ = nullptr;
+  HangWatch hang_watch_;
 };
 
 }  // namespace baton::keeper
