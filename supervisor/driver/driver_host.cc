@@ -15,7 +15,7 @@
 #include "lib/placement/placement.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
-#include "supervisor/driver/open_device.h"
+#include "supervisor/driver/device/open_device.h"
 
 namespace baton::driver_process {
 namespace {

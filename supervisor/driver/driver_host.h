@@ -10,12 +10,12 @@
 #include "lib/arena/arena.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/driver/engine.h"
-#include "supervisor/driver/native_engine.h"
-#include "supervisor/driver/news_queue.h"
-#include "supervisor/driver/nic_process.h"
-#include "supervisor/driver/order_executor.h"
-#include "supervisor/driver/worker_forks.h"
+#include "supervisor/driver/device/nic_process.h"
+#include "supervisor/driver/engine/engine.h"
+#include "supervisor/driver/engine/news_queue.h"
+#include "supervisor/driver/engine/order_executor.h"
+#include "supervisor/driver/native/native_engine.h"
+#include "supervisor/driver/workers/worker_forks.h"
 
 namespace baton::driver_process {
 

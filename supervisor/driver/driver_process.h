@@ -15,8 +15,8 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/driver/batond_link.h"
 #include "supervisor/driver/driver_host.h"
-#include "supervisor/driver/held_entries.h"
-#include "supervisor/driver/keeper_process.h"
+#include "supervisor/driver/keeper/held_entries.h"
+#include "supervisor/driver/keeper/keeper_process.h"
 
 namespace baton::driver_process {
 

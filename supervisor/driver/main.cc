@@ -17,12 +17,12 @@
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/driver/batond_link.h"
-#include "supervisor/driver/drain.h"
+#include "supervisor/driver/device/service_network.h"
 #include "supervisor/driver/driver_host.h"
 #include "supervisor/driver/driver_process.h"
 #include "supervisor/driver/held_descriptors.h"
 #include "supervisor/driver/held_logs.h"
-#include "supervisor/driver/service_network.h"
+#include "supervisor/driver/native/drain.h"
 #include "supervisor/driver/service_program.h"
 
 namespace {

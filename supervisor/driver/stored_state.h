@@ -3,8 +3,8 @@
 #define SUPERVISOR_DRIVER_STORED_STATE_H_
 
 #include "absl/status/status.h"
-#include "supervisor/driver/candidate.h"
-#include "supervisor/driver/service_engine.h"
+#include "supervisor/driver/engine/candidate.h"
+#include "supervisor/driver/engine/service_engine.h"
 
 namespace baton::driver_process {
 

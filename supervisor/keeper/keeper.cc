@@ -20,7 +20,7 @@
 #include "supervisor/config/placement.h"
 #include "supervisor/config/socket_link.h"
 #include "supervisor/config/state_files.h"
-#include "supervisor/keeper/brokered_programs.h"
+#include "supervisor/keeper/programs/brokered_programs.h"
 
 namespace baton::keeper {
 namespace {

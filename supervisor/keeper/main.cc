@@ -12,7 +12,7 @@
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
-#include "supervisor/driver/service_network.h"
+#include "supervisor/driver/device/service_network.h"
 #include "supervisor/driver/service_program.h"
 #include "supervisor/keeper/keeper.h"
 #include "supervisor/keeper/remote_driver.h"

@@ -14,14 +14,14 @@
 #include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/handoffs.h"
-#include "supervisor/keeper/limit_watch.h"
-#include "supervisor/keeper/live_config.h"
-#include "supervisor/keeper/policies.h"
-#include "supervisor/keeper/service_drain.h"
+#include "supervisor/keeper/policy/limit_watch.h"
+#include "supervisor/keeper/policy/live_config.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/policy/service_drain.h"
 #include "supervisor/keeper/service_driver.h"
-#include "supervisor/keeper/upgrades.h"
-#include "supervisor/keeper/worker_sessions.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+#include "supervisor/keeper/upgrades/handoffs.h"
+#include "supervisor/keeper/upgrades/upgrades.h"
 
 namespace baton::keeper {
 

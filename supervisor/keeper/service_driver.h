@@ -19,7 +19,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/driver.pb.h"
-#include "supervisor/driver/candidate.h"
+#include "supervisor/driver/engine/candidate.h"
 
 namespace baton::keeper {
 

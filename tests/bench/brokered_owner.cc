@@ -15,7 +15,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "supervisor/driver/engine.h"
+#include "supervisor/driver/engine/engine.h"
 #include "tests/bench/worker_parts.h"
 
 namespace baton::bench {

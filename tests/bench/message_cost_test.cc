@@ -37,7 +37,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
 #include "lib/base/file_descriptor.h"
-#include "supervisor/driver/engine.h"
+#include "supervisor/driver/engine/engine.h"
 #include "tests/bench/native_adoption.h"
 #include "tests/bench/native_echo.h"
 #include "tests/bench/null_device.h"

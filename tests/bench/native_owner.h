@@ -14,7 +14,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/driver/native_engine.h"
+#include "supervisor/driver/native/native_engine.h"
 #include "tests/bench/answer_service.h"
 #include "tests/bench/queue_owner.h"
 #include "worker/worker_impl.h"

@@ -19,7 +19,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "supervisor/driver/engine.h"
+#include "supervisor/driver/engine/engine.h"
 #include "tests/bench/null_device.h"
 #include "tests/bench/ping_pong.h"
 

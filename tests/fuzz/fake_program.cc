@@ -1,6 +1,6 @@
-// Takes the place of supervisor/keeper/program.cc: the workers of an upgrade are processes as those
-// of fake_processes.h, and nothing is run.
-#include "supervisor/keeper/program.h"
+// Takes the place of supervisor/keeper/programs/program.cc: the workers of an upgrade are processes
+// as those of fake_processes.h, and nothing is run.
+#include "supervisor/keeper/programs/program.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

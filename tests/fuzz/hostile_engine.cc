@@ -9,8 +9,8 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
-#include "supervisor/driver/describe.h"
-#include "supervisor/driver/engine.h"
+#include "supervisor/driver/engine/describe.h"
+#include "supervisor/driver/engine/engine.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/honest_heir.h"
 #include "tests/fuzz/honest_worker.h"

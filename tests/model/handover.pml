@@ -9,7 +9,7 @@
  * release at any time.
  *
  * With UPGRADE, slot 0 has the old program and slot 1 the new one, and the keeper replaces the one by
- * the other as supervisor/keeper/upgrade_under_way.cc does: the new worker is on trial, the shard
+ * the other as supervisor/keeper/upgrades/upgrade_under_way.cc does: the new worker is on trial, the shard
  * is handed to it, it is watched, and it keeps the shard or gives it back. Deadlines may pass at any moment.
  *
  * Checked: every transaction that counts is applied once, in order and by its owner's epoch (A1);

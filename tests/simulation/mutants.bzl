@@ -49,11 +49,12 @@ def keeper_mutant(name, src, edit):
 
 def _test(mutant):
     if mutant.case:
-        return mutant.killer.replace(".cc", "") + " " + mutant.case
+        package = mutant.killer.split(":")[0]
+        return package + ":" + _base(mutant.killer).replace(".cc", "") + " " + mutant.case
     return "//tests/simulation:simulate " + " ".join(mutant.arguments)
 
 def _base(src):
-    return src.split(":")[1]
+    return src.split(":")[1].split("/")[-1]
 
 # Makes `mutant`.mutation, for the table, of the files $< and $$next.
 def _record(mutant):

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lib/arena/arena.h"
-#include "supervisor/driver/engine.h"
+#include "supervisor/driver/engine/engine.h"
 #include "tests/simulation/app.h"
 #include "tests/simulation/checker.h"
 #include "tests/simulation/client.h"

@@ -101,7 +101,8 @@ def is_target(folder, name):
         return True
     plain = re.sub(r'^native_|(_mutant)?_test$|_soft$', '', name)
     text = build.read_text()
-    return any(f'"{stem}"' in text or f'"{stem}.cc"' in text for stem in (name, plain, plain + '_test'))
+    # A list of tests names their sources, which may be in folders below.
+    return any(re.search(rf'"(\w+/)*{re.escape(stem)}(\.cc)?"', text) for stem in (name, plain, plain + '_test'))
 
 
 def command_faults(path, commands):

@@ -15,11 +15,12 @@ fault() {
   faults=$((faults + 1))
 }
 
-# Whether Bazel builds or runs the file: a rule beside it names it, in full or in part.
+# Whether Bazel builds or runs the file: a rule of its package names it, in full or in part.
 is_run() {
-  local name=${1##*/}
+  local name=${1##*/} package=${1%/*}
   local stem=${name%.*}
-  grep -qE "\"(${stem%_test}|$stem|${name//./\\.})\"" "${1%/*}/BUILD.bazel"
+  while [[ ! -f $package/BUILD.bazel && $package == */* ]]; do package=${package%/*}; done
+  grep -qE "\"([a-z_]+/)*(${stem%_test}|$stem|${name//./\\.})\"" "$package/BUILD.bazel"
 }
 check_file() {
   if [[ ! -f $1 ]]; then

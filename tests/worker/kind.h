@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "supervisor/driver/engine.h"
+#include "supervisor/driver/engine/engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 
 namespace baton::testing {

@@ -24,9 +24,9 @@
 
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
-#include "supervisor/driver/adoption.h"
 #include "supervisor/driver/held_logs.h"
-#include "supervisor/driver/held_workers.h"
+#include "supervisor/driver/native/adoption.h"
+#include "supervisor/driver/workers/held_workers.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/scripted_sends.h"
 #include "tests/lib/driver/commit_writer.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "supervisor/driver/roster.h"
-#include "supervisor/driver/service_engine.h"
+#include "supervisor/driver/engine/roster.h"
+#include "supervisor/driver/engine/service_engine.h"
 
 namespace baton::driver_process::testing {
 

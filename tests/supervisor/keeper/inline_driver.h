@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "supervisor/driver/order_executor.h"
+#include "supervisor/driver/engine/order_executor.h"
 #include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper::testing {

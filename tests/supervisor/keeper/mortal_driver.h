@@ -13,8 +13,8 @@
 
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/carried_status.h"
-#include "supervisor/driver/held_entries.h"
-#include "supervisor/driver/order_executor.h"
+#include "supervisor/driver/engine/order_executor.h"
+#include "supervisor/driver/keeper/held_entries.h"
 #include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper::testing {

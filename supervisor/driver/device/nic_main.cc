@@ -1,0 +1,86 @@
+// baton-nic: the NIC of a service on the soft device. It executes the queues of whoever is
+// at the other ends of its sockets, and ends with the last of them.
+#include <sys/prctl.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/realtime.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/nic.h"
+#include "lib/nic/serve.h"
+#include "lib/waiting/token_bucket.h"
+#include "supervisor/driver/device/soft_faults.h"
+#include "supervisor/driver/workers/confine.h"
+
+namespace baton::nic {
+namespace {
+
+// A client that means harm can make complaints as fast as it sends messages.
+constexpr double kComplaintsPerSecond = 10;
+
+// How long the NIC yields before it sleeps. Its clients need the processor to make the next request
+// (soft_nic.md, "Waiting").
+constexpr uint32_t kYieldMicroseconds = 10;
+
+// Clients choose what it executes. It ends with the service's driver, which started it, however it
+// hangs then: the next driver's NIC listens at its ports.
+absl::Status ConfineToDriver(const driver_process::Identity& identity) {
+  BATON_RETURN_IF_ERROR(driver_process::Confine(identity));
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "PR_SET_PDEATHSIG");
+}
+
+absl::Status Run(const std::vector<int>& clients, const driver_process::Identity& identity,
+                 const std::string& faults) {
+  const int realtime_priority = identity.realtime_priority;
+  if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
+  BATON_RETURN_IF_ERROR(ConfineToDriver(identity));
+  verbs::soft::SoftDeviceOptions options;
+  BATON_ASSIGN_OR_RETURN(options.faults, driver_process::FaultsFromText(faults));
+  TokenBucket budget(kComplaintsPerSecond, kComplaintsPerSecond, MonotonicNanoseconds());
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Nic> nic,
+                         Nic::Make(options, [&budget](const std::string& what) {
+                           if (!budget.TryTake(MonotonicNanoseconds())) return;
+                           std::fprintf(stderr, "baton-nic: %s\n", what.c_str());
+                         }));
+  for (const int client : clients) BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(client)));
+  return Serve(nic.get(), kYieldMicroseconds);
+}
+
+}  // namespace
+}  // namespace baton::nic
+
+int main(int argc, char** argv) {
+  CLI::App app("Is a NIC in software: executes the queues of a service, whose driver starts it.",
+               "baton-nic");
+  std::vector<int> clients;
+  app.add_option("--client-fd", clients,
+                 "descriptor of a socket of whole messages, with a client at its other end")
+      ->required()
+      ->check(CLI::Range(3, 1 << 20));
+  baton::driver_process::Identity identity;
+  identity.may_listen = true;
+  app.add_option("--uid", identity.uid, "user that it becomes [who starts it]");
+  app.add_option("--gid", identity.gid, "group that it becomes [who starts it]");
+  app.add_option("--realtime-priority", identity.realtime_priority,
+                 "1 to 99; workers that have one and wait would starve a NIC without; 0: none [0]")
+      ->check(CLI::Range(0, 99));
+  std::string faults;
+  app.add_option("--faults", faults, "FaultPlan that it injects, in protobuf text format [none]");
+  CLI11_PARSE(app, argc, argv);
+  (void)std::signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = baton::nic::Run(clients, identity, faults);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "baton-nic: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

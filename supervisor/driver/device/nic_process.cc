@@ -1,0 +1,108 @@
+#include "supervisor/driver/device/nic_process.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/control_format.h"
+#include "lib/nic/control_socket.h"
+#include "lib/verbs/soft/soft_device.h"
+#include "supervisor/driver/device/soft_faults.h"
+#include "supervisor/driver/workers/spawn_plan.h"
+
+namespace baton::driver_process {
+namespace {
+
+// Descriptors of baton-nic: the device's two files, and the one that asks for signs of life.
+constexpr int kObjects = 3;
+constexpr int kIds = 4;
+constexpr int kSigns = 5;
+
+struct Socket {
+  FileDescriptor ours;
+  FileDescriptor theirs;
+};
+
+absl::StatusOr<Socket> MakeSocket() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
+  }
+  Socket made = {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  BATON_ASSIGN_OR_RETURN(made.theirs, CopyAbove(made.theirs.get(), kSigns));
+  return made;
+}
+
+std::vector<std::string> ArgumentsFor(const NicPlan& plan) {
+  const Identity& identity = plan.identity;
+  std::vector<std::string> words = {
+      "--client-fd",        absl::StrCat(kObjects), absl::StrCat(kIds),
+      absl::StrCat(kSigns), "--realtime-priority",  absl::StrCat(identity.realtime_priority)};
+  if (identity.uid) words.insert(words.end(), {"--uid", absl::StrCat(*identity.uid)});
+  if (identity.gid) words.insert(words.end(), {"--gid", absl::StrCat(*identity.gid)});
+  if (plan.faults.rules_size() > 0) {
+    words.insert(words.end(), {"--faults", FaultsToText(plan.faults)});
+  }
+  return words;
+}
+
+// Any call would do. No connection is made through this file, so there is no event that it could
+// take. The NIC answers in order, and there is one question at a time.
+bool Ask(const nic::CallSocket& calls) {
+  nic::control::NextEvent question;
+  question.header = {static_cast<uint16_t>(nic::control::NextEvent::kOp), sizeof(question), 0};
+  return nic::SendMessage(calls.calls(), question);
+}
+
+}  // namespace
+
+bool NicProcess::Beat() {
+  nic::ControlMessage answer;
+  if (asked_ && nic::Receive(calls_.calls(), &answer) == nic::Received::kNothing) {
+    if (++silent_beats_ != kSilentBeats) return false;
+    syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+    return true;
+  }
+  silent_beats_ = 0;
+  asked_ = Ask(calls_);
+  return false;
+}
+
+absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
+  BATON_ASSIGN_OR_RETURN(Socket objects, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(Socket ids, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(Socket signs, MakeSocket());
+  // The driver's has its configuration.
+  const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!nothing) return ErrnoStatus(errno, "/dev/null");
+  SpawnPlan spawn;
+  spawn.Give(nothing.get(), STDIN_FILENO);
+  spawn.Give(objects.theirs.get(), kObjects);
+  spawn.Give(ids.theirs.get(), kIds);
+  spawn.Give(signs.theirs.get(), kSigns);
+  spawn.CloseFrom(kSigns + 1);
+  BATON_ASSIGN_OR_RETURN(const pid_t pid, spawn.Spawn(plan.program, ArgumentsFor(plan)));
+  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  for (Socket* const socket : {&objects, &ids, &signs}) socket->theirs.Reset();
+  StartedNic started;
+  BATON_ASSIGN_OR_RETURN(
+      started.device,
+      verbs::soft::OpenSoftDevice(std::move(objects.ours), std::move(ids.ours), plan.forks));
+  BATON_ASSIGN_OR_RETURN(
+      nic::CallSocket calls,
+      nic::CallSocket::Open(std::move(signs.ours), nic::control::Op::kOpenIds, {}));
+  started.process = std::make_unique<NicProcess>(pid, std::move(pidfd), std::move(calls));
+  return started;
+}
+
+}  // namespace baton::driver_process

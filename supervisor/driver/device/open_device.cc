@@ -1,0 +1,54 @@
+#include "supervisor/driver/device/open_device.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/rdma_device.h"
+
+namespace baton::driver_process {
+namespace {
+
+absl::StatusOr<OpenedDevice> OpenSoft(const internal::KeeperConfig& config) {
+  const v1::ServiceConfig& service = config.service();
+  NicPlan plan;
+  plan.program = config.nic();
+  plan.faults = service.device().soft().faults();
+  plan.forks = service.mode() == v1::NATIVE;
+  plan.identity.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (config.has_nic_uid()) plan.identity.uid = config.nic_uid();
+  if (config.has_nic_gid()) plan.identity.gid = config.nic_gid();
+  if (service.native().has_uid()) plan.identity.uid = service.native().uid();
+  if (service.native().has_gid()) plan.identity.gid = service.native().gid();
+  BATON_ASSIGN_OR_RETURN(StartedNic started, StartNic(plan));
+  return OpenedDevice{std::move(started.device), std::move(started.process)};
+}
+
+absl::StatusOr<std::unique_ptr<verbs::Device>> OpenRdma(const v1::RdmaDeviceConfig& config,
+                                                        const std::string& network_namespace) {
+  verbs::rdma::RdmaDeviceOptions options;
+  options.device = config.device();
+  options.port = static_cast<uint8_t>(config.port());
+  if (config.has_gid_index()) options.gid_index = static_cast<uint8_t>(config.gid_index());
+  options.in_network_namespace = !network_namespace.empty();
+  absl::StatusOr<std::unique_ptr<verbs::Device>> device = verbs::rdma::CreateRdmaDevice(options);
+  if (!options.in_network_namespace || !absl::IsNotFound(device.status())) return device;
+  // With `rdma system` exclusive, a device is in one namespace, and not seen in any other.
+  return absl::NotFoundError(absl::StrCat(
+      device.status().message(), "; in network namespace ", network_namespace,
+      ": see rdma system show, and where it is exclusive, rdma dev set DEVICE netns NAMESPACE"));
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedDevice> OpenDevice(const internal::KeeperConfig& config) {
+  const v1::ServiceConfig& service = config.service();
+  if (!service.device().has_rdma()) return OpenSoft(config);
+  OpenedDevice opened;
+  BATON_ASSIGN_OR_RETURN(opened.device,
+                         OpenRdma(service.device().rdma(), service.network_namespace()));
+  return opened;
+}
+
+}  // namespace baton::driver_process

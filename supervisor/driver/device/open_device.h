@@ -1,0 +1,25 @@
+// The device that a service is configured to use.
+#ifndef SUPERVISOR_DRIVER_DEVICE_OPEN_DEVICE_H_
+#define SUPERVISOR_DRIVER_DEVICE_OPEN_DEVICE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/verbs.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/driver/device/nic_process.h"
+
+namespace baton::driver_process {
+
+struct OpenedDevice {
+  std::unique_ptr<verbs::Device> device;
+  std::unique_ptr<NicProcess> nic;  // null: the device is hardware, or the kernel's
+};
+
+// In the network namespace of the service, where the process is. The service in `config` is valid
+// and complete. An error names its field.
+absl::StatusOr<OpenedDevice> OpenDevice(const internal::KeeperConfig& config);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_DEVICE_OPEN_DEVICE_H_

@@ -1,0 +1,91 @@
+// Decides what is added to a service: listeners, connections and grants, by its policy, by what it
+// and its workers have, and by whether it is drained.
+//
+// Thread-compatible: the engine's thread.
+#ifndef SUPERVISOR_DRIVER_ENGINE_ADMISSION_H_
+#define SUPERVISOR_DRIVER_ENGINE_ADMISSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/driver/connection_gate.h"
+#include "lib/verbs/verbs.h"
+#include "proto/baton/v1/types.pb.h"
+#include "supervisor/config/ip_address.h"
+
+namespace baton::driver_process {
+
+// The listeners and grants that one worker, or the whole service, has asked for.
+struct Holdings {
+  uint32_t listeners = 0;
+  uint32_t grants = 0;
+  uint64_t granted_bytes = 0;
+};
+
+// Refusals are kResourceExhausted where a number would be exceeded, and kPermissionDenied where
+// something may not be at all; both name the field of the policy. Where nothing is added now they
+// are kUnavailable.
+class Admission final : public driver::ConnectionGate {
+ public:
+  // Everything may be, up to the service's capacity. `registered_bytes`: before anything is
+  // granted.
+  explicit Admission(uint64_t registered_bytes = 0);
+
+  const v1::Policy& policy() const { return policy_; }
+  // Complete. What is there already stays, whatever it says.
+  void SetPolicy(v1::Policy policy);
+
+  // No connection is added from now on, for this reason, which is not empty.
+  void Close(std::string why);
+  void Open() { closed_.clear(); }
+  uint64_t refused_closed() const { return refused_closed_; }  // since the last Close
+
+  // `listeners`: that the service has. `fixed_address`: the device listens at one alone, whatever
+  // it is asked for.
+  absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address, size_t listeners,
+                           bool fixed_address) const;
+  void NoteListener(uint64_t worker_id) { ++holdings_[worker_id].listeners; }
+
+  // Connections that the service has, and the shards that the worker owns. As many queue pairs it
+  // has, or will have when they are accepted.
+  absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker);
+
+  absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
+  void NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes);
+  void NoteRevoked(uint32_t grant);
+
+  // The worker is gone: what it had asked for is its service's alone.
+  void Forget(uint64_t worker_id);
+
+  Holdings OfWorker(uint64_t worker_id) const;
+  Holdings OfService() const;  // without `listeners`, which are the engine's to count
+
+  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) override;
+  absl::Status CheckRoute(const verbs::Route& route) const override;
+
+ private:
+  struct Grant {
+    uint64_t worker_id = 0;  // 0: it is gone
+    uint64_t bytes = 0;      // 0: there is none
+  };
+
+  absl::Status CheckOpen();
+  bool RestrictsRoutes() const;
+  absl::Status CheckConnections(uint32_t of_service) const;
+
+  const uint64_t registered_bytes_;
+  std::string closed_;  // why; empty: it is not
+  uint64_t refused_closed_ = 0;
+  v1::Policy policy_;
+  std::vector<IpAddress> gids_;
+  std::map<uint64_t, Holdings> holdings_;  // by worker, of those that are attached
+  std::vector<Grant> grants_;              // by their slots
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_ADMISSION_H_

@@ -1,0 +1,72 @@
+// Counts the deaths of a shard's owners, to tell a completion that kills every owner from owners
+// that die of something else (lib/arena/layout.md, "Poison").
+#ifndef SUPERVISOR_DRIVER_ENGINE_DEATH_COUNT_H_
+#define SUPERVISOR_DRIVER_ENGINE_DEATH_COUNT_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "lib/arena/arena.h"
+
+namespace baton::driver_process {
+
+// The position of an owner when it died. Values that the owner wrote itself are bounded to what is
+// possible.
+struct Death {
+  uint64_t worker_id = 0;
+  uint64_t acknowledged = 0;
+  uint64_t logged = 0;  // completions, in all, when it ended: it knew of no later one
+  // The completion in whose handler it was.
+  std::optional<uint64_t> handling;
+  // It had taken completions, and which one it was dealing with is not known: it died outside of
+  // its handlers, or it is of layout version 1 and does not tell.
+  bool in_the_dark = false;
+};
+
+// Describes the death of the owner of `epoch`, which has just ended or is claimed. `logged`: the
+// number of completions logged when it ended; the log may have more by now.
+Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id,
+                    uint64_t logged);
+
+// Thread-compatible.
+class DeathCount {
+ public:
+  DeathCount() = default;
+  // Restores what Save() stored.
+  explicit DeathCount(const arena::NativeDeaths& saved);
+  void Save(arena::NativeDeaths* saved) const;
+
+  enum class Blame : uint8_t {
+    kNobody,
+    kSuspect,  // `suspect`: so many owners died in its handler, one after the other
+    kOldest,   // the oldest unacknowledged completion, for want of anything better
+  };
+
+  // One more. `limit` deaths in the handler of one completion blame it; as many without progress
+  // of which nothing is known, or twice as many that name different ones, blame the oldest.
+  Blame Add(const Death& death, uint32_t limit);
+  void Clear();
+
+  uint64_t suspect() const { return suspect_.value_or(0); }
+  // The completions before this one were there at every death that is counted.
+  uint64_t logged() const { return logged_; }
+  // The workers that died of what is blamed, oldest first, at most the last kRemembered.
+  std::vector<uint64_t> WorkersOf(Blame blame) const;
+  uint32_t DeathsOf(Blame blame) const { return blame == Blame::kSuspect ? run_ : deaths_; }
+
+  static constexpr size_t kRemembered = arena::kRememberedDeaths;
+
+ private:
+  uint64_t acknowledged_ = 0;        // at the last death
+  uint64_t logged_ = 0;              // at the first death
+  uint32_t deaths_ = 0;              // without progress
+  std::optional<uint64_t> suspect_;  // the last that was named,
+  uint32_t run_ = 0;                 // so many times in a row
+  std::deque<Death> last_;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_DEATH_COUNT_H_

@@ -1,0 +1,58 @@
+// Describes the engine's state for operators. Call on the engine's thread unless stated otherwise.
+#ifndef SUPERVISOR_DRIVER_ENGINE_DESCRIBE_H_
+#define SUPERVISOR_DRIVER_ENGINE_DESCRIBE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "proto/baton/v1/types.pb.h"
+#include "supervisor/driver/engine/service_engine.h"
+
+namespace baton::driver_process {
+
+// `counters`: of the shard, from the engine. The caller asks for them once, since a native service
+// counts by looking at all of its connections.
+v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
+                        const driver::ShardCounters& counters);
+internal::ShardLoad DescribeShardLoad(const driver::ShardCounters& counters);
+// How long `receives` last at the rate of `completed` in `elapsed_ns`, in microseconds; 0: nobody
+// knows.
+double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns);
+
+// Describes connections of one moment. Asks for the counters of each shard once: a native service
+// counts by looking at all of its connections.
+class ConnectionDescriber {
+ public:
+  // `engine` outlives it.
+  explicit ConnectionDescriber(const ServiceEngine& engine) : engine_(engine) {}
+
+  v1::Connection Describe(uint32_t connection);
+
+ private:
+  void DescribeWindow(const arena::ConnectionRecord& record, uint32_t connection,
+                      v1::Connection* out);
+
+  const ServiceEngine& engine_;
+  std::map<uint32_t, uint64_t> receives_completed_;  // by shard
+};
+
+inline v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection) {
+  return ConnectionDescriber(engine).Describe(connection);
+}
+v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
+v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
+                                        size_t max_requests = ~size_t{0});
+v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
+// With bounds from 10 us to 10 s.
+internal::Histogram DescribeHistogram(const LatencyHistogram& histogram);
+internal::EngineLoad DescribeLoad(const EngineLoad& load);
+// Sets receive_window of `loads`, which has one for each shard. Looks at every connection; any
+// thread may call it.
+void AddReceiveWindows(const arena::Arena& arena,
+                       google::protobuf::RepeatedPtrField<internal::ShardLoad>* loads);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_DESCRIBE_H_

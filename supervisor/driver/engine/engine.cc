@@ -1,0 +1,500 @@
+#include "supervisor/driver/engine/engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/realtime.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/driver/grants.h"
+#include "lib/waiting/pause.h"
+#include "lib/waiting/yield_budget.h"
+#include "supervisor/driver/engine/device_event_text.h"
+
+namespace baton::driver_process {
+namespace {
+
+// Transactions of one shard in one turn, so that no shard starves another.
+constexpr int kTransactionsPerTurn = 32;
+// Events in one turn, of the connection manager and of the device: peers and the network decide how
+// many there are.
+constexpr int kEventsPerTurn = 64;
+// An owner with fewer entries in its commit log does not wait for room there: it has had room for
+// the largest transaction, even when the driver was in the middle of one.
+constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
+static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
+constexpr uint32_t kRealtimeYieldMicroseconds = 10;
+// For the device to complete, as failed, what is outstanding when it is lost. One that works up to
+// its removal does so at once; one that has shared receives, a second later at most.
+constexpr uint64_t kLossNs = 2'000'000'000;
+constexpr int kLossPauseMs = 5;
+// A busy engine times one turn in so many, because reading a clock costs as much as a work request.
+constexpr uint64_t kTimedTurns = 64;
+
+}  // namespace
+
+Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
+    : arena_(arena),
+      listener_(listener),
+      options_(options),
+      succession_(arena, listener,
+                  {options.outside_effects, options.poison_deaths, options.break_recovery,
+                   options.nanoseconds},
+                  [this](uint32_t shard, absl::Status* error) { return ApplyNext(shard, error); }),
+      unreadable_(arena->shape().shards, 0) {}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verbs::Device* device,
+                                                       EngineListener* listener,
+                                                       const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine(arena, listener, options));
+  engine->device_ = device;
+  engine->device_info_ = device->info();
+  engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
+  BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
+  if (options.wrap_driver) {
+    engine->driver_ = options.wrap_driver(std::move(engine->driver_), engine.get());
+  }
+  engine->succession_.SetDriver(engine->driver_.get());
+  return engine;
+}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Start() {
+  started_ = true;
+  if (device_->registers_on_any_thread()) registrar_ = std::make_unique<Registrar>();
+  thread_ = std::thread(&Engine::Loop, this);
+}
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  eventfd_write(wake_.get(), 1);
+  thread_.join();
+  registrar_.reset();  // what it posts from now on is dropped, and its regions with it
+}
+
+bool Engine::Post(std::function<void()> work) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopped_) return false;
+    posted_.push_back(std::move(work));
+  }
+  has_posted_.store(true);
+  eventfd_write(wake_.get(), 1);
+  return true;
+}
+
+void Engine::Run(const std::function<void()>& work) {
+  if (!started_) return work();
+  std::mutex mutex;
+  std::condition_variable done;
+  bool finished = false;
+  const bool posted = Post([&] {
+    work();
+    const std::lock_guard<std::mutex> lock(mutex);
+    finished = true;
+    done.notify_one();
+  });
+  if (!posted) return;
+  std::unique_lock<std::mutex> lock(mutex);
+  done.wait(lock, [&] { return finished; });
+}
+
+// ---------------------------------------------------------------- loop
+
+void Engine::Loop() {
+  if (options_.realtime_priority > 0) {
+    const absl::Status status = UseRealtimePriority(options_.realtime_priority);
+    if (!status.ok()) {
+      listener_->OnEvent("no_realtime_priority", std::string(MessageOf(status)), 0, -1, -1);
+    }
+  }
+  YieldBudget budget(options_.realtime_priority > 0
+                         ? std::min(options_.yield_microseconds, kRealtimeYieldMicroseconds)
+                         : options_.yield_microseconds);
+  started_ns_ = MonotonicNanoseconds();
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const bool idle = idle_since_ != 0;
+    const bool timed =
+        idle || load_.turns % kTimedTurns == 0 || has_posted_.load(std::memory_order_relaxed);
+    const uint64_t start = timed ? MonotonicNanoseconds() : 0;
+    const bool worked = Turn();
+    if (worked) ++load_.turns;
+    if (worked && timed) {
+      const uint64_t end = MonotonicNanoseconds();
+      load_.turn.Record(end - start);
+      if (idle) {
+        budget.NoteWait(end - idle_since_);
+        EndIdle(start);
+      }
+    }
+    if ((idle_since_ == 0 && Glance(worked)) || worked) continue;
+    const uint64_t now = idle ? start : MonotonicNanoseconds();
+    if (idle_since_ == 0) idle_since_ = now;
+    if (now - idle_since_ < budget.nanoseconds()) {
+      sched_yield();
+      continue;
+    }
+    if (BeginSleep()) {
+      AwaitSignal(LongestSleepMs());
+    } else {
+      // Something came in the last moment, or cannot be waited for.
+      budget.NoteWait(now - idle_since_);
+      EndIdle(now);
+    }
+    EndSleep();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  has_posted_.store(true);
+  RunPosted();  // somebody may wait for it
+}
+
+void Engine::EndIdle(uint64_t now) {
+  idle_ns_ += now - idle_since_;
+  idle_since_ = 0;
+}
+
+const EngineLoad* Engine::load() {
+  if (!started_) return nullptr;
+  const uint64_t now = MonotonicNanoseconds();
+  const uint64_t idle = idle_ns_ + (idle_since_ == 0 ? 0 : now - idle_since_);
+  load_.busy_ns = now - started_ns_ - idle;
+  return &load_;
+}
+
+bool Engine::Turn() {
+  bool worked = RunPosted();
+  device_->Progress();
+  worked |= HandleEvents();
+  worked |= HandleDeviceEvents();
+  worked |= TurnShards();
+  if (!loss_ && driver_->AllBroken()) {
+    BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
+  }
+  if (loss_) ContinueLoss();
+  succession_.roster().WakeNotified();
+  return worked;
+}
+
+bool Engine::TurnShards() {
+  bool worked = false;
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
+    if (IsLeftToOwner(shard)) continue;
+    // In this order, since there are devices that are quick.
+    worked |= ApplyCommits(shard);
+    worked |= PollShard(shard);
+  }
+  return worked;
+}
+
+// Short looks at memory, without a call of the system: who has just been served is about to commit.
+// `once`: there may be something else to do.
+bool Engine::Glance(bool once) {
+  for (size_t looks = 0; looks < kLooksBeforeYield; looks += arena_->shape().shards) {
+    if (TurnShards()) {
+      succession_.roster().WakeNotified();
+      return true;
+    }
+    if (once) return false;
+    Pause();
+  }
+  return false;
+}
+
+bool Engine::IsLeftToOwner(uint32_t shard) const {
+  return options_.owners_drive && succession_.ownership(shard).owned();
+}
+
+void Engine::Drive(uint32_t shard) {
+  PollShard(shard);
+  while (ApplyCommits(shard)) {
+  }
+  succession_.roster().WakeNotified();
+}
+
+bool Engine::RunPosted() {
+  if (!has_posted_.load(std::memory_order_acquire)) return false;
+  std::vector<std::function<void()>> work;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work.swap(posted_);
+    has_posted_.store(false);
+  }
+  for (const auto& item : work) item();
+  return !work.empty();
+}
+
+bool Engine::HandleEvents() {
+  bool worked = false;
+  uint32_t shard;
+  for (int i = 0; i < kEventsPerTurn && driver_->HandleEvent(&shard); ++i) {
+    worked = true;
+    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
+  }
+  return worked;
+}
+
+driver::CommitOutcome Engine::ApplyNext(uint32_t shard, absl::Status* error) {
+  const driver::CommitOutcome outcome = driver_->ApplyNext(shard, error);
+  if (budget_ != nullptr && (outcome == driver::CommitOutcome::kApplied ||
+                             outcome == driver::CommitOutcome::kReleased)) [[unlikely]] {
+    budget_->Take(succession_.ownership(shard).owner_slot(), driver_->requests_applied());
+  }
+  return outcome;
+}
+
+bool Engine::ApplyCommits(uint32_t shard) {
+  const driver::Ownership& ownership = succession_.ownership(shard);
+  bool worked = false, crowded = false;
+  for (int i = 0; i < kTransactionsPerTurn && ownership.owned(); ++i) {
+    // Looked at each time: the owner fills the log meanwhile.
+    crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
+    if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]
+      break;
+    absl::Status error;
+    const driver::CommitOutcome outcome = ApplyNext(shard, &error);
+    if (outcome == driver::CommitOutcome::kIdle) break;
+    worked = true;
+    if (outcome == driver::CommitOutcome::kInvalid) {
+      succession_.OnInvalidCommit(shard, error);
+      break;
+    }
+    const bool released = outcome == driver::CommitOutcome::kReleased;
+    if (released || succession_.AwaitsFirstCommit(shard)) succession_.OnCommit(shard, released);
+    if (released) break;  // another's turn
+  }
+  if (worked && crowded) succession_.NotifyOwner(shard);  // there is room again
+  return worked;
+}
+
+// Returns how long the owner's committed transactions have to wait. They do not wait when the owner
+// was asked to release, nor at the cut, because the successor would wait, too.
+uint64_t Engine::NanosecondsToWait(uint32_t shard) {
+  const driver::Ownership& ownership = succession_.ownership(shard);
+  if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
+  // A new owner's first transaction does not wait, nor does an owner that was asked to end.
+  if (succession_.AwaitsFirstCommit(shard)) return 0;
+  if ((arena_->header().stop_requested >> ownership.owner_slot() & 1) != 0) return 0;
+  return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());
+}
+
+void Engine::SetPostRates(uint32_t of_service, uint32_t of_worker) {
+  budget_.reset();
+  if (of_service == 0 && of_worker == 0) return;
+  budget_ = std::make_unique<PostBudget>(of_service, of_worker, arena_->shape().workers,
+                                         options_.nanoseconds());
+}
+
+bool Engine::HandleDeviceEvents() {
+  bool worked = false;
+  uint32_t shard;
+  for (int i = 0; i < kEventsPerTurn && driver_->HandleDeviceEvent(&shard); ++i) {
+    worked = true;
+    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
+  }
+  return worked;
+}
+
+bool Engine::PollShard(uint32_t shard) {
+  if (unreadable_[shard]) return false;
+  const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
+  if (!news.ok()) {
+    // P6: nothing can be said of the requests of this shard any more. The others' connections end
+    // in order. Then the driver ends, and batond starts another.
+    unreadable_[shard] = true;
+    BeginLoss(news.status());
+    driver_->GiveUp(shard, MessageOf(news.status()));
+    succession_.NotifyOwner(shard);
+    return true;
+  }
+  if (*news) succession_.NotifyOwner(shard);
+  return *news;
+}
+
+void Engine::BeginLoss(absl::Status why) {
+  if (loss_) return;
+  loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
+  driver_->EndAll(MessageOf(loss_->why));
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
+}
+
+// The owners are told of the ends of their connections before the driver ends: the ends are in logs
+// that the owners have mapped.
+void Engine::ContinueLoss() {
+  if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
+  for (uint32_t shard = 0; shard < arena_->shape().shards && !driver_->AllEnded(); ++shard) {
+    driver_->GiveUp(shard, "the device does not complete what is outstanding");
+    succession_.NotifyOwner(shard);
+  }
+  succession_.roster().WakeNotified();
+  listener_->OnDeviceLost(loss_->why);
+  stop_.store(true);
+}
+
+bool Engine::HasCommitsToApply(uint32_t shard) {
+  if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) return false;
+  return budget_ == nullptr || NanosecondsToWait(shard) == 0;
+}
+
+bool Engine::MaySleep() {
+  if (has_posted_.load() || stop_.load()) return false;
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
+    if (IsLeftToOwner(shard)) continue;
+    if (!unreadable_[shard] && !driver_->RequestNotification(shard).ok()) return false;
+    if (HasCommitsToApply(shard)) return false;
+  }
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
+    if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
+  }
+  return true;
+}
+
+// A signal comes for everything but time.
+int Engine::LongestSleepMs() {
+  if (loss_) return kLossPauseMs;
+  if (budget_ == nullptr) return -1;
+  constexpr uint64_t kMillisecondNs = 1'000'000;
+  uint64_t longest = ~uint64_t{0};
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
+    if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) continue;
+    longest = std::min(longest, NanosecondsToWait(shard));
+  }
+  if (longest == ~uint64_t{0}) return -1;
+  return static_cast<int>(longest / kMillisecondNs + 1);
+}
+
+bool Engine::AwaitSignal(int timeout_ms) {
+  std::array<pollfd, 2 + arena::kMaxWorkers> entries;
+  entries[0] = {wake_.get(), POLLIN, 0};
+  entries[1] = {device_->event_fd(), POLLIN, 0};
+  const size_t workers = succession_.roster().ListenForSignals(&entries[2]);
+  if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return false;
+  if (entries[0].revents & POLLIN) {
+    eventfd_t value;
+    eventfd_read(wake_.get(), &value);
+  }
+  succession_.roster().TakeSignals(&entries[2]);
+  return true;
+}
+
+bool Engine::BeginSleep() {
+  arena::StoreRelaxed(arena_->header().driver_sleeping, 1u);
+  // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
+  arena::FullFence();
+  return MaySleep();
+}
+
+void Engine::EndSleep() {
+  arena::StoreRelaxed(arena_->header().driver_sleeping, 0u);
+  succession_.roster().WakeNotified();
+}
+
+// ---------------------------------------------------------------- workers
+
+void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+                       Standing standing) {
+  succession_.AddWorker(slot, id, std::move(wake), versions, standing);
+  if (budget_ != nullptr) budget_->Refill(slot, options_.nanoseconds());
+}
+
+// ---------------------------------------------------------------- connections and the device
+
+absl::StatusOr<verbs::Address> Engine::Listen(const verbs::Address& address) {
+  return driver_->Listen(address);
+}
+
+bool Engine::IsListening(const verbs::Address& address) const {
+  return driver_->IsListening(address);
+}
+
+std::vector<verbs::Address> Engine::listeners() const { return driver_->listeners(); }
+
+absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
+                                         std::string_view private_data, uint64_t tag) {
+  return driver_->Connect(shard, address, private_data, tag);
+}
+
+uint32_t Engine::DisconnectAll(std::string_view why) {
+  const uint32_t count = driver_->DisconnectAll(why);
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
+  return count;
+}
+
+absl::StatusOr<uint32_t> Engine::ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) {
+  return driver::ReserveGrant(*arena_, *device_, driver_->objects().get(), offset, length, access);
+}
+
+void Engine::RegisterGrant(uint32_t grant, GrantDone done) {
+  driver::DeviceObjects* const objects = driver_->objects().get();
+  if (!registrar_) return done(driver::RegisterGrant(*arena_, device_, objects, grant));
+  registrar_->Post([this, grant, range = driver::RangeOf(*objects, grant), done = std::move(done)] {
+    using Region = absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>>;
+    const auto region = std::make_shared<Region>(driver::RegisterRange(*arena_, device_, range));
+    Post([this, grant, region, done] {
+      done(driver::FinishGrant(*arena_, driver_->objects().get(), grant, std::move(*region)));
+    });
+  });
+}
+
+void Engine::RevokeGrant(uint32_t grant, GrantDone done) {
+  driver::DeviceObjects* const objects = driver_->objects().get();
+  if (!registrar_) return done(driver::RevokeGrant(*arena_, objects, grant));
+  auto region = driver::BeginRevoke(objects, grant);
+  if (!region.ok()) return done(region.status());
+  std::shared_ptr<verbs::MemoryRegion> revoked = *std::move(region);
+  registrar_->Post([this, grant, revoked = std::move(revoked), done = std::move(done)]() mutable {
+    revoked.reset();
+    Post([this, grant, done = std::move(done)] {
+      driver::FinishRevoke(*arena_, driver_->objects().get(), grant);
+      done(absl::OkStatus());
+    });
+  });
+}
+
+void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
+  const arena::ConnectionRecord& record = arena_->connection(connection);
+  listener_->OnEvent("connection",
+                     absl::StrCat("connection ", connection, " with ",
+                                  static_cast<const char*>(record.peer_address), " ",
+                                  absl::string_view(what.data(), what.size())),
+                     0, static_cast<int>(record.shard), static_cast<int>(connection));
+}
+
+void Engine::OnRefusedConnection(std::string_view why) {
+  const auto told = refusals_.Tell(why, options_.nanoseconds());
+  if (told) listener_->OnEvent("connection_refused", *told, 0, -1, -1);
+}
+
+void Engine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+  device_info_ = device_->info();
+  const DeviceEventText text = DescribeDeviceEvent(event, device_info_);
+  const bool known = connection != kNoConnection;
+  listener_->OnEvent(
+      text.kind, known ? absl::StrCat("connection ", connection, ": ", text.message) : text.message,
+      0, known ? static_cast<int>(arena_->connection(connection).shard) : -1,
+      known ? static_cast<int>(connection) : -1);
+  if (event.type == verbs::DeviceEventType::kDeviceLost) {
+    BeginLoss(absl::UnavailableError(
+        absl::StrCat("device ", device_info_.name, " is lost: ", event.text)));
+  }
+}
+
+}  // namespace baton::driver_process

@@ -1,0 +1,228 @@
+// The driver of a brokered service: one thread that operates all its queues, and sees to it that
+// its shards move between workers (Succession).
+//
+// Everything is done on the engine's thread; other threads hand it work with Post. It never waits
+// for a worker: an owner that is slow, hung or dead delays its own shards only. Nor does it wait
+// for memory to be registered or deregistered, which a thread of its own does.
+#ifndef SUPERVISOR_DRIVER_ENGINE_ENGINE_H_
+#define SUPERVISOR_DRIVER_ENGINE_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/base/clock.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/latency_histogram.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "lib/verbs/verbs.h"
+#include "supervisor/driver/engine/post_budget.h"
+#include "supervisor/driver/engine/refusals.h"
+#include "supervisor/driver/engine/registrar.h"
+#include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/engine/succession.h"
+
+namespace baton::driver_process {
+
+struct EngineOptions {
+  // A successor starts only when the whole former process is proven dead.
+  bool outside_effects = false;
+  int realtime_priority = 0;  // of its thread; 0: none
+  // How long the idle engine yields before it sleeps, at most (YieldBudget); with a real-time
+  // priority at most 10 us, since nobody else would get its processor.
+  uint32_t yield_microseconds = 100;
+  // Native: the owner of a shard drives it, with Drive, and nobody else does.
+  bool owners_drive = false;
+  // Deaths on one completion after which its connection is failed.
+  uint32_t poison_deaths = 3;
+  // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
+  bool break_recovery = false;
+  // A simulation's driver dies.
+  std::function<std::unique_ptr<driver::QueueDriver>(std::unique_ptr<driver::QueueDriver>,
+                                                     driver::DriverObserver*)>
+      wrap_driver;
+  std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
+};
+
+class Engine final : public ServiceEngine, private driver::DriverObserver {
+ public:
+  // `arena`, `device` and `listener` outlive it. The thread starts with Start.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(arena::Arena* arena, verbs::Device* device,
+                                                        EngineListener* listener,
+                                                        const EngineOptions& options);
+  ~Engine() override;  // stops the thread
+
+  void Start() override;
+  void Stop() override;
+
+  std::string_view device_name() const override { return device_->name(); }
+
+  bool Post(std::function<void()> work) override;
+  // An engine that was not started has no other thread than the caller's.
+  void Run(const std::function<void()>& work) override;
+
+  // ---- The rest is for the engine's thread, or for who takes its place: a simulation drives an
+  // engine that was not started with these.
+
+  // One pass over everything that there may be to do; whether there was something.
+  bool Turn();
+  // For the owner of a shard, with owners_drive: applies what it has committed, and moves what is
+  // completed to its log.
+  void Drive(uint32_t shard);
+  // True: nothing is left to do, and whoever has something from now on sends a signal.
+  bool BeginSleep();
+  // Until a signal comes; false: none did within `timeout_ms` (-1: for ever).
+  bool AwaitSignal(int timeout_ms);
+  void EndSleep();
+
+  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
+                 Standing standing = Standing::kFirst) override;
+  void SetStanding(uint32_t slot, uint64_t id, Standing standing) override {
+    succession_.SetStanding(slot, id, standing);
+  }
+  void AskToStop(uint32_t slot, uint64_t id) override { succession_.AskToStop(slot, id); }
+  void SetReady(uint32_t slot) override { succession_.SetReady(slot); }
+  void SetStalled(uint32_t slot, uint64_t id, bool stalled) override {
+    succession_.SetStalled(slot, id, stalled);
+  }
+  bool IsReady(uint32_t slot) const override {
+    return Roster::CanServe(succession_.roster()[slot]);
+  }
+  bool IsIdle(uint32_t slot, uint64_t id) const override { return succession_.IsIdle(slot, id); }
+  void Retire(uint32_t slot, uint64_t id) override { succession_.Retire(slot, id); }
+  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override {
+    succession_.WorkerStopped(slot, id, cause);
+  }
+  bool IsFenced(uint32_t slot) const override { return succession_.roster()[slot].fenced; }
+  void PardonDeath(uint32_t slot, uint64_t id) override { succession_.PardonDeath(slot, id); }
+  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override {
+    succession_.ExplainDeath(slot, id, cause);
+  }
+  void WorkerDead(uint32_t slot, uint64_t id) override { succession_.WorkerDead(slot, id); }
+
+  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override {
+    succession_.Handoff(shard, slot, std::move(done));
+  }
+  void CancelHandoff(uint32_t shard, const absl::Status& why) override {
+    succession_.CancelHandoff(shard, why);
+  }
+
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
+  bool IsListening(const verbs::Address& address) const override;
+  std::vector<verbs::Address> listeners() const override;
+  void StopListening(const verbs::Address& address) override { driver_->StopListening(address); }
+  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                   std::string_view private_data, uint64_t tag) override;
+  uint32_t DisconnectAll(std::string_view why) override;
+  absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) override;
+  void RegisterGrant(uint32_t grant, GrantDone done) override;
+  void RevokeGrant(uint32_t grant, GrantDone done) override;
+  void SetGate(driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
+  void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
+  void SetPoisonDeaths(uint32_t deaths) override { succession_.SetPoisonDeaths(deaths); }
+  driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
+  uint64_t established_ns(uint32_t connection) const override {
+    return driver_->established_ns(connection);
+  }
+  uint32_t connection_count() const override { return driver_->connection_count(); }
+  uint32_t connections_of(uint32_t shard) const override {
+    return arena_->shard(shard).connections;
+  }
+  const EngineLoad* load() override;
+  driver::ObjectCounts device_objects() const override { return driver_->objects()->Count(); }
+
+  driver::QueueDriver& driver() { return *driver_; }
+  int device_event_fd() const { return device_->event_fd(); }
+  const driver::Ownership& ownership(uint32_t shard) const { return succession_.ownership(shard); }
+
+  const arena::Arena& arena() const override { return *arena_; }
+  const verbs::DeviceInfo& device_info() const override { return device_info_; }
+  ShardOwner owner(uint32_t shard) const override { return succession_.owner(shard); }
+  const LatencyHistogram& handoff_blackout(uint32_t shard) const override {
+    return succession_.handoff_blackout(shard);
+  }
+  const LatencyHistogram& failover_blackout(uint32_t shard) const override {
+    return succession_.failover_blackout(shard);
+  }
+  const ReconciliationReport& last_report(uint32_t shard) const override {
+    return succession_.last_report(shard);
+  }
+  const std::string& waiting_reason(uint32_t shard) const override {
+    return succession_.waiting_reason(shard);
+  }
+  uint64_t poisoned_connections(uint32_t shard) const override {
+    return succession_.poisoned_connections(shard);
+  }
+
+ private:
+  struct Loss {
+    absl::Status why;
+    uint64_t deadline_ns = 0;  // for the connections to end by themselves
+  };
+
+  Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
+
+  void Loop();
+  void EndIdle(uint64_t now);
+  bool RunPosted();
+  bool TurnShards();
+  bool Glance(bool once);
+  bool HandleEvents();
+  bool HandleDeviceEvents();
+  void BeginLoss(absl::Status why);
+  void ContinueLoss();
+  bool IsLeftToOwner(uint32_t shard) const;
+  driver::CommitOutcome ApplyNext(uint32_t shard, absl::Status* error);
+  bool ApplyCommits(uint32_t shard);
+  uint64_t NanosecondsToWait(uint32_t shard);
+  bool PollShard(uint32_t shard);
+  bool HasCommitsToApply(uint32_t shard);
+  bool MaySleep();
+  int LongestSleepMs();
+
+  void OnConnectionState(uint32_t connection, std::string_view what) override;
+  void OnRefusedConnection(std::string_view why) override;
+  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
+
+  arena::Arena* arena_;
+  verbs::Device* device_ = nullptr;
+  EngineListener* listener_;
+  EngineOptions options_;
+  FileDescriptor wake_;  // eventfd, of this process alone
+  std::unique_ptr<driver::QueueDriver> driver_;
+  Succession succession_;
+  std::vector<uint8_t> unreadable_;     // by shard: its completion queue
+  std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
+  verbs::DeviceInfo device_info_;
+  Refusals refusals_;
+  std::optional<Loss> loss_;  // of the device
+  EngineLoad load_;           // busy_ns is up to date in load() alone
+  uint64_t started_ns_ = 0;
+  uint64_t idle_ns_ = 0;     // until idle_since_
+  uint64_t idle_since_ = 0;  // 0: it is not
+
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by mutex_
+  bool stopped_ = false;                       // guarded by mutex_
+  std::atomic<bool> has_posted_{false};
+  std::atomic<bool> stop_{false};
+  bool started_ = false;  // before there is another thread
+  std::thread thread_;
+  // Null: the device registers memory on the engine's thread.
+  std::unique_ptr<Registrar> registrar_;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_ENGINE_H_

@@ -1,0 +1,57 @@
+// Carries a driver's reports from the engine's thread to the one that delivers them to the keeper.
+#ifndef SUPERVISOR_DRIVER_ENGINE_NEWS_QUEUE_H_
+#define SUPERVISOR_DRIVER_ENGINE_NEWS_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "proto/baton/internal/driver.pb.h"
+#include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/engine/shard_moves.h"
+
+namespace baton::driver_process {
+
+// Thread-safe.
+class NewsQueue final : public EngineListener {
+ public:
+  // Events beyond this number are dropped, and counted: a flood of peers makes them faster than
+  // they can be delivered. Other news are bounded by what the keeper asked for, and by its workers.
+  static constexpr size_t kMaxEvents = 4096;
+
+  // `wake` is called, on any thread and with a lock held, when there is news and there was none; at
+  // once, if there is some already.
+  void SetWake(std::function<void()> wake);
+  void Push(internal::DriverNews news);
+  std::vector<internal::DriverNews> Take();
+  std::vector<v1::ShardMove> ListShardMoves(int shard) const;
+  absl::Status device_lost() const;  // why; OK: it is not
+
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
+               int connection) override;
+  void OnReport(uint32_t shard, const ReconciliationReport& report) override;
+  void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
+                uint64_t blackout_ns) override;
+  void OnFenced(uint64_t worker_id) override;
+  // A thread of the worker ended with a lock of the worker held. Any thread.
+  void OnThreadEnded(uint32_t slot, uint64_t worker_id);
+  void OnDeviceLost(const absl::Status& why) override;
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  std::function<void()> wake_ = [] {};
+  std::vector<internal::DriverNews> news_;
+  size_t events_ = 0;   // in news_
+  size_t dropped_ = 0;  // events, since the last Take
+  ShardMoves moves_;
+  absl::Status device_lost_;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_NEWS_QUEUE_H_

@@ -1,0 +1,642 @@
+#include "supervisor/driver/engine/order_executor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/channel/carried_status.h"
+#include "lib/driver/device_needs.h"
+#include "lib/verbs/port_owner.h"
+#include "supervisor/driver/engine/candidate.h"
+#include "supervisor/driver/engine/describe.h"
+#include "supervisor/driver/stored_state.h"
+
+namespace baton::driver_process {
+namespace {
+
+constexpr uint64_t kCountsLastNs = 1'000'000'000;
+constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
+constexpr uint32_t kConnectionsPerAnswer = 1000;
+
+template <typename Order>
+verbs::Address AddressIn(const Order& order) {
+  return {order.host(), static_cast<uint16_t>(order.port())};
+}
+
+}  // namespace
+
+OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& engine,
+                             NewsQueue& news, WorkerForks* forks)
+    : service_(service),
+      engine_(engine),
+      news_(news),
+      forks_(forks),
+      not_ready_(engine.arena().shape().workers, 0),
+      looked_at_(engine.arena().shape().workers, 0),
+      admission_(driver::NeedsOf(engine.arena().shape()).registered_bytes) {
+  engine_.Run([this] { engine_.SetGate(&admission_); });
+  if (arena::IsNative(engine.arena().shape())) return;
+  watcher_ = std::make_unique<DeathWatcher>(
+      &engine.arena(), static_cast<int>(service.realtime_priority()),
+      [&engine, wait_for_process = service.outside_effects()](uint32_t slot, uint64_t id) {
+        if (wait_for_process) return;
+        engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
+      },
+      [&news](uint32_t slot, uint64_t id) { news.OnThreadEnded(slot, id); });
+}
+
+internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order,
+                                              std::vector<FileDescriptor> descriptors,
+                                              std::vector<FileDescriptor>* sent) {
+  using internal::DriverOrder;
+  internal::DriverAnswer answer;
+  absl::Status status;
+  switch (order.order_case()) {
+    case DriverOrder::kAddWorker:
+      status = AddWorker(order.add_worker(), std::move(descriptors));
+      break;
+    case DriverOrder::kChangeWorker:
+      ChangeWorker(order.change_worker());
+      break;
+    case DriverOrder::kDetachWorker:
+      answer.set_yes(Detach(order.detach_worker().worker()));
+      break;
+    case DriverOrder::kRetireWorkers:
+      answer.set_yes(Retire(order.retire_workers()));
+      break;
+    case DriverOrder::kPromoteWorkers:
+      answer.set_yes(Promote(order.promote_workers()));
+      break;
+    case DriverOrder::kHandOver:
+      HandOver(order.hand_over());
+      break;
+    case DriverOrder::kCancelHandOver:
+      CancelHandOver(order.cancel_hand_over());
+      break;
+    case DriverOrder::kLookAtShards:
+      LookAtShards(answer.mutable_shards());
+      break;
+    case DriverOrder::kCheckStoredState:
+      status = CheckStoredState(order.check_stored_state());
+      break;
+    default:
+      status = ExecuteOnConnections(order, &answer, sent);
+  }
+  SetStatus(status, &answer);
+  return answer;
+}
+
+absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& order,
+                                                 internal::DriverAnswer* answer,
+                                                 std::vector<FileDescriptor>* sent) {
+  using internal::DriverOrder;
+  switch (order.order_case()) {
+    case DriverOrder::kListenAt:
+      return ExecuteOnce(order.listen_at(), answer,
+                         [&] { return ListenAt(order.listen_at(), answer->mutable_listening()); });
+    case DriverOrder::kStopListening:
+      engine_.Run([&] { engine_.StopListening(AddressIn(order.stop_listening())); });
+      return absl::OkStatus();
+    case DriverOrder::kConnectTo:
+      return ExecuteOnce(order.connect_to(), answer,
+                         [&] { return Connect(order.connect_to(), answer->mutable_connecting()); });
+    case DriverOrder::kReserveGrant:
+      return Grant(order.reserve_grant());
+    case DriverOrder::kRevokeGrant:
+      Revoke(order.revoke_grant());
+      return absl::OkStatus();
+    case DriverOrder::kDisconnectAll:
+      engine_.Run([&] { answer->set_count(engine_.DisconnectAll(order.disconnect_all().why())); });
+      return absl::OkStatus();
+    default:
+      return ExecuteOnService(order, answer, sent);
+  }
+}
+
+absl::Status OrderExecutor::ExecuteOnService(const internal::DriverOrder& order,
+                                             internal::DriverAnswer* answer,
+                                             std::vector<FileDescriptor>* sent) {
+  using internal::DriverOrder;
+  switch (order.order_case()) {
+    case DriverOrder::kPutPolicyInForce:
+      PutPolicyInForce(order.put_policy_in_force().policy());
+      return absl::OkStatus();
+    case DriverOrder::kCloseAdmission:
+      engine_.Run([&] { admission_.Close(order.close_admission().why()); });
+      return absl::OkStatus();
+    case DriverOrder::kOpenAdmission:
+      engine_.Run([&] { admission_.Open(); });
+      return absl::OkStatus();
+    case DriverOrder::kCountConnections:
+      engine_.Run([&] {
+        answer->set_count(engine_.connection_count());
+        answer->set_refused(admission_.refused_closed());
+      });
+      return absl::OkStatus();
+    case DriverOrder::kAccount:
+      Account(order.account(), answer->mutable_accounts());
+      return absl::OkStatus();
+    case DriverOrder::kSetPoisonDeaths:
+      engine_.Run([&] { engine_.SetPoisonDeaths(order.set_poison_deaths().deaths()); });
+      return absl::OkStatus();
+    case DriverOrder::kDescribeQueues:
+      Describe(answer->mutable_description());
+      return absl::OkStatus();
+    case DriverOrder::kListConnections:
+      ListConnections(order.list_connections(), answer->mutable_connections());
+      return absl::OkStatus();
+    case DriverOrder::kListShardMoves:
+      for (v1::ShardMove& move : news_.ListShardMoves(order.list_shard_moves().shard())) {
+        *answer->add_shard_moves() = std::move(move);
+      }
+      return absl::OkStatus();
+    case DriverOrder::kForkWorker:
+    case DriverOrder::kReapWorker:
+    case DriverOrder::kNextFork:
+      return ExecuteOnForks(order, answer, sent);
+    case DriverOrder::kHold:
+    case DriverOrder::kDrop:
+    case DriverOrder::kTakeNextHeld:
+    case DriverOrder::kShowLife:
+    case DriverOrder::kNoteReady:
+    case DriverOrder::kNoteService:
+      return absl::OkStatus();  // these are for the driver's process
+    default:
+      return absl::UnimplementedError("an order that this driver does not know");
+  }
+}
+
+// ---------------------------------------------------------------- workers
+
+absl::Status OrderExecutor::ExecuteOnForks(const internal::DriverOrder& order,
+                                           internal::DriverAnswer* answer,
+                                           std::vector<FileDescriptor>* sent) {
+  if (forks_ == nullptr) return absl::FailedPreconditionError("the service is not native");
+  if (order.has_reap_worker()) {
+    *answer->mutable_reaped() = forks_->Reap(order.reap_worker().pid());
+    return absl::OkStatus();
+  }
+  if (sent == nullptr) return absl::InvalidArgumentError("descriptors cannot go with the answer");
+  if (order.has_fork_worker()) {
+    return forks_->Fork(order.fork_worker(), answer->mutable_forked(), sent);
+  }
+  forks_->Next(order.next_fork().after(), answer->mutable_forked(), sent);
+  return absl::OkStatus();
+}
+
+absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
+                                      std::vector<FileDescriptor> descriptors) {
+  if (worker.slot() >= not_ready_.size() || descriptors.size() != 1) {
+    return absl::InvalidArgumentError("add_worker: no such slot, or not one descriptor");
+  }
+  const StateVersions versions = {worker.reads_state_version_min(),
+                                  worker.reads_state_version_max(), worker.writes_state_version()};
+  engine_.arena().ClearWorker(worker.slot());
+  engine_.Run([&] {
+    engine_.AddWorker(
+        worker.slot(), worker.id(), std::move(descriptors[0]), versions,
+        worker.standing() == internal::STANDING_FIRST ? Standing::kFirst : Standing::kLast);
+  });
+  if (forks_ != nullptr) forks_->NoteAttached(worker.id());
+  looked_at_[worker.slot()] = worker.id();
+  // It has no lock yet, and is known to be of its process.
+  if (watcher_) watcher_->Watch(worker.slot(), worker.id(), worker.pid());
+  not_ready_[worker.slot()] = worker.pid();
+  return absl::OkStatus();
+}
+
+void OrderExecutor::LookAtLocks() {
+  for (uint32_t slot = 0; slot < looked_at_.size(); ++slot) {
+    if (looked_at_[slot] == 0 || !DeathWatcher::IsMarked(arena(), slot)) continue;
+    news_.OnThreadEnded(slot, std::exchange(looked_at_[slot], 0));
+  }
+}
+
+void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
+  const uint32_t slot = order.worker().slot();
+  if (slot >= not_ready_.size()) return;
+  if (order.change() == internal::ChangeWorker::READY) {
+    // It has its locks now.
+    const pid_t pid = std::exchange(not_ready_[slot], 0);
+    if (watcher_ && pid != 0) watcher_->Watch(slot, order.worker().id(), pid);
+  }
+  if (order.change() == internal::ChangeWorker::PLACE_LEFT) {
+    if (watcher_) watcher_->Forget(slot);
+    looked_at_[slot] = 0;
+    last_requests_.erase(order.worker().id());
+  }
+  engine_.Run([&] { ChangeOnEngine(order.worker(), order.change()); });
+}
+
+void OrderExecutor::ChangeOnEngine(const internal::WorkerPlace& worker,
+                                   internal::ChangeWorker::Change change) {
+  using Change = internal::ChangeWorker;
+  const uint32_t slot = worker.slot();
+  const uint64_t id = worker.id();
+  switch (change) {
+    case Change::READY:
+      return engine_.SetReady(slot);
+    case Change::ASK_TO_STOP:
+      return engine_.AskToStop(slot, id);
+    case Change::STALLED:
+      return engine_.SetStalled(slot, id, true);
+    case Change::NOT_STALLED:
+      return engine_.SetStalled(slot, id, false);
+    case Change::STANDS_FIRST:
+      return engine_.SetStanding(slot, id, Standing::kFirst);
+    case Change::STANDS_LAST:
+      return engine_.SetStanding(slot, id, Standing::kLast);
+    case Change::PARDON_DEATH:
+      return engine_.PardonDeath(slot, id);
+    case Change::DEATH_BY_HANG:
+      return engine_.ExplainDeath(slot, id, "hang");
+    case Change::DEAD:
+      return engine_.WorkerDead(slot, id);
+    case Change::PLACE_LEFT:
+      last_grants_.erase(id);
+      return admission_.Forget(id);
+    default:
+      return;
+  }
+}
+
+bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
+  bool believed = false;
+  engine_.Run([&] {
+    believed = !engine_.IsFenced(worker.slot());
+    if (!believed) return;
+    engine_.WorkerStopped(worker.slot(), worker.id(), "detached");
+    engine_.WorkerDead(worker.slot(), worker.id());
+  });
+  return believed;
+}
+
+bool OrderExecutor::Retire(const internal::RetireWorkers& order) {
+  bool idle = true;
+  engine_.Run([&] {
+    for (const auto& worker : order.workers()) idle &= engine_.IsIdle(worker.slot(), worker.id());
+    if (!idle) return;
+    for (const auto& worker : order.workers()) engine_.Retire(worker.slot(), worker.id());
+  });
+  return idle;
+}
+
+bool OrderExecutor::Promote(const internal::PromoteWorkers& order) {
+  const auto is_new = [&](uint64_t id) {
+    return std::any_of(order.new_workers().begin(), order.new_workers().end(),
+                       [id](const internal::WorkerPlace& worker) { return worker.id() == id; });
+  };
+  bool all = true;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
+      all = all && is_new(engine_.owner(shard).worker_id);
+    }
+    if (!all) return;
+    for (const auto& worker : order.new_workers()) {
+      engine_.SetStanding(worker.slot(), worker.id(), Standing::kFirst);
+    }
+    for (const auto& worker : order.old_workers()) {
+      engine_.SetStanding(worker.slot(), worker.id(), Standing::kLast);
+    }
+  });
+  return all;
+}
+
+// ---------------------------------------------------------------- shards
+
+void OrderExecutor::HandOver(const internal::HandOver& order) {
+  engine_.Run([&] {
+    moving_[order.move()] = order.shard();
+    engine_.Handoff(order.shard(), order.slot(),
+                    [this, move = order.move()](const absl::Status& status, double blackout_us) {
+                      moving_.erase(move);
+                      internal::DriverNews news;
+                      news.mutable_moved()->set_move(move);
+                      SetStatus(status, news.mutable_moved());
+                      news.mutable_moved()->set_blackout_us(blackout_us);
+                      news_.Push(std::move(news));
+                    });
+  });
+}
+
+// A shard that has moved, or was refused, may be in another handoff by now.
+void OrderExecutor::CancelHandOver(const internal::CancelHandOver& order) {
+  engine_.Run([&] {
+    if (moving_.count(order.move()) == 0) return;
+    engine_.CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
+  });
+}
+
+void OrderExecutor::CancelHandovers() {
+  engine_.Run([&] {
+    const std::map<uint64_t, uint32_t> moving = moving_;  // each end takes its own out
+    for (const auto& [move, shard] : moving) {
+      engine_.CancelHandoff(shard, absl::AbortedError("the keeper that ordered it has ended"));
+    }
+  });
+}
+
+void OrderExecutor::LookAtShards(internal::ShardsSeen* seen) {
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
+      internal::ShardSeen* const one = seen->add_shards();
+      one->set_owner_worker_id(engine_.owner(shard).worker_id);
+      one->set_acknowledged(arena().shard(shard).acknowledged);
+    }
+    for (uint32_t slot = 0; slot < arena().shape().workers; ++slot) {
+      if (engine_.IsReady(slot)) seen->add_ready_slots(slot);
+      if (engine_.IsFenced(slot)) seen->add_fenced_slots(slot);
+    }
+  });
+}
+
+absl::Status OrderExecutor::CheckStoredState(const internal::CheckStoredState& order) {
+  return driver_process::CheckStoredState(engine_,
+                                          {order.reads_min(), order.reads_max(), order.writes()});
+}
+
+// ---------------------------------------------------------------- listeners and connections
+
+template <typename Order, typename Execute>
+absl::Status OrderExecutor::ExecuteOnce(const Order& order, internal::DriverAnswer* answer,
+                                        Execute execute) {
+  if (order.number() == 0) return execute();
+  LastRequest& last = last_requests_[order.worker_id()];
+  if (last.number != order.number()) {
+    last.status = execute();
+    last.number = order.number();
+    last.answer = *answer;
+  }
+  *answer = last.answer;
+  return last.status;
+}
+
+absl::Status OrderExecutor::ListenAt(const internal::ListenAt& order,
+                                     internal::Listening* listening) {
+  const verbs::Address asked = AddressIn(order);
+  absl::StatusOr<verbs::Address> address;
+  engine_.Run([&] {
+    const bool is_new = order.worker_id() != 0 && !engine_.IsListening(asked);
+    if (is_new) {
+      if (absl::Status may = CheckListen(order, asked); !may.ok()) {
+        address = std::move(may);
+        return;
+      }
+    }
+    address = engine_.Listen(asked);
+    if (is_new && address.ok()) admission_.NoteListener(order.worker_id());
+  });
+  if (!address.ok()) {
+    return order.worker_id() == 0 ? verbs::NamePortOwner(address.status())
+                                  : NameOwnerNowAndThen(address.status());
+  }
+  listening->set_port(address->port);
+  return absl::OkStatus();
+}
+
+// The search takes its time. A worker that asks again and again must not keep the requests of
+// others waiting with it.
+absl::Status OrderExecutor::NameOwnerNowAndThen(const absl::Status& refused) {
+  if (MonotonicNanoseconds() < next_owner_search_ns_) return refused;
+  absl::Status named = verbs::NamePortOwner(refused);
+  next_owner_search_ns_ = MonotonicNanoseconds() + kBetweenOwnerSearchesNs;
+  return named;
+}
+
+absl::Status OrderExecutor::CheckListen(const internal::ListenAt& order,
+                                        const verbs::Address& address) const {
+  const size_t existing = engine_.listeners().size();
+  if (existing >= order.max_listeners()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
+  }
+  return admission_.CheckListen(order.worker_id(), address, existing,
+                                !engine_.device_info().gid.empty());
+}
+
+absl::Status OrderExecutor::Connect(const internal::ConnectTo& order,
+                                    internal::Connecting* connecting) {
+  absl::Status status;
+  engine_.Run([&] { status = ConnectOnEngine(order, connecting); });
+  return status;
+}
+
+absl::Status OrderExecutor::ConnectOnEngine(const internal::ConnectTo& order,
+                                            internal::Connecting* connecting) {
+  const internal::ConnectRequest& request = order.request();
+  if (engine_.owner(request.shard()).worker_id != order.worker_id()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
+  }
+  BATON_RETURN_IF_ERROR(admission_.CheckConnect(request.port(), engine_.connection_count(),
+                                                ConnectionsOf(order.worker_id())));
+  BATON_ASSIGN_OR_RETURN(
+      const uint32_t connection,
+      engine_.Connect(request.shard(), AddressIn(request), request.private_data(), request.tag()));
+  connecting->set_connection(connection);
+  connecting->set_generation(arena().connection(connection).generation);
+  return absl::OkStatus();
+}
+
+uint32_t OrderExecutor::ConnectionsOf(uint64_t worker_id) const {
+  uint32_t count = 0;
+  for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
+    if (engine_.owner(shard).worker_id == worker_id) count += engine_.connections_of(shard);
+  }
+  return count;
+}
+
+// ---------------------------------------------------------------- grants
+
+absl::Status OrderExecutor::Grant(const internal::ReserveGrant& order) {
+  absl::Status status;
+  engine_.Run([&] { status = GrantOnEngine(order); });
+  return status;
+}
+
+// Its place is counted from the reservation on.
+absl::Status OrderExecutor::GrantOnEngine(const internal::ReserveGrant& order) {
+  if (RepeatsGrant(order)) return absl::OkStatus();
+  const internal::GrantRequest& request = order.request();
+  const uint32_t access =
+      (request.remote_read() ? verbs::kRemoteRead : 0u) |
+      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
+      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
+  BATON_RETURN_IF_ERROR(admission_.CheckGrant(order.worker_id(), request.length()));
+  BATON_ASSIGN_OR_RETURN(const uint32_t grant,
+                         engine_.ReserveGrant(request.offset(), request.length(), access));
+  admission_.NoteGrant(grant, order.worker_id(), request.length());
+  if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
+  engine_.RegisterGrant(grant, [this, grant, order](const absl::Status& registered) {
+    if (!registered.ok()) {
+      admission_.NoteRevoked(grant);
+      return ReportGrant(order, registered);
+    }
+    internal::Granted granted;
+    granted.set_grant(grant);
+    granted.set_rkey(arena().grant(grant).rkey);
+    granted.set_remote_address(reinterpret_cast<uint64_t>(arena().buffers()) +
+                               order.request().offset());
+    ReportGrant(order, registered, granted);
+  });
+  return absl::OkStatus();
+}
+
+void OrderExecutor::Revoke(const internal::RevokeGrant& order) {
+  engine_.Run([&] {
+    if (RepeatsGrant(order)) return;
+    if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
+    engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
+      if (revoked.ok()) admission_.NoteRevoked(order.grant());
+      ReportGrant(order, revoked);
+    });
+  });
+}
+
+// Returns true if the order was given before, by a keeper that died: then its end is reported to
+// the keeper that asks now.
+template <typename Order>
+bool OrderExecutor::RepeatsGrant(const Order& order) {
+  const auto last = last_grants_.find(order.worker_id());
+  if (order.number() == 0 || last == last_grants_.end() || last->second.number != order.number()) {
+    return false;
+  }
+  internal::GrantChanged& changed = last->second.changed;
+  changed.set_call(order.call());
+  if (last->second.is_over) {
+    internal::DriverNews news;
+    *news.mutable_grant_changed() = changed;
+    news_.Push(std::move(news));
+  }
+  return true;
+}
+
+template <typename Order>
+void OrderExecutor::ReportGrant(const Order& order, const absl::Status& status,
+                                const internal::Granted& granted) {
+  internal::DriverNews news;
+  internal::GrantChanged& changed = *news.mutable_grant_changed();
+  changed.set_call(order.call());
+  SetStatus(status, &changed);
+  if (status.ok()) *changed.mutable_granted() = granted;
+  const auto last = last_grants_.find(order.worker_id());
+  if (last != last_grants_.end() && last->second.number == order.number()) {
+    // Another keeper may have asked again.
+    if (last->second.changed.call() != 0) changed.set_call(last->second.changed.call());
+    last->second.changed = changed;
+    last->second.is_over = true;
+  }
+  news_.Push(std::move(news));
+}
+
+// ---------------------------------------------------------------- admission
+
+void OrderExecutor::PutPolicyInForce(v1::Policy policy) {
+  const uint32_t of_service = policy.service().posts_per_second();
+  const uint32_t of_worker = policy.worker().posts_per_second();
+  // The queue pairs of native services are all there from the start.
+  if (service_.mode() == v1::NATIVE) policy.mutable_service()->clear_queue_pairs();
+  engine_.Run([&] {
+    admission_.SetPolicy(std::move(policy));
+    engine_.SetPostRates(of_service, of_worker);
+  });
+}
+
+// Counts anew only when there are more or fewer, or after a while, since a connection that is
+// accepted is the same and has a queue pair.
+const driver::ObjectCounts& OrderExecutor::CountObjects(uint32_t grants) {
+  const uint64_t now = MonotonicNanoseconds();
+  const uint32_t connections = engine_.connection_count();
+  if (objects_.counted_ns == 0 || now - objects_.counted_ns >= kCountsLastNs ||
+      objects_.connections != connections || objects_.grants != grants) {
+    objects_ = {engine_.device_objects(), connections, grants, now};
+  }
+  return objects_.counts;
+}
+
+void OrderExecutor::Account(const internal::Account& order, internal::ServiceAccounts* answer) {
+  v1::Accounts& accounts = *answer->mutable_accounts();
+  engine_.Run([&] {
+    const Holdings all = admission_.OfService();
+    const driver::ObjectCounts& objects = CountObjects(all.grants);
+    accounts.set_connections(engine_.connection_count());
+    accounts.set_queue_pairs(objects.queue_pairs);
+    accounts.set_completion_queues(objects.completion_queues);
+    accounts.set_shared_receive_queues(objects.shared_receive_queues);
+    accounts.set_memory_regions(objects.memory_regions);
+    accounts.set_registered_bytes(driver::NeedsOf(arena().shape()).registered_bytes +
+                                  all.granted_bytes);
+    accounts.set_grants(all.grants);
+    accounts.set_granted_bytes(all.granted_bytes);
+    accounts.set_listeners(static_cast<uint32_t>(engine_.listeners().size()));
+    for (const uint64_t id : order.worker_ids()) {
+      const Holdings holdings = admission_.OfWorker(id);
+      internal::WorkerUse* const use = answer->add_workers();
+      use->set_worker_id(id);
+      use->set_connections(ConnectionsOf(id));
+      use->set_listeners(holdings.listeners);
+      use->set_grants(holdings.grants);
+      use->set_granted_bytes(holdings.granted_bytes);
+    }
+  });
+}
+
+// ---------------------------------------------------------------- for operators
+
+void OrderExecutor::Describe(internal::Description* description) {
+  v1::Service* const service = description->mutable_service();
+  service->set_driver_pid(getpid());
+  service->set_driver_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) /
+                                     1e9);
+  LatencyHistogram handoffs, failovers;
+  engine_.Run([&] {
+    for (uint32_t i = 0; i < arena().shape().shards; ++i) {
+      const driver::ShardCounters counters = engine_.counters(i);
+      *description->add_shards() = DescribeShard(engine_, i, counters);
+      *description->add_shard_loads() = DescribeShardLoad(counters);
+      handoffs.Merge(engine_.handoff_blackout(i));
+      failovers.Merge(engine_.failover_blackout(i));
+    }
+    if (const EngineLoad* const load = engine_.load()) {
+      *description->mutable_engine() = DescribeLoad(*load);
+    }
+    *service->mutable_device_state() = DescribeDevice(engine_.device_info());
+    service->set_connection_count(engine_.connection_count());
+    for (const verbs::Address& address : engine_.listeners()) {
+      v1::Listener* listener = service->add_listeners();
+      listener->set_host(address.host);
+      listener->set_port(address.port);
+    }
+  });
+  AddReceiveWindows(arena(), description->mutable_shard_loads());
+  *description->mutable_handoff_blackout() = DescribeHistogram(handoffs);
+  *description->mutable_failover_blackout() = DescribeHistogram(failovers);
+  *service->mutable_handoff_blackout() = Summarize(handoffs);
+  *service->mutable_failover_blackout() = Summarize(failovers);
+}
+
+void OrderExecutor::ListConnections(const internal::ListConnections& order,
+                                    internal::Connections* connections) {
+  const uint32_t limit =
+      order.limit() == 0 ? kConnectionsPerAnswer : std::min(order.limit(), kConnectionsPerAnswer);
+  engine_.Run([&] {
+    ConnectionDescriber describer(engine_);
+    for (uint32_t i = order.start(); i < arena().shape().connections; ++i) {
+      const arena::ConnectionRecord& record = arena().connection(i);
+      if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
+      if (order.shard() >= 0 && record.shard != static_cast<uint32_t>(order.shard())) continue;
+      if (connections->connections_size() == static_cast<int>(limit)) {
+        connections->set_next(i);
+        return;
+      }
+      *connections->add_connections() = describer.Describe(i);
+    }
+  });
+}
+
+}  // namespace baton::driver_process

@@ -1,0 +1,134 @@
+// Executes the orders of a service's keeper, on the engine.
+#ifndef SUPERVISOR_DRIVER_ENGINE_ORDER_EXECUTOR_H_
+#define SUPERVISOR_DRIVER_ENGINE_ORDER_EXECUTOR_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "proto/baton/internal/driver.pb.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/driver/engine/admission.h"
+#include "supervisor/driver/engine/death_watcher.h"
+#include "supervisor/driver/engine/news_queue.h"
+#include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/workers/worker_forks.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: the thread that executes orders; of a brokered service not the engine's.
+class OrderExecutor {
+ public:
+  // All outlive it. The engine has not started, and reports to `news`. The engine has stopped when
+  // this ends. `forks`: of a native service; null: it forks no workers.
+  OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news,
+                WorkerForks* forks = nullptr);
+
+  // Reports the workers of a native service whose locks are marked: its driver has no thread that
+  // waits for the locks. Called on the driver's one thread, whenever there may be something.
+  void LookAtLocks();
+
+  // Gives up the handoffs that are under way: the keeper that has ordered them is dead.
+  void CancelHandovers();
+
+  const arena::Arena& arena() const { return engine_.arena(); }
+  std::string_view device_name() const { return engine_.device_name(); }
+
+  // Executes one order. `sent`: takes descriptors that go with the answer.
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> descriptors = {},
+                                 std::vector<FileDescriptor>* sent = nullptr);
+
+ private:
+  // The last count of the device's objects, which takes as long as there may be connections.
+  struct Objects {
+    driver::ObjectCounts counts;
+    uint32_t connections = 0;
+    uint32_t grants = 0;
+    uint64_t counted_ns = 0;  // 0: never
+  };
+
+  // Orders that are not about workers and shards.
+  absl::Status ExecuteOnConnections(const internal::DriverOrder& order,
+                                    internal::DriverAnswer* answer,
+                                    std::vector<FileDescriptor>* sent);
+  // Orders about admission, what operators see, and the rest.
+  absl::Status ExecuteOnService(const internal::DriverOrder& order, internal::DriverAnswer* answer,
+                                std::vector<FileDescriptor>* sent);
+  // Orders about the processes of native workers.
+  absl::Status ExecuteOnForks(const internal::DriverOrder& order, internal::DriverAnswer* answer,
+                              std::vector<FileDescriptor>* sent);
+  absl::Status AddWorker(const internal::AddWorker& worker,
+                         std::vector<FileDescriptor> descriptors);
+  void ChangeWorker(const internal::ChangeWorker& order);
+  void ChangeOnEngine(const internal::WorkerPlace& worker, internal::ChangeWorker::Change change);
+  bool Detach(const internal::WorkerPlace& worker);
+  bool Retire(const internal::RetireWorkers& order);
+  bool Promote(const internal::PromoteWorkers& order);
+  void HandOver(const internal::HandOver& order);
+  void CancelHandOver(const internal::CancelHandOver& order);
+  void LookAtShards(internal::ShardsSeen* seen);
+  absl::Status CheckStoredState(const internal::CheckStoredState& order);
+  // Calls `execute`, unless `order` repeats the worker's last one: then the answer is the same.
+  template <typename Order, typename Execute>
+  absl::Status ExecuteOnce(const Order& order, internal::DriverAnswer* answer, Execute execute);
+  absl::Status ListenAt(const internal::ListenAt& order, internal::Listening* listening);
+  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
+  absl::Status CheckListen(const internal::ListenAt& order, const verbs::Address& address) const;
+  absl::Status Connect(const internal::ConnectTo& order, internal::Connecting* connecting);
+  absl::Status ConnectOnEngine(const internal::ConnectTo& order, internal::Connecting* connecting);
+  uint32_t ConnectionsOf(uint64_t worker_id) const;
+  absl::Status Grant(const internal::ReserveGrant& order);
+  absl::Status GrantOnEngine(const internal::ReserveGrant& order);
+  void Revoke(const internal::RevokeGrant& order);
+  template <typename Order>
+  bool RepeatsGrant(const Order& order);
+  template <typename Order>
+  void ReportGrant(const Order& order, const absl::Status& status,
+                   const internal::Granted& granted = {});
+  void PutPolicyInForce(v1::Policy policy);
+  void Account(const internal::Account& order, internal::ServiceAccounts* accounts);
+  const driver::ObjectCounts& CountObjects(uint32_t grants);
+  void Describe(internal::Description* description);
+  void ListConnections(const internal::ListConnections& order, internal::Connections* connections);
+
+  const v1::ServiceConfig& service_;
+  ServiceEngine& engine_;
+  NewsQueue& news_;
+  const uint64_t started_ns_ = MonotonicNanoseconds();
+  WorkerForks* const forks_;
+  std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
+  std::vector<pid_t> not_ready_;           // by slot: a worker that was not ready yet; else 0
+  std::vector<uint64_t> looked_at_;        // by slot: whose locks LookAtLocks looks at; 0: nobody's
+
+  uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
+
+  // The last request for a listener or a connection, by worker.
+  struct LastRequest {
+    uint64_t number = 0;  // 0: none
+    absl::Status status;
+    internal::DriverAnswer answer;
+  };
+  std::map<uint64_t, LastRequest> last_requests_;
+
+  // The engine's thread.
+  Admission admission_;
+  Objects objects_;
+  std::map<uint64_t, uint32_t> moving_;  // shards that are handed over, by the keeper's number
+  // The last request for a grant, or to revoke one, by worker.
+  struct LastGrant {
+    uint64_t number = 0;  // 0: none
+    internal::GrantChanged changed;
+    bool is_over = false;
+  };
+  std::map<uint64_t, LastGrant> last_grants_;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_ORDER_EXECUTOR_H_

@@ -1,0 +1,151 @@
+#include "supervisor/driver/engine/reconciliation.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+
+namespace baton::driver_process {
+namespace {
+
+constexpr size_t kReportedRequests = 256;
+// A report looks at so many connections for requests in flight; its counters are exact anyway.
+constexpr uint32_t kReportedConnections = 1024;
+
+// Completions that nobody has dealt with: those before `read` the owner has seen, as it says.
+struct Unacknowledged {
+  uint64_t begin, read, end;
+};
+
+// Nobody's, where other processes of a native service have written what cannot be.
+Unacknowledged UnacknowledgedOf(const arena::Arena& arena, uint32_t shard, uint64_t epoch) {
+  const arena::ShardRecord& record = arena.shard(shard);
+  const uint64_t end = arena::LoadRelaxed(record.completion_tail);
+  uint64_t begin = arena::LoadRelaxed(record.acknowledged);
+  if (begin > end || end - begin > arena.shape().completion_log_entries) begin = end;
+  // A worker's word, and good for this report only.
+  const uint64_t read = arena::LoadRelaxed(arena.bank(shard, epoch).read_cursor);
+  return {begin, std::clamp(read, begin, end), end};
+}
+
+void ListCompleted(const arena::Arena& arena, uint32_t shard, const Unacknowledged& completions,
+                   ReconciliationReport* report) {
+  for (uint64_t i = completions.begin;
+       i < completions.end && report->requests.size() < kReportedRequests; ++i) {
+    const arena::CompletionEntry entry = arena::CopyOnce(arena.completion(shard, i));
+    if (entry.connection >= arena.shape().connections) continue;
+    const auto kind = arena::CompletionKind(entry.kind);
+    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
+    const bool send = kind == arena::CompletionKind::kSend;
+    report->requests.push_back(
+        {entry.connection, send, entry.sequence,
+         send ? arena.send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
+         (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
+         : i < completions.read                          ? RequestOutcome::kDeliveredUncommitted
+                                                         : RequestOutcome::kCompletedUndelivered});
+  }
+}
+
+// Requests without a completion, in the order of connections.
+void ListOutstanding(const arena::Arena& arena, uint32_t shard, const EndedOwnership& ended,
+                     ReconciliationReport* report) {
+  const size_t there =
+      ended.connections ? ended.connections->size() : size_t{arena.shape().connections};
+  const auto looked_at = static_cast<uint32_t>(std::min<size_t>(there, kReportedConnections));
+  for (uint32_t i = 0; i < looked_at; ++i) {
+    const uint32_t index = ended.connections ? (*ended.connections)[i] : i;
+    const arena::ConnectionRecord& connection = arena.connection(index);
+    if (connection.shard != shard ||
+        connection.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
+      continue;
+    }
+    for (const bool send : {true, false}) {
+      const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
+      for (uint64_t at = cursors.completed; at < cursors.committed; ++at) {
+        if (report->requests.size() == kReportedRequests) return;
+        report->requests.push_back(
+            {index, send, at, send ? arena.send_request(index, at).opcode : uint8_t{0},
+             at < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view CompletionKindName(arena::CompletionKind kind) {
+  switch (kind) {
+    case arena::CompletionKind::kSend:
+      return "send";
+    case arena::CompletionKind::kReceive:
+      return "receive";
+    case arena::CompletionKind::kConnectRequest:
+      return "connect_request";
+    case arena::CompletionKind::kEstablished:
+      return "established";
+    case arena::CompletionKind::kDisconnected:
+      return "disconnected";
+    case arena::CompletionKind::kConnectFailed:
+      return "connect_failed";
+  }
+  return "unknown";
+}
+
+std::string_view RequestOutcomeName(RequestOutcome outcome) {
+  switch (outcome) {
+    case RequestOutcome::kNeverSubmitted:
+      return "never_submitted";
+    case RequestOutcome::kInFlight:
+      return "in_flight";
+    case RequestOutcome::kCompletedUndelivered:
+      return "completed_undelivered";
+    case RequestOutcome::kDeliveredUncommitted:
+      return "delivered_uncommitted";
+    case RequestOutcome::kPoisoned:
+      return "poisoned";
+    case RequestOutcome::kAmbiguous:
+      return "ambiguous";
+  }
+  return "unknown";
+}
+
+std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned) {
+  std::string what(CompletionKindName(poisoned.kind));
+  if (poisoned.kind == arena::CompletionKind::kSend ||
+      poisoned.kind == arena::CompletionKind::kReceive) {
+    absl::StrAppend(&what, " ", poisoned.sequence);
+  }
+  return absl::StrCat(
+      "connection ", poisoned.connection, " is failed: ", poisoned.deaths, " workers (",
+      absl::StrJoin(poisoned.worker_ids, ", "), ") died on its ", what, ", completion ",
+      poisoned.completion, " of shard ", shard,
+      poisoned.guessed ? ", the oldest that was not dealt with: which one it was they did not tell"
+                       : "");
+}
+
+ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
+                               const driver::ShardCounters& counters, const EndedOwnership& ended) {
+  const arena::ShardRecord& record = arena.shard(shard);
+  ReconciliationReport report;
+  report.epoch = ended.epoch;
+  report.cause = std::string(ended.cause);
+  report.former_worker_id = ended.owner_id;
+  report.successor_worker_id = record.owner.owner_worker_id;
+  report.transactions_recovered = ended.recovered;
+  report.never_submitted = counters.sends_committed - counters.sends_posted +
+                           counters.receives_committed - counters.receives_posted;
+  report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
+                     counters.receives_completed;
+  const Unacknowledged completions = UnacknowledgedOf(arena, shard, report.epoch);
+  report.delivered_uncommitted = completions.read - completions.begin;
+  report.completed_undelivered = completions.end - completions.read;
+  report.unix_micros = UnixMicroseconds();
+  report.poisoned = ended.poisoned;
+  ListCompleted(arena, shard, completions, &report);
+  ListOutstanding(arena, shard, ended, &report);
+  return report;
+}
+
+}  // namespace baton::driver_process

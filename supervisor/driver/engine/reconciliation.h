@@ -1,0 +1,86 @@
+// Reports the outcome of a shard's work requests when the shard changed hands.
+#ifndef SUPERVISOR_DRIVER_ENGINE_RECONCILIATION_H_
+#define SUPERVISOR_DRIVER_ENGINE_RECONCILIATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+
+namespace baton::driver_process {
+
+// The outcome of a work request that was outstanding.
+enum class RequestOutcome : uint8_t {
+  kNeverSubmitted,
+  kInFlight,
+  kCompletedUndelivered,
+  kDeliveredUncommitted,
+  kPoisoned,   // completed, and no owner is given the completion any more
+  kAmbiguous,  // maybe submitted: the device has not told yet. Of native services
+};
+std::string_view RequestOutcomeName(RequestOutcome outcome);
+
+struct ReportedRequest {
+  uint32_t connection = 0;
+  bool send = false;
+  uint64_t sequence = 0;
+  uint8_t opcode = 0;  // verbs::Opcode, of sends
+  RequestOutcome outcome = RequestOutcome::kInFlight;
+};
+
+std::string_view CompletionKindName(arena::CompletionKind kind);
+
+// A connection that was failed because owners died on a completion of it.
+struct Poisoning {
+  uint32_t connection = 0;
+  uint32_t generation = 0;
+  uint64_t completion = 0;  // index in the shard's completion log
+  arena::CompletionKind kind = arena::CompletionKind::kReceive;
+  uint64_t sequence = 0;  // of its work request; of sends and receives
+  bool guessed = false;   // the owners had no completion in common that they named
+  uint32_t deaths = 0;
+  std::vector<uint64_t> worker_ids;  // the last DeathCount::kRemembered
+};
+// "connection 3 is failed: 2 workers (7, 8) died on its receive 17, completion 4711 of shard 0"
+std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned);
+
+struct ReconciliationReport {
+  uint64_t epoch = 0;
+  std::string cause;
+  bool released = false;  // of native services: by the owner itself
+  uint64_t former_worker_id = 0;
+  uint64_t successor_worker_id = 0;
+  uint64_t transactions_recovered = 0;
+  uint64_t never_submitted = 0;
+  uint64_t in_flight = 0;
+  uint64_t completed_undelivered = 0;
+  uint64_t delivered_uncommitted = 0;
+  uint64_t ambiguous = 0;  // 0 in the end
+  std::vector<ReportedRequest> requests;
+  std::optional<Poisoning> poisoned;
+  int64_t unix_micros = 0;
+};
+
+// An ownership that was ended: what the arena does not tell of it any more.
+struct EndedOwnership {
+  uint64_t epoch = 0;
+  uint64_t owner_id = 0;
+  uint64_t recovered = 0;  // transactions that were published and applied only at the cut
+  std::string_view cause;
+  std::optional<Poisoning> poisoned = {};
+  // All that are in the shard, and maybe others. None: they are looked for.
+  std::optional<absl::Span<const uint32_t>> connections = {};
+};
+
+// May run after the successor was woken: what it tells is as it was at the cut, as long as the
+// shard's driver has done nothing since.
+ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
+                               const driver::ShardCounters& counters, const EndedOwnership& ended);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_RECONCILIATION_H_

@@ -1,0 +1,38 @@
+// Connections that are refused, as operators are told of them: peers try again and again.
+#ifndef SUPERVISOR_DRIVER_ENGINE_REFUSALS_H_
+#define SUPERVISOR_DRIVER_ENGINE_REFUSALS_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lib/waiting/back_off.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible.
+class Refusals {
+ public:
+  // Returns the text to report. Returns nothing, and counts the refusal, if the same reason was
+  // reported recently. While refusals continue, that pause grows from a second to a minute.
+  std::optional<std::string> Tell(std::string_view why, uint64_t now_ns);
+
+ private:
+  struct Reason {
+    std::string why;  // empty: of none
+    uint64_t told_ns = 0;
+    BackOff pauses{std::chrono::seconds(1), std::chrono::minutes(1)};
+    uint64_t pause_ns = 0;
+    uint64_t untold = 0;
+  };
+  Reason& Find(std::string_view why);
+
+  std::array<Reason, 8> reasons_;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_REFUSALS_H_

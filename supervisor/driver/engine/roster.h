@@ -1,0 +1,94 @@
+// The workers that are attached to a service, as its engine knows them: which of them may own a
+// shard, which is chosen, and how they are woken.
+#ifndef SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
+#define SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/driver/engine/candidate.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: the engine's thread.
+class Roster {
+ public:
+  struct Worker {
+    uint64_t id = 0;  // 0: the slot is free
+    FileDescriptor wake;
+    StateVersions versions;
+    Standing standing = Standing::kFirst;
+    bool ready = false;
+    bool stalled = false;
+    bool stopped = false;
+    bool retired = false;  // is to end, and is given no shard
+    bool fenced = false;
+    bool pardoned = false;
+    std::string_view death = "crash";  // cause of its death, in reports; a literal
+    bool notify = false;               // has something new
+    bool deaf = false;                 // closed its end of `wake`
+    uint32_t shards = 0;               // that it owns
+  };
+
+  // The requirements of a shard for its next owner.
+  struct Vacancy {
+    uint32_t state_version = 0;             // that it is to read; 0: whatever
+    uint64_t promised_id = 0;               // the worker to prefer to all others; 0: none
+    uint32_t except_slot = arena::kNobody;  // whom it has already
+  };
+
+  // `arena` outlives it.
+  explicit Roster(arena::Arena* arena) : arena_(arena), workers_(arena->shape().workers) {}
+
+  void Add(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+           Standing standing);
+  void Remove(uint32_t slot) { workers_[slot] = Worker{}; }
+
+  Worker& operator[](uint32_t slot) { return workers_[slot]; }
+  const Worker& operator[](uint32_t slot) const { return workers_[slot]; }
+  // nullptr: the slot is another's by now, or free.
+  Worker* Find(uint32_t slot, uint64_t id) {
+    return workers_[slot].id == id ? &workers_[slot] : nullptr;
+  }
+
+  static bool CanServe(const Worker& worker);
+  static bool ReadsState(const Worker& worker, uint32_t version);
+  // kFailedPrecondition: why the worker cannot take a shard whose owner writes this version.
+  static absl::Status CheckSuccessor(const Worker& worker, uint32_t version);
+  // Slot of the best worker for it; kNobody: there is none, WhyNobody tells why.
+  uint32_t Choose(const Vacancy& vacancy) const;
+  std::string WhyNobody(const Vacancy& vacancy) const;
+
+  // Tells the worker in the arena that it should end.
+  void AskToStop(uint32_t slot);
+
+  // The worker has something new: wakes it with the next WakeNotified, if it sleeps.
+  void Notify(uint32_t slot) { workers_[slot].notify = any_notified_ = true; }
+  void WakeNotified() {
+    if (any_notified_) WakeSleepers();
+  }
+  // For poll(2): fills `entries`, with room for all workers, with the sockets that wake us; returns
+  // how many. TakeSignals: what came of it, before any other change here.
+  size_t ListenForSignals(pollfd* entries) const;
+  void TakeSignals(const pollfd* entries);
+
+ private:
+  static bool IsBetter(const Worker& worker, const Worker& than);
+  void WakeSleepers();
+
+  arena::Arena* arena_;
+  std::vector<Worker> workers_;  // by slot
+  bool any_notified_ = false;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_ROSTER_H_

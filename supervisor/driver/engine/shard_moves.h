@@ -1,0 +1,38 @@
+// Records the last changes of owner of a service's shards.
+#ifndef SUPERVISOR_DRIVER_ENGINE_SHARD_MOVES_H_
+#define SUPERVISOR_DRIVER_ENGINE_SHARD_MOVES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "proto/baton/v1/types.pb.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: under NewsQueue's lock.
+class ShardMoves {
+ public:
+  static constexpr size_t kHistory = 256;
+  static constexpr size_t kWorkRequests = 16;  // of each report
+
+  // An ownership has ended; again when more is known of what it left.
+  void OnReport(uint32_t shard, v1::ReconciliationReport report);
+  // The owner after that of `ended_epoch` has committed for the first time. The report of
+  // `ended_epoch` may come later.
+  void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id, uint64_t blackout_ns);
+
+  // The newest first. `shard` -1: of all. Without successor and blackout: nobody has served since.
+  std::vector<v1::ShardMove> List(int shard) const;
+
+ private:
+  bool IsKnown(uint32_t shard, uint64_t ended_epoch) const;
+  v1::ShardMove& Find(uint32_t shard, uint64_t ended_epoch);
+
+  std::deque<v1::ShardMove> moves_;  // the oldest first
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_SHARD_MOVES_H_

@@ -1,0 +1,49 @@
+#include "supervisor/driver/native/lifeline.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+
+namespace baton::driver_process {
+
+absl::StatusOr<Lifeline> MakeLifeline() {
+  Lifeline lifeline;
+  for (const auto& [read_end, write_end] : {std::pair(&lifeline.worker, &lifeline.hold),
+                                            std::pair(&lifeline.proof, &lifeline.presence)}) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
+    read_end->Reset(ends[0]);
+    write_end->Reset(ends[1]);
+  }
+  return lifeline;
+}
+
+absl::StatusOr<FileDescriptor> OpenOwnEnd(int worker_end) {
+  const std::string path = absl::StrCat("/proc/self/fd/", worker_end);
+  FileDescriptor own(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!own) return ErrnoStatus(errno, absl::StrCat("opening the lifeline (", path, ")"));
+  return own;
+}
+
+absl::Status TieToLifeline(int own_end) {
+  if (fcntl(own_end, F_SETSIG, SIGKILL) != 0 || fcntl(own_end, F_SETOWN, getpid()) != 0 ||
+      fcntl(own_end, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
+    return ErrnoStatus(errno, "tying a worker to its lifeline");
+  }
+  // Let go before the tie was made, it makes no signal any more.
+  pollfd entry = {own_end, 0, 0};
+  if (poll(&entry, 1, 0) == 1 && (entry.revents & POLLHUP) != 0) {
+    return absl::UnavailableError("nobody holds the lifeline of the service any more");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::driver_process

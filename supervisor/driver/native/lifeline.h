@@ -1,0 +1,34 @@
+// Ends native workers when the last holder of a pipe's writing end is gone. Batond holds that end
+// for the driver, so a worker survives its driver. The kernel kills the worker whatever the worker
+// does: the worker has asked for SIGKILL instead of SIGIO (fcntl(2), F_SETSIG), and the kernel
+// sends that signal when the pipe has no writer left.
+//
+// A second pipe proves the end. Its reader sees the end of the file when the last process forked
+// for the service is gone, with all of its threads and memory.
+#ifndef SUPERVISOR_DRIVER_NATIVE_LIFELINE_H_
+#define SUPERVISOR_DRIVER_NATIVE_LIFELINE_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton::driver_process {
+
+struct Lifeline {
+  FileDescriptor hold;      // nobody writes to it
+  FileDescriptor worker;    // the workers'
+  FileDescriptor presence;  // the workers', who do not write either
+  FileDescriptor proof;     // readable, with the end of the file, when all workers are dead
+};
+
+absl::StatusOr<Lifeline> MakeLifeline();
+
+// In the worker's process, in this order: an end of its own (the signal's receiver belongs to the
+// opened file, not to the descriptor), before it has another identity, under which it could not;
+// then, once it has, the tie. kUnavailable: the last holder is gone already.
+absl::StatusOr<FileDescriptor> OpenOwnEnd(int worker_end);
+absl::Status TieToLifeline(int own_end);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_NATIVE_LIFELINE_H_

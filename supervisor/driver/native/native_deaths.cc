@@ -1,0 +1,115 @@
+#include "supervisor/driver/native/native_deaths.h"
+
+#include <algorithm>
+
+#include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/status_macros.h"
+#include "lib/driver/poison.h"
+
+namespace baton::driver_process {
+namespace {
+
+using arena::NativeDeaths;
+
+constexpr int kLoadAttempts = 4;  // that a driver stores twice during each is no driver's doing
+
+uint32_t ValidCopy(const arena::Arena& arena, uint32_t shard) {
+  return arena::LoadAcquire(arena.native_deaths(shard, 1).version) >
+                 arena::LoadAcquire(arena.native_deaths(shard, 0).version)
+             ? 1
+             : 0;
+}
+
+void StoreDeaths(arena::Arena* arena, uint32_t shard, NativeDeaths deaths) {
+  const uint32_t valid = ValidCopy(*arena, shard);
+  NativeDeaths& written = arena->native_deaths(shard, 1 - valid);
+  arena::StoreRelease(written.version, uint64_t{0});
+  arena::FullFence();
+  deaths.version = 0;
+  written = deaths;
+  BATON_CRASH_POINT("native-deaths-written");
+  arena::StoreRelease(written.version, arena->native_deaths(shard, valid).version + 1);
+}
+
+// Records the completion that is blamed. Clears the count if none is left to blame.
+void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_t shard,
+           const DeathCount& count, DeathCount::Blame blame, NativeDeaths* deaths) {
+  const bool guessed = blame == DeathCount::Blame::kOldest;
+  const std::optional<uint64_t> completion =
+      guessed ? driver.OldestToBlame(shard, count.logged()) : count.suspect();
+  if (!completion) {  // none is left
+    DeathCount().Save(deaths);
+    return;
+  }
+  deaths->guessed = guessed ? 1 : 0;
+  deaths->blamed_level =
+      static_cast<uint8_t>(driver::LevelFor(arena.completion(shard, *completion)));
+  deaths->blamed = *completion + 1;
+}
+
+absl::StatusOr<Poisoning> PoisonBlamed(driver::QueueDriver* driver, uint32_t shard,
+                                       const NativeDeaths& deaths) {
+  const DeathCount count(deaths);
+  const DeathCount::Blame blame =
+      deaths.guessed != 0 ? DeathCount::Blame::kOldest : DeathCount::Blame::kSuspect;
+  const uint64_t completion = deaths.blamed - 1;
+  BATON_ASSIGN_OR_RETURN(const arena::CompletionEntry entry,
+                         driver->Poison(shard, completion, "poisoned: owners died on it",
+                                        arena::PoisonLevel(deaths.blamed_level)));
+  return Poisoning{entry.connection,
+                   arena::GenerationOf(entry),
+                   completion,
+                   arena::CompletionKind(entry.kind),
+                   entry.sequence,
+                   deaths.guessed != 0,
+                   count.DeathsOf(blame),
+                   count.WorkersOf(blame)};
+}
+
+}  // namespace
+
+NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard) {
+  for (int i = 0; i < kLoadAttempts; ++i) {
+    const NativeDeaths& valid = arena.native_deaths(shard, ValidCopy(arena, shard));
+    const uint64_t version = arena::LoadAcquire(valid.version);
+    if (version == 0) break;
+    const NativeDeaths copy = arena::CopyOnce(valid);
+    arena::FullFence();
+    if (arena::LoadRelaxed(valid.version) == version) return copy;
+  }
+  return {};
+}
+
+absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
+                                                          driver::QueueDriver* driver,
+                                                          uint32_t shard, const Death& death,
+                                                          uint32_t limit) {
+  const uint64_t epoch =
+      arena::OwnershipEpoch(arena::LoadAcquire(arena->shard(shard).owner.ownership));
+  NativeDeaths deaths = LoadDeaths(*arena, shard);
+  if (death.worker_id != 0 && deaths.blamed == 0 && deaths.counted_epoch < epoch) {
+    DeathCount count(deaths);
+    const DeathCount::Blame blame = count.Add(death, limit);
+    count.Save(&deaths);
+    deaths.counted_epoch = epoch;
+    if (blame != DeathCount::Blame::kNobody) Blame(*arena, *driver, shard, count, blame, &deaths);
+    StoreDeaths(arena, shard, deaths);
+    BATON_CRASH_POINT("native-death-counted");
+  }
+  if (deaths.blamed == 0) return std::nullopt;
+  BATON_ASSIGN_OR_RETURN(Poisoning poisoned, PoisonBlamed(driver, shard, deaths));
+  BATON_CRASH_POINT("native-poisoned");
+  return poisoned;
+}
+
+void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned) {
+  NativeDeaths deaths = LoadDeaths(*arena, shard);
+  if (deaths.blamed == 0) return;
+  DeathCount().Save(&deaths);
+  deaths.blamed = 0;
+  if (poisoned) ++deaths.poisoned;
+  StoreDeaths(arena, shard, deaths);
+}
+
+}  // namespace baton::driver_process

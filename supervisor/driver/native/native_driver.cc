@@ -1,0 +1,573 @@
+#include "supervisor/driver/native/native_driver.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
+#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/base/utf8.h"
+#include "lib/base/version.h"
+#include "supervisor/driver/native/native_deaths.h"
+
+namespace baton::driver_process {
+namespace {
+
+using driver::CommitOutcome;
+
+constexpr int kNewsAtATime = 256;
+constexpr uint64_t kUnseen = ~uint64_t{0};
+
+// A turn handles so many notices of connections: peers decide how many `baton-driver` tells.
+constexpr uint32_t kNoticesPerTurn = 64;
+
+// An owner that never sleeps reads its wake descriptor every so many turns: a system call each.
+constexpr uint32_t kTurnsBetweenWakes = 1024;
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message) {
+  std::string line = absl::StrCat(View(kind), " ", shard, " ", connection, " ", View(message));
+  line.resize(std::min(line.size(), kNewsBytes));
+  return line;
+}
+
+void ReadNews(int socket, const std::function<void(const News&)>& tell) {
+  std::array<char, kNewsBytes> line;
+  for (int i = 0; i < kNewsAtATime; ++i) {
+    const ssize_t got = recv(socket, line.data(), line.size(), MSG_DONTWAIT);
+    if (got <= 0) return;
+    const std::vector<std::string> parts = absl::StrSplit(
+        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
+    News news;
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &news.shard) ||
+        !absl::SimpleAtoi(parts[2], &news.connection)) {
+      continue;
+    }
+    news.kind = ValidUtf8(parts[0], kNewsBytes);
+    news.message = ValidUtf8(parts[3], kNewsBytes);
+    tell(news);
+  }
+}
+
+NativeDriver::NativeDriver(NativeInheritance inheritance)
+    : inheritance_(std::move(inheritance)),
+      reports_(inheritance_.arena),
+      watched_(arena().shape().workers, 0) {
+  for (uint32_t i = 0; i < arena().shape().shards; ++i) ownerships_.emplace_back(&arena(), i);
+  adopted_.resize(ownerships_.size(), 0);
+  device_ = std::make_unique<native::NativeDevice>(
+      &arena(), inheritance_.device, inheritance_.pool, inheritance_.objects.get(),
+      [this] { WakeDriver(); },
+      [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); });
+  driver_ = driver::QueueDriver::Attach(&arena(), device_.get(), this, inheritance_.objects);
+  host_.version = BATON_NATIVE_VERSION;
+  host_.bytes = sizeof(host_);
+  host_.baton_release = kRelease;
+  host_.context = this;
+  host_.socket = inheritance_.session;
+  host_.attend = Call<&NativeDriver::Attend>;
+  host_.adopt = Call<&NativeDriver::Adopt, uint32_t, uint64_t>;
+  host_.apply = Call<&NativeDriver::Apply, uint32_t>;
+  host_.poll = Call<&NativeDriver::Poll, uint32_t>;
+  host_.request_notification = Call<&NativeDriver::RequestNotification, uint32_t>;
+  host_.release = Call<&NativeDriver::Release, uint32_t, uint64_t>;
+  host_.last_error = [](void* self) {
+    return static_cast<NativeDriver*>(self)->last_error_.c_str();
+  };
+}
+
+absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Create(NativeInheritance inheritance) {
+  std::unique_ptr<NativeDriver> driver(new NativeDriver(std::move(inheritance)));
+  BATON_ASSIGN_OR_RETURN(driver->process_, ForkMark::Create());
+  driver->epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!driver->epoll_) return ErrnoStatus(errno, "epoll_create1");
+  const NativeInheritance& from = driver->inheritance_;
+  for (const int fd : {from.wakes[from.slot], from.device->event_fd()}) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (epoll_ctl(driver->epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return ErrnoStatus(errno, "epoll_ctl");
+    }
+  }
+  driver->host_.event_fd = driver->epoll_.get();
+  if (!from.watch_deaths) return driver;
+  driver->watcher_.emplace(&driver->arena(), from.realtime_priority,
+                           [raw = driver.get()](uint32_t slot, uint64_t) {
+                             raw->died_.fetch_or(uint64_t{1} << slot);
+                             const NativeInheritance& own = raw->inheritance_;
+                             (void)eventfd_write(own.wakes[own.slot], 1);
+                           });
+  return driver;
+}
+
+NativeDriver::~NativeDriver() {
+  watcher_.reset();
+  driver_.reset();
+  device_.reset();
+}
+
+// A child has the descriptors, too, but the worker's session, its pidfd and its lifeline are its
+// parent's. A number is not closed that the object may have closed, and opened again, before.
+BatonNativeHost* NativeDriver::host() {
+  if (!process_.IsOurs()) host_.socket = -1;
+  return &host_;
+}
+
+int NativeDriver::RefuseFork() {
+  last_error_ =
+      "this process was forked by the worker's object, and only the process that the driver forked "
+      "is the worker: the service must not fork to go to the background";
+  return -EPERM;
+}
+
+int NativeDriver::Fail(const absl::Status& status) {
+  last_error_ = std::string(MessageOf(status));
+  Tell("native_driver_failed", -1, -1, last_error_);
+  return -EIO;
+}
+
+void NativeDriver::WakeDriver() const { (void)eventfd_write(inheritance_.driver_wake, 1); }
+
+void NativeDriver::Tell(std::string_view kind, int shard, int connection,
+                        std::string_view message) const {
+  const std::string line = NewsLine(kind, shard, connection, message);
+  // A `baton-driver` that does not listen, or is gone, hears of it by other ways or not at all.
+  (void)send(inheritance_.news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// ---------------------------------------------------------------- turns
+
+absl::Status NativeDriver::Attend() {
+  last_look_ = std::exchange(arming_, false);
+  if (slept_ && !last_look_) {
+    ReadWake();
+    inheritance_.device->Progress();
+  } else if (++busy_turns_ % kTurnsBetweenWakes == 0) {
+    ReadWake();
+  }
+  // A worker without shards requests no notification before it sleeps.
+  slept_ = last_look_ || operated_ == 0;
+  device_->Progress();
+  if (device_->HasNotice()) HandleNotices(kNoticesPerTurn);
+  if (claimed_.empty() && std::exchange(watch_due_, false)) {
+    WatchOwners();
+    WakeDriver();
+  }
+  const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
+  if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claimed_.empty()) {
+    return absl::OkStatus();
+  }
+  // The worker library releases a lost shard before the next turn takes another: the notices of one
+  // that is adopted have to be handled at once.
+  if (LostAny()) return absl::OkStatus();
+  const uint64_t died = died_.exchange(0);
+  for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
+    if ((died >> slot & 1) != 0) watched_[slot] = 0;  // that watch is over
+  }
+  seen_changes_ = changes;
+  const uint32_t operated = operated_;
+  ClaimInheritance();
+  BATON_RETURN_IF_ERROR(TakeClaimed());
+  // All notices of the shards that were adopted just now are handled, so that their connections
+  // have what they need before the worker sees their completions.
+  HandleNotices(arena::kNotices * (operated_ - operated));
+  // The shards taken over just now are served first. Watching other owners wakes a thread, which
+  // can wait. `baton-driver` can wait longer than the peers: the end of the former owner's process
+  // wakes it anyway.
+  watch_due_ |= operated_ != operated;
+  if (!watch_due_) WatchOwners();
+  return absl::OkStatus();
+}
+
+// Also written by a `baton-driver` that has named another heir, and cannot announce it
+// (adoption.h).
+void NativeDriver::ReadWake() {
+  eventfd_t count;
+  if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;
+}
+
+bool NativeDriver::LostAny() const {
+  for (uint32_t shard = 0; shard < adopted_.size(); ++shard) {
+    if (adopted_[shard] != 0 && !IsOurs(shard)) return true;
+  }
+  return false;
+}
+
+// Nothing is written to the log of a shard that has another owner. The worker library releases it
+// in this turn, and the notices of the others wait for the next.
+void NativeDriver::HandleNotices(uint32_t most) {
+  if (LostAny()) return;
+  uint32_t shard;
+  for (uint32_t i = 0; i < most; ++i) {
+    if (!driver_->HandleEvent(&shard) && !driver_->HandleDeviceEvent(&shard)) return;
+  }
+  // The rest is not to be slept over.
+  if (last_look_ && device_->HasNotice()) {
+    (void)eventfd_write(inheritance_.wakes[inheritance_.slot], 1);
+  }
+}
+
+// There is never more than one: each is applied when it is published.
+absl::Status NativeDriver::Apply(uint32_t shard) {
+  if (!IsOurs(shard)) [[unlikely]]
+    return absl::OkStatus();
+  absl::Status error;
+  const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+  if (outcome == CommitOutcome::kInvalid) {
+    return absl::InternalError(
+        absl::StrCat("shard ", shard, ": an invalid transaction: ", error.message()));
+  }
+  if (outcome == CommitOutcome::kIdle) return absl::OkStatus();
+  const arena::NativeShard& record = arena().native_shard(shard);
+  if (record.served_epoch != ownerships_[shard].epoch()) OnFirstCommit(shard);
+  return absl::OkStatus();
+}
+
+absl::Status NativeDriver::Poll(uint32_t shard) {
+  if (!IsOurs(shard)) [[unlikely]]
+    return absl::OkStatus();
+  if (last_look_) return PollBeforeSleep(shard);
+  return driver_->PollCompletions(shard).status();
+}
+
+// A poll that finds something has used up the notification. When that is nothing for the worker, it
+// is asked for again. When it is, the worker does not sleep.
+absl::Status NativeDriver::PollBeforeSleep(uint32_t shard) {
+  const uint64_t told = arena().shard(shard).completion_tail;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool took, driver_->PollCompletions(shard));
+    if (!took || arena().shard(shard).completion_tail != told) return absl::OkStatus();
+    BATON_RETURN_IF_ERROR(driver_->RequestNotification(shard));
+  }
+}
+
+void NativeDriver::OnFirstCommit(uint32_t shard) {
+  arena::NativeShard& record = arena().native_shard(shard);
+  record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
+  arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
+  if (!watch_due_) WakeDriver();  // else after the peers that wait
+}
+
+absl::Status NativeDriver::RequestNotification(uint32_t shard) {
+  arming_ = slept_ = true;  // whosever the shard is
+  if (!IsOurs(shard)) return absl::OkStatus();
+  return driver_->RequestNotification(shard);
+}
+
+// ---------------------------------------------------------------- ownership
+
+// Claims each shard that this worker is heir to and whose owner released it or is dead.
+void NativeDriver::ClaimInheritance() {
+  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
+    // Before the heir: another one is named before a release is asked for, and who has seen this is
+    // not to claim what was released for the other.
+    const uint64_t word = ownerships_[shard].word();
+    BATON_CRASH_POINT("native-owner-seen");
+    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
+    const uint32_t slot = arena::OwnershipSlot(word);
+    const uint32_t former = arena::ClaimantOrOwner(slot);
+    if (former == inheritance_.slot || driver_->Operates(shard)) continue;
+    if (slot != arena::kNobody && former >= arena().shape().workers)
+      continue;  // baton-driver mends it
+    const bool may_take_from_the_dead = !inheritance_.outside_effects;
+    if (slot != arena::kNobody &&
+        !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
+      continue;
+    }
+    BATON_CRASH_POINT("native-before-claim");
+    if (ownerships_[shard].Claim(word, inheritance_.slot)) {
+      BATON_CRASH_POINT("native-claimed");
+    }
+  }
+}
+
+// The one with the most connections first: so many peers wait for it.
+void NativeDriver::NoteClaimed() {
+  const size_t noted = claimed_.size();
+  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
+    if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
+    // Not ours by any claim: another worker has written that.
+    if (driver_->Operates(shard)) continue;
+    if (std::any_of(claimed_.begin(), claimed_.end(),
+                    [shard](const Claimed& one) { return one.shard == shard; })) {
+      continue;
+    }
+    if (!HasBegun(shard)) BeginChange(shard);
+    claimed_.push_back({shard, {}, driver_->AcceptTargets(shard)});
+  }
+  if (claimed_.size() == noted) return;
+  FindConnections();
+  std::stable_sort(claimed_.begin(), claimed_.end(), [this](const Claimed& a, const Claimed& b) {
+    return arena().shard(a.shard).connections > arena().shard(b.shard).connections;
+  });
+}
+
+// In one pass, however many shards are claimed. While a shard is claimed nobody accepts connections
+// into it; what `baton-driver` gives it meanwhile is new, and comes with a notice.
+void NativeDriver::FindConnections() {
+  std::vector<std::vector<uint32_t>*> lists(ownerships_.size(), nullptr);
+  for (Claimed& one : claimed_) {
+    one.connections.clear();
+    lists[one.shard] = &one.connections;
+  }
+  for (uint32_t i = 0; i < arena().shape().connections; ++i) {
+    const uint32_t shard = arena::LoadAcquire(arena().connection(i).shard);
+    if (shard < lists.size() && lists[shard] != nullptr) lists[shard]->push_back(i);
+  }
+}
+
+// Only who has adopted both shards can finish what accepts a connection of one into the other.
+std::vector<NativeDriver::Claimed> NativeDriver::NextToTake() {
+  const auto accepts = [](const Claimed& from, const Claimed& to) {
+    return std::find(from.accepts_into.begin(), from.accepts_into.end(), to.shard) !=
+           from.accepts_into.end();
+  };
+  std::vector<Claimed> together;
+  const auto take = [&](size_t i) {
+    together.push_back(std::move(claimed_[i]));
+    claimed_.erase(claimed_.begin() + static_cast<ptrdiff_t>(i));
+  };
+  take(0);
+  for (size_t i = 0; i < together.size(); ++i) {
+    for (size_t j = 0; j < claimed_.size();) {
+      if (accepts(together[i], claimed_[j]) || accepts(claimed_[j], together[i])) {
+        take(j);
+      } else {
+        ++j;
+      }
+    }
+  }
+  // The claim of a shard may be no more.
+  std::erase_if(together, [this](const Claimed& one) {
+    return ownerships_[one.shard].owner_slot() != (arena::kClaim | inheritance_.slot) ||
+           driver_->Operates(one.shard);
+  });
+  return together;
+}
+
+// One at a time: it is served before the next is taken. With many, the last waits for all of them
+// anyway, but not the first for the last.
+absl::Status NativeDriver::TakeClaimed() {
+  NoteClaimed();
+  for (const uint32_t operated = operated_; operated_ == operated && !claimed_.empty();) {
+    BATON_RETURN_IF_ERROR(Take(NextToTake()));
+  }
+  return absl::OkStatus();
+}
+
+// Can be killed and done again, by this worker's heir.
+absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
+  if (all.empty()) return absl::OkStatus();
+  std::vector<uint32_t> shards, connections;
+  for (const Claimed& one : all) {
+    shards.push_back(one.shard);
+    connections.insert(connections.end(), one.connections.begin(), one.connections.end());
+  }
+  device_->Restore(shards, connections);
+  BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
+  for (const Claimed& one : all) {
+    const uint32_t shard = one.shard;
+    ApplyRest(shard);
+    if (!HasBegun(shard)) {
+      const std::optional<Poisoning> poisoned = CountDeath(shard);
+      MakeReport(one, poisoned);
+      BATON_CRASH_POINT("native-reported");
+      ForgetBlamed(&arena(), shard, poisoned.has_value());
+    }
+    BATON_CRASH_POINT("native-before-taking");
+    const absl::StatusOr<uint64_t> taken =
+        ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
+    if (!taken.ok()) {
+      Tell("ownership_broken", static_cast<int>(shard), -1, MessageOf(taken.status()));
+      LeaveShard(shard);
+      continue;
+    }
+    adopted_[shard] = *taken;
+    BATON_CRASH_POINT("native-taken");
+    ++operated_;
+  }
+  return absl::OkStatus();
+}
+
+void NativeDriver::LeaveShard(uint32_t shard) {
+  adopted_[shard] = 0;
+  driver_->Leave(shard);
+  device_->Forget(shard);
+  inheritance_.objects->completion_queues[shard]->ForgetNotification();
+}
+
+// A claimant died when all was done but for the word that says so: the record's owner is that one.
+bool NativeDriver::HasBegun(uint32_t shard) const {
+  return !arena::CursorIsOf(arena().shard(shard).commit_head, ownerships_[shard].epoch());
+}
+
+// Its owner has not given up the shard that is claimed.
+bool NativeDriver::IsDeath(uint32_t shard) const {
+  return ownerships_[shard].owner_id() != 0 &&
+         arena().shard(shard).released_epoch != ownerships_[shard].epoch();
+}
+
+// Records the start of a shard's change of owner. The first claimant calls it or, for a release,
+// the owner.
+void NativeDriver::BeginChange(uint32_t shard) {
+  arena::NativeShard& record = arena().native_shard(shard);
+  const driver::Ownership& ownership = ownerships_[shard];
+  NoteCause(shard);
+  if (ownership.owner_id() != 0) record.former_worker_id = ownership.owner_id();
+  if (record.change_epoch == ownership.epoch() && ownership.epoch() != 0) return;
+  record.change_begun_ns = MonotonicNanoseconds();
+  record.recovered = 0;
+  record.logged = arena().shard(shard).completion_tail;
+  arena::OrderForCrash();
+  record.change_epoch = ownership.epoch();
+}
+
+void NativeDriver::NoteCause(uint32_t shard) {
+  arena().native_shard(shard).cause = static_cast<uint64_t>(
+      IsDeath(shard) ? arena::ChangeCause::kDeath : arena::ChangeCause::kRelease);
+}
+
+// Applies the rest of the former owner's committed transactions. A claimant that died may have
+// applied some of them. An invalid transaction and all after it are ignored.
+void NativeDriver::ApplyRest(uint32_t shard) {
+  absl::Status error;
+  for (uint64_t i = 0; i < arena::kCommitLogEntries; ++i) {
+    const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+    if (outcome == CommitOutcome::kInvalid) {
+      Tell("invalid_transaction", static_cast<int>(shard), -1, MessageOf(error));
+    }
+    if (outcome != CommitOutcome::kApplied) break;
+    ++arena().native_shard(shard).recovered;
+    BATON_CRASH_POINT("native-rest-applied");
+  }
+  NoteCause(shard);  // that may have been its release
+}
+
+// A completion on which so many owners died in a row is given to no other.
+std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
+  const uint64_t former = ownerships_[shard].owner_id();
+  Death death;
+  if (IsDeath(shard) &&
+      arena::LoadAcquire(arena().native_shard(shard).pardoned_worker_id) != former) {
+    death = DescribeDeath(arena(), shard, ownerships_[shard].epoch(), former,
+                          arena().native_shard(shard).logged);
+  }
+  auto poisoned =
+      CountNativeDeath(&arena(), driver_.get(), shard, death, inheritance_.poison_deaths);
+  if (poisoned.ok()) return *std::move(poisoned);
+  Tell("not_poisoned", static_cast<int>(shard), -1,
+       absl::StrCat("another worker of the service has written what owners of shard ", shard,
+                    " died of: ", poisoned.status().message()));
+  return std::nullopt;
+}
+
+// Writes the report before the successor does anything of its own.
+void NativeDriver::MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned) {
+  const uint32_t shard = claimed.shard;
+  const arena::NativeShard& change = arena().native_shard(shard);
+  EndedOwnership ended;
+  ended.epoch = ownerships_[shard].epoch();
+  if (ended.epoch == 0) return;
+  ended.owner_id = change.former_worker_id;
+  ended.recovered = change.recovered;
+  ended.poisoned = std::move(poisoned);
+  ended.connections = claimed.connections;
+  ReconciliationReport report = Reconcile(arena(), shard, driver_->counters(shard), ended);
+  report.successor_worker_id = inheritance_.worker_id;
+  report.released = !IsDeath(shard);
+  reports_.Write(shard, claimed.connections, std::move(report));
+}
+
+void NativeDriver::WatchOwners() {
+  if (!watcher_) return;
+  std::vector<uint64_t> wanted(watched_.size(), 0);
+  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
+    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
+    const uint64_t word = ownerships_[shard].word();
+    const uint32_t slot = arena::ClaimantOrOwner(arena::OwnershipSlot(word));
+    if (slot >= wanted.size() || slot == inheritance_.slot) continue;  // nobody, or us
+    wanted[slot] = std::max(wanted[slot], arena::OwnershipEpoch(word) + 1);
+  }
+  for (uint32_t slot = 0; slot < wanted.size(); ++slot) {
+    if (wanted[slot] == watched_[slot]) continue;
+    watched_[slot] = wanted[slot];
+    // The number only tells one watch of a slot from the next.
+    wanted[slot] == 0 ? watcher_->Forget(slot) : watcher_->Watch(slot, wanted[slot]);
+  }
+}
+
+// TakeClaimed has done it, before it moved the word that says so.
+absl::Status NativeDriver::Adopt(uint32_t shard, uint64_t epoch) {
+  if (driver_->Operates(shard) && ownerships_[shard].epoch() == epoch) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("shard ", shard, " epoch ", epoch, " was never taken over by this process"));
+}
+
+absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
+  if (!driver_->Operates(shard)) return absl::OkStatus();
+  const uint64_t word = adopted_[shard];
+  const bool ours = IsOurs(shard) && arena::OwnershipEpoch(word) == epoch;
+  if (ours) BATON_RETURN_IF_ERROR(Apply(shard));
+  LeaveShard(shard);
+  --operated_;
+  slept_ = true;
+  if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
+  BeginChange(shard);
+  const uint64_t heir = arena::LoadAcquire(arena().native_shard(shard).heir);
+  const bool named =
+      heir != 0 && heir - 1 != inheritance_.slot && heir - 1 < inheritance_.wakes.size();
+  BATON_CRASH_POINT("native-before-hand-over");
+  if (!ownerships_[shard].HandOver(word)) return absl::OkStatus();
+  if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
+  WakeDriver();
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- what the driver tells
+
+void NativeDriver::OnConnectionState(uint32_t connection, std::string_view what) {
+  const arena::ConnectionRecord& record = arena().connection(connection);
+  Tell("connection", static_cast<int>(record.shard), static_cast<int>(connection),
+       absl::StrCat("connection ", connection, " with ", arena::TextOf(record.peer_address), " ",
+                    View(what)));
+}
+
+void NativeDriver::OnRefusedConnection(std::string_view why) {
+  Tell("connection_refused", -1, -1, why);
+}
+
+void NativeDriver::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+  Tell("queue_pair_failed", -1, connection == kNoConnection ? -1 : static_cast<int>(connection),
+       event.text);
+}
+
+void NativeDriver::OnSlotFree(uint32_t connection) {
+  const absl::Status freed = device_->FreeSlot(connection);
+  if (freed.ok()) return;
+  Tell("slot_not_freed", -1, static_cast<int>(connection),
+       absl::StrCat("connection ", connection,
+                    " has ended, and its slot stays out of use: ", freed.message()));
+}
+
+void NativeDriver::OnSettled(uint32_t connection, bool receive, uint64_t end) {
+  if (reports_.OnSettled(connection, receive, end)) WakeDriver();
+}
+
+}  // namespace baton::driver_process

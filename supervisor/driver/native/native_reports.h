@@ -1,0 +1,54 @@
+// Reconciliation reports of native services: written in shared memory by who recovers a shard, and
+// read by `baton-driver` when it comes to it (lib/arena/layout.md, "Native owners").
+#ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_
+#define SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "supervisor/driver/engine/reconciliation.h"
+
+namespace baton::driver_process {
+
+// The reports of the shards that one process has taken over. Thread-compatible.
+class NativeReports {
+ public:
+  explicit NativeReports(arena::Arena* arena) : arena_(arena) {}
+
+  // At the cut. What may have been posted, and the device has not told, is ambiguous in it.
+  // `connections`: all that are in the shard, and maybe others.
+  void Write(uint32_t shard, absl::Span<const uint32_t> connections, ReconciliationReport report);
+
+  // Requests of this queue before `end` were submitted, those from it on were not. Returns whether
+  // a report says more now.
+  bool OnSettled(uint32_t connection, bool receive, uint64_t end);
+
+ private:
+  struct Ambiguous {
+    uint32_t shard;
+    uint64_t epoch;
+    uint32_t connection;
+    bool receive;
+    uint64_t begin, end;
+  };
+
+  void FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> connections,
+                     ReconciliationReport* report);
+  void CorrectSettled(uint32_t shard, ReconciliationReport* report);
+
+  arena::Arena* arena_;
+  std::vector<Ambiguous> ambiguous_;
+  std::vector<Ambiguous> never_posted_;  // as the device told before the report was written
+};
+
+// Reads the report about the end of `epoch`. Returns nothing if the report does not exist, was
+// overwritten, or is being written. `*version` changes whenever the report changes. The caller sets
+// the report's cause.
+std::optional<ReconciliationReport> ReadNativeReport(const arena::Arena& arena, uint32_t shard,
+                                                     uint64_t epoch, uint64_t* version);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_

@@ -1,0 +1,143 @@
+#include "supervisor/driver/workers/fork_worker.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/native/native_object.h"
+#include "lib/native/prefault.h"
+#include "lib/native/unmapper.h"
+#include "supervisor/driver/native/lifeline.h"
+#include "supervisor/driver/workers/confine.h"
+
+namespace baton::driver_process {
+namespace {
+
+NativeDriver* g_driver = nullptr;
+
+// A lock that another thread held would be held in the child for ever.
+absl::Status CheckAlone() {
+  std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
+  if (!threads) return ErrnoStatus(errno, "opendir of /proc/self/task");
+  int count = 0;
+  while (const dirent* const entry = readdir(threads.get())) count += entry->d_name[0] != '.';
+  if (count == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this driver has ", count, " threads: a native one must have one"));
+}
+
+// native_workers.md has the list.
+std::vector<int> DescriptorsOf(const NativeInheritance& inheritance) {
+  std::vector<int> descriptors = inheritance.device->ForkedDescriptors();
+  descriptors.insert(descriptors.end(), inheritance.wakes.begin(), inheritance.wakes.end());
+  descriptors.insert(descriptors.end(),
+                     {inheritance.session, inheritance.driver_wake, inheritance.news,
+                      inheritance.lifeline, inheritance.presence});
+  return descriptors;
+}
+
+// Restores the handlers and the mask that a program starts with, except that SIGPIPE stays ignored:
+// write(2) fails when the reader of its output has gone.
+void ResetSignals() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction current = {};
+    if (sigaction(signal, nullptr, &current) == 0 && current.sa_handler != SIG_DFL) {
+      current.sa_handler = SIG_DFL;
+      current.sa_flags = 0;
+      (void)sigaction(signal, &current, nullptr);
+    }
+  }
+  (void)signal(SIGPIPE, SIG_IGN);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// Returns only with an error.
+absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheritance, int output) {
+  if (dup2(output, STDERR_FILENO) < 0) return ErrnoStatus(errno, "standard error");
+  inheritance.arena->KeepFromChildren();
+  BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
+  BATON_ASSIGN_OR_RETURN(FileDescriptor lifeline, OpenOwnEnd(inheritance.lifeline));
+  inheritance.lifeline = lifeline.Release();  // for as long as the process lives
+  BATON_RETURN_IF_ERROR(KeepOnly(DescriptorsOf(inheritance)));
+  ForgetKeepersVariables();
+  BATON_RETURN_IF_ERROR(Confine({program.uid, program.gid, inheritance.realtime_priority}));
+  const absl::Status tied = TieToLifeline(inheritance.lifeline);
+  if (absl::IsUnavailable(tied)) _exit(0);
+  BATON_RETURN_IF_ERROR(tied);
+  const bool outside_effects = inheritance.outside_effects;
+  const int presence = inheritance.presence;
+  // For as long as the process lives.
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<NativeDriver> driver,
+                         NativeDriver::Create(std::move(inheritance)));
+  g_driver = driver.release();
+  BATON_ASSIGN_OR_RETURN(const native::NativeObject object,
+                         native::NativeObject::Load(program.object));
+  // Peers would wait for an heir's page faults.
+  native::Prefault();
+  // With outside effects there is no unmapper, because the successor waits until this process's
+  // memory is gone. The unmapper holds `presence`, so the lifeline's proof waits for it, too.
+  const absl::Status started = outside_effects ? absl::OkStatus() : native::StartUnmapper(presence);
+  if (!started.ok()) {
+    std::fprintf(stderr,
+                 "baton: who follows this worker may wait for longer, without unmapper: %s\n",
+                 std::string(MessageOf(started)).c_str());
+  }
+  object.Run(program.arguments);
+}
+
+[[noreturn]] void RunChild(const NativeProgram& program, NativeInheritance inheritance,
+                           int output) {
+  setsid();
+  prctl(PR_SET_NAME, "baton-native");
+  ResetSignals();
+  const int news = inheritance.news;
+  const absl::Status status = BecomeWorker(program, std::move(inheritance), output);
+  const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
+  (void)send(news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  _exit(127);
+}
+
+}  // namespace
+
+BatonNativeHost* HostOfThisProcess() { return g_driver == nullptr ? nullptr : g_driver->host(); }
+
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
+                                        int output) {
+  BATON_RETURN_IF_ERROR(CheckAlone());
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return ErrnoStatus(errno, "a socket pair for the worker (see RLIMIT_NOFILE)");
+  }
+  ForkedWorker worker;
+  worker.session.Reset(pair[0]);
+  const FileDescriptor child_end(pair[1]);
+  inheritance.session = child_end.get();
+  worker.pid = fork();
+  if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
+  if (worker.pid == 0) RunChild(program, std::move(inheritance), output);
+  worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
+  if (!worker.pidfd) {
+    const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+    // It stays a zombie: its object's file system may keep it from dying, and nothing here waits.
+    kill(worker.pid, SIGKILL);
+    return status;
+  }
+  return worker;
+}
+
+}  // namespace baton::driver_process

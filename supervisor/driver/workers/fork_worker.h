@@ -1,0 +1,45 @@
+// A native worker's process: forked from the driver, which has opened the device that it uses.
+// native_workers.md has what such a process is given, and what it can reach.
+#ifndef SUPERVISOR_DRIVER_WORKERS_FORK_WORKER_H_
+#define SUPERVISOR_DRIVER_WORKERS_FORK_WORKER_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/driver/native/native_driver.h"
+
+namespace baton::driver_process {
+
+struct NativeProgram {
+  std::string object;  // path of the shared object
+  std::vector<std::string> arguments;
+  std::optional<uid_t> uid;  // that it runs as; the driver's
+  std::optional<gid_t> gid;
+
+  bool operator==(const NativeProgram&) const = default;
+};
+
+struct ForkedWorker {
+  pid_t pid = 0;
+  FileDescriptor pidfd;
+  FileDescriptor session;  // the keeper's end
+};
+
+// The host that baton_native_host() returns. nullptr in the driver itself.
+BatonNativeHost* HostOfThisProcess();
+
+// Forks a worker and sets `inheritance.session`. `output` becomes the worker's standard output and
+// error. The child reports its errors as news. kFailedPrecondition: this process has more than one
+// thread, so a lock could stay held for ever in the child.
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
+                                        int output);
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_WORKERS_FORK_WORKER_H_

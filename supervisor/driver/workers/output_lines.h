@@ -1,0 +1,63 @@
+// Copies what workers print to the log. The copied lines are marked, and bounded in length and
+// number.
+#ifndef SUPERVISOR_DRIVER_WORKERS_OUTPUT_LINES_H_
+#define SUPERVISOR_DRIVER_WORKERS_OUTPUT_LINES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/waiting/token_bucket.h"
+
+namespace baton::driver_process {
+
+// The workers of a native service share one pipe. kNativeOutput begins their lines. batond holds
+// the reader for the next driver under the name kHeldOutput.
+inline constexpr char kNativeOutput[] = "workers";
+inline constexpr char kHeldOutput[] = "output";
+
+struct OutputPipe {
+  FileDescriptor reader;   // does not block
+  FileDescriptor program;  // standard error of the program
+};
+absl::StatusOr<OutputPipe> MakeOutputPipe();
+
+// Lines of bytes that anybody wrote. Thread-compatible.
+class OutputLines {
+ public:
+  static constexpr char kKind[] = "worker_output";  // of the lines in the log
+  static constexpr size_t kMaxLineBytes = 1024;     // what is longer goes on in another line
+  static constexpr uint32_t kBurst = 1000;          // lines at once
+  static constexpr uint32_t kPerSecond = 100;       // and then
+
+  // `whose`: what each line begins with.
+  explicit OutputLines(std::string whose);
+
+  void Add(std::string_view bytes, uint64_t now_ns);
+  // Nothing comes any more: what has no end yet, and how many lines the log lacks.
+  void End(uint64_t now_ns);
+
+  // One read of what is there: as much as the buffer takes. False: there will be nothing more.
+  bool ReadSome(int fd, uint64_t now_ns);
+  static constexpr size_t kReadBytes = 16 << 10;
+  bool read_all() const { return read_all_; }  // that there was, by the last ReadSome
+
+ private:
+  void WriteLine(std::string_view line, uint64_t now_ns);
+  void TellLeftOut();
+
+  const std::string whose_;
+  TokenBucket bucket_;
+  std::string line_;  // without an end so far
+  uint64_t left_out_ = 0;
+  std::vector<char> buffer_;
+  bool read_all_ = true;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_WORKERS_OUTPUT_LINES_H_

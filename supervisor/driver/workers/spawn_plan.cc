@@ -1,0 +1,59 @@
+#include "supervisor/driver/workers/spawn_plan.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+
+namespace baton::driver_process {
+
+SpawnPlan::SpawnPlan() {
+  posix_spawn_file_actions_init(&actions_);
+  posix_spawnattr_init(&attributes_);
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes_, &signals);
+  sigfillset(&signals);
+  posix_spawnattr_setsigdefault(&attributes_, &signals);
+  posix_spawnattr_setflags(&attributes_,
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+}
+
+SpawnPlan::~SpawnPlan() {
+  posix_spawn_file_actions_destroy(&actions_);
+  posix_spawnattr_destroy(&attributes_);
+}
+
+void SpawnPlan::Give(int descriptor, int as) {
+  posix_spawn_file_actions_adddup2(&actions_, descriptor, as);
+}
+
+void SpawnPlan::CloseFrom(int descriptor) {
+  posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
+}
+
+absl::StatusOr<pid_t> SpawnPlan::Spawn(const std::string& program, std::vector<std::string> words) {
+  words.insert(words.begin(), program);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  // Nothing that a worker chose is in effect before its identity is.
+  char path[] = "PATH=/usr/bin:/bin";
+  char* environment[] = {path, nullptr};
+  pid_t pid = 0;
+  const int error =
+      posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments.data(), environment);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
+  return pid;
+}
+
+absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given) {
+  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, given + 1));
+  if (!copy) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
+  return copy;
+}
+
+}  // namespace baton::driver_process

@@ -1,0 +1,239 @@
+#include "supervisor/driver/workers/worker_forks.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/rdma_device.h"
+#include "supervisor/driver/native/adoption.h"
+#include "supervisor/driver/workers/reap_program.h"
+
+namespace baton::driver_process {
+namespace {
+
+constexpr int kOutputBytes = 1 << 20;  // of the pipe, while nobody reads it
+constexpr uint64_t kMillisecondNs = 1'000'000;
+
+// A worker that drives its queues itself does not wait for anybody to read what it prints: what
+// does not fit is lost. The larger size is for when the driver is busy, and may be refused.
+absl::StatusOr<OutputPipe> MakeOutput() {
+  BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutputPipe());
+  const int written = output.program.get();
+  if (fcntl(written, F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "O_NONBLOCK");
+  (void)fcntl(written, F_SETPIPE_SZ, kOutputBytes);
+  return output;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerForks>> WorkerForks::Create(NativeEngine& engine,
+                                                                 NewsQueue& news,
+                                                                 const v1::NativeConfig& native) {
+  BATON_ASSIGN_OR_RETURN(Lifeline lifeline, MakeLifeline());
+  BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutput());
+  return std::unique_ptr<WorkerForks>(
+      new WorkerForks(engine, news, native, std::move(lifeline), std::move(output)));
+}
+
+WorkerForks::WorkerForks(NativeEngine& engine, NewsQueue& news, const v1::NativeConfig& native,
+                         Lifeline lifeline, OutputPipe output)
+    : engine_(engine),
+      news_(news),
+      native_(native),
+      slots_(engine.arena().shape().workers),
+      lifeline_(std::move(lifeline)),
+      output_(std::move(output)) {}
+
+WorkerForks::~WorkerForks() {
+  for (const Process& process : processes_) {
+    syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+  }
+}
+
+// ---------------------------------------------------------------- forks
+
+absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Forked* forked,
+                               std::vector<FileDescriptor>* sent) {
+  const uint32_t slot = order.place().slot();
+  if (slot >= slots_) return absl::InvalidArgumentError("fork_worker: no such slot");
+  for (const Process& former : processes_) {
+    if (former.facts.place().slot() != slot || HasEnded(former)) continue;
+    return absl::UnavailableError(absl::StrCat("process ", former.facts.pid(), " of worker ",
+                                               former.facts.place().id(),
+                                               " had the slot, and still ends"));
+  }
+  NativeProgram program;
+  program.object = order.program().path();
+  program.arguments.assign(order.program().arguments().begin(), order.program().arguments().end());
+  if (native_.has_uid()) program.uid = native_.uid();
+  if (native_.has_gid()) program.gid = native_.gid();
+  NativeInheritance inheritance = engine_.InheritanceOf(slot, order.place().id());
+  inheritance.lifeline = lifeline_.worker.get();
+  inheritance.presence = lifeline_.presence.get();
+  BATON_ASSIGN_OR_RETURN(ForkedWorker worker,
+                         ForkWorker(program, std::move(inheritance), output_.program.get()));
+  Process& process = processes_.emplace_back();
+  process.facts.set_pid(worker.pid);
+  process.facts.set_uid(program.uid.value_or(geteuid()));
+  process.facts.set_gid(program.gid.value_or(getegid()));
+  *process.facts.mutable_place() = order.place();
+  *process.facts.mutable_program() = order.program();
+  process.pidfd = std::move(worker.pidfd);
+  process.session = std::move(worker.session);
+  process.forked_ns = MonotonicNanoseconds();
+  HoldProcess(process);
+  Give(process, forked, sent);
+  ForgetOldest();
+  return absl::OkStatus();
+}
+
+void WorkerForks::Give(const Process& process, internal::Forked* forked,
+                       std::vector<FileDescriptor>* sent) {
+  *forked = process.facts;
+  sent->emplace_back(fcntl(process.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (process.session) sent->emplace_back(fcntl(process.session.get(), F_DUPFD_CLOEXEC, 0));
+}
+
+void WorkerForks::NoteAttached(uint64_t worker_id) {
+  for (Process& process : processes_) {
+    if (process.facts.place().id() != worker_id) continue;
+    process.facts.set_attached(true);
+    process.session.Reset();
+  }
+}
+
+void WorkerForks::Next(pid_t pid, internal::Forked* forked,
+                       std::vector<FileDescriptor>* sent) const {
+  // The number of one that is not reaped is no other's.
+  const auto is_it = [pid](const Process& one) {
+    return one.facts.pid() == pid && one.end.how().empty();
+  };
+  auto next = processes_.begin();
+  if (pid != 0) {
+    next = std::find_if(next, processes_.end(), is_it);
+    if (next != processes_.end()) ++next;
+  }
+  next = std::find_if(next, processes_.end(),
+                      [](const Process& one) { return one.end.how().empty(); });
+  if (next != processes_.end()) Give(*next, forked, sent);
+}
+
+// Keepers ask for the ends of the last ones alone.
+void WorkerForks::ForgetOldest() {
+  while (processes_.size() > 2 * size_t{slots_}) {
+    const auto oldest = std::find_if(processes_.begin(), processes_.end(), HasEnded);
+    if (oldest == processes_.end()) return;
+    (void)ReapProgram(oldest->pidfd.get());
+    processes_.erase(oldest);
+  }
+}
+
+bool WorkerForks::HasEnded(const Process& process) {
+  pollfd end = {process.pidfd.get(), POLLIN, 0};
+  return poll(&end, 1, 0) > 0;
+}
+
+internal::Reaped WorkerForks::Reap(pid_t pid) {
+  const auto process = std::find_if(processes_.rbegin(), processes_.rend(),
+                                    [pid](const Process& one) { return one.facts.pid() == pid; });
+  if (process == processes_.rend()) {
+    internal::Reaped unknown;
+    unknown.set_how("ended");
+    return unknown;
+  }
+  if (process->end.how().empty()) {
+    const std::string how = ReapProgram(process->pidfd.get());
+    if (how.empty()) return process->end;
+    engine_.Turn();  // it may have committed just before
+    process->end.set_how(how);
+    process->end.set_lived_ns(MonotonicNanoseconds() - process->forked_ns);
+    process->end.set_served(engine_.last_served_ns() >= process->forked_ns);
+  }
+  return process->end;
+}
+
+void WorkerForks::Turn() {
+  (void)lines_.ReadSome(output_.reader.get(), MonotonicNanoseconds());
+  if (held_ != nullptr) LookAtHeld();
+}
+
+std::vector<int> WorkerForks::descriptors() const {
+  std::vector<int> all = {output_.reader.get()};
+  if (held_ != nullptr && held_->IsReplyDue()) all.push_back(held_->fd());
+  return all;
+}
+
+// ---------------------------------------------------------------- what batond holds of them
+
+void WorkerForks::HoldAt(HeldDescriptors* held, verbs::Device& device) {
+  const absl::Status status = Hold(held, device);
+  if (!status.ok()) {
+    (void)held->DropAll();
+    return ReportNotHeld(
+        absl::StrCat("connections would end with the service's driver: batond does not hold what "
+                     "it would take to keep them: ",
+                     status.message()),
+        0);
+  }
+  HoldProcesses(held);
+  // From here on the workers' lives hang on batond alone.
+  lifeline_.hold.Reset();
+}
+
+absl::Status WorkerForks::Hold(HeldDescriptors* held, verbs::Device& device) {
+  NativeFiles files = engine_.Files();
+  const verbs::rdma::KernelFiles kernel = verbs::rdma::KernelFilesOf(device);
+  files.device = kernel.objects;
+  files.connection_manager = kernel.connection_manager;
+  BATON_RETURN_IF_ERROR(driver_process::Hold(held, files, lifeline_));
+  return held->Put(kHeldOutput, {output_.reader.get()});
+}
+
+void WorkerForks::HoldProcesses(HeldDescriptors* held) {
+  held_ = held;
+  held_workers_.emplace(held, engine_.Files().driver_wake, slots_);
+}
+
+// Without it, the next driver cannot end the worker alone, should it hang: it would end the
+// service. Nothing here waits: batond may stand still, and this thread keeps the service.
+void WorkerForks::HoldProcess(const Process& process) {
+  if (held_ == nullptr) return;
+  held_workers_->Put(process.facts.place().slot(), process.pidfd.get(),
+                     [this, id = process.facts.place().id()](const absl::Status& status) {
+                       if (status.ok()) return;
+                       ReportNotHeld(absl::StrCat("the process of worker ", id,
+                                                  " is not held by batond: ", status.message()),
+                                     id);
+                     });
+  if (held_->IsReplyDue() && held_overdue_ns_ == 0) {
+    held_overdue_ns_ = MonotonicNanoseconds() + held_->timeout_ms() * kMillisecondNs;
+  }
+}
+
+void WorkerForks::LookAtHeld() {
+  if (held_->IsReplyDue()) held_->TakeReplies();
+  if (!held_->IsReplyDue()) {
+    held_overdue_ns_ = 0;
+  } else if (held_overdue_ns_ != 0 && MonotonicNanoseconds() >= held_overdue_ns_) {
+    held_overdue_ns_ = ~uint64_t{0};  // it is said once
+    ReportNotHeld(absl::StrCat("the processes of the latest workers are not held by batond: it has "
+                               "not answered for ",
+                               held_->timeout_ms(), " ms"),
+                  0);
+  }
+}
+
+void WorkerForks::ReportNotHeld(const std::string& what, uint64_t worker_id) {
+  news_.OnEvent("not_held", what, worker_id, -1, -1);
+}
+
+}  // namespace baton::driver_process

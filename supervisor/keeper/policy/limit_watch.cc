@@ -1,0 +1,167 @@
+#include "supervisor/keeper/policy/limit_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "supervisor/cgroup/cgroup.h"
+#include "supervisor/keeper/sessions/worker_roles.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr std::chrono::seconds kBetweenLooks(5);
+// Near begins here, in percent of the limit, and is over there: what goes up and down between them
+// is told of once.
+constexpr uint64_t kNearPercent = 90;
+constexpr uint64_t kOverPercent = 80;
+constexpr size_t kMaxFileBytes = 64 << 10;
+
+bool IsAbove(uint64_t percent, uint64_t used, uint64_t limit) {
+  return limit != 0 && static_cast<double>(used) * 100 >=
+                           static_cast<double>(limit) * static_cast<double>(percent);
+}
+
+}  // namespace
+
+std::optional<std::string> ReadSmallFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::string text(kMaxFileBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+LimitWatch::LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service,
+                       ServiceDriver& driver, Policies& policies, const WorkerSessions& workers,
+                       EventLog& events, ReadFile read_file)
+    : service_(service),
+      driver_(driver),
+      policies_(policies),
+      workers_(workers),
+      events_(events),
+      read_file_(std::move(read_file)),
+      timer_(loop) {
+  LookLater();
+}
+
+void LimitWatch::LookLater() {
+  timer_.expires_after(kBetweenLooks);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    (void)Look();
+    LookLater();
+  });
+}
+
+v1::Accounts LimitWatch::Look() {
+  std::vector<uint64_t> ids;
+  for (const WorkerInfo& worker : workers_.List()) ids.push_back(worker.id);
+  const internal::ServiceAccounts counted = driver_.Account(ids);
+  v1::Accounts accounts = counted.accounts();
+  const std::vector<Warning> warnings = FindWarnings(counted);
+  Tell(warnings);
+  for (const Warning& warning : warnings) {
+    if (warning.begins) accounts.add_warnings(warning.text);
+  }
+  return accounts;
+}
+
+std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
+    const internal::ServiceAccounts& counted) {
+  const v1::Accounts& accounts = counted.accounts();
+  std::vector<Warning> warnings;
+  const auto check = [&](const char* field, uint64_t used, uint64_t limit, uint64_t worker_id) {
+    if (!IsAbove(kOverPercent, used, limit)) return;
+    Warning warning;
+    warning.key = absl::StrCat("policy.", worker_id == 0 ? "service." : "worker.", field);
+    warning.text = absl::StrCat(warning.key, ": ", used, " of ", limit, " in use",
+                                worker_id == 0 ? "" : absl::StrCat(" by worker ", worker_id));
+    warning.begins = IsAbove(kNearPercent, used, limit);
+    warnings.push_back(std::move(warning));
+  };
+  const v1::Quota& service = policies_.policy().service();
+  check("connections", accounts.connections(), service.connections(), 0);
+  check("listeners", accounts.listeners(), service.listeners(), 0);
+  check("grants", accounts.grants(), service.grants(), 0);
+  check("granted_bytes", accounts.granted_bytes(), service.granted_bytes(), 0);
+  check("registered_bytes", accounts.registered_bytes(), service.registered_bytes(), 0);
+  // Completion queues, and the queue pairs of a native service, never become more.
+  if (!arena::IsNative(driver_.arena().shape())) {
+    check("queue_pairs", accounts.queue_pairs(), service.queue_pairs(), 0);
+  }
+  // Checks the worker that has most.
+  const v1::Quota& worker = policies_.policy().worker();
+  const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
+    const auto most =
+        std::max_element(counted.workers().begin(), counted.workers().end(),
+                         [&](const internal::WorkerUse& a, const internal::WorkerUse& b) {
+                           return use_of(a) < use_of(b);
+                         });
+    if (most != counted.workers().end()) check(field, use_of(*most), limit, most->worker_id());
+  };
+  using Use = internal::WorkerUse;
+  check_most("connections", worker.connections(), [](const Use& use) { return use.connections(); });
+  check_most("listeners", worker.listeners(), [](const Use& use) { return use.listeners(); });
+  check_most("grants", worker.grants(), [](const Use& use) { return use.grants(); });
+  check_most("granted_bytes", worker.granted_bytes(),
+             [](const Use& use) { return use.granted_bytes(); });
+  CheckControlGroups(&warnings);
+  CheckStandbys(&warnings);
+  return warnings;
+}
+
+// Each group from ours up to the root has a say.
+void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
+  if (!service_.device().has_rdma()) return;
+  const auto group = cgroup::GroupOf(read_file_("/proc/self/cgroup").value_or(""));
+  if (!group) return;
+  const std::string_view device = driver_.device_name();
+  for (const std::string& one : cgroup::Chain(*group)) {
+    const std::string directory = absl::StrCat(cgroup::kRoot, one);
+    const std::string max = read_file_(directory + "/rdma.max").value_or("");
+    if (max.empty()) continue;
+    const std::string current = read_file_(directory + "/rdma.current").value_or("");
+    for (const char* const key : {"hca_handle", "hca_object"}) {
+      const auto limit = cgroup::RdmaValue(max, device, key);
+      const auto used = cgroup::RdmaValue(current, device, key);
+      if (!limit || !used || !IsAbove(kOverPercent, *used, *limit)) continue;
+      Warning warning;
+      warning.key = absl::StrCat("rdma.max of ", one, ": ", key);
+      warning.text = absl::StrCat("rdma.max of control group ", one, ": ", *used, " of ", *limit,
+                                  " ", key, " of ", std::string(device), " in use");
+      warning.begins = IsAbove(kNearPercent, *used, *limit);
+      warnings->push_back(std::move(warning));
+    }
+  }
+}
+
+void LimitWatch::CheckStandbys(std::vector<Warning>* warnings) {
+  const uint32_t wanted = policies_.policy().hot_standbys();
+  if (wanted == 0) return;
+  const size_t ready = RolesOf(workers_.List(), driver_).standbys.size();
+  if (ready >= wanted) return;
+  Warning warning;
+  warning.kind = "standbys_missing";
+  warning.key = "policy.hot_standbys";
+  warning.text = absl::StrCat("policy.hot_standbys: ", ready, " of ", wanted,
+                              " workers are ready and own no shard");
+  warnings->push_back(std::move(warning));
+}
+
+void LimitWatch::Tell(const std::vector<Warning>& warnings) {
+  const std::vector<std::string> told = std::exchange(told_, {});
+  for (const Warning& warning : warnings) {
+    const bool known = std::find(told.begin(), told.end(), warning.key) != told.end();
+    if (!known && !warning.begins) continue;
+    told_.push_back(warning.key);
+    if (!known) events_.Add(warning.kind, warning.text, UnixMicroseconds(), 0, -1, -1);
+  }
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,62 @@
+// Counts what a service has, and compares that with the limits of its policy and of its keeper's
+// control group. Reports an event once when the service comes near a limit.
+#ifndef SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_
+#define SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+
+namespace baton::keeper {
+
+// The whole of a small file; none: it is not there.
+using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
+std::optional<std::string> ReadSmallFile(const std::string& path);
+
+// Thread-compatible: the management loop's thread.
+class LimitWatch {
+ public:
+  // All references outlive it. Looks by itself every now and then.
+  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, ServiceDriver& driver,
+             Policies& policies, const WorkerSessions& workers, EventLog& events,
+             ReadFile read_file = ReadSmallFile);
+
+  // Returns the current accounts, with warnings.
+  v1::Accounts Look();
+
+ private:
+  struct Warning {
+    const char* kind = "limit_near";  // of the event
+    std::string key;                  // what stays the same while the numbers change
+    std::string text;
+    bool begins = true;  // false: it is only not over yet
+  };
+  void LookLater();
+  std::vector<Warning> FindWarnings(const internal::ServiceAccounts& counted);
+  void CheckControlGroups(std::vector<Warning>* warnings) const;
+  void CheckStandbys(std::vector<Warning>* warnings);
+  void Tell(const std::vector<Warning>& warnings);
+
+  const v1::ServiceConfig& service_;
+  ServiceDriver& driver_;
+  Policies& policies_;
+  const WorkerSessions& workers_;
+  EventLog& events_;
+  const ReadFile read_file_;
+  boost::asio::steady_timer timer_;
+  std::vector<std::string> told_;  // keys of those that have begun and are not over
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_

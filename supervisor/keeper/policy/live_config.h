@@ -1,0 +1,46 @@
+// The configuration of a service that runs, and what of a changed one its keeper takes.
+#ifndef SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
+#define SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/config/reload.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/service_driver.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class LiveConfig {
+ public:
+  // `in_use` is what the parts of the keeper read. Its placement is the one in effect. `configured`
+  // is the service as batond gave it. The references outlive this. Take() calls `on_taken` with the
+  // service as batond would have to give it for what is in force then.
+  using OnTaken = std::function<void(const v1::ServiceConfig& service)>;
+  LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured, ServiceDriver& driver,
+             Policies& policies, EventLog& events, OnTaken on_taken);
+
+  // Takes what a running keeper can take (CompareService), and puts it in force. Returns what is in
+  // force then, and each field that differs from `wanted` with the reason. No connection ends.
+  internal::ConfigTaken Take(const internal::TakeConfig& wanted);
+
+ private:
+  void TakeListeners(v1::ServiceConfig* next, internal::ConfigTaken* result);
+  void TakePolicy(v1::ServiceConfig* next, internal::ConfigTaken* result);
+  void PutInForce(const v1::ServiceConfig& next);
+
+  internal::KeeperConfig& in_use_;
+  v1::ServiceConfig configured_;
+  ServiceDriver& driver_;
+  Policies& policies_;
+  EventLog& events_;
+  const OnTaken on_taken_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_

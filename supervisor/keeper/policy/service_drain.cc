@@ -1,0 +1,192 @@
+#include "supervisor/keeper/policy/service_drain.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/text_format.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "proto/baton/internal/drain.pb.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/config/replace_file.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton::keeper {
+namespace {
+
+// Between two looks whether connections are left, and at the deadline.
+constexpr std::chrono::milliseconds kLook(50);
+
+// Another after each start of the machine; empty: it cannot be known.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+// Converts a monotonic time with the offset that the wall clock has now.
+int64_t UnixMicrosecondsAt(uint64_t monotonic_ns) {
+  return UnixMicroseconds() + static_cast<int64_t>(monotonic_ns - MonotonicNanoseconds()) / 1000;
+}
+
+// A deadline that a record names. After a start of the machine only the clock of the day tells.
+uint64_t DeadlineOf(const internal::DrainRecord& record) {
+  if (record.deadline_unix_micros() == 0) return 0;
+  if (!record.boot_id().empty() && record.boot_id() == BootId()) {
+    return record.deadline_monotonic_ns();
+  }
+  const int64_t left = std::max<int64_t>(0, record.deadline_unix_micros() - UnixMicroseconds());
+  return MonotonicNanoseconds() + static_cast<uint64_t>(left) * 1000;
+}
+
+}  // namespace
+
+ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                           ServiceDriver& driver, EventLog& events)
+    : config_(config),
+      driver_(driver),
+      events_(events),
+      path_(DrainPath(config.state_dir(), config.service().name())),
+      timer_(loop) {
+  ReadRecord();
+  if (!drain_) {
+    // A keeper before this one may have died while it ended a drain.
+    driver_.OpenAdmission();
+    return;
+  }
+  AddEvent("drain_started", "goes on: a keeper before this one had begun it");
+  Enforce();
+}
+
+void ServiceDrain::ReadRecord() {
+  std::ifstream file(path_);
+  if (!file) return;
+  internal::DrainRecord record;
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // One that cannot be read drains all the same: somebody wanted it.
+  if (!google::protobuf::TextFormat::ParseFromString(text, &record)) {
+    spdlog::warn("{} cannot be read: the service is drained, without a deadline", path_);
+    record.Clear();
+    record.set_started_unix_micros(UnixMicroseconds());
+  }
+  drain_.emplace();
+  drain_->set_started_unix_micros(record.started_unix_micros());
+  drain_->set_disconnect(record.disconnect());
+  deadline_ns_ = DeadlineOf(record);
+}
+
+absl::Status ServiceDrain::WriteRecord(const v1::Drain& drain, uint64_t deadline_ns) const {
+  internal::DrainRecord record;
+  record.set_started_unix_micros(drain.started_unix_micros());
+  record.set_disconnect(drain.disconnect());
+  if (deadline_ns != 0) {
+    record.set_deadline_unix_micros(UnixMicrosecondsAt(deadline_ns));
+    record.set_deadline_monotonic_ns(deadline_ns);
+    record.set_boot_id(BootId());
+  }
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(record, &text);
+  return ReplaceFile(path_, text);
+}
+
+absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& request) {
+  if (request.disconnect() && request.deadline_ms() == 0) {
+    return absl::InvalidArgumentError(
+        "disconnect: without deadline_ms there is no time at which to disconnect");
+  }
+  v1::Drain drain;
+  drain.set_started_unix_micros(drain_ ? drain_->started_unix_micros() : UnixMicroseconds());
+  drain.set_disconnect(request.disconnect());
+  const uint64_t deadline_ns =
+      request.deadline_ms() == 0
+          ? 0
+          : MonotonicNanoseconds() + uint64_t{request.deadline_ms()} * 1'000'000;
+  BATON_RETURN_IF_ERROR(WriteRecord(drain, deadline_ns));
+  const bool again = drain_.has_value();
+  drain_ = drain;
+  deadline_ns_ = deadline_ns;
+  deadline_told_ = false;
+  AddEvent(again ? "drain_changed" : "drain_started",
+           request.deadline_ms() == 0
+               ? "new connections are refused; there is no deadline"
+               : absl::StrCat("new connections are refused; in ", request.deadline_ms(), " ms ",
+                              request.disconnect() ? "what is left is disconnected"
+                                                   : "it is told what is left"));
+  again ? Look() : Enforce();
+  return *Describe();
+}
+
+absl::Status ServiceDrain::End() {
+  if (!drain_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("service \"", config_.service().name(), "\" is not drained"));
+  }
+  if (unlink(path_.c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus(errno, absl::StrCat("unlink ", path_));
+  }
+  drain_.reset();
+  timer_.cancel();
+  driver_.OpenAdmission();
+  AddEvent("drain_ended", "new connections are taken again");
+  return absl::OkStatus();
+}
+
+std::optional<v1::Drain> ServiceDrain::Describe() const {
+  if (!drain_) return std::nullopt;
+  v1::Drain drain = *drain_;
+  if (deadline_ns_ != 0) drain.set_deadline_unix_micros(UnixMicrosecondsAt(deadline_ns_));
+  const ServiceDriver::Counted counted = driver_.CountConnections();
+  drain.set_connections_left(static_cast<uint32_t>(counted.connections));
+  drain.set_refused(static_cast<uint32_t>(counted.refused));
+  return drain;
+}
+
+void ServiceDrain::Enforce() {
+  empty_told_ = false;
+  driver_.CloseAdmission(
+      absl::StrCat("the service is drained and takes no new connections: `baton drain --end ",
+                   config_.service().name(), "` ends that"));
+  Look();
+}
+
+void ServiceDrain::Look() {
+  const auto left = static_cast<uint32_t>(driver_.CountConnections().connections);
+  if (left == 0 && !empty_told_) {
+    AddEvent("drained", "no connection is left");
+    empty_told_ = true;
+  }
+  const bool over = deadline_ns_ != 0 && MonotonicNanoseconds() >= deadline_ns_;
+  if (over && !deadline_told_) OnDeadline(left);
+  if (empty_told_ && (deadline_ns_ == 0 || deadline_told_)) return;  // nothing can come any more
+  timer_.expires_after(kLook);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && drain_) Look();
+  });
+}
+
+void ServiceDrain::OnDeadline(uint32_t left) {
+  deadline_told_ = true;
+  if (left == 0) return;
+  if (!drain_->disconnect()) {
+    return AddEvent("drain_overdue", absl::StrCat(left, " connections are left at the deadline"));
+  }
+  drain_->set_disconnected(
+      static_cast<uint32_t>(driver_.DisconnectAll("disconnected: its service was drained")));
+  AddEvent("drain_disconnected", absl::StrCat(drain_->disconnected(),
+                                              " connections were left at the deadline, and are "
+                                              "disconnected"));
+}
+
+void ServiceDrain::AddEvent(const std::string& kind, const std::string& message) {
+  events_.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
+}
+
+}  // namespace baton::keeper

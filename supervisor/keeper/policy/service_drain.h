@@ -1,0 +1,59 @@
+// A service that takes no new connections: for the maintenance of its machine, or its end.
+//
+// Existing connections go on until their peers end them, or until the deadline. A file in the state
+// directory records the drain, so that the next keeper drains, too.
+#ifndef SUPERVISOR_KEEPER_POLICY_SERVICE_DRAIN_H_
+#define SUPERVISOR_KEEPER_POLICY_SERVICE_DRAIN_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/service_driver.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class ServiceDrain {
+ public:
+  // All references outlive it. Goes on with the drain that the state directory tells of.
+  ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+               ServiceDriver& driver, EventLog& events);
+
+  // Begins, or changes the deadline of what has begun. An error: it was not written down, and
+  // nothing has changed.
+  absl::StatusOr<v1::Drain> Begin(const internal::DrainService& request);
+  // kFailedPrecondition: it is not drained.
+  absl::Status End();
+
+  // Returns the drain's state; nothing if the service accepts new connections.
+  std::optional<v1::Drain> Describe() const;
+
+ private:
+  void ReadRecord();
+  absl::Status WriteRecord(const v1::Drain& drain, uint64_t deadline_ns) const;
+  void Enforce();
+  void Look();
+  void OnDeadline(uint32_t left);
+  void AddEvent(const std::string& kind, const std::string& message);
+
+  const internal::KeeperConfig& config_;
+  ServiceDriver& driver_;
+  EventLog& events_;
+  const std::string path_;
+  boost::asio::steady_timer timer_;
+  std::optional<v1::Drain> drain_;  // without what the engine counts, and without the deadline
+  uint64_t deadline_ns_ = 0;        // monotonic: the clock of the day may be set; 0: none
+  bool deadline_told_ = false;
+  bool empty_told_ = false;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_POLICY_SERVICE_DRAIN_H_

@@ -1,0 +1,59 @@
+// The programs of a brokered service's workers: any, started through baton-launch. Nobody but their
+// service manager keeps them running.
+#ifndef SUPERVISOR_KEEPER_PROGRAMS_BROKERED_PROGRAMS_H_
+#define SUPERVISOR_KEEPER_PROGRAMS_BROKERED_PROGRAMS_H_
+
+#include <boost/asio/io_context.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "supervisor/driver/workers/reap_program.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/program_reader.h"
+#include "supervisor/keeper/service_driver.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class BrokeredPrograms final : public WorkerPrograms {
+ public:
+  // `loop` and `driver` outlive it. `batonds_network`: of a keeper that is in another network
+  // namespace.
+  BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
+                   ServiceDriver& driver, FileDescriptor batonds_network = {});
+  ~BrokeredPrograms() override;
+
+  // Reads on what the processes print that former keepers had started.
+  void Restore(ServiceDriver::HeldByKey& held);
+
+  absl::Status Check(const std::string& path) const override {
+    return CheckProgramPath(path, "an executable");
+  }
+  void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) override {
+    reader_.Read(pid, uid, gid, std::move(done));
+  }
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
+  FileDescriptor PidfdOf(pid_t pid) const override;
+  std::string Reap(pid_t, int pidfd) override { return driver_process::ReapProgram(pidfd); }
+  void OnServing(const internal::Program&) override {}
+
+ private:
+  struct HeldProcess;
+
+  // Drops what is held of the process when it has ended.
+  void Watch(pid_t pid, FileDescriptor pidfd, FileDescriptor output);
+
+  boost::asio::io_context& loop_;
+  const std::string launcher_;
+  ServiceDriver& driver_;
+  const FileDescriptor batonds_network_;
+  ProgramReader reader_;
+  std::map<pid_t, std::unique_ptr<HeldProcess>> held_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAMS_BROKERED_PROGRAMS_H_

@@ -1,0 +1,211 @@
+#include "supervisor/keeper/programs/native_workers.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/loop/await_readable.h"
+#include "supervisor/driver/native/native_driver.h"
+
+namespace baton::keeper {
+namespace {
+
+// Under which the program that serves is held, once an upgrade has changed it.
+constexpr char kHeldProgram[] = "lasting/native_program";
+
+internal::Program ProgramOf(const v1::NativeConfig& config) {
+  internal::Program program;
+  program.set_path(config.object());
+  for (const std::string& argument : config.arguments()) program.add_arguments(argument);
+  return program;
+}
+
+bool IsSame(const internal::Program& one, const internal::Program& other) {
+  return one.path() == other.path() &&
+         std::equal(one.arguments().begin(), one.arguments().end(), other.arguments().begin(),
+                    other.arguments().end());
+}
+
+void SendKill(int pidfd) { syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0); }
+
+}  // namespace
+
+NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                             ServiceDriver& driver, WorkerSessions& sessions,
+                             const Policies& policies, EventLog& events)
+    : loop_(loop),
+      program_(ProgramOf(config.service().native())),
+      wanted_(config.service().native().workers()),
+      config_(config),
+      driver_(driver),
+      sessions_(sessions),
+      policies_(policies),
+      events_(events),
+      pause_(loop) {}
+
+void NativeWorkers::KeepRunning() {
+  const auto serving = [this] {
+    return std::count_if(processes_.begin(), processes_.end(),
+                         [this](const auto& one) { return IsSame(one.second->program, program_); });
+  };
+  while (!pausing_ && serving() < wanted_) {
+    const absl::StatusOr<StartedProgram> started = Fork(program_);
+    if (started.ok()) continue;
+    events_.Add(std::string(driver_process::kWorkerFailed),
+                std::string(MessageOf(started.status())), UnixMicroseconds(), 0, -1, -1);
+    StartLater();
+  }
+}
+
+// A place whose former worker has detached, and whose process does not end, is left out.
+absl::StatusOr<ServiceDriver::ForkedWorker> NativeWorkers::ForkAtFreePlace(
+    const internal::Program& program) {
+  std::vector<Reservation> refused;
+  absl::StatusOr<ServiceDriver::ForkedWorker> forked;
+  do {
+    const absl::StatusOr<Reservation> reserved = sessions_.Reserve();
+    if (!reserved.ok()) {
+      if (refused.empty()) forked = reserved.status();
+      break;
+    }
+    internal::WorkerPlace place;
+    place.set_slot(reserved->slot);
+    place.set_id(reserved->worker_id);
+    forked = driver_.Fork(place, program);
+    if (!forked.ok()) refused.push_back(*reserved);
+  } while (absl::IsUnavailable(forked.status()));
+  for (const Reservation& place : refused) sessions_.Release(place);
+  return forked;
+}
+
+absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& program) {
+  BATON_ASSIGN_OR_RETURN(ServiceDriver::ForkedWorker forked, ForkAtFreePlace(program));
+  const uint64_t worker_id = forked.facts.place().id();
+  StartedProgram started;
+  started.pid = forked.facts.pid();
+  Adopt(std::move(forked));
+  started.pidfd = PidfdOf(started.pid);
+  events_.Add("native_worker_forked",
+              absl::StrCat("worker ", worker_id, " (pid ", started.pid, ") was forked for ",
+                           program.path()),
+              UnixMicroseconds(), worker_id, -1, -1);
+  return started;
+}
+
+void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
+  const pid_t pid = fork.facts.pid();
+  auto process = std::make_unique<Process>(loop_);
+  process->program = fork.facts.program();
+  process->worker_id = fork.facts.place().id();
+  process->pidfd.assign(fcntl(fork.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  AwaitReadable(process->pidfd, [this, pid] { OnEnded(pid); });
+  processes_[pid] = std::move(process);
+  if (!fork.session) return;
+  // Its keeper died while it attached, and it waits for an answer that nobody has for it.
+  if (sessions_.IsAttached(fork.facts.place().id())) return SendKill(fork.pidfd.get());
+  PeerCredentials credentials;
+  credentials.pid = pid;
+  credentials.uid = fork.facts.uid();
+  credentials.gid = fork.facts.gid();
+  sessions_.AcceptChild(std::move(fork.session), credentials, std::move(fork.pidfd),
+                        {fork.facts.place().slot(), fork.facts.place().id()});
+}
+
+void NativeWorkers::Restore(const ServiceDriver::HeldByKey& held) {
+  if (const auto entry = held.find(kHeldProgram); entry != held.end()) {
+    (void)program_.ParseFromString(entry->second.value);
+  }
+  for (ServiceDriver::ForkedWorker& fork : driver_.ListForks()) Adopt(std::move(fork));
+}
+
+FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {
+  const auto process = processes_.find(pid);
+  if (process == processes_.end()) return {};
+  return FileDescriptor(fcntl(process->second->pidfd.native_handle(), F_DUPFD_CLOEXEC, 0));
+}
+
+// ---------------------------------------------------------------- ends
+
+std::string NativeWorkers::Reap(pid_t pid, int) { return driver_.Reap(pid).how(); }
+
+void NativeWorkers::OnEnded(pid_t pid) {
+  const internal::Reaped end = driver_.Reap(pid);
+  const auto found = processes_.find(pid);
+  const uint64_t worker_id = found->second->worker_id;
+  processes_.erase(found);
+  events_.Add("native_worker_ended",
+              absl::StrCat("worker ", worker_id, " (pid ", pid, ") ", end.how()),
+              UnixMicroseconds(), worker_id, -1, -1);
+  pause_length_.NoteEnd(end.lived_ns(), end.served(), policies_.policy());
+  StartLater();
+}
+
+// ---------------------------------------------------------------- upgrades
+
+absl::Status NativeWorkers::Check(const std::string& path) const {
+  return CheckProgramPath(path, "a shared object, which native services are upgraded to");
+}
+
+void NativeWorkers::Read(pid_t, uint32_t uid, uint32_t gid, ProgramDone done) {
+  internal::Program program = program_;
+  program.set_uid(uid);
+  program.set_gid(gid);
+  done(std::move(program));
+}
+
+absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& program) {
+  return Fork(program);
+}
+
+// Also those that were forked in the place of others while the new ones were watched.
+void NativeWorkers::OnServing(const internal::Program& program) {
+  program_ = program;
+  driver_.Hold(kHeldProgram, program_.SerializeAsString());
+  EndOthers();
+  KeepRunning();
+}
+
+void NativeWorkers::EndOthers() {
+  for (const auto& [pid, process] : processes_) {
+    if (!IsSame(process->program, program_)) End(pid, *process);
+  }
+}
+
+// A worker that has not attached cannot be asked to end, so it is killed.
+void NativeWorkers::End(pid_t pid, Process& process) {
+  if (!sessions_.IsAttached(process.worker_id)) {
+    SendKill(process.pidfd.native_handle());
+    return;
+  }
+  sessions_.AskToStop(process.worker_id);
+  process.overdue.expires_after(stop_timeout());
+  process.overdue.async_wait([this, pid](const boost::system::error_code& error) {
+    const auto found = processes_.find(pid);
+    if (error || found == processes_.end()) return;
+    const absl::Status killed =
+        sessions_.Kill(found->second->worker_id,
+                       absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
+    // It may have detached, and not come to its end.
+    if (!killed.ok()) SendKill(found->second->pidfd.native_handle());
+  });
+}
+
+void NativeWorkers::StartLater() {
+  if (std::exchange(pausing_, true)) return;
+  pause_.expires_after(pause_length_.length());
+  pause_.async_wait([this](const boost::system::error_code& error) {
+    pausing_ = false;
+    if (!error) KeepRunning();
+  });
+}
+
+}  // namespace baton::keeper

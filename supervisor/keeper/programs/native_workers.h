@@ -1,0 +1,89 @@
+// The workers of a native service: has the driver fork them, and others in the place of those that
+// end. A program is a shared object with its arguments.
+#ifndef SUPERVISOR_KEEPER_PROGRAMS_NATIVE_WORKERS_H_
+#define SUPERVISOR_KEEPER_PROGRAMS_NATIVE_WORKERS_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/restart_delay.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread. The workers outlive it: they are the driver's.
+class NativeWorkers final : public WorkerPrograms {
+ public:
+  // All references outlive it.
+  NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                ServiceDriver& driver, WorkerSessions& sessions, const Policies& policies,
+                EventLog& events);
+
+  // Goes on with the processes, and the program, of the keeper before this one. REQUIRES: the
+  // sessions are restored.
+  void Restore(const ServiceDriver::HeldByKey& held);
+
+  // Ends the processes whose program is not the one that serves. REQUIRES: no upgrade is under way.
+  void EndOthers();
+
+  // Has workers forked until there are as many of the program that serves as the configuration
+  // says.
+  void KeepRunning();
+
+  absl::Status Check(const std::string& path) const override;
+  void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) override;
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
+  FileDescriptor PidfdOf(pid_t pid) const override;
+  std::string Reap(pid_t pid, int pidfd) override;
+  void OnServing(const internal::Program& program) override;
+
+ private:
+  struct Process {
+    explicit Process(boost::asio::io_context& loop) : pidfd(loop), overdue(loop) {}
+    internal::Program program;
+    uint64_t worker_id = 0;
+    boost::asio::posix::stream_descriptor pidfd;
+    boost::asio::steady_timer overdue;  // once it was asked to end
+  };
+
+  absl::StatusOr<StartedProgram> Fork(const internal::Program& program);
+  absl::StatusOr<ServiceDriver::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
+  // Watches the process, and accepts its session if it has not attached.
+  void Adopt(ServiceDriver::ForkedWorker fork);
+  void OnEnded(pid_t pid);
+  void End(pid_t pid, Process& process);
+  void StartLater();
+  std::chrono::milliseconds stop_timeout() const {
+    return std::chrono::milliseconds(config_.service().stop_timeout_ms());
+  }
+
+  boost::asio::io_context& loop_;
+  internal::Program program_;  // that serves
+  const uint32_t wanted_;
+  const internal::KeeperConfig& config_;
+  ServiceDriver& driver_;
+  WorkerSessions& sessions_;
+  const Policies& policies_;
+  EventLog& events_;
+  boost::asio::steady_timer pause_;
+  RestartDelay pause_length_;
+  bool pausing_ = false;
+  std::map<pid_t, std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAMS_NATIVE_WORKERS_H_

@@ -1,0 +1,36 @@
+// How long a keeper waits before it starts a worker in the place of one that ended.
+#ifndef SUPERVISOR_KEEPER_PROGRAMS_RESTART_DELAY_H_
+#define SUPERVISOR_KEEPER_PROGRAMS_RESTART_DELAY_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "lib/waiting/back_off.h"
+#include "proto/baton/v1/types.pb.h"
+
+namespace baton::keeper {
+
+class RestartDelay {
+ public:
+  // A worker has lived so long. `served`: it, or another since its start, has committed as an
+  // owner.
+  void NoteEnd(uint64_t lived_ns, bool served, const v1::Policy& policy);
+
+  std::chrono::milliseconds length() const { return length_; }
+
+ private:
+  static constexpr std::chrono::milliseconds kShortest{10};
+  static constexpr std::chrono::milliseconds kLongest{5000};
+  // While the service gets on: owners may die of a message, of which the next one is spared
+  // (poison).
+  static constexpr std::chrono::milliseconds kLongestOfServers{100};
+  static constexpr uint64_t kLongLifeNs = 2'000'000'000;
+
+  BackOff back_off_{kShortest, kLongest};
+  std::chrono::milliseconds length_ = kShortest;
+  bool last_was_short_ = false;  // the life of the last one that ended
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAMS_RESTART_DELAY_H_

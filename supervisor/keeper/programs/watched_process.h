@@ -1,0 +1,81 @@
+// The process of a worker that this keeper has started.
+#ifndef SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
+#define SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
+
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/loop/await_readable.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/program_output.h"
+
+namespace baton::keeper {
+
+struct StartedProcess {
+  const pid_t pid;
+  uint64_t worker_id = 0;  // 0: has not attached
+  std::string how_ended;   // empty: it runs
+};
+
+// Thread-compatible: the management loop's thread.
+struct WatchedProcess {
+  // `programs`, which has started it, outlives this.
+  WatchedProcess(boost::asio::io_context& loop, WorkerPrograms& programs, StartedProgram started)
+      : programs(programs), known{started.pid, 0, ""}, pidfd(loop), entered(loop) {
+    if (started.pidfd) pidfd.assign(started.pidfd.Release());
+    if (started.entered) entered.assign(started.entered.Release());
+    if (!started.output) return;
+    output = std::make_unique<ProgramOutput>(loop, std::move(started.output),
+                                             absl::StrCat("process ", started.pid));
+  }
+
+  WorkerPrograms& programs;
+  StartedProcess known;
+  boost::asio::posix::stream_descriptor pidfd;
+  boost::asio::posix::stream_descriptor entered;  // StartedProgram's
+  std::function<void(const absl::Status&)> on_entered;
+  std::unique_ptr<ProgramOutput> output;  // null: it has none of its own
+
+  // `done`: from the loop, with why it was not entered. This is still there then.
+  void AwaitEntered(std::function<void(const absl::Status&)> done) {
+    if (!entered.is_open()) {
+      return boost::asio::post(pidfd.get_executor(),
+                               [done = std::move(done)] { done(absl::OkStatus()); });
+    }
+    on_entered = std::move(done);
+    AwaitReadable(entered, [this] { TellEntered(); });
+  }
+  // At once, of one that has ended; nothing, if it was told.
+  void TellEntered() {
+    const auto done = std::exchange(on_entered, nullptr);
+    if (!done) return;
+    const absl::Status status = ReadEntered(entered.native_handle());
+    entered.close();
+    done(status);
+  }
+
+  void Reap() {
+    if (!known.how_ended.empty()) return;
+    known.how_ended = programs.Reap(known.pid, pidfd.native_handle());
+    if (!known.how_ended.empty()) output.reset();
+  }
+  // Does nothing when it has ended. Cannot hit another process.
+  void Signal(int number) {
+    syscall(SYS_pidfd_send_signal, pidfd.native_handle(), number, nullptr, 0);
+  }
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_

@@ -1,0 +1,29 @@
+#ifndef SUPERVISOR_KEEPER_PROGRAMS_WORKER_STARTS_H_
+#define SUPERVISOR_KEEPER_PROGRAMS_WORKER_STARTS_H_
+
+#include <boost/asio/io_context.hpp>
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+
+namespace baton::keeper {
+
+// The parts of a keeper that upgrades and standbys need to start workers and to end them. All of
+// them outlive whoever holds this.
+struct WorkerStarts {
+  boost::asio::io_context& loop;
+  const internal::KeeperConfig& config;
+  ServiceDriver& driver;
+  Policies& policies;
+  EventLog& events;
+  WorkerSessions& workers;
+  WorkerPrograms& programs;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAMS_WORKER_STARTS_H_

@@ -1,0 +1,87 @@
+#include "supervisor/keeper/sessions/attach_check.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/version.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+
+absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& who) {
+  // Its end would be seen, but no signal reaches it, should it hang; Linux before 6.5 refuses it
+  // when it connects.
+  if (who.credentials.pid == 0) {
+    return absl::FailedPreconditionError(
+        "the process that connected has no number in this keeper's pid namespace, so it could not "
+        "be killed if it hung: let batond be in the machine's pid namespace (hostPID: true, or "
+        "--pid host, of its container)");
+  }
+  if (service.mode() == v1::NATIVE && !who.is_child) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("service ", service.name(),
+                     " is native, and its driver forks its workers: give their program as an "
+                     "object, native.object in the configuration or `baton upgrade`"));
+  }
+  const auto& uids = service.worker_uids();
+  const uint32_t uid = who.credentials.uid;
+  const bool is_ours = (uid == geteuid() || uid == 0) && !who.is_distrusted;
+  if (who.is_child || is_ours || std::find(uids.begin(), uids.end(), uid) != uids.end()) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat("uid ", uid, who.is_distrusted ? ", in another pid namespace than batond," : "",
+                   " may not attach to service ", service.name(), ": add it to its worker_uids"));
+}
+
+// They are shown to operators, and kept in every event.
+absl::Status CheckNames(const internal::AttachArena& attach) {
+  for (const std::string& text : {attach.name(), attach.version()}) {
+    if (text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
+          return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+        })) {
+      return absl::InvalidArgumentError(absl::StrCat("name, version: at most ", kMaxNameBytes,
+                                                     " bytes without control characters"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVersions(uint32_t oldest_reader, const internal::AttachArena& attach) {
+  if (attach.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the worker speaks protocol version ", attach.protocol_version(), ", this keeper version ",
+        kProtocolVersion, ": build it with release ", kRelease));
+  }
+  if (attach.layout_version() < oldest_reader) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the worker reads arena layout version ", attach.layout_version(),
+        ", this service has version ", arena::kLayoutVersion, ", readable from version ",
+        oldest_reader, ": build it with release ", kRelease));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAttach(const v1::ServiceConfig& service, uint32_t oldest_reader,
+                         const AttachingPeer& who, const internal::AttachArena& attach) {
+  BATON_RETURN_IF_ERROR(CheckPeer(service, who));
+  if (attach.service() != service.name()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is the socket of service ", service.name(), ", the worker serves ",
+                     attach.service(), ": check its socket option"));
+  }
+  BATON_RETURN_IF_ERROR(CheckNames(attach));
+  return CheckVersions(oldest_reader, attach);
+}
+
+}  // namespace baton::keeper

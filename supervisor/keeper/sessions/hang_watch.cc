@@ -1,0 +1,89 @@
+#include "supervisor/keeper/sessions/hang_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+
+namespace baton::keeper {
+
+using Change = internal::ChangeWorker;
+
+HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                     ServiceDriver& driver, Policies& policies, EventLog& events)
+    : config_(config),
+      driver_(driver),
+      policies_(policies),
+      events_(events),
+      heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
+      timer_(loop) {}
+
+void HangWatch::Start(const Sessions& sessions, Kill kill) {
+  sessions_ = &sessions;
+  kill_ = std::move(kill);
+  LookLater();
+}
+
+void HangWatch::LookLater() {
+  timer_.expires_after(std::chrono::milliseconds(heartbeat_ms_));
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    for (const auto& session : *sessions_) {
+      if (session) LookAt(*session);
+    }
+    LookLater();
+  });
+}
+
+void HangWatch::LookAt(WorkerSession& session) {
+  if (session.IsProcessDead()) return;  // it does not hang, whatever is still looked for
+  const bool was_stalled = session.heartbeat.IsSilent(looks());
+  session.heartbeat.Look(arena::LoadRelaxed(driver_.arena().worker(session.slot).heartbeat),
+                         looks());
+  const bool stalled = session.heartbeat.IsSilent(looks());
+  if (session.state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
+  if (stalled != was_stalled) {
+    driver_.ChangeWorker(session.slot, session.id, stalled ? Change::STALLED : Change::NOT_STALLED);
+  }
+  if (!stalled || !OwnsShards(session.id)) {
+    session.hangs = false;
+    session.silent_owner_looks = 0;
+    return;
+  }
+  // A worker that was silent before it got shards has the full time, too.
+  if (!was_stalled || ++session.silent_owner_looks >= looks()) OnHang(session);
+}
+
+uint32_t HangWatch::looks() const {
+  return std::max(2u, config_.service().hang_timeout_ms() / heartbeat_ms_);
+}
+
+bool HangWatch::OwnsShards(uint64_t worker_id) const {
+  const internal::ShardsSeen seen = driver_.LookAtShards();
+  return std::any_of(
+      seen.shards().begin(), seen.shards().end(),
+      [&](const internal::ShardSeen& shard) { return shard.owner_worker_id() == worker_id; });
+}
+
+// Looked at again and again, as long as it hangs: the policy may change meanwhile.
+void HangWatch::OnHang(WorkerSession& session) {
+  const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
+                                        config_.service().hang_timeout_ms(), " ms");
+  const bool known = std::exchange(session.hangs, true);
+  if (policies_.policy().on_hang() == v1::ON_HANG_REPORT) {
+    if (known) return;
+    events_.Add("worker_hangs",
+                absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ", what,
+                             "; its shards stay with it, as the policy's on_hang says"),
+                UnixMicroseconds(), session.id, -1, -1);
+    return;
+  }
+  driver_.ChangeWorker(session.slot, session.id, Change::DEATH_BY_HANG);
+  kill_(session.id, what);
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,57 @@
+// Finds workers that hang, and does what the service's policy says of them.
+#ifndef SUPERVISOR_KEEPER_SESSIONS_HANG_WATCH_H_
+#define SUPERVISOR_KEEPER_SESSIONS_HANG_WATCH_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/worker_session.h"
+
+namespace baton::keeper {
+
+// A worker hangs if it owns shards and has not counted a beat for the service's hang_timeout_ms.
+//
+// Thread-compatible: the management loop's thread.
+class HangWatch {
+ public:
+  using Sessions = std::vector<std::shared_ptr<WorkerSession>>;  // by slot; null: it is free
+  using Kill = std::function<void(uint64_t worker_id, std::string_view cause)>;
+
+  // All references outlive it.
+  HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+            ServiceDriver& driver, Policies& policies, EventLog& events);
+
+  // Looks at `sessions`, which outlive it, each heartbeat_ms from now on.
+  void Start(const Sessions& sessions, Kill kill);
+  uint32_t heartbeat_ms() const { return heartbeat_ms_; }
+
+ private:
+  void LookLater();
+  void LookAt(WorkerSession& session);
+  // Returns the number of looks in vain after which a worker counts as hung.
+  uint32_t looks() const;
+  bool OwnsShards(uint64_t worker_id) const;
+  void OnHang(WorkerSession& session);
+
+  const internal::KeeperConfig& config_;
+  ServiceDriver& driver_;
+  Policies& policies_;
+  EventLog& events_;
+  const uint32_t heartbeat_ms_;
+  boost::asio::steady_timer timer_;
+  const Sessions* sessions_ = nullptr;
+  Kill kill_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SESSIONS_HANG_WATCH_H_

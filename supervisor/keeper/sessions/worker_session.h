@@ -1,0 +1,103 @@
+// One worker of a service, as its keeper sees it.
+#ifndef SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSION_H_
+#define SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSION_H_
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "lib/arena/arena.h"
+#include "lib/channel/message_channel.h"
+#include "lib/loop/framed_session.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/service_driver.h"
+
+namespace baton::keeper {
+
+struct WorkerInfo {
+  uint64_t id = 0;
+  uint32_t slot = 0;
+  pid_t pid = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  bool ready = false;   // and not retired
+  bool healthy = true;  // by its own word
+  bool hangs = false;   // it owns shards and has shown no sign of life for the service's time
+  std::string version;
+  StateVersions state_versions;
+};
+
+// How long a worker has been silent. That is counted in looks and not in time: a machine that was
+// suspended wakes with all its workers overdue, and none of them hangs.
+class Heartbeat {
+ public:
+  // `beat`: the worker's count. It is silent after `patience` looks that found nothing new.
+  void Look(uint64_t beat, uint32_t patience);
+  // Counted from now on: it may have done something else for long.
+  void Restart();
+  bool IsSilent(uint32_t patience) const { return silent_looks_ >= patience; }
+  uint64_t seen_ns() const { return seen_ns_; }
+
+ private:
+  uint64_t beat_ = 0;
+  uint64_t seen_ns_ = 0;
+  uint32_t silent_looks_ = 0;
+};
+
+// All that a session is, but for what it is connected to.
+struct SessionFacts {
+  uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
+  uint32_t slot = 0;
+  bool attached = false;
+  // The pidfd is known to be the worker's. Until then no signal is sent to it, and the worker is
+  // given nothing that takes a signal to end.
+  bool process_certain = false;
+  PeerCredentials peer;
+  bool distrusted = false;  // as AttachingPeer's
+  internal::AttachArena attached_with;
+  v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
+  uint64_t attached_ns = 0;
+  Heartbeat heartbeat;
+  uint32_t silent_owner_looks = 0;       // while it was silent, that found it the owner of shards
+  bool hangs = false;                    // as WorkerInfo's
+  const void* control_stream = nullptr;  // who told that it is open; nobody: it is not
+  std::string kill_cause;                // empty: we did not kill it
+  bool thread_ended = false;             // with its lock held
+  bool detached = false;
+  bool retired = false;  // it is to end, and is given no shard
+  // It attached to the keeper before this one, and has not resumed its session yet.
+  bool awaits_resumption = false;
+  uint64_t beat_at_restore = 0;  // the worker's count then
+  std::string key;               // by which it resumes its session
+};
+
+// Thread-compatible: the management loop's thread.
+struct WorkerSession : SessionFacts {
+  explicit WorkerSession(boost::asio::io_context& loop) : process(loop) {}
+
+  internal::WorkerPlace Place() const;
+  // What the next keeper needs to go on with the session, but for the process's descriptor.
+  internal::HeldWorker ToHeld() const;
+  // Goes on with what the keeper before this one has held. REQUIRES: the session is new.
+  void GoOnFrom(const internal::HeldWorker& held, FileDescriptor pidfd);
+
+  WorkerInfo Info(const arena::Arena& arena) const;
+  v1::Worker Describe(const arena::Arena& arena) const;
+  // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.
+  absl::Status Signal(int number);
+  bool IsProcessDead();  // or it is the session's no more
+
+  std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
+  boost::asio::posix::stream_descriptor process;  // pidfd
+};
+
+StateVersions VersionsOf(const internal::AttachArena& attach);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSION_H_

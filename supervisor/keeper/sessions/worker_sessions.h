@@ -1,0 +1,182 @@
+// The workers that are attached to a service: their sockets, processes and tokens.
+#ifndef SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSIONS_H_
+#define SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSIONS_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/loop/framed_session.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/hang_watch.h"
+#include "supervisor/keeper/sessions/lock_holder.h"
+#include "supervisor/keeper/sessions/worker_requests.h"
+#include "supervisor/keeper/sessions/worker_session.h"
+#include "supervisor/keeper/sessions/worker_tokens.h"
+
+namespace baton::keeper {
+
+// The place of a worker whose process does not exist yet.
+struct Reservation {
+  uint32_t slot = 0;
+  uint64_t worker_id = 0;
+};
+
+// Notified of workers as they come and go, on the management loop's thread.
+class WorkerObserver {
+ public:
+  virtual ~WorkerObserver() = default;
+  // Returns its standing as a successor.
+  virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
+  virtual void OnReady(uint64_t worker_id) = 0;
+  // The worker's process is dead, or the worker has detached. Also called for a child that ends
+  // before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
+  virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
+};
+
+// Thread-compatible: the management loop's thread.
+class WorkerSessions {
+ public:
+  // All references outlive it.
+  WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                 ServiceDriver& driver, Policies& policies, EventLog& events);
+
+  // Goes on with the workers that had attached to the keeper before this one. They serve, and
+  // resume their sessions soon; one that does not is killed. Takes the descriptors of their
+  // entries.
+  void Restore(ServiceDriver::HeldByKey& held);
+
+  // There is at most one observer. It outlives this object.
+  void SetObserver(WorkerObserver* observer) { observer_ = observer; }
+
+  // A client of the service's socket.
+  void Accept(FileDescriptor socket);
+
+  // For a process that is to be forked. Kept until AcceptChild, or Release when there is none.
+  absl::StatusOr<Reservation> Reserve();
+  void Release(const Reservation& reservation);
+  // Takes our end of a socket pair with a process that the driver has forked. The process may
+  // attach with any identity, and becomes the reserved worker. It is watched, and can be killed,
+  // from now on. Its reservation, which may be a former keeper's, ends if it ends before it
+  // attaches.
+  void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
+                   const Reservation& reservation);
+
+  // The worker that `token` was made for; each token is good once.
+  absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
+
+  // Reads the program of an attached worker. `done` is called once, now or from the loop. Fails if
+  // the process died while /proc was read, because another process may have had its number by then.
+  void ReadProgram(uint64_t worker_id, WorkerPrograms& programs, ProgramDone done) const;
+
+  absl::Status Kill(uint64_t worker_id, std::string_view cause);
+  // Like Kill, but blames no completion for the worker's death.
+  absl::Status KillForOperator(uint64_t worker_id);
+  // Records that a worker's stream to control was opened or closed. `announcer` is the connection
+  // of control that reported it; ForgetControlStreams ends all of its streams. kNotFound: the
+  // stream was opened, and the worker is not attached.
+  absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
+  void ForgetControlStreams(const void* announcer);
+
+  // Returns all attached workers.
+  std::vector<WorkerInfo> List() const;
+  bool IsAttached(uint64_t worker_id) const { return Find(worker_id) != nullptr; }
+  void SetStanding(uint64_t worker_id, Standing standing);
+  // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
+  void AskToStop(uint64_t worker_id);
+  // Asks the workers of process `pid` to end and gives them no shard any more. Returns false, and
+  // does nothing, if one of them owns a shard or is about to. May be repeated.
+  bool Retire(pid_t pid);
+  uint32_t free_slots() const;
+  // Ends the process of a worker that has lost a thread with a lock held.
+  void OnThreadEnded(uint64_t worker_id);
+  // Returns the slot of `worker_id`, which must be ready; with 0, that of the newest ready worker
+  // that does not own `shard`. kNotFound: it is not attached. kFailedPrecondition: none is ready.
+  absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
+  uint64_t IdOf(uint32_t slot) const;
+
+  // Without `shards`, which the engine knows.
+  std::vector<v1::Worker> Describe() const;
+
+ private:
+  using SessionPtr = std::shared_ptr<WorkerSession>;
+
+  std::shared_ptr<FramedSession> Start(const SessionPtr& session, FileDescriptor socket);
+  void WatchProcess(const SessionPtr& session);
+  // Returns true if the worker is attached, or a slot is reserved for it.
+  bool HasPlace(const WorkerSession& session) const;
+  void LeavePlace(const SessionPtr& session);
+  absl::StatusOr<bool> OnFrame(const SessionPtr& session);
+  void OnClosed(const SessionPtr& session, const absl::Status& why);
+  // Both answer when the memory is registered or deregistered. The session's other requests wait
+  // until then.
+  void Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+             const internal::WorkerRequest& request);
+  void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+              const internal::WorkerRequest& request);
+  void Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+              const absl::Status& status, internal::WorkerReply reply);
+  void NoteKill(WorkerSession& session, std::string_view cause);
+  absl::Status Signal(WorkerSession& session, int signal);
+  void OnThreadEnded(const SessionPtr& session);
+  // Does so for all workers whose locks are marked.
+  void LookAtLocks();
+  void FindLockHolder(const SessionPtr& session);
+  void FollowLockHolder(const SessionPtr& session, LockHolder holder);
+  void LeaveDead(const SessionPtr& session);
+  void OnProcessGone(const SessionPtr& session);
+  // Ends a session whose process is not known, and kills nobody.
+  void Drop(const SessionPtr& session, std::string_view why);
+  void Leave(const SessionPtr& session, const std::string& kind, const std::string& message);
+  internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
+                               std::vector<int>* descriptors, FileDescriptor* keep);
+  SessionPtr FindUnanswered(const WorkerSession& session,
+                            const internal::AttachArena& attach) const;
+  absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,
+                      internal::Attached* attached, std::vector<int>* descriptors,
+                      FileDescriptor* keep);
+  // Continues a former keeper's session with the worker that `session` is connected to.
+  absl::Status ResumeSession(const SessionPtr& session, const internal::ResumeSession& request);
+  void RestoreOne(const internal::HeldWorker& worker, FileDescriptor pidfd);
+  void CloseUnresumed();
+  void CloseUnresumedLater();
+  // Holds what the next keeper needs to go on with the session.
+  void Hold(WorkerSession& session);
+  absl::Status SetReady(const SessionPtr& session);
+  absl::Status Detach(const SessionPtr& session);
+  uint64_t NewId();
+  bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
+  absl::StatusOr<uint32_t> FreeSlot() const;
+  SessionPtr Find(uint64_t worker_id) const;
+  void AddEvent(const std::string& kind, const std::string& message, uint64_t worker_id);
+
+  boost::asio::io_context& loop_;
+  const internal::KeeperConfig& config_;
+  const arena::Arena& arena_;
+  ServiceDriver& driver_;
+  EventLog& events_;
+  WorkerRequests requests_;
+  LockHolders lock_holders_;
+  boost::asio::steady_timer resumption_timer_;
+  std::vector<SessionPtr> slots_;                       // that are attached
+  std::vector<uint64_t> reserved_;                      // worker id by slot; 0: it is not reserved
+  std::deque<std::weak_ptr<WorkerSession>> strangers_;  // not attached yet, oldest first
+  WorkerTokens tokens_;
+  uint64_t last_id_ = 0;
+  WorkerObserver* observer_ = nullptr;
+  HangWatch hang_watch_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSIONS_H_

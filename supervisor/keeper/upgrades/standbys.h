@@ -1,0 +1,128 @@
+// Keeps as many workers of a brokered service ready without shards as its policy's hot_standbys
+// says: starts those that are missing, one at a time, with the program of a worker that owns
+// shards, or owned some last. Native services have native.workers for that.
+//
+// An upgrade replaces what is ready, these too; meanwhile nothing is started here, and what is not
+// ready yet is ended. When the number is lowered, those that were started here, or took the place
+// of such in an upgrade, are asked to end if they are too many. Whoever owns a shard, or is about
+// to, is ended by nothing here, and who is asked to end is given none.
+//
+// They are processes of their own, as an upgrade's workers are. The next keeper goes on with those
+// of one that dies.
+#ifndef SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_
+#define SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_
+
+#include <sys/types.h>
+
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/restart_delay.h"
+#include "supervisor/keeper/programs/watched_process.h"
+#include "supervisor/keeper/programs/worker_starts.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/worker_roles.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+#include "supervisor/keeper/upgrades/upgrades.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class Standbys {
+ public:
+  // Listens to context.policies. `upgrades` outlives it.
+  Standbys(const WorkerStarts& context, const Upgrades& upgrades);
+  ~Standbys();
+
+  // Goes on with the standbys of the keeper before this one.
+  void Restore(const ServiceDriver::HeldByKey& held);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A process, with all the workers that it has.
+  struct Standby {
+    pid_t pid = 0;
+    // Null: an upgrade's, which is reaped there, or a former keeper's.
+    std::shared_ptr<WatchedProcess> process;
+    bool attached = false;  // as it was when last looked at, like these
+    bool ready = false;
+    bool serves = false;     // owns shards
+    bool was_ready = false;  // at some time
+    bool has_served = false;
+    bool replaced = false;  // by the upgrade that is under way, which ends it
+    bool ending = false;    // it was asked to
+    bool killed = false;
+    bool not_entered = false;  // its program could not be run
+    uint64_t started_ns = 0;
+    Clock::time_point deadline;  // to be ready, or to have ended
+  };
+
+  void OnPolicy();
+  bool AdoptUnattached(Standby& standby);
+  void Hold();
+  void Look();
+  void LookLater();
+  void Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles& roles);
+  void LeaveToUpgrade();
+  void TakeOverFromUpgrade(const WorkerRoles& roles);
+
+  void RememberProgram(const WorkerRoles& roles);
+  void ForgetProgram();
+  void StartMissing(const WorkerRoles& roles);
+  void OnProgram(uint64_t owner, absl::StatusOr<internal::Program> program);
+  absl::Status Start(const internal::Program& program, size_t ready);
+  void OnEntered(WatchedProcess& process, const std::string& what, const absl::Status& status);
+  void Watch(const std::shared_ptr<WatchedProcess>& process);
+  void OnEnded(const std::shared_ptr<WatchedProcess>& process);
+  // The next one waits.
+  void NoteFailure(uint64_t lived_ns);
+  void TellWhyNone(const absl::Status& why);
+
+  void EndSurplus(const WorkerRoles& roles);
+  void End(Standby& standby);
+  void CheckDeadlines();
+  void GiveUp(Standby& standby);
+  // Counts the standbys that are not ready yet and may become so.
+  size_t CountUnready() const;
+  void AddEvent(const char* kind, const std::string& message);
+  std::chrono::milliseconds ready_timeout() const {
+    return std::chrono::milliseconds(context_.config.service().ready_timeout_ms());
+  }
+  std::chrono::milliseconds stop_timeout() const {
+    return std::chrono::milliseconds(context_.config.service().stop_timeout_ms());
+  }
+
+  const WorkerStarts context_;
+  const Upgrades& upgrades_;
+  boost::asio::steady_timer timer_;
+  RestartDelay delay_;
+  Clock::time_point not_before_;   // the next start, or the next reading of a program
+  std::vector<Standby> standbys_;  // also those that own shards by now
+  uint32_t wanted_ = 0;            // as the policy last said
+  bool lowered_ = false;           // and that has had no effect yet
+  // The program of the last owner that was seen.
+  std::optional<internal::Program> program_;
+  uint64_t program_of_ = 0;        // the worker; 0: none
+  bool reading_program_ = false;   // of an owner; none is started until it is read
+  uint64_t program_epoch_ = 0;     // counts the times it was forgotten
+  uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
+  std::string told_;               // why none can be started
+  std::string held_;               // the value that is held for the next keeper
+  uint64_t last_upgrade_ = 0;      // whose end was noticed
+  uint64_t upgrade_met_ = 0;       // that was seen under way
+  size_t replaced_ = 0;            // that ended in an upgrade after that
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_

@@ -1,0 +1,132 @@
+#include "supervisor/keeper/upgrades/started_processes.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/loop/await_readable.h"
+
+namespace baton::keeper {
+
+StartedProcesses::StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
+                                   std::function<void(const StartedProcess&)> on_end)
+    : loop_(loop),
+      programs_(programs),
+      on_end_(std::make_shared<std::function<void(const StartedProcess&)>>(std::move(on_end))) {}
+
+StartedProcesses::~StartedProcesses() = default;
+
+void StartedProcesses::Start(const internal::Program& program, uint32_t count,
+                             std::function<void(const absl::Status&)> done) {
+  launch_ = std::make_shared<Launch>(loop_);
+  launch_->waiting = count;
+  launch_->done = std::move(done);
+  if (const absl::Status status = Spawn(program, count); !status.ok()) {
+    boost::asio::post(loop_, [this, status, launch = std::weak_ptr(launch_)] {
+      if (launch.lock()) OnLaunched(status);
+    });
+    return;
+  }
+  AwaitLaunch();
+}
+
+absl::Status StartedProcesses::Spawn(const internal::Program& program, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
+    processes_.push_back(std::make_shared<WatchedProcess>(loop_, programs_, std::move(started)));
+    Watch(processes_.back());
+  }
+  return absl::OkStatus();
+}
+
+void StartedProcesses::AwaitLaunch() {
+  for (const auto& process : processes_) {
+    process->AwaitEntered([this, launch = std::weak_ptr(launch_)](const auto& status) {
+      const auto alive = launch.lock();
+      if (alive && (!status.ok() || --alive->waiting == 0)) OnLaunched(status);
+    });
+  }
+  launch_->overdue.expires_after(kLaunchTimeout);
+  launch_->overdue.async_wait([this, launch = std::weak_ptr(launch_)](const auto& error) {
+    if (error || !launch.lock()) return;
+    OnLaunched(absl::DeadlineExceededError(
+        absl::StrCat("baton-launch has not entered the program for ", kLaunchTimeout.count(),
+                     " s: its file system, or the database of users, does not answer")));
+  });
+}
+
+// May be the end of this.
+void StartedProcesses::OnLaunched(const absl::Status& status) {
+  if (!status.ok()) SignalAll(SIGKILL);
+  const std::shared_ptr<Launch> launch = std::move(launch_);
+  launch->overdue.cancel();
+  launch->done(status);
+}
+
+// Keeps it until it has ended, whatever becomes of us: it is ours to reap.
+void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
+  AwaitReadable(process->pidfd, [process, told = std::weak_ptr(on_end_)] {
+    process->Reap();
+    if (const auto on_end = told.lock()) (*on_end)(process->known);
+  });
+}
+
+void StartedProcesses::Adopt(const StartedProcess& known, FileDescriptor pidfd) {
+  StartedProgram program;
+  program.pid = known.pid;
+  const bool runs = pidfd && known.how_ended.empty();
+  program.pidfd = std::move(pidfd);
+  auto process = std::make_shared<WatchedProcess>(loop_, programs_, std::move(program));
+  process->known.worker_id = known.worker_id;
+  process->known.how_ended = known.how_ended;
+  if (!runs && known.how_ended.empty()) process->known.how_ended = "ended";
+  processes_.push_back(process);
+  if (runs) Watch(process);
+}
+
+bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
+  for (const auto& process : processes_) {
+    StartedProcess& known = process->known;
+    if (known.pid != pid || known.worker_id != 0 || !known.how_ended.empty()) continue;
+    known.worker_id = worker_id;
+    return true;
+  }
+  return false;
+}
+
+std::string StartedProcesses::HowEnded(uint64_t worker_id) {
+  for (const auto& process : processes_) {
+    if (process->known.worker_id != worker_id) continue;
+    process->Reap();
+    return process->known.how_ended;
+  }
+  return "";
+}
+
+std::vector<StartedProcess> StartedProcesses::List() const {
+  std::vector<StartedProcess> processes;
+  for (const auto& process : processes_) processes.push_back(process->known);
+  return processes;
+}
+
+bool StartedProcesses::AllEnded() const {
+  return std::none_of(processes_.begin(), processes_.end(),
+                      [](const auto& process) { return process->known.how_ended.empty(); });
+}
+
+void StartedProcesses::SignalUnattached(int signal) {
+  for (const auto& process : processes_) {
+    if (process->known.worker_id == 0) process->Signal(signal);
+  }
+}
+
+void StartedProcesses::SignalAll(int signal) {
+  for (const auto& process : processes_) process->Signal(signal);
+}
+
+}  // namespace baton::keeper

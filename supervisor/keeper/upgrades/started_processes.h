@@ -1,0 +1,81 @@
+// The processes that an upgrade has started, one for each of its new workers.
+#ifndef SUPERVISOR_KEEPER_UPGRADES_STARTED_PROCESSES_H_
+#define SUPERVISOR_KEEPER_UPGRADES_STARTED_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/watched_process.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread. A process that is still there when this is
+// destroyed runs on, and is reaped all the same.
+class StartedProcesses {
+ public:
+  // `on_end`: one has ended, and is reaped; not called after the destructor. `loop` and `programs`
+  // outlive this.
+  StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
+                   std::function<void(const StartedProcess&)> on_end);
+  ~StartedProcesses();
+  StartedProcesses(const StartedProcesses&) = delete;
+  StartedProcesses& operator=(const StartedProcesses&) = delete;
+
+  // `done` is called once, from the loop, when all were entered, or with why one was not: then they
+  // are killed. Not after the destructor. Those that ended meanwhile are told of, too (List).
+  void Start(const internal::Program& program, uint32_t count,
+             std::function<void(const absl::Status&)> done);
+
+  // Goes on with a process that a former keeper has started. `pidfd`: none if it has ended.
+  void Adopt(const StartedProcess& known, FileDescriptor pidfd);
+
+  // Whether `pid` is one of them that has not attached before: it has, as this worker.
+  bool NoteAttached(pid_t pid, uint64_t worker_id);
+
+  // Describes how the worker's process ended, even if no notification of its end has come yet.
+  // Empty: the process still runs, or is none of these.
+  std::string HowEnded(uint64_t worker_id);
+
+  // In the order in which they were started; not all of them when Start has failed.
+  std::vector<StartedProcess> List() const;
+  bool AllEnded() const;
+
+  void SignalUnattached(int signal);
+  void SignalAll(int signal);
+
+ private:
+  // How long programs may take to be entered, together.
+  static constexpr std::chrono::seconds kLaunchTimeout{10};
+
+  struct Launch {
+    explicit Launch(boost::asio::io_context& loop) : overdue(loop) {}
+    uint32_t waiting = 0;  // for so many programs
+    std::function<void(const absl::Status&)> done;
+    boost::asio::steady_timer overdue;
+  };
+
+  absl::Status Spawn(const internal::Program& program, uint32_t count);
+  void AwaitLaunch();
+  void Watch(const std::shared_ptr<WatchedProcess>& process);
+  void OnLaunched(const absl::Status& status);
+
+  boost::asio::io_context& loop_;
+  WorkerPrograms& programs_;
+  const std::shared_ptr<std::function<void(const StartedProcess&)>> on_end_;
+  std::vector<std::shared_ptr<WatchedProcess>> processes_;
+  std::shared_ptr<Launch> launch_;  // under way
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_UPGRADES_STARTED_PROCESSES_H_

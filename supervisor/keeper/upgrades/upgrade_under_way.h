@@ -1,0 +1,161 @@
+// One replacement of a service's workers by those of another program, while it goes on.
+//
+// The new program is started beside the old one. When all its workers are ready and healthy, the
+// shards are handed to them, one after the other as in any planned handoff. From then on they are
+// watched, with the old workers standing by, warm and named as heirs: if a new one dies, hangs (it
+// is then killed), turns unhealthy or gives a shard back, every shard goes back, and the new
+// workers are ended. A dead owner's shards do not wait for that: the engine gives them to the heir
+// at once. After the watch window the old workers are ended. Everything is decided here: control
+// may be dead.
+//
+//   STARTING -> HANDING_OVER -> WATCHING -> RETIRING -> COMPLETED
+//        \            \             \-> RETURNING -> ROLLED_BACK, or
+//         \------------\---------------> RETURNING -> FAILED, when no shard was handed over
+//
+// With canary shards these go first: HANDING_OVER -> CANARY -> HANDING_OVER -> WATCHING. A pause
+// keeps the upgrade from going on to the next phase, not from returning.
+#ifndef SUPERVISOR_KEEPER_UPGRADES_UPGRADE_UNDER_WAY_H_
+#define SUPERVISOR_KEEPER_UPGRADES_UPGRADE_UNDER_WAY_H_
+
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/driver.pb.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/worker_starts.h"
+#include "supervisor/keeper/sessions/shard_owners.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+#include "supervisor/keeper/upgrades/handoffs.h"
+#include "supervisor/keeper/upgrades/started_processes.h"
+#include "supervisor/keeper/upgrades/trial.h"
+#include "supervisor/keeper/upgrades/upgrade_plan.h"
+
+namespace baton::keeper {
+
+struct ProgramChange {
+  internal::Program from;  // a rollback's is not known, nor wanted
+  internal::Program to;
+  bool rollback = false;
+};
+
+// Thread-compatible: the management loop's thread. Made by std::make_shared. The caller holds a
+// reference during each call, because any call may end the upgrade.
+class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
+ public:
+  // `on_over` is called once, when Start was successful.
+  // `on_change` is called when a keeper that follows would need another Held() to continue.
+  struct Callbacks {
+    std::function<void()> on_over;
+    std::function<void()> on_change;
+  };
+  UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
+                  const v1::UpgradePlan& plan, Callbacks callbacks);
+
+  // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
+  // new processes run. After an error the upgrade has not begun, and the caller drops it. From the
+  // start of the processes on `on_change` is called: the next keeper continues it.
+  void Start(std::function<void(const absl::Status&)> done);
+
+  // For the keeper that follows this one: its upgrade continues in the same phase, and goes back if
+  // shards were on their way. `pidfds`: of the processes that still run, by pid. Call it once, and
+  // not Start.
+  internal::HeldUpgrade Held() const;
+  void Continue(const internal::HeldUpgrade& held, std::map<pid_t, FileDescriptor> pidfds);
+
+  // Each returns kFailedPrecondition when the upgrade is past that. Resume also returns it when the
+  // upgrade is not paused.
+  absl::Status Undo();
+  absl::Status Pause();
+  absl::Status Resume();
+
+  bool begun() const { return begun_; }
+  v1::Upgrade Describe() const;
+  std::string Progress() const;  // which it is and how far, in words
+  const ProgramChange& change() const { return change_; }
+
+  // These methods behave like WorkerObserver's. OnAttached returns kFirst if the worker is none of
+  // the new ones.
+  Standing OnAttached(uint64_t worker_id, pid_t pid);
+  void OnReady();
+  void OnGone(uint64_t worker_id, const std::string& kill_cause);
+
+ private:
+  // Starting.
+  absl::StatusOr<uint32_t> CountProcesses();
+  void OnLaunched(uint32_t count);
+  void OnProcessEnded(const StartedProcess& process);
+  void Advance();
+  std::string WhyNotReady() const;
+  absl::Status CheckPrograms() const;
+  std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
+
+  // Going on.
+  absl::Status CheckBegun() const;
+  absl::Status CheckHoldable() const;
+  void HandOver();
+  void Move(const std::vector<ShardMove>& moves,
+            void (UpgradeUnderWay::*next)(const HandoffsResult&));
+  std::vector<uint32_t> NextShards() const;
+  size_t NewOwners() const;
+  void OnHandedOver(const HandoffsResult& result);
+  void LookAtNewWorkers();
+  void OnWindowOver();
+
+  // Ending.
+  void Return(const std::string& why);
+  void OnReturned(const HandoffsResult& result);
+  void Retire();
+  void End(const std::set<uint64_t>& worker_ids);
+  void KillOverdue();
+  void CheckEnded();
+  v1::UpgradePhase Outcome() const;
+  void Finish(v1::UpgradePhase phase, const std::string& detail);
+
+  void EnterPhase(v1::UpgradePhase phase, std::chrono::milliseconds limit);
+  void ContinuePhase();
+  void NoteChange() const { callbacks_.on_change(); }
+  void Tick();
+  void TickLater();
+  void AddEvent(const std::string& kind, const std::string& message);
+
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  const WorkerStarts context_;
+  const Callbacks callbacks_;
+  const ProgramChange change_;
+  std::string trace_parent_;         // of who has begun it
+  v1::UpgradePlan plan_;             // no time is left out
+  const std::set<uint32_t> canary_;  // shards
+  v1::Upgrade status_;
+  ShardOwners owners_before_;           // when the first shards were handed over
+  size_t new_owners_ = 0;               // among whom the shards are spread; 0: not chosen yet
+  std::vector<uint32_t> on_their_way_;  // shards, to the new workers
+  Trial trial_;                         // of the new workers
+  std::set<uint64_t> old_workers_, new_workers_;  // that are attached
+  StartedProcesses processes_;                    // of the new workers
+  TimePoint deadline_;                            // of the phase
+  TimePoint last_tick_;
+  TimePoint ready_since_;  // all new workers are; none: not yet
+  bool begun_ = false;     // the new processes were entered
+  bool served_ = false;    // shards were handed to new workers
+  bool moving_ = false;    // shards are on their way to the new workers
+  bool ending_ = false;    // workers were asked to end: the deadline is theirs
+  bool killed_ = false;    // those that did not end
+  bool over_ = false;
+  std::string lost_;  // what became of a worker before the others were entered
+  boost::asio::steady_timer timer_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_UPGRADES_UPGRADE_UNDER_WAY_H_

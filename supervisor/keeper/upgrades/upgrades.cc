@@ -1,0 +1,214 @@
+#include "supervisor/keeper/upgrades/upgrades.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/keeper/upgrades/upgrade_plan.h"
+
+namespace baton::keeper {
+namespace {
+
+// The suffix that /proc appends to the path of a deleted file.
+constexpr std::string_view kDeleted = " (deleted)";
+constexpr char kHeldKey[] = "upgrades";
+
+}  // namespace
+
+Upgrades::Upgrades(const WorkerStarts& context) : context_(context) {
+  context_.workers.SetObserver(this);
+}
+
+Upgrades::~Upgrades() { context_.workers.SetObserver(nullptr); }
+
+absl::Status Upgrades::CheckIdle() const {
+  if (reads_program_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("an upgrade of service \"", context_.config.service().name(),
+                     "\" begins: it finds out what its workers run; try again in some seconds"));
+  }
+  if (!current_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      current_->Progress(), ": wait until it has ended, or undo it with `baton rollback ",
+      context_.config.service().name(), "`"));
+}
+
+absl::Status Upgrades::CheckUnderWay() const {
+  if (current_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "no upgrade of service \"", context_.config.service().name(), "\" is under way"));
+}
+
+absl::StatusOr<v1::Upgrade> Upgrades::Pause() {
+  BATON_RETURN_IF_ERROR(CheckUnderWay());
+  BATON_RETURN_IF_ERROR(current_->Pause());
+  return current_->Describe();
+}
+
+absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
+  BATON_RETURN_IF_ERROR(CheckUnderWay());
+  BATON_RETURN_IF_ERROR(current_->Resume());
+  return current_->Describe();
+}
+
+void Upgrades::Start(const v1::UpgradePlan& plan, Done done) {
+  const absl::StatusOr<uint64_t> model = CheckPlan(plan);
+  if (!model.ok()) return done(model.status());
+  reads_program_ = true;
+  context_.workers.ReadProgram(
+      *model, context_.programs,
+      [this, plan, done = std::move(done),
+       trace = context_.events.trace_parent()](absl::StatusOr<internal::Program> old_program) {
+        reads_program_ = false;
+        const EventLog::TraceScope traced(context_.events, trace);
+        Begin(PlanUpgrade(plan, std::move(old_program)), plan, done);
+      });
+}
+
+absl::StatusOr<uint64_t> Upgrades::CheckPlan(const v1::UpgradePlan& plan) const {
+  BATON_RETURN_IF_ERROR(CheckIdle());
+  BATON_RETURN_IF_ERROR(CheckUpgradePlan(plan, context_.config.service().shards()));
+  BATON_RETURN_IF_ERROR(context_.programs.Check(plan.exec()));
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  const auto model = std::find_if(workers.begin(), workers.end(),
+                                  [](const WorkerInfo& worker) { return worker.ready; });
+  if (model == workers.end()) {
+    return absl::FailedPreconditionError(
+        "no worker of the service is ready whose place the new ones could take, with its user, "
+        "directory and arguments: start the new program as you did the first one");
+  }
+  return model->id;
+}
+
+absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(
+    const v1::UpgradePlan& plan, absl::StatusOr<internal::Program> old_program) const {
+  BATON_RETURN_IF_ERROR(old_program.status());
+  internal::Program new_program = *old_program;
+  new_program.set_path(plan.exec());
+  if (plan.replace_arguments()) {
+    new_program.clear_arguments();
+    for (const std::string& argument : plan.arguments()) new_program.add_arguments(argument);
+  }
+  return ProgramChange{*std::move(old_program), std::move(new_program), /*rollback=*/false};
+}
+
+void Upgrades::Rollback(const internal::Rollback& request, Done done) {
+  if (const auto upgrade = current_) {
+    const absl::Status undone = upgrade->Undo();
+    return undone.ok() ? done(upgrade->Describe()) : done(undone);
+  }
+  if (const absl::Status idle = CheckIdle(); !idle.ok()) return done(idle);
+  v1::UpgradePlan plan;
+  plan.set_ready_timeout_ms(request.ready_timeout_ms());
+  plan.set_watch_window_ms(request.watch_window_ms());
+  plan.set_no_rollback(request.no_rollback());
+  Begin(PlanReturn(), plan, std::move(done));
+}
+
+absl::StatusOr<ProgramChange> Upgrades::PlanReturn() const {
+  if (predecessors_.empty()) {
+    return absl::FailedPreconditionError(
+        "no program before the present one is known: name one with `baton upgrade --exec`");
+  }
+  const internal::Program program = predecessors_.front();
+  if (program.path().ends_with(kDeleted)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the file of the program before was replaced, ", program.path(),
+                     ": name one that is there with `baton upgrade --exec`"));
+  }
+  BATON_RETURN_IF_ERROR(context_.programs.Check(program.path()));
+  return ProgramChange{{}, program, /*rollback=*/true};
+}
+
+void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done) {
+  if (!change.ok()) return done(change.status());
+  current_ = Make(last_id_ + 1, *std::move(change), plan);
+  current_->Start([this, done = std::move(done)](const absl::Status& started) {
+    if (!started.ok()) {
+      current_.reset();
+      Hold();
+      return done(started);
+    }
+    ++last_id_;
+    done(current_->Describe());
+  });
+}
+
+std::shared_ptr<UpgradeUnderWay> Upgrades::Make(uint64_t id, ProgramChange change,
+                                                const v1::UpgradePlan& plan) {
+  return std::make_shared<UpgradeUnderWay>(
+      context_, id, std::move(change), plan,
+      UpgradeUnderWay::Callbacks{[this] { OnOver(); }, [this] { Hold(); }});
+}
+
+void Upgrades::Hold() const {
+  internal::HeldUpgrades held;
+  for (const v1::Upgrade& upgrade : history_) *held.add_history() = upgrade;
+  for (const internal::Program& program : predecessors_) *held.add_predecessors() = program;
+  held.set_last_id(last_id_);
+  if (current_) *held.mutable_under_way() = current_->Held();
+  context_.driver.Hold(kHeldKey, held.SerializeAsString());
+}
+
+void Upgrades::Restore(const ServiceDriver::HeldByKey& held) {
+  internal::HeldUpgrades upgrades;
+  const auto entry = held.find(kHeldKey);
+  if (entry == held.end() || !upgrades.ParseFromString(entry->second.value)) return;
+  history_.assign(upgrades.history().begin(), upgrades.history().end());
+  predecessors_.assign(upgrades.predecessors().begin(), upgrades.predecessors().end());
+  last_id_ = upgrades.last_id();
+  if (!upgrades.has_under_way()) return;
+  const internal::HeldUpgrade& under_way = upgrades.under_way();
+  last_id_ = under_way.status().id();  // it may have begun with the keeper's death
+  std::map<pid_t, FileDescriptor> pidfds;
+  for (const internal::StartedWorker& process : under_way.processes()) {
+    pidfds[process.pid()] = context_.programs.PidfdOf(process.pid());
+  }
+  current_ =
+      Make(under_way.status().id(),
+           {under_way.from(), under_way.to(), under_way.status().rollback()}, under_way.plan());
+  const auto upgrade = current_;  // it may be over with this
+  upgrade->Continue(under_way, std::move(pidfds));
+}
+
+void Upgrades::OnOver() {
+  const auto upgrade = std::exchange(current_, nullptr);
+  history_.push_front(upgrade->Describe());
+  if (history_.size() > kHistory) history_.pop_back();
+  if (history_.front().phase() != v1::UPGRADE_PHASE_COMPLETED) return Hold();
+  if (upgrade->change().rollback) {
+    // A return takes one step back; what it came from is not a predecessor.
+    predecessors_.pop_front();
+    return Hold();
+  }
+  predecessors_.push_front(upgrade->change().from);
+  if (predecessors_.size() > kHistory) predecessors_.pop_back();
+  Hold();
+}
+
+std::optional<v1::Upgrade> Upgrades::UnderWay() const {
+  return idle() ? std::nullopt : std::optional(current_->Describe());
+}
+
+std::vector<v1::Upgrade> Upgrades::List() const {
+  std::vector<v1::Upgrade> upgrades;
+  if (!idle()) upgrades.push_back(current_->Describe());
+  upgrades.insert(upgrades.end(), history_.begin(), history_.end());
+  return upgrades;
+}
+
+Standing Upgrades::OnAttached(uint64_t worker_id, pid_t pid) {
+  return current_ ? current_->OnAttached(worker_id, pid) : Standing::kFirst;
+}
+
+void Upgrades::OnReady(uint64_t) {
+  if (const auto upgrade = current_) upgrade->OnReady();
+}
+
+void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
+  if (const auto upgrade = current_) upgrade->OnGone(worker_id, kill_cause);
+}
+
+}  // namespace baton::keeper

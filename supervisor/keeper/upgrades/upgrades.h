@@ -1,0 +1,89 @@
+// Replaces a service's workers by those of another program. Keeps the upgrade that is under way,
+// former ones, and the programs to which an operator can return.
+#ifndef SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_
+#define SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/programs/program.h"
+#include "supervisor/keeper/programs/worker_starts.h"
+#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+#include "supervisor/keeper/upgrades/upgrade_under_way.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class Upgrades : private WorkerObserver {
+ public:
+  // Upgrades, and programs to return to, that are remembered.
+  static constexpr size_t kHistory = 16;
+
+  // Observes context.workers.
+  explicit Upgrades(const WorkerStarts& context);
+  ~Upgrades() override;
+
+  // Goes on with the upgrades of the keeper before this one. Takes the descriptors of processes
+  // that an upgrade under way has started.
+  void Restore(const ServiceDriver::HeldByKey& held);
+
+  // Called once, now or from the loop.
+  using Done = std::function<void(const absl::StatusOr<v1::Upgrade>&)>;
+
+  // Starts an upgrade. `done` receives it when its new processes run. kInvalidArgument names the
+  // field. kFailedPrecondition: another is under way, no worker runs, or the program cannot be run.
+  void Start(const v1::UpgradePlan& plan, Done done);
+
+  // Undoes the one under way, or starts the program before the last one that completed.
+  void Rollback(const internal::Rollback& request, Done done);
+
+  // Pauses or resumes the upgrade under way. kFailedPrecondition: there is none, it is returning or
+  // retiring, or Resume found it not paused.
+  absl::StatusOr<v1::Upgrade> Pause();
+  absl::StatusOr<v1::Upgrade> Resume();
+
+  // kFailedPrecondition: one is under way; says how far it is and what can be done.
+  absl::Status CheckIdle() const;
+
+  bool idle() const { return current_ == nullptr || !current_->begun(); }
+  std::optional<v1::Upgrade> UnderWay() const;
+  uint64_t last_id() const { return last_id_; }  // of those that were started; 0: none was
+  std::vector<v1::Upgrade> List() const;         // the newest first; the one under way among them
+
+ private:
+  // Returns the worker whose place the new ones take.
+  absl::StatusOr<uint64_t> CheckPlan(const v1::UpgradePlan& plan) const;
+  absl::StatusOr<ProgramChange> PlanUpgrade(const v1::UpgradePlan& plan,
+                                            absl::StatusOr<internal::Program> old_program) const;
+  absl::StatusOr<ProgramChange> PlanReturn() const;
+  void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
+  absl::Status CheckUnderWay() const;
+  void OnOver();
+  std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
+                                        const v1::UpgradePlan& plan);
+  void Hold() const;
+
+  Standing OnAttached(uint64_t worker_id, pid_t pid) override;
+  void OnReady(uint64_t worker_id) override;
+  void OnGone(uint64_t worker_id, const std::string& kill_cause) override;
+
+  const WorkerStarts context_;
+  std::shared_ptr<UpgradeUnderWay> current_;
+  bool reads_program_ = false;                  // an upgrade is about to begin
+  std::deque<v1::Upgrade> history_;             // the newest first
+  std::deque<internal::Program> predecessors_;  // of the program that serves; the last one first
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_

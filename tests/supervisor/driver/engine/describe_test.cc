@@ -1,0 +1,78 @@
+// What operators are told of memory that native workers write, too.
+#include "supervisor/driver/engine/describe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "supervisor/driver/native/native_engine.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/forwarding_device.h"
+
+namespace baton::driver_process {
+namespace {
+
+// Nobody is forked.
+class UnforkedDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  absl::Status CheckForkable() const override { return absl::OkStatus(); }
+};
+
+class DescribeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    arena::Shape shape = driver::testing::TestShape(1);
+    shape.pooled_queue_pairs = 1;
+    shape.shared_receive_queue_depth = 4;
+    shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    device = std::make_unique<UnforkedDevice>(
+        verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value());
+    engine = NativeEngine::Create(&*arena, device.get(), {}).value();
+    record = &arena->connection(0);
+    record->state = static_cast<uint32_t>(arena::ConnectionState::kEstablished);
+  }
+
+  std::optional<arena::Arena> arena;
+  std::unique_ptr<UnforkedDevice> device;
+  std::unique_ptr<NativeEngine> engine;
+  arena::ConnectionRecord* record = nullptr;
+};
+
+TEST_F(DescribeTest, shouldNotLookIntoAShardThatDoesNotExist) {
+  arena->shard(0).shared_receives_posted = 3;
+  EXPECT_EQ(DescribeConnection(*engine, 0).receive_window(), 3u);
+  for (const uint32_t shard : {1u, 1u << 20, ~0u}) {
+    record->shard = shard;
+    const v1::Connection described = DescribeConnection(*engine, 0);
+    EXPECT_EQ(described.shard(), shard);
+    EXPECT_EQ(described.receive_window(), 0u);
+  }
+}
+
+TEST_F(DescribeTest, shouldTellTheBytesThatAShardOfANativeServiceCarries) {
+  arena->shard(0).bytes_sent = 4096;
+  record->bytes_received = 512;
+  const internal::ShardLoad load = DescribeShardLoad(engine->counters(0));
+  EXPECT_EQ(load.bytes_sent(), 4096u);
+  EXPECT_EQ(load.bytes_received(), 512u);
+}
+
+// Control closes a session with a keeper whose messages do not parse.
+TEST_F(DescribeTest, shouldTellOfAddressesOnlyWhatControlCanRead) {
+  std::fill_n(record->local_address, sizeof(record->local_address), '\xff');
+  std::fill_n(record->peer_address, sizeof(record->peer_address), 'x');
+  const v1::Connection described = DescribeConnection(*engine, 0);
+  EXPECT_EQ(described.local_address(), std::string(sizeof(record->local_address), '?'));
+  EXPECT_EQ(described.peer_address(), std::string(sizeof(record->peer_address), 'x'));
+  v1::Connection parsed;
+  EXPECT_TRUE(parsed.ParseFromString(described.SerializeAsString()));
+}
+
+}  // namespace
+}  // namespace baton::driver_process

@@ -1,0 +1,151 @@
+// An order that two keepers give, one after the other, for one request of a worker is executed
+// once.
+#include "supervisor/driver/engine/order_executor.h"
+#include "lib/channel/carried_status.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/supervisor/driver/inline_engine.h"
+#include "tests/supervisor/keeper/inline_driver.h"
+
+namespace baton::driver_process {
+namespace {
+
+using testing::InlineEngine;
+using ::testing::IsEmpty;
+
+class OrderExecutorTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kWorker = 7;
+
+  static internal::DriverOrder GrantOrder(uint64_t call, uint64_t number) {
+    internal::DriverOrder order;
+    order.mutable_reserve_grant()->set_call(call);
+    order.mutable_reserve_grant()->set_worker_id(kWorker);
+    order.mutable_reserve_grant()->set_number(number);
+    order.mutable_reserve_grant()->mutable_request()->set_length(64);
+    return order;
+  }
+  static internal::DriverOrder RevokeOrder(uint64_t call, uint64_t number) {
+    internal::DriverOrder order;
+    order.mutable_revoke_grant()->set_call(call);
+    order.mutable_revoke_grant()->set_worker_id(kWorker);
+    order.mutable_revoke_grant()->set_number(number);
+    return order;
+  }
+  // The keeper's numbers of the grants that have changed, as they are reported.
+  std::vector<uint64_t> Changed() {
+    std::vector<uint64_t> calls;
+    for (const internal::DriverNews& one : news.Take()) calls.push_back(one.grant_changed().call());
+    return calls;
+  }
+
+  v1::ServiceConfig config;
+  arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+  InlineEngine engine{&arena};
+  NewsQueue news;
+  keeper::testing::InlineDriver service_driver{config, engine, news};
+};
+
+TEST_F(OrderExecutorTest, shouldListenOnceForARequestThatIsSentAgain) {
+  engine.listens = true;
+  const verbs::Address any = {"127.0.0.1", 0};
+  const auto first = service_driver.ListenFor({kWorker, 1}, any, 4);
+  const auto again = service_driver.ListenFor({kWorker, 1}, any, 4);
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(again->port(), first->port());
+  EXPECT_EQ(engine.listen_calls, 1u);
+  EXPECT_NE(service_driver.ListenFor({kWorker, 2}, any, 4)->port(), first->port());
+  EXPECT_NE(service_driver.ListenFor({kWorker + 1, 2}, any, 4)->port(), first->port());
+  // Without a number nothing is known of it.
+  (void)service_driver.ListenFor({kWorker, 0}, any, 4);
+  (void)service_driver.ListenFor({kWorker, 0}, any, 4);
+  EXPECT_EQ(engine.listen_calls, 5u);
+}
+
+TEST_F(OrderExecutorTest, shouldAnswerARefusedRequestTheSameWhenItIsSentAgain) {
+  const auto first = service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
+  engine.listens = true;
+  EXPECT_EQ(service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4).status(), first.status());
+  EXPECT_FALSE(first.ok());
+}
+
+TEST_F(OrderExecutorTest, shouldForgetTheRequestsOfAWorkerThatIsGone) {
+  engine.listens = true;
+  (void)service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
+  service_driver.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
+  (void)service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
+  EXPECT_EQ(engine.listen_calls, 2u);
+}
+
+TEST_F(OrderExecutorTest, shouldGrantOnceAndReportItToTheKeeperThatAsksLast) {
+  (void)service_driver.Execute(GrantOrder(/*call=*/1, /*number=*/5));
+  (void)service_driver.Execute(GrantOrder(/*call=*/2, /*number=*/5));
+  EXPECT_EQ(engine.grants_reserved, 1u);
+  EXPECT_THAT(Changed(), IsEmpty());
+  engine.registering[0](absl::OkStatus());
+  EXPECT_THAT(Changed(), ::testing::ElementsAre(2u));
+  // It was granted when the next keeper asks.
+  (void)service_driver.Execute(GrantOrder(/*call=*/3, /*number=*/5));
+  EXPECT_EQ(engine.grants_reserved, 1u);
+  EXPECT_THAT(Changed(), ::testing::ElementsAre(3u));
+  (void)service_driver.Execute(GrantOrder(/*call=*/4, /*number=*/6));
+  EXPECT_EQ(engine.grants_reserved, 2u);
+}
+
+TEST_F(OrderExecutorTest, shouldRevokeOnceAndReportItToTheKeeperThatAsksLast) {
+  (void)service_driver.Execute(RevokeOrder(/*call=*/1, /*number=*/5));
+  (void)service_driver.Execute(RevokeOrder(/*call=*/2, /*number=*/5));
+  EXPECT_EQ(engine.revoked.size(), 1u);
+  engine.revoking[0](absl::OkStatus());
+  (void)service_driver.Execute(RevokeOrder(/*call=*/3, /*number=*/5));
+  EXPECT_THAT(Changed(), ::testing::ElementsAre(2u, 3u));
+}
+
+TEST_F(OrderExecutorTest, shouldNotCancelAMoveThatHasEnded) {
+  absl::Status ended;
+  const uint64_t move =
+      service_driver.HandOver(0, 0, [&](const absl::Status& status, double) { ended = status; });
+  service_driver.DeliverNews();
+  EXPECT_FALSE(ended.ok());  // this engine has no queues
+  service_driver.CancelHandOver(move, 0, "too late");
+  EXPECT_EQ(engine.cancelled, 0u);
+}
+
+TEST_F(OrderExecutorTest, shouldRefuseAWorkerWithoutASlotOrADescriptor) {
+  internal::DriverOrder order;
+  order.mutable_add_worker()->set_slot(arena.shape().workers);
+  std::vector<FileDescriptor> one;
+  one.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(StatusIn(service_driver.Execute(order, std::move(one))).code(),
+            absl::StatusCode::kInvalidArgument);
+  order.mutable_add_worker()->set_slot(0);
+  EXPECT_EQ(StatusIn(service_driver.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Nobody else would: its time limit was the dead keeper's.
+TEST_F(OrderExecutorTest, shouldGiveUpTheHandoversOfADeadKeeper) {
+  engine.hands_over = true;
+  std::vector<absl::StatusCode> ends;
+  for (const uint32_t shard : {0, 0}) {
+    service_driver.HandOver(
+        shard, 0, [&](const absl::Status& status, double) { ends.push_back(status.code()); });
+    EXPECT_EQ(engine.handing_over.size(), 1u);
+    service_driver.CancelHandovers();
+    EXPECT_TRUE(engine.handing_over.empty());
+  }
+  service_driver.CancelHandovers();
+  EXPECT_EQ(engine.cancelled, 2u);
+  service_driver.DeliverNews();
+  EXPECT_THAT(ends, ::testing::Each(absl::StatusCode::kAborted));
+  EXPECT_EQ(ends.size(), 2u);
+}
+
+}  // namespace
+}  // namespace baton::driver_process

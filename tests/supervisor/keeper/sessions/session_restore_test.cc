@@ -1,0 +1,170 @@
+// A keeper may die between any two of its orders to the driver. The keeper that follows knows every
+// worker that the driver knows.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/base/check.h"
+#include "lib/channel/message_channel.h"
+#include "supervisor/driver/engine/order_executor.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/supervisor/driver/inline_engine.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/supervisor/keeper/mortal_driver.h"
+
+namespace baton::keeper {
+namespace {
+
+using driver_process::testing::InlineEngine;
+using testing::MortalDriver;
+using testing::RawClient;
+
+// The driver, as it is in the process of its own.
+struct TheDriver {
+  arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+  InlineEngine engine{&arena};
+  driver_process::NewsQueue news;
+  v1::ServiceConfig service;
+  driver_process::OrderExecutor executor{service, engine, news};
+  testing::LastingDriver lasting{executor, news};
+};
+
+struct TheKeeper {
+  // It dies with the order after so many.
+  TheKeeper(TheDriver& driver, int orders)
+      : left(orders), driver(driver.lasting, [this](const internal::DriverOrder&) {
+          return left-- == 0 ? MortalDriver::Fate::kDies : MortalDriver::Fate::kLives;
+        }) {}
+
+  // Attaches this process, which lives on when the keeper is gone: the loop runs no more then.
+  // Returns the worker's number; 0: the keeper died.
+  uint64_t AttachOne(const std::string& attempt = "") {
+    int ends[2];
+    BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+    // Stays open: this process would be killed.
+    MessageChannel& client = clients.emplace_back((FileDescriptor(ends[0])));
+    sessions.Accept(FileDescriptor(ends[1]));
+    internal::WorkerRequest request = RawClient::AttachRequest();
+    request.mutable_attach()->set_attempt(attempt);
+    BATON_CHECK(client.Send(request).ok());
+    internal::WorkerReply reply;
+    try {
+      while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
+        BATON_CHECK(loop.run_one_for(std::chrono::seconds(60)) != 0);
+      }
+      BATON_CHECK(reply.has_attached());
+    } catch (const testing::KeeperDeath&) {
+    }
+    return reply.attached().worker_id();
+  }
+
+  static internal::KeeperConfig Config() {
+    internal::KeeperConfig config;
+    config.mutable_service()->set_name("kv");
+    config.mutable_service()->set_heartbeat_ms(600'000);
+    return config;
+  }
+
+  boost::asio::io_context loop{1};
+  const internal::KeeperConfig config = Config();
+  EventLog events{"kv", [](const v1::Event&) {}};
+  int left;
+  MortalDriver driver;
+  Policies policies{config.service(), driver};
+  WorkerSessions sessions{loop, config, driver, policies, events};
+  std::deque<MessageChannel> clients;
+};
+
+constexpr int kForEver = 1'000'000;
+
+// Its keeper may die before it has begun.
+void AttachOneWith(TheDriver& driver, int orders, const std::string& attempt = "") {
+  try {
+    TheKeeper(driver, orders).AttachOne(attempt);
+  } catch (const testing::KeeperDeath&) {
+  }
+}
+
+TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperDied) {
+  int orders = 0;  // that a keeper gives until one worker has attached
+  {
+    TheDriver driver;
+    TheKeeper keeper(driver, kForEver);
+    keeper.AttachOne();
+    orders = kForEver - keeper.left;
+  }
+  ASSERT_GT(orders, 2);
+  bool known = false;
+  for (int n = 0; n <= orders; ++n) {
+    SCOPED_TRACE(n);
+    TheDriver driver;
+    AttachOneWith(driver, n);
+    TheKeeper next(driver, kForEver);
+    ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+    next.sessions.Restore(held);
+    uint64_t last_id = 0;
+    for (uint32_t slot = 0; slot < driver.arena.shape().workers; ++slot) {
+      const uint64_t id = driver.engine.roster[slot].id;
+      if (id == 0) continue;
+      known = true;
+      last_id = std::max(last_id, id);
+      EXPECT_TRUE(next.sessions.IsAttached(id));
+    }
+    // No number is used twice, and no slot of a worker that lives.
+    const auto reserved = next.sessions.Reserve();
+    ASSERT_TRUE(reserved.ok());
+    EXPECT_GT(reserved->worker_id, last_id);
+    EXPECT_EQ(driver.engine.roster[reserved->slot].id, 0u);
+  }
+  EXPECT_TRUE(known);
+}
+
+// The keeper died before its answer had left, and so the worker asks the next one.
+TEST(SessionRestoreTest, shouldAnswerAWorkerAsTheOneThatTheKeeperBeforeHadHeld) {
+  bool held_before = false, added_before = false;
+  for (int orders = 0; orders < 10; ++orders) {
+    SCOPED_TRACE(orders);
+    TheDriver driver;
+    AttachOneWith(driver, orders, "attempt");
+    TheKeeper next(driver, kForEver);
+    ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+    next.sessions.Restore(held);
+    const std::vector<v1::Worker> unanswered = next.sessions.Describe();
+    held_before = held_before || !unanswered.empty();
+    added_before = added_before || driver.engine.roster[0].id != 0;
+
+    const uint64_t id = next.AttachOne("attempt");
+    if (!unanswered.empty()) EXPECT_EQ(id, unanswered[0].id());
+    EXPECT_EQ(next.sessions.Describe().size(), 1u);
+    EXPECT_EQ(driver.engine.roster[0].id, id);
+    EXPECT_EQ(driver.engine.roster[1].id, 0u);
+    // Another worker of this process is another one.
+    EXPECT_NE(next.AttachOne("another"), id);
+  }
+  EXPECT_TRUE(held_before);
+  EXPECT_TRUE(added_before);
+}
+
+// The keeper before had found it silent, and the next one counts anew.
+TEST(SessionRestoreTest, shouldNotLeaveAWorkerStalledThatThisKeeperHasNotFoundSo) {
+  TheDriver driver;
+  AttachOneWith(driver, kForEver);
+  driver.engine.roster[0].stalled = true;
+  TheKeeper next(driver, kForEver);
+  ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+  next.sessions.Restore(held);
+  EXPECT_FALSE(driver.engine.roster[0].stalled);
+}
+
+}  // namespace
+}  // namespace baton::keeper

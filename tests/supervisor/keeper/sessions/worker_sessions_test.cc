@@ -1,0 +1,789 @@
+#include "supervisor/keeper/sessions/worker_sessions.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/base/check.h"
+#include "lib/channel/message_channel.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/patience.h"
+#include "tests/harness/temp_directory.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/supervisor/driver/inline_engine.h"
+#include "tests/supervisor/keeper/forked_child.h"
+#include "tests/supervisor/keeper/inline_driver.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/supervisor/keeper/namesake.h"
+#include "tests/supervisor/keeper/older_kernel.h"
+#include "worker/thread_lock.h"
+
+namespace baton::keeper {
+namespace {
+
+using driver_process::testing::InlineEngine;
+using ::testing::ElementsAre;
+using testing::ForkedChild;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::RawClient;
+
+constexpr uint32_t kWorkers = 2;
+constexpr uint32_t kUid = 4242, kGid = 4243;  // of the children; no worker_uids
+
+// The sessions of a native service, in a process of one thread, as its keeper's. The sockets of the
+// children are the test's: it speaks for them.
+class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, private DriverListener {
+ protected:
+  explicit WorkerSessionsTest(const internal::KeeperConfig& configured = Config())
+      : config(configured) {
+    sessions.SetObserver(this);
+    driver.SetListener(this);
+    news.SetWake([this] { boost::asio::post(loop, [this] { driver.DeliverNews(); }); });
+  }
+
+  static arena::Shape Shape(uint32_t pooled_queue_pairs) {
+    arena::Shape shape = driver::testing::TestShape();
+    shape.workers = kWorkers;
+    shape.pooled_queue_pairs = pooled_queue_pairs;
+    return shape;
+  }
+  static internal::KeeperConfig Config() {
+    internal::KeeperConfig config;
+    config.set_launcher(harness::Binaries().Find("baton-launch").value());
+    config.mutable_service()->set_name("kv");
+    config.mutable_service()->set_heartbeat_ms(1000);
+    config.mutable_service()->set_hang_timeout_ms(60'000 * harness::Slowness());
+    return config;
+  }
+
+  ServiceDriver& service_driver() { return driver; }
+
+  Standing OnAttached(uint64_t worker_id, pid_t) override {
+    attached.push_back(worker_id);
+    return Standing::kFirst;
+  }
+  void OnReady(uint64_t) override {}
+  void OnGone(uint64_t worker_id, const std::string&) override {
+    if (on_gone) on_gone();
+    gone.push_back(worker_id);
+  }
+
+  void OnEvent(const internal::EngineEvent&) override {}
+  void OnFenced(uint64_t) override {}
+  void OnThreadEnded(uint64_t worker_id) override { sessions.OnThreadEnded(worker_id); }
+  void OnDeviceLost(const absl::Status&) override {}
+
+  // One that is only there to live and die.
+  static std::unique_ptr<ForkedChild> Process() {
+    return std::make_unique<ForkedChild>([](const ForkedChild::Parent& parent) { parent.Await(); });
+  }
+
+  // Returns the child's end.
+  std::unique_ptr<MessageChannel> AcceptChild(const ForkedChild& process,
+                                              const Reservation& reservation) {
+    auto [ours, theirs] = SocketPair();
+    const PeerCredentials peer = {process.pid(), kUid, kGid};
+    FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid(), 0)));
+    BATON_CHECK(pidfd);
+    sessions.AcceptChild(std::move(ours), peer, std::move(pidfd), reservation);
+    return std::make_unique<MessageChannel>(std::move(theirs));
+  }
+  // Accepts a client as the keeper does; the client has sent `before` by then.
+  std::unique_ptr<MessageChannel> AcceptClient(
+      const std::vector<internal::WorkerRequest>& before = {}) {
+    const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+    auto client = std::make_unique<MessageChannel>(ConnectUnix(path).value());
+    for (const internal::WorkerRequest& request : before) {
+      BATON_CHECK(client->Enqueue(request).ok());
+    }
+    AcceptFrom(listener);
+    return client;
+  }
+  void AcceptFrom(const FileDescriptor& listener) {
+    FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    BATON_CHECK(socket);
+    sessions.Accept(std::move(socket));
+  }
+  static std::pair<FileDescriptor, FileDescriptor> SocketPair() {
+    int pair[2];
+    BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+    return {FileDescriptor(pair[0]), FileDescriptor(pair[1])};
+  }
+
+  void Until(const std::function<bool()>& done) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + harness::Patient(std::chrono::seconds(20));
+    while (!done()) {
+      BATON_CHECK(std::chrono::steady_clock::now() < deadline);
+      loop.run_one_for(std::chrono::seconds(1));
+    }
+  }
+  internal::WorkerReply Ask(MessageChannel& client, const internal::WorkerRequest& request) {
+    BATON_CHECK(client.Enqueue(request).ok());
+    return Next(client);
+  }
+  internal::WorkerReply Next(MessageChannel& client) {
+    internal::WorkerReply reply;
+    Until([&] {
+      const absl::Status filled = client.Fill();
+      const bool whole = client.NextFrame(&reply).value();  // also when it was the last
+      BATON_CHECK(whole || filled.ok());
+      return whole;
+    });
+    return reply;
+  }
+  internal::WorkerReply Attach(MessageChannel& client) {
+    return Ask(client, RawClient::AttachRequest());
+  }
+
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.File("kv.sock");
+  boost::asio::io_context loop{1};
+  const internal::KeeperConfig config;
+  EventLog events{"kv", [](const v1::Event&) {}};
+  arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
+  driver_process::testing::InlineEngine engine{&arena};
+  driver_process::NewsQueue news;
+  testing::InlineDriver driver{config.service(), engine, news};
+  Policies policies{config.service(), driver};
+  WorkerSessions sessions{loop, config, driver, policies, events};
+  std::vector<uint64_t> attached, gone;  // as we were told
+  std::function<void()> on_gone;
+};
+
+TEST_F(WorkerSessionsTest, shouldGiveAChildThePlaceThatWasReservedForIt) {
+  const Reservation first = sessions.Reserve().value();
+  const Reservation second = sessions.Reserve().value();
+  EXPECT_NE(first.slot, second.slot);
+  EXPECT_NE(first.worker_id, second.worker_id);
+  const auto process = Process();
+  const auto client = AcceptChild(*process, second);
+  const internal::WorkerReply reply = Attach(*client);
+  ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
+  EXPECT_EQ(reply.attached().worker_id(), second.worker_id);
+  EXPECT_EQ(reply.attached().worker_slot(), second.slot);
+  EXPECT_EQ(engine.roster[second.slot].id, second.worker_id);
+  EXPECT_EQ(engine.roster[first.slot].id, 0u);
+  EXPECT_THAT(attached, ElementsAre(second.worker_id));
+  const std::vector<WorkerInfo> workers = sessions.List();
+  ASSERT_EQ(workers.size(), 1u);
+  EXPECT_EQ(workers[0].pid, process->pid());
+  EXPECT_EQ(workers[0].uid, kUid);
+  EXPECT_NE(Attach(*client).status_code(), 0);  // once
+}
+
+TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
+  const Reservation first = sessions.Reserve().value();
+  EXPECT_EQ(sessions.free_slots(), 1u);
+  ASSERT_TRUE(sessions.Reserve().ok());
+  EXPECT_EQ(sessions.free_slots(), 0u);
+  EXPECT_EQ(sessions.Reserve().status().code(), absl::StatusCode::kResourceExhausted);
+  const auto client = AcceptClient();
+  EXPECT_EQ(Attach(*client).status_code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  sessions.Release(first);
+  EXPECT_EQ(sessions.free_slots(), 1u);
+  const internal::WorkerReply reply = Attach(*client);
+  ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
+  EXPECT_EQ(reply.attached().worker_slot(), first.slot);
+  EXPECT_GT(reply.attached().worker_id(), first.worker_id);
+  // It is this process: were its socket closed, it would be killed.
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  EXPECT_EQ(Ask(*client, detach).status_code(), 0);
+}
+
+TEST_F(WorkerSessionsTest, shouldEndTheReservationOfAChildThatDiesBeforeItAttaches) {
+  const Reservation reservation = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reservation);
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reservation.worker_id));
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_TRUE(engine.dead.empty());  // it never knew it
+  EXPECT_EQ(events.events().back().kind(), "worker_dead");
+  EXPECT_THAT(events.events().back().message(), HasSubstr("had not attached"));
+}
+
+TEST_F(WorkerSessionsTest, shouldKillAChildThatClosesItsSocketBeforeItAttaches) {
+  const auto process = Process();
+  AcceptChild(*process, sessions.Reserve().value()).reset();
+  Until([&] { return !gone.empty(); });
+  const int status = process->Wait();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+}
+
+TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
+  const Reservation reservation = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reservation);
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reservation.worker_id));
+  EXPECT_THAT(engine.dead, ElementsAre(reservation.worker_id));
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_NE(sessions.Reserve().value().worker_id, reservation.worker_id);
+}
+
+TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  uint32_t& lock = arena.worker(reserved.slot).thread_locks[0].futex;
+  lock = static_cast<uint32_t>(process->pid());
+  const auto look = [&] {
+    driver.LookAtLocks();
+    driver.DeliverNews();
+  };
+  look();
+  EXPECT_NE(events.events().back().kind(), "worker_thread_ended");
+  lock = FUTEX_OWNER_DIED;
+  look();
+  EXPECT_EQ(events.events().back().kind(), "worker_thread_ended");
+  Until([&] { return !gone.empty(); });
+  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+}
+
+// An object that goes to the background: the process that has attached is not the one that was
+// forked.
+TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFollows) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  ForkedChild daemon([&](const ForkedChild::Parent& parent) {
+    ThreadLock lock(&arena.worker(reserved.slot).thread_locks[0]);
+    BATON_CHECK(lock.Acquire().ok());
+    parent.Tell("locked");
+    parent.Await();
+  });
+  ASSERT_EQ(daemon.Hear(), "locked");
+  const FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, daemon.pid(), 0)));
+  bool proven = false;
+  on_gone = [&] {
+    pollfd process_of_it = {pidfd.get(), POLLIN, 0};
+    proven = poll(&process_of_it, 1, 0) == 1;
+  };
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_TRUE(proven);
+  EXPECT_EQ(WTERMSIG(daemon.Wait()), SIGKILL);
+  EXPECT_THAT(engine.dead, ElementsAre(reserved.worker_id));
+}
+
+// A baton-launch that is not there, or that first waits for a line from a fifo.
+struct LateLauncher {
+  LateLauncher() { BATON_CHECK(mkfifo(fifo.c_str(), 0600) == 0); }
+  void Install(const std::string& before) const {
+    const std::string written = program + ".new";
+    std::ofstream(written) << "#!/bin/sh\n"
+                           << before << "exec " << harness::Binaries().Find("baton-launch").value()
+                           << " \"$@\"\n";
+    std::filesystem::permissions(written, std::filesystem::perms::all);
+    std::filesystem::rename(written, program);
+  }
+
+  const harness::TempDirectory places = harness::TempDirectory::Create().value();
+  const std::string fifo = places.File("fifo"), program = places.File("launcher");
+};
+
+class LateLauncherTest : public LateLauncher, public WorkerSessionsTest {
+ protected:
+  LateLauncherTest() : WorkerSessionsTest(With(program)) {}
+
+  static internal::KeeperConfig With(const std::string& launcher) {
+    internal::KeeperConfig config = Config();
+    config.set_launcher(launcher);
+    return config;
+  }
+  // Kills an attached child whose lock names holder_, a process that maps the arena.
+  uint64_t KillNaming() {
+    const Reservation reserved = sessions.Reserve().value();
+    const auto process = Process();
+    const auto client = AcceptChild(*process, reserved);
+    Attach(*client);
+    arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(holder_->pid());
+    process->Go();
+    process->Wait();
+    return reserved.worker_id;
+  }
+  void AttachAnother() {
+    const Reservation reserved = sessions.Reserve().value();
+    other_ = Process();
+    other_client_ = AcceptChild(*other_, reserved);
+    EXPECT_EQ(Attach(*other_client_).status_code(), 0);
+  }
+  void ExpectFound(uint64_t worker_id) {
+    Until([&] { return !gone.empty(); });
+    EXPECT_THAT(gone, ElementsAre(worker_id));
+    EXPECT_EQ(WTERMSIG(holder_->Wait()), SIGKILL);
+  }
+
+  const std::unique_ptr<ForkedChild> holder_ = Process();
+  std::unique_ptr<ForkedChild> other_;
+  std::unique_ptr<MessageChannel> other_client_;
+};
+
+TEST_F(LateLauncherTest, shouldServeOthersWhileItLooksForTheHolderOfALock) {
+  Install("read line <" + fifo + "\n");
+  const uint64_t dead = KillNaming();
+  AttachAnother();
+  EXPECT_THAT(gone, IsEmpty());
+  FileDescriptor line;
+  Until([&] {
+    line.Reset(open(fifo.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));  // once it is read
+    loop.poll();
+    return static_cast<bool>(line);
+  });
+  Install("");  // for the next look
+  ASSERT_EQ(write(line.get(), "\n", 1), 1);
+  ExpectFound(dead);
+}
+
+// The dead worker's place is no other's before it is known who holds its lock.
+TEST_F(LateLauncherTest, shouldLookAgainWhenItCouldNot) {
+  const uint64_t dead = KillNaming();
+  AttachAnother();
+  const auto begun = std::chrono::steady_clock::now();
+  Until([&] { return std::chrono::steady_clock::now() - begun > 3 * LockHolders::kPause; });
+  EXPECT_THAT(gone, IsEmpty());
+  EXPECT_EQ(sessions.free_slots(), 0u);
+  Install("");
+  ExpectFound(dead);
+}
+
+// It is the worker's word.
+TEST_F(WorkerSessionsTest, shouldKillNobodyWhomOnlyADeadChildsLockNames) {
+  char program[] = "/bin/sleep", time[] = "600";
+  char* const arguments[] = {program, time, nullptr};
+  pid_t bystander = 0;
+  ASSERT_EQ(posix_spawn(&bystander, program, nullptr, nullptr, arguments, environ), 0);
+  for (const pid_t named : {bystander, getpid()}) {
+    const Reservation reserved = sessions.Reserve().value();
+    const auto process = Process();
+    const auto client = AcceptChild(*process, reserved);
+    Attach(*client);
+    arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(named);
+    gone.clear();
+    process->Go();
+    Until([&] { return !gone.empty(); });
+    EXPECT_EQ(waitpid(bystander, nullptr, WNOHANG), 0);
+  }
+  kill(bystander, SIGKILL);
+  waitpid(bystander, nullptr, 0);
+}
+
+// Memory is registered and deregistered for as long as the test wants.
+class WorkerSessionsGrantTest : public WorkerSessionsTest {
+ protected:
+  static internal::WorkerRequest GrantRequest() {
+    internal::WorkerRequest request;
+    request.mutable_grant()->set_length(64);
+    return request;
+  }
+  static internal::WorkerRequest RevokeRequest(uint32_t grant) {
+    internal::WorkerRequest request;
+    request.mutable_revoke()->set_grant(grant);
+    return request;
+  }
+  static internal::WorkerRequest TokenRequest() {
+    internal::WorkerRequest request;
+    request.mutable_new_token();
+    return request;
+  }
+  // Without waiting for its answer.
+  static void Send(MessageChannel& client, const internal::WorkerRequest& request) {
+    BATON_CHECK(client.Enqueue(request).ok());
+  }
+  static bool IsAnswered(MessageChannel& client, internal::WorkerReply* reply) {
+    BATON_CHECK(client.Fill().ok());
+    return client.NextFrame(reply).value();
+  }
+  internal::WorkerReply Reply(MessageChannel& client) {
+    internal::WorkerReply reply;
+    Until([&] { return IsAnswered(client, &reply); });
+    return reply;
+  }
+
+  const std::unique_ptr<ForkedChild> process = Process(), other_process = Process();
+};
+
+TEST_F(WorkerSessionsGrantTest, shouldAnswerOthersWhileMemoryIsRegisteredOrDeregistered) {
+  const auto client = AcceptChild(*process, sessions.Reserve().value());
+  const auto other = AcceptChild(*other_process, sessions.Reserve().value());
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  ASSERT_EQ(Attach(*other).status_code(), 0);
+  internal::WorkerReply reply;
+  Send(*client, GrantRequest());
+  Send(*client, TokenRequest());  // answered in its turn
+  Until([&] { return !engine.registering.empty(); });
+  EXPECT_FALSE(Ask(*other, TokenRequest()).token().token().empty());
+  EXPECT_FALSE(IsAnswered(*client, &reply));
+  engine.registering[0](absl::OkStatus());
+  EXPECT_TRUE(Reply(*client).has_granted());
+  EXPECT_FALSE(Reply(*client).token().token().empty());
+
+  Send(*client, RevokeRequest(0));
+  Send(*client, TokenRequest());
+  Until([&] { return !engine.revoking.empty(); });
+  EXPECT_FALSE(Ask(*other, TokenRequest()).token().token().empty());
+  EXPECT_FALSE(IsAnswered(*client, &reply));
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(Reply(*client).status_code(), 0);
+  EXPECT_FALSE(Reply(*client).token().token().empty());
+}
+
+TEST_F(WorkerSessionsGrantTest, shouldCountAGrantFromItsReservationToTheEndOfItsRevocation) {
+  const auto client = AcceptChild(*process, sessions.Reserve().value());
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  const auto granted = [this] { return service_driver().Account({}).accounts().granted_bytes(); };
+  Send(*client, GrantRequest());
+  Until([&] { return engine.registering.size() == 1; });
+  EXPECT_EQ(granted(), 64u);
+  engine.registering[0](absl::ResourceExhaustedError("no memory can be pinned"));
+  EXPECT_EQ(Reply(*client).status_message(), "no memory can be pinned");
+  EXPECT_EQ(granted(), 0u);
+
+  Send(*client, GrantRequest());
+  Until([&] { return engine.registering.size() == 2; });
+  engine.registering[1](absl::OkStatus());
+  const uint32_t grant = Reply(*client).granted().grant();
+  Send(*client, RevokeRequest(grant));
+  Until([&] { return engine.revoking.size() == 1; });
+  EXPECT_EQ(granted(), 64u);
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(Reply(*client).status_code(), 0);
+  EXPECT_EQ(granted(), 0u);
+}
+
+TEST_F(WorkerSessionsGrantTest, shouldRevokeAGrantWhoseWorkerIsGoneBeforeItIsTold) {
+  const auto client = AcceptChild(*process, sessions.Reserve().value());
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  Send(*client, GrantRequest());
+  Until([&] { return !engine.registering.empty(); });
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(engine.revoked, IsEmpty());
+  engine.registering[0](absl::OkStatus());
+  Until([&] { return !engine.revoked.empty(); });
+  EXPECT_THAT(engine.revoked, ElementsAre(0u));
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(service_driver().Account({}).accounts().grants(), 0u);
+}
+
+// Workers that show no sign of life are noticed soon.
+class SilentWorkerTest : public WorkerSessionsTest {
+ protected:
+  SilentWorkerTest() : WorkerSessionsTest(ImpatientConfig()) {}
+  static internal::KeeperConfig ImpatientConfig() {
+    internal::KeeperConfig config = Config();
+    config.mutable_service()->set_heartbeat_ms(1);
+    config.mutable_service()->set_hang_timeout_ms(5);
+    return config;
+  }
+};
+
+// An heir may hang as soon as it has claimed a shard, and was silent before.
+TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsStalledAlready) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  internal::WorkerRequest ready;
+  ready.mutable_set_ready();
+  Ask(*client, ready);
+  Until([&] { return engine.roster[reserved.slot].stalled; });
+  EXPECT_THAT(engine.explained, IsEmpty());  // it owns nothing
+  engine.shard_owner.slot = reserved.slot;
+  engine.shard_owner.worker_id = reserved.worker_id;
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reserved.worker_id));
+  EXPECT_THAT(engine.explained, ElementsAre("hang"));
+  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+}
+
+// As its policy says.
+class ReportedHangTest : public SilentWorkerTest {
+ protected:
+  int Reports() {
+    int count = 0;
+    for (const v1::Event& event : events.events()) count += event.kind() == "worker_hangs";
+    return count;
+  }
+  void SetOnHang(v1::OnHang on_hang) {
+    v1::Policy policy;
+    policy.set_on_hang(on_hang);
+    ASSERT_TRUE(policies.Replace(policy, /*validate_only=*/false).ok());
+  }
+};
+
+TEST_F(ReportedHangTest, shouldTellOnceOfAHangAndKillNobodyUntilItIsToldTo) {
+  SetOnHang(v1::ON_HANG_REPORT);
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  internal::WorkerRequest ready;
+  ready.mutable_set_ready();
+  Ask(*client, ready);
+  engine.shard_owner.slot = reserved.slot;
+  engine.shard_owner.worker_id = reserved.worker_id;
+  Until([&] { return Reports() == 1; });
+  // It shows that it lives, and hangs again: only then there is another.
+  arena.worker(reserved.slot).heartbeat = 1;
+  Until([&] { return !engine.roster[reserved.slot].stalled; });
+  Until([&] { return Reports() == 2; });
+  for (int i = 0; i < 100; ++i) loop.run_one_for(std::chrono::seconds(1));
+  EXPECT_EQ(Reports(), 2);
+  EXPECT_TRUE(gone.empty());
+  EXPECT_THAT(engine.explained, IsEmpty());
+  SetOnHang(v1::ON_HANG_KILL);
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(engine.explained, ElementsAre("hang"));
+  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+}
+
+TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  // With the first thread ThreadSanitizer starts one of its own.
+  std::promise<void> end;
+  std::thread first([&] { end.get_future().wait(); });
+  const auto before = threads();
+  const testing::InlineDriver native(config.service(), engine, news);
+  EXPECT_EQ(threads(), before);
+  arena::Arena shared = arena::Arena::Create(Shape(0), "kv").value();
+  driver_process::testing::InlineEngine broker(&shared);
+  const testing::InlineDriver brokered(config.service(), broker, news);
+  EXPECT_EQ(threads(), before + 1);
+  end.set_value();
+  first.join();
+}
+
+// There the kernel names the process that connected by its number alone.
+class OlderKernelTest : public WorkerSessionsTest {
+ protected:
+  static internal::WorkerRequest ReadyRequest() {
+    internal::WorkerRequest request;
+    request.mutable_set_ready();
+    return request;
+  }
+  void Detach(MessageChannel& client) {
+    internal::WorkerRequest request;
+    request.mutable_detach();
+    EXPECT_EQ(Ask(client, request).status_code(), 0);
+  }
+
+  static constexpr int kRefused = static_cast<int>(absl::StatusCode::kFailedPrecondition);
+  const testing::OlderKernel older_kernel;
+};
+
+// Another one speaks for it, by a descriptor that it has passed on.
+TEST_F(OlderKernelTest, shouldKillNobodyWhoGotTheNumberBeforeTheConnectionWasAccepted) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  auto [ours, theirs] = SocketPair();
+  ForkedChild child([&, to_us = theirs.get()](const ForkedChild::Parent&) {
+    const FileDescriptor connected = ConnectUnix(path).value();
+    MessageChannel channel{FileDescriptor(dup(to_us))};
+    BATON_CHECK(channel.Send(internal::WorkerReply(), {connected.get()}).ok());
+  });
+  child.Wait();
+  const testing::Namesake namesake(child.pid());
+  if (!namesake.exists()) GTEST_SKIP() << "no right to choose a process's number";
+  AcceptFrom(listener);
+  // Not before there is the namesake, which would have it, too.
+  internal::WorkerReply nothing;
+  std::vector<FileDescriptor> descriptors;
+  MessageChannel from_child(std::move(ours));
+  ASSERT_EQ(from_child.Receive(&nothing, 10'000, &descriptors), absl::OkStatus());
+  auto client = std::make_unique<MessageChannel>(std::move(descriptors.at(0)));
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  const internal::WorkerReply refused = Ask(*client, ReadyRequest());
+  EXPECT_EQ(refused.status_code(), kRefused);
+  EXPECT_THAT(refused.status_message(), HasSubstr("attach anew"));
+  EXPECT_FALSE(sessions.List().at(0).ready);
+  client.reset();
+  Until([&] { return !gone.empty(); });
+  EXPECT_EQ(events.events().back().kind(), "worker_dropped");
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_TRUE(namesake.alive());
+}
+
+TEST_F(OlderKernelTest, shouldKillNobodyForAnOperatorWhoMayBeAnother) {
+  const auto client = AcceptClient({RawClient::AttachRequest()});
+  const internal::WorkerReply attached_as = Next(*client);
+  ASSERT_EQ(attached_as.status_code(), 0);
+  EXPECT_EQ(sessions.KillForOperator(attached_as.attached().worker_id()), absl::OkStatus());
+  EXPECT_THAT(gone, ElementsAre(attached_as.attached().worker_id()));  // and this process lives
+  EXPECT_EQ(events.events().back().kind(), "worker_dropped");
+}
+
+TEST_F(OlderKernelTest, shouldNotBelieveWhatWasSentBeforeTheProcessWasTaken) {
+  const auto client = AcceptClient({RawClient::AttachRequest(), ReadyRequest()});
+  EXPECT_EQ(Next(*client).status_code(), 0);
+  EXPECT_EQ(Next(*client).status_code(), kRefused);
+  EXPECT_EQ(Ask(*client, ReadyRequest()).status_code(), 0);
+  EXPECT_TRUE(sessions.List().at(0).ready);
+  Detach(*client);
+}
+
+TEST_F(OlderKernelTest, shouldNeedNoMoreThanTheFirstRequestThatIsSentAfterwards) {
+  const auto client = AcceptClient();
+  ASSERT_TRUE(client->Enqueue(RawClient::AttachRequest()).ok());
+  EXPECT_EQ(Ask(*client, ReadyRequest()).status_code(), 0);
+  EXPECT_EQ(Next(*client).status_code(), 0);
+  EXPECT_TRUE(sessions.List().at(0).ready);
+  Detach(*client);
+}
+
+TEST_F(OlderKernelTest, shouldKillAWorkerThatHasSentSomethingItself) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    auto connected = std::make_unique<MessageChannel>(ConnectUnix(path).value());
+    internal::WorkerReply reply;
+    BATON_CHECK(connected->Send(RawClient::AttachRequest()).ok());
+    parent.Tell("sent");
+    BATON_CHECK(connected->Receive(&reply, 10'000).ok());
+    BATON_CHECK(connected->Send(ReadyRequest()).ok());
+    parent.Await();
+    connected.reset();
+    parent.Await();
+  });
+  ASSERT_EQ(child.Hear(), "sent");
+  AcceptFrom(listener);
+  Until([&] { return !sessions.List().empty() && sessions.List()[0].ready; });
+  child.Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_EQ(WTERMSIG(child.Wait()), SIGKILL);
+}
+
+// The service of some cases names uid 0; that of the others does not.
+class ContainedRootTest : public WorkerSessionsTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  ContainedRootTest() : WorkerSessionsTest(Distrusting()) {}
+  static internal::KeeperConfig Distrusting() {
+    internal::KeeperConfig config = Config();
+    config.set_distrust_contained_root(true);
+    if (GetParam()) config.mutable_service()->add_worker_uids(geteuid());
+    return config;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Named, ContainedRootTest, ::testing::Bool());
+
+TEST_P(ContainedRootTest, shouldAttachOnlyWhereItIsNamed) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  const ForkedChild child = ForkedChild::InPidNamespace([&](const ForkedChild::Parent& parent) {
+    MessageChannel connected(ConnectUnix(path).value());
+    parent.Tell("connected");
+    internal::WorkerReply reply;
+    BATON_CHECK(connected.Send(RawClient::AttachRequest()).ok());
+    BATON_CHECK(connected.Receive(&reply, 10'000).ok());
+    parent.Tell(std::to_string(reply.status_code()));
+    parent.Await();
+  });
+  const std::string told = child.Hear();
+  if (told == "no right") GTEST_SKIP() << "no right to make a pid namespace";
+  ASSERT_EQ(told, "connected");
+  AcceptFrom(listener);
+  std::atomic<bool> answered{false};
+  std::string code;
+  std::thread hearing([&] {
+    code = child.Hear();
+    answered = true;
+  });
+  Until([&] {
+    loop.poll();
+    return answered.load();
+  });
+  hearing.join();
+  EXPECT_EQ(code, std::to_string(static_cast<int>(
+                      GetParam() ? absl::StatusCode::kOk : absl::StatusCode::kPermissionDenied)));
+}
+
+TEST_P(ContainedRootTest, shouldBeItselfOutsideOfAContainer) {
+  const auto client = AcceptClient();
+  EXPECT_EQ(Attach(*client).status_code(), 0);
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  EXPECT_EQ(Ask(*client, detach).status_code(), 0);
+}
+
+// Each finds the program that has the number by then.
+class NumberedPrograms final : public WorkerPrograms {
+ public:
+  explicit NumberedPrograms(std::function<void()> meanwhile) : meanwhile_(std::move(meanwhile)) {}
+  absl::Status Check(const std::string&) const override { return absl::OkStatus(); }
+  void Read(pid_t, uint32_t, uint32_t, ProgramDone done) override {
+    meanwhile_();
+    internal::Program program;
+    program.set_path("/opt/kv");
+    done(std::move(program));
+  }
+  absl::StatusOr<StartedProgram> Start(const internal::Program&) override {
+    return absl::UnimplementedError("no");
+  }
+  FileDescriptor PidfdOf(pid_t) const override { return {}; }
+  std::string Reap(pid_t, int) override { return ""; }
+  void OnServing(const internal::Program&) override {}
+
+ private:
+  const std::function<void()> meanwhile_;
+};
+
+TEST_F(WorkerSessionsTest, shouldNotTakeAProgramFromTheNumberOfAProcessThatEnds) {
+  const auto process = Process();
+  const Reservation reservation = sessions.Reserve().value();
+  const auto client = AcceptChild(*process, reservation);
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  const uint64_t id = reservation.worker_id;
+  absl::StatusOr<internal::Program> program;
+  const auto take = [&](absl::StatusOr<internal::Program> read) { program = std::move(read); };
+  NumberedPrograms programs([] {});
+  sessions.ReadProgram(id, programs, take);
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(program->path(), "/opt/kv");
+  bool ended = false;
+  NumberedPrograms meanwhile_ending([&] {
+    if (std::exchange(ended, true)) return;
+    process->Go();
+    process->Wait();
+  });
+  sessions.ReadProgram(id, meanwhile_ending, take);
+  EXPECT_EQ(program.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(program.status().message()),
+              HasSubstr("ended while its program was read"));
+}
+
+}  // namespace
+}  // namespace baton::keeper
