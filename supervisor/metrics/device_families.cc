@@ -1,4 +1,4 @@
-#include "supervisor/metrics/device_families.h"
+#include "supervisor/metrics/families.h"
 
 #include <cstdint>
 #include <fstream>
@@ -12,7 +12,7 @@
 namespace baton::metrics {
 namespace {
 
-enum class Meaning { kReceiverNotReady, kRetransmission, kCongestion };
+enum class Meaning : uint8_t { kReceiverNotReady, kRetransmission, kCongestion };
 
 // By the names of Soft-RoCE, mlx5, bnxt_re, irdma, hns and, in "counters", of every InfiniBand
 // port.
@@ -66,16 +66,16 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
 
 std::vector<prometheus::MetricFamily> DeviceFamilies(const std::vector<DescribedService>& all,
                                                      const std::string& devices) {
-  Family rnr = Family::Counter(
-      "baton_device_rnr_total",
-      "A receiver was not ready, by the port's own count, of all that use the device.");
-  Family retransmissions = Family::Counter(
-      "baton_device_retransmissions_total",
-      "Packets that were lost, late or sent again, by the port's own count, likewise.");
-  Family congestion =
+  std::vector<Family> families = {
+      Family::Counter(
+          "baton_device_rnr_total",
+          "A receiver was not ready, by the port's own count, of all that use the device."),
+      Family::Counter(
+          "baton_device_retransmissions_total",
+          "Packets that were lost, late or sent again, by the port's own count, likewise."),
       Family::Counter("baton_device_congestion_total",
                       "Signs of congestion, by the port's own count, likewise; port_xmit_wait "
-                      "counts the port's ticks.");
+                      "counts the port's ticks.")};
   std::set<std::pair<std::string, uint32_t>> seen;
   for (const auto& [service, described] : all) {
     if (!described.ok()) continue;
@@ -86,18 +86,12 @@ std::vector<prometheus::MetricFamily> DeviceFamilies(const std::vector<Described
       const auto value = ReadNumber(absl::StrCat(devices, "/", device.name(), "/ports/", port, "/",
                                                  counter.directory, "/", counter.name));
       if (!value) continue;
-      Family& family = counter.meaning == Meaning::kReceiverNotReady ? rnr
-                       : counter.meaning == Meaning::kRetransmission ? retransmissions
-                                                                     : congestion;
-      family.Add({{"device", device.name()}, {"port", port}, {"counter", counter.name}},
-                 static_cast<double>(*value));
+      families[static_cast<size_t>(counter.meaning)].Add(
+          {{"device", device.name()}, {"port", port}, {"counter", counter.name}},
+          static_cast<double>(*value));
     }
   }
-  std::vector<prometheus::MetricFamily> result;
-  for (const Family* family : {&rnr, &retransmissions, &congestion}) {
-    if (!family->empty()) result.push_back(family->get());
-  }
-  return result;
+  return NotEmpty(families);
 }
 
 }  // namespace baton::metrics

@@ -15,23 +15,31 @@ using Labels = std::vector<std::pair<std::string, std::string>>;  // name, value
 
 class Family {
  public:
-  static Family Gauge(std::string name, std::string help);
+  static Family Gauge(std::string name, std::string help) {
+    return Family(prometheus::MetricType::Gauge, std::move(name), std::move(help));
+  }
   // `name` ends with _total. It counts from the start of the process that the value is of.
-  static Family Counter(std::string name, std::string help);
-
-  static Family Histogram(std::string name, std::string help);
+  static Family Counter(std::string name, std::string help) {
+    return Family(prometheus::MetricType::Counter, std::move(name), std::move(help));
+  }
+  static Family Histogram(std::string name, std::string help) {
+    return Family(prometheus::MetricType::Histogram, std::move(name), std::move(help));
+  }
 
   void Add(const Labels& labels, double value);
   // To a histogram.
   void Add(const Labels& labels, const internal::Histogram& histogram);
-  bool empty() const { return family_.metric.empty(); }
   const prometheus::MetricFamily& get() const { return family_; }
 
  private:
-  explicit Family(prometheus::MetricFamily family) : family_(std::move(family)) {}
+  Family(prometheus::MetricType type, std::string name, std::string help);
+  prometheus::ClientMetric& Append(const Labels& labels);
 
   prometheus::MetricFamily family_;
 };
+
+// Those that have a value.
+std::vector<prometheus::MetricFamily> NotEmpty(const std::vector<Family>& families);
 
 }  // namespace baton::metrics
 

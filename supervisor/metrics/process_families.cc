@@ -1,4 +1,4 @@
-#include "supervisor/metrics/process_families.h"
+#include "supervisor/metrics/families.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -74,11 +74,7 @@ std::vector<prometheus::MetricFamily> ProcessFamilies(const std::vector<Observed
     resident.Add(labels, usage->resident_bytes);
     if (const auto open = CountDescriptors(process.pid)) descriptors.Add(labels, *open);
   }
-  std::vector<prometheus::MetricFamily> result;
-  for (const Family* family : {&processor, &resident, &descriptors}) {
-    if (!family->empty()) result.push_back(family->get());
-  }
-  return result;
+  return NotEmpty({processor, resident, descriptors});
 }
 
 }  // namespace baton::metrics

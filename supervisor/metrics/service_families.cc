@@ -1,10 +1,11 @@
-#include "supervisor/metrics/service_families.h"
-
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "supervisor/metrics/families.h"
 #include "supervisor/metrics/family.h"
 
 namespace baton::metrics {
@@ -93,31 +94,26 @@ Family Up(const std::vector<DescribedService>& all) {
   return family;
 }
 
-const char* NameOf(v1::WorkerState state) {
-  switch (state) {
-    case v1::WORKER_STATE_ATTACHED:
-      return "attached";
-    case v1::WORKER_STATE_READY:
-      return "ready";
-    default:
-      return "dying";
-  }
-}
-
-// Every state has a value, also 0: rules can rely on it.
-Family Workers(const std::vector<DescribedService>& all) {
-  Family family = Family::Gauge("baton_service_workers", "Workers, by their state.");
+// A value for each of some words.
+using Values = std::vector<std::pair<const char*, double>>;
+Family ByWord(const std::vector<DescribedService>& all, Family family, const char* label,
+              const std::function<Values(const internal::Description&)>& values) {
   ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
-    for (const v1::WorkerState state :
-         {v1::WORKER_STATE_ATTACHED, v1::WORKER_STATE_READY, v1::WORKER_STATE_DYING}) {
-      const auto count = std::count_if(
-          described.workers().begin(), described.workers().end(), [&](const v1::Worker& worker) {
-            return std::string(NameOf(worker.state())) == NameOf(state);
-          });
-      family.Add({{"service", name}, {"state", NameOf(state)}}, static_cast<double>(count));
+    for (const auto& [word, value] : values(described)) {
+      family.Add({{"service", name}, {label, word}}, value);
     }
   });
   return family;
+}
+
+// Every state has a value, also 0: rules can rely on it.
+Values Workers(const internal::Description& described) {
+  Values counts = {{"attached", 0}, {"ready", 0}, {"dying", 0}};
+  for (const v1::Worker& worker : described.workers()) {
+    const bool attached = worker.state() == v1::WORKER_STATE_ATTACHED;
+    ++counts[attached ? 0 : worker.state() == v1::WORKER_STATE_READY ? 1 : 2].second;
+  }
+  return counts;
 }
 
 Family Unhealthy(const std::vector<DescribedService>& all) {
@@ -131,44 +127,24 @@ Family Unhealthy(const std::vector<DescribedService>& all) {
   return family;
 }
 
-Family DeviceObjects(const std::vector<DescribedService>& all) {
-  Family family = Family::Gauge("baton_service_device_objects",
-                                "Objects of the device that the driver has made, by their kind.");
-  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
-    const v1::Accounts& accounts = described.service().accounts();
-    const std::pair<const char*, uint32_t> counts[] = {
-        {"queue_pair", accounts.queue_pairs()},
-        {"completion_queue", accounts.completion_queues()},
-        {"shared_receive_queue", accounts.shared_receive_queues()},
-        {"memory_region", accounts.memory_regions()}};
-    for (const auto& [kind, count] : counts) {
-      family.Add({{"service", name}, {"kind", kind}}, double{1} * count);
-    }
-  });
-  return family;
+Values DeviceObjects(const internal::Description& described) {
+  const v1::Accounts& accounts = described.service().accounts();
+  return {{"queue_pair", double{1} * accounts.queue_pairs()},
+          {"completion_queue", double{1} * accounts.completion_queues()},
+          {"shared_receive_queue", double{1} * accounts.shared_receive_queues()},
+          {"memory_region", double{1} * accounts.memory_regions()}};
 }
 
-// 0 where there is no limit less than the capacity.
-Family QuotaLimits(const std::vector<DescribedService>& all) {
-  Family family = Family::Gauge("baton_service_quota",
-                                "What the policy allows the service, by what it is of; 0: as much "
-                                "as there is room for.");
-  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
-    const v1::Quota& quota = described.service().policy().service();
-    const std::pair<const char*, double> limits[] = {
-        {"connections", double{1} * quota.connections()},
-        {"listeners", double{1} * quota.listeners()},
-        {"grants", double{1} * quota.grants()},
-        {"granted_bytes", static_cast<double>(quota.granted_bytes())},
-        {"posts_per_second", double{1} * quota.posts_per_second()},
-        {"queue_pairs", double{1} * quota.queue_pairs()},
-        {"completion_queues", double{1} * quota.completion_queues()},
-        {"registered_bytes", static_cast<double>(quota.registered_bytes())}};
-    for (const auto& [of, limit] : limits) {
-      family.Add({{"service", name}, {"of", of}}, limit);
-    }
-  });
-  return family;
+Values QuotaLimits(const internal::Description& described) {
+  const v1::Quota& quota = described.service().policy().service();
+  return {{"connections", double{1} * quota.connections()},
+          {"listeners", double{1} * quota.listeners()},
+          {"grants", double{1} * quota.grants()},
+          {"granted_bytes", static_cast<double>(quota.granted_bytes())},
+          {"posts_per_second", double{1} * quota.posts_per_second()},
+          {"queue_pairs", double{1} * quota.queue_pairs()},
+          {"completion_queues", double{1} * quota.completion_queues()},
+          {"registered_bytes", static_cast<double>(quota.registered_bytes())}};
 }
 
 Family PortUp(const std::vector<DescribedService>& all) {
@@ -250,8 +226,21 @@ std::vector<Family> ShardLoads(const std::vector<DescribedService>& all) {
 }  // namespace
 
 std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<DescribedService>& all) {
-  std::vector<Family> families = {Up(all),     Workers(all),       Unhealthy(all),
-                                  PortUp(all), DeviceObjects(all), QuotaLimits(all)};
+  std::vector<Family> families = {
+      Up(all),
+      ByWord(all, Family::Gauge("baton_service_workers", "Workers, by their state."), "state",
+             Workers),
+      Unhealthy(all),
+      PortUp(all),
+      ByWord(all,
+             Family::Gauge("baton_service_device_objects",
+                           "Objects of the device that the driver has made, by their kind."),
+             "kind", DeviceObjects),
+      ByWord(all,
+             Family::Gauge("baton_service_quota",
+                           "What the policy allows the service, by what it is of; 0: as much as "
+                           "there is room for."),
+             "of", QuotaLimits)};
   for (const ServiceMetric& metric : kServiceGauges) {
     Family& family = families.emplace_back(Family::Gauge(metric.name, metric.help));
     ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
@@ -276,12 +265,53 @@ std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<Describe
   for (std::vector<Family> more : {Blackouts(all), EngineLoads(all), ShardLoads(all)}) {
     std::move(more.begin(), more.end(), std::back_inserter(families));
   }
+  return NotEmpty(families);
+}
 
-  std::vector<prometheus::MetricFamily> result;
-  for (const Family& family : families) {
-    if (!family.empty()) result.push_back(family.get());
+namespace {
+
+constexpr std::string_view kKnown[] = {
+    "baton_service_connections",  "baton_service_connections_limit",
+    "baton_service_shards",       "baton_service_shards_unowned",
+    "baton_service_buffer_bytes", "baton_shard_owned",
+    "baton_shard_connections",    "baton_shard_completions_unacknowledged",
+    "baton_shard_commits_total",  "baton_shard_completions_total",
+    "baton_shard_epochs_total",
+};
+
+// Describes the service like a keeper. Numbers in an arena may have any value.
+internal::Description Describe(const v1::Inspection& inspection) {
+  internal::Description described;
+  v1::Service* const service = described.mutable_service();
+  const v1::InspectedShape& shape = inspection.shape();
+  service->set_shard_count(shape.shards());
+  service->set_shards_owned(std::min(inspection.totals().shards_owned(), shape.shards()));
+  service->set_connection_count(static_cast<uint32_t>(inspection.totals().connections()));
+  service->set_max_connections(shape.connections());
+  service->set_buffer_bytes(shape.buffer_bytes());
+  for (const v1::InspectedShard& seen : inspection.shards()) {
+    v1::Shard* const shard = described.add_shards();
+    shard->set_index(seen.index());
+    shard->set_epoch(seen.epoch());
+    shard->set_owner_worker_id(seen.owner_slot() >= 0 ? 1 : 0);  // who it is, is in no metric
+    shard->set_connections(seen.connections());
+    shard->set_commits(seen.transactions());
+    shard->set_completions(seen.completions());
+    shard->set_completions_unacknowledged(seen.completions() -
+                                          std::min(seen.acknowledged(), seen.completions()));
   }
-  return result;
+  return described;
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> ArenaFamilies(const v1::Inspection& inspection) {
+  std::vector<prometheus::MetricFamily> families =
+      ServiceFamilies({{inspection.service(), Describe(inspection)}});
+  std::erase_if(families, [](const prometheus::MetricFamily& family) {
+    return std::find(std::begin(kKnown), std::end(kKnown), family.name) == std::end(kKnown);
+  });
+  return families;
 }
 
 }  // namespace baton::metrics

@@ -11,11 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
-#include "supervisor/metrics/arena_families.h"
-#include "supervisor/metrics/device_families.h"
 #include "supervisor/metrics/event_counts.h"
-#include "supervisor/metrics/process_families.h"
-#include "supervisor/metrics/service_families.h"
+#include "supervisor/metrics/families.h"
 #include "tests/supervisor/control/control_fixture.h"
 
 namespace baton::metrics {
