@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -18,37 +19,12 @@ using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::PoisonLevel;
 
-std::string StateName(uint32_t state) {
-  switch (ConnectionState(state)) {
-    case ConnectionState::kFree:
-      return "free";
-    case ConnectionState::kRequested:
-      return "requested";
-    case ConnectionState::kConnecting:
-      return "connecting";
-    case ConnectionState::kEstablished:
-      return "established";
-    case ConnectionState::kDraining:
-      return "draining";
-    case ConnectionState::kClosed:
-      return "closed";
-  }
-  return InvalidName(state);
-}
-
-std::string PoisonName(uint32_t level) {
-  switch (PoisonLevel(level)) {
-    case PoisonLevel::kNone:
-      return "none";
-    case PoisonLevel::kFlushed:
-      return "flushed";
-    case PoisonLevel::kSilent:
-      return "silent";
-    case PoisonLevel::kVoid:
-      return "void";
-  }
-  return InvalidName(level);
-}
+// As ConnectionState and PoisonLevel number them.
+constexpr const char* kStates[] = {"free",        "requested", "connecting",
+                                   "established", "draining",  "closed"};
+constexpr const char* kPoisonLevels[] = {"none", "flushed", "silent", "void"};
+static_assert(std::size(kStates) == uint32_t(ConnectionState::kClosed) + 1);
+static_assert(std::size(kPoisonLevels) == uint32_t(PoisonLevel::kVoid) + 1);
 
 std::string StatusName(uint32_t status) {
   using verbs::CompletionStatus;
@@ -112,7 +88,7 @@ void DescribeRecord(const ArenaView& arena, const ConnectionRecord& record,
   const arena::Shape& shape = arena.header.shape;
   out->set_generation(record.generation);
   out->set_shard(record.shard);
-  out->set_state(StateName(record.state));
+  out->set_state(NameIn(kStates, record.state));
   out->set_qp_number(record.qp_number);
   out->set_local_address(TextIn(record.local_address));
   out->set_peer_address(TextIn(record.peer_address));
@@ -124,7 +100,7 @@ void DescribeRecord(const ArenaView& arena, const ConnectionRecord& record,
   CheckQueue("receive queue", out->receive(), arena::ReceiveDepth(shape), out);
   out->set_bytes_received(record.bytes_received);
   out->set_last_status(StatusName(record.last_status));
-  out->set_poison(PoisonName(record.poison));
+  out->set_poison(NameIn(kPoisonLevels, record.poison));
   out->set_arriving(record.arriving != 0);
   out->set_answered(record.answered != 0);
   out->set_was_established(record.was_established != 0);

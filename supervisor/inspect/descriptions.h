@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_INSPECT_DESCRIPTIONS_H_
 #define SUPERVISOR_INSPECT_DESCRIPTIONS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,11 @@ using Problems = google::protobuf::RepeatedPtrField<std::string>;
 using WorkRequests = google::protobuf::RepeatedPtrField<v1::InspectedWorkRequest>;
 
 inline std::string InvalidName(uint64_t number) { return absl::StrCat("invalid: ", number); }
+// The name that a number from 0 has among `names`.
+template <size_t count>
+std::string NameIn(const char* const (&names)[count], uint64_t number) {
+  return number < count ? names[number] : InvalidName(number);
+}
 
 // Slots that are used, or were.
 absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out);
@@ -26,9 +32,6 @@ absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out);
 // With the totals over all shards; those that are not selected are left out then.
 absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
                             v1::Inspection* out);
-// Adds the parts that only a native service has. `whole`: includes the long ones.
-absl::Status DescribeNativeShard(const ArenaView& arena, uint32_t shard, bool whole,
-                                 v1::InspectedShard* out);
 
 absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
                                  v1::Inspection* out);

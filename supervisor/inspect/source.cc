@@ -1,8 +1,6 @@
 #include "supervisor/inspect/source.h"
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -18,8 +17,10 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/arena/arena.h"
@@ -33,27 +34,20 @@ namespace {
 constexpr char kMemfd[] = "/memfd:";
 constexpr char kDeleted[] = " (deleted)";  // as /proc calls every memfd
 
-struct DirectoryCloser {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-
 // Calls `visit` with each name in a directory that is a number.
 absl::Status ForEachNumber(const std::string& path, const std::function<void(int)>& visit) {
-  const std::unique_ptr<DIR, DirectoryCloser> directory(opendir(path.c_str()));
-  if (directory == nullptr) return ErrnoStatus(errno, path);
-  while (const dirent* const entry = readdir(directory.get())) {
-    const std::string_view name = entry->d_name;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
     int number = 0;
-    const auto [end, error] = std::from_chars(name.begin(), name.end(), number);
-    if (error == std::errc() && end == name.end()) visit(number);
+    if (absl::SimpleAtoi(entry->path().filename().string(), &number)) visit(number);
   }
-  return absl::OkStatus();
+  return error ? ErrnoStatus(error.value(), path) : absl::OkStatus();
 }
 
 std::string LinkAt(const std::string& path) {
-  char target[PATH_MAX];
-  const ssize_t length = readlink(path.c_str(), target, sizeof(target));
-  return std::string(target, length > 0 ? static_cast<size_t>(length) : 0);
+  std::error_code error;
+  return std::filesystem::read_symlink(path, error).string();
 }
 
 std::string DescriptorPath(int pid, int fd) { return absl::StrCat("/proc/", pid, "/fd/", fd); }
@@ -161,20 +155,26 @@ absl::StatusOr<Memory> OpenMemory(int pid, int fd, size_t memory, const std::str
                 arena::kMemoryTitles[memory]);
 }
 
-absl::StatusOr<ArenaFiles> OpenArenaOf(int pid, const std::string& service,
-                                       const ServiceArenas::value_type& arena) {
+struct Candidate {
+  int pid;
+  uint64_t instance;
+  OpenArena arena;
+};
+
+absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& service, bool held) {
   std::array<Memory, kMemories> memories;
   for (size_t i = 0; i < kMemories; ++i) {
-    BATON_ASSIGN_OR_RETURN(memories[i],
-                           OpenMemory(pid, arena.second.descriptors[i], i, service, arena.first));
+    BATON_ASSIGN_OR_RETURN(memories[i], OpenMemory(candidate.pid, candidate.arena.descriptors[i], i,
+                                                   service, candidate.instance));
   }
   ArenaFiles files;
   files.worker_log = memories[arena::kWorkerLogMemory];
   files.driver_log = memories[arena::kDriverLogMemory];
   files.recovery = memories[arena::kRecoveryMemory];
   files.buffers = memories[arena::kBuffersMemory];
-  files.pid = pid;
-  files.program = ProgramOf(pid);
+  files.pid = candidate.pid;
+  files.program = ProgramOf(candidate.pid);
+  files.held = held;
   return files;
 }
 
@@ -220,12 +220,6 @@ absl::StatusOr<int> BatondOf(const std::string& state_dir) {
   return files->contains(name) ? pid : 0;
 }
 
-struct Candidate {
-  int pid;
-  uint64_t instance;
-  OpenArena arena;
-};
-
 std::vector<Candidate> CandidatesOf(int pid, const std::string& service) {
   std::vector<Candidate> candidates;
   const auto arenas = ArenasOf(pid);
@@ -234,13 +228,6 @@ std::vector<Candidate> CandidatesOf(int pid, const std::string& service) {
   if (found == arenas->end()) return candidates;
   for (const auto& [instance, arena] : found->second) candidates.push_back({pid, instance, arena});
   return candidates;
-}
-
-absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& service, bool held) {
-  BATON_ASSIGN_OR_RETURN(
-      ArenaFiles files, OpenArenaOf(candidate.pid, service, {candidate.instance, candidate.arena}));
-  files.held = held;
-  return files;
 }
 
 const Candidate* Newest(const std::vector<Candidate>& candidates) {
@@ -335,7 +322,8 @@ absl::StatusOr<ArenaFiles> ArenaOfProcess(int pid, const std::string& service) {
         absl::StrCat("process ", pid, " has the arenas of ", names,
                      service.empty() ? ": name one of them" : absl::StrCat(", not of ", service)));
   }
-  return OpenArenaOf(pid, found->first, *found->second.rbegin());
+  const auto& [instance, arena] = *found->second.rbegin();
+  return Open({pid, instance, arena}, found->first, /*held=*/false);
 }
 
 }  // namespace baton::inspect

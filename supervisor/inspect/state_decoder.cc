@@ -175,38 +175,31 @@ std::string PrintableLines(std::string_view text) {
   return printable;
 }
 
-absl::Status FailureOf(const std::string& program, const std::string& how, const Output& err) {
-  std::string said = PrintableLines(err.text);
-  std::replace(said.begin(), said.end(), '\n', ' ');
-  return absl::FailedPreconditionError(
-      absl::StrCat(program, " ", how, said.empty() ? "" : absl::StrCat(": ", said)));
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> RunStateDecoder(const StateDecoder& decoder, const std::string& service,
                                             const CommittedState& state) {
   const Clock::time_point deadline = Clock::now() + decoder.timeout;
   BATON_ASSIGN_OR_RETURN(Program program, Program::Start(decoder, service, state));
+  const auto failure = [&](const std::string& how) {
+    std::string said = PrintableLines(program.err().text);
+    std::replace(said.begin(), said.end(), '\n', ' ');
+    return absl::FailedPreconditionError(
+        absl::StrCat(decoder.program, " ", how, said.empty() ? "" : ": ", said));
+  };
   const bool ended = program.ReadAll(deadline);
   if (program.out().cut) {
-    return FailureOf(decoder.program,
-                     absl::StrCat("prints more than ", kMaxDecodedBytes >> 10, " KiB"),
-                     program.err());
+    return failure(absl::StrCat("prints more than ", kMaxDecodedBytes >> 10, " KiB"));
   }
   const int status = ended ? program.AwaitEnd(deadline) : -1;
   if (status < 0) {
-    return FailureOf(decoder.program,
-                     absl::StrCat("did not end within ", decoder.timeout.count(), " ms"),
-                     program.err());
+    return failure(absl::StrCat("did not end within ", decoder.timeout.count(), " ms"));
   }
   if (WIFSIGNALED(status)) {
-    return FailureOf(decoder.program, absl::StrCat("was killed by signal ", WTERMSIG(status)),
-                     program.err());
+    return failure(absl::StrCat("was killed by signal ", WTERMSIG(status)));
   }
   if (WEXITSTATUS(status) != 0) {
-    return FailureOf(decoder.program, absl::StrCat("has ended with status ", WEXITSTATUS(status)),
-                     program.err());
+    return failure(absl::StrCat("has ended with status ", WEXITSTATUS(status)));
   }
   return PrintableLines(program.out().text);
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "lib/arena/arena.h"
@@ -60,19 +61,9 @@ std::string StateIn(const v1::InspectedQueue& cursors, uint64_t sequence) {
   return sequence < cursors.attempted() ? "maybe posted" : "committed";
 }
 
-std::string StateOfShared(uint32_t state) {
-  switch (SharedReceiveState(state)) {
-    case SharedReceiveState::kFree:
-      return "free";
-    case SharedReceiveState::kAttempted:
-      return "maybe posted";
-    case SharedReceiveState::kPosted:
-      return "posted";
-    case SharedReceiveState::kCompleted:
-      return "completed";
-  }
-  return InvalidName(state);
-}
+// As SharedReceiveState numbers them.
+constexpr const char* kSharedStates[] = {"free", "maybe posted", "posted", "completed"};
+static_assert(std::size(kSharedStates) == uint32_t(SharedReceiveState::kCompleted) + 1);
 
 }  // namespace
 
@@ -132,8 +123,8 @@ absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint
     v1::InspectedWorkRequest* const added = out->Add();
     added->set_queue("shared receive");
     added->set_sequence(slot);
-    added->set_state(StateOfShared(state));
-    if (state > static_cast<uint32_t>(SharedReceiveState::kCompleted)) {
+    added->set_state(NameIn(kSharedStates, state));
+    if (state >= std::size(kSharedStates)) {
       added->add_invalid(absl::StrCat("state: ", state));
     }
     DecodeWorkRequest(arena, request, /*receive=*/true, added);
