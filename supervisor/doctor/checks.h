@@ -3,18 +3,41 @@
 #ifndef SUPERVISOR_DOCTOR_CHECKS_H_
 #define SUPERVISOR_DOCTOR_CHECKS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "supervisor/doctor/identity.h"
+#include "lib/arena/layout.h"
+#include "lib/driver/device_needs.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/doctor/doctor.h"
 #include "supervisor/doctor/machine.h"
-#include "supervisor/doctor/needs.h"
 #include "supervisor/doctor/rdma_devices.h"
 #include "supervisor/doctor/report.h"
-#include "supervisor/doctor/running_versions.h"
 
 namespace baton::doctor {
+
+// The needs of one service, which are those of its driver: one process has its device.
+struct ServiceNeeds {
+  std::string name;
+  bool rdma = false;
+  std::string device;  // empty: the only one of the machine
+  uint32_t port = 1;
+  std::vector<std::string> listeners;  // addresses
+  std::string network_namespace;       // empty: batond's
+  v1::Placement placement;             // as configured
+  arena::Shape shape = {};
+  driver::DeviceNeeds of_device;
+  // Queues that a provider such as mlx5 pins, too; those of others do not count. An estimate.
+  uint64_t queue_bytes = 0;
+  uint64_t memory_bytes = 0;  // of its arena
+  uint64_t descriptors = 0;   // open at once, about
+};
+
+std::vector<ServiceNeeds> NeedsOf(const v1::Config& config);  // which is complete
+// Returns the needs of a service of default size on an RDMA device.
+ServiceNeeds DefaultNeeds();
 
 struct View {
   const Machine& machine;
@@ -45,25 +68,21 @@ void CheckKernel(const View& view, Report& report);
 void CheckModules(const View& view, Report& report);
 void CheckNoDevice(const View& view, Report& report);
 void CheckNamespaces(const View& view, Report& report);
+void CheckLibraries(const View& view, Report& report);
 // nodes.cc
 void CheckNodes(const View& view, Report& report);
 void CheckGroup(const View& view, Report& report);
 bool MayOpenNodes(const View& view, const RdmaDevice& device);
 // ports.cc
 void CheckDevices(const View& view, Report& report);
-// libraries.cc
-void CheckLibraries(const View& view, Report& report);
 // limits.cc
 void CheckLockedMemory(const View& view, Report& report);
 void CheckDescriptors(const View& view, Report& report);
 void CheckMemory(const View& view, Report& report);
-// Whether batond has, or would have, capability `number` of capability.h.
-bool HasCapability(const View& view, uint32_t number);
-// networks.cc
-void CheckNetworks(const View& view, Report& report);
-// pages.cc
 void CheckHugePages(const View& view, Report& report);
 void CheckSharedMemory(const View& view, Report& report);
+// Whether batond has, or would have, capability `number` of capability.h.
+bool HasCapability(const View& view, uint32_t number);
 // cgroups.cc
 void CheckControlGroup(const View& view, Report& report);
 // clock.cc
@@ -72,6 +91,7 @@ void CheckClock(const View& view, Report& report);
 void CheckVersions(const View& view, Report& report);
 // services.cc
 void CheckServices(const View& view, Report& report);
+void CheckNetworks(const View& view, Report& report);
 // placement.cc
 void CheckPlacement(const View& view, Report& report);
 // state.cc

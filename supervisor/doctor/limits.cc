@@ -1,4 +1,6 @@
-// Limits of processes, and memory.
+// Limits of processes, and memory: how much there is, huge pages, and /dev/shm.
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -19,39 +21,27 @@ uint64_t ParseLimit(const std::string& word) {
   return word == "unlimited" || !absl::SimpleAtoi(word, &value) ? kUnlimited : value;
 }
 
+// What stands behind `key` in the line of the file that begins with it.
+std::vector<std::string> WordsBehind(const std::string& key, const View& view,
+                                     const std::string& path) {
+  const std::string text = view.machine.Read(path).value_or("");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, key)) continue;
+    return absl::StrSplit(line.substr(key.size()), absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  }
+  return {};
+}
+
 // The hard limit in the line of /proc/PID/limits that begins with `name`: batond and its keepers
 // raise theirs to it.
 std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
-  const std::string text = view.machine.Read(view.process() + "/limits").value_or("");
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::StartsWith(line, name)) continue;
-    const std::vector<std::string> words =
-        absl::StrSplit(line.substr(name.size()), ' ', absl::SkipEmpty());
-    if (words.size() >= 2) return ParseLimit(words[1]);
-  }
-  return std::nullopt;
+  const std::vector<std::string> words = WordsBehind(name, view, view.process() + "/limits");
+  if (words.size() < 2) return std::nullopt;
+  return ParseLimit(words[1]);
 }
 
 // The limit on locked memory does not bind who has CAP_IPC_LOCK (ib_umem_get in the kernel).
 bool MayLockAnything(const View& view) { return HasCapability(view, kCapIpcLock); }
-
-}  // namespace
-
-bool HasCapability(const View& view, uint32_t number) {
-  if (!view.batond_pid && !view.identity.self) return view.identity.uid == 0;
-  const std::string text = view.machine.Read(view.process() + "/status").value_or("");
-  const std::string key = "CapEff:";
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    uint64_t capabilities = 0;
-    if (!absl::StartsWith(line, key)) continue;
-    line.remove_prefix(key.size());
-    while (absl::StartsWith(line, "\t") || absl::StartsWith(line, " ")) line.remove_prefix(1);
-    return absl::SimpleHexAtoi(line, &capabilities) && (capabilities >> number & 1) != 0;
-  }
-  return false;
-}
-
-namespace {
 
 std::string Mebibytes(uint64_t bytes) {
   return bytes == kUnlimited ? "unlimited"
@@ -75,7 +65,20 @@ std::string CureLimit(const View& view, const std::string& key, const std::strin
       "' >>/etc/security/limits.d/baton.conf  # and log in again; in a unit: ", line);
 }
 
+constexpr char kOfSharedMemory[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+constexpr char kSlower[] =
+    "arenas are on small pages: the kernel takes longer to unmap what a dying worker had, and its "
+    "successor may wait for that, up to a millisecond for tens of megabytes";
+
 }  // namespace
+
+bool HasCapability(const View& view, uint32_t number) {
+  if (!view.batond_pid && !view.identity.self) return view.identity.uid == 0;
+  const std::vector<std::string> words = WordsBehind("CapEff:", view, view.process() + "/status");
+  uint64_t capabilities = 0;
+  return !words.empty() && absl::SimpleHexAtoi(words[0], &capabilities) &&
+         (capabilities >> number & 1) != 0;
+}
 
 void CheckLockedMemory(const View& view, Report& report) {
   const std::optional<uint64_t> limit = ReadLimit(view, "Max locked memory");
@@ -137,14 +140,9 @@ void CheckMemory(const View& view, Report& report) {
   }
   uint64_t needed = 0;
   for (const ServiceNeeds& service : view.services) needed += service.memory_bytes;
-  const std::string text = view.machine.Read("/proc/meminfo").value_or("");
-  const std::string key = "MemAvailable:";
+  const std::vector<std::string> words = WordsBehind("MemAvailable:", view, "/proc/meminfo");
   uint64_t available = 0;  // KiB
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    if (words.size() >= 2 && words[0] == key && !absl::SimpleAtoi(words[1], &available)) return;
-  }
-  if (available == 0) return;
+  if (words.empty() || !absl::SimpleAtoi(words[0], &available) || available == 0) return;
   const std::string both =
       absl::StrCat(Mebibytes(available << 10), " available; arenas need ", Mebibytes(needed));
   // A running batond has taken its share.
@@ -158,6 +156,46 @@ void CheckMemory(const View& view, Report& report) {
   report.Ok({"memory"}, absl::StrCat(both,
                                      ", as memfds, which the size and the mount options of "
                                      "/dev/shm do not bound"));
+}
+
+// A keeper asks for them itself, with MADV_COLLAPSE, which only "deny" refuses
+// (Documentation/admin-guide/mm/transhuge.rst in the kernel's sources).
+void CheckHugePages(const View& view, Report& report) {
+  const std::optional<std::string> enabled = view.machine.Read(kOfSharedMemory);
+  if (!enabled) {
+    return report.Add(v1::SEVERITY_WARNING, {"huge pages"},
+                      {"this kernel has no transparent huge pages of shared memory", kSlower,
+                       "apt-get install linux-image-amd64 && reboot"});
+  }
+  if (absl::StrContains(*enabled, "[deny]")) {
+    return report.Add(v1::SEVERITY_WARNING, {"huge pages"},
+                      {"shared memory is denied huge pages", kSlower,
+                       absl::StrCat("echo never >", kOfSharedMemory,
+                                    "  # not deny: who asks for them gets them")});
+  }
+  report.Ok({"huge pages"}, "keepers get them for their arenas");
+}
+
+// Baton's own memory is of memfds. What is loaded beside it is not.
+void CheckSharedMemory(const View& view, Report& report) {
+  const std::optional<FileFacts> facts = view.machine.Look("/dev/shm");
+  const std::string consequence =
+      "Baton does without; libraries that services load beside it (UCX, libfabric, MPI) put their "
+      "shared memory there";
+  if (!facts || !S_ISDIR(facts->mode)) {
+    return report.Add(
+        v1::SEVERITY_WARNING, {"/dev/shm"},
+        {"/dev/shm is missing", consequence,
+         "mkdir -p /dev/shm && mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs /dev/shm"});
+  }
+  if ((facts->mode & 07777) != 01777) {
+    const bool everybody_removes = (facts->mode & 0002) != 0;
+    return report.Add(v1::SEVERITY_WARNING, {"/dev/shm"},
+                      {everybody_removes ? "every user may remove what others have in /dev/shm"
+                                         : "not every user may make files in /dev/shm",
+                       consequence, "chmod 1777 /dev/shm"});
+  }
+  report.Ok({"/dev/shm"}, "open to every user; arenas do not need it");
 }
 
 }  // namespace baton::doctor

@@ -30,6 +30,15 @@ struct Library {
   std::string file;  // "libibverbs.so.1.14.44.0"
 };
 
+// The user as which batond is going to run.
+struct Identity {
+  std::string name;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  std::vector<uint32_t> groups;  // besides gid
+  bool self = true;              // this process is it
+};
+
 // Nothing here changes the machine. Paths are absolute.
 class Machine {
  public:

@@ -1,6 +1,7 @@
-// The kernel: its release, its RDMA modules, and a machine without a device.
+// The kernel: its release, its RDMA modules, and a machine without a device; and rdma-core.
 #include <array>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -82,6 +83,13 @@ std::string AnyInterface(const Machine& machine) {
     if (interface != "lo") return interface;
   }
   return "lo";
+}
+
+// The release ends the name of the file: "libibverbs.so.1.14.44.0" is of rdma-core 44.0.
+std::string ReleaseOf(const std::string& file) {
+  const std::vector<std::string> parts = absl::StrSplit(file, '.');
+  if (parts.size() < 5) return "";
+  return absl::StrCat(parts[parts.size() - 2], ".", parts[parts.size() - 1]);
 }
 
 }  // namespace
@@ -168,6 +176,27 @@ void CheckNoDevice(const View& view, Report& report) {
               absl::StrCat("modprobe -a rdma_rxe rdma_ucm && rdma link add rxe0 type rxe netdev ",
                            AnyInterface(view.machine),
                            "  # Soft-RoCE, in software; or add an RDMA card")});
+}
+
+void CheckLibraries(const View& view, Report& report) {
+  std::vector<std::string> files;
+  std::set<std::string> releases;
+  for (const Library& library : view.machine.Libraries()) {
+    files.push_back(library.file.empty() ? library.name : library.file);
+    releases.insert(ReleaseOf(library.file));
+  }
+  const std::string all = absl::StrJoin(files, ", ");
+  if (releases.size() > 1) {
+    return report.Add(v1::SEVERITY_WARNING, {"library"},
+                      {absl::StrCat("of different releases of rdma-core: ", all),
+                       "they are tested together only: expect devices that are not found, or "
+                       "calls that fail",
+                       "apt-get install --reinstall libibverbs1 librdmacm1 ibverbs-providers && "
+                       "ldconfig"});
+  }
+  const std::string release = releases.empty() ? "" : *releases.begin();
+  report.Ok({"library"}, release.empty() ? absl::StrCat("of an unknown release: ", all)
+                                         : absl::StrCat("rdma-core ", release, ": ", all));
 }
 
 }  // namespace baton::doctor

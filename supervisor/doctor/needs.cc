@@ -1,4 +1,4 @@
-#include "supervisor/doctor/needs.h"
+#include "supervisor/doctor/checks.h"
 
 #include "supervisor/config/config.h"
 #include "supervisor/config/shape.h"

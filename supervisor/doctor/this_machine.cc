@@ -3,9 +3,11 @@
 #include <dlfcn.h>
 #include <grp.h>
 #include <ifaddrs.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/timex.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -125,6 +127,38 @@ absl::StatusOr<verbs::DeviceLimits> ThisMachine::Limits(const std::string& devic
 std::vector<Library> ThisMachine::Libraries() const {
   return {{"libibverbs", FileOf("ibv_get_device_list")},
           {"librdmacm", FileOf("rdma_create_event_channel")}};
+}
+
+Identity OwnIdentity() {
+  Identity identity;
+  identity.uid = geteuid();
+  identity.gid = getegid();
+  const passwd* const user = getpwuid(identity.uid);
+  identity.name = user != nullptr ? user->pw_name : absl::StrCat(identity.uid);
+  const int count = getgroups(0, nullptr);
+  identity.groups.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  if (getgroups(count, identity.groups.data()) < 0) identity.groups.clear();
+  return identity;
+}
+
+absl::StatusOr<Identity> IdentityOf(const std::string& user) {
+  const passwd* const entry = getpwnam(user.c_str());
+  if (entry == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no user \"", user, "\"; make it with: useradd --system ", user));
+  }
+  Identity identity;
+  identity.name = user;
+  identity.uid = entry->pw_uid;
+  identity.gid = entry->pw_gid;
+  int count = 0;
+  getgrouplist(user.c_str(), identity.gid, nullptr, &count);
+  identity.groups.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  if (getgrouplist(user.c_str(), identity.gid, identity.groups.data(), &count) < 0) {
+    identity.groups.clear();
+  }
+  identity.self = identity.uid == geteuid();
+  return identity;
 }
 
 }  // namespace baton::doctor

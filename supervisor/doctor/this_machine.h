@@ -1,11 +1,13 @@
 #ifndef SUPERVISOR_DOCTOR_THIS_MACHINE_H_
 #define SUPERVISOR_DOCTOR_THIS_MACHINE_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "supervisor/doctor/machine.h"
 
 namespace baton::doctor {
@@ -32,6 +34,10 @@ class ThisMachine final : public Machine {
  private:
   const std::string root_;
 };
+
+Identity OwnIdentity();
+// kNotFound: there is no such user.
+absl::StatusOr<Identity> IdentityOf(const std::string& user);
 
 }  // namespace baton::doctor
 

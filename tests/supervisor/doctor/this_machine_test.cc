@@ -8,7 +8,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "supervisor/doctor/identity.h"
 #include "supervisor/doctor/rdma_devices.h"
 #include "tests/harness/temp_directory.h"
 
