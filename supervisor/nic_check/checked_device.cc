@@ -2,9 +2,12 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,12 +18,40 @@
 namespace baton::nic_check {
 namespace {
 
+bool IsIpv4(const ibv_gid& gid) {
+  constexpr uint8_t kMapped[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(std::begin(kMapped), std::end(kMapped), std::begin(gid.raw));
+}
+
+bool IsLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
+
+// The kernel finds the way to a gid of RoCE v2 as to its IP address, and a link-local one need not
+// be an address of the machine.
+int PreferenceOf(const ibv_gid_entry& entry) {
+  if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 1;
+  if (IsIpv4(entry.gid)) return 4;
+  return IsLinkLocal(entry.gid) ? 2 : 3;
+}
+
+std::optional<ibv_gid_entry> FindGid(ibv_context* context, uint8_t port, int count) {
+  std::optional<ibv_gid_entry> best;
+  for (int index = 0; index < count && index < UINT8_MAX; ++index) {
+    ibv_gid_entry entry = {};
+    if (ibv_query_gid_ex(context, port, static_cast<uint32_t>(index), &entry, 0) != 0) continue;
+    if (!best || PreferenceOf(entry) > PreferenceOf(*best)) best = entry;
+  }
+  return best;
+}
+
+absl::Status Modify(ibv_qp* queue_pair, ibv_qp_attr* attributes, ibv_qp_state state, int mask) {
+  attributes->qp_state = state;
+  const int error = ibv_modify_qp(queue_pair, attributes, IBV_QP_STATE | mask);
+  if (error == 0) return absl::OkStatus();
+  return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", static_cast<int>(state)));
+}
+
 constexpr size_t kWordBytes = 64 << 10;
 constexpr size_t kPage = 4096;
-
-uint64_t Load(const uint64_t* word) {
-  return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
-}
 
 // libibverbs would keep registered memory from forked processes, and libmlx5 sign requests.
 absl::Status CheckEnvironment() {
@@ -34,6 +65,70 @@ absl::Status CheckEnvironment() {
 }
 
 }  // namespace
+
+absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_t port,
+                                                    int gid_index) {
+  ibv_port_attr attributes = {};
+  if (const int error = ibv_query_port(context, port, &attributes); error != 0) {
+    return ErrnoStatus(error, absl::StrCat("ibv_query_port of port ", port));
+  }
+  if (attributes.state != IBV_PORT_ACTIVE) {
+    return absl::FailedPreconditionError(absl::StrCat("port ", port, " is ",
+                                                      ibv_port_state_str(attributes.state),
+                                                      ": choose one that is active"));
+  }
+  LoopbackAddress address;
+  address.port = port;
+  address.lid = attributes.lid;
+  address.mtu = attributes.active_mtu;
+  address.global = attributes.link_layer == IBV_LINK_LAYER_ETHERNET ||
+                   (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0 || gid_index >= 0;
+  if (!address.global) return address;
+  std::optional<ibv_gid_entry> found;
+  if (gid_index < 0) {
+    found = FindGid(context, port, attributes.gid_tbl_len);
+  } else if (ibv_gid_entry entry = {};
+             ibv_query_gid_ex(context, port, static_cast<uint32_t>(gid_index), &entry, 0) == 0) {
+    found = entry;
+  }
+  if (!found) {
+    return absl::NotFoundError(absl::StrCat(
+        "port ", port, gid_index < 0 ? " has no gid" : absl::StrCat(" has no gid ", gid_index),
+        ": see /sys/class/infiniband/*/ports/", port, "/gids"));
+  }
+  address.gid_index = static_cast<uint8_t>(found->gid_index);
+  address.gid = found->gid;
+  return address;
+}
+
+absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* queue_pair) {
+  ibv_qp_attr init = {};
+  init.port_num = address.port;
+  init.qp_access_flags = kAllAccess;
+  BATON_RETURN_IF_ERROR(Modify(queue_pair, &init, IBV_QPS_INIT,
+                               IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+  ibv_qp_attr receive = {};
+  receive.path_mtu = address.mtu;
+  receive.dest_qp_num = peer;
+  receive.max_dest_rd_atomic = 4;
+  receive.min_rnr_timer = 1;
+  receive.ah_attr.port_num = address.port;
+  receive.ah_attr.dlid = address.lid;
+  receive.ah_attr.is_global = address.global ? 1 : 0;
+  receive.ah_attr.grh.dgid = address.gid;
+  receive.ah_attr.grh.sgid_index = address.gid_index;
+  receive.ah_attr.grh.hop_limit = 1;
+  BATON_RETURN_IF_ERROR(Modify(queue_pair, &receive, IBV_QPS_RTR,
+                               IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+  ibv_qp_attr send = {};
+  send.timeout = 14;
+  send.retry_cnt = send.rnr_retry = 7;
+  send.max_rd_atomic = 4;
+  return Modify(queue_pair, &send, IBV_QPS_RTS,
+                IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                    IBV_QP_MAX_QP_RD_ATOMIC);
+}
 
 absl::StatusOr<std::unique_ptr<CheckedDevice>> CheckedDevice::Make(ibv_context* context,
                                                                    const Options& options,
@@ -102,9 +197,7 @@ absl::Status CheckedDevice::Post(Driver* driver, const verbs::SendRequest& reque
 }
 
 bool CheckedDevice::Eventually(const std::function<bool()>& done) const {
-  const uint64_t deadline =
-      MonotonicNanoseconds() +
-      static_cast<uint64_t>(std::chrono::nanoseconds(options_.patience).count());
+  const uint64_t deadline = MonotonicNanoseconds() + options_.patience_ns();
   for (; !done(); sched_yield()) {
     if (MonotonicNanoseconds() > deadline) return false;
   }

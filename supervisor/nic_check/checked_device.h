@@ -3,20 +3,83 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/verbs/mlx5/completion_queue.h"
 #include "lib/verbs/mlx5/library_objects.h"
+#include "lib/verbs/mlx5/receive_queue.h"
+#include "lib/verbs/mlx5/register_doorbell.h"
+#include "lib/verbs/mlx5/send_queue.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/nic_check/driver.h"
-#include "supervisor/nic_check/loopback.h"
 #include "supervisor/nic_check/nic_check.h"
-#include "supervisor/nic_check/shared_memory.h"
+#include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
+
+// Where a port's packets to itself go.
+struct LoopbackAddress {
+  uint8_t port = 1;
+  uint8_t gid_index = 0;
+  bool global = false;  // by its gid, else by its lid
+  ibv_gid gid = {};
+  uint16_t lid = 0;
+  ibv_mtu mtu = IBV_MTU_1024;
+};
+
+// `gid_index` -1: where gids are needed, the best one there is. That is one of RoCE v2 with an IPv4
+// address, or with another that is not link-local, and only then any. kFailedPrecondition: the port
+// is not up. kNotFound: there is no such gid.
+absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_t port,
+                                                    int gid_index);
+
+inline constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+// Takes a queue pair from RESET to READY_TO_SEND, as the peer of queue pair `peer` of the same
+// port.
+absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* queue_pair);
+
+// Our driver of a queue pair that libmlx5 made, in one process.
+class Driver {
+ public:
+  // `made` outlives it.
+  explicit Driver(const verbs::mlx5::LibraryQueuePair& made)
+      : bell_(made.send_register(), made.arm_register()),
+        sends_(made.sends(), made.number(), made.limits(), &bell_),
+        receives_(made.receives()),
+        completions_(made.completion_queue(), made.completion_queue_number(), &bell_) {
+    completions_.Add(made.completing());
+  }
+
+  // Called by a driver that follows another one.
+  void TakeOver() {
+    completions_.Resume();
+    sends_.RingAgain();
+  }
+
+  verbs::mlx5::SendQueue& sends() { return sends_; }
+  verbs::mlx5::ReceiveQueue& receives() { return receives_; }
+  verbs::mlx5::CompletionQueue& completions() { return completions_; }
+
+ private:
+  verbs::mlx5::RegisterDoorbell bell_;
+  verbs::mlx5::SendQueue sends_;
+  verbs::mlx5::ReceiveQueue receives_;
+  verbs::mlx5::CompletionQueue completions_;
+};
+
+// Rings nothing.
+class SilentDoorbell final : public verbs::mlx5::Doorbell {
+ public:
+  void Ring(uint64_t) override {}
+  void Arm(uint64_t) override {}
+  void ReceivesPosted(uint32_t, const uint32_t&) override {}
+};
 
 // Two queue pairs that are connected to each other.
 struct Ends {
@@ -26,6 +89,10 @@ struct Ends {
 inline constexpr verbs::mlx5::SendQueueLimits kLimits = {3, 64};
 inline constexpr uint32_t kRequests = 16;
 inline constexpr uint32_t kEntries = 63;
+
+inline uint64_t Load(const uint64_t* word) {
+  return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
+}
 
 // A device, with words that fetch-and-adds count in: each can be seen to have been executed once.
 class CheckedDevice {
@@ -54,7 +121,6 @@ class CheckedDevice {
   verbs::ScatterGather SgeOf(const void* begin, uint32_t length) const {
     return {reinterpret_cast<uintptr_t>(begin), length, region_->lkey};
   }
-  uint32_t rkey() const { return region_->rkey; }
 
   // Adds 1 to `word`. The value before is of no interest.
   verbs::SendRequest AddOne(uint64_t wr_id, const uint64_t* word) const;

@@ -1,4 +1,4 @@
-#include "supervisor/nic_check/library_bytes.h"
+#include "supervisor/nic_check/long_checks.h"
 
 #include <endian.h>
 #include <infiniband/mlx5dv.h>

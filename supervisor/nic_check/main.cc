@@ -16,7 +16,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/nic_check/nic_check.h"
-#include "supervisor/nic_check/shared_memory.h"
+#include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
 namespace {

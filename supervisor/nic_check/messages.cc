@@ -1,4 +1,4 @@
-#include "supervisor/nic_check/messages.h"
+#include "supervisor/nic_check/long_checks.h"
 
 #include <unistd.h>
 
@@ -110,8 +110,7 @@ class Messenger {
   absl::Status Run(bool may_end) {
     BATON_RETURN_IF_ERROR(TakeOver());
     journal_->begun = true;
-    const auto patience =
-        static_cast<uint64_t>(std::chrono::nanoseconds(device_->options().patience).count());
+    const uint64_t patience = device_->options().patience_ns();
     uint64_t last_ns = MonotonicNanoseconds();
     while (!may_end || journal_->noted < journal_->posted ||
            journal_->receives_noted < ReceivesOf(journal_->posted)) {
@@ -318,8 +317,7 @@ absl::StatusOr<std::string> KilledMessengersAreFollowedExactly(CheckedDevice* de
   std::mt19937_64 random(device->options().seed);
   uint64_t noted = 0;
   uint64_t noted_ns = MonotonicNanoseconds();
-  const auto patience =
-      static_cast<uint64_t>(std::chrono::nanoseconds(device->options().patience).count());
+  const uint64_t patience = device->options().patience_ns();
   for (uint32_t kills = 0; kills < device->options().kills && !journal->is_broken; ++kills) {
     journal->begun = false;
     const Stop stop = {static_cast<Stop::Where>(random() % 3), static_cast<uint32_t>(random() % 4)};
@@ -337,7 +335,7 @@ absl::StatusOr<std::string> KilledMessengersAreFollowedExactly(CheckedDevice* de
   }
   if (journal->is_broken) return absl::InternalError(journal->why);
   BATON_RETURN_IF_ERROR(run(/*may_end=*/true, {}));
-  const uint64_t added = std::atomic_ref(*word).load(std::memory_order_acquire);
+  const uint64_t added = Load(word);
   if (added != AddsOf(journal->posted)) {
     return absl::InternalError(absl::StrCat(added, " fetch-and-adds were executed, of ",
                                             AddsOf(journal->posted), " that were posted"));

@@ -17,8 +17,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/nic_check/checked_device.h"
-#include "supervisor/nic_check/library_bytes.h"
-#include "supervisor/nic_check/messages.h"
+#include "supervisor/nic_check/long_checks.h"
 #include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
@@ -31,11 +30,7 @@ using verbs::mlx5::LibraryQueuePair;
 using verbs::mlx5::LoadRecord;
 using Seen = absl::StatusOr<std::string>;
 
-constexpr std::chrono::milliseconds kQuiet{20};  // in which nothing more is to happen
-
-uint64_t Load(const uint64_t* word) {
-  return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
-}
+constexpr uint64_t kQuietNs = 20'000'000;  // in which nothing more is to happen
 
 absl::Status ExpectCount(const uint64_t* word, uint64_t expected) {
   if (Load(word) == expected) return absl::OkStatus();
@@ -66,8 +61,7 @@ Seen OneRingIsEnough(CheckedDevice* device) {
 // An error tells what has completed although nothing was outstanding.
 absl::Status ExpectQuiet(Driver* driver) {
   Completion completion;
-  const uint64_t end =
-      MonotonicNanoseconds() + static_cast<uint64_t>(std::chrono::nanoseconds(kQuiet).count());
+  const uint64_t end = MonotonicNanoseconds() + kQuietNs;
   while (MonotonicNanoseconds() < end) {
     BATON_ASSIGN_OR_RETURN(const int count, driver->completions().Take({&completion, 1}));
     if (count == 0) continue;
@@ -102,7 +96,7 @@ Seen WhatIsNotRungIsExecutedOnce(CheckedDevice* device) {
     const SendRequest request = device->AddOne(i, word);
     size_t posted = 0;
     BATON_RETURN_IF_ERROR(killed.Post({&request, 1}, &posted));
-    PassTime(static_cast<uint64_t>(std::chrono::nanoseconds(kQuiet).count()));
+    PassTime(kQuietNs);
     before_the_ring += Load(word) == i + 1 ? 1 : 0;
     heir.TakeOver();
     BATON_ASSIGN_OR_RETURN(const Completion completion, device->Next(&heir));
@@ -111,7 +105,7 @@ Seen WhatIsNotRungIsExecutedOnce(CheckedDevice* device) {
   }
   BATON_RETURN_IF_ERROR(ExpectQuiet(&heir));
   return absl::StrCat("of ", kRounds, " requests that were recorded and not rung, ",
-                      before_the_ring, " were executed within ", kQuiet.count(),
+                      before_the_ring, " were executed within ", kQuietNs / 1'000'000,
                       " ms, the others by their heir's ring");
 }
 
@@ -352,10 +346,6 @@ Seen ErrorsAreTold(CheckedDevice* device) {
                       "), and flushes the next");
 }
 
-Seen MessengersAreFollowed(CheckedDevice* device) {
-  return KilledMessengersAreFollowedExactly(device, Belief::kLastQueued);
-}
-
 struct Check {
   const char* name;
   Seen (*look)(CheckedDevice* device);
@@ -371,7 +361,10 @@ constexpr Check kChecks[] = {
     {"each arm makes an event", &ArmingWorks},
     {"a reset leaves the completion queue alone", &AResetLeavesTheCompletionQueueAlone},
     {"errors are told", &ErrorsAreTold},
-    {"messages of killed drivers arrive once", &MessengersAreFollowed},
+    {"messages of killed drivers arrive once",
+     [](CheckedDevice* device) {
+       return KilledMessengersAreFollowedExactly(device, Belief::kLastQueued);
+     }},
 };
 
 }  // namespace

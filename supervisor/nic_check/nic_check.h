@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "supervisor/nic_check/shared_memory.h"
+#include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
 
@@ -20,6 +20,10 @@ struct Options {
   uint32_t kills = 200;                      // of drivers, in each check that kills some
   uint64_t seed = 1;                         // of the instants of the kills
   std::chrono::milliseconds patience{1000};  // for anything that the device is to do
+
+  uint64_t patience_ns() const {
+    return static_cast<uint64_t>(std::chrono::nanoseconds(patience).count());
+  }
 };
 
 struct Finding {

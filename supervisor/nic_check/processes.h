@@ -4,11 +4,14 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 
 namespace baton::nic_check {
 
@@ -23,6 +26,32 @@ absl::Status Kill(pid_t child);
 
 // Without a system call, which would end a while later.
 void PassTime(uint64_t nanoseconds);
+
+// Zeroed memory that forked processes share, given out piece by piece and taken back as a whole.
+// Thread-compatible.
+class SharedMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<SharedMemory>> Make(size_t bytes);
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  ~SharedMemory();
+
+  // nullptr: none is left. `alignment` is a power of two of at most a page.
+  void* Allocate(size_t bytes, size_t alignment);
+
+  int fd() const { return fd_.get(); }
+  uint8_t* begin() const { return begin_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  SharedMemory(FileDescriptor fd, uint8_t* begin, size_t bytes)
+      : fd_(std::move(fd)), begin_(begin), bytes_(bytes) {}
+
+  const FileDescriptor fd_;
+  uint8_t* const begin_;
+  const size_t bytes_;
+  size_t used_ = 0;
+};
 
 }  // namespace baton::nic_check
 

@@ -1,5 +1,6 @@
-#ifndef SUPERVISOR_NIC_CHECK_MESSAGES_H_
-#define SUPERVISOR_NIC_CHECK_MESSAGES_H_
+// The checks that have files of their own: library_bytes.cc and messages.cc.
+#ifndef SUPERVISOR_NIC_CHECK_LONG_CHECKS_H_
+#define SUPERVISOR_NIC_CHECK_LONG_CHECKS_H_
 
 #include <cstdint>
 #include <string>
@@ -8,6 +9,10 @@
 #include "supervisor/nic_check/checked_device.h"
 
 namespace baton::nic_check {
+
+// Has this machine's libmlx5 post requests, and our driver the same ones into a copy of the queue.
+// An error tells of the first that differs. (tests/lib/nic/oracle has all kinds, at all places.)
+absl::StatusOr<std::string> RequestsAreLibrarys(CheckedDevice* device);
 
 // The requests of its predecessor that a driver believes to be queued. All but the first are wrong,
 // and exist for tests of the check.
@@ -23,4 +28,4 @@ absl::StatusOr<std::string> KilledMessengersAreFollowedExactly(CheckedDevice* de
 
 }  // namespace baton::nic_check
 
-#endif  // SUPERVISOR_NIC_CHECK_MESSAGES_H_
+#endif  // SUPERVISOR_NIC_CHECK_LONG_CHECKS_H_
