@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <fstream>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 
@@ -25,18 +27,11 @@ bool IsHash(std::string_view text) {
 }
 
 std::string HashOf(std::string_view previous, std::string_view json) {
-  std::string text(previous);
-  text += '\n';
-  text += json;
+  const std::string text = absl::StrCat(absl::string_view(previous.data(), previous.size()), "\n",
+                                        absl::string_view(json.data(), json.size()));
   uint8_t digest[SHA256_DIGEST_LENGTH];
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest);
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hash;
-  for (const uint8_t byte : digest) {
-    hash += kDigits[byte >> 4];
-    hash += kDigits[byte & 15];
-  }
-  return hash;
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), sizeof(digest)});
 }
 
 class Verifier {

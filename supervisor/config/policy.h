@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"
+#include "supervisor/config/node.h"
 
 namespace baton {
 
@@ -20,6 +21,10 @@ absl::Status CompletePolicy(v1::Policy& policy, const v1::ServiceConfig& service
 // cannot be parsed, like LoadConfig's.
 absl::StatusOr<v1::Policy> LoadPolicy(const std::string& path);
 absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view file_name);
+
+// Fills in the defaults of `policy`, which `node` names, and refuses what is out of range or more
+// than `service`, complete, has.
+void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Node& node);
 
 }  // namespace baton
 

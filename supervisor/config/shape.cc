@@ -1,5 +1,7 @@
 #include "supervisor/config/shape.h"
 
+#include "lib/arena/layout.h"
+
 namespace baton {
 
 arena::Shape ShapeOf(const v1::ServiceConfig& config) {
@@ -23,6 +25,15 @@ arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   // Too many for the field are refused by ValidateShape.
   shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
   return shape;
+}
+
+std::chrono::milliseconds StartTimeout(const v1::ServiceConfig& service,
+                                       std::chrono::milliseconds base) {
+  const arena::Shape shape = ShapeOf(service);
+  const uint64_t bytes = shape.buffer_bytes + arena::WorkerMemoryMap(shape).total +
+                         arena::DriverMemoryMap(shape).total +
+                         arena::RecoveryMemoryMap(shape).total;
+  return base + kStartTimeoutPerGiB * (bytes >> 30);
 }
 
 }  // namespace baton

@@ -4,13 +4,24 @@
 #ifndef SUPERVISOR_CONFIG_STATE_FILES_H_
 #define SUPERVISOR_CONFIG_STATE_FILES_H_
 
+#include <unistd.h>
+
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
 namespace baton {
 
 inline constexpr size_t kMaxSocketPathBytes = 107;
+
+// The state directory of this user's batond, unless another is named.
+inline std::string DefaultStateDir() {
+  if (geteuid() == 0) return "/run/baton";
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime == '/') return std::string(runtime) + "/baton";
+  return "/tmp/baton-" + std::to_string(geteuid());
+}
 
 // Held by batond while it runs; contains its pid.
 inline std::string BatondLockPath(std::string_view state_dir) {

@@ -8,20 +8,21 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
 #include "lib/placement/placement.h"
 #include "lib/text/host_port.h"
+#include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/ip_address.h"
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/config/node.h"
-#include "supervisor/config/operator_endpoint.h"
-#include "supervisor/config/start_timeout.h"
+#include "supervisor/config/policy.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/config/validate_faults.h"
-#include "supervisor/config/validate_policy.h"
 
 namespace baton {
 namespace {
@@ -188,18 +189,19 @@ void CheckNative(v1::ServiceConfig& service, const Node& node) {
       {"queue_pairs_per_shard", DefaultQueuePairs(service), 1, arena::kMaxConnections});
 }
 
+bool IsText(const std::string& text) {
+  return text.find('\0') == std::string::npos && IsUtf8(text);
+}
+
 void CheckStateDecoder(v1::ServiceConfig& service, const Node& node) {
   if (!service.has_state_decoder()) return;
   v1::StateDecoder& decoder = *service.mutable_state_decoder();
   const Node decoder_node = node.Child("state_decoder", decoder);
-  const auto is_text = [](const std::string& text) {
-    return text.find('\0') == std::string::npos && IsUtf8(text);
-  };
   const std::string& program = decoder.program();
-  if (program.empty() || program.front() != '/' || !is_text(program)) {
+  if (program.empty() || program.front() != '/' || !IsText(program)) {
     decoder_node.Refuse("program", "is not the absolute path of a program, in UTF-8");
   }
-  if (!std::all_of(decoder.arguments().begin(), decoder.arguments().end(), is_text)) {
+  if (!std::all_of(decoder.arguments().begin(), decoder.arguments().end(), IsText)) {
     decoder_node.Refuse("arguments", "has a NUL, or bytes that are not UTF-8");
   }
 }
@@ -308,6 +310,29 @@ void CheckStateDir(const v1::Config& config, const Node& root) {
   }
 }
 
+// Opens no file: opening reports a missing one.
+void CheckPemFile(const char* field, const std::string& path, const Node& node) {
+  if (path.empty()) {
+    node.Refuse(field, "is missing; name a file in PEM");
+  } else if (path.front() != '/' || !IsText(path)) {
+    node.Refuse(field, "is not an absolute path in UTF-8");
+  }
+}
+
+template <typename Names>
+void CheckCallers(const char* field, const Names& names, const Node& node,
+                  std::set<std::string>* known) {
+  for (const std::string& name : names) {
+    if (name.empty() || !IsText(name)) {
+      node.Refuse(field, "has a name that is empty, or is not UTF-8");
+    } else if (!known->insert(name).second) {
+      node.Refuse(field, absl::StrCat("\"", name,
+                                      "\" stands there already, or in the other of operators and "
+                                      "viewers; name each once"));
+    }
+  }
+}
+
 void CheckOperatorEndpoint(v1::Config& config, const Node& root) {
   if (!config.has_operator_endpoint()) return;
   v1::OperatorEndpoint& endpoint = *config.mutable_operator_endpoint();
@@ -315,7 +340,16 @@ void CheckOperatorEndpoint(v1::Config& config, const Node& root) {
   if (!IsAddressWithPort(endpoint.address())) {
     node.Refuse("address", "is not ADDRESS:PORT, such as 10.0.0.1:9443 or [::1]:9443");
   }
-  for (const FieldProblem& problem : ProblemsOf(endpoint)) node.Refuse(problem.field, problem.text);
+  CheckPemFile("certificate_file", endpoint.certificate_file(), node);
+  CheckPemFile("key_file", endpoint.key_file(), node);
+  CheckPemFile("client_ca_file", endpoint.client_ca_file(), node);
+  if (!endpoint.crl_file().empty()) CheckPemFile("crl_file", endpoint.crl_file(), node);
+  std::set<std::string> known;
+  CheckCallers("operators", endpoint.operators(), node, &known);
+  CheckCallers("viewers", endpoint.viewers(), node, &known);
+  if (endpoint.operators().empty() && endpoint.viewers().empty()) {
+    node.Refuse("operators", "is missing, and so is viewers; name somebody who may call");
+  }
 }
 
 }  // namespace

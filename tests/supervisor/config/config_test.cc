@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "supervisor/config/shape.h"
-#include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {

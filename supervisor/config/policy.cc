@@ -1,4 +1,4 @@
-#include "supervisor/config/validate_policy.h"
+#include "supervisor/config/policy.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,6 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/device_needs.h"
 #include "supervisor/config/ip_address.h"
-#include "supervisor/config/policy.h"
 #include "supervisor/config/shape.h"
 
 namespace baton {
