@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <cerrno>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,8 +21,8 @@
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
 #include "lib/loop/await_readable.h"
-#include "supervisor/batond/orphans.h"
-#include "supervisor/batond/service_log.h"
+#include "lib/native/unmapper.h"
+#include "supervisor/batond/open_within.h"
 #include "supervisor/config/control_socket.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
@@ -33,6 +35,7 @@ namespace {
 // The pauses between starts begin anew after a life of that length.
 constexpr std::chrono::seconds kHealthyAfter(10);
 constexpr std::chrono::milliseconds kReapPause(100);
+constexpr char kNicName[] = "baton-nic";  // of nic_main.cc
 
 DescriptorStore StoreFor(const Child::Plan& plan) {
   if (plan.kept == nullptr) return DescriptorStore();
@@ -321,6 +324,18 @@ void Child::CancelStart() {
 
 void Child::Signal(int signal) {
   if (alive()) pidfd_send_signal(process_.pidfd.get(), signal, nullptr, 0);
+}
+
+void ReapOrphans() {
+  siginfo_t ended = {};  // most often nobody has
+  if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
+  // proc(5): the children of a thread; orphans are the main thread's.
+  std::ifstream children(absl::StrCat("/proc/self/task/", getpid(), "/children"));
+  for (pid_t child = 0; children >> child;) {
+    std::string name;
+    std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
+    if (name == native::kUnmapperName || name == kNicName) waitpid(child, nullptr, WNOHANG);
+  }
 }
 
 }  // namespace baton

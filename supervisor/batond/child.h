@@ -19,7 +19,6 @@
 #include "lib/waiting/back_off.h"
 #include "spdlog/common.h"
 #include "supervisor/batond/child_lock.h"
-#include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/spawn.h"
 #include "supervisor/batond/store_server.h"
@@ -146,6 +145,11 @@ class Child {
   DescriptorStore store_;
   std::unique_ptr<StoreServer> store_server_;
 };
+
+// Reaps unmappers of native workers (lib/native/unmapper.h) and NICs of dead drivers (baton-nic)
+// that have ended. A process whose parent is dead is the init process's child, which batond is in a
+// pid namespace of its own. Other children are left to those who wait for them. Never waits.
+void ReapOrphans();
 
 }  // namespace baton
 

@@ -1,5 +1,5 @@
-// The lock of a child of batond, through which the next batond finds a child that outlived this
-// one.
+// The locks of batond and of its children. Through a child's the next batond finds a child that
+// outlived this one.
 #ifndef SUPERVISOR_BATOND_CHILD_LOCK_H_
 #define SUPERVISOR_BATOND_CHILD_LOCK_H_
 

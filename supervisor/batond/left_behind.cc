@@ -59,6 +59,18 @@ absl::Status MayWaitFor(const std::string& path) {
                    LeftBehind().front().path));
 }
 
+pid_t ForkToWait(const std::function<void()>& run) {
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = fork();
+  if (pid == 0) run();
+  const int error = errno;
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return pid;
+}
+
 void KillAndReap(pid_t pid, int pidfd, milliseconds timeout, const std::string& path) {
   kill(pid, SIGKILL);
   if (pidfd >= 0) (void)BecomesReadable(pidfd, timeout);

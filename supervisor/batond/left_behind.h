@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ inline constexpr size_t kMostLeftBehind = 16;
 // still waits for it. kResourceExhausted: too many are left behind. Reaps those that have died.
 // Never waits. This and the next are for one thread of a process.
 absl::Status MayWaitFor(const std::string& path);
+
+// Forks. `run` is the child, and does not return. Its signals stay blocked: a handler of ours would
+// write into what it shares with us.
+pid_t ForkToWait(const std::function<void()>& run);
 
 // Kills and reaps a child that was to wait for `path`. It is waited for until `timeout`, and left
 // behind if it lives then. `pidfd` is the child's, or -1, which is not waited for.

@@ -5,6 +5,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <syslog.h>
+#include <systemd/sd-journal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -72,20 +74,6 @@ struct Message {
   _exit(0);
 }
 
-// The child. None of our handlers runs in it: it would write into what it shares with us.
-pid_t Fork(const std::string& path, int flags, mode_t mode, int socket) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = fork();
-  if (pid == 0) OpenAndSend(path, flags, mode, socket);
-  const int error = errno;
-  sigprocmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
-  return pid;
-}
-
 absl::StatusOr<FileDescriptor> Receive(int socket, const std::string& path) {
   Message message;
   ssize_t got;
@@ -126,7 +114,7 @@ absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mo
   }
   const FileDescriptor ours(ends[0]);
   FileDescriptor its(ends[1]);
-  const pid_t opener = Fork(path, flags, mode, its.get());
+  const pid_t opener = ForkToWait([&] { OpenAndSend(path, flags, mode, its.get()); });
   if (opener < 0) return ErrnoStatus(errno, absl::StrCat(path, ": fork"));
   its.Reset();
   // It is not reaped, so the number is not another's.
@@ -139,6 +127,18 @@ absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mo
   absl::StatusOr<FileDescriptor> file = Receive(ours.get(), path);
   KillAndReap(opener, pidfd.get(), kDeathTimeout, path);
   return file;
+}
+
+absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std::string& service) {
+  if (log == "journal") {
+    const int stream =
+        sd_journal_stream_fd(absl::StrCat("baton-", service).c_str(), LOG_INFO, /*prefix=*/0);
+    if (stream < 0) return ErrnoStatus(-stream, "log: systemd's journal (does it run here?)");
+    return FileDescriptor(stream);
+  }
+  absl::StatusOr<FileDescriptor> file = OpenWithin(log, O_WRONLY | O_APPEND | O_CREAT, 0640);
+  if (file.ok()) return file;
+  return absl::Status(file.status().code(), absl::StrCat("log: ", file.status().message()));
 }
 
 }  // namespace baton

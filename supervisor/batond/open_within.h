@@ -24,6 +24,10 @@ inline constexpr std::chrono::milliseconds kOpenTimeout(500);
 absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mode_t mode = 0,
                                           std::chrono::milliseconds timeout = kOpenTimeout);
 
+// Opens what ServiceConfig.log names, for writing: "journal", or the path of a regular file, which
+// is appended to and made when missing. Waits for it as OpenWithin does.
+absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std::string& service);
+
 }  // namespace baton
 
 #endif  // SUPERVISOR_BATOND_OPEN_WITHIN_H_

@@ -7,18 +7,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "google/protobuf/message.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "lib/text/host_port.h"
 #include "supervisor/config/config.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -50,14 +53,6 @@ struct Flags {
   std::string faults;
 };
 
-std::string DefaultStateDir() {
-  if (geteuid() == 0) return "/run/baton";
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
-    return absl::StrCat(runtime, "/baton");
-  }
-  return absl::StrCat("/tmp/baton-", geteuid());
-}
-
 absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
   constexpr std::string_view kRdmaPrefix = "rdma:";
   const std::string& text = flags.device;
@@ -82,91 +77,67 @@ absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
   return absl::OkStatus();
 }
 
-template <typename Setter>
-void AddCapacity(CLI::App& app, const char* flag, const char* help, Setter setter) {
-  app.add_option_function<uint64_t>(flag, setter, help)->needs("--dev")->group("With --dev");
+CLI::Option* OnlyWithDev(CLI::Option* option) {
+  return option->needs("--dev")->group("With --dev");
 }
 
-void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t));
+uint32_t Narrow(uint64_t value) {
+  return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX));
+}
 
-void AddServiceFlags(CLI::App& app, Flags& flags) {
-  v1::ServiceConfig& service = flags.service;
-  app.add_option("--service", flags.service_names,
-                 "Name of a service; repeat for more, which have the same options [ledger]")
-      ->allow_extra_args(false)
-      ->needs("--dev")
-      ->group("With --dev");
-  const auto narrow = [](uint64_t value) {
-    return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX));
+// Numbers of a service: fields of ServiceConfig.
+struct Number {
+  const char* field;
+  const char* help;
+};
+constexpr Number kNumbers[] = {
+    {"shards", "Shards [1]"},
+    {"max_connections", "Connections [64]"},
+    {"send_queue_depth", "Sends outstanding per connection [64]"},
+    {"receive_queue_depth", "Receives outstanding per connection [64]"},
+    {"shared_receive_queue_depth",
+     "Receives outstanding per shard, shared by its connections [0: each has its own]"},
+    {"connection_state_bytes", "State per connection [256]"},
+    {"shard_state_bytes", "State per shard [4096]"},
+    {"buffer_bytes", "Registered memory [16777216]"},
+    {"max_workers", "Workers attached at once [16]"},
+    {"handoff_timeout_ms", "How long an owner may take to release [5000]"},
+    {"heartbeat_ms", "How often workers show that they live [1000]"},
+    {"hang_timeout_ms", "An owner silent for so long is killed [5000]"},
+    {"poison_deaths", "Deaths on a completion that fail its connection [3]"},
+    {"max_inline_bytes", "Longest send that is handed to the device inline [0]"},
+    {"ready_timeout_ms",
+     "How long an upgrade's program may take to be ready [30000, and 4000 per GiB]"},
+    {"watch_window_ms", "How long an upgrade is watched before it stays [30000]"},
+    {"stop_timeout_ms", "A worker asked to end is killed after so long [10000]"},
+    {"realtime_priority", "Of the threads that drive queues and notice deaths [0]"},
+};
+
+void AddNumber(CLI::App& app, const Number& number, v1::ServiceConfig& service) {
+  using google::protobuf::FieldDescriptor;
+  const FieldDescriptor* field = v1::ServiceConfig::descriptor()->FindFieldByName(number.field);
+  const auto set = [&service, field](uint64_t value) {
+    const google::protobuf::Reflection& fields = *v1::ServiceConfig::GetReflection();
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
+      fields.SetUInt64(&service, field, value);
+    } else {
+      fields.SetUInt32(&service, field, Narrow(value));
+    }
   };
-  AddCapacity(app, "--shards", "Shards [1]",
-              [&, narrow](uint64_t n) { service.set_shards(narrow(n)); });
-  AddCapacity(app, "--max-connections", "Connections [64]",
-              [&, narrow](uint64_t n) { service.set_max_connections(narrow(n)); });
-  AddCapacity(app, "--send-queue-depth", "Sends outstanding per connection [64]",
-              [&, narrow](uint64_t n) { service.set_send_queue_depth(narrow(n)); });
-  AddCapacity(app, "--receive-queue-depth", "Receives outstanding per connection [64]",
-              [&, narrow](uint64_t n) { service.set_receive_queue_depth(narrow(n)); });
-  AddCapacity(app, "--shared-receive-queue-depth",
-              "Receives outstanding per shard, shared by its connections [0: each has its own]",
-              [&, narrow](uint64_t n) { service.set_shared_receive_queue_depth(narrow(n)); });
-  AddCapacity(app, "--connection-state-bytes", "State per connection [256]",
-              [&, narrow](uint64_t n) { service.set_connection_state_bytes(narrow(n)); });
-  AddCapacity(app, "--shard-state-bytes", "State per shard [4096]",
-              [&, narrow](uint64_t n) { service.set_shard_state_bytes(narrow(n)); });
-  AddCapacity(app, "--buffer-bytes", "Registered memory [16777216]",
-              [&](uint64_t n) { service.set_buffer_bytes(n); });
-  AddCapacity(app, "--max-workers", "Workers attached at once [16]",
-              [&, narrow](uint64_t n) { service.set_max_workers(narrow(n)); });
-  AddCapacity(app, "--handoff-timeout-ms", "How long an owner may take to release [5000]",
-              [&, narrow](uint64_t n) { service.set_handoff_timeout_ms(narrow(n)); });
-  AddCapacity(app, "--heartbeat-ms", "How often workers show that they live [1000]",
-              [&, narrow](uint64_t n) { service.set_heartbeat_ms(narrow(n)); });
-  AddCapacity(app, "--hang-timeout-ms", "An owner silent for so long is killed [5000]",
-              [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
-  AddCapacity(app, "--poison-deaths", "Deaths on a completion that fail its connection [3]",
-              [&, narrow](uint64_t n) { service.set_poison_deaths(narrow(n)); });
-  AddCapacity(app, "--max-inline-bytes", "Longest send that is handed to the device inline [0]",
-              [&, narrow](uint64_t n) { service.set_max_inline_bytes(narrow(n)); });
-  app.add_flag_callback(
-      "--outside-effects", [&] { service.set_outside_effects(true); },
-      "A successor starts only when the whole former process is gone");
-  app.add_flag_callback(
-      "--dump-buffers", [&] { service.set_dump_buffers(true); },
-      "Core dumps have the buffers, which prolongs blackouts");
-  AddCapacity(app, "--ready-timeout-ms",
-              "How long an upgrade's program may take to be ready [30000, and 4000 per GiB]",
-              [&, narrow](uint64_t n) { service.set_ready_timeout_ms(narrow(n)); });
-  AddCapacity(app, "--watch-window-ms", "How long an upgrade is watched before it stays [30000]",
-              [&, narrow](uint64_t n) { service.set_watch_window_ms(narrow(n)); });
-  AddCapacity(app, "--stop-timeout-ms", "A worker asked to end is killed after so long [10000]",
-              [&, narrow](uint64_t n) { service.set_stop_timeout_ms(narrow(n)); });
-  AddCapacity(app, "--realtime-priority", "Of the threads that drive queues and notice deaths [0]",
-              [&, narrow](uint64_t n) { service.set_realtime_priority(narrow(n)); });
-  app.add_option_function<std::string>(
-         "--state-decoder",
-         [&](const std::string& path) { service.mutable_state_decoder()->set_program(path); },
-         "Program that prints application state, an absolute path")
-      ->needs("--dev")
-      ->group("With --dev");
-  app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
-      ->needs("--dev")
-      ->group("With --dev");
-  AddNativeFlags(app, flags, narrow);
+  const std::string flag = absl::StrReplaceAll(absl::StrCat("--", number.field), {{"_", "-"}});
+  OnlyWithDev(app.add_option_function<uint64_t>(flag, set, number.help));
 }
 
 // How its workers are native, and its device.
-void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t)) {
+void AddNativeFlags(CLI::App& app, Flags& flags) {
   v1::ServiceConfig& service = flags.service;
-  app.add_option_function<std::string>(
-         "--native",
-         [&](const std::string& object) {
-           service.set_mode(v1::NATIVE);
-           service.mutable_native()->set_object(object);
-         },
-         "Shared object of native workers, an absolute path [workers are brokered]")
-      ->needs("--dev")
-      ->group("With --dev");
+  OnlyWithDev(app.add_option_function<std::string>(
+      "--native",
+      [&](const std::string& object) {
+        service.set_mode(v1::NATIVE);
+        service.mutable_native()->set_object(object);
+      },
+      "Shared object of native workers, an absolute path [workers are brokered]"));
   app.add_option_function<std::vector<std::string>>(
          "--native-argument",
          [&](const std::vector<std::string>& arguments) {
@@ -175,23 +146,42 @@ void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t)) {
          "Argument of their main; may be repeated")
       ->needs("--native")
       ->group("With --dev");
-  AddCapacity(app, "--native-workers", "Native workers that are kept running [2]",
-              [&, narrow](uint64_t n) { service.mutable_native()->set_workers(narrow(n)); });
-  app.add_option("--device", flags.device, "soft, rdma (the only one there is) or rdma:NAME [soft]")
-      ->needs("--dev")
-      ->group("With --dev");
-  AddCapacity(app, "--gid-index", "GID that connections of an rdma device use [their address's]",
-              [&, narrow](uint64_t n) { flags.gid_index = narrow(n); });
-  app.add_option_function<std::string>(
-         "--network-namespace",
-         [&](const std::string& name) { service.set_network_namespace(name); },
-         "Name or path of that of the service's listeners and connections [batond's]")
-      ->needs("--dev")
-      ->group("With --dev");
-  app.add_option("--faults", flags.faults,
-                 "FaultPlan that the soft device injects, in protobuf text format [none]")
-      ->needs("--dev")
-      ->group("With --dev");
+  OnlyWithDev(app.add_option_function<uint64_t>(
+      "--native-workers", [&](uint64_t n) { service.mutable_native()->set_workers(Narrow(n)); },
+      "Native workers that are kept running [2]"));
+  OnlyWithDev(app.add_option("--device", flags.device,
+                             "soft, rdma (the only one there is) or rdma:NAME [soft]"));
+  OnlyWithDev(app.add_option_function<uint64_t>(
+      "--gid-index", [&](uint64_t n) { flags.gid_index = Narrow(n); },
+      "GID that connections of an rdma device use [their address's]"));
+  OnlyWithDev(app.add_option_function<std::string>(
+      "--network-namespace", [&](const std::string& name) { service.set_network_namespace(name); },
+      "Name or path of that of the service's listeners and connections [batond's]"));
+  OnlyWithDev(
+      app.add_option("--faults", flags.faults,
+                     "FaultPlan that the soft device injects, in protobuf text format [none]"));
+}
+
+void AddServiceFlags(CLI::App& app, Flags& flags) {
+  v1::ServiceConfig& service = flags.service;
+  OnlyWithDev(
+      app.add_option("--service", flags.service_names,
+                     "Name of a service; repeat for more, which have the same options [ledger]"))
+      ->allow_extra_args(false);
+  for (const Number& number : kNumbers) AddNumber(app, number, service);
+  app.add_flag_callback(
+      "--outside-effects", [&] { service.set_outside_effects(true); },
+      "A successor starts only when the whole former process is gone");
+  app.add_flag_callback(
+      "--dump-buffers", [&] { service.set_dump_buffers(true); },
+      "Core dumps have the buffers, which prolongs blackouts");
+  OnlyWithDev(app.add_option_function<std::string>(
+      "--state-decoder",
+      [&](const std::string& path) { service.mutable_state_decoder()->set_program(path); },
+      "Program that prints application state, an absolute path"));
+  OnlyWithDev(
+      app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated"));
+  AddNativeFlags(app, flags);
 }
 
 void AddFlags(CLI::App& app, Flags& flags) {
@@ -203,34 +193,25 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "No configuration: services as the options below say, on the soft device, a private "
       "directory");
   config->excludes(dev);
-  app.add_option("--state-dir", flags.state_dir, "State directory [" + DefaultStateDir() + "]")
-      ->needs(dev)
-      ->group("With --dev");
-  app.add_option("--metrics-address", flags.metrics_address,
-                 "ADDRESS:PORT where Prometheus finds metrics [nowhere]")
-      ->needs(dev)
-      ->group("With --dev");
-  app.add_option_function<std::string>(
-         "--log-format",
-         [&](const std::string& format) {
-           flags.log_format = format == "json" ? v1::JSON : v1::TEXT;
-         },
-         "text, or json: one object a line [text]")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->needs(dev)
-      ->group("With --dev");
-  app.add_option_function<std::string>(
-         "--log-level",
-         [&](const std::string& level) {
-           flags.log_level = level == "debug"     ? v1::LOG_LEVEL_DEBUG
-                             : level == "warning" ? v1::LOG_LEVEL_WARNING
-                             : level == "error"   ? v1::LOG_LEVEL_ERROR
-                                                  : v1::LOG_LEVEL_INFO;
-         },
-         "debug, info, warning or error [info]")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->needs(dev)
-      ->group("With --dev");
+  OnlyWithDev(app.add_option("--state-dir", flags.state_dir,
+                             "State directory [" + DefaultStateDir() + "]"));
+  OnlyWithDev(app.add_option("--metrics-address", flags.metrics_address,
+                             "ADDRESS:PORT where Prometheus finds metrics [nowhere]"));
+  OnlyWithDev(app.add_option_function<std::string>(
+                  "--log-format",
+                  [&](const std::string& format) {
+                    flags.log_format = format == "json" ? v1::JSON : v1::TEXT;
+                  },
+                  "text, or json: one object a line [text]"))
+      ->check(CLI::IsMember({"text", "json"}));
+  OnlyWithDev(app.add_option_function<std::string>(
+                  "--log-level",
+                  [&](const std::string& level) {
+                    (void)v1::LogLevel_Parse(
+                        absl::StrCat("LOG_LEVEL_", absl::AsciiStrToUpper(level)), &flags.log_level);
+                  },
+                  "debug, info, warning or error [info]"))
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   app.add_option(
       "--libexec", flags.libexec,
       "Directory of baton-driver, baton-keeper, baton-control and others [that of batond]");

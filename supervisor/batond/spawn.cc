@@ -111,19 +111,6 @@ absl::Status WaitUntilEntered(int error_pipe, const std::string& program, millis
   return absl::OkStatus();
 }
 
-pid_t ForkInto(const ChildPlan& plan) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = fork();
-  if (pid == 0) BecomeProgram(plan);
-  const int error = errno;
-  sigprocmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
-  return pid;
-}
-
 }  // namespace
 
 std::string DescribeEnd(const siginfo_t& end) {
@@ -162,7 +149,7 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
                           getpid(),
                           request.dies_with_us};
   SpawnedProcess child;
-  child.pid = ForkInto(plan);
+  child.pid = ForkToWait([&plan] { BecomeProgram(plan); });
   if (child.pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot fork for ", request.program));
   write_end.Reset();
   child.pidfd.Reset(pidfd_open(child.pid, 0));  // not reaped: the pid cannot be another's

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -66,36 +67,14 @@ absl::Status MakeDirectory(const std::string& path, bool shared) {
   return LetPass(path, shared);
 }
 
-absl::StatusOr<FileDescriptor> OpenLock(const std::string& path) {
-  FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) {
-    return ErrnoStatus(errno,
-                       absl::StrCat("the state directory is not writable: cannot open ", path));
-  }
-  return file;
-}
-
-std::string HolderOf(int lock) {
-  char text[32];
-  const ssize_t got = pread(lock, text, sizeof(text), 0);
-  std::string pid(text, got > 0 ? static_cast<size_t>(got) : 0);
-  while (!pid.empty() && pid.back() == '\n') pid.pop_back();
-  return pid.empty() ? "unknown" : pid;
-}
-
-absl::Status TakeLock(int lock, const std::string& directory) {
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "flock");
-    return absl::AlreadyExistsError(absl::StrCat("another batond, pid ", HolderOf(lock),
-                                                 ", has the state directory ", directory,
-                                                 "; stop it, or choose another state directory"));
-  }
-  const std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(lock, 0) != 0 ||
-      pwrite(lock, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    return ErrnoStatus(errno, absl::StrCat("cannot write ", BatondLockPath(directory)));
-  }
-  return absl::OkStatus();
+absl::Status TakeLock(ChildLock* lock, const std::string& directory) {
+  const absl::Status taken = lock->Take();
+  if (!absl::IsUnavailable(taken)) return taken.ok() ? lock->NameHolder(getpid()) : taken;
+  std::string pid;
+  std::getline(std::ifstream(lock->path()), pid);
+  return absl::AlreadyExistsError(absl::StrCat(
+      "another batond, pid ", pid.empty() ? "unknown" : pid, ", has the state directory ",
+      directory, "; stop it, or choose another state directory"));
 }
 
 // Returns true once nobody has the lock. Returns false if a living keeper has it, which `stays`.
@@ -190,8 +169,8 @@ absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
                                                     const std::vector<std::string>& services,
                                                     bool shared) {
   BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
-  BATON_ASSIGN_OR_RETURN(FileDescriptor lock, OpenLock(BatondLockPath(path)));
-  BATON_RETURN_IF_ERROR(TakeLock(lock.get(), path));
+  ChildLock lock(BatondLockPath(path));
+  BATON_RETURN_IF_ERROR(TakeLock(&lock, path));
   BATON_RETURN_IF_ERROR(AwaitFormerChildren(path, services));
   return StateDirectory(path, std::move(lock));
 }

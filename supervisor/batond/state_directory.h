@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/config.pb.h"
+#include "supervisor/batond/child_lock.h"
 
 namespace baton {
 
@@ -40,11 +40,11 @@ class StateDirectory {
   void RemoveFilesOf(const std::string& service) const;
 
  private:
-  StateDirectory(std::string path, FileDescriptor lock)
+  StateDirectory(std::string path, ChildLock lock)
       : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string path_;
-  FileDescriptor lock_;
+  ChildLock lock_;
 };
 
 // The names of the services.

@@ -31,8 +31,8 @@
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/log_level.h"
 #include "supervisor/config/reload.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/config/socket_link.h"
-#include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -115,7 +115,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       signals_(io_, SIGTERM, SIGINT),
       reload_signal_(io_),
       stop_timer_(io_),
-      watchdog_(io_),
+      watchdog_timer_(io_),
       kept_(KeptDescriptors::GivenBack()),
       control_timer_(io_),
       leaving_timer_(io_),
@@ -262,7 +262,10 @@ absl::Status Supervisor::Run() {
     reload_signal_.add(SIGHUP);
     WatchReload();
   }
-  watchdog_.Start();
+  uint64_t microseconds = 0;  // in the environment no more: it is not the children's
+  if (sd_watchdog_enabled(/*unset_environment=*/1, &microseconds) > 0) {
+    FeedWatchdog(std::chrono::microseconds(microseconds / 2));
+  }
   // The service manager's own limit of a start knows nothing of the size of arenas.
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
              absl::StrCat("starting, services: ", JoinedNames()));
@@ -391,6 +394,14 @@ void Supervisor::WatchSignals() {
       Stop();
     }
     WatchSignals();
+  });
+}
+
+void Supervisor::FeedWatchdog(std::chrono::microseconds interval) {
+  sd_notify(/*unset_environment=*/0, "WATCHDOG=1");
+  watchdog_timer_.expires_after(interval);
+  watchdog_timer_.async_wait([this, interval](const boost::system::error_code& error) {
+    if (!error) FeedWatchdog(interval);
   });
 }
 

@@ -21,7 +21,6 @@
 #include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/reload_under_way.h"
 #include "supervisor/batond/state_directory.h"
-#include "supervisor/batond/watchdog.h"
 #include "supervisor/config/reload.h"
 
 namespace baton {
@@ -86,6 +85,8 @@ class Supervisor {
   // `status` is the first start's.
   void OnStarted(Child& child, const absl::Status& status);
   void Advance();
+  // Shows the service manager every `interval` that this loop turns (WatchdogSec= of the unit).
+  void FeedWatchdog(std::chrono::microseconds interval);
   void WatchReload();
   void ReloadForSignal();
   void Reload(const internal::ReloadConfig& request, ReloadUnderWay::Done done);
@@ -124,7 +125,7 @@ class Supervisor {
   boost::asio::signal_set signals_;
   boost::asio::signal_set reload_signal_;
   boost::asio::steady_timer stop_timer_;
-  Watchdog watchdog_;
+  boost::asio::steady_timer watchdog_timer_;
   KeptDescriptors kept_;
   // The pipe of kStayVariable, its reading end first. None: drivers end with an orderly stop.
   std::vector<FileDescriptor> stay_;

@@ -1,4 +1,4 @@
-#include "supervisor/batond/orphans.h"
+#include "supervisor/batond/child.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -18,7 +18,6 @@
 #include "proto/baton/internal/control.pb.h"
 #include "proto/baton/internal/store.pb.h"
 #include "supervisor/batond/control_requests.h"
-#include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
 #include "tests/harness/scripted_sends.h"
 

@@ -1,5 +1,5 @@
 // A service's log in systemd's journal, of which this test takes the part.
-#include "supervisor/batond/service_log.h"
+#include "supervisor/batond/open_within.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
 #include "supervisor/driver/held_logs.h"
 #include "supervisor/driver/native/adoption.h"
