@@ -100,9 +100,8 @@ std::string Callers::Refuse(const grpc::ServerContextBase& call, std::string_vie
 }
 
 void Callers::LogRefusal(const std::string& why) const {
-  uint64_t suppressed = 0;
-  if (log_budget_.Take(&suppressed)) {
-    spdlog::warn("refused: {} ({} more not logged)", why, suppressed);
+  if (const std::optional<uint64_t> suppressed = log_budget_.Take()) {
+    spdlog::warn("refused: {} ({} more not logged)", why, *suppressed);
   }
 }
 

@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "grpcpp/security/auth_context.h"
 #include "grpcpp/server_context.h"
-#include "supervisor/control/certificate_trust.h"
+#include "supervisor/control/certificates.h"
 #include "supervisor/control/log_budget.h"
-#include "supervisor/control/peer_registry.h"
+#include "supervisor/control/peers.h"
 #include "supervisor/control/roles.h"
 
 namespace baton {

@@ -38,9 +38,7 @@
 #include "supervisor/control/metrics_source.h"
 #include "supervisor/control/operator_endpoint.h"
 #include "supervisor/control/operator_service.h"
-#include "supervisor/control/peer_listener.h"
-#include "supervisor/control/peer_registry.h"
-#include "supervisor/control/refusing_service.h"
+#include "supervisor/control/peers.h"
 #include "supervisor/control/roles.h"
 #include "supervisor/control/worker_service.h"
 #include "supervisor/control/worker_streams.h"
@@ -412,10 +410,9 @@ class ControlServer::Impl {
       case Role::kNone:
         break;
     }
-    uint64_t suppressed = 0;
-    if (log_budget_.Take(&suppressed)) {
+    if (const std::optional<uint64_t> suppressed = log_budget_.Take()) {
       spdlog::warn("refused uid {} pid {} (gids {}): it may not operate Baton ({} more not logged)",
-                   peer.uid, peer.pid, absl::StrJoin(peer.gids, ","), suppressed);
+                   peer.uid, peer.pid, absl::StrJoin(peer.gids, ","), *suppressed);
     }
     Adopt(refusing_server_.get(), std::move(socket), peer, role);
   }
@@ -434,10 +431,9 @@ class ControlServer::Impl {
       grpc::AddInsecureChannelFromFd(server, socket.Release());
       return;
     }
-    uint64_t suppressed = 0;
-    if (log_budget_.Take(&suppressed)) {
+    if (const std::optional<uint64_t> suppressed = log_budget_.Take()) {
       spdlog::warn("uid {} pid {} has too many connections open: refused one ({} more not logged)",
-                   peer.uid, peer.pid, suppressed);
+                   peer.uid, peer.pid, *suppressed);
     }
   }
 

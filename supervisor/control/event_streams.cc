@@ -5,10 +5,95 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "supervisor/control/event_stream.h"
 #include "supervisor/control/grpc_status.h"
 
 namespace baton {
+
+EventStream::EventStream(Keepers* keepers, const v1::WatchEventsRequest& request, Judge judge,
+                         std::atomic<int>* open_streams)
+    : keepers_(keepers),
+      filter_{request.service(), request.changes()},
+      follow_(request.follow()),
+      judge_(std::move(judge)),
+      open_streams_(open_streams) {}
+
+void EventStream::Begin(const std::vector<KeeperClient*>& clients) {
+  self_ = shared_from_this();
+  keepers_->SyncEvents(clients, [self = shared_from_this()](absl::Status status) {
+    std::weak_ptr<EventStream> weak = self;
+    auto follower = self->keepers_->events().Follow(self->filter_, [weak] {
+      if (const auto stream = weak.lock()) stream->Pump();
+    });
+    {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      self->follower_ = std::move(follower);
+      self->end_ = std::move(status);
+    }
+    self->Pump();
+  });
+}
+
+void EventStream::OnWriteDone(bool ok) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    writing_ = false;
+    if (!ok) cancelled_.Update(absl::CancelledError("cancelled"));
+  }
+  Pump();
+}
+
+void EventStream::OnCancel() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_.Update(absl::CancelledError("cancelled"));
+  }
+  Pump();
+}
+
+void EventStream::JudgeAgain() {
+  if (!judge_) return;
+  const absl::Status judged = judge_();
+  if (judged.ok()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_.Update(judged);
+  }
+  Pump();
+}
+
+void EventStream::Pump() {
+  absl::Status end;
+  bool write = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // Finish waits for the write under way, and for the keepers' answers in Begin.
+    if (writing_ || finished_ || !follower_) return;
+    SharedEvent event = cancelled_.ok() ? follower_->Pop() : nullptr;
+    if (event) {
+      writing_ = write = true;
+      *response_.mutable_event() = *event;
+    } else if (!cancelled_.ok()) {
+      finished_ = true;
+      end = cancelled_;
+    } else if (follower_->overflowed()) {
+      finished_ = true;
+      end = absl::ResourceExhaustedError(
+          "events came faster than this stream took them, some are left out: start it again");
+    } else if (!follow_) {
+      finished_ = true;
+      end = end_;
+    } else {
+      return;
+    }
+    if (finished_) follower_.reset();
+  }
+  if (write) {
+    StartWrite(&response_);
+  } else {
+    Finish(ToGrpc(end));
+  }
+}
+
 namespace {
 
 constexpr int kMaxEventStreams = 64;

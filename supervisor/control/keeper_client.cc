@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <future>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -92,11 +93,10 @@ absl::Status KeeperClient::Connect() {
     return subscribed;
   }
   problem_logged_ = false;
-  uint64_t suppressed = 0;
-  if (log_budget_.Take(&suppressed)) {
+  if (const std::optional<uint64_t> suppressed = log_budget_.Take()) {
     log::Write(spdlog::level::info, {.service = service_},
                absl::StrCat("service ", service_, ": connected to its keeper at ", socket_path_,
-                            " (", suppressed, " changes not logged)"));
+                            " (", *suppressed, " changes not logged)"));
   }
   if (observer_.on_connected) observer_.on_connected();
   return absl::OkStatus();
@@ -123,11 +123,11 @@ void KeeperClient::Disconnect(const absl::Status& cause) {
   const bool was_connected = session_ != nullptr;
   session_.reset();
   ConnectLater();
-  uint64_t suppressed = 0;
-  if ((was_connected || !problem_logged_) && log_budget_.Take(&suppressed)) {
+  const bool is_news = was_connected || !problem_logged_;
+  if (const auto suppressed = is_news ? log_budget_.Take() : std::nullopt) {
     log::Write(spdlog::level::warn, {.service = service_},
                absl::StrCat("service ", service_, ": no keeper at ", socket_path_, ": ",
-                            cause.message(), " (", suppressed, " changes not logged)"));
+                            cause.message(), " (", *suppressed, " changes not logged)"));
   }
   problem_logged_ = true;
   FailPending(cause);

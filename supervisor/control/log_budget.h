@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "lib/base/clock.h"
 #include "lib/waiting/token_bucket.h"
@@ -15,16 +17,12 @@ namespace baton {
 
 class LogBudget {
  public:
-  // Whether one more line may be written. `*suppressed` is how many were withheld before it.
-  bool Take(uint64_t* suppressed) {
+  // If one more line may be written, how many were withheld before it.
+  std::optional<uint64_t> Take() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!lines_.TryTake(MonotonicNanoseconds())) {
-      ++suppressed_;
-      return false;
-    }
-    *suppressed = suppressed_;
-    suppressed_ = 0;
-    return true;
+    if (lines_.TryTake(MonotonicNanoseconds())) return std::exchange(suppressed_, 0);
+    ++suppressed_;
+    return std::nullopt;
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -45,9 +46,9 @@ constexpr int kAllocatorArenas = 2;
 // Logs gRPC's messages, for example about failed handshakes. Peers cause them, so they are bounded.
 void LogOfGrpc(gpr_log_func_args* line) {
   static baton::LogBudget budget;
-  uint64_t suppressed = 0;
-  if (!budget.Take(&suppressed)) return;
-  spdlog::warn("gRPC: {} ({} more not logged)", line->message, suppressed);
+  if (const std::optional<uint64_t> suppressed = budget.Take()) {
+    spdlog::warn("gRPC: {} ({} more not logged)", line->message, *suppressed);
+  }
 }
 
 // A descriptor that batond has started us with, which nobody else is to have.

@@ -7,11 +7,9 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/version.h"
-#include "supervisor/control/certificate_expiry.h"
-#include "supervisor/metrics/device_families.h"
+#include "supervisor/control/certificates.h"
+#include "supervisor/metrics/families.h"
 #include "supervisor/metrics/family.h"
-#include "supervisor/metrics/process_families.h"
-#include "supervisor/metrics/service_families.h"
 
 namespace baton {
 namespace {
@@ -36,7 +34,7 @@ MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
       started_ns_(MonotonicNanoseconds()) {}
 
 // Each time anew: the files may be replaced.
-prometheus::MetricFamily MetricsSource::Certificates() const {
+metrics::Family MetricsSource::Certificates() const {
   auto expiry =
       metrics::Family::Gauge("baton_certificate_expiry_timestamp_seconds",
                              "When the first certificate in a file of operator_endpoint ends, in "
@@ -53,24 +51,20 @@ prometheus::MetricFamily MetricsSource::Certificates() const {
       expiry.Add({{"file", field}}, static_cast<double>(*end));
     }
   }
-  return expiry.get();
+  return expiry;
 }
 
 std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
-  auto build =
-      metrics::Family::Gauge("baton_build_info", "1, with the release that control is of.");
+  using metrics::Family;
+  auto build = Family::Gauge("baton_build_info", "1, with the release that control is of.");
   build.Add({{"release", kRelease}}, 1);
-  auto uptime =
-      metrics::Family::Gauge("baton_control_uptime_seconds", "Since control was started.");
+  auto uptime = Family::Gauge("baton_control_uptime_seconds", "Since control was started.");
   uptime.Add({}, static_cast<double>(MonotonicNanoseconds() - started_ns_) * 1e-9);
-  auto unrecorded =
-      metrics::Family::Counter("baton_audit_write_failures_total",
-                               "Records of what operators did that could not be written.");
+  auto unrecorded = Family::Counter("baton_audit_write_failures_total",
+                                    "Records of what operators did that could not be written.");
   unrecorded.Add({}, static_cast<double>(trail_->failed_writes()));
-  std::vector<prometheus::MetricFamily> families = {build.get(), uptime.get(), unrecorded.get()};
-  if (auto certificates = Certificates(); !certificates.metric.empty()) {
-    families.push_back(std::move(certificates));
-  }
+  std::vector<prometheus::MetricFamily> families =
+      metrics::NotEmpty({build, uptime, unrecorded, Certificates()});
 
   std::vector<metrics::DescribedService> services = keepers_->DescribeAll(kPatienceNs);
   std::vector<metrics::ObservedProcess> processes = {{"control", "", getpid()}};

@@ -18,6 +18,7 @@
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/metrics/event_counts.h"
+#include "supervisor/metrics/family.h"
 
 namespace baton {
 
@@ -38,7 +39,7 @@ class MetricsSource final : public prometheus::Collectable {
   }
 
  private:
-  prometheus::MetricFamily Certificates() const;
+  metrics::Family Certificates() const;
 
   Keepers* const keepers_;
   const AuditTrail* const trail_;

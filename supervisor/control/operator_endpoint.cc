@@ -1,11 +1,17 @@
 #include "supervisor/control/operator_endpoint.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/security/auth_metadata_processor.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/control/grpc_status.h"
 
@@ -34,7 +40,34 @@ class NameJudge final : public grpc::AuthMetadataProcessor {
   const Callers* const callers_;
 };
 
+absl::Status Replace(const FileDescriptor& file, const std::string& text) {
+  if (ftruncate(file.get(), 0) != 0 ||
+      pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return ErrnoStatus(errno, "a copy of operator_endpoint's files");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<EndpointCopies> EndpointCopies::Make() {
+  EndpointCopies copies;
+  for (FileDescriptor* file : {&copies.certificate_, &copies.key_, &copies.client_ca_}) {
+    file->Reset(memfd_create("operator_endpoint", MFD_CLOEXEC));
+    if (!*file) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");
+  }
+  return copies;
+}
+
+absl::Status EndpointCopies::Write(const EndpointPem& pem) {
+  BATON_RETURN_IF_ERROR(Replace(client_ca_, pem.client_ca));
+  BATON_RETURN_IF_ERROR(Replace(key_, pem.key));
+  return Replace(certificate_, pem.certificate);
+}
+
+std::string EndpointCopies::PathOf(const FileDescriptor& file) {
+  return absl::StrCat("/proc/self/fd/", file.get());
+}
 
 absl::Status OperatorEndpointFiles::Read(const v1::OperatorEndpoint& endpoint) {
   BATON_ASSIGN_OR_RETURN(EndpointPem pem, ReadEndpointFiles(endpoint, open_));

@@ -4,16 +4,38 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/security/server_credentials.h"
+#include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/control/callers.h"
-#include "supervisor/control/certificate_trust.h"
-#include "supervisor/control/endpoint_files.h"
+#include "supervisor/control/certificates.h"
 
 namespace baton {
+
+// Files without a name, that gRPC is given in the place of the configured ones: it may read these
+// whoever it is, and it never sees any that do not fit together.
+class EndpointCopies {
+ public:
+  static absl::StatusOr<EndpointCopies> Make();
+
+  absl::Status Write(const EndpointPem& pem);
+
+  std::string certificate_path() const { return PathOf(certificate_); }
+  std::string key_path() const { return PathOf(key_); }
+  std::string client_ca_path() const { return PathOf(client_ca_); }
+
+ private:
+  EndpointCopies() = default;
+  static std::string PathOf(const FileDescriptor& file);
+
+  FileDescriptor certificate_;
+  FileDescriptor key_;
+  FileDescriptor client_ca_;
+};
 
 // The files of operator_endpoint that are in force: the last ones that were all there and fit
 // together. Thread-compatible.

@@ -14,12 +14,10 @@
 #include "lib/text/ascii_line.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
-#include "supervisor/control/callers.h"
 #include "supervisor/control/change_record.h"
 #include "supervisor/control/event_streams.h"
 #include "supervisor/control/grpc_status.h"
 #include "supervisor/control/service_calls.h"
-#include "supervisor/control/worker_stop.h"
 
 namespace baton {
 namespace {
@@ -124,36 +122,32 @@ class OperatorServiceImpl final
 
   grpc::Status StopWorker(grpc::ServerContext* call, const v1::StopWorkerRequest* request,
                           v1::StopWorkerResponse* response) override {
-    FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "StopWorker", *request, [&] {
-      return baton::StopWorker(*call, *request, calls_, context_.streams);
-    }));
+    return Change(*call, "StopWorker", *request, response,
+                  [&] { return baton::StopWorker(*call, *request, calls_, context_.streams); });
   }
 
   grpc::Status KillWorker(grpc::ServerContext* call, const v1::KillWorkerRequest* request,
                           v1::KillWorkerResponse* response) override {
-    FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "KillWorker", *request, [&]() -> absl::Status {
+    return Change(*call, "KillWorker", *request, response, [&]() -> absl::Status {
       if (request->worker_id() == 0) {
         return absl::InvalidArgumentError("worker_id is missing: name the worker to kill");
       }
       internal::ManagementRequest kill;
       kill.mutable_kill_worker()->set_worker_id(request->worker_id());
       return calls_.Change(*call, request->service(), std::move(kill)).status();
-    }));
+    });
   }
 
   grpc::Status ReplaceKeeper(grpc::ServerContext* call, const v1::ReplaceKeeperRequest* request,
                              v1::ReplaceKeeperResponse* response) override {
-    FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "ReplaceKeeper", *request, [&]() -> absl::Status {
+    return Change(*call, "ReplaceKeeper", *request, response, [&]() -> absl::Status {
       internal::ManagementRequest replace;
       replace.mutable_replace_keeper();
       BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply,
                              calls_.Change(*call, request->service(), std::move(replace)));
       response->set_keeper_pid(reply.keeper_pid());
       return absl::OkStatus();
-    }));
+    });
   }
 
   grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,
@@ -219,17 +213,16 @@ class OperatorServiceImpl final
 
   grpc::Status Handoff(grpc::ServerContext* call, const v1::HandoffRequest* request,
                        v1::HandoffResponse* response) override {
-    FillVersion(response->mutable_version());
-    return ToGrpc(
-        OnRecord(*call, "Handoff", *request, [&] { return HandOff(*call, *request, response); }));
+    return Change(*call, "Handoff", *request, response,
+                  [&] { return HandOff(*call, *request, response); });
   }
 
   grpc::Status Upgrade(grpc::ServerContext* call, const v1::UpgradeRequest* request,
                        v1::UpgradeResponse* response) override {
     if (request->plan().exec().empty()) {
-      return ToGrpc(OnRecord(*call, "Upgrade", *request, [] {
+      return Change(*call, "Upgrade", *request, response, [] {
         return absl::InvalidArgumentError("plan.exec is missing: name the new program");
-      }));
+      });
     }
     internal::ManagementRequest upgrade;
     *upgrade.mutable_upgrade() = request->plan();
@@ -272,8 +265,7 @@ class OperatorServiceImpl final
 
   grpc::Status DrainService(grpc::ServerContext* call, const v1::DrainServiceRequest* request,
                             v1::DrainServiceResponse* response) override {
-    FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "DrainService", *request, [&]() -> absl::Status {
+    return Change(*call, "DrainService", *request, response, [&]() -> absl::Status {
       internal::ManagementRequest drain;
       drain.mutable_drain_service()->set_deadline_ms(request->deadline_ms());
       drain.mutable_drain_service()->set_disconnect(request->disconnect());
@@ -281,17 +273,16 @@ class OperatorServiceImpl final
                              calls_.Change(*call, request->service(), std::move(drain)));
       response->mutable_drain()->Swap(reply.mutable_drain());
       return absl::OkStatus();
-    }));
+    });
   }
 
   grpc::Status EndDrain(grpc::ServerContext* call, const v1::EndDrainRequest* request,
                         v1::EndDrainResponse* response) override {
-    FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "EndDrain", *request, [&] {
+    return Change(*call, "EndDrain", *request, response, [&] {
       internal::ManagementRequest end;
       end.mutable_end_drain();
       return calls_.Change(*call, request->service(), std::move(end)).status();
-    }));
+    });
   }
 
   grpc::Status ListShardMoves(grpc::ServerContext* call, const v1::ListShardMovesRequest* request,
@@ -307,7 +298,6 @@ class OperatorServiceImpl final
 
   grpc::Status SetPolicy(grpc::ServerContext* call, const v1::SetPolicyRequest* request,
                          v1::SetPolicyResponse* response) override {
-    FillVersion(response->mutable_version());
     const auto set_policy = [&]() -> absl::Status {
       internal::ManagementRequest set;
       *set.mutable_set_policy()->mutable_policy() = request->policy();
@@ -317,8 +307,11 @@ class OperatorServiceImpl final
       response->mutable_policy()->Swap(reply.mutable_policy());
       return absl::OkStatus();
     };
-    if (request->validate_only()) return ToGrpc(set_policy());  // nothing is changed
-    return ToGrpc(OnRecord(*call, "SetPolicy", *request, set_policy));
+    if (request->validate_only()) {  // nothing is changed
+      FillVersion(response->mutable_version());
+      return ToGrpc(set_policy());
+    }
+    return Change(*call, "SetPolicy", *request, response, set_policy);
   }
 
   grpc::Status Reload(grpc::ServerContext* call, const v1::ReloadRequest* request,
@@ -369,7 +362,6 @@ class OperatorServiceImpl final
   grpc::Status ChangeProgram(const grpc::ServerContext& call, const char* what,
                              const Request& asked, internal::ManagementRequest request,
                              Response* response) {
-    FillVersion(response->mutable_version());
     auto change = [&, request = std::move(request)]() mutable -> absl::Status {
       BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
                              calls_.Change(call, asked.service(), std::move(request)));
@@ -380,7 +372,7 @@ class OperatorServiceImpl final
       response->mutable_upgrade()->Swap(reply.mutable_upgrades(0));
       return absl::OkStatus();
     };
-    return ToGrpc(OnRecord(call, what, asked, std::move(change)));
+    return Change(call, what, asked, response, change);
   }
 
   absl::StatusOr<internal::Connections> Connections(const grpc::ServerContext& call,
@@ -431,10 +423,11 @@ class OperatorServiceImpl final
   }
 
   // Does `work`, which changes something, on the record.
-  template <typename Request, typename Work>
-  absl::Status OnRecord(const grpc::ServerContext& call, const char* what, const Request& request,
-                        const Work& work) {
-    return record_.Do(call, what, request, request.service(), work);
+  template <typename Request, typename Response, typename Work>
+  grpc::Status Change(const grpc::ServerContext& call, const char* what, const Request& request,
+                      Response* response, const Work& work) {
+    FillVersion(response->mutable_version());
+    return ToGrpc(record_.Do(call, what, request, request.service(), work));
   }
 
   const OperatorServiceContext context_;

@@ -3,21 +3,20 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/impl/codegen/service_type.h"
 #include "proto/baton/v1/operator.pb.h"
 #include "supervisor/control/audit_trail.h"
+#include "supervisor/control/callers.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/roles.h"
 #include "supervisor/control/worker_streams.h"
 
-namespace grpc {
-class Service;
-}  // namespace grpc
-
 namespace baton {
 
-class Callers;
 class EventStreams;
 
 // The objects that the operator service uses. They outlive it.
@@ -33,6 +32,28 @@ struct OperatorServiceContext {
 // For `role`: what that may not call is left to the server's generic service.
 std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context,
                                                    Role role);
+
+// Answers calls that a caller may not make with PERMISSION_DENIED and the reason, which a closed
+// socket could not carry.
+class RefusingService final : public grpc::CallbackGenericService {
+ public:
+  explicit RefusingService(Callers* callers) : callers_(callers) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* call) override {
+    return new Refusal(callers_->Refuse(*call, call->method()));
+  }
+
+ private:
+  class Refusal final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Refusal(const std::string& reason) {
+      Finish(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, reason));
+    }
+    void OnDone() override { delete this; }
+  };
+
+  Callers* const callers_;
+};
 
 }  // namespace baton
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/control/peer_listener.h"
+#include "supervisor/control/peers.h"
 
 namespace baton {
 

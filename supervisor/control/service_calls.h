@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "proto/baton/v1/operator.pb.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/worker_streams.h"
 
@@ -53,6 +54,11 @@ const v1::Worker* FindWorker(const internal::Description& described, uint64_t id
 
 absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t count);
 absl::Status NoSuchWorker(const std::string& service, uint64_t id);
+
+// Asks a worker to end, and waits until its keeper no longer knows it, the request's time is over
+// (kDeadlineExceeded) or the call is cancelled.
+absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerRequest& request,
+                        const ServiceCalls& calls, WorkerStreams* streams);
 
 }  // namespace baton
 

@@ -195,21 +195,19 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
       done = done_;
     }
     if (done) context_->streams->Remove(service_, worker_id, this);  // OnDone came before Add
-    uint64_t suppressed = 0;
-    if (context_->log_budget.Take(&suppressed)) {
+    if (const std::optional<uint64_t> suppressed = context_->log_budget.Take()) {
       log::Write(
           spdlog::level::info, {.service = service_, .worker_id = worker_id},
           absl::StrCat("service ", service_, ": worker ", worker_id, " opened its stream (",
-                       context_->peers->Describe(peer_), "; ", suppressed, " more not logged)"));
+                       context_->peers->Describe(peer_), "; ", *suppressed, " more not logged)"));
     }
     Pump();
   }
 
   void Refuse(const absl::Status& status) {
-    uint64_t suppressed = 0;
-    if (context_->log_budget.Take(&suppressed)) {
+    if (const std::optional<uint64_t> suppressed = context_->log_budget.Take()) {
       spdlog::warn("a worker's stream was refused ({}; {} more not logged): {}",
-                   context_->peers->Describe(peer_), suppressed,
+                   context_->peers->Describe(peer_), *suppressed,
                    OneLine(MessageOf(status), kMaxReasonBytes));
     }
     Close(status);
@@ -224,8 +222,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
       health_.set_detail(detail);
       if (!changed) return;
     }
-    uint64_t suppressed = 0;
-    if (!context_->log_budget.Take(&suppressed)) return;
+    if (!context_->log_budget.Take()) return;
     log::Write(spdlog::level::info, {.service = service_, .worker_id = worker_id_.load()},
                absl::StrCat("service ", service_, ": worker ", worker_id_.load(), " says it is ",
                             health.healthy() ? "healthy" : "not healthy", ": ", detail));

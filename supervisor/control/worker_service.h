@@ -2,12 +2,15 @@
 #define SUPERVISOR_CONTROL_WORKER_SERVICE_H_
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
-#include "supervisor/control/peer_registry.h"
-#include "supervisor/control/redemptions.h"
+#include "supervisor/control/peers.h"
 #include "supervisor/control/worker_streams.h"
 
 namespace grpc {
@@ -15,6 +18,31 @@ class Service;
 }  // namespace grpc
 
 namespace baton {
+
+// Bounds how many tokens of one user wait at keepers for their answer. Thread-safe.
+class Redemptions {
+ public:
+  static constexpr size_t kPerUid = 64;
+
+  // False: that many wait already. True: End has to follow.
+  bool Begin(uint32_t uid) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    size_t& waiting = waiting_[uid];
+    if (waiting == kPerUid) return false;
+    ++waiting;
+    return true;
+  }
+
+  void End(uint32_t uid) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto entry = waiting_.find(uid);
+    if (--entry->second == 0) waiting_.erase(entry);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uint32_t, size_t> waiting_;  // guarded by mutex_; without those that have none
+};
 
 // The objects that the worker service's streams share. They outlive the streams.
 struct WorkerServiceContext {

@@ -1,4 +1,4 @@
-#include "supervisor/control/certificate_expiry.h"
+#include "supervisor/control/certificates.h"
 
 #include <fcntl.h>
 

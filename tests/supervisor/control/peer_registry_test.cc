@@ -1,4 +1,4 @@
-#include "supervisor/control/peer_registry.h"
+#include "supervisor/control/peers.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,20 +1,61 @@
-#include "supervisor/control/certificate_trust.h"
+#include "supervisor/control/certificates.h"
 
+#include <fcntl.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 
 namespace baton {
 namespace {
+
+constexpr size_t kMaxFileBytes = 16 << 20;
+constexpr size_t kReadBytes = 65536;
+
+absl::StatusOr<std::string> ReadWhole(int file) {
+  std::string text;
+  for (;;) {
+    const size_t before = text.size();
+    if (before > kMaxFileBytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("is longer than ", kMaxFileBytes, " bytes; name another file"));
+    }
+    text.resize(before + kReadBytes);
+    const ssize_t got = read(file, text.data() + before, kReadBytes);
+    text.resize(before + static_cast<size_t>(got > 0 ? got : 0));
+    if (got == 0) return text;
+    if (got < 0 && errno != EINTR) return ErrnoStatus(errno, "read");
+  }
+}
+
+absl::Status Read(const char* field, const std::string& path, const FileOpener& open,
+                  std::string* text) {
+  const absl::StatusOr<FileDescriptor> file = open(path);
+  absl::StatusOr<std::string> read =
+      file.ok() ? ReadWhole(file->get()) : absl::StatusOr<std::string>(file.status());
+  if (read.ok()) {
+    *text = *std::move(read);
+    return absl::OkStatus();
+  }
+  return absl::Status(
+      read.status().code(),
+      absl::StrCat("operator_endpoint.", field, ": ", path, ": ", read.status().message(),
+                   "; put the file there, readable for batond's user, or mend the path"));
+}
 
 template <auto free>
 struct Free {
@@ -96,6 +137,25 @@ int JudgeProblem(int good, X509_STORE_CTX* context) {
 
 }  // namespace
 
+absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file) return ErrnoStatus(errno, "open");
+  return file;
+}
+
+absl::StatusOr<EndpointPem> ReadEndpointFiles(const v1::OperatorEndpoint& endpoint,
+                                              const FileOpener& open) {
+  EndpointPem pem;
+  BATON_RETURN_IF_ERROR(
+      Read("certificate_file", endpoint.certificate_file(), open, &pem.certificate));
+  BATON_RETURN_IF_ERROR(Read("key_file", endpoint.key_file(), open, &pem.key));
+  BATON_RETURN_IF_ERROR(Read("client_ca_file", endpoint.client_ca_file(), open, &pem.client_ca));
+  if (!endpoint.crl_file().empty()) {
+    BATON_RETURN_IF_ERROR(Read("crl_file", endpoint.crl_file(), open, &pem.crl.emplace()));
+  }
+  return pem;
+}
+
 class CertificateTrust::Store {
  public:
   StorePointer pointer{X509_STORE_new()};
@@ -169,6 +229,21 @@ absl::Status CheckIdentity(const v1::OperatorEndpoint& endpoint, const EndpointP
   return Unfit("key_file", endpoint.key_file(),
                absl::StrCat("is not the key of the first certificate in ",
                             endpoint.certificate_file(), "; name the two that belong together"));
+}
+
+std::optional<int64_t> CertificateExpiry(FileDescriptor file) {
+  const absl::StatusOr<std::string> pem = ReadWhole(file.get());
+  if (!pem.ok()) return std::nullopt;
+  const Certificates all = AllCertificates(*pem);
+  std::optional<int64_t> first;
+  for (int i = 0; i < sk_X509_num(all.get()); ++i) {
+    std::tm end = {};
+    if (ASN1_TIME_to_tm(X509_get0_notAfter(sk_X509_value(all.get(), i)), &end) != 1) continue;
+    const int64_t seconds = timegm(&end);
+    first = std::min(first.value_or(seconds), seconds);
+  }
+  ERR_clear_error();
+  return first;
 }
 
 }  // namespace baton

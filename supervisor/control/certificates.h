@@ -1,0 +1,73 @@
+// The files of operator_endpoint, and what their certificates say.
+#ifndef SUPERVISOR_CONTROL_CERTIFICATES_H_
+#define SUPERVISOR_CONTROL_CERTIFICATES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton {
+
+struct EndpointPem {
+  std::string certificate;
+  std::string key;
+  std::string client_ca;
+  std::optional<std::string> crl;  // none: the configuration names none
+
+  friend bool operator==(const EndpointPem&, const EndpointPem&) = default;
+};
+
+// A file for reading; opening it does not wait, whatever it is.
+using FileOpener = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
+absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);
+
+// All of them. The error names the field, the file and the cure.
+absl::StatusOr<EndpointPem> ReadEndpointFiles(const v1::OperatorEndpoint& endpoint,
+                                              const FileOpener& open);
+
+// Decides which certificates are trusted: those of the authorities in one file, except those that
+// the lists in another file revoke.
+//
+// gRPC's handshake checks the authorities, too. But a connection outlives what was true in its
+// handshake. gRPC 1.51 reads revocation lists once (set_crl_directory), and admits every
+// certificate whose authority has none.
+//
+// Immutable, so thread-safe.
+class CertificateTrust {
+ public:
+  // Parses `pem`, the contents of the files of `endpoint`. The error names the field, the file and
+  // the cure.
+  static absl::StatusOr<std::shared_ptr<const CertificateTrust>> Make(
+      const v1::OperatorEndpoint& endpoint, const EndpointPem& pem);
+  ~CertificateTrust();
+
+  // Whether this one is good now: in its time, of an authority, on no revocation list. With
+  // revocation lists, an authority without a current one has no good certificates. `chain`: what
+  // else its owner has shown.
+  absl::Status Check(std::string_view certificate, std::string_view chain) const;
+
+ private:
+  class Store;
+  explicit CertificateTrust(std::unique_ptr<Store> store);
+
+  const std::unique_ptr<Store> store_;
+};
+
+// Whether certificate and key are there and fit together.
+absl::Status CheckIdentity(const v1::OperatorEndpoint& endpoint, const EndpointPem& pem);
+
+// When the first of all certificates in a file in PEM ends, in seconds since 1970; nothing when the
+// file cannot be read or has none.
+std::optional<int64_t> CertificateExpiry(FileDescriptor file);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_CERTIFICATES_H_

@@ -1,0 +1,95 @@
+// The processes that connect to control.
+#ifndef SUPERVISOR_CONTROL_PEERS_H_
+#define SUPERVISOR_CONTROL_PEERS_H_
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton {
+
+// The peer's credentials, which the kernel recorded when the peer called connect(). A later change
+// of its groups has no effect.
+struct Peer {
+  int32_t pid = 0;
+  uint32_t uid = 0;
+  std::vector<uint32_t> gids;  // the effective one, then the supplementary ones
+  bool contained = false;      // in another pid namespace than control
+};
+
+absl::StatusOr<Peer> IdentifyPeer(int socket);
+
+// Accepts on a UNIX socket and tells who connected. gRPC's own listener cannot tell.
+//
+// Destroyed once the loop has ended. The socket's file stays: removing it could hit that of a
+// successor.
+class PeerListener {
+ public:
+  // Takes a connected, non-blocking socket. Called by the loop.
+  using Accepted = std::function<void(FileDescriptor socket, const Peer& peer)>;
+
+  // On a listening, non-blocking socket: whom to serve is for `accepted` to judge.
+  PeerListener(boost::asio::io_context& loop, FileDescriptor listening, Accepted accepted);
+  PeerListener(const PeerListener&) = delete;
+  PeerListener& operator=(const PeerListener&) = delete;
+
+ private:
+  void Wait();
+  bool AcceptOne();  // false: there are no descriptors left for it
+
+  const Accepted accepted_;
+  boost::asio::posix::stream_descriptor listening_;
+  boost::asio::steady_timer pause_;
+};
+
+// Finds the peer of a gRPC connection that was made from an accepted descriptor. gRPC names such a
+// peer "fd:N"; this class looks that number up. It also bounds the connections of one uid.
+// Thread-safe.
+class PeerRegistry {
+ public:
+  explicit PeerRegistry(size_t connections_per_uid = 256)
+      : connections_per_uid_(connections_per_uid) {}
+
+  // Whether the calls served on a connection depend on its peer's role, or are the same for all.
+  enum class Served : uint8_t { kByRole, kAlike };
+
+  // Before `fd` is given to gRPC. False: that uid has too many open already.
+  bool Add(int fd, const Peer& peer, Served served = Served::kAlike);
+  // `grpc_peer` is ServerContext::peer() of a call in progress.
+  std::optional<Peer> Find(const std::string& grpc_peer) const;
+  // Ends the connections that are served by role, with the calls on them, of those for whom `whose`
+  // is true.
+  void End(const std::function<bool(const Peer&)>& whose);
+  // For log lines: "uid 0 pid 12".
+  std::string Describe(const std::string& grpc_peer) const;
+
+ private:
+  struct Entry {
+    Peer peer;
+    ino_t inode;  // of the socket: tells whether the number still means this connection
+    Served served;
+  };
+
+  void ForgetClosed();
+
+  const size_t connections_per_uid_;
+  mutable std::mutex mutex_;
+  std::map<int, Entry> entries_;       // by descriptor; closed ones stay until they are in the way
+  std::map<uint32_t, size_t> of_uid_;  // how many entries
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_PEERS_H_
