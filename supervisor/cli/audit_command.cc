@@ -9,9 +9,9 @@
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
+#include "supervisor/cli/event_printer.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
-#include "supervisor/cli/time_line.h"
 #include "supervisor/config/audit_chain.h"
 #include "supervisor/config/state_files.h"
 
@@ -35,53 +35,21 @@ std::string ServiceOf(const v1::Event& event) {
   return event.service().empty() ? "-" : event.service();
 }
 
-std::string Line(const v1::Event& event) {
+void Print(const v1::Event& event, EventPrinter* printer) {
   const v1::Change& change = event.change();
-  return Printable(absl::StrFormat("%s  %6d  %-12s  %-18s  %-14s  %s",
-                                   FormatTime(event.unix_micros()), change.number(),
-                                   ServiceOf(event), change.who(), change.what(), Outcome(change)));
-}
-
-class Printer {
- public:
-  explicit Printer(Session* session)
-      : session_(session), terminal_(&session->out, session->style.columns) {}
-
-  void Print(const v1::Event& event) {
-    const v1::Change& change = event.change();
-    const bool narrow = session_->style.columns > 0 && !session_->style.wide;
-    printed_ = true;
-    if (session_->json) {
-      session_->out << ToJson(event) << std::endl;
-    } else if (narrow) {
-      terminal_.Print(
-          event.unix_micros(),
-          absl::StrFormat("%4d  %-8s  %-12s", change.number(), ServiceOf(event), change.what()),
-          absl::StrCat(change.who(), ": ", Outcome(change)));
-    } else {
-      session_->out << Line(event) << std::endl;
-    }
-  }
-
-  bool printed() const { return printed_; }
-
- private:
-  Session* const session_;
-  TimeLine terminal_;
-  bool printed_ = false;
-};
-
-std::string DirectoryOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash);
+  printer->Print(
+      event, absl::StrFormat("%4d  %-8s  %-12s", change.number(), ServiceOf(event), change.what()),
+      absl::StrCat(change.who(), ": ", Outcome(change)),
+      absl::StrFormat("%s  %6d  %-12s  %-18s  %-14s  %s", FormatTime(event.unix_micros()),
+                      change.number(), ServiceOf(event), change.who(), change.what(),
+                      Outcome(change)));
 }
 
 // Without control, which writes the files: by reading them.
 absl::Status Verify(Session* session, const Options& options) {
   std::string path = options.file;
   if (path.empty()) {
-    path =
-        AuditTrailPath(session->socket.empty() ? session->state_dir : DirectoryOf(session->socket));
+    path = AuditTrailPath(session->StateDir());
     // It may be a link to the file, and the older files are beside that.
     std::error_code error;
     const std::filesystem::path target = std::filesystem::canonical(path, error);
@@ -105,25 +73,24 @@ absl::Status Audit(Session* session, const Options& options) {
   if (!options.file.empty() || !options.expected_hash.empty()) {
     return absl::InvalidArgumentError("--file and --expect are for --verify: add it");
   }
-  v1::WatchEventsRequest request;
-  request.set_service(options.service);
+  auto request = About<v1::WatchEventsRequest>(options.service);
   request.set_follow(options.follow);
   request.set_changes(true);
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   // A change whose outcome is known is one line, where nobody waits for the next.
   std::map<uint64_t, v1::Event> begun;
-  Printer printer(session);
+  EventPrinter printer(session);
   absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {
-    if (session->json || options.follow || session->style.wide) return printer.Print(event);
+    if (session->json || options.follow || session->style.wide) return Print(event, &printer);
     if (!event.change().done()) {
       begun[event.change().number()] = event;
       return;
     }
     begun.erase(event.change().number());
-    printer.Print(event);
+    Print(event, &printer);
   });
-  for (const auto& [number, event] : begun) printer.Print(event);
-  if (end.ok() && !printer.printed() && !session->json) {
+  for (const auto& [number, event] : begun) Print(event, &printer);
+  if (end.ok() && !printer.printed_any() && !session->json) {
     session->err << "nobody has changed anything\n";
   }
   return end;
@@ -150,9 +117,7 @@ void AddAuditCommand(CLI::App* app, Session* session) {
   command->footer(
       "What was begun and has no outcome is under way, or control ended in the middle of it. With "
       "-o wide, -o json or --follow each change is there twice, as it begins and when it is done.");
-  command->callback([session, options] {
-    session->action = [session, options] { return Audit(session, *options); };
-  });
+  OnChosen(command, session, options, Audit);
 }
 
 }  // namespace baton

@@ -19,11 +19,12 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLookInterval(200);
 // For the next keeper to serve.
 constexpr std::chrono::seconds kFollowTimeout(60);
+// A little longer than a driver gives a new program to prove itself.
+constexpr double kKeeperWatchSeconds = 7;
 
 absl::StatusOr<std::vector<std::string>> ServicesOf(Session* session, const std::string& named) {
   if (!named.empty()) return std::vector<std::string>{named};
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, client->ListServices({}));
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, session->AskServices());
   std::vector<std::string> names;
   for (const v1::Service& service : all.services()) {
     if (service.reachable()) {
@@ -36,10 +37,7 @@ absl::StatusOr<std::vector<std::string>> ServicesOf(Session* session, const std:
 }
 
 absl::StatusOr<v1::Service> Look(Session* session, const std::string& name) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetServiceRequest request;
-  request.set_service(name);
-  BATON_ASSIGN_OR_RETURN(v1::GetServiceResponse response, client->GetService(request));
+  BATON_ASSIGN_OR_RETURN(v1::GetServiceResponse response, session->AskService(name));
   return std::move(*response.mutable_service());
 }
 
@@ -91,27 +89,22 @@ absl::Status Watch(Session* session, const v1::Service& next, double seconds) {
 
 absl::Status ReplaceKeeper(Session* session, const std::string& name, double watch_seconds) {
   BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(session, name));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ReplaceKeeperRequest request;
-  request.set_service(name);
-  BATON_ASSIGN_OR_RETURN(const v1::ReplaceKeeperResponse response, client->ReplaceKeeper(request));
+  BATON_ASSIGN_OR_RETURN(
+      const v1::ReplaceKeeperResponse response,
+      session->Ask(&OperatorClient::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
   BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNext(session, name, response.keeper_pid()));
   BATON_RETURN_IF_ERROR(CheckStays(next, next));
   BATON_RETURN_IF_ERROR(Watch(session, next, watch_seconds));
-  if (session->json) {
-    session->PrintJson(next);
-  } else {
-    session->out << "service " << name << ": keeper replaced (" << Describe(before) << " -> "
-                 << Describe(next) << ")\n";
-  }
+  if (session->json) return session->PrintJson(next);
+  session->out << "service " << name << ": keeper replaced (" << Describe(before) << " -> "
+               << Describe(next) << ")\n";
   return absl::OkStatus();
 }
 
 absl::Status PrintPlans(Session* session, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     BATON_ASSIGN_OR_RETURN(const v1::Service service, Look(session, name));
-    v1::ReplaceKeeperRequest request;
-    request.set_service(name);
+    auto request = About<v1::ReplaceKeeperRequest>(name);
     BATON_RETURN_IF_ERROR(PrintPlan(
         session,
         absl::StrCat("would replace the keeper of service ", name, " (", Describe(service),
@@ -126,11 +119,11 @@ absl::Status PrintPlans(Session* session, const std::vector<std::string>& names)
 
 }  // namespace
 
-absl::Status UpgradeBaton(Session* session, const BatonUpgradeOptions& options) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                         ServicesOf(session, options.service));
-  if (options.dry_run) return PrintPlans(session, names);
-  const double seconds = options.watch_seconds > 0 ? options.watch_seconds : kKeeperWatchSeconds;
+absl::Status UpgradeBaton(Session* session, const std::string& service, double watch_seconds,
+                          bool dry_run) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServicesOf(session, service));
+  if (dry_run) return PrintPlans(session, names);
+  const double seconds = watch_seconds > 0 ? watch_seconds : kKeeperWatchSeconds;
   for (size_t i = 0; i < names.size(); ++i) {
     const absl::Status replaced = ReplaceKeeper(session, names[i], seconds);
     if (replaced.ok()) continue;

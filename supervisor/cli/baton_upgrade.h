@@ -9,18 +9,11 @@
 
 namespace baton {
 
-struct BatonUpgradeOptions {
-  std::string service;       // empty: all, one after the other
-  double watch_seconds = 0;  // that each new keeper is watched; 0: kKeeperWatchSeconds
-  bool dry_run = false;
-};
-// A little longer than a driver gives a new program to prove itself.
-inline constexpr double kKeeperWatchSeconds = 7;
-
-// Replaces the keepers of services, one after the other. Stops at the first that does not stay, and
-// says why. kAborted: the new keeper has ended, and its driver may have gone back to the program
-// before.
-absl::Status UpgradeBaton(Session* session, const BatonUpgradeOptions& options);
+// Replaces the keeper of `service`, or those of all, one after the other, and watches each new one
+// for `watch_seconds`; 0: long enough. Stops at the first that does not stay, and says why.
+// kAborted: the new keeper has ended, and its driver may have gone back to the program before.
+absl::Status UpgradeBaton(Session* session, const std::string& service, double watch_seconds,
+                          bool dry_run);
 
 }  // namespace baton
 

@@ -12,10 +12,8 @@ namespace baton {
 namespace {
 
 absl::StatusOr<std::vector<std::string>> ServiceNames(Session* session) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, client->ListServices({}));
-  std::vector<std::string> names;
-  for (const v1::Service& one : known.services()) names.push_back(one.name());
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, session->AskServices());
+  std::vector<std::string> names = NamesOf(known);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -24,13 +22,6 @@ absl::Status SeveralAreThere(const std::string& what, const std::string& service
                              const std::string& numbers) {
   return absl::InvalidArgumentError(
       absl::StrCat("name a ", what, " of service ", service, ": ", numbers));
-}
-
-absl::StatusOr<v1::GetServiceResponse> Describe(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetServiceRequest request;
-  request.set_service(service);
-  return client->GetService(request);
 }
 
 }  // namespace
@@ -65,8 +56,26 @@ absl::Status ChooseServiceOf(Session* session, Purpose purpose, std::string* ser
   return ChooseService(session, purpose, service);
 }
 
+absl::StatusOr<v1::GetWorkerResponse> AskWorker(Session* session, const std::string& service,
+                                                uint64_t id) {
+  auto request = About<v1::GetWorkerRequest>(service);
+  request.set_worker_id(id);
+  return session->Ask(&OperatorClient::GetWorker, request);
+}
+
+std::vector<std::string> NamesOf(const v1::ListServicesResponse& services) {
+  std::vector<std::string> names;
+  for (const v1::Service& one : services.services()) names.push_back(one.name());
+  return names;
+}
+
+absl::Status NoService(const std::string& name, const v1::ListServicesResponse& services) {
+  return absl::NotFoundError(absl::StrCat(
+      "there is no service \"", name, "\"; there are: ", absl::StrJoin(NamesOf(services), ", ")));
+}
+
 absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Describe(session, service));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
   if (described.workers_size() == 1) return described.workers(0).id();
   if (described.workers().empty()) {
     return absl::NotFoundError(absl::StrCat("no worker is attached to service ", service));
@@ -79,19 +88,17 @@ absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service
 }
 
 absl::StatusOr<uint64_t> OnlyShard(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Describe(session, service));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
   if (described.shards_size() == 1) return 0;
   return SeveralAreThere("shard", service, absl::StrCat("0 to ", described.shards_size() - 1));
 }
 
 absl::StatusOr<uint64_t> OnlyConnection(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ListConnectionsRequest request;
-  request.set_service(service);
+  auto request = About<v1::ListConnectionsRequest>(service);
   request.set_shard(-1);
   request.set_page_size(2);
   BATON_ASSIGN_OR_RETURN(const v1::ListConnectionsResponse response,
-                         client->ListConnections(request));
+                         session->Ask(&OperatorClient::ListConnections, request));
   if (response.connections_size() == 1) return response.connections(0).connection().index();
   if (response.connections().empty()) {
     return absl::NotFoundError(absl::StrCat("service ", service, " has no connection"));

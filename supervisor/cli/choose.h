@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,14 @@ absl::Status ChooseService(Session* session, Purpose purpose, std::string* servi
 // above. `*number` stays empty when none was typed.
 absl::Status ChooseServiceOf(Session* session, Purpose purpose, std::string* service,
                              std::optional<uint64_t>* number);
+
+absl::StatusOr<v1::GetWorkerResponse> AskWorker(Session* session, const std::string& service,
+                                                uint64_t id);
+
+// Names of services.
+std::vector<std::string> NamesOf(const v1::ListServicesResponse& services);
+// kNotFound, with the names of those that there are.
+absl::Status NoService(const std::string& name, const v1::ListServicesResponse& services);
 
 // The number of the only worker, shard or connection. kInvalidArgument, which says what to type,
 // when there are several; kNotFound when there is none.

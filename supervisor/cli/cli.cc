@@ -2,16 +2,85 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
+#include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_line.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/cure.h"
 #include "supervisor/cli/session.h"
-#include "supervisor/cli/watch.h"
+#include "supervisor/cli/terminal.h"
 
 namespace baton {
 namespace {
+
+// Returns the action's output; on a terminal with its messages, which would be in the way
+// elsewhere.
+std::pair<absl::Status, std::string> Look(Session* session, bool on_terminal) {
+  std::ostringstream text;
+  std::streambuf* const out = session->out.rdbuf(text.rdbuf());
+  std::streambuf* const err = session->err.rdbuf();
+  if (on_terminal) session->err.rdbuf(text.rdbuf());
+  absl::Status status = session->action();
+  session->PrintWarnings();
+  session->out.rdbuf(out);
+  session->err.rdbuf(err);
+  return {std::move(status), std::move(text).str()};
+}
+
+// Does session->action every session->watch_seconds, until SIGINT, which is a good end: in the
+// same place of a terminal, otherwise with an empty line before every look but the first. A control
+// that goes away is waited for, once the first look has succeeded.
+absl::Status Watch(Session* session) {
+  const int terminal = session->console.terminal_out;
+  Interruption interruption;
+  if (terminal >= 0) session->out << "\x1b[2J";
+  for (bool first = true; !interruption.asked(); first = false) {
+    auto [status, text] = Look(session, terminal >= 0);
+    if (interruption.asked()) break;
+    if (!status.ok() && (first || !MayPass(status))) {
+      session->out << text;
+      return status;
+    }
+    if (!status.ok()) {
+      text = absl::StrCat("error: ", status.message(), "; trying again\n");
+      session->connection.reset();
+    }
+    if (terminal >= 0) {
+      session->out << Redraw(text, SizeOf(terminal));
+    } else if (status.ok()) {
+      session->out << (first ? "" : "\n") << text;
+    } else {
+      session->err << text << std::flush;
+    }
+    session->out << std::flush;
+    interruption.Wait(session->watch_seconds);
+  }
+  return absl::OkStatus();
+}
+
+// "there is no service \"NAME\"; there are: …", as control says it.
+constexpr char kNoService[] = "there is no service \"";
+
+// The name of the service that is missing; empty: the message is about something else.
+std::string MissingService(absl::string_view message) {
+  if (!absl::ConsumePrefix(&message, kNoService)) return "";
+  return std::string(message.substr(0, message.find('"')));
+}
+
+// `status`, with what the CLI knows besides of how to mend it.
+absl::Status WithCure(Session* session, const absl::Status& status) {
+  const std::string service = MissingService(status.message());
+  if (!absl::IsNotFound(status) || service.empty() || !session->connection) return status;
+  const auto known = session->connection->ListServices({});
+  if (!known.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), DidYouMean(service, NamesOf(*known))));
+}
 
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {

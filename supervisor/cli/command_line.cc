@@ -1,16 +1,105 @@
 #include "supervisor/cli/command_line.h"
 
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "lib/base/version.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
-#include "supervisor/cli/help.h"
-#include "supervisor/cli/suggest.h"
+#include "supervisor/cli/text.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
+
+// The --help of every command: at most a screen of 24 lines with 80 columns, and a prompt.
+class Help final : public CLI::FormatterBase {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
+};
+
+constexpr size_t kColumns = 80;
+constexpr char kNoBreak[] = "\x01";
+constexpr size_t kWidestLabel = 30;  // wider ones have their description below
+constexpr char kExitCodes[] =
+    "Exit: 1 failed, 2 usage, 3 Baton unreachable, 4 not found, 5 denied, 6 timed out";
+constexpr char kExitCodesInShort[] =
+    "Exit codes: 0 ok, 1 failed, 2 bad usage, and others: see `baton --help`.";
+
+std::string Paragraph(const std::string& text) { return Wrap(text, 0, 0, kColumns) + "\n"; }
+
+using Rows = std::vector<std::pair<std::string, std::string>>;  // label, description
+
+std::string Columns(const Rows& rows) {
+  size_t width = 0;
+  for (const auto& [label, description] : rows) {
+    if (label.size() <= kWidestLabel) width = std::max(width, label.size());
+  }
+  const size_t indent = width + 4;
+  std::string text;
+  for (const auto& [label, description] : rows) {
+    absl::StrAppend(&text, "  ", label);
+    const size_t column = label.size() + 2;
+    const bool below = column + 2 > indent;
+    absl::StrAppend(&text, below ? "\n" : "", std::string(below ? indent : indent - column, ' '),
+                    Wrap(description, indent, indent, kColumns), "\n");
+  }
+  return text;
+}
+
+const CLI::App& RootOf(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
+}
+
+// Those that every command has, in a row; baton(1) describes them.
+std::string CommonOptions(const CLI::App& root, bool of_root) {
+  std::vector<std::string> all;
+  for (const CLI::Option* option : OptionsOf(root)) {
+    if (!of_root && option->get_items_expected_max() == 0) continue;  // --version
+    if (option->get_group() == kOverTls) continue;
+    // A label stays on its line.
+    all.push_back(absl::StrReplaceAll(LabelOf(*option), {{" ", kNoBreak}}));
+  }
+  return absl::StrReplaceAll(Paragraph(absl::StrCat(of_root ? "Options of all: " : "Also: ",
+                                                    absl::StrJoin(all, ", "), ".")),
+                             {{kNoBreak, " "}});
+}
+
+std::string Help::make_help(const CLI::App* app, std::string /*name*/,
+                            CLI::AppFormatMode /*mode*/) const {
+  const bool is_root = app->get_parent() == nullptr;
+  const std::string usage = absl::StrCat("Usage: ", UsageOf(*app));
+  std::string text = is_root ? Paragraph(absl::StrCat(usage, "; ", app->get_description()))
+                             : Paragraph(usage) + Paragraph(app->get_description());
+  Rows rows;
+  for (const CLI::App* one : SubcommandsOf(*app)) {
+    rows.emplace_back(one->get_name(), InShort(one->get_description()));
+  }
+  for (const CLI::Option* one : PositionalsOf(*app)) {
+    rows.emplace_back(NameOf(*one), DescriptionOf(*one));
+  }
+  if (!is_root) {
+    for (const CLI::Option* one : OptionsOf(*app)) {
+      rows.emplace_back(LabelOf(*one), DescriptionOf(*one));
+    }
+  }
+  absl::StrAppend(&text, Columns(rows));
+  const std::string footer = app->get_footer();
+  if (!footer.empty()) absl::StrAppend(&text, Paragraph(footer));
+  absl::StrAppend(&text, CommonOptions(RootOf(*app), is_root),
+                  Paragraph(is_root ? kExitCodes : kExitCodesInShort));
+  return text;
+}
 
 void AddGlobalOptions(CLI::App* app, Session* session) {
   session->state_dir = DefaultStateDir();
@@ -94,6 +183,22 @@ std::string Unexpected(const CLI::App& command, const std::string& word) {
                       DidYouMean(word, names), "; there are: ", absl::StrJoin(names, ", "));
 }
 
+// Levenshtein's: letters to insert, remove or replace.
+size_t Distance(const std::string& from, const std::string& to) {
+  std::vector<size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= from.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= to.size(); ++j) {
+      const size_t replaced = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
 }  // namespace
 
 std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
@@ -135,6 +240,30 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const 
   }
   return absl::StrCat(session.Message("error: ", what), "\nusage: ", UsageOf(command), "\n`",
                       PathOf(command), " --help` tells more\n");
+}
+
+std::string Nearest(const std::string& typed, const std::vector<std::string>& known) {
+  const std::string wanted = absl::AsciiStrToLower(typed);
+  const size_t far = std::max<size_t>(2, wanted.size() / 3) + 1;
+  std::string nearest;
+  size_t least = far;
+  for (const std::string& candidate : known) {
+    const std::string name = absl::AsciiStrToLower(candidate);
+    // One that was typed in part is nearer than any that was typed wrong.
+    size_t distance = Distance(wanted, name);
+    if (wanted.size() >= 2 && name.starts_with(wanted)) distance = 0;
+    // Two words that have nothing in common are not each other's misspelling.
+    if (distance >= std::max(wanted.size(), name.size())) continue;
+    if (distance >= least) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::string DidYouMean(const std::string& typed, const std::vector<std::string>& known) {
+  const std::string nearest = Nearest(typed, known);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?");
 }
 
 }  // namespace baton

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/wrap.h"
+#include "supervisor/cli/text.h"
 
 namespace baton {
 namespace {
@@ -18,6 +18,13 @@ constexpr double kShortestWatch = 0.1;
 constexpr double kLongestWatch = 86400;
 
 }  // namespace
+
+CLI::App* AddNoun(CLI::App* app, const std::string& name, const std::string& description) {
+  CLI::App* noun = app->add_subcommand(name, description);
+  noun->require_subcommand(1);
+  noun->fallthrough();
+  return noun;
+}
 
 // A flag with an optional value: an option would take a positional for its value.
 void AddWatchOption(CLI::App* command, Session* session) {
@@ -100,13 +107,10 @@ absl::Status Confirm(Session* session, const Change& change, const std::string& 
 
 absl::Status PrintPlan(Session* session, const std::string& text,
                        const google::protobuf::Message& request) {
-  if (session->json) {
-    session->PrintJson(request);
-  } else {
-    const size_t columns = session->style.columns;
-    const std::string line = absl::StrCat("dry run: ", Printable(text));
-    session->out << (columns == 0 ? line : Wrap(line, 0, 0, columns)) << '\n';
-  }
+  if (session->json) return session->PrintJson(request);
+  const size_t columns = session->style.columns;
+  const std::string line = absl::StrCat("dry run: ", Printable(text));
+  session->out << (columns == 0 ? line : Wrap(line, 0, 0, columns)) << '\n';
   return absl::OkStatus();
 }
 

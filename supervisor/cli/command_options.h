@@ -2,13 +2,16 @@
 #ifndef SUPERVISOR_CLI_COMMAND_OPTIONS_H_
 #define SUPERVISOR_CLI_COMMAND_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "google/protobuf/repeated_field.h"
 #include "supervisor/cli/session.h"
 
 namespace baton {
@@ -16,6 +19,18 @@ namespace baton {
 // Help texts of a SERVICE that may be left out.
 inline constexpr char kItsService[] = "its service [the only one]";
 inline constexpr char kTheirService[] = "their service [the only one]";
+
+// A command of nouns has verbs.
+CLI::App* AddNoun(CLI::App* app, const std::string& name, const std::string& description);
+
+// Has `run` done, with what was typed, when `command` is chosen.
+template <typename Options, typename Run>
+void OnChosen(CLI::App* command, Session* session, const std::shared_ptr<Options>& options,
+              Run run) {
+  command->callback([session, options, run] {
+    session->action = [session, options, run] { return run(session, *options); };
+  });
+}
 
 // --watch, of whatever looks.
 void AddWatchOption(CLI::App* command, Session* session);
@@ -46,6 +61,20 @@ absl::Status Confirm(Session* session, const Change& change, const std::string& 
 // Prints the outcome of --dry-run: `text` for people, `request`, as it would be sent, as JSON.
 absl::Status PrintPlan(Session* session, const std::string& text,
                        const google::protobuf::Message& request);
+
+// Filter and order what is listed, whatever it is printed as.
+template <typename Message, typename Predicate>
+void KeepIf(google::protobuf::RepeatedPtrField<Message>* list, Predicate keep) {
+  list->erase(
+      std::remove_if(list->begin(), list->end(), [&](const Message& one) { return !keep(one); }),
+      list->end());
+}
+
+template <typename Message, typename Key>
+void SortBy(google::protobuf::RepeatedPtrField<Message>* list, Key key) {
+  std::stable_sort(list->begin(), list->end(),
+                   [&](const Message& a, const Message& b) { return key(a) < key(b); });
+}
 
 }  // namespace baton
 

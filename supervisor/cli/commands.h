@@ -17,7 +17,6 @@ struct Session;
 void AddStatusCommands(CLI::App* app, Session* session);  // status, version
 void AddDoctorCommand(CLI::App* app, Session* session);
 void AddServiceCommands(CLI::App* app, Session* session);
-void AddPolicyCommand(CLI::App* noun, Session* session);  // service policy
 void AddWorkerCommands(CLI::App* app, Session* session);
 void AddShardCommands(CLI::App* app, Session* session);
 void AddConnectionCommands(CLI::App* app, Session* session);

@@ -11,7 +11,6 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/listing.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 
@@ -33,15 +32,14 @@ struct Filter {
 };
 
 // All pages as one answer.
-absl::StatusOr<v1::ListConnectionsResponse> AllConnections(OperatorClient* client,
-                                                           const Filter& filter) {
-  v1::ListConnectionsRequest request;
-  request.set_service(filter.service);
+absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Session* session, const Filter& filter) {
+  auto request = About<v1::ListConnectionsRequest>(filter.service);
   request.set_shard(filter.shard);
   request.set_page_size(kPage);
   v1::ListConnectionsResponse all;
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse page, client->ListConnections(request));
+    BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse page,
+                           session->Ask(&OperatorClient::ListConnections, request));
     const uint32_t next = page.next_page_start();
     all.MergeFrom(page);
     all.set_next_page_start(0);
@@ -71,11 +69,11 @@ std::string FormatDepths(const v1::Connection& one) {
 }
 
 // A connection does not know its shard's owner.
-absl::StatusOr<std::set<uint32_t>> ShardsOf(OperatorClient* client, const std::string& service,
+absl::StatusOr<std::set<uint32_t>> ShardsOf(Session* session, const std::string& service,
                                             uint64_t owner) {
-  v1::ListShardsRequest request;
-  request.set_service(service);
-  BATON_ASSIGN_OR_RETURN(const v1::ListShardsResponse response, client->ListShards(request));
+  BATON_ASSIGN_OR_RETURN(
+      const v1::ListShardsResponse response,
+      session->Ask(&OperatorClient::ListShards, About<v1::ListShardsRequest>(service)));
   std::set<uint32_t> shards;
   for (const v1::ShardOfService& item : response.shards()) {
     if (item.shard().owner_worker_id() == owner) shards.insert(item.shard().index());
@@ -83,12 +81,12 @@ absl::StatusOr<std::set<uint32_t>> ShardsOf(OperatorClient* client, const std::s
   return shards;
 }
 
-absl::StatusOr<v1::ListConnectionsResponse> Filtered(OperatorClient* client, const Filter& filter) {
+absl::StatusOr<v1::ListConnectionsResponse> Filtered(Session* session, const Filter& filter) {
   std::optional<std::set<uint32_t>> shards;
   if (filter.owner) {
-    BATON_ASSIGN_OR_RETURN(shards, ShardsOf(client, filter.service, *filter.owner));
+    BATON_ASSIGN_OR_RETURN(shards, ShardsOf(session, filter.service, *filter.owner));
   }
-  BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse all, AllConnections(client, filter));
+  BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse all, AllConnections(session, filter));
   KeepIf(all.mutable_connections(), [&](const v1::ConnectionOfService& item) {
     const v1::Connection& one = item.connection();
     return (!shards || shards->count(one.shard()) > 0) &&
@@ -117,23 +115,18 @@ void PrintSum(Session* session, const v1::ListConnectionsResponse& response) {
 
 absl::Status List(Session* session, Filter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const auto response, Filtered(client, filter));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  BATON_ASSIGN_OR_RETURN(const auto response, Filtered(session, filter));
+  if (session->json) return session->PrintJson(response);
   Table table({">CONNECTION", ">SHARD", "!STATE", "PEER", ">SENDS", ">RECEIVES", "ERROR", "+LOCAL",
                "+>QP", "+>GENERATION", "+>OUTSTANDING", "+>RECEIVED", "+>WINDOW", "+>STATE"},
               session->style);
   for (const auto& item : response.connections()) {
     const v1::Connection& one = item.connection();
-    table.Add({absl::StrCat(one.index()), absl::StrCat(one.shard()), FormatState(one.state()),
-               one.peer_address(), absl::StrCat(one.sends_completed()),
-               absl::StrCat(one.receives_completed()), one.last_error(), one.local_address(),
-               absl::StrCat(one.qp_number()), absl::StrCat(one.generation()),
+    table.Add({one.index(), one.shard(), FormatState(one.state()), one.peer_address(),
+               one.sends_completed(), one.receives_completed(), one.last_error(),
+               one.local_address(), one.qp_number(), one.generation(),
                absl::StrCat(one.sends_committed() - one.sends_completed()),
-               FormatBytes(one.bytes_received()), absl::StrCat(one.receive_window()),
+               FormatBytes(one.bytes_received()), one.receive_window(),
                FormatBytes(one.state_length())});
   }
   const bool all = filter.shard < 0 && !filter.owner && filter.state.empty();
@@ -153,15 +146,11 @@ absl::Status Describe(Session* session, Target target) {
   if (!target.connection) {
     BATON_ASSIGN_OR_RETURN(target.connection, OnlyConnection(session, target.service));
   }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetConnectionRequest request;
-  request.set_service(target.service);
+  auto request = About<v1::GetConnectionRequest>(target.service);
   request.set_connection(static_cast<uint32_t>(*target.connection));
-  BATON_ASSIGN_OR_RETURN(const v1::GetConnectionResponse response, client->GetConnection(request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  BATON_ASSIGN_OR_RETURN(const v1::GetConnectionResponse response,
+                         session->Ask(&OperatorClient::GetConnection, request));
+  if (session->json) return session->PrintJson(response);
   const v1::Connection& one = response.connection();
   PrintFields(
       session->out,
@@ -191,9 +180,7 @@ absl::Status Describe(Session* session, Target target) {
 }  // namespace
 
 void AddConnectionCommands(CLI::App* app, Session* session) {
-  CLI::App* noun = app->add_subcommand("connection", "Connections of a service");
-  noun->require_subcommand(1);
-  noun->fallthrough();
+  CLI::App* noun = AddNoun(app, "connection", "Connections of a service");
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the connections of a service");
   auto filter = std::make_shared<Filter>();
@@ -206,17 +193,13 @@ void AddConnectionCommands(CLI::App* app, Session* session) {
             {"requested", "connecting", "established", "draining", "closed"},
             "only those in this state");
   AddListingOptions(list, session);
-  list->callback([session, filter] {
-    session->action = [session, filter] { return List(session, *filter); };
-  });
+  OnChosen(list, session, filter, List);
   CLI::App* describe = noun->add_subcommand("describe", "Show a connection");
   describe->add_option("service", target->service, kItsService);
   describe->add_option("connection", target->connection, "its number, as listed [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, session);
-  describe->callback([session, target] {
-    session->action = [session, target] { return Describe(session, *target); };
-  });
+  OnChosen(describe, session, target, Describe);
 }
 
 }  // namespace baton

@@ -5,8 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/doctor_report.h"
+#include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/config/config.h"
 #include "supervisor/doctor/doctor.h"
@@ -72,13 +74,13 @@ absl::Status Doctor(Session* session, const Flags& flags) {
   request.running = AskVersions(session, patient, doctor::StateDirOf(request));
   const v1::DoctorReport report = Diagnose(patient, request);
   if (session->json) {
-    session->PrintJson(report);
+    session->PrintJson(report).IgnoreError();
   } else {
     PrintDoctorReport(session->out, report, session->style);
   }
   if (report.problems() == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(report.problems(), " problem", report.problems() == 1 ? "" : "s", " found"));
+      absl::StrCat(FormatCount(report.problems(), "problem"), " found"));
 }
 
 }  // namespace
@@ -97,8 +99,7 @@ void AddDoctorCommand(CLI::App* app, Session* session) {
       ->type_name("FILE");
   command->add_option("--user", flags->user, "who batond is going to run as [who runs this]")
       ->type_name("NAME");
-  command->callback(
-      [session, flags] { session->action = [session, flags] { return Doctor(session, *flags); }; });
+  OnChosen(command, session, flags, Doctor);
 }
 
 }  // namespace baton

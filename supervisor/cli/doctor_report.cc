@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/paint.h"
-#include "supervisor/cli/wrap.h"
+#include "supervisor/cli/text.h"
 
 namespace baton {
 namespace {
@@ -23,10 +22,6 @@ std::string Name(v1::Severity severity) {
 std::string Padded(std::string text, size_t width) {
   text.resize(std::max(width, text.size()), ' ');
   return text;
-}
-
-std::string Count(uint64_t count, const std::string& what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -59,8 +54,8 @@ void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report, const 
   const uint64_t fine =
       static_cast<uint64_t>(report.findings_size()) - report.problems() - report.warnings();
   out << '\n'
-      << Count(report.problems(), "problem") << ", " << Count(report.warnings(), "warning") << ", "
-      << fine << " ok\n";
+      << FormatCount(report.problems(), "problem") << ", "
+      << FormatCount(report.warnings(), "warning") << ", " << fine << " ok\n";
 }
 
 }  // namespace baton

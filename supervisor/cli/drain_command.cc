@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -40,13 +41,9 @@ absl::Status CheckName(Session* session, const Options& options) {
     return absl::InvalidArgumentError("name one SERVICE, or give --all: not both");
   }
   if (options.all || named) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, client->ListServices({}));
-  return absl::InvalidArgumentError(absl::StrCat(
-      "name one SERVICE, or give --all; there are: ",
-      absl::StrJoin(known.services(), ", ", [](std::string* text, const v1::Service& one) {
-        absl::StrAppend(text, one.name());
-      })));
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, session->AskServices());
+  return absl::InvalidArgumentError(absl::StrCat("name one SERVICE, or give --all; there are: ",
+                                                 absl::StrJoin(NamesOf(known), ", ")));
 }
 
 absl::Status CheckOptions(const Options& options) {
@@ -60,38 +57,28 @@ absl::Status CheckOptions(const Options& options) {
   return absl::OkStatus();
 }
 
-bool IsChosen(const Options& options, const v1::Service& service) {
-  return options.all || service.name() == options.service;
-}
-
 // Those that are meant, as they are now.
 absl::StatusOr<v1::ListServicesResponse> Look(Session* session, const Options& options) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, client->ListServices({}));
-  std::vector<std::string> names;
-  for (const v1::Service& service : response.services()) names.push_back(service.name());
-  auto* services = response.mutable_services();
-  services->erase(std::remove_if(services->begin(), services->end(),
-                                 [&](const auto& one) { return !IsChosen(options, one); }),
-                  services->end());
-  if (!services->empty() || options.all) return response;
-  return absl::NotFoundError(absl::StrCat("there is no service \"", options.service,
-                                          "\"; there are: ", absl::StrJoin(names, ", ")));
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, session->AskServices());
+  if (options.all) return all;
+  v1::ListServicesResponse chosen = all;
+  KeepIf(chosen.mutable_services(),
+         [&](const v1::Service& one) { return one.name() == options.service; });
+  if (chosen.services().empty()) return NoService(options.service, all);
+  return chosen;
 }
 
 absl::Status Ask(Session* session, const Options& options, const v1::Service& service) {
   if (options.end) {
     // With --all, those that are not drained are as they should be.
     if (options.all && service.reachable() && !service.has_drain()) return absl::OkStatus();
-    v1::EndDrainRequest request;
-    request.set_service(service.name());
-    return session->connection->EndDrain(request).status();
+    return session->Ask(&OperatorClient::EndDrain, About<v1::EndDrainRequest>(service.name()))
+        .status();
   }
-  v1::DrainServiceRequest request;
-  request.set_service(service.name());
+  auto request = About<v1::DrainServiceRequest>(service.name());
   request.set_deadline_ms(static_cast<uint32_t>(options.deadline_seconds * 1000));
   request.set_disconnect(options.disconnect);
-  return session->connection->DrainService(request).status();
+  return session->Ask(&OperatorClient::DrainService, request).status();
 }
 
 uint64_t ConnectionsLeft(const v1::ListServicesResponse& services) {
@@ -141,12 +128,11 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
     BATON_RETURN_IF_ERROR(CheckDrained(*services));
     const uint64_t left = ConnectionsLeft(*services);
     if (left == 0) return absl::OkStatus();
-    const std::string line =
-        absl::StrCat(left, left == 1 ? " connection" : " connections", " left");
+    const std::string line = absl::StrCat(FormatCount(left, "connection"), " left");
     progress.Tell(absl::StrCat(line, Deadline(options, Clock::now() - begun)), line);
     if (options.deadline_seconds != 0 && Clock::now() - begun > patience) {
       return absl::DeadlineExceededError(
-          absl::StrCat(left, left == 1 ? " connection is" : " connections are",
+          absl::StrCat(FormatCount(left, "connection"), left == 1 ? " is" : " are",
                        " left at the deadline and go on (`baton connection list",
                        options.all ? "" : absl::StrCat(" ", options.service),
                        "` shows their peers); new ones are refused until `baton drain ",
@@ -157,7 +143,7 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
 }
 
 void Print(Session* session, const v1::ListServicesResponse& services) {
-  if (session->json) return session->PrintJson(services);
+  if (session->json) return session->PrintJson(services).IgnoreError();
   Table table({"SERVICE", "!NEW CONNECTIONS", ">LEFT", ">REFUSED", ">DISCONNECTED", "DEADLINE"},
               session->style);
   for (const v1::Service& service : services.services()) {
@@ -235,9 +221,7 @@ void AddDrainCommand(CLI::App* app, Session* session) {
   command->footer(
       "New connections are refused until --end, whoever is started anew meanwhile. Exit code 6: "
       "some were left at the deadline.");
-  command->callback([session, options] {
-    session->action = [session, options] { return Drain(session, *options); };
-  });
+  OnChosen(command, session, options, Drain);
 }
 
 }  // namespace baton

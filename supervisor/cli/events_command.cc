@@ -13,9 +13,9 @@
 #include "lib/waiting/back_off.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
+#include "supervisor/cli/event_printer.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
-#include "supervisor/cli/time_line.h"
 
 namespace baton {
 namespace {
@@ -49,9 +49,9 @@ std::string EventLine(const v1::Event& event, bool wide) {
   if (event.shard() >= 0) absl::StrAppend(&about, " shard=", event.shard());
   if (event.connection() >= 0) absl::StrAppend(&about, " connection=", event.connection());
   const std::string sequence = wide ? absl::StrFormat("%8d  ", event.sequence()) : "";
-  return Printable(absl::StrFormat("%s  %s%-12s  %-20s  %s%s%s", FormatTime(event.unix_micros()),
-                                   sequence, event.service(), event.kind(), event.message(),
-                                   about.empty() ? "" : " ", about));
+  return absl::StrFormat("%s  %s%-12s  %-20s  %s%s%s", FormatTime(event.unix_micros()), sequence,
+                         event.service(), event.kind(), event.message(), about.empty() ? "" : " ",
+                         about);
 }
 
 // Prints each event once. A stream begins with what is logged, so one that takes the place of
@@ -59,24 +59,16 @@ std::string EventLine(const v1::Event& event, bool wide) {
 class Printer {
  public:
   Printer(Session* session, const Filter& filter)
-      : session_(session), filter_(filter), terminal_(&session->out, session->style.columns) {}
+      : filter_(filter), wide_(session->style.wide), printer_(session) {}
 
   void Print(const v1::Event& event) {
     if (!filter_.Passes(event) || !IsNew(event)) return;
-    printed_any_ = true;
-    const bool narrow = session_->style.columns > 0 && !session_->style.wide;
-    if (session_->json) {
-      session_->out << ToJson(event) << std::endl;
-    } else if (narrow) {  // messages name workers and shards
-      terminal_.Print(event.unix_micros(),
-                      absl::StrFormat("%-8s  %-16s", event.service(), event.kind()),
-                      event.message());
-    } else {
-      session_->out << EventLine(event, session_->style.wide) << std::endl;
-    }
+    // Messages name workers and shards.
+    printer_.Print(event, absl::StrFormat("%-8s  %-16s", event.service(), event.kind()),
+                   event.message(), EventLine(event, wide_));
   }
 
-  bool printed_any() const { return printed_any_; }
+  bool printed_any() const { return printer_.printed_any(); }
 
  private:
   // A keeper that was started anew counts from 1 again, at another time.
@@ -98,10 +90,9 @@ class Printer {
     return true;
   }
 
-  Session* const session_;
   const Filter& filter_;
-  TimeLine terminal_;
-  bool printed_any_ = false;
+  const bool wide_;
+  EventPrinter printer_;
   std::map<std::string, Printed> printed_;  // by service
 };
 
@@ -112,8 +103,7 @@ bool IsFinal(const absl::Status& end) {
 }
 
 absl::Status Events(Session* session, const Options& options) {
-  v1::WatchEventsRequest request;
-  request.set_service(options.service);
+  auto request = About<v1::WatchEventsRequest>(options.service);
   request.set_follow(options.follow);
   Printer printer(session, options.filter);
   const auto print = [&](const v1::Event& event) { printer.Print(event); };
@@ -157,9 +147,7 @@ void AddEventsCommand(CLI::App* app, Session* session) {
       ->add_flag("--no-reconnect", options->no_reconnect,
                  "with --follow: end when control goes away, instead of waiting")
       ->needs(follow);
-  command->callback([session, options] {
-    session->action = [session, options] { return Events(session, *options); };
-  });
+  OnChosen(command, session, options, Events);
 }
 
 }  // namespace baton

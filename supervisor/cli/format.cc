@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "google/protobuf/util/json_util.h"
 #include "lib/text/one_line.h"
 #include "lib/text/utc_time.h"
 
@@ -79,6 +80,12 @@ std::string FormatState(v1::UpgradePhase phase) {
 
 std::string FormatWorkerId(uint64_t id) { return id == 0 ? "-" : absl::StrCat(id); }
 
+std::string FormatWorker(uint64_t id) { return id == 0 ? "nobody" : absl::StrCat("worker ", id); }
+
+std::string FormatCount(uint64_t count, const std::string& what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 std::string FormatVersions(const v1::Upgrade& upgrade) {
   const auto name = [](const std::string& version) { return version.empty() ? "?" : version; };
   return absl::StrCat(name(upgrade.old_version()), " -> ", name(upgrade.new_version()));
@@ -110,6 +117,16 @@ std::string Printable(const std::string& text) { return OneLine(text, text.size(
 std::string FormatVersion(const v1::Version& version) {
   return absl::StrCat(version.release(), " (layout ", version.layout_version(), ", protocol ",
                       version.protocol_version(), ")");
+}
+
+std::string ToJson(const google::protobuf::Message& message, bool whitespace) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = whitespace;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
+  return text;
 }
 
 }  // namespace baton

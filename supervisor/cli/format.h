@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "google/protobuf/message.h"
 #include "proto/baton/v1/types.pb.h"
 
 namespace baton {
@@ -19,7 +20,9 @@ std::string FormatBlackout(const v1::BlackoutSummary& summary);
 std::string FormatState(v1::WorkerState state);
 std::string FormatState(v1::ConnectionState state);
 std::string FormatState(v1::UpgradePhase phase);
-std::string FormatWorkerId(uint64_t id);  // "-" for none
+std::string FormatWorkerId(uint64_t id);                           // "-" for none
+std::string FormatWorker(uint64_t id);                             // "worker 1", "nobody"
+std::string FormatCount(uint64_t count, const std::string& what);  // "1 shard", "2 shards"
 // "1.0 -> 1.1"; a program that has not attached yet has no version.
 std::string FormatVersions(const v1::Upgrade& upgrade);
 std::string FormatProgress(const v1::Upgrade& upgrade);  // "watching, 25s left"
@@ -28,6 +31,9 @@ std::string FormatMove(double blackout_us);              // "-" for none
 // Makes the names of services and workers safe for a terminal: they are not trusted.
 std::string Printable(const std::string& text);
 std::string FormatVersion(const v1::Version& version);
+// One object, with every field under its name in the .proto files; on one line, without its end,
+// unless with `whitespace`.
+std::string ToJson(const google::protobuf::Message& message, bool whitespace = false);
 
 }  // namespace baton
 

@@ -27,16 +27,15 @@ struct Options {
 
 absl::Status Handoff(Session* session, Options options) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::HandoffRequest request;
-  request.set_service(options.service);
+  auto request = About<v1::HandoffRequest>(options.service);
   for (const uint32_t shard : options.shards) request.add_shards(shard);
   request.set_to_worker_id(options.to_worker);
   request.set_timeout_ms(static_cast<uint32_t>(options.wait_seconds * 1000));
   if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanHandoff(client, &request));
+    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanHandoff(session, &request));
     return PrintPlan(session, plan, request);
   }
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   const double wait = options.wait_seconds > 0 ? options.wait_seconds : kServiceTimeoutSeconds;
   absl::StatusOr<v1::HandoffResponse> response;
   {
@@ -45,10 +44,7 @@ absl::Status Handoff(Session* session, Options options) {
     response = client->Handoff(request, wait + session->timeout_seconds);
   }
   BATON_RETURN_IF_ERROR(response.status());
-  if (session->json) {
-    session->PrintJson(*response);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(*response);
   PrintFields(session->out,
               {{"Shards moved", absl::StrCat(response->shards_size(), " (",
                                              absl::StrJoin(response->shards(), ", "), ")")},
@@ -75,9 +71,7 @@ void AddHandoffCommand(CLI::App* app, Session* session) {
   AddSeconds(command, "--wait-timeout", &options->wait_seconds, 3600,
              "seconds that owners have to release [as the service is configured]");
   AddChangeOptions(command, &options->change, /*asks=*/false, session);
-  command->callback([session, options] {
-    session->action = [session, options] { return Handoff(session, *options); };
-  });
+  OnChosen(command, session, options, Handoff);
 }
 
 }  // namespace baton

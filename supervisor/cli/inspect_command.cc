@@ -18,6 +18,7 @@
 #include "lib/channel/message_channel.h"
 #include "prometheus/text_serializer.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
@@ -29,7 +30,7 @@
 #include "supervisor/inspect/snapshot_file.h"
 #include "supervisor/inspect/source.h"
 #include "supervisor/inspect/state_decoder.h"
-#include "supervisor/metrics/arena_families.h"
+#include "supervisor/metrics/families.h"
 
 namespace baton {
 namespace {
@@ -66,17 +67,6 @@ struct SnapshotFlags {
   bool force = false;
 };
 
-std::string OperatorSocketOf(const Session& session) {
-  return session.socket.empty() ? OperatorSocketPath(session.state_dir) : session.socket;
-}
-
-// The state directory of the batond whose operator socket the session has.
-std::string StateDirOf(const Session& session) {
-  const std::string socket = OperatorSocketOf(session);
-  const size_t slash = socket.rfind('/');
-  return slash == std::string::npos ? "." : socket.substr(0, std::max<size_t>(slash, 1));
-}
-
 // By their keepers' sockets: control is not asked, so that this works without it.
 absl::StatusOr<std::vector<std::string>> ServicesIn(const std::string& state_dir) {
   const std::string suffix = ManagementSocketPath("", "").substr(1);
@@ -101,7 +91,7 @@ absl::Status ChooseArena(const Session& session, Target* target) {
   if (!target->service.empty() || !target->offline.empty() || target->pid != 0) {
     return absl::OkStatus();
   }
-  const std::string state_dir = StateDirOf(session);
+  const std::string state_dir = session.StateDir();
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServicesIn(state_dir));
   if (names.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -117,7 +107,7 @@ absl::Status ChooseArena(const Session& session, Target* target) {
 // One word for [SERVICE] and FILE is the file, unless it is the name of a service.
 absl::Status ChooseFile(const Session& session, SnapshotFlags* flags) {
   if (!flags->file.empty()) return absl::OkStatus();
-  const auto names = ServicesIn(StateDirOf(session));
+  const auto names = ServicesIn(session.StateDir());
   const bool named =
       names.ok() && std::find(names->begin(), names->end(), flags->target.service) != names->end();
   if (named || flags->target.service.empty()) {
@@ -142,9 +132,16 @@ absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& targe
   }
   BATON_ASSIGN_OR_RETURN(
       ArenaFiles files,
-      inspect::FindArena(StateDirOf(session), target.service,
+      inspect::FindArena(session.StateDir(), target.service,
                          target.former ? inspect::Keeper::kFormer : inspect::Keeper::kLast));
   return ArenaView::Open(std::move(files), target.service);
+}
+
+// Options that say the same thing in other words.
+absl::Status CheckTarget(const Target& target) {
+  const int chosen = (target.pid != 0) + target.former + !target.offline.empty();
+  if (chosen <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError("--pid, --former and --offline: only one of them is possible");
 }
 
 // ---------------------------------------------------------------- the decoder
@@ -159,7 +156,7 @@ struct Configured {
 absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::string& service) {
   BATON_ASSIGN_OR_RETURN(
       FileDescriptor socket,
-      ConnectUnix(ManagementSocketPath(StateDirOf(session), service), kKeeperTimeoutMs));
+      ConnectUnix(ManagementSocketPath(session.StateDir(), service), kKeeperTimeoutMs));
   BATON_ASSIGN_OR_RETURN(const PeerCredentials keeper, GetPeerCredentials(socket.get()));
   MessageChannel channel(std::move(socket));
   internal::ManagementRequest request;
@@ -204,6 +201,10 @@ inspect::DecodeState DecodeWith(const StateDecoder& decoder, const std::string& 
 // ---------------------------------------------------------------- inspect
 
 absl::Status Inspect(Session* session, InspectFlags flags) {
+  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
+  if (flags.shard && flags.connection) {
+    return absl::InvalidArgumentError("--shard and --connection: only one of them is possible");
+  }
   BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
   inspect::Selection selection;
@@ -230,7 +231,7 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
   if (flags.metrics) {
     prometheus::TextSerializer().Serialize(session->out, metrics::ArenaFamilies(inspection));
   } else if (session->json) {
-    session->PrintJson(inspection);
+    return session->PrintJson(inspection);
   } else {
     PrintInspection(session->out, inspection, flags.parts, session->style);
   }
@@ -240,6 +241,7 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
 // ---------------------------------------------------------------- snapshot
 
 absl::Status Snapshot(Session* session, SnapshotFlags flags) {
+  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
   BATON_RETURN_IF_ERROR(ChooseFile(*session, &flags));
   BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
@@ -263,26 +265,6 @@ absl::Status Snapshot(Session* session, SnapshotFlags flags) {
   session->err << session->Message("", saved) << '\n';
   session->PrintNext(absl::StrCat("`baton inspect --offline ", flags.file, "` looks into it"));
   return absl::OkStatus();
-}
-
-// Options that say the same thing in other words.
-absl::Status CheckTarget(const Target& target) {
-  const int chosen = (target.pid != 0) + target.former + !target.offline.empty();
-  if (chosen <= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError("--pid, --former and --offline: only one of them is possible");
-}
-
-absl::Status CheckedInspect(Session* session, const InspectFlags& flags) {
-  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
-  if (flags.shard && flags.connection) {
-    return absl::InvalidArgumentError("--shard and --connection: only one of them is possible");
-  }
-  return Inspect(session, flags);
-}
-
-absl::Status CheckedSnapshot(Session* session, const SnapshotFlags& flags) {
-  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
-  return Snapshot(session, flags);
 }
 
 template <typename Number>
@@ -318,9 +300,7 @@ void AddInspect(CLI::App* app, Session* session) {
   AddNumber(command, "--start", flags->start, "first connection to show [0]");
   AddNumber(command, "--limit", flags->limit, "connections to show at most [100]")
       ->check(CLI::Range(1u, 65536u).description(""));
-  command->callback([session, flags] {
-    session->action = [session, flags] { return CheckedInspect(session, *flags); };
-  });
+  OnChosen(command, session, flags, Inspect);
 }
 
 void AddSnapshot(CLI::App* app, Session* session) {
@@ -335,9 +315,7 @@ void AddSnapshot(CLI::App* app, Session* session) {
   AddTarget(command, &flags->target);
   command->add_flag("--buffers", flags->buffers, "with the buffers, too");
   command->add_flag("--force", flags->force, "overwrite a file that is there");
-  command->callback([session, flags] {
-    session->action = [session, flags] { return CheckedSnapshot(session, *flags); };
-  });
+  OnChosen(command, session, flags, Snapshot);
 }
 
 }  // namespace

@@ -1,20 +1,153 @@
 #include "supervisor/cli/inspect_report.h"
 
+#include <cctype>
+#include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "proto/baton/v1/inspect.pb.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/inspect_contents.h"
 #include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {
 
-template <typename Number>
-std::string Text(Number number) {
-  return absl::StrCat(number);
+constexpr size_t kBytesPerLine = 16;
+
+// ---------------------------------------------------------------- work requests
+
+std::string FormatBuffers(const v1::InspectedWorkRequest& request) {
+  return absl::StrJoin(request.buffers(), " ",
+                       [](std::string* text, const v1::InspectedRange& range) {
+                         absl::StrAppendFormat(text, "%d+%d", range.offset(), range.length());
+                       });
+}
+
+// The details that the opcode has a use for.
+std::string FormatDetails(const v1::InspectedWorkRequest& request) {
+  std::vector<std::string> parts(request.flags().begin(), request.flags().end());
+  const std::string& opcode = request.opcode();
+  if (request.queue() == "send" && !opcode.starts_with("SEND")) {
+    parts.push_back(
+        absl::StrFormat("remote %#x rkey %#x", request.remote_address(), request.rkey()));
+  }
+  if (opcode.ends_with("_IMM")) parts.push_back(absl::StrFormat("imm %#x", request.immediate()));
+  if (opcode.ends_with("_INV")) {
+    parts.push_back(absl::StrFormat("invalidates %#x", request.invalidate_rkey()));
+  }
+  if (opcode == "FETCH_AND_ADD") parts.push_back(absl::StrCat("adds ", request.compare_add()));
+  if (opcode == "COMPARE_AND_SWAP") {
+    parts.push_back(
+        absl::StrFormat("compares %#x swaps %#x", request.compare_add(), request.swap()));
+  }
+  if (!request.invalid().empty()) parts.emplace_back("invalid");
+  return absl::StrJoin(parts, ", ");
+}
+
+void AddRequest(const std::string& owner, const v1::InspectedWorkRequest& request, Table* table) {
+  table->Add({owner, request.queue(), absl::StrCat(request.sequence()), request.state(),
+              request.opcode(), FormatBuffers(request), absl::StrCat(request.tag()),
+              FormatDetails(request)});
+}
+
+// ---------------------------------------------------------------- application state
+
+std::string HexLine(std::string_view bytes, size_t offset) {
+  std::string hex, text;
+  for (size_t i = 0; i < kBytesPerLine; ++i) {
+    if (i >= bytes.size()) {
+      absl::StrAppend(&hex, "   ");
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(bytes[i]);
+    absl::StrAppendFormat(&hex, "%02x ", byte);
+    text.push_back(byte < 0x7f && std::isprint(byte) != 0 ? static_cast<char>(byte) : '.');
+  }
+  return absl::StrFormat("%08x  %s %s", offset, hex, text);
+}
+
+// Lines that repeat the one before are left out behind a "*", as hexdump(1) does.
+void PrintHex(std::ostream& out, std::string_view bytes) {
+  std::string_view last;
+  bool starred = false;
+  for (size_t at = 0; at < bytes.size(); at += kBytesPerLine) {
+    const std::string_view line = bytes.substr(at, kBytesPerLine);
+    if (at > 0 && line == last && line.size() == kBytesPerLine) {
+      if (!starred) out << "    *\n";
+      starred = true;
+      continue;
+    }
+    starred = false;
+    last = line;
+    out << "    " << HexLine(line, at) << '\n';
+  }
+}
+
+void PrintSlot(std::ostream& out, const v1::InspectedState& state,
+               const v1::InspectedStateSlot& slot) {
+  out << "  slot " << slot.slot();
+  if (slot.committed()) {
+    out << ": committed, version " << state.version() << ", " << state.length() << " bytes\n";
+  } else {
+    out << ": not committed; what was before, or is being written\n";
+  }
+  PrintHex(out, slot.content());
+  if (slot.left_out() > 0) out << "    " << slot.left_out() << " more bytes\n";
+}
+
+void PrintDecoded(std::ostream& out, const v1::InspectedState& state) {
+  for (absl::string_view line : absl::StrSplit(absl::StripSuffix(state.decoded(), "\n"), '\n')) {
+    out << "    " << Printable(std::string(line)) << '\n';
+  }
+}
+
+void PrintState(std::ostream& out, const std::string& owner, const v1::InspectedState& state) {
+  if (state.slots().empty()) return;
+  out << "\nState of " << owner << ":" << (state.changing() ? " (changing)" : "") << '\n';
+  if (!state.decoder_error().empty()) {
+    out << "  not decoded: " << Printable(state.decoder_error()) << '\n';
+  }
+  if (!state.decoded().empty()) {
+    out << "  version " << state.version() << ", " << state.length() << " bytes:\n";
+    return PrintDecoded(out, state);
+  }
+  for (const v1::InspectedStateSlot& slot : state.slots()) PrintSlot(out, state, slot);
+}
+
+void PrintWorkRequests(std::ostream& out, const v1::Inspection& arena) {
+  Table table({"OF", "QUEUE", ">SEQUENCE", "STATE", "OPCODE", "BUFFERS", ">TAG", "DETAILS"});
+  for (const v1::InspectedShard& shard : arena.shards()) {
+    for (const v1::InspectedWorkRequest& request : shard.shared_receives()) {
+      AddRequest(absl::StrCat("shard ", shard.index()), request, &table);
+    }
+  }
+  for (const v1::InspectedConnection& one : arena.connections()) {
+    for (const v1::InspectedWorkRequest& request : one.work_requests()) {
+      AddRequest(absl::StrCat("connection ", one.index()), request, &table);
+    }
+  }
+  if (table.empty()) {
+    out << "\nNo work request is outstanding.\n";
+    return;
+  }
+  out << "\nOutstanding work requests:\n";
+  table.Print(out);
+}
+
+// Prints states as the decoder prints them, or in hexadecimal.
+void PrintStates(std::ostream& out, const v1::Inspection& arena) {
+  for (const v1::InspectedShard& shard : arena.shards()) {
+    PrintState(out, absl::StrCat("shard ", shard.index()), shard.state());
+  }
+  for (const v1::InspectedConnection& one : arena.connections()) {
+    PrintState(out, absl::StrCat("connection ", one.index()), one.application_state());
+  }
 }
 
 std::string Slot(int32_t slot) { return slot < 0 ? "" : absl::StrCat("slot ", slot); }
@@ -31,7 +164,7 @@ std::string FormatSource(const v1::InspectionSource& source) {
 }
 
 std::string FormatReceives(const v1::InspectedShape& shape) {
-  if (shape.shared_receive_queue_depth() == 0) return Text(shape.receive_queue_depth());
+  if (shape.shared_receive_queue_depth() == 0) return absl::StrCat(shape.receive_queue_depth());
   return absl::StrCat(shape.shared_receive_queue_depth(), " of each shard, shared");
 }
 
@@ -53,7 +186,7 @@ void PrintArena(std::ostream& out, const v1::Inspection& arena, const TableStyle
                                arena.source().buffers() ? "" : ", not here")},
       {"Shards", absl::StrCat(totals.shards_owned(), " of ", shape.shards(), " owned")},
       {"Connections", absl::StrCat(totals.connections(), " of ", shape.connections())},
-      {"Transactions", Text(totals.transactions())},
+      {"Transactions", absl::StrCat(totals.transactions())},
       {"Completions", absl::StrCat(totals.completions(), ", ", totals.completions_unacknowledged(),
                                    " not acknowledged")}};
   if (!arena.source().decoder().empty()) {
@@ -93,8 +226,8 @@ void PrintShards(std::ostream& out, const v1::Inspection& arena, const TableStyl
                ">COMPLETIONS", "STATE", "NOTE"},
               style);
   for (const v1::InspectedShard& shard : arena.shards()) {
-    table.Add({Text(shard.index()), Text(shard.epoch()), FormatOwner(shard), FormatHeir(shard),
-               Text(shard.connections()), Text(shard.transactions()),
+    table.Add({shard.index(), shard.epoch(), FormatOwner(shard), FormatHeir(shard),
+               shard.connections(), shard.transactions(),
                absl::StrCat(shard.entries_applied(), "/", shard.entries_published()),
                absl::StrCat(shard.acknowledged(), "/", shard.completions()),
                FormatState(shard.state()),
@@ -144,7 +277,7 @@ void PrintShardDetails(std::ostream& out, const v1::Inspection& arena,
 
 std::string FormatLocks(const v1::InspectedWorker& worker) {
   std::vector<std::string> locks;
-  for (const uint32_t thread : worker.lock_holders()) locks.push_back(Text(thread));
+  for (const uint32_t thread : worker.lock_holders()) locks.push_back(absl::StrCat(thread));
   if (worker.dead_locks() > 0) locks.push_back(absl::StrCat(worker.dead_locks(), " of the dead"));
   return absl::StrJoin(locks, ", ");
 }
@@ -163,8 +296,7 @@ void PrintWorkers(std::ostream& out, const v1::Inspection& arena) {
   out << "\nWorkers:\n";
   Table table({">SLOT", ">HEARTBEATS", "THREADS", "NOTE"});
   for (const v1::InspectedWorker& worker : arena.workers()) {
-    table.Add({Text(worker.slot()), Text(worker.heartbeat()), FormatLocks(worker),
-               FormatWorkerNotes(worker)});
+    table.Add({worker.slot(), worker.heartbeat(), FormatLocks(worker), FormatWorkerNotes(worker)});
   }
   table.Print(out);
 }
@@ -172,8 +304,9 @@ void PrintWorkers(std::ostream& out, const v1::Inspection& arena) {
 // ---------------------------------------------------------------- connections
 
 std::string Outstanding(const v1::InspectedQueue& queue) {
-  return queue.committed() >= queue.completed() ? Text(queue.committed() - queue.completed())
-                                                : "invalid";
+  return queue.committed() >= queue.completed()
+             ? absl::StrCat(queue.committed() - queue.completed())
+             : "invalid";
 }
 
 void PrintConnections(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
@@ -187,24 +320,19 @@ void PrintConnections(std::ostream& out, const v1::Inspection& arena, const Tabl
     if (!one.last_status().empty()) {
       absl::StrAppend(&note, note.empty() ? "" : ", ", one.last_status());
     }
-    table.Add({Text(one.index()), Text(one.shard()), one.state(), Text(one.qp_number()),
-               one.peer_address(), Outstanding(one.send()), Outstanding(one.receive()),
+    table.Add({one.index(), one.shard(), one.state(), one.qp_number(), one.peer_address(),
+               Outstanding(one.send()), Outstanding(one.receive()),
                FormatState(one.application_state()), note});
   }
   table.Print(out);
 }
 
-std::vector<std::string> QueueRow(const v1::InspectedConnection& connection,
-                                  const std::string& name, const v1::InspectedQueue& queue) {
-  return {Text(connection.index()),
-          name,
-          Text(queue.acknowledged()),
-          Text(queue.completed()),
-          Text(queue.posted()),
-          Text(queue.attempted()),
-          Text(queue.committed()),
-          absl::StrCat(queue.markers_completed(), "/", queue.markers_confirmed(), "/",
-                       queue.markers_begun())};
+void AddQueue(const v1::InspectedConnection& connection, const std::string& name,
+              const v1::InspectedQueue& queue, Table* table) {
+  table->Add({connection.index(), name, queue.acknowledged(), queue.completed(), queue.posted(),
+              queue.attempted(), queue.committed(),
+              absl::StrCat(queue.markers_completed(), "/", queue.markers_confirmed(), "/",
+                           queue.markers_begun())});
 }
 
 void PrintQueues(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
@@ -213,8 +341,8 @@ void PrintQueues(std::ostream& out, const v1::Inspection& arena, const TableStyl
                ">COMMITTED", "+MARKERS"},
               style);
   for (const v1::InspectedConnection& one : arena.connections()) {
-    table.Add(QueueRow(one, "send", one.send()));
-    table.Add(QueueRow(one, "receive", one.receive()));
+    AddQueue(one, "send", one.send(), &table);
+    AddQueue(one, "receive", one.receive(), &table);
   }
   table.Print(out);
 }

@@ -154,8 +154,6 @@ std::string Sentences(std::string text) {
   return lines;
 }
 
-std::string Upper(const std::string& text) { return absl::AsciiStrToUpper(text); }
-
 // "baton-service"
 std::string PageName(const CLI::App& command) {
   return absl::StrReplaceAll(PathOf(command), {{" ", "-"}});
@@ -182,7 +180,7 @@ std::string Entries(const CLI::App& command) {
 std::string Head(const CLI::App& command) {
   const std::string name = PageName(command);
   return absl::StrCat(".\\\" Made from the description of the command line.\n.TH ",
-                      Escaped(Upper(name)), " 1 ", kDate, " \"Baton ", kRelease,
+                      Escaped(absl::AsciiStrToUpper(name)), " 1 ", kDate, " \"Baton ", kRelease,
                       "\" \"Baton\"\n.SH NAME\n", Escaped(name), " \\- ",
                       Escaped(InShort(command.get_description())), "\n");
 }

@@ -7,33 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/choose.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/upgrade_progress.h"
 
 namespace baton {
 namespace {
 
-absl::StatusOr<v1::GetServiceResponse> Look(OperatorClient* client, const std::string& service) {
-  v1::GetServiceRequest request;
-  request.set_service(service);
-  return client->GetService(request);
-}
-
-absl::StatusOr<v1::Worker> LookAtWorker(OperatorClient* client, const std::string& service,
-                                        uint64_t id) {
-  v1::GetWorkerRequest request;
-  request.set_service(service);
-  request.set_worker_id(id);
-  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response, client->GetWorker(request));
-  return response.worker();
-}
-
 bool IsReady(const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_READY; }
-
-std::string WorkerOrNobody(uint64_t id) { return id == 0 ? "nobody" : absl::StrCat("worker ", id); }
-
-std::string Plural(size_t count, const std::string& what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
 
 // "worker 1 (kv-old 1.0, pid 4712) of service kv"
 std::string Name(const std::string& service, const v1::Worker& worker) {
@@ -42,10 +23,10 @@ std::string Name(const std::string& service, const v1::Worker& worker) {
 }
 
 // Says which workers follow in the shards that it owns.
-absl::StatusOr<std::string> Heirs(OperatorClient* client, const std::string& service,
+absl::StatusOr<std::string> Heirs(Session* session, const std::string& service,
                                   const v1::Worker& worker) {
   if (worker.shards().empty()) return "it owns no shard";
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, service));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
   std::map<uint64_t, std::vector<uint32_t>> shards;  // by heir; 0: none
   for (const v1::Shard& shard : described.shards()) {
     if (shard.owner_worker_id() == worker.id()) {
@@ -137,9 +118,10 @@ std::string Canary(const v1::UpgradePlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorkerRequest& request) {
-  BATON_ASSIGN_OR_RETURN(const v1::Worker worker,
-                         LookAtWorker(client, request.service(), request.worker_id()));
+absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
+                         AskWorker(session, request.service(), request.worker_id()));
+  const v1::Worker& worker = response.worker();
   if (!worker.control_stream()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker.id(), " of service \"", request.service(),
@@ -148,20 +130,22 @@ absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorke
         worker.pid(), ", yourself: with SIGTERM if it minds that, or with `baton worker kill ",
         request.service(), " ", worker.id(), "`"));
   }
-  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(client, request.service(), worker));
+  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(session, request.service(), worker));
   return absl::StrCat("would ask ", Name(request.service(), worker), " to end, and wait up to ",
                       FormatDuration(request.timeout_ms() / 1000.0), "; ", heirs);
 }
 
-absl::StatusOr<std::string> PlanKill(OperatorClient* client, const v1::KillWorkerRequest& request) {
-  BATON_ASSIGN_OR_RETURN(const v1::Worker worker,
-                         LookAtWorker(client, request.service(), request.worker_id()));
-  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(client, request.service(), worker));
+absl::StatusOr<std::string> PlanKill(Session* session, const v1::KillWorkerRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
+                         AskWorker(session, request.service(), request.worker_id()));
+  const v1::Worker& worker = response.worker();
+  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(session, request.service(), worker));
   return absl::StrCat("would send SIGKILL to ", Name(request.service(), worker), "; ", heirs);
 }
 
-absl::StatusOr<std::string> PlanHandoff(OperatorClient* client, v1::HandoffRequest* request) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, request->service()));
+absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* request) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described,
+                         session->AskService(request->service()));
   BATON_RETURN_IF_ERROR(CheckShards(described, *request));
   BATON_RETURN_IF_ERROR(CheckIdle(described.service()));
   BATON_ASSIGN_OR_RETURN(const uint64_t successor, Successor(described, *request));
@@ -177,14 +161,15 @@ absl::StatusOr<std::string> PlanHandoff(OperatorClient* client, v1::HandoffReque
     parts.push_back(shard.owner_worker_id() == successor
                         ? absl::StrCat("leave shard ", shard.index(), ", which it owns")
                         : absl::StrCat("move shard ", shard.index(), " from ",
-                                       WorkerOrNobody(shard.owner_worker_id())));
+                                       FormatWorker(shard.owner_worker_id())));
   }
   return absl::StrCat("would hand over to worker ", successor, " of service ", request->service(),
                       ": ", absl::StrJoin(parts, ", "));
 }
 
-absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeRequest* request) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, request->service()));
+absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* request) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described,
+                         session->AskService(request->service()));
   BATON_RETURN_IF_ERROR(CheckIdle(described.service()));
   std::vector<uint64_t> ready;
   for (const v1::Worker& worker : described.workers()) {
@@ -204,14 +189,14 @@ absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeReque
           ? absl::StrCat(" with arguments [", absl::StrJoin(plan->arguments(), " "), "]")
           : " with the arguments of the old program",
       " beside worker", ready.size() == 1 ? " " : "s ", absl::StrJoin(ready, ", "), " of service ",
-      request->service(), ", hand ", Plural(described.shards_size(), "shard"),
+      request->service(), ", hand ",
+      FormatCount(static_cast<uint64_t>(described.shards_size()), "shard"),
       " over when it is ready and healthy, ", Canary(*plan), "and ",
       Window(plan->watch_window_ms(), plan->no_rollback()));
 }
 
-absl::StatusOr<std::string> PlanHold(OperatorClient* client, const std::string& service,
-                                     bool pause) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, service));
+absl::StatusOr<std::string> PlanHold(Session* session, const std::string& service, bool pause) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
   if (!described.service().has_upgrade()) {
     return absl::FailedPreconditionError(
         absl::StrCat("no upgrade of service \"", service, "\" is under way"));
@@ -222,11 +207,9 @@ absl::StatusOr<std::string> PlanHold(OperatorClient* client, const std::string& 
                       FormatProgress(upgrade), ")");
 }
 
-absl::StatusOr<std::string> PlanRollback(OperatorClient* client,
-                                         const v1::RollbackRequest& request) {
-  v1::ListUpgradesRequest list;
-  list.set_service(request.service());
-  BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse history, client->ListUpgrades(list));
+absl::StatusOr<std::string> PlanRollback(Session* session, const v1::RollbackRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse history,
+                         ListUpgrades(session, request.service()));
   if (!history.upgrades().empty() && history.upgrades(0).ended_unix_micros() == 0) {
     const v1::Upgrade& upgrade = history.upgrades(0);
     if (upgrade.phase() == v1::UPGRADE_PHASE_RETIRING) {

@@ -6,19 +6,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "supervisor/cli/client.h"
+#include "supervisor/cli/session.h"
 
 namespace baton {
 
 // In words. The requests get what their keeper would choose.
-absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorkerRequest& request);
-absl::StatusOr<std::string> PlanKill(OperatorClient* client, const v1::KillWorkerRequest& request);
-absl::StatusOr<std::string> PlanHandoff(OperatorClient* client, v1::HandoffRequest* request);
-absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeRequest* request);
-absl::StatusOr<std::string> PlanHold(OperatorClient* client, const std::string& service,
-                                     bool pause);
-absl::StatusOr<std::string> PlanRollback(OperatorClient* client,
-                                         const v1::RollbackRequest& request);
+absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerRequest& request);
+absl::StatusOr<std::string> PlanKill(Session* session, const v1::KillWorkerRequest& request);
+absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* request);
+absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* request);
+absl::StatusOr<std::string> PlanHold(Session* session, const std::string& service, bool pause);
+absl::StatusOr<std::string> PlanRollback(Session* session, const v1::RollbackRequest& request);
 
 }  // namespace baton
 

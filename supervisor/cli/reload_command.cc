@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -31,9 +30,9 @@ constexpr char kFooter[] =
     "error in it. SIGHUP to batond does the same without --disconnect, and the log tells.";
 
 absl::StatusOr<v1::ReloadResponse> Ask(Session* session, const v1::ReloadRequest& request) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_RETURN_IF_ERROR(session->Connect().status());
   const Progress progress(session, "reloading", "batond reads its configuration");
-  return client->Reload(request);
+  return session->Ask(&OperatorClient::Reload, request);
 }
 
 // The services that --disconnect would disconnect, each once.
@@ -65,14 +64,14 @@ void PrintSummary(Session* session, const v1::ReloadResponse& response, bool dry
 
 void PrintNotTaken(Session* session, const v1::ReloadResponse& response) {
   if (response.not_taken().empty()) return;
-  std::vector<const v1::NotTaken*> rows;
-  for (const v1::NotTaken& one : response.not_taken()) rows.push_back(&one);
-  std::stable_partition(rows.begin(), rows.end(), [](const v1::NotTaken* one) {
-    return !one->ends_connections_of().empty();
-  });
   session->out << '\n';
   Table table({"NOT TAKEN", "WHY"}, session->style);
-  for (const v1::NotTaken* const one : rows) table.Add({one->field(), one->why()});
+  for (const bool ends_connections : {true, false}) {
+    for (const v1::NotTaken& one : response.not_taken()) {
+      if (one.ends_connections_of().empty() == ends_connections) continue;
+      table.Add({one.field(), one.why()});
+    }
+  }
   table.Print(session->out);
 }
 
@@ -81,10 +80,7 @@ absl::Status Reload(Session* session, const Change& change, bool disconnect) {
   request.set_disconnect(disconnect);
   request.set_validate_only(change.dry_run);
   BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, Ask(session, request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(response);
   if (change.dry_run) session->out << "dry run: nothing was changed\n";
   PrintSummary(session, response, change.dry_run);
   PrintNotTaken(session, response);

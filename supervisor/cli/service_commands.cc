@@ -1,20 +1,94 @@
 #include <algorithm>
+#include <iterator>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/text_format.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/listing.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
+#include "supervisor/config/policy.h"
 
 namespace baton {
 namespace {
+
+constexpr char kPolicyFooter[] =
+    "Shows the policy as text that --set takes. A new one is in force at once and takes the place "
+    "of "
+    "the whole; what there is too much of by then stays, and nothing is added to it. When the "
+    "driver starts anew, the configuration's is in force again.";
+constexpr char kStandardInput[] = "-";
+
+struct PolicyOptions {
+  std::string service;
+  std::string file;  // of the new one; empty: none
+  Change change;
+};
+
+void PrintPolicy(Session* session, const std::string& service, const v1::Policy& policy) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(policy, &text);
+  session->out << "# policy of service " << service
+               << (text.empty() ? ": none, everything up to its capacity" : "") << '\n'
+               << text;
+}
+
+absl::Status ShowPolicy(Session* session, PolicyOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &options.service));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response,
+                         session->AskService(options.service));
+  if (session->json) return session->PrintJson(response.service().policy());
+  PrintPolicy(session, options.service, response.service().policy());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Policy> ReadPolicy(Session* session, const std::string& file) {
+  if (file != kStandardInput) return LoadPolicy(file);
+  const std::string text(std::istreambuf_iterator<char>(session->in), {});
+  return ParsePolicy(text, "standard input");
+}
+
+absl::Status ReplacePolicy(Session* session, PolicyOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+  auto request = About<v1::SetPolicyRequest>(options.service);
+  BATON_ASSIGN_OR_RETURN(*request.mutable_policy(), ReadPolicy(session, options.file));
+  request.set_validate_only(options.change.dry_run);
+  BATON_ASSIGN_OR_RETURN(const v1::SetPolicyResponse response,
+                         session->Ask(&OperatorClient::SetPolicy, request));
+  if (options.change.dry_run) {
+    return PrintPlan(session, absl::StrCat("service ", options.service, " would have this policy"),
+                     request);
+  }
+  if (session->json) return session->PrintJson(response);
+  PrintPolicy(session, options.service, response.policy());
+  return absl::OkStatus();
+}
+
+void AddPolicyCommand(CLI::App* noun, Session* session) {
+  CLI::App* command =
+      noun->add_subcommand("policy", "Show a service's policy and quotas, or replace them");
+  auto options = std::make_shared<PolicyOptions>();
+  command->add_option("service", options->service, kItsService);
+  CLI::Option* set =
+      command
+          ->add_option("--set", options->file, "replace it by this one, in text format; -: stdin")
+          ->type_name("FILE");
+  AddChangeOptions(command, &options->change, /*asks=*/false, session);
+  command->get_option("--dry-run")->needs(set);
+  command->footer(kPolicyFooter);
+  command->callback([session, options] {
+    session->action = [session, options] {
+      return options->file.empty() ? ShowPolicy(session, *options)
+                                   : ReplacePolicy(session, *options);
+    };
+  });
+}
 
 struct Filter {
   std::vector<std::string> services;  // empty: all
@@ -23,19 +97,16 @@ struct Filter {
 
 // Each service that was named has to be there.
 absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
-  std::vector<std::string> names;
-  for (const v1::Service& service : all.services()) names.push_back(service.name());
+  const std::vector<std::string> names = NamesOf(all);
   for (const std::string& name : filter.services) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    return absl::NotFoundError(absl::StrCat("there is no service \"", name,
-                                            "\"; there are: ", absl::StrJoin(names, ", ")));
+    return NoService(name, all);
   }
   return absl::OkStatus();
 }
 
 absl::Status List(Session* session, const Filter& filter) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, client->ListServices({}));
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, session->AskServices());
   BATON_RETURN_IF_ERROR(CheckNames(filter, response));
   const bool none = response.services().empty();
   KeepIf(response.mutable_services(), [&](const v1::Service& service) {
@@ -44,13 +115,10 @@ absl::Status List(Session* session, const Filter& filter) {
            (names.empty() || std::find(names.begin(), names.end(), service.name()) != names.end());
   });
   SortBy(response.mutable_services(), [](const v1::Service& service) { return service.name(); });
-  if (session->json) {
-    session->PrintJson(response);
-  } else {
-    PrintServices(session->out, response.services(), session->style);
-    session->PrintNext(NextForServices(response.services()));
-    if (none) session->err << "no services are configured\n";
-  }
+  if (session->json) return session->PrintJson(response);
+  PrintServices(session->out, response.services(), session->style);
+  session->PrintNext(NextForServices(response.services()));
+  if (none) session->err << "no services are configured\n";
   return absl::OkStatus();
 }
 
@@ -72,11 +140,8 @@ std::string FormatDrain(const v1::Service& service) {
                           : absl::StrCat("; deadline ", FormatTime(drain.deadline_unix_micros())));
 }
 
-std::string FormatListeners(const v1::Service& service) {
-  std::string listeners =
-      absl::StrJoin(service.listeners(), ", ", [](std::string* text, const v1::Listener& listener) {
-        absl::StrAppend(text, listener.host(), ":", listener.port());
-      });
+std::string FormatNetwork(const v1::Service& service) {
+  const std::string listeners = FormatListeners(service, ", ");
   if (service.network_namespace().empty()) return listeners;
   return absl::StrCat(listeners.empty() ? "none" : listeners, " in network namespace ",
                       service.network_namespace());
@@ -123,7 +188,7 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
        {"Driver", FormatDriver(service)},
        {"Version", FormatVersion(service.version())},
        {"Worker socket", service.worker_socket()},
-       {"Listeners", FormatListeners(service)},
+       {"Listeners", FormatNetwork(service)},
        {"Shards owned", absl::StrCat(service.shards_owned(), " of ", service.shard_count())},
        {"Workers ready", absl::StrCat(service.ready_workers(), " of ", service.worker_count())},
        {"Upgrade", FormatUpgrade(service)},
@@ -144,14 +209,8 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
 
 absl::Status Describe(Session* session, std::string name) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &name));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetServiceRequest request;
-  request.set_service(name);
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, client->GetService(request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, session->AskService(name));
+  if (session->json) return session->PrintJson(response);
   PrintService(session->out, response.service(), session->style);
   session->out << "\nShards:\n";
   PrintShards(session->out, {response.shards().begin(), response.shards().end()}, session->style);
@@ -165,9 +224,7 @@ absl::Status Describe(Session* session, std::string name) {
 }  // namespace
 
 void AddServiceCommands(CLI::App* app, Session* session) {
-  CLI::App* noun = app->add_subcommand("service", "Services: what is upgraded as one");
-  noun->require_subcommand(1);
-  noun->fallthrough();
+  CLI::App* noun = AddNoun(app, "service", "Services: what is upgraded as one");
   CLI::App* list = noun->add_subcommand("list", "List the services");
   auto filter = std::make_shared<Filter>();
   list->add_option("--service", filter->services, "only this one; repeat for more")
@@ -176,15 +233,12 @@ void AddServiceCommands(CLI::App* app, Session* session) {
   AddChoice(list, "--state", &filter->state, {"ok", "drained", "waiting", "unreachable"},
             "only those in this state");
   AddListingOptions(list, session);
-  list->callback([session, filter] {
-    session->action = [session, filter] { return List(session, *filter); };
-  });
+  OnChosen(list, session, filter, List);
   CLI::App* describe = noun->add_subcommand("describe", "Show a service, its shards and workers");
   auto name = std::make_shared<std::string>();
   describe->add_option("service", *name, kItsService);
   AddWatchOption(describe, session);
-  describe->callback(
-      [session, name] { session->action = [session, name] { return Describe(session, *name); }; });
+  OnChosen(describe, session, name, Describe);
   AddPolicyCommand(noun, session);
 }
 

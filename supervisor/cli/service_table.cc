@@ -20,6 +20,13 @@ std::string FormatDevice(const v1::Service& service) {
   return text;
 }
 
+std::string FormatListeners(const v1::Service& service, const std::string& separator) {
+  return absl::StrJoin(service.listeners(), separator,
+                       [](std::string* text, const v1::Listener& listener) {
+                         absl::StrAppend(text, listener.host(), ":", listener.port());
+                       });
+}
+
 namespace {
 
 // Short, unless something is wrong with it.
@@ -35,13 +42,6 @@ std::string FormatQuantiles(const v1::BlackoutSummary& blackout) {
   return absl::StrCat(FormatMicroseconds(blackout.p50_us()), "/",
                       FormatMicroseconds(blackout.p99_us()), "/",
                       FormatMicroseconds(blackout.max_us()));
-}
-
-std::string FormatListeners(const v1::Service& service) {
-  return absl::StrJoin(service.listeners(), ",",
-                       [](std::string* text, const v1::Listener& listener) {
-                         absl::StrAppend(text, listener.host(), ":", listener.port());
-                       });
 }
 
 }  // namespace
@@ -79,9 +79,9 @@ void PrintServices(std::ostream& out,
                absl::StrCat(service.shards_owned(), "/", service.shard_count()),
                absl::StrCat(service.ready_workers(), "/", service.worker_count()),
                absl::StrCat(service.connection_count(), "/", service.max_connections()),
-               absl::StrCat(service.keeper_pid()), FormatDuration(service.uptime_seconds()),
+               service.keeper_pid(), FormatDuration(service.uptime_seconds()),
                service.version().release(), FormatBytes(service.buffer_bytes()),
-               FormatListeners(service), FormatQuantiles(service.handoff_blackout()),
+               FormatListeners(service, ","), FormatQuantiles(service.handoff_blackout()),
                FormatQuantiles(service.failover_blackout()),
                service.has_upgrade() ? FormatState(service.upgrade().phase()) : ""});
   }
@@ -99,14 +99,13 @@ void PrintWorkers(std::ostream& out, const std::vector<std::pair<std::string, v1
   for (const auto& [service, worker] : workers) {
     const bool owner = worker.shards_size() > 0;
     table.Add(
-        {service, absl::StrCat(worker.id()), worker.name(), worker.version(),
-         FormatState(worker.state()), absl::StrCat(worker.pid()),
-         absl::StrJoin(worker.shards(), ","), worker.healthy() ? "ok" : "bad",
-         FormatAgo(worker.attached_seconds()), absl::StrCat(worker.uid()),
-         worker.control_stream() ? "open" : "none", absl::StrCat(worker.heartbeats()),
+        {service, worker.id(), worker.name(), worker.version(), FormatState(worker.state()),
+         worker.pid(), absl::StrJoin(worker.shards(), ","), worker.healthy() ? "ok" : "bad",
+         FormatAgo(worker.attached_seconds()), worker.uid(),
+         worker.control_stream() ? "open" : "none", worker.heartbeats(),
          owner ? FormatAgo(worker.seconds_since_heartbeat()) : "",
          absl::StrCat(worker.reads_state_version_min(), "-", worker.reads_state_version_max()),
-         absl::StrCat(worker.writes_state_version()), worker.health_detail()});
+         worker.writes_state_version(), worker.health_detail()});
   }
   table.Print(out);
 }
@@ -117,13 +116,12 @@ void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards, TableS
                "+HANDOFF P50/P99/MAX", "+FAILOVER P50/P99/MAX", "WAITING FOR"},
               style);
   for (const v1::Shard& shard : shards) {
-    table.Add({absl::StrCat(shard.index()), absl::StrCat(shard.epoch()),
-               FormatWorkerId(shard.owner_worker_id()), FormatWorkerId(shard.heir_worker_id()),
-               absl::StrCat(shard.connections()), absl::StrCat(shard.commits()),
-               absl::StrCat(shard.send_requests_in_flight()), absl::StrCat(shard.completions()),
-               absl::StrCat(shard.completions_unacknowledged()), absl::StrCat(shard.sends_posted()),
-               absl::StrCat(shard.receives_posted()), absl::StrCat(shard.poisoned_connections()),
-               shard.last_report().cause(), FormatQuantiles(shard.handoff_blackout()),
+    table.Add({shard.index(), shard.epoch(), FormatWorkerId(shard.owner_worker_id()),
+               FormatWorkerId(shard.heir_worker_id()), shard.connections(), shard.commits(),
+               shard.send_requests_in_flight(), shard.completions(),
+               shard.completions_unacknowledged(), shard.sends_posted(), shard.receives_posted(),
+               shard.poisoned_connections(), shard.last_report().cause(),
+               FormatQuantiles(shard.handoff_blackout()),
                FormatQuantiles(shard.failover_blackout()), shard.waiting_reason()});
   }
   table.Print(out);

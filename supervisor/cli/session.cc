@@ -1,31 +1,17 @@
 #include "supervisor/cli/session.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/util/json_util.h"
-#include "lib/base/status_macros.h"
 #include "lib/text/trace_parent.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/paint.h"
 #include "supervisor/cli/terminal.h"
-#include "supervisor/cli/wrap.h"
+#include "supervisor/cli/text.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
-
-std::string Json(const google::protobuf::Message& message, bool whitespace) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = whitespace;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
-  return text;
-}
 
 // An invalid one counts as none: a tracer's mistake keeps nobody from operating.
 std::string TraceParentOfEnvironment() {
@@ -60,6 +46,14 @@ absl::StatusOr<OperatorClient*> Session::Connect() {
   return connection.get();
 }
 
+absl::StatusOr<v1::GetServiceResponse> Session::AskService(const std::string& service) {
+  return Ask(&OperatorClient::GetService, About<v1::GetServiceRequest>(service));
+}
+
+absl::StatusOr<v1::ListServicesResponse> Session::AskServices() {
+  return Ask(&OperatorClient::ListServices, v1::ListServicesRequest());
+}
+
 absl::StatusOr<OperatorClient*> Session::Reconnect() {
   connection.reset();
   return Connect();
@@ -90,19 +84,20 @@ void Session::PrintNext(const std::string& text) {
   err << Message("next: ", Printable(text)) << std::endl;
 }
 
-void Session::PrintJson(const google::protobuf::Message& message) {
-  out << Json(message, /*whitespace=*/true);
+absl::Status Session::PrintJson(const google::protobuf::Message& message) {
+  out << ToJson(message, /*whitespace=*/true);
+  return absl::OkStatus();
 }
 
-std::string ToJson(const google::protobuf::Message& message) {
-  return Json(message, /*whitespace=*/false);
+std::string Session::StateDir() const {
+  if (socket.empty()) return state_dir;
+  const size_t slash = socket.rfind('/');
+  return slash == std::string::npos ? "." : socket.substr(0, std::max<size_t>(slash, 1));
 }
 
-std::string DefaultStateDir() {
-  if (geteuid() == 0) return "/run/baton";
-  const char* runtime_dir = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime_dir != nullptr && *runtime_dir != '\0') return absl::StrCat(runtime_dir, "/baton");
-  return absl::StrCat("/tmp/baton-", geteuid());
+bool MayPass(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
 }
 
 }  // namespace baton

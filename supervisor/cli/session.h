@@ -10,8 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
+#include "lib/base/status_macros.h"
+#include "proto/baton/v1/operator.pb.h"
 #include "supervisor/cli/cli.h"
 #include "supervisor/cli/client.h"
 #include "supervisor/cli/table.h"
@@ -48,6 +51,15 @@ struct Session {
   std::unique_ptr<OperatorClient> connection = {};
 
   absl::StatusOr<OperatorClient*> Connect();
+  // Asks control, over a connection that is made when it is needed.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Ask(absl::StatusOr<Response> (OperatorClient::*method)(const Request&),
+                               const Request& request) {
+    BATON_ASSIGN_OR_RETURN(OperatorClient * client, Connect());
+    return (client->*method)(request);
+  }
+  absl::StatusOr<v1::GetServiceResponse> AskService(const std::string& service);
+  absl::StatusOr<v1::ListServicesResponse> AskServices();
   // On a new connection, in place of one that was lost.
   absl::StatusOr<OperatorClient*> Reconnect();
   // Prints what answers left out, each once, on `err`.
@@ -57,15 +69,22 @@ struct Session {
   std::string Message(const std::string& label, absl::string_view text) const;
   // Prints the next step, for a person at a terminal. Nobody else gets it, nor does --watch.
   void PrintNext(const std::string& text);
-  // One object, with every field under its name in the .proto files.
-  void PrintJson(const google::protobuf::Message& message);
+  // One object, with every field under its name in the .proto files. Returns OK.
+  absl::Status PrintJson(const google::protobuf::Message& message);
+  // That of the batond whose socket it is.
+  std::string StateDir() const;
 };
 
-// On one line, without its end.
-std::string ToJson(const google::protobuf::Message& message);
+// A request that names a service.
+template <typename Request>
+Request About(const std::string& service) {
+  Request request;
+  request.set_service(service);
+  return request;
+}
 
-// $XDG_RUNTIME_DIR/baton or /tmp/baton-<uid>; /run/baton for root.
-std::string DefaultStateDir();
+// Whether the next look may succeed where this one has failed.
+bool MayPass(const absl::Status& status);
 
 }  // namespace baton
 

@@ -10,7 +10,6 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/listing.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -25,7 +24,7 @@ constexpr int kOtherLines = 28;
 
 struct Target {
   std::string service;
-  std::optional<uint64_t> shard;  // nothing: the only one
+  std::optional<uint64_t> shard;  // nothing: the only one; of a history, all
 };
 
 struct Filter {
@@ -42,18 +41,14 @@ struct Filter {
 
 absl::Status List(Session* session, Filter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ListShardsRequest request;
-  request.set_service(filter.service);
-  BATON_ASSIGN_OR_RETURN(v1::ListShardsResponse response, client->ListShards(request));
+  BATON_ASSIGN_OR_RETURN(
+      v1::ListShardsResponse response,
+      session->Ask(&OperatorClient::ListShards, About<v1::ListShardsRequest>(filter.service)));
   KeepIf(response.mutable_shards(),
          [&](const v1::ShardOfService& item) { return filter.Passes(item.shard()); });
   SortBy(response.mutable_shards(),
          [](const v1::ShardOfService& item) { return item.shard().index(); });
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(response);
   std::vector<v1::Shard> shards;
   for (const auto& item : response.shards()) shards.push_back(item.shard());
   if (shards.empty()) {
@@ -114,8 +109,8 @@ void PrintWorkRequests(std::ostream& out, const v1::ReconciliationReport& report
   Table table({">CONNECTION", "QUEUE", ">SEQUENCE", "OPCODE", "OUTCOME"});
   for (int i = 0; i < shown; ++i) {
     const v1::WorkRequestOutcome& outcome = report.work_requests(i);
-    table.Add({absl::StrCat(outcome.connection()), outcome.send() ? "send" : "receive",
-               absl::StrCat(outcome.sequence()), outcome.opcode(), outcome.outcome()});
+    table.Add({outcome.connection(), outcome.send() ? "send" : "receive", outcome.sequence(),
+               outcome.opcode(), outcome.outcome()});
   }
   table.Print(out, "  ");
   if (shown < recorded) out << "  -o wide shows " << recorded - shown << " more\n";
@@ -124,13 +119,12 @@ void PrintWorkRequests(std::ostream& out, const v1::ReconciliationReport& report
 void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
                  const TableStyle& style) {
   out << "\nLast change of owner:\n";
-  const auto worker = [](uint64_t id) { return id == 0 ? "nobody" : absl::StrCat("worker ", id); };
   PrintFields(
       out,
       {{"Cause", absl::StrCat(report.cause(), ", ended epoch ", report.epoch())},
        {"Time", FormatTime(report.unix_micros())},
-       {"Owners", absl::StrCat(worker(report.former_worker_id()), ", then ",
-                               worker(report.successor_worker_id()))},
+       {"Owners", absl::StrCat(FormatWorker(report.former_worker_id()), ", then ",
+                               FormatWorker(report.successor_worker_id()))},
        {"Transactions recovered",
         absl::StrCat(report.transactions_recovered(), " (committed, applied only at the cut)")},
        {"Never submitted",
@@ -160,15 +154,11 @@ absl::Status Describe(Session* session, Target target) {
   if (!target.shard) {
     BATON_ASSIGN_OR_RETURN(target.shard, OnlyShard(session, target.service));
   }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetShardRequest request;
-  request.set_service(target.service);
+  auto request = About<v1::GetShardRequest>(target.service);
   request.set_shard(static_cast<uint32_t>(*target.shard));
-  BATON_ASSIGN_OR_RETURN(const v1::GetShardResponse response, client->GetShard(request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  BATON_ASSIGN_OR_RETURN(const v1::GetShardResponse response,
+                         session->Ask(&OperatorClient::GetShard, request));
+  if (session->json) return session->PrintJson(response);
   PrintShard(session->out, target.service, response.shard(), session->style);
   if (response.shard().has_last_report()) {
     PrintReport(session->out, response.shard().last_report(), session->style);
@@ -176,24 +166,14 @@ absl::Status Describe(Session* session, Target target) {
   return absl::OkStatus();
 }
 
-struct Past {
-  std::string service;
-  std::optional<uint64_t> shard;  // nothing: all
-};
-
-absl::Status History(Session* session, Past past) {
+absl::Status History(Session* session, Target past) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &past.service));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ListShardMovesRequest request;
-  request.set_service(past.service);
+  auto request = About<v1::ListShardMovesRequest>(past.service);
   request.set_shard(past.shard ? static_cast<int32_t>(std::min<uint64_t>(*past.shard, INT32_MAX))
                                : -1);
   BATON_ASSIGN_OR_RETURN(const v1::ListShardMovesResponse response,
-                         client->ListShardMoves(request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+                         session->Ask(&OperatorClient::ListShardMoves, request));
+  if (session->json) return session->PrintJson(response);
   if (response.moves().empty()) {
     session->err << "no shard changed its owner since the driver started\n";
     return absl::OkStatus();
@@ -204,14 +184,12 @@ absl::Status History(Session* session, Past past) {
               session->style);
   for (const v1::ShardMove& move : response.moves()) {
     const v1::ReconciliationReport& report = move.report();
-    table.Add(
-        {FormatTime(report.unix_micros()), absl::StrCat(move.shard()), absl::StrCat(report.epoch()),
-         report.cause(), FormatWorkerId(report.former_worker_id()),
-         FormatWorkerId(report.successor_worker_id()), FormatMove(move.blackout_us()),
-         absl::StrCat(report.transactions_recovered()), absl::StrCat(report.never_submitted()),
-         absl::StrCat(report.in_flight()), absl::StrCat(report.completed_undelivered()),
-         absl::StrCat(report.delivered_uncommitted()), absl::StrCat(report.ambiguous()),
-         report.has_poisoned() ? FormatPoisoned(report.poisoned()) : ""});
+    table.Add({FormatTime(report.unix_micros()), move.shard(), report.epoch(), report.cause(),
+               FormatWorkerId(report.former_worker_id()),
+               FormatWorkerId(report.successor_worker_id()), FormatMove(move.blackout_us()),
+               report.transactions_recovered(), report.never_submitted(), report.in_flight(),
+               report.completed_undelivered(), report.delivered_uncommitted(), report.ambiguous(),
+               report.has_poisoned() ? FormatPoisoned(report.poisoned()) : ""});
   }
   table.Print(session->out);
   return absl::OkStatus();
@@ -220,9 +198,7 @@ absl::Status History(Session* session, Past past) {
 }  // namespace
 
 void AddShardCommands(CLI::App* app, Session* session) {
-  CLI::App* noun = app->add_subcommand("shard", "Shards: the unit that one worker owns");
-  noun->require_subcommand(1);
-  noun->fallthrough();
+  CLI::App* noun = AddNoun(app, "shard", "Shards: the unit that one worker owns");
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the shards of a service");
   auto filter = std::make_shared<Filter>();
@@ -230,17 +206,14 @@ void AddShardCommands(CLI::App* app, Session* session) {
   AddNumber(list, "--owner", &filter->owner, "WORKER", "only those that this worker owns");
   AddChoice(list, "--state", &filter->state, {"owned", "waiting"}, "only those in this state");
   AddListingOptions(list, session);
-  list->callback([session, filter] {
-    session->action = [session, filter] { return List(session, *filter); };
-  });
+  OnChosen(list, session, filter, List);
   CLI::App* history = noun->add_subcommand(
       "history", "Show who had a service's shards, and what each change found");
-  auto past = std::make_shared<Past>();
+  auto past = std::make_shared<Target>();
   history->add_option("service", past->service, kTheirService);
   AddNumber(history, "--shard", &past->shard, "SHARD", "only of this shard");
   AddListingOptions(history, session);
-  history->callback(
-      [session, past] { session->action = [session, past] { return History(session, *past); }; });
+  OnChosen(history, session, past, History);
   CLI::App* describe = noun->add_subcommand(
       "describe",
       "Show a shard, and what its last change of owner found.\n"
@@ -251,9 +224,7 @@ void AddShardCommands(CLI::App* app, Session* session) {
   describe->add_option("shard", target->shard, "its number, from 0 [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, session);
-  describe->callback([session, target] {
-    session->action = [session, target] { return Describe(session, *target); };
-  });
+  OnChosen(describe, session, target, Describe);
 }
 
 }  // namespace baton

@@ -7,7 +7,6 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/listing.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -18,13 +17,10 @@ namespace {
 using nlohmann::ordered_json;
 
 absl::Status Status(Session* session) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, client->GetStatus({}));
+  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
+                         session->Ask(&OperatorClient::GetStatus, v1::GetStatusRequest()));
   SortBy(status.mutable_services(), [](const v1::Service& service) { return service.name(); });
-  if (session->json) {
-    session->PrintJson(status);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(status);
   PrintFields(session->out,
               {{"Release", FormatVersion(status.version())},
                {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
@@ -39,25 +35,18 @@ absl::Status Status(Session* session) {
 
 // The client's own version is told even when there is nobody to compare it with.
 absl::Status Version(Session* session) {
-  absl::Status problem;
-  v1::GetStatusResponse status;
-  absl::StatusOr<OperatorClient*> client = session->Connect();
-  if (client.ok()) {
-    absl::StatusOr<v1::GetStatusResponse> answer = (*client)->GetStatus({});
-    problem = answer.status();
-    if (answer.ok()) status = *std::move(answer);
-  } else {
-    problem = client.status();
-  }
+  const absl::StatusOr<v1::GetStatusResponse> answer =
+      session->Ask(&OperatorClient::GetStatus, v1::GetStatusRequest());
+  const absl::Status& problem = answer.status();
   if (session->json) {
     ordered_json json = {{"client_release", kRelease}, {"server", nullptr}};
-    if (problem.ok()) json["server"] = ordered_json::parse(ToJson(status.version()));
+    if (problem.ok()) json["server"] = ordered_json::parse(ToJson(answer->version()));
     session->out << json.dump() << '\n';
     return problem;
   }
   PrintFields(session->out,
               {{"Client", kRelease},
-               {"!Server", problem.ok() ? FormatVersion(status.version()) : "unreachable"}},
+               {"!Server", problem.ok() ? FormatVersion(answer->version()) : "unreachable"}},
               session->style);
   return problem;
 }

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/paint.h"
-#include "supervisor/cli/wrap.h"
+#include "supervisor/cli/text.h"
 
 namespace baton {
 namespace {
@@ -39,6 +38,12 @@ Table::Table(std::vector<std::string> titles, TableStyle style) : style_(style) 
     shown_.push_back(column.shown);
     if (column.shown) columns_.push_back(std::move(column));
   }
+}
+
+void Table::Add(std::initializer_list<absl::AlphaNum> row) {
+  std::vector<std::string> cells;
+  for (const absl::AlphaNum& cell : row) cells.emplace_back(cell.Piece());
+  Add(std::move(cells));
 }
 
 void Table::Add(std::vector<std::string> row) {

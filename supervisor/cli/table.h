@@ -3,10 +3,13 @@
 #define SUPERVISOR_CLI_TABLE_H_
 
 #include <cstddef>
+#include <initializer_list>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace baton {
 
@@ -27,6 +30,7 @@ class Table {
   explicit Table(std::vector<std::string> titles, TableStyle style = {});
 
   // A cell for every column, whether it is shown or not; cells that are missing are empty.
+  void Add(std::initializer_list<absl::AlphaNum> row);
   void Add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
   void Print(std::ostream& out, const std::string& indent = "") const;

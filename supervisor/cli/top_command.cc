@@ -12,7 +12,6 @@
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/terminal.h"
 #include "supervisor/cli/top_view.h"
-#include "supervisor/cli/watch.h"
 
 namespace baton {
 namespace {
@@ -37,8 +36,8 @@ bool IsWanted(const Options& options, const std::string& service) {
 }
 
 absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRates* rates) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, client->GetStatus({}));
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
+                         session->Ask(&OperatorClient::GetStatus, v1::GetStatusRequest()));
   const double now = Now();
   v1::GetStatusResponse wanted = status;
   wanted.clear_services();
@@ -47,10 +46,8 @@ absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRa
     if (!IsWanted(options, service.name())) continue;
     *wanted.add_services() = service;
     if (!service.reachable()) continue;
-    v1::GetServiceRequest request;
-    request.set_service(service.name());
     // One that went away since is shown next time as unreachable.
-    auto response = client->GetService(request);
+    auto response = session->AskService(service.name());
     if (response.ok()) described.push_back(*std::move(response));
   }
   if (wanted.services().empty() && !options.services.empty()) {

@@ -13,6 +13,24 @@
 #include "supervisor/cli/table.h"
 
 namespace baton {
+
+std::optional<double> CounterRates::Update(const std::string& key, uint64_t incarnation,
+                                           uint64_t value, double now_seconds) {
+  const auto [entry, is_new] = seen_.try_emplace(key, Seen{incarnation, value, now_seconds});
+  if (is_new) return std::nullopt;
+  const Seen before = entry->second;
+  entry->second = {incarnation, value, now_seconds};
+  const double elapsed = now_seconds - before.seconds;
+  if (before.incarnation != incarnation || value < before.value || elapsed <= 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(value - before.value) / elapsed;
+}
+
+void CounterRates::ForgetOlderThan(double seconds) {
+  std::erase_if(seen_, [&](const auto& entry) { return entry.second.seconds < seconds; });
+}
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -57,7 +75,7 @@ void PrintServices(std::ostream& out, const TopView& view, const TableStyle& sty
     }
     table.Add({service.name(), StateOf(service),
                absl::StrCat(service.ready_workers(), "/", service.worker_count()),
-               absl::StrCat(service.connection_count()), FormatRate(one.rates.commits),
+               service.connection_count(), FormatRate(one.rates.commits),
                FormatRate(one.rates.sends), FormatRate(one.rates.completions),
                absl::StrCat(one.in_flight)});
   }
@@ -81,7 +99,7 @@ void PrintBlackouts(std::ostream& out, const TopView& view) {
       const std::vector<std::string> cells = BlackoutCells(*blackout);
       row.insert(row.end(), cells.begin(), cells.end());
     }
-    table.Add(std::move(row));
+    table.Add(row);
   }
   if (!table.empty()) table.Print(out);
   for (const TopService& one : view.services) {
@@ -99,11 +117,10 @@ void PrintShards(std::ostream& out, const TopView& view, TopSort sort) {
                ">INFLIGHT", ">UNACKED"});
   for (const TopShard& one : Sorted(view.shards, sort)) {
     const v1::Shard& shard = one.shard;
-    table.Add({one.service, absl::StrCat(shard.index()), FormatWorkerId(shard.owner_worker_id()),
-               FormatWorkerId(shard.heir_worker_id()), absl::StrCat(shard.epoch()),
-               FormatRate(one.rates.commits), FormatRate(one.rates.sends),
-               FormatRate(one.rates.completions), absl::StrCat(shard.send_requests_in_flight()),
-               absl::StrCat(shard.completions_unacknowledged())});
+    table.Add({one.service, shard.index(), FormatWorkerId(shard.owner_worker_id()),
+               FormatWorkerId(shard.heir_worker_id()), shard.epoch(), FormatRate(one.rates.commits),
+               FormatRate(one.rates.sends), FormatRate(one.rates.completions),
+               shard.send_requests_in_flight(), shard.completions_unacknowledged()});
   }
   if (!table.empty()) table.Print(out);
 }
@@ -116,20 +133,6 @@ void AddRates(const TopRates& rates, uint64_t in_flight, ordered_json* json) {
                 {"sends_per_second", number(rates.sends)},
                 {"completions_per_second", number(rates.completions)},
                 {"send_requests_in_flight", in_flight}});
-}
-
-// A whole number has no fraction, as in the JSON of protobuf messages.
-ordered_json JsonNumber(double value) {
-  constexpr double kExact = 1e15;
-  const bool is_whole = value == std::floor(value) && std::abs(value) < kExact;
-  return is_whole ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
-}
-
-ordered_json JsonBlackout(const v1::BlackoutSummary& blackout) {
-  return {{"count", absl::StrCat(blackout.count())},
-          {"p50_us", JsonNumber(blackout.p50_us())},
-          {"p99_us", JsonNumber(blackout.p99_us())},
-          {"max_us", JsonNumber(blackout.max_us())}};
 }
 
 // 64-bit integers are strings, as in the JSON of protobuf messages.
@@ -150,8 +153,8 @@ ordered_json JsonService(const TopService& one, const std::vector<TopShard>& sha
                        {"worker_count", service.worker_count()},
                        {"connection_count", service.connection_count()}};
   AddRates(one.rates, one.in_flight, &json);
-  json["handoff_blackout"] = JsonBlackout(service.handoff_blackout());
-  json["failover_blackout"] = JsonBlackout(service.failover_blackout());
+  json["handoff_blackout"] = ordered_json::parse(ToJson(service.handoff_blackout()));
+  json["failover_blackout"] = ordered_json::parse(ToJson(service.failover_blackout()));
   json["upgrade"] = nullptr;
   if (service.has_upgrade()) json["upgrade"] = v1::UpgradePhase_Name(service.upgrade().phase());
   ordered_json& list = json["shards"] = ordered_json::array();

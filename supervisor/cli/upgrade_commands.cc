@@ -19,7 +19,6 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/listing.h"
 #include "supervisor/cli/plan.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -101,7 +100,7 @@ absl::Status Follow(Session* session, const Options& options, Response response,
     status = Judge(session, options.service, *upgrade, undo);
   }
   if (session->json) {
-    session->PrintJson(response);
+    session->PrintJson(response).IgnoreError();
   } else {
     PrintUpgrade(session->out, options.service, *upgrade, session->style);
     SayWhatNext(session, options.service, *upgrade);
@@ -145,10 +144,8 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
   if (!absl::SimpleAtoi(absl::StripSuffix(canary, "%"), &number) || number == 0 || number > 99) {
     return wrong();
   }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetServiceRequest request;
-  request.set_service(options.service);
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, client->GetService(request));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response,
+                         session->AskService(options.service));
   const uint32_t shards = response.service().shard_count();
   if (shards < 2) {
     return absl::FailedPreconditionError(absl::StrCat("--canary ", canary, ": service \"",
@@ -168,7 +165,7 @@ absl::Status Upgrade(Session* session, Options options) {
           "--baton replaces keepers: it takes --watch-window and --dry-run, and nothing that is "
           "about a service's program");
     }
-    return UpgradeBaton(session, {options.service, options.watch_seconds, options.change.dry_run});
+    return UpgradeBaton(session, options.service, options.watch_seconds, options.change.dry_run);
   }
   if (options.exec.empty()) {
     return absl::InvalidArgumentError(
@@ -195,8 +192,7 @@ absl::Status Upgrade(Session* session, Options options) {
     plan->mutable_gates()->set_min_completions(options.min_completions);
   }
   if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-    BATON_ASSIGN_OR_RETURN(const std::string text, PlanUpgrade(client, &request));
+    BATON_ASSIGN_OR_RETURN(const std::string text, PlanUpgrade(session, &request));
     return PrintPlan(session, text, request);
   }
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
@@ -211,14 +207,12 @@ absl::Status Upgrade(Session* session, Options options) {
 
 absl::Status Rollback(Session* session, Options options) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
-  v1::RollbackRequest request;
-  request.set_service(options.service);
+  auto request = About<v1::RollbackRequest>(options.service);
   request.set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   request.set_watch_window_ms(Milliseconds(options.watch_seconds));
   request.set_no_rollback(options.no_rollback);
   if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-    BATON_ASSIGN_OR_RETURN(const std::string text, PlanRollback(client, request));
+    BATON_ASSIGN_OR_RETURN(const std::string text, PlanRollback(session, request));
     return PrintPlan(session, text, request);
   }
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
@@ -258,10 +252,7 @@ absl::Status History(Session* session, Filter filter) {
   const bool none = response.upgrades().empty();
   KeepIf(response.mutable_upgrades(),
          [&](const v1::Upgrade& upgrade) { return filter.Passes(upgrade); });
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(response);
   if (response.upgrades().empty()) {
     session->err << (none ? absl::StrCat("service ", filter.service,
                                          " was not upgraded since its driver started\n")
@@ -272,12 +263,11 @@ absl::Status History(Session* session, Filter filter) {
                "+OLD WORKERS", "+NEW WORKERS", "+PROGRAM", "!PHASE"},
               session->style);
   for (const v1::Upgrade& upgrade : response.upgrades()) {
-    table.Add({absl::StrCat(upgrade.id()), FormatVersions(upgrade),
-               FormatSeconds(upgrade.started_unix_micros()), FormatElapsed(upgrade),
-               FormatMove(upgrade.slowest_blackout_us()), FormatMove(upgrade.slowest_return_us()),
-               upgrade.rollback() ? "rollback" : "upgrade", FormatIds(upgrade.old_worker_ids()),
-               FormatIds(upgrade.new_worker_ids()), FormatProgram(upgrade),
-               FormatProgress(upgrade)});
+    table.Add({upgrade.id(), FormatVersions(upgrade), FormatSeconds(upgrade.started_unix_micros()),
+               FormatElapsed(upgrade), FormatMove(upgrade.slowest_blackout_us()),
+               FormatMove(upgrade.slowest_return_us()), upgrade.rollback() ? "rollback" : "upgrade",
+               FormatIds(upgrade.old_worker_ids()), FormatIds(upgrade.new_worker_ids()),
+               FormatProgram(upgrade), FormatProgress(upgrade)});
   }
   table.Print(session->out);
   return absl::OkStatus();
@@ -287,34 +277,27 @@ absl::Status History(Session* session, Filter filter) {
 absl::Status Hold(Session* session, Options options, bool pause) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   const std::string& service = options.service;
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  const auto request = About<v1::PauseUpgradeRequest>(service);
   if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string text, PlanHold(client, service, pause));
-    v1::PauseUpgradeRequest request;
-    request.set_service(service);
+    BATON_ASSIGN_OR_RETURN(const std::string text, PlanHold(session, service, pause));
     return PrintPlan(session, text, request);
   }
   v1::PauseUpgradeResponse response;
   if (pause) {
-    v1::PauseUpgradeRequest request;
-    request.set_service(service);
-    BATON_ASSIGN_OR_RETURN(response, client->PauseUpgrade(request));
+    BATON_ASSIGN_OR_RETURN(response, session->Ask(&OperatorClient::PauseUpgrade, request));
   } else {
-    v1::ResumeUpgradeRequest request;
-    request.set_service(service);
-    BATON_ASSIGN_OR_RETURN(v1::ResumeUpgradeResponse resumed, client->ResumeUpgrade(request));
+    BATON_ASSIGN_OR_RETURN(
+        v1::ResumeUpgradeResponse resumed,
+        session->Ask(&OperatorClient::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)));
     response.mutable_version()->Swap(resumed.mutable_version());
     response.mutable_upgrade()->Swap(resumed.mutable_upgrade());
   }
-  if (session->json) {
-    session->PrintJson(response);
-  } else {
-    PrintUpgrade(session->out, service, response.upgrade(), session->style);
-    session->PrintNext(
-        pause ? absl::StrCat("`baton upgrades resume ", service,
-                             "` lets it go on, `baton rollback ", service, "` undoes it")
-              : absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
-  }
+  if (session->json) return session->PrintJson(response);
+  PrintUpgrade(session->out, service, response.upgrade(), session->style);
+  session->PrintNext(pause
+                         ? absl::StrCat("`baton upgrades resume ", service,
+                                        "` lets it go on, `baton rollback ", service, "` undoes it")
+                         : absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
   return absl::OkStatus();
 }
 
@@ -351,18 +334,14 @@ void AddCanaryOptions(CLI::App* command, Options* options) {
 }
 
 void AddUpgradesCommands(CLI::App* app, Session* session) {
-  CLI::App* noun = app->add_subcommand("upgrades", "Upgrades of a service: list, pause, resume");
-  noun->require_subcommand(1);
-  noun->fallthrough();
+  CLI::App* noun = AddNoun(app, "upgrades", "Upgrades of a service: list, pause, resume");
   CLI::App* list = noun->add_subcommand("list", "Show a service's upgrades, newest first");
   auto filter = std::make_shared<Filter>();
   list->add_option("service", filter->service, kTheirService);
   AddChoice(list, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
             "only those in this state");
   AddListingOptions(list, session);
-  list->callback([session, filter] {
-    session->action = [session, filter] { return History(session, *filter); };
-  });
+  OnChosen(list, session, filter, History);
   for (const bool pause : {true, false}) {
     CLI::App* hold = noun->add_subcommand(
         pause ? "pause" : "resume",
@@ -403,9 +382,7 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
       "rollback", "Undo the upgrade under way, or return to the program before");
   rollback->add_option("service", options->service, "the service [the only one]");
   AddLimits(rollback, options.get(), session);
-  rollback->callback([session, options] {
-    session->action = [session, options] { return Rollback(session, *options); };
-  });
+  OnChosen(rollback, session, options, Rollback);
 
   AddUpgradesCommands(app, session);
 }

@@ -36,10 +36,7 @@ void Tell(const v1::Upgrade& upgrade, const std::string& name, const std::string
 // One that gave up its return fails and goes on serving.
 absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& service,
                                       const v1::Upgrade& upgrade) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetServiceRequest request;
-  request.set_service(service);
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, client->GetService(request));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, session->AskService(service));
   const auto& fresh = upgrade.new_worker_ids();
   return std::any_of(response.shards().begin(), response.shards().end(), [&](const auto& shard) {
     return std::find(fresh.begin(), fresh.end(), shard.owner_worker_id()) != fresh.end();
@@ -50,10 +47,7 @@ absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& servi
 
 absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
                                                       const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ListUpgradesRequest request;
-  request.set_service(service);
-  return client->ListUpgrades(request);
+  return session->Ask(&OperatorClient::ListUpgrades, About<v1::ListUpgradesRequest>(service));
 }
 
 bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }

@@ -11,7 +11,6 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/listing.h"
 #include "supervisor/cli/plan.h"
 #include "supervisor/cli/progress.h"
 #include "supervisor/cli/service_table.h"
@@ -46,20 +45,16 @@ std::string FormatHealth(const v1::Worker& worker) {
 }
 
 absl::Status List(Session* session, const Filter& filter) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ListWorkersRequest request;
-  request.set_service(filter.service);
-  BATON_ASSIGN_OR_RETURN(v1::ListWorkersResponse response, client->ListWorkers(request));
+  BATON_ASSIGN_OR_RETURN(
+      v1::ListWorkersResponse response,
+      session->Ask(&OperatorClient::ListWorkers, About<v1::ListWorkersRequest>(filter.service)));
   const bool none = response.workers().empty();
   KeepIf(response.mutable_workers(),
          [&](const v1::WorkerOfService& item) { return filter.Passes(item.worker()); });
   SortBy(response.mutable_workers(), [](const v1::WorkerOfService& item) {
     return std::pair(item.service(), item.worker().id());
   });
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(response);
   std::vector<std::pair<std::string, v1::Worker>> workers;
   for (const auto& item : response.workers()) workers.emplace_back(item.service(), item.worker());
   if (workers.empty()) {
@@ -76,15 +71,9 @@ absl::Status Describe(Session* session, Target target) {
   if (!target.worker_id) {
     BATON_ASSIGN_OR_RETURN(target.worker_id, OnlyWorker(session, target.service));
   }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetWorkerRequest request;
-  request.set_service(target.service);
-  request.set_worker_id(*target.worker_id);
-  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response, client->GetWorker(request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
+                         AskWorker(session, target.service, *target.worker_id));
+  if (session->json) return session->PrintJson(response);
   const v1::Worker& worker = response.worker();
   const bool owner = worker.shards_size() > 0;
   PrintFields(session->out,
@@ -110,11 +99,8 @@ absl::Status Describe(Session* session, Target target) {
 // The question before `verb` is done to a worker that exists.
 absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
                                      const Target& target) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetWorkerRequest request;
-  request.set_service(target.service);
-  request.set_worker_id(*target.worker_id);
-  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response, client->GetWorker(request));
+  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
+                         AskWorker(session, target.service, *target.worker_id));
   const v1::Worker& worker = response.worker();
   return Printable(absl::StrCat(verb, " worker ", worker.id(), " of service ", target.service, " (",
                                 worker.name(), " ", worker.version(), ", pid ", worker.pid(), ")? ",
@@ -149,13 +135,11 @@ void SayWhatNext(Session* session, const Target& target) {
 
 absl::Status Stop(Session* session, Target target) {
   BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
-  v1::StopWorkerRequest request;
-  request.set_service(target.service);
+  auto request = About<v1::StopWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
   request.set_timeout_ms(static_cast<uint32_t>(target.wait_seconds * 1000));
   if (target.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanStop(client, request));
+    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanStop(session, request));
     return PrintPlan(session, plan, request);
   }
   BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Stop", "nothing was stopped"));
@@ -174,10 +158,7 @@ absl::Status Stop(Session* session, Target target) {
                      "; --wait-timeout gives it longer"));
   }
   BATON_RETURN_IF_ERROR(response.status());
-  if (session->json) {
-    session->PrintJson(*response);
-    return absl::OkStatus();
-  }
+  if (session->json) return session->PrintJson(*response);
   session->err << "worker " << *target.worker_id << " of service " << target.service
                << " has ended\n";
   SayWhatNext(session, target);
@@ -186,21 +167,16 @@ absl::Status Stop(Session* session, Target target) {
 
 absl::Status Kill(Session* session, Target target) {
   BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
-  v1::KillWorkerRequest request;
-  request.set_service(target.service);
+  auto request = About<v1::KillWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
   if (target.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanKill(client, request));
+    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanKill(session, request));
     return PrintPlan(session, plan, request);
   }
   BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Kill", "nothing was killed"));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response, client->KillWorker(request));
-  if (session->json) {
-    session->PrintJson(response);
-    return absl::OkStatus();
-  }
+  BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response,
+                         session->Ask(&OperatorClient::KillWorker, request));
+  if (session->json) return session->PrintJson(response);
   session->err << "worker " << *target.worker_id << " of service " << target.service
                << " was sent SIGKILL\n";
   SayWhatNext(session, target);
@@ -218,9 +194,7 @@ void AddOne(CLI::App* command, Target* target, bool needs_number) {
 }  // namespace
 
 void AddWorkerCommands(CLI::App* app, Session* session) {
-  CLI::App* noun = app->add_subcommand("worker", "Workers: processes attached to a service");
-  noun->require_subcommand(1);
-  noun->fallthrough();
+  CLI::App* noun = AddNoun(app, "worker", "Workers: processes attached to a service");
   auto filter = std::make_shared<Filter>();
   CLI::App* list = noun->add_subcommand("list", "List the workers of one service or of all");
   list->add_option("service", filter->service, "only those of this service");
@@ -228,9 +202,7 @@ void AddWorkerCommands(CLI::App* app, Session* session) {
   AddChoice(list, "--state", &filter->state, {"attached", "ready", "dying"},
             "only those in this state");
   AddListingOptions(list, session);
-  list->callback([session, filter] {
-    session->action = [session, filter] { return List(session, *filter); };
-  });
+  OnChosen(list, session, filter, List);
 
   auto target = std::make_shared<Target>();
   const auto add = [&](const char* verb, const char* text, auto run) {

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "supervisor/cli/command_line.h"
 #include "supervisor/cli/description.h"
-#include "supervisor/doctor/identity.h"
+#include "supervisor/doctor/machine.h"
 #include "tests/supervisor/cli/cli_fixture.h"
 #include "tests/supervisor/cli/golden_cases.h"
 

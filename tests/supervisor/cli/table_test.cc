@@ -4,8 +4,7 @@
 
 #include "gtest/gtest.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/paint.h"
-#include "supervisor/cli/wrap.h"
+#include "supervisor/cli/text.h"
 
 namespace baton {
 namespace {

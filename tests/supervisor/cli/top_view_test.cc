@@ -4,7 +4,6 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "supervisor/cli/counter_rates.h"
 
 namespace baton {
 namespace {
