@@ -48,7 +48,7 @@ absl::Status NativeOwner::AddWorker() {
   arena::StoreRelease(arena_->worker(0).thread_locks[0].futex, static_cast<uint32_t>(getpid()));
   worker_ = std::make_unique<WorkerImpl>(EchoWorkerOptions(), &service_);
   g_host = driver_->host();
-  BATON_RETURN_IF_ERROR(worker_->FindNativeDriver());
+  BATON_RETURN_IF_ERROR(worker_->FindNativeHost());
   worker_->Connected(std::move(session));
   FileDescriptor wake, keepers_wake;
   BATON_RETURN_IF_ERROR(MakeStreams(&wake, &keepers_wake));
