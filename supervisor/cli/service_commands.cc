@@ -141,7 +141,7 @@ std::string FormatDrain(const v1::Service& service) {
 }
 
 std::string FormatNetwork(const v1::Service& service) {
-  const std::string listeners = FormatListeners(service, ", ");
+  std::string listeners = FormatListeners(service, ", ");
   if (service.network_namespace().empty()) return listeners;
   return absl::StrCat(listeners.empty() ? "none" : listeners, " in network namespace ",
                       service.network_namespace());

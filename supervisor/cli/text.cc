@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +16,8 @@ std::vector<std::string> Words(const std::string& text) {
   std::string word;
   for (size_t i = 0; i <= text.size(); ++i) {
     const bool ends = i == text.size() || text[i] == ' ' || text[i] == '\n';
-    if (ends && !word.empty()) words.push_back(std::move(word));
     if (ends) {
-      word.clear();
+      if (!word.empty()) words.push_back(std::exchange(word, {}));
       continue;
     }
     const size_t close = text[i] == '`' ? text.find('`', i + 1) : std::string::npos;
