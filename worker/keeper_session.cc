@@ -15,6 +15,7 @@ namespace baton {
 namespace {
 
 constexpr int kReplyTimeoutMs = 10'000;
+constexpr uint64_t kMillisecondNs = 1'000'000;
 // How often who must not block looks whether another thread has its reply.
 constexpr int kOtherReplyMs = 1;
 constexpr int kResumptionLookMs = 5;
@@ -137,7 +138,6 @@ absl::Status KeeperSession::AskForSession(const std::string& socket) {
 }
 
 absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
-  constexpr uint64_t kMillisecondNs = 1'000'000;
   const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool resumed, ResumeLocked());
@@ -152,7 +152,6 @@ absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
 absl::Status KeeperSession::Receive(internal::WorkerReply* reply, const Wait& wait,
                                     std::vector<FileDescriptor>* descriptors) {
   if (!wait) return channel_.Receive(reply, kReplyTimeoutMs, descriptors);
-  constexpr uint64_t kMillisecondNs = 1'000'000;
   const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
   for (;;) {
     absl::Status received = channel_.Receive(reply, 0, descriptors);
@@ -190,15 +189,18 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
 
 // The driver listens there while no keeper lives, and so this seldom waits.
 absl::Status KeeperSession::UseNextKeeper(const std::string& socket) {
-  for (int waited_ms = 0;; waited_ms += kResumptionLookMs) {
-    absl::StatusOr<FileDescriptor> connected = ConnectUnix(socket);
+  const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
+  for (;;) {
+    absl::StatusOr<FileDescriptor> connected = ConnectUnix(socket, /*timeout_ms=*/0);
     if (connected.ok()) {
       channel_ = MessageChannel(*std::move(connected));
       replies_due_ = 0;
       tie_ = Tie::kUp;
       return absl::OkStatus();
     }
-    if (waited_ms >= kReplyTimeoutMs) return connected.status();
+    const bool may_pass =
+        absl::IsUnavailable(connected.status()) || absl::IsNotFound(connected.status());
+    if (!may_pass || MonotonicNanoseconds() >= deadline) return connected.status();
     poll(nullptr, 0, kResumptionLookMs);
   }
 }

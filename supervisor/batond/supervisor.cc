@@ -263,7 +263,7 @@ absl::Status Supervisor::Run() {
     WatchReload();
   }
   uint64_t microseconds = 0;  // in the environment no more: it is not the children's
-  if (sd_watchdog_enabled(/*unset_environment=*/1, &microseconds) > 0) {
+  if (sd_watchdog_enabled(/*unset_environment=*/1, &microseconds) > 0 && microseconds > 1) {
     FeedWatchdog(std::chrono::microseconds(microseconds / 2));
   }
   // The service manager's own limit of a start knows nothing of the size of arenas.

@@ -67,12 +67,12 @@ ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::Keeper
 }
 
 void ServiceDrain::ReadRecord() {
+  if (access(path_.c_str(), F_OK) != 0 && errno == ENOENT) return;
   std::ifstream file(path_);
-  if (!file) return;
   internal::DrainRecord record;
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   // One that cannot be read drains all the same: somebody wanted it.
-  if (!google::protobuf::TextFormat::ParseFromString(text, &record)) {
+  if (!file || !google::protobuf::TextFormat::ParseFromString(text, &record)) {
     spdlog::warn("{} cannot be read: the service is drained, without a deadline", path_);
     record.Clear();
     record.set_started_unix_micros(UnixMicroseconds());

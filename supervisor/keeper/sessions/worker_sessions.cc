@@ -340,13 +340,14 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->heartbeat.Restart();
   slots_[session->slot] = session;
   reserved_[session->slot] = 0;
-  const Standing standing =
-      observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
-  // Held first: a worker that the driver knows and no keeper holds would keep its slot for ever.
+  // Held first: a worker that the driver knows and no keeper holds would keep its slot for ever,
+  // and one that an upgrade counts and no keeper holds would be missed as one that has left.
   session->key.assign(kSessionKeyBytes, '\0');
   // Never short for so few bytes (getrandom(2)).
   (void)!getrandom(session->key.data(), session->key.size(), 0);
   Hold(*session);
+  const Standing standing =
+      observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
   driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
 
   attached->set_worker_id(session->id);

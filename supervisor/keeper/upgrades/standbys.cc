@@ -47,8 +47,11 @@ void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
     if (!absl::SimpleAtoi(text, &pid)) continue;
     Standby standby;
     standby.pid = pid;
-    standby.attached = standby.ready = standby.was_ready = HasProcess(workers, pid);
-    if (!standby.attached && !AdoptUnattached(standby)) continue;
+    const auto worker = std::find_if(workers.begin(), workers.end(),
+                                     [pid](const WorkerInfo& one) { return one.pid == pid; });
+    standby.attached = worker != workers.end();
+    standby.ready = standby.was_ready = standby.attached && worker->ready;
+    if (!standby.ready && !AwaitReady(standby)) continue;
     standbys_.push_back(std::move(standby));
   }
   // The end of one that is under way is still to be noticed.
@@ -56,8 +59,8 @@ void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
   LookLater();
 }
 
-// It attaches to this keeper. Returns false if it has ended.
-bool Standbys::AdoptUnattached(Standby& standby) {
+// It attaches to this keeper, or is still warming up. Returns false if it has ended.
+bool Standbys::AwaitReady(Standby& standby) {
   StartedProgram started;
   started.pid = standby.pid;
   started.pidfd = context_.programs.PidfdOf(standby.pid);

@@ -68,7 +68,7 @@ class Standbys {
   };
 
   void OnPolicy();
-  bool AdoptUnattached(Standby& standby);
+  bool AwaitReady(Standby& standby);
   void Hold();
   void Look();
   void LookLater();

@@ -92,7 +92,9 @@ void StartedProcesses::Adopt(const StartedProcess& known, FileDescriptor pidfd) 
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
   for (const auto& process : processes_) {
     StartedProcess& known = process->known;
-    if (known.pid != pid || known.worker_id != 0 || !known.how_ended.empty()) continue;
+    // A worker whose keeper died unanswered attaches again, as the same one.
+    const bool may_be = known.worker_id == 0 || known.worker_id == worker_id;
+    if (known.pid != pid || !may_be || !known.how_ended.empty()) continue;
     known.worker_id = worker_id;
     return true;
   }

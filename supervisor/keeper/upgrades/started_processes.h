@@ -39,7 +39,7 @@ class StartedProcesses {
   // Goes on with a process that a former keeper has started. `pidfd`: none if it has ended.
   void Adopt(const StartedProcess& known, FileDescriptor pidfd);
 
-  // Whether `pid` is one of them that has not attached before: it has, as this worker.
+  // Whether `pid` is one of them: it has attached as this worker, for the first time or again.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
 
   // Describes how the worker's process ended, even if no notification of its end has come yet.

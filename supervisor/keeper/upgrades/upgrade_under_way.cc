@@ -89,6 +89,8 @@ void UpgradeUnderWay::Start(std::function<void(const absl::Status&)> done) {
                      done(status);
                      if (begun_) OnLaunched(*count);
                    });
+  // An upgrade whose processes could not be started is not to go on with the next keeper.
+  if (processes_.List().size() != *count) return;
   // Should this keeper die before they are entered, the next one has to know whose they are.
   EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
 }
@@ -208,6 +210,7 @@ std::vector<uint32_t> UpgradeUnderWay::NextShards() const {
 }
 
 void UpgradeUnderWay::HandOver() {
+  if (Attached(new_workers_).empty()) return Return("none of its workers is left");
   // The moves have a time-out of their own.
   EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
   std::vector<WorkerInfo> owners = Attached(new_workers_);

@@ -155,6 +155,51 @@ TEST(SessionRestoreTest, shouldAnswerAWorkerAsTheOneThatTheKeeperBeforeHadHeld) 
   EXPECT_TRUE(added_before);
 }
 
+// Looks what is held when an upgrade comes to know of a worker.
+class HoldingObserver final : public WorkerObserver {
+ public:
+  explicit HoldingObserver(TheDriver& driver) : driver_(driver) {}
+  Standing OnAttached(uint64_t worker_id, pid_t) override {
+    attached = worker_id;
+    internal::Hold entry;
+    std::vector<int> descriptors;
+    held = driver_.lasting.held.Next("lasting/worker/", &entry, &descriptors) &&
+           entry.key() == "lasting/worker/0";
+    return Standing::kLast;
+  }
+  void OnReady(uint64_t) override {}
+  void OnGone(uint64_t, const std::string&) override {}
+  uint64_t attached = 0;
+  bool held = false;
+
+ private:
+  TheDriver& driver_;
+};
+
+// Else the next keeper would miss a worker of its upgrade that only attaches again.
+TEST(SessionRestoreTest, shouldHoldASessionBeforeAnUpgradeKnowsOfIt) {
+  TheDriver driver;
+  HoldingObserver observer(driver);
+  TheKeeper keeper(driver, kForEver);
+  keeper.sessions.SetObserver(&observer);
+  EXPECT_EQ(keeper.AttachOne(), observer.attached);
+  EXPECT_TRUE(observer.held);
+}
+
+// What it stands for is the upgrade's word with the next keeper, too.
+TEST(SessionRestoreTest, shouldAskForTheStandingOfAWorkerThatIsAnsweredLate) {
+  TheDriver driver;
+  AttachOneWith(driver, 3, "attempt");
+  HoldingObserver observer(driver);
+  TheKeeper next(driver, kForEver);
+  ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+  next.sessions.Restore(held);
+  next.sessions.SetObserver(&observer);
+  const uint64_t id = next.AttachOne("attempt");
+  EXPECT_EQ(observer.attached, id);
+  EXPECT_EQ(driver.engine.roster[0].standing, Standing::kLast);
+}
+
 // The keeper before had found it silent, and the next one counts anew.
 TEST(SessionRestoreTest, shouldNotLeaveAWorkerStalledThatThisKeeperHasNotFoundSo) {
   TheDriver driver;
