@@ -98,6 +98,8 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
     undisturbed_.Print("while nothing died");
     after_kills_.Print("as something was killed");
     after_hangs_.Print("as something hung");
+    ASSERT_OK(harness::WaitUntil("control, which was the last to die",
+                                 [this] { return DriverPid() != 0; }));
     ASSERT_EQ(DriverPid(), driver_);
   }
 
