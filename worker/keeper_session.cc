@@ -1,12 +1,12 @@
 #include "worker/keeper_session.h"
 
 #include <errno.h>
-#include <sys/random.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/base/random_bytes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
@@ -22,13 +22,6 @@ constexpr int kResumptionLookMs = 5;
 constexpr size_t kAttemptBytes = 16;
 // Keepers may be dying of this very request to attach.
 constexpr int kMostDeaths = 3;
-
-std::string NewAttempt() {
-  std::string attempt(kAttemptBytes, '\0');
-  // Never short for so few bytes (getrandom(2)).
-  (void)!getrandom(attempt.data(), attempt.size(), 0);
-  return attempt;
-}
 
 }  // namespace
 
@@ -178,7 +171,7 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
   attach->set_reads_state_version_min(options.reads_state_version_min);
   attach->set_reads_state_version_max(options.reads_state_version_max);
   attach->set_writes_state_version(options.writes_state_version);
-  attach->set_attempt(NewAttempt());
+  attach->set_attempt(RandomBytes(kAttemptBytes));
   for (int deaths = 0;;) {
     const absl::StatusOr<internal::WorkerReply> reply = Ask(request, {}, descriptors);
     if (reply.ok()) return reply->attached();

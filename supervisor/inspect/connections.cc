@@ -19,7 +19,7 @@ using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::PoisonLevel;
 
-// As ConnectionState and PoisonLevel number them.
+// ConnectionState and PoisonLevel number them so.
 constexpr const char* kStates[] = {"free",        "requested", "connecting",
                                    "established", "draining",  "closed"};
 constexpr const char* kPoisonLevels[] = {"none", "flushed", "silent", "void"};

@@ -61,7 +61,7 @@ std::string StateIn(const v1::InspectedQueue& cursors, uint64_t sequence) {
   return sequence < cursors.attempted() ? "maybe posted" : "committed";
 }
 
-// As SharedReceiveState numbers them.
+// SharedReceiveState numbers them so.
 constexpr const char* kSharedStates[] = {"free", "maybe posted", "posted", "completed"};
 static_assert(std::size(kSharedStates) == uint32_t(SharedReceiveState::kCompleted) + 1);
 

@@ -9,7 +9,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <set>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/quantile.h"
 #include "tests/crash/crash_fixture.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
@@ -45,15 +45,12 @@ class Arrivals {
   }
   void Print(const char* when) {
     if (milliseconds_.empty()) return;
-    std::sort(milliseconds_.begin(), milliseconds_.end());
     std::printf("%6zu peers connected %s: p50 %.1f ms, p99 %.1f ms, longest %.1f ms\n",
-                milliseconds_.size(), when, Part(0.5), Part(0.99), milliseconds_.back());
+                milliseconds_.size(), when, *Quantile(milliseconds_, 0.5),
+                *Quantile(milliseconds_, 0.99), *Quantile(milliseconds_, 1));
   }
 
  private:
-  double Part(double part) const {
-    return milliseconds_[static_cast<size_t>(part * static_cast<double>(milliseconds_.size() - 1))];
-  }
   std::vector<double> milliseconds_;
 };
 
@@ -84,8 +81,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
   }
 
   void End(uint64_t kills, uint64_t seed) {
-    std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills),
-                static_cast<unsigned long long>(seed));
+    std::printf("%llu kills, BATON_SEED=%llu\n", Printable(kills), Printable(seed));
     random_.seed(seed);
     for (uint64_t round = 0; ended_ < kills && !peer_->process().HasEnded(); ++round) {
       SCOPED_TRACE(absl::StrCat("round ", round));
@@ -225,10 +221,8 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
   }
 
   void FollowHungKeepers() {
-    const std::string policy = cluster_->directory() + "/policy";
-    std::ofstream(policy) << "on_keeper_hang: ON_KEEPER_HANG_RESTART";
     const harness::CommandResult set =
-        harness::RunBaton(*cluster_, {"service", "policy", "ledger", "--set", policy});
+        harness::SetPolicy(*cluster_, "on_keeper_hang: ON_KEEPER_HANG_RESTART");
     ASSERT_EQ(set.status, 0) << set.err;
   }
 

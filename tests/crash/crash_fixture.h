@@ -23,6 +23,9 @@ inline uint64_t Setting(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+// For printf, on each platform.
+inline unsigned long long Printable(uint64_t number) { return number; }
+
 // The moment of a kill, not a wait for something: any duration is right.
 inline void PassTime(uint64_t microseconds) {
   const timespec duration = {static_cast<time_t>(microseconds / 1'000'000),

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -51,7 +50,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
       }
       ASSERT_OK(keeper_->KillAndAwaitNext());
       ASSERT_OK(advance(*keeper_, place));
-      // Of four keepers one is followed by a keeper that serves, the others by one that is killed.
+      // One keeper of four is followed by a keeper that serves, the others by one that is killed.
       if (++kills % 4 == 0 || place + step > places) {
         ASSERT_NO_FATAL_FAILURE(LetNextServe());
       }
@@ -88,9 +87,7 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
     }
     ASSERT_NO_FATAL_FAILURE(StartPeer(1000));
     ASSERT_OK(peer_->Settle());
-    const std::string policy = cluster_->directory() + "/policy";
-    std::ofstream(policy) << "service { connections: 19 }";
-    (void)Baton({"service", "policy", "ledger", "--set", policy});
+    ASSERT_EQ(harness::SetPolicy(*cluster_, "service { connections: 19 }").status, 0);
     const auto description = cluster_->keeper().Describe();
     ASSERT_OK(description);
     before_ = WhoServes(*description);
@@ -145,8 +142,6 @@ class KeeperSteps : public CrashTest, public testing::WithParamInterface<bool> {
   }
 
  private:
-  static unsigned long long Printable(uint64_t number) { return number; }
-
   static std::string WhoServes(const internal::Description& description) {
     std::string text;
     for (const v1::Worker& worker : description.workers()) {

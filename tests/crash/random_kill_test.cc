@@ -54,8 +54,7 @@ class RandomKillTest : public CrashTest {
 
   // Until `kills` owners have ended.
   void EndOwners(uint64_t kills, uint64_t seed) {
-    std::printf("%llu kills, BATON_SEED=%llu\n", static_cast<unsigned long long>(kills),
-                static_cast<unsigned long long>(seed));
+    std::printf("%llu kills, BATON_SEED=%llu\n", Printable(kills), Printable(seed));
     random_.seed(seed);
     ASSERT_NO_FATAL_FAILURE(AddWorker());
     ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 6000)));
@@ -71,7 +70,6 @@ class RandomKillTest : public CrashTest {
   }
 
  private:
-  static unsigned long long Printable(uint64_t number) { return number; }
   uint64_t Draw(uint64_t below) { return random_() % below; }
 
   void Round() {

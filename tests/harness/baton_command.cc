@@ -43,4 +43,13 @@ CommandResult RunBaton(const Cluster& cluster, const std::vector<std::string>& a
   return result;
 }
 
+CommandResult SetPolicy(const Cluster& cluster, const std::string& policy,
+                        const std::vector<std::string>& more) {
+  const std::string path = absl::StrCat(cluster.directory(), "/policy");
+  std::ofstream(path) << policy;
+  std::vector<std::string> arguments = {"service", "policy", "ledger", "--set", path};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return RunBaton(cluster, arguments);
+}
+
 }  // namespace baton::harness

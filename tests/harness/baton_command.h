@@ -19,6 +19,10 @@ struct CommandResult {
 CommandResult RunBaton(const Cluster& cluster, const std::vector<std::string>& arguments,
                        const std::vector<std::pair<std::string, std::string>>& environment = {});
 
+// Sets the policy of service ledger: `baton service policy ledger --set FILE`, with `more`.
+CommandResult SetPolicy(const Cluster& cluster, const std::string& policy,
+                        const std::vector<std::string>& more = {});
+
 }  // namespace baton::harness
 
 #endif  // TESTS_HARNESS_BATON_COMMAND_H_

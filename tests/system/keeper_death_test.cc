@@ -51,7 +51,7 @@ using ::testing::Not;
 constexpr int kDeathsBeforeMemoryCounts = 20;
 constexpr uint64_t kGrowthKilobytes = 512;
 
-// What processes have, in words.
+// The possessions of processes, in words.
 struct Possessions {
   explicit Possessions(const std::vector<pid_t>& processes) {
     for (const pid_t process : processes) {
@@ -161,7 +161,7 @@ class KeeperDeath : public testing::Test {
     const char* const deaths = std::getenv("BATON_KEEPER_DEATHS");
     return deaths == nullptr ? 10 : std::atoi(deaths);
   }
-  // What outlives keepers.
+  // Returns the processes that outlive keepers.
   std::vector<pid_t> LongLived() {
     return {driver_, cluster_->batond().pid(), cluster_->batond().FindChild("baton-control")};
   }
@@ -169,7 +169,7 @@ class KeeperDeath : public testing::Test {
   std::filesystem::path KeeperProgram() const {
     return cluster_->directory() + "/libexec/baton-keeper";
   }
-  // As a package does: the file is another one.
+  // Puts another file there, as a package does.
   void InstallKeeper(const std::string& program) {
     const std::filesystem::path file = KeeperProgram().string() + ".new";
     std::ofstream(file) << program;
@@ -296,9 +296,7 @@ TEST_F(KeeperDeath, shouldBeFollowedByOneThatServesWhoeverWasAttaching) {
 
 TEST_F(KeeperDeath, shouldLeaveInForceWhatWasSetAtRunTime) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  const std::string policy = cluster_->directory() + "/policy";
-  std::ofstream(policy) << "service { connections: 9 }";
-  (void)Baton({"service", "policy", "ledger", "--set", policy});
+  ASSERT_EQ(harness::SetPolicy(*cluster_, "service { connections: 9 }").status, 0);
   ASSERT_NO_FATAL_FAILURE(Replace());
   EXPECT_THAT(Baton({"service", "policy", "ledger"}), HasSubstr("connections: 9"));
   (void)Baton({"drain", "ledger", "--no-wait"});
@@ -332,9 +330,7 @@ TEST_F(KeeperDeath, shouldListAsManyConnectionsAsThereAre) {
 // A setting may be why keepers crash. It costs itself, and no connection.
 TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  const std::string policy = cluster_->directory() + "/policy";
-  std::ofstream(policy) << "service { connections: 9 }";
-  (void)Baton({"service", "policy", "ledger", "--set", policy});
+  ASSERT_EQ(harness::SetPolicy(*cluster_, "service { connections: 9 }").status, 0);
   for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(Replace(SIGSEGV));
   EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_settings_dropped"));
   EXPECT_THAT(Baton({"service", "policy", "ledger"}), Not(HasSubstr("connections: 9")));
@@ -420,9 +416,7 @@ TEST_F(KeeperDeath, shouldFollowAKeeperThatHangs) {
   ClusterOptions options;
   options.batond_arguments = {"--hang-timeout", "2"};
   ASSERT_NO_FATAL_FAILURE(Start(options));
-  const std::string policy = cluster_->directory() + "/policy";
-  std::ofstream(policy) << "on_keeper_hang: ON_KEEPER_HANG_RESTART";
-  (void)Baton({"service", "policy", "ledger", "--set", policy});
+  ASSERT_EQ(harness::SetPolicy(*cluster_, "on_keeper_hang: ON_KEEPER_HANG_RESTART").status, 0);
   const pid_t keeper = Service().keeper_pid();
   ASSERT_EQ(kill(keeper, SIGSTOP), 0);
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));

@@ -1,7 +1,6 @@
 // Policies of a whole Baton: what is refused and by which name, what a change of them does at once
 // and what it leaves alone.
 
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -51,16 +50,14 @@ class PolicyTest : public testing::Test {
     if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
-  Output Baton(const std::vector<std::string>& arguments) {
-    const harness::CommandResult result = harness::RunBaton(*cluster_, arguments);
+  static Output OutputOf(const harness::CommandResult& result) {
     return {result.status, result.out + result.err};
   }
+  Output Baton(const std::vector<std::string>& arguments) {
+    return OutputOf(harness::RunBaton(*cluster_, arguments));
+  }
   Output SetPolicy(const std::string& policy, const std::vector<std::string>& more = {}) {
-    const std::string path = absl::StrCat(cluster_->directory(), "/policy");
-    std::ofstream(path) << policy;
-    std::vector<std::string> arguments = {"service", "policy", "ledger", "--set", path};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return Baton(arguments);
+    return OutputOf(harness::SetPolicy(*cluster_, policy, more));
   }
   void Set(const std::string& policy) {
     const Output output = SetPolicy(policy);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,10 +41,7 @@ class StandbysTest : public testing::Test {
   }
 
   void SetPolicy(const std::string& policy) {
-    const std::string path = absl::StrCat(cluster_->directory(), "/policy");
-    std::ofstream(path) << policy;
-    const harness::CommandResult result =
-        harness::RunBaton(*cluster_, {"service", "policy", "ledger", "--set", path});
+    const harness::CommandResult result = harness::SetPolicy(*cluster_, policy);
     ASSERT_EQ(result.status, 0) << result.err;
   }
   std::string Events(const std::string& kind) {

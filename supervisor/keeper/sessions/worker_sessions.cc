@@ -1,7 +1,6 @@
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/random_bytes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
@@ -342,9 +342,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   reserved_[session->slot] = 0;
   // Held first: a worker that the driver knows and no keeper holds would keep its slot for ever,
   // and one that an upgrade counts and no keeper holds would be missed as one that has left.
-  session->key.assign(kSessionKeyBytes, '\0');
-  // Never short for so few bytes (getrandom(2)).
-  (void)!getrandom(session->key.data(), session->key.size(), 0);
+  session->key = RandomBytes(kSessionKeyBytes);
   Hold(*session);
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;

@@ -1,10 +1,9 @@
 #include "supervisor/keeper/sessions/worker_tokens.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cstddef>
 
+#include "lib/base/random_bytes.h"
 #include "lib/base/worker_token.h"
 
 namespace baton::keeper {
@@ -20,9 +19,7 @@ std::string WorkerTokens::New(uint64_t worker_id) {
       kTokensPerWorker) {
     Forget(worker_id);
   }
-  std::string token(kWorkerTokenBytes, '\0');
-  // Never short for so few bytes (getrandom(2)).
-  (void)!getrandom(token.data(), token.size(), 0);
+  std::string token = RandomBytes(kWorkerTokenBytes);
   tokens_[token] = worker_id;
   return token;
 }

@@ -498,8 +498,8 @@ void Schedule::CheckUpgrades() {
   }
 }
 
-// Of those that keepers have started. One that dies between the start of a process and what it
-// holds of it leaves it to nobody.
+// Looks at the processes that keepers have started. A keeper that dies between starting a process
+// and holding it leaves it to nobody.
 void Schedule::CheckPrograms() {
   const std::vector<v1::Upgrade>& upgrades = operator_.upgrades();
   const bool both = std::any_of(upgrades.begin(), upgrades.end(), [](const v1::Upgrade& upgrade) {
@@ -566,7 +566,7 @@ std::string Schedule::ProgramThatServes() {
   return workers_.empty() ? "/p/1g" : workers_.front()->process().program.path();
 }
 
-// What the process has open, with its number.
+// Returns the files that the process has open, each with its number.
 std::set<std::string> OpenDescriptors() {
   std::set<std::string> open;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

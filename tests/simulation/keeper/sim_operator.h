@@ -33,7 +33,8 @@ class SimOperator {
   // The workers that it may ask to be killed, or to take shards over.
   std::function<std::vector<SimWorker*>()> workers;
 
-  // What may be in force: what was promised last, and what was asked for since, without an answer.
+  // The policy that was promised last may be in force, and so may each that was asked for since
+  // without an answer.
   bool MayBeInForce(uint32_t policy) const { return policies_.count(policy) != 0; }
   bool MayBeDrained(bool drained) const { return drains_.count(drained) != 0; }
   // No upgrade is under way, or can be.

@@ -16,7 +16,7 @@
 
 namespace baton::simulation {
 
-// What workers and operators live in.
+// The world of workers and operators.
 struct Surroundings {
   Context& context;
   Machine& machine;
@@ -32,7 +32,7 @@ struct Surroundings {
 
 class SimWorker {
  public:
-  // What a program does is the last letter of its path.
+  // The last letter of a program's path says what it does.
   static constexpr char kGood = 'g', kDeaf = 'd', kNeverReady = 'n', kCrashes = 'c', kHangs = 'h';
 
   SimWorker(Surroundings& around, Process& process)

@@ -22,7 +22,7 @@ namespace baton::keeper::testing {
 // Unwinds a keeper that dies.
 struct KeeperDeath {};
 
-// What of the driver outlives its keepers.
+// The parts of the driver that outlive its keepers.
 struct LastingDriver {
   driver_process::OrderExecutor& executor;
   driver_process::NewsQueue& news;

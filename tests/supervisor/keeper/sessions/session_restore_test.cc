@@ -186,7 +186,7 @@ TEST(SessionRestoreTest, shouldHoldASessionBeforeAnUpgradeKnowsOfIt) {
   EXPECT_TRUE(observer.held);
 }
 
-// What it stands for is the upgrade's word with the next keeper, too.
+// The upgrade says what a worker stands for with the next keeper, too.
 TEST(SessionRestoreTest, shouldAskForTheStandingOfAWorkerThatIsAnsweredLate) {
   TheDriver driver;
   AttachOneWith(driver, 3, "attempt");
