@@ -52,6 +52,7 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
     : io_(io),
       plan_(std::move(plan)),
       callbacks_(std::move(callbacks)),
+      program_(plan_.program),
       lock_(plan_.lock),
       end_(io),
       readiness_(io),
@@ -81,8 +82,8 @@ absl::Status Child::Start() {
     store_server_.reset();
     return status;
   }
-  ready_ = false;
-  ours_ = true;
+  ready_ = told_to_end_ = false;
+  on_trial_ = program_.on_trial();
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
   if (const absl::Status named = lock_.NameHolder(process_.pid); !named.ok()) {
@@ -97,7 +98,7 @@ absl::Status Child::Start() {
 // It says soon that it is ready (Rejoin), unless it hangs.
 void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
-  ready_ = ours_ = false;
+  ready_ = on_trial_ = false;
   kill_hung_ = plan_.kill_hung;
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("outlived the former batond, pid ", process_.pid));
@@ -134,6 +135,7 @@ void Child::Log(spdlog::level::level_enum level, const std::string& what) const 
 absl::Status Child::SpawnWith(int ready_write_end) {
   SpawnRequest request;
   request.program = plan_.program;
+  BATON_ASSIGN_OR_RETURN(request.file, program_.ToRun());
   request.input = plan_.input;
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
   request.dies_with_us = !plan_.outlives_us;
@@ -270,12 +272,10 @@ void Child::LimitStart() {
 
 void Child::Reap() {
   siginfo_t end = {};
-  // The child of a former batond is reaped by the init process.
-  if (ours_ &&
-      waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0 &&
-      end.si_pid == 0) {
-    return ReapLater();
-  }
+  // The child of a former batond is the init process's, unless this process was that batond.
+  const bool is_ours =
+      waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0;
+  if (is_ours && end.si_pid == 0) return ReapLater();
   timer_.cancel();
   heart_timer_.cancel();
   heart_.Reset();
@@ -285,9 +285,39 @@ void Child::Reap() {
   store_server_.reset();
   process_ = SpawnedProcess();
   settled_ = true;
-  const bool was_ready = std::exchange(ready_, false);
-  callbacks_.gone(
-      absl::StrCat(ours_ ? DescribeEnd(end) : "ended", was_ready ? "" : " while starting"));
+  const std::string how =
+      absl::StrCat(is_ours ? DescribeEnd(end) : "ended", ready_ ? "" : " while starting");
+  JudgeProgram(how);
+  ready_ = false;
+  callbacks_.gone(how);
+}
+
+absl::Status Child::ReplaceProgram() {
+  if (HasProvenItself()) program_.Prove();
+  BATON_RETURN_IF_ERROR(program_.Replace());
+  given_up_.clear();
+  on_trial_ = false;
+  return absl::OkStatus();
+}
+
+bool Child::HasProvenItself() const {
+  return on_trial_ && ready_ && std::chrono::steady_clock::now() - started_ >= kTrial;
+}
+
+// That it was told to end says nothing of its program.
+void Child::JudgeProgram(const std::string& how) {
+  if (HasProvenItself()) {
+    program_.Prove();
+  } else if (on_trial_ && !told_to_end_) {
+    GiveUpProgram(how);
+  }
+}
+
+void Child::GiveUpProgram(const std::string& why) {
+  program_.GiveUp();
+  given_up_ = absl::StrCat("the new program ", plan_.program, " is given up, because its process ",
+                           why, ": the program before it runs");
+  Log(spdlog::level::err, given_up_);
 }
 
 // A debugger that traces the child is shown its end first.
@@ -311,6 +341,7 @@ void Child::StartLater() {
     started_ = std::chrono::steady_clock::now();
     if (const absl::Status status = Start(); !status.ok()) {
       Log(spdlog::level::err, status.ToString());
+      if (program_.on_trial()) GiveUpProgram(absl::StrCat("cannot start: ", status.message()));
       StartLater();
     }
   });
@@ -323,6 +354,7 @@ void Child::CancelStart() {
 }
 
 void Child::Signal(int signal) {
+  if (signal == SIGTERM) told_to_end_ = true;
   if (alive()) pidfd_send_signal(process_.pidfd.get(), signal, nullptr, 0);
 }
 

@@ -20,6 +20,7 @@
 #include "spdlog/common.h"
 #include "supervisor/batond/child_lock.h"
 #include "supervisor/batond/kept_descriptors.h"
+#include "supervisor/batond/program_file.h"
 #include "supervisor/batond/spawn.h"
 #include "supervisor/batond/store_server.h"
 
@@ -100,6 +101,15 @@ class Child {
   // Does nothing when it is not alive. Cannot hit another process.
   void Signal(int signal);
 
+  // From its next start on it runs the program that is at its path now. If a process of that
+  // program is not ready in time, or ends or hangs within kTrial, the next one runs the program
+  // before. Without this, it runs the file that was there at its first start, whatever a package
+  // has put in its place.
+  absl::Status ReplaceProgram();
+  static constexpr std::chrono::seconds kTrial{5};
+  // Why the last program that was to replace it was given up; empty: none was.
+  const std::string& program_given_up() const { return given_up_; }
+
  private:
   void Log(spdlog::level::level_enum level, const std::string& what) const;
   absl::Status SpawnWith(int ready_write_end);
@@ -119,14 +129,20 @@ class Child {
   void LimitStart();
   void Reap();
   void ReapLater();
+  bool HasProvenItself() const;
+  void JudgeProgram(const std::string& how);
+  void GiveUpProgram(const std::string& why);
 
   boost::asio::io_context& io_;
   Plan plan_;
   const Callbacks callbacks_;
 
+  ReplaceableProgram program_;
+  std::string given_up_;
+  bool on_trial_ = false;     // the process that runs, or ran last, has the program on trial
+  bool told_to_end_ = false;  // likewise, by SIGTERM
   ChildLock lock_;
   SpawnedProcess process_;
-  bool ours_ = false;  // we are its parent
   bool ready_ = false;
   bool settled_ = false;
   bool start_due_ = false;  // the timer is the back-off

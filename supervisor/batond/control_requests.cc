@@ -13,8 +13,9 @@
 namespace baton {
 
 ControlRequests::ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload,
-                                 Open open)
+                                 Replace replace, Open open)
     : reload_(std::move(reload)),
+      replace_(std::move(replace)),
       open_(std::move(open)),
       session_(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())) {
   session_->Start([this] { return AnswerOne(); },
@@ -52,6 +53,11 @@ void ControlRequests::Answer(const internal::BatondRequest& request) {
     alive->Send(reply, file ? std::vector<int>{file.get()} : std::vector<int>());
   };
   if (request.has_reload()) return reload_(request.reload(), reply);
+  if (request.has_replace_program()) {
+    return replace_(request.replace_program(), [reply](const absl::Status& status) {
+      status.ok() ? reply(internal::BatondReply()) : reply(status);
+    });
+  }
   if (!request.has_open()) return reply(absl::InvalidArgumentError("a request of an unknown kind"));
   const absl::StatusOr<FileDescriptor> file = open_(request.open().path());
   if (file.ok()) {

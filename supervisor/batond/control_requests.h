@@ -23,9 +23,12 @@ class ControlRequests {
   using ReloadDone = std::function<void(absl::StatusOr<internal::BatondReply>)>;
   using Reload = std::function<void(const internal::ReloadConfig& request, ReloadDone done)>;
 
+  using Done = std::function<void(const absl::Status&)>;
+  using Replace = std::function<void(const internal::ReplaceProgram& request, Done done)>;
   using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
 
-  ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload, Open open);
+  ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload,
+                  Replace replace, Open open);
   ~ControlRequests();
   ControlRequests(const ControlRequests&) = delete;
   ControlRequests& operator=(const ControlRequests&) = delete;
@@ -38,6 +41,7 @@ class ControlRequests {
   void Answer(const internal::BatondRequest& request);
 
   const Reload reload_;
+  const Replace replace_;
   const Open open_;
   std::shared_ptr<FramedSession> session_;  // null: control has broken the protocol, or is gone
 };

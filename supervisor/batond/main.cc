@@ -1,5 +1,6 @@
 // batond: see supervisor.h. Exit codes: 0 stopped as told, 1 could not run, 2 wrong command line
 // or configuration.
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/audit_directory.h"
 #include "supervisor/batond/options.h"
+#include "supervisor/batond/own_program.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/supervisor.h"
 #include "supervisor/config/log_level.h"
@@ -62,8 +64,8 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-int Main(int argc, char** argv) {
-  std::variant<CommandLine, int> parsed = ParseCommandLine(argc, argv);
+int Run(int argc, char** argv, OwnProgram* own) {
+  std::variant<CommandLine, int> parsed = ParseCommandLine(argc, argv, *own);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   CommandLine& line = std::get<CommandLine>(parsed);
   if (line.check_only) {
@@ -87,12 +89,22 @@ int Main(int argc, char** argv) {
                            ServesOthers(config) || line.options.control_user.has_value());
   if (!state.ok()) return Fail(state.status());
   line.options.audit_directory = MakeAuditDirectory(config.state_dir(), line.options.control_user);
+  own->GoBackIfTrialDied(config.state_dir());
+  line.options.own = own;
   Supervisor supervisor(std::move(line.options), *state);
-  const absl::Status status = supervisor.Run();
+  absl::Status status = supervisor.Run();
+  if (supervisor.is_replaced()) status = own->Replace();
   return status.ok() ? 0 : Fail(status);
 }
 
 }  // namespace
 }  // namespace baton
 
-int main(int argc, char** argv) { return baton::Main(argc, argv); }
+int main(int argc, char** argv) {
+  prctl(PR_SET_NAME, "batond");  // a program that is gone back to has a descriptor's name
+  baton::OwnProgram own(argc, argv);
+  const int result = baton::Run(argc, argv, &own);
+  if (result != 0 && own.on_trial()) own.GoBack("it could not serve: its messages above tell why");
+  own.EndTrial();
+  return result;
+}

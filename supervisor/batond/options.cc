@@ -301,7 +301,7 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 
 }  // namespace
 
-std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
+std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const OwnProgram& own) {
   CLI::App app("Keeps RDMA services' connections while their processes come and go.", "batond");
   Flags flags;
   AddFlags(app, flags);
@@ -333,7 +333,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
     line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
   }
   line.options.config = *std::move(config);
-  line.options.libexec = flags.libexec.empty() ? OwnDirectory() : flags.libexec;
+  line.options.libexec = flags.libexec.empty() ? own.directory() : flags.libexec;
   line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
   line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);

@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "supervisor/batond/own_program.h"
 #include "supervisor/batond/supervisor.h"
 
 namespace baton {
@@ -15,7 +16,7 @@ struct CommandLine {
 
 // The command line asks either to run with complete options, or to exit with a code at once
 // (help, version, or a problem: already printed).
-std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv);
+std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const OwnProgram& own);
 
 }  // namespace baton
 

@@ -43,6 +43,7 @@ std::vector<std::string> EnvironmentFor(const SpawnRequest& request) {
 
 struct ChildPlan {
   const char* program;
+  int file;  // that is run; -1: what is at `program`
   char* const* arguments;
   char* const* environment;
   const std::vector<int>* inherited;
@@ -88,7 +89,12 @@ bool BecomeUser(const ProgramUser& user) {
   }
   if (prepared) {
     ResetSignals();
-    execve(plan.program, plan.arguments, plan.environment);
+    // By the descriptor, because another user may not follow a path through our /proc. A script's
+    // interpreter is given a path, and needs one.
+    if (plan.file >= 0) {
+      execveat(plan.file, "", plan.arguments, plan.environment, AT_EMPTY_PATH);
+    }
+    if (plan.file < 0 || errno == ENOENT) execve(plan.program, plan.arguments, plan.environment);
   }
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(plan.error_pipe, &error, sizeof(error));
@@ -128,6 +134,7 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   FileDescriptor write_end(ends[1]);
 
   std::vector<std::string> arguments = {request.program};
+  arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
   std::vector<std::string> environment = EnvironmentFor(request);
   const std::vector<char*> argument_pointers = PointersTo(arguments);
   const std::vector<char*> environment_pointers = PointersTo(environment);
@@ -135,9 +142,12 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   for (const auto& [name, descriptor] : request.descriptors) inherited.push_back(descriptor);
   std::vector<int> kept = inherited;
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, write_end.get()});
+  const std::string path = request.file ? request.file->Path() : request.program;
+  if (request.file) kept.push_back(request.file->descriptor());
   std::sort(kept.begin(), kept.end());
 
-  const ChildPlan plan = {request.program.c_str(),
+  const ChildPlan plan = {path.c_str(),
+                          request.file ? request.file->descriptor() : -1,
                           argument_pointers.data(),
                           environment_pointers.data(),
                           &inherited,

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "supervisor/batond/program_file.h"
 
 namespace baton {
 
@@ -23,8 +24,10 @@ struct ProgramUser {
 };
 
 struct SpawnRequest {
-  std::string program;  // path
-  std::string input;    // what it reads from standard input
+  std::string program;                 // path; its first argument, too
+  std::optional<ProgramFile> file;     // that is run; none: what is at `program`
+  std::vector<std::string> arguments;  // after the first
+  std::string input;                   // what it reads from standard input
   // Environment variables that carry the number of an inherited descriptor, and the descriptor.
   std::vector<std::pair<std::string, int>> descriptors;
   std::vector<int> inherited;  // descriptors that it need not know about

@@ -21,6 +21,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/base/version.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -119,10 +120,13 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       kept_(KeptDescriptors::GivenBack()),
       control_timer_(io_),
       leaving_timer_(io_),
-      rejoins_(io_, [this](const internal::RejoinRequest& request, SpawnedProcess process,
-                           FileDescriptor lock) {
-        return TakeIn(request, std::move(process), std::move(lock));
-      }) {
+      rejoins_(io_,
+               [this](const internal::RejoinRequest& request, SpawnedProcess process,
+                      FileDescriptor lock) {
+                 return TakeIn(request, std::move(process), std::move(lock));
+               }),
+      program_check_(io_),
+      program_timer_(io_) {
   if (options_.keep_services) {
     const absl::Status made = MakeStay();
     if (!made.ok()) {
@@ -228,6 +232,9 @@ internal::ControlConfig Supervisor::ControlConfig() const {
   control.set_batond_uid(geteuid());
   control.set_audit_directory(options_.audit_directory);
   control.set_distrust_contained_root(config.distrust_contained_root());
+  control.set_batond_release(std::string(kRelease));
+  if (control_) control.set_control_program_given_up(control_->program_given_up());
+  control.set_batond_program_given_up(options_.own->given_up());
   return control;
 }
 
@@ -243,6 +250,9 @@ void Supervisor::AddControl() {
         io_, std::move(socket),
         [this](const internal::ReloadConfig& request, ControlRequests::ReloadDone done) {
           Reload(request, std::move(done));
+        },
+        [this](const internal::ReplaceProgram& request, ControlRequests::Done done) {
+          ReplaceProgram(request, std::move(done));
         },
         [this](const std::string& path) { return OpenForControl(path); });
   };
@@ -272,7 +282,8 @@ absl::Status Supervisor::Run() {
   BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
   StartKeepers();
   io_.run();
-  state_.RemoveSockets(stay_.empty() ? ServiceNames(options_.config) : std::vector<std::string>());
+  state_.RemoveSockets(services_go_on() ? std::vector<std::string>()
+                                        : ServiceNames(options_.config));
   return result_;
 }
 
@@ -386,7 +397,9 @@ void Supervisor::OnStarted(Child& child, const absl::Status& status) {
 void Supervisor::WatchSignals() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
-    if (stopping()) {
+    if (std::exchange(replaced_, false)) {
+      spdlog::info("stopping, and not replaced: signal {} ({})", signal, sigabbrev_np(signal));
+    } else if (stopping()) {
       spdlog::warn("told to stop again: killing what is left");
       KillAll();
     } else {
@@ -561,6 +574,46 @@ void Supervisor::RestartControlSoon() {
   });
 }
 
+void Supervisor::ReplaceProgram(const internal::ReplaceProgram& request,
+                                ControlRequests::Done done) {
+  if (phase_ != Phase::kRunning || reload_) {
+    return done(
+        absl::AbortedError("batond starts, stops, or takes a changed configuration: try "
+                           "again in a moment"));
+  }
+  if (request.batond()) {
+    return program_check_.Run(*options_.own, [this, done = std::move(done)](absl::Status status) {
+      if (status.ok()) status = options_.own->Keep(options_.config.state_dir());
+      if (status.ok()) ReplaceOwnProgramSoon();
+      done(status);
+    });
+  }
+  const absl::Status status = control_->ReplaceProgram();
+  if (status.ok()) {
+    control_->SetInput(AsText(ControlConfig()));
+    RestartControlSoon();
+  }
+  done(status);
+}
+
+// Control's client first gets its answer. Drivers go on, and the new program finds them.
+void Supervisor::ReplaceOwnProgramSoon() {
+  program_timer_.expires_after(kAnswersFirst);
+  program_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || stopping()) return;
+    spdlog::info("going on as the program that is at batond's path now");
+    replaced_ = true;
+    Stop();
+  });
+}
+
+void Supervisor::ProveOwnProgramLater() {
+  program_timer_.expires_after(Child::kTrial);
+  program_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && !stopping()) options_.own->EndTrial();
+  });
+}
+
 // Files that operator_endpoint names, whose owner may be batond's user alone.
 absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& path) const {
   const v1::OperatorEndpoint& endpoint = options_.config.operator_endpoint();
@@ -593,6 +646,7 @@ void Supervisor::Advance() {
   if (phase_ == Phase::kStartingControl && control_->settled()) {
     phase_ = Phase::kRunning;
     AnnounceReady();
+    ProveOwnProgramLater();
   }
 }
 
@@ -619,6 +673,7 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
     case Phase::kRunning:
       log::Write(spdlog::level::err, {.service = child.service()},
                  absl::StrCat(child.name(), ": ", how));
+      if (&child == control_.get()) control_->SetInput(AsText(ControlConfig()));
       child.StartLater();
       return Advance();
     case Phase::kStoppingControl:
@@ -660,8 +715,10 @@ void Supervisor::FailStart(const absl::Status& status) {
 
 void Supervisor::Stop() {
   phase_ = Phase::kStoppingControl;
-  TellStatus("STOPPING=1\n",
-             result_.ok() ? "stopping" : absl::StrCat("giving up: ", result_.message()));
+  if (!replaced_) {
+    TellStatus("STOPPING=1\n",
+               result_.ok() ? "stopping" : absl::StrCat("giving up: ", result_.message()));
+  }
   control_->CancelStart();
   for (const std::unique_ptr<Child>& keeper : keepers_) keeper->CancelStart();
   control_->Signal(SIGTERM);
@@ -678,7 +735,7 @@ void Supervisor::Stop() {
 void Supervisor::AdvanceStop() {
   if (phase_ == Phase::kStoppingControl && !control_->alive()) {
     phase_ = Phase::kStoppingKeepers;
-    if (!stay_.empty()) return LeaveKeepers();
+    if (services_go_on()) return LeaveKeepers();
     for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGTERM);
     stop_timer_.expires_after(options_.stop_timeout / 2);
     stop_timer_.async_wait([this](const boost::system::error_code& error) {
@@ -691,6 +748,11 @@ void Supervisor::AdvanceStop() {
       std::none_of(keepers_.begin(), keepers_.end(),
                    [](const std::unique_ptr<Child>& keeper) { return keeper->alive(); });
   if (phase_ == Phase::kStoppingKeepers && keepers_gone && leaving_.empty()) io_.stop();
+}
+
+// With the next batond: the service manager's, or another program in this process.
+bool Supervisor::services_go_on() const {
+  return !stay_.empty() || replaced_ || (!result_.ok() && options_.own->on_trial());
 }
 
 void Supervisor::LeaveKeepers() {

@@ -18,6 +18,8 @@
 #include "supervisor/batond/child.h"
 #include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/kept_descriptors.h"
+#include "supervisor/batond/own_program.h"
+#include "supervisor/batond/program_check.h"
 #include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/reload_under_way.h"
 #include "supervisor/batond/state_directory.h"
@@ -26,8 +28,9 @@
 namespace baton {
 
 struct SupervisorOptions {
-  v1::Config config;    // complete
-  std::string libexec;  // directory of baton-driver, baton-keeper and baton-control
+  v1::Config config;          // complete
+  OwnProgram* own = nullptr;  // outlives the supervisor
+  std::string libexec;        // directory of baton-driver, baton-keeper and baton-control
   // Applies to each child. A driver with a large arena has longer (StartTimeout).
   std::chrono::milliseconds start_timeout{};
   std::chrono::milliseconds stop_timeout{};  // of all together
@@ -57,6 +60,9 @@ class Supervisor {
   // Returns when all children are gone: OK after SIGTERM or SIGINT, an error when one of them did
   // not become ready the first time and that was asked for.
   absl::Status Run();
+
+  // After Run: this process is to go on as the program that is at batond's path now.
+  bool is_replaced() const { return replaced_; }
 
  private:
   // The order of phases: every driver is ready or has failed, then control is started; it is
@@ -100,6 +106,10 @@ class Supervisor {
   void RemoveKeeper(const std::string& service);
   void KillLeavingLater();
   void RestartControlSoon();
+  void ReplaceProgram(const internal::ReplaceProgram& request, ControlRequests::Done done);
+  void ReplaceOwnProgramSoon();
+  void ProveOwnProgramLater();
+  bool services_go_on() const;
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper);
   void OnRejoinedAnswered(const std::string& name,
                           const absl::StatusOr<internal::ConfigTaken>& answer);
@@ -136,6 +146,10 @@ class Supervisor {
   boost::asio::steady_timer control_timer_;      // its restart
   boost::asio::steady_timer leaving_timer_;      // the death of those that do not end
   RejoinServer rejoins_;
+  ProgramCheck program_check_;
+  bool replaced_ = false;
+  boost::asio::steady_timer
+      program_timer_;  // the replacement of batond's own program, or its trial
   std::unique_ptr<Child> control_;
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
   Phase phase_ = Phase::kStartingKeepers;

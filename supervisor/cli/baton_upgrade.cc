@@ -1,11 +1,19 @@
 #include "supervisor/cli/baton_upgrade.h"
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iterator>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/format.h"
@@ -17,15 +25,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookInterval(200);
-// For the next keeper to serve.
+// For the next process to serve.
 constexpr std::chrono::seconds kFollowTimeout(60);
-// A little longer than a driver gives a new program to prove itself.
-constexpr double kKeeperWatchSeconds = 7;
+// A little longer than a new program has to prove itself.
+constexpr double kWatchSeconds = 7;
 
-absl::StatusOr<std::vector<std::string>> ServicesOf(Session* session, const std::string& named) {
-  if (!named.empty()) return std::vector<std::string>{named};
+using Names = std::vector<std::string>;
+
+absl::StatusOr<Names> ServicesOf(Session* session, const std::string& named) {
+  if (!named.empty()) return Names{named};
   BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, session->AskServices());
-  std::vector<std::string> names;
+  Names names;
   for (const v1::Service& service : all.services()) {
     if (service.reachable()) {
       names.push_back(service.name());
@@ -46,6 +56,12 @@ std::string Describe(const v1::Service& service) {
                       service.keeper_release().empty() ? "not told" : service.keeper_release());
 }
 
+absl::Status CheckServes(const v1::Service& service) {
+  const std::string& why = service.keeper_program_given_up();
+  if (why.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("service ", service.name(), ": ", why));
+}
+
 // Returns the service as the keeper after `former` describes it.
 absl::StatusOr<v1::Service> AwaitNext(Session* session, const std::string& name, int32_t former) {
   const Progress progress(session, absl::StrCat("replacing the keeper of ", name),
@@ -54,6 +70,7 @@ absl::StatusOr<v1::Service> AwaitNext(Session* session, const std::string& name,
   for (;;) {
     absl::StatusOr<v1::Service> service = Look(session, name);
     if (service.ok() && service->keeper_pid() != former) return service;
+    if (service.ok()) BATON_RETURN_IF_ERROR(CheckServes(*service));
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "no other keeper of service ", name, " serves after ", kFollowTimeout.count(),
@@ -64,44 +81,173 @@ absl::StatusOr<v1::Service> AwaitNext(Session* session, const std::string& name,
 }
 
 absl::Status CheckStays(const v1::Service& next, const v1::Service& now) {
-  const std::string& why = now.keeper_program_given_up();
-  if (!why.empty()) {
-    return absl::AbortedError(absl::StrCat("service ", now.name(), ": ", why));
-  }
+  BATON_RETURN_IF_ERROR(CheckServes(now));
   if (now.keeper_pid() == next.keeper_pid()) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("service ", now.name(), ": its new keeper, ",
                                          Describe(next), ", was followed by ", Describe(now),
                                          " meanwhile: see `baton events ", now.name(), "`"));
 }
 
-absl::Status Watch(Session* session, const v1::Service& next, double seconds) {
-  const Progress progress(session, absl::StrCat("watching the new keeper of ", next.name()),
+// Calls `look` for `seconds`, and returns its first error.
+absl::Status Watch(Session* session, const std::string& what, double seconds,
+                   const std::function<absl::Status()>& look) {
+  const Progress progress(session, absl::StrCat("watching ", what),
                           absl::StrCat(FormatDuration(seconds), " to be over"));
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  do {
-    const absl::StatusOr<v1::Service> now = Look(session, next.name());
-    if (now.ok()) BATON_RETURN_IF_ERROR(CheckStays(next, *now));
-    std::this_thread::sleep_for(kLookInterval);
-  } while (Clock::now() < end);
-  BATON_ASSIGN_OR_RETURN(const v1::Service now, Look(session, next.name()));
-  return CheckStays(next, now);
+  for (bool last = false; !last;) {
+    last = Clock::now() >= end;
+    BATON_RETURN_IF_ERROR(look());
+    if (!last) std::this_thread::sleep_for(kLookInterval);
+  }
+  return absl::OkStatus();
 }
 
-absl::Status ReplaceKeeper(Session* session, const std::string& name, double watch_seconds) {
+// ---------------------------------------------------------------- keepers
+
+struct Replaced {
+  v1::Service before, next;
+};
+
+absl::StatusOr<Replaced> ReplaceKeeper(Session* session, const std::string& name) {
   BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(session, name));
   BATON_ASSIGN_OR_RETURN(
       const v1::ReplaceKeeperResponse response,
       session->Ask(&OperatorClient::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
   BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNext(session, name, response.keeper_pid()));
   BATON_RETURN_IF_ERROR(CheckStays(next, next));
-  BATON_RETURN_IF_ERROR(Watch(session, next, watch_seconds));
-  if (session->json) return session->PrintJson(next);
-  session->out << "service " << name << ": keeper replaced (" << Describe(before) << " -> "
-               << Describe(next) << ")\n";
+  return Replaced{before, next};
+}
+
+// One after the other; then they are watched together.
+absl::Status ReplaceKeepers(Session* session, const Names& names, double watch_seconds) {
+  std::vector<Replaced> all;
+  for (const std::string& name : names) {
+    BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(session, name));
+  }
+  const auto look = [&]() -> absl::Status {
+    for (const Replaced& one : all) {
+      const absl::StatusOr<v1::Service> now = Look(session, one.next.name());
+      if (now.ok()) BATON_RETURN_IF_ERROR(CheckStays(one.next, *now));
+    }
+    return absl::OkStatus();
+  };
+  BATON_RETURN_IF_ERROR(Watch(session,
+                              absl::StrCat("the new keepers of ", absl::StrJoin(names, ", ")),
+                              watch_seconds, look));
+  for (const Replaced& one : all) {
+    if (session->json) {
+      BATON_RETURN_IF_ERROR(session->PrintJson(one.next));
+      continue;
+    }
+    session->out << "service " << one.next.name() << ": keeper replaced (" << Describe(one.before)
+                 << " -> " << Describe(one.next) << ")\n";
+  }
   return absl::OkStatus();
 }
 
-absl::Status PrintPlans(Session* session, const std::vector<std::string>& names) {
+// Splits `names` into groups that are watched together.
+absl::StatusOr<std::vector<Names>> GroupsOf(const Names& names, const std::string& canary) {
+  std::vector<Names> groups;
+  if (canary.empty()) {
+    for (const std::string& name : names) groups.push_back({name});
+    return groups;
+  }
+  Names first = absl::StrSplit(canary, ',');
+  uint32_t share = 0;
+  if (absl::SimpleAtoi(absl::StripSuffix(canary, "%"), &share) && canary.back() == '%') {
+    if (share == 0 || share > 99) {
+      return absl::InvalidArgumentError(absl::StrCat("--canary ", canary, ": give 1% to 99%"));
+    }
+    first.assign(names.begin(), names.begin() + (names.size() * share + 99) / 100);
+  }
+  Names others;
+  for (const std::string& name : first) {
+    if (absl::c_linear_search(names, name)) continue;
+    return absl::NotFoundError(absl::StrCat("--canary: there is no service ", name,
+                                            " with a keeper; give names of services, or a share of "
+                                            "them, such as 25%"));
+  }
+  absl::c_copy_if(names, std::back_inserter(others),
+                  [&](const std::string& name) { return !absl::c_linear_search(first, name); });
+  groups.push_back(std::move(first));
+  if (!others.empty()) groups.push_back(std::move(others));
+  return groups;
+}
+
+// ---------------------------------------------------------------- control and batond
+
+using Program = v1::ReplaceProgramRequest;
+
+std::string Describe(const v1::GetStatusResponse& status, Program::Program program) {
+  return program == Program::BATOND
+             ? absl::StrCat("release ", status.batond_release())
+             : absl::StrCat("pid ", status.control_pid(), ", release ", status.version().release());
+}
+
+// Control is away meanwhile.
+absl::StatusOr<v1::GetStatusResponse> LookAtControl(Session* session) {
+  BATON_RETURN_IF_ERROR(session->Reconnect().status());
+  return session->Ask(&OperatorClient::GetStatus, v1::GetStatusRequest());
+}
+
+absl::Status CheckServes(const v1::GetStatusResponse& status, Program::Program program) {
+  const std::string& why = program == Program::BATOND ? status.batond_program_given_up()
+                                                      : status.control_program_given_up();
+  return why.empty() ? absl::OkStatus() : absl::AbortedError(why);
+}
+
+// Both are seen by the next control.
+absl::StatusOr<v1::GetStatusResponse> AwaitNextControl(Session* session, const char* name,
+                                                       int32_t former) {
+  const Progress progress(session, absl::StrCat("replacing ", name), "the next control to serve");
+  const Clock::time_point deadline = Clock::now() + kFollowTimeout;
+  for (;;) {
+    absl::StatusOr<v1::GetStatusResponse> status = LookAtControl(session);
+    if (status.ok() && status->control_pid() != former) return status;
+    if (Clock::now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no other control serves after ", kFollowTimeout.count(),
+                       " s; connections and workers go on: see batond's log"));
+    }
+    std::this_thread::sleep_for(kLookInterval);
+  }
+}
+
+absl::Status ReplaceProgram(Session* session, const char* name, Program::Program program,
+                            double watch_seconds) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, LookAtControl(session));
+  if (before.batond_release().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     " is not replaced: this batond is of an earlier release, which cannot do so; "
+                     "`systemctl restart batond` replaces batond and control, and services go on"));
+  }
+  v1::ReplaceProgramRequest request;
+  request.set_program(program);
+  BATON_RETURN_IF_ERROR(session->Ask(&OperatorClient::ReplaceProgram, request).status());
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next,
+                         AwaitNextControl(session, name, before.control_pid()));
+  BATON_RETURN_IF_ERROR(CheckServes(next, program));
+  const auto look = [&]() -> absl::Status {
+    const absl::StatusOr<v1::GetStatusResponse> now = LookAtControl(session);
+    if (!now.ok()) return absl::OkStatus();  // if it stays away, the last look tells
+    BATON_RETURN_IF_ERROR(CheckServes(*now, program));
+    if (now->control_pid() == next.control_pid()) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat("the new ", name,
+                                           " was followed by another control, pid ",
+                                           now->control_pid(), ": see batond's log"));
+  };
+  BATON_RETURN_IF_ERROR(Watch(session, absl::StrCat("the new ", name), watch_seconds, look));
+  BATON_RETURN_IF_ERROR(LookAtControl(session).status());
+  if (session->json) return session->PrintJson(next);
+  session->out << name << " replaced (" << Describe(before, program) << " -> "
+               << Describe(next, program) << ")\n";
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- plans
+
+absl::Status PrintPlans(Session* session, const Names& names, bool all) {
   for (const std::string& name : names) {
     BATON_ASSIGN_OR_RETURN(const v1::Service service, Look(session, name));
     auto request = About<v1::ReplaceKeeperRequest>(name);
@@ -111,7 +257,20 @@ absl::Status PrintPlans(Session* session, const std::vector<std::string>& names)
                      ") by the program in its place, and go back to the one before if that does "
                      "not serve; its driver (pid ",
                      service.driver_pid(), ", release ", service.driver_release(),
-                     ") stays: only its end, which ends or drains connections, replaces it"),
+                     ") stays: only its end, which ends connections, replaces it"),
+        request));
+  }
+  if (!all) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, LookAtControl(session));
+  for (const auto program : {Program::CONTROL, Program::BATOND}) {
+    v1::ReplaceProgramRequest request;
+    request.set_program(program);
+    BATON_RETURN_IF_ERROR(PrintPlan(
+        session,
+        absl::StrCat("would replace ", program == Program::BATOND ? "batond" : "control", " (",
+                     Describe(status, program),
+                     ") by the program in its place, and go back to the one before if that does "
+                     "not serve"),
         request));
   }
   return absl::OkStatus();
@@ -119,22 +278,26 @@ absl::Status PrintPlans(Session* session, const std::vector<std::string>& names)
 
 }  // namespace
 
-absl::Status UpgradeBaton(Session* session, const std::string& service, double watch_seconds,
-                          bool dry_run) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServicesOf(session, service));
-  if (dry_run) return PrintPlans(session, names);
-  const double seconds = watch_seconds > 0 ? watch_seconds : kKeeperWatchSeconds;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const absl::Status replaced = ReplaceKeeper(session, names[i], seconds);
+absl::Status UpgradeBaton(Session* session, const BatonUpgrade& upgrade) {
+  const bool all = upgrade.service.empty();
+  BATON_ASSIGN_OR_RETURN(const Names names, ServicesOf(session, upgrade.service));
+  BATON_ASSIGN_OR_RETURN(const std::vector<Names> groups, GroupsOf(names, upgrade.canary));
+  if (upgrade.dry_run) return PrintPlans(session, names, all);
+  const double seconds = upgrade.watch_seconds > 0 ? upgrade.watch_seconds : kWatchSeconds;
+  size_t done = 0;
+  for (const Names& group : groups) {
+    const absl::Status replaced = ReplaceKeepers(session, group, seconds);
+    done += group.size();
     if (replaced.ok()) continue;
-    const size_t left = names.size() - i - 1;
+    const size_t left = names.size() - done;
     return left == 0 ? replaced
                      : absl::Status(replaced.code(),
                                     absl::StrCat(replaced.message(), "; the keepers of ", left,
                                                  " more services were left alone"));
   }
-  session->PrintNext("`systemctl restart batond` replaces batond and control; services go on");
-  return absl::OkStatus();
+  if (!all) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(ReplaceProgram(session, "control", Program::CONTROL, seconds));
+  return ReplaceProgram(session, "batond", Program::BATOND, seconds);
 }
 
 }  // namespace baton

@@ -246,6 +246,7 @@ BATON_UNARY(EndDrain, Repeat::kNever)
 BATON_UNARY(ListShardMoves, Repeat::kWhenLost)
 BATON_UNARY(SetPolicy, Repeat::kNever)
 BATON_UNARY(ReplaceKeeper, Repeat::kNever)
+BATON_UNARY(ReplaceProgram, Repeat::kNever)
 BATON_UNARY(Reload, Repeat::kNever)
 #undef BATON_UNARY
 

@@ -70,6 +70,8 @@ class OperatorClient {
       const v1::ListShardMovesRequest& request);
   absl::StatusOr<v1::SetPolicyResponse> SetPolicy(const v1::SetPolicyRequest& request);
   absl::StatusOr<v1::ReplaceKeeperResponse> ReplaceKeeper(const v1::ReplaceKeeperRequest& request);
+  absl::StatusOr<v1::ReplaceProgramResponse> ReplaceProgram(
+      const v1::ReplaceProgramRequest& request);
   absl::StatusOr<v1::ReloadResponse> Reload(const v1::ReloadRequest& request);
   // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,

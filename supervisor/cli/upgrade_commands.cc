@@ -159,18 +159,19 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
 
 absl::Status Upgrade(Session* session, Options options) {
   if (options.baton) {
-    if (options.workers != 0 || !options.canary.empty() || options.no_wait || options.no_rollback ||
-        options.ready_seconds > 0 || session->program_arguments) {
+    if (options.workers != 0 || options.pause_after_canary || options.canary_seconds > 0 ||
+        options.no_wait || options.no_rollback || options.ready_seconds > 0 ||
+        session->program_arguments) {
       return absl::InvalidArgumentError(
-          "--baton replaces keepers: it takes --watch-window and --dry-run, and nothing that is "
-          "about a service's program");
+          "--baton replaces Baton's own processes: it takes --canary SERVICES, --watch-window and "
+          "--dry-run, and nothing that is about a service's program");
     }
-    return UpgradeBaton(session, options.service, options.watch_seconds, options.change.dry_run);
+    return UpgradeBaton(
+        session, {options.service, options.canary, options.watch_seconds, options.change.dry_run});
   }
   if (options.exec.empty()) {
     return absl::InvalidArgumentError(
-        "--exec PATH names the new program of a service; --baton "
-        "replaces the service's keeper");
+        "--exec PATH names the new program of a service; --baton replaces Baton's own processes");
   }
   v1::UpgradeRequest request;
   v1::UpgradePlan* plan = request.mutable_plan();
@@ -366,7 +367,8 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
   upgrade->add_option("service", options->service, "the service [the only one]");
   upgrade->add_option("--exec", options->exec, "the new program; \"-- ARGUMENTS\" replaces its own")
       ->type_name("PATH");
-  upgrade->add_flag("--baton", options->baton, "replace its keeper; without SERVICE, those of all")
+  upgrade
+      ->add_flag("--baton", options->baton, "replace its keeper, or (no SERVICE) all but drivers")
       ->excludes("--exec");
   upgrade->add_option("--workers", options->workers, "how many to start [as many as are ready]")
       ->type_name("COUNT")

@@ -28,6 +28,11 @@ inline std::string BatondLockPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.lock";
 }
 
+// The program that batond ran before the one that is on trial.
+inline std::string FormerBatondPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/batond.before";
+}
+
 // Bound by batond. A driver whose batond is gone connects to the next one here.
 inline std::string RejoinSocketPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.rejoin";

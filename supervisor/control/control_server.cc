@@ -274,7 +274,18 @@ class ControlServer::Impl {
             events,
             [this](const v1::ReloadRequest& request, v1::ReloadResponse* response) {
               return Reload(request, response);
-            }};
+            },
+            [this](const v1::ReplaceProgramRequest& request) { return ReplaceProgram(request); }};
+  }
+
+  absl::Status ReplaceProgram(const v1::ReplaceProgramRequest& request) {
+    if (request.program() == v1::ReplaceProgramRequest::PROGRAM_UNSPECIFIED) {
+      return absl::InvalidArgumentError("program is missing: CONTROL or BATOND");
+    }
+    internal::BatondRequest question;
+    question.mutable_replace_program()->set_batond(request.program() ==
+                                                   v1::ReplaceProgramRequest::BATOND);
+    return batond_.Ask(std::move(question)).status();
   }
 
   absl::Status Reload(const v1::ReloadRequest& request, v1::ReloadResponse* response) {

@@ -2,6 +2,7 @@
 // (baton.internal.ControlConfig, text format) on standard input. SIGTERM ends it.
 #include <malloc.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <chrono>
 #include <cstdio>
@@ -103,6 +104,8 @@ int Run(const absl::Status& sandbox, const sigset_t& end_signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // batond enters it by a descriptor, and the name would be its number.
+  prctl(PR_SET_NAME, "baton-control");
   if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
     std::fputs(kHelp, stdout);
     return 0;

@@ -61,6 +61,10 @@ class OperatorServiceImpl final
     response->set_control_pid(getpid());
     response->set_control_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) *
                                          1e-9);
+    const auto config = context_.callers->config();
+    response->set_batond_release(config->batond_release());
+    response->set_control_program_given_up(config->control_program_given_up());
+    response->set_batond_program_given_up(config->batond_program_given_up());
     AddServices(*call, response);
     return grpc::Status::OK;
   }
@@ -148,6 +152,13 @@ class OperatorServiceImpl final
       response->set_keeper_pid(reply.keeper_pid());
       return absl::OkStatus();
     });
+  }
+
+  grpc::Status ReplaceProgram(grpc::ServerContext* call, const v1::ReplaceProgramRequest* request,
+                              v1::ReplaceProgramResponse* response) override {
+    FillVersion(response->mutable_version());
+    return ToGrpc(record_.Do(*call, "ReplaceProgram", *request, /*service=*/"",
+                             [&] { return context_.replace_program(*request); }));
   }
 
   grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,

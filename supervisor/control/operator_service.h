@@ -27,6 +27,7 @@ struct OperatorServiceContext {
   AuditTrail* trail;
   EventStreams* event_streams;
   std::function<absl::Status(const v1::ReloadRequest&, v1::ReloadResponse*)> reload;
+  std::function<absl::Status(const v1::ReplaceProgramRequest&)> replace_program;
 };
 
 // For `role`: what that may not call is left to the server's generic service.

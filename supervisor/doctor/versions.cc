@@ -57,7 +57,7 @@ void CheckVersions(const View& view, Report& report) {
                       running.control.release()),
          "one may not know what the other says: fields and commands may be missing",
          "install baton, batond, baton-driver, baton-keeper, baton-control and baton-launch of one "
-         "release, then: systemctl restart batond"});
+         "release, then: baton upgrade --baton"});
   }
   for (const auto& [service, version] : running.keepers) {
     if (IsSame(version, running.control)) continue;

@@ -92,8 +92,10 @@ absl::Status DriverProcess::Run() {
     if (const absl::Status lost = host_->news().device_lost(); !lost.ok()) EndFor(lost);
     if (keeper_.runs()) ServeOrders();
     if (keeper_.runs()) SendNews();
+    keeper_.LookAtNext();
     int exit_code = -1;
     if (const auto how = keeper_.Reap(&exit_code)) OnKeeperEnded(*how, exit_code);
+    if (const auto why = keeper_.TakeGivenUp()) ReportGivenUp(*why);
     if (start_at_ && !stopping_ && Clock::now() >= *start_at_) StartKeeper();
   }
   return end_;
@@ -104,7 +106,6 @@ absl::Status DriverProcess::Run() {
 void DriverProcess::StartKeeper() {
   start_at_.reset();
   const absl::Status started = keeper_.Start(AsText(config_));
-  if (keeper_.TakeGivenUp()) ReportGivenUp("it cannot be run");
   if (started.ok()) {
     spdlog::info("its keeper was started, pid {}", keeper_.pid());
     return;
@@ -122,21 +123,21 @@ void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
   }
   former_end_ = how;
   ended_at_ = Clock::now();
+  if (keeper_.FollowWithNext()) {
+    spdlog::info("its keeper {}: the next one, pid {}, follows", how, keeper_.pid());
+    return;
+  }
   const bool in_order = exit_code == 0 && keeper_.shows_life();
   const milliseconds pause = in_order ? milliseconds(0) : keeper_.NextPause();
   spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
                 how, pause.count());
-  if (keeper_.TakeGivenUp()) {
-    ReportGivenUp(absl::StrCat("its first keeper ", how));
-  } else if (keeper_.crashes() >= kCrashesBeforeSettingAside) {
-    SetAsideSettings();
-  }
+  if (keeper_.crashes() >= kCrashesBeforeSettingAside) SetAsideSettings();
   start_at_ = Clock::now() + pause;
 }
 
 void DriverProcess::ReportGivenUp(const std::string& why) {
-  given_up_why_ = absl::StrCat("the keeper's program ", config_.keeper(), " was replaced, and ",
-                               why, ": the program before it serves, until there is another file");
+  given_up_why_ = absl::StrCat("the new program ", config_.keeper(), " is given up, because ", why,
+                               ": the keeper's program before it serves");
   Report("keeper_program_given_up", given_up_why_);
 }
 
@@ -235,9 +236,12 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
       break;
     case DriverOrder::kDescribeQueues:
       answer = host_->driver().Execute(order, std::move(descriptors), given);
-      answer.mutable_description()->mutable_service()->set_keeper_program_given_up(
-          keeper_.has_given_up() ? given_up_why_ : "");
+      answer.mutable_description()->mutable_service()->set_keeper_program_given_up(given_up_why_);
       return answer;
+    case DriverOrder::kStartNextKeeper:
+      given_up_why_.clear();
+      status = keeper_.StartNext(AsText(config_));
+      break;
     case DriverOrder::kPutPolicyInForce:
       keeper_.SetKillsHung(order.put_policy_in_force().policy().on_keeper_hang() ==
                            v1::ON_KEEPER_HANG_RESTART);
@@ -288,9 +292,9 @@ void DriverProcess::Await() {
       return static_cast<short>(channel.pending() ? POLLIN | POLLOUT : POLLIN);
     };
     entries.push_back({keeper_.orders().fd(), also(keeper_.orders()), 0});
-    entries.push_back({keeper_.pidfd(), POLLIN, 0});
     if (keeper_.news().pending()) entries.push_back({keeper_.news().fd(), POLLOUT, 0});
   }
+  for (const int fd : keeper_.process_descriptors()) entries.push_back({fd, POLLIN, 0});
   Clock::time_point next = std::min(beat_at_, nic_beat_at_);
   if (start_at_) next = std::min(next, *start_at_);
   if (stopping_) next = std::min(next, kill_at_);

@@ -70,8 +70,8 @@ class DriverProcess {
   bool stopping_ = false;
   absl::Status end_;
   std::optional<std::string> former_end_;  // of the keeper before this one
-  std::string given_up_why_;               // while keeper_.has_given_up()
   Clock::time_point ended_at_;             // likewise
+  std::string given_up_why_;               // of the last program that was to replace the keeper's
   std::optional<Clock::time_point> start_at_;
   Clock::time_point kill_at_, beat_at_, nic_beat_at_;
 };

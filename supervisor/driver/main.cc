@@ -3,6 +3,7 @@
 // writes its configuration (text format of baton.internal.KeeperConfig) to standard input and
 // learns through the descriptor in BATON_READY_FD that workers can attach.
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <cstdlib>
 #include <memory>
@@ -112,6 +113,8 @@ int Run() {
 }  // namespace
 
 int main() {
+  // batond enters it by a descriptor, and the name would be its number.
+  prctl(PR_SET_NAME, "baton-driver");
   const int result = Run();
   baton::log::EndLog();
   return result;

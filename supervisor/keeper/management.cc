@@ -169,7 +169,11 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
       break;
     case ManagementRequest::kReplaceKeeper:
       reply.set_keeper_pid(getpid());
-      end_();
+      status = driver_.StartNextKeeper();
+      if (absl::IsUnimplemented(status)) {
+        status = absl::OkStatus();
+        end_();
+      }
       break;
     case ManagementRequest::kTakeConfig:
       *reply.mutable_config_taken() = live_.Take(request.take_config());

@@ -41,6 +41,12 @@ void ServiceDriver::NoteReady() {
   (void)Execute(order);
 }
 
+absl::Status ServiceDriver::StartNextKeeper() {
+  internal::DriverOrder order;
+  order.mutable_start_next_keeper();
+  return StatusIn(Execute(order));
+}
+
 void ServiceDriver::Deliver(const internal::DriverNews& news) {
   switch (news.news_case()) {
     case internal::DriverNews::kMoved: {

@@ -66,6 +66,10 @@ class ServiceDriver {
   void ShowLife();
   // Tells the driver that workers can attach.
   void NoteReady();
+  // Has the driver start the keeper of the program that is at the keeper's path now. It follows
+  // this one, which gets SIGTERM when the next one is there. kUnimplemented: a driver of an earlier
+  // release does not do that; it starts a keeper when this one has ended.
+  absl::Status StartNextKeeper();
 
   // ---- Workers. `wake`: our end of a socket pair. A byte in either direction wakes the other
   // side. An eventfd would let a worker consume our signals and make our writes block.

@@ -68,19 +68,27 @@ absl::Status Cluster::StartBatond() {
   ChildOptions child;
   BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find("batond"));
   // batond takes its children from one directory; in a Bazel tree they lie in several.
-  const std::string libexec = directory_.File("libexec");
   std::error_code error;
-  std::filesystem::create_directory(libexec, error);
+  std::filesystem::create_directory(libexec(), error);
   const std::pair<std::string, std::string> children[] = {{"baton-driver", options_.driver},
                                                           {"baton-keeper", options_.keeper},
                                                           {"baton-control", "baton-control"}};
   for (const auto& [name, program] : children) {
     BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(program));
-    std::filesystem::create_symlink(path, absl::StrCat(libexec, "/", name), error);
+    const std::string place = absl::StrCat(libexec(), "/", name);
+    // The driver looks beside itself for the NIC.
+    options_.own_programs&& name != "baton-driver"
+        ? std::filesystem::copy(path, place, error)
+        : std::filesystem::create_symlink(path, place, error);
+  }
+  if (options_.own_programs) {
+    const std::string place = libexec() + "/batond";
+    std::filesystem::copy(child.program, place, error);
+    child.program = place;
   }
   child.log_path = NewLog("batond");
   child.signal_at_our_end = SIGTERM;  // killed, it would leave its keeper behind
-  child.arguments = {"--libexec", libexec};
+  child.arguments = {"--libexec", libexec()};
   if (options_.by_file) {
     const std::string file = directory_.File("config");
     if (!std::filesystem::exists(file)) BATON_RETURN_IF_ERROR(WriteConfig());

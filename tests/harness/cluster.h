@@ -44,6 +44,8 @@ struct ClusterOptions {
   // The service is configured by a file, which WriteConfig changes, and not by options. On the soft
   // device, brokered.
   bool by_file = false;
+  // batond, control and keepers are copies in libexec(), which a test may replace.
+  bool own_programs = false;
 };
 
 struct LedgerOptions {
@@ -78,6 +80,7 @@ class Cluster {
   ~Cluster();
 
   const std::string& directory() const { return directory_.path(); }
+  std::string libexec() const { return directory_.File("libexec"); }
   std::string SocketPath() const;  // of the service
   std::string OperatorSocketPath() const;
   OperatorClient& operators() { return *operators_; }

@@ -78,6 +78,12 @@ absl::StatusOr<v1::ReplaceKeeperResponse> OperatorClient::ReplaceKeeper(
   return stub_->Call(&v1::OperatorService::Stub::ReplaceKeeper, request, timeout_);
 }
 
+absl::Status OperatorClient::ReplaceProgram(v1::ReplaceProgramRequest::Program program) {
+  v1::ReplaceProgramRequest request;
+  request.set_program(program);
+  return stub_->Call(&v1::OperatorService::Stub::ReplaceProgram, request, timeout_).status();
+}
+
 absl::StatusOr<v1::KillWorkerResponse> OperatorClient::KillWorker(const std::string& service,
                                                                   uint64_t worker) {
   v1::KillWorkerRequest request;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
@@ -22,6 +23,17 @@ namespace {
 bool HasCrashed(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return end.si_status != 0;
   return end.si_status != SIGKILL && end.si_status != SIGTERM && end.si_status != SIGINT;
+}
+
+// Returns whether the process has ended, and is reaped.
+bool ReapOf(const SpawnedProcess& process, siginfo_t* end) {
+  return waitid(P_PIDFD, static_cast<id_t>(process.pidfd.get()), end, WEXITED | WNOHANG) == 0 &&
+         end->si_pid != 0;
+}
+
+bool IsReadable(int fd) {
+  pollfd entry = {fd, POLLIN, 0};
+  return poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) == 0;
 }
 
 struct SocketPair {
@@ -39,78 +51,125 @@ absl::StatusOr<SocketPair> MakeSocketPair() {
 }  // namespace
 
 absl::Status KeeperProcess::Start(const std::string& input) {
-  started_ = last_sign_ = Clock::now();
-  shows_life_ = hung_ = killed_hung_ = false;
-  absl::StatusOr<KeeperImage> found = KeeperImage::Open(program_);
-  absl::Status status = found.status();
-  if (found.ok() && !(given_up_ && *given_up_ == *found)) {
-    given_up_.reset();
-    // The same file is opened once.
-    image_ = proven_ && *proven_ == *found ? *proven_ : *std::move(found);
-    status = Run(program_, input);
-    if (status.ok() || !proven_ || *proven_ == *image_) return status;
-    GiveUp();
-  } else if (!proven_) {
-    return status;
+  absl::StatusOr<Running> started = Run(input);
+  if (!started.ok() && program_.on_trial()) {
+    GiveUp(absl::StrCat("cannot be run: ", started.status().message()));
+    started = Run(input);
   }
-  image_ = proven_;
-  const absl::Status again = Run(image_->Path(), input);
-  return again.ok() || status.ok() ? again : status;
-}
-
-absl::Status KeeperProcess::Run(const std::string& program, const std::string& input) {
-  BATON_ASSIGN_OR_RETURN(SocketPair orders, MakeSocketPair());
-  BATON_ASSIGN_OR_RETURN(SocketPair news, MakeSocketPair());
-  SpawnRequest request;
-  request.program = program;
-  request.input = input;
-  request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};
-  if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
-  BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
-  orders_.emplace(std::move(orders.ours));
-  news_.emplace(std::move(news.ours));
+  BATON_RETURN_IF_ERROR(started.status());
+  running_ = *std::move(started);
+  last_sign_ = running_->started;
+  shows_life_ = hung_ = killed_hung_ = false;
   return absl::OkStatus();
 }
 
+absl::StatusOr<KeeperProcess::Running> KeeperProcess::Run(const std::string& input) {
+  BATON_ASSIGN_OR_RETURN(const ProgramFile program, program_.ToRun());
+  BATON_ASSIGN_OR_RETURN(SocketPair orders, MakeSocketPair());
+  BATON_ASSIGN_OR_RETURN(SocketPair news, MakeSocketPair());
+  SpawnRequest request;
+  request.program = program_.path();
+  request.file = program;
+  request.input = input;
+  request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};
+  if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
+  BATON_ASSIGN_OR_RETURN(SpawnedProcess process, Spawn(request));
+  return Running{std::move(process), MessageChannel(std::move(orders.ours)),
+                 MessageChannel(std::move(news.ours)), Clock::now()};
+}
+
+// ---------------------------------------------------------------- the next program
+
+absl::Status KeeperProcess::StartNext(const std::string& input) {
+  if (next_) return absl::AbortedError("another replacement of this keeper is under way");
+  if (HasLivedLong()) program_.Prove();
+  BATON_RETURN_IF_ERROR(program_.Replace());
+  absl::StatusOr<Running> started = Run(input);
+  if (started.ok()) {
+    next_ = *std::move(started);
+  } else {
+    program_.GiveUp();
+  }
+  return started.status();
+}
+
+void KeeperProcess::LookAtNext() {
+  if (!next_) return;
+  siginfo_t end = {};
+  if (ReapOf(next_->process, &end)) {
+    return GiveUpNext(absl::StrCat("its keeper ", DescribeEnd(end), " before it gave an order"));
+  }
+  const Clock::time_point now = Clock::now();
+  if (!followed_at_ && IsReadable(next_->orders.fd())) {
+    followed_at_ = now;
+    Signal(SIGTERM);
+  } else if (!followed_at_ && now - next_->started >= kStartTimeout) {
+    (void)pidfd_send_signal(next_->process.pidfd.get(), SIGKILL, nullptr, 0);
+  } else if (followed_at_ && now - *followed_at_ >= kEndTimeout) {
+    Signal(SIGKILL);
+  }
+}
+
+bool KeeperProcess::FollowWithNext() {
+  if (!next_) return false;
+  running_ = std::exchange(next_, std::nullopt);
+  followed_at_.reset();
+  running_->started = last_sign_ = Clock::now();
+  shows_life_ = hung_ = killed_hung_ = false;
+  return true;
+}
+
+std::vector<int> KeeperProcess::process_descriptors() const {
+  std::vector<int> all;
+  if (running_) all.push_back(running_->process.pidfd.get());
+  if (next_) all.push_back(next_->process.pidfd.get());
+  if (next_ && !followed_at_) all.push_back(next_->orders.fd());
+  return all;
+}
+
+void KeeperProcess::GiveUpNext(const std::string& why) {
+  next_.reset();
+  followed_at_.reset();
+  GiveUp(why);
+}
+
+void KeeperProcess::GiveUp(const std::string& why) {
+  program_.GiveUp();
+  given_up_ = why;
+}
+
+// ---------------------------------------------------------------- ends and silence
+
 void KeeperProcess::Signal(int signal) {
-  if (process_) (void)pidfd_send_signal(process_->pidfd.get(), signal, nullptr, 0);
+  if (running_) (void)pidfd_send_signal(running_->process.pidfd.get(), signal, nullptr, 0);
 }
 
 std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   siginfo_t end = {};
-  if (!process_ ||
-      waitid(P_PIDFD, static_cast<id_t>(process_->pidfd.get()), &end, WEXITED | WNOHANG) != 0 ||
-      end.si_pid == 0) {
-    return std::nullopt;
-  }
-  process_.reset();
-  orders_.reset();
-  news_.reset();
-  if (Clock::now() - started_ >= kLongLife) {
+  if (!running_ || !ReapOf(running_->process, &end)) return std::nullopt;
+  if (Clock::now() - running_->started >= kLongLife) {
     crashes_ = 0;
     back_off_.Reset();
   } else if (HasCrashed(end)) {
     ++crashes_;
   }
+  const std::string how = DescribeEnd(end);
   // Before it shows life, nobody has asked it to end.
-  JudgeImage(HasCrashed(end) || killed_hung_ || (end.si_code == CLD_EXITED && !shows_life_));
+  JudgeProgram(HasCrashed(end) || killed_hung_ || (end.si_code == CLD_EXITED && !shows_life_), how);
+  running_.reset();
   if (end.si_code == CLD_EXITED) *exit_code = end.si_status;
-  return DescribeEnd(end);
+  return how;
 }
 
 // Nothing is known of a program whose keeper was ended from outside before it had lived for long.
-void KeeperProcess::JudgeImage(bool failed) {
-  const bool lived = shows_life_ && Clock::now() - started_ >= kLongLife;
-  if (lived) {
-    if (!killed_hung_) proven_ = image_;
-  } else if (failed && proven_ && !(*proven_ == *image_)) {
-    GiveUp();
+// While another is beside it, the one on trial is the other's.
+void KeeperProcess::JudgeProgram(bool failed, const std::string& how) {
+  if (!program_.on_trial() || next_) return;
+  if (!HasLivedLong()) {
+    if (failed) GiveUp(absl::StrCat("its first keeper ", how));
+  } else if (!killed_hung_) {
+    program_.Prove();
   }
-}
-
-void KeeperProcess::GiveUp() {
-  given_up_ = image_;
-  given_up_now_ = true;
 }
 
 void KeeperProcess::NoteLife() {
@@ -119,10 +178,7 @@ void KeeperProcess::NoteLife() {
 }
 
 // A sign of life may be among what waits for an order that takes long.
-bool KeeperProcess::HasUnread() const {
-  pollfd orders = {orders_->fd(), POLLIN, 0};
-  return poll(&orders, 1, 0) > 0;
-}
+bool KeeperProcess::HasUnread() const { return IsReadable(running_->orders.fd()); }
 
 KeeperProcess::Silence KeeperProcess::LookForHang() {
   const bool was_hung = hung_;

@@ -1,5 +1,6 @@
-// The keeper of a driver's service: starts it, notices its end and its silence. Goes back to the
-// program of the last keeper that served well when that of a later one does not.
+// The keeper of a driver's service: starts it, notices its end and its silence. Starts a later
+// program's keeper beside it when told to, and goes back to the program before when that one does
+// not serve.
 #ifndef SUPERVISOR_DRIVER_KEEPER_KEEPER_PROCESS_H_
 #define SUPERVISOR_DRIVER_KEEPER_KEEPER_PROCESS_H_
 
@@ -9,13 +10,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "lib/waiting/back_off.h"
+#include "supervisor/batond/program_file.h"
 #include "supervisor/batond/spawn.h"
-#include "supervisor/driver/keeper/keeper_image.h"
 
 namespace baton::driver_process {
 
@@ -28,28 +30,34 @@ class KeeperProcess {
   KeeperProcess(std::string program, std::chrono::milliseconds hang_timeout, int network)
       : program_(std::move(program)), hang_timeout_(hang_timeout), network_(network) {}
 
-  // Starts the program that is at its path now, or the one before if that one was given up.
   // `input` is what it reads from standard input. REQUIRES: !runs().
   absl::Status Start(const std::string& input);
-  bool runs() const { return process_.has_value(); }
-  pid_t pid() const { return process_ ? process_->pid : 0; }
-  int pidfd() const { return process_ ? process_->pidfd.get() : -1; }  // readable: it has ended
+  bool runs() const { return running_.has_value(); }
+  pid_t pid() const { return running_ ? running_->process.pid : 0; }
   // REQUIRES: runs().
-  MessageChannel& orders() { return *orders_; }
-  MessageChannel& news() { return *news_; }
+  MessageChannel& orders() { return running_->orders; }
+  MessageChannel& news() { return running_->news; }
+
+  // Starts the keeper of the program that is at the path now, beside the one that runs. Once it
+  // gives its first order, LookAtNext asks the one that runs to end. kAborted: another replacement
+  // is under way.
+  absl::Status StartNext(const std::string& input);
+  void LookAtNext();
+  // After Reap: the next keeper, if there is one, is the one that runs from now on.
+  bool FollowWithNext();
+  // Descriptors that become readable when there is something for LookAtNext, or for Reap.
+  std::vector<int> process_descriptors() const;
 
   void Signal(int signal);
   // Returns how it ended, in words ("was killed by signal 9 (Killed)"), if it has; it is reaped,
   // and runs() is false then. `exit_code`: of one that ended by itself; otherwise unchanged.
   std::optional<std::string> Reap(int* exit_code);
 
-  // Returns true, once, when the program at the path has been given up. Its first keeper has
-  // crashed within kLongLife of its start, has ended or hung before it had shown life
-  // (kStartTimeout), could not be run, or was killed within kLongLife because it hung. A keeper
-  // that lived for kLongLife proves its program: the program that was proven last is started, until
-  // there is yet another at the path.
-  bool TakeGivenUp() { return std::exchange(given_up_now_, false); }
-  bool has_given_up() const { return given_up_.has_value(); }
+  // Returns why the program on trial has been given up, once. Its first keeper has crashed within
+  // kLongLife of its start, has ended or hung before it had shown life (kStartTimeout), could not
+  // be run, or was killed within kLongLife because it hung. A keeper that lived for kLongLife
+  // proves its program.
+  std::optional<std::string> TakeGivenUp() { return std::exchange(given_up_, std::nullopt); }
 
   // Notes a sign of life, by which its silence is judged from now on.
   void NoteLife();
@@ -63,6 +71,8 @@ class KeeperProcess {
   static constexpr std::chrono::seconds kStartTimeout{30};
   // A keeper that lived for less did not get on.
   static constexpr std::chrono::seconds kLongLife{5};
+  // A keeper that is to be followed and has not ended by then is killed.
+  static constexpr std::chrono::seconds kEndTimeout{3};
   // Returns whether its silence has become a hang, or a hang is over, since the last call. Kills it
   // when a hang begins, if SetKillsHung said so or it has never shown life. Call it now and then.
   Silence LookForHang();
@@ -76,21 +86,26 @@ class KeeperProcess {
   std::chrono::milliseconds NextPause();
 
  private:
-  bool HasUnread() const;
-  void JudgeImage(bool failed);
-  void GiveUp();
-  absl::Status Run(const std::string& program, const std::string& input);
+  struct Running {
+    SpawnedProcess process;
+    MessageChannel orders, news;
+    Clock::time_point started;
+  };
 
-  const std::string program_;
+  absl::StatusOr<Running> Run(const std::string& input);
+  bool HasUnread() const;
+  bool HasLivedLong() const { return shows_life_ && Clock::now() - running_->started >= kLongLife; }
+  void JudgeProgram(bool failed, const std::string& how);
+  void GiveUp(const std::string& why);
+  void GiveUpNext(const std::string& why);
+
+  ReplaceableProgram program_;
   const std::chrono::milliseconds hang_timeout_;
   const int network_;
-  std::optional<SpawnedProcess> process_;
-  std::optional<MessageChannel> orders_, news_;
-  std::optional<KeeperImage> image_;     // that runs, or ran last
-  std::optional<KeeperImage> proven_;    // of the last keeper that lived for long
-  std::optional<KeeperImage> given_up_;  // at the path, and not started
-  bool given_up_now_ = false;
-  Clock::time_point started_, last_sign_;
+  std::optional<Running> running_, next_;
+  std::optional<Clock::time_point> followed_at_;  // `next_` has given an order: running_ is to end
+  std::optional<std::string> given_up_;
+  Clock::time_point last_sign_;
   bool shows_life_ = false;
   bool kills_hung_ = false;
   bool hung_ = false;

@@ -197,7 +197,10 @@ TEST(ControlRequests, AnswersAFewRequestsOfOneThatAsksWithoutAPause) {
   const auto open = [](const std::string&) -> absl::StatusOr<FileDescriptor> {
     return absl::NotFoundError("there is no file");
   };
-  const ControlRequests requests(io, std::move(ends.batond), reload, open);
+  const auto replace = [](const internal::ReplaceProgram&, const ControlRequests::Done& done) {
+    done(absl::UnimplementedError("it is not replaced"));
+  };
+  const ControlRequests requests(io, std::move(ends.batond), reload, replace, open);
   constexpr size_t kRequests = 100;
   internal::BatondRequest request;
   request.mutable_reload();

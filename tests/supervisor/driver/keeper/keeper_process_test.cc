@@ -31,7 +31,7 @@ class KeeperProcessTest : public ::testing::Test {
   // In place of what there was, as a package does it.
   void Put(const std::string& script, mode_t mode = 0755) {
     const std::string file = program_ + ".new";
-    std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
+    std::ofstream(file) << "#!/bin/bash\n" << script << "\n";
     ASSERT_EQ(chmod(file.c_str(), mode), 0);
     std::filesystem::rename(file, program_);
   }
@@ -45,6 +45,12 @@ class KeeperProcessTest : public ::testing::Test {
     }));
     if (exit_code != nullptr) *exit_code = code;
     return how;
+  }
+  static void AwaitOrder(KeeperProcess& keeper) {
+    ASSERT_OK(harness::WaitUntil("what it says", [&] {
+      pollfd orders = {keeper.orders().fd(), POLLIN, 0};
+      return poll(&orders, 1, 0) > 0;
+    }));
   }
   static std::string CommandLineOf(pid_t pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
@@ -81,17 +87,14 @@ TEST_F(KeeperProcessTest, shouldNotCountAnUnreadKeeperAsHung) {
   KeeperProcess keeper(program_, milliseconds(0), /*network=*/-1);
   ASSERT_OK(keeper.Start(""));
   keeper.NoteLife();
-  ASSERT_OK(harness::WaitUntil("what it says", [&] {
-    pollfd orders = {keeper.orders().fd(), POLLIN, 0};
-    return poll(&orders, 1, 0) > 0;
-  }));
+  ASSERT_NO_FATAL_FAILURE(AwaitOrder(keeper));
   (void)keeper.LookForHang();  // it may have been silent before
   EXPECT_NE(keeper.LookForHang(), Silence::kBegins);
   keeper.Signal(SIGKILL);
   (void)AwaitEnd(keeper);
 }
 
-TEST_F(KeeperProcessTest, shouldCountCrashesAndNoKills) {
+TEST_F(KeeperProcessTest, shouldCountCrashes) {
   Put("exit 3");
   KeeperProcess keeper(program_, milliseconds(1000), /*network=*/-1);
   ASSERT_OK(keeper.Start(""));
@@ -100,11 +103,6 @@ TEST_F(KeeperProcessTest, shouldCountCrashesAndNoKills) {
   EXPECT_EQ(exit_code, 3);
   EXPECT_EQ(keeper.crashes(), 1u);
   EXPECT_FALSE(keeper.TakeGivenUp());  // there is no other program
-  Put(kStays);
-  ASSERT_OK(keeper.Start(""));
-  keeper.Signal(SIGKILL);
-  (void)AwaitEnd(keeper);
-  EXPECT_EQ(keeper.crashes(), 1u);
 }
 
 TEST_F(KeeperProcessTest, shouldSayThatThereIsNoProgram) {
@@ -113,71 +111,142 @@ TEST_F(KeeperProcessTest, shouldSayThatThereIsNoProgram) {
   EXPECT_FALSE(keeper.runs());
 }
 
-// A keeper that has lived for long proves its program, to which the driver goes back.
-class ProvenProgramTest : public KeeperProcessTest {
+// A package puts another file in the place of the one that runs.
+class ReplacedKeeperTest : public KeeperProcessTest {
  protected:
   void SetUp() override {
     Put(kStays);
     ASSERT_OK(keeper_.Start(""));
     keeper_.NoteLife();
-    const auto proven = std::chrono::steady_clock::now() + KeeperProcess::kLongLife;
-    ASSERT_OK(harness::WaitUntil(
-        "a long life", [&] { return std::chrono::steady_clock::now() >= proven; },
-        KeeperProcess::kLongLife * 4));
-    keeper_.Signal(SIGKILL);
-    (void)AwaitEnd(keeper_);
   }
-  void ExpectTheFormerProgram() {
-    ASSERT_OK(keeper_.Start(""));
-    ASSERT_OK(harness::WaitUntil("the former program", [this] {
-      return CommandLineOf(keeper_.pid()).find("sleep") != std::string::npos;
+  std::string AwaitGivenUp() {
+    std::string why;
+    EXPECT_OK(harness::WaitUntil("the end of the trial", [&] {
+      keeper_.LookAtNext();
+      why = keeper_.TakeGivenUp().value_or("");
+      return !why.empty();
     }));
+    return why;
+  }
+  // Kills the keeper, and expects `script`'s to be started.
+  void ExpectProgramOf(const std::string& script) {
     keeper_.Signal(SIGKILL);
     (void)AwaitEnd(keeper_);
+    ASSERT_OK(keeper_.Start(""));
+    ExpectRuns(script);
+  }
+  void ExpectRuns(const std::string& script) {
+    const std::string last = script.substr(script.rfind(' ') + 1);
+    EXPECT_OK(harness::WaitUntil("the program", [&] {
+      return CommandLineOf(keeper_.pid()).find(last) != std::string::npos;
+    }));
+  }
+  // Until the one that runs has ended for the one beside it.
+  void AwaitNext() {
+    EXPECT_OK(harness::WaitUntil("the end of the former keeper", [&] {
+      keeper_.LookAtNext();
+      int code = 0;
+      return keeper_.Reap(&code).has_value();
+    }));
+    ASSERT_TRUE(keeper_.FollowWithNext());
   }
 
   KeeperProcess keeper_{program_, milliseconds(60'000), /*network=*/-1};
 };
 
-TEST_F(ProvenProgramTest, shouldHaveItsFileOpenOnce) {
-  const auto open = [this] {
-    size_t count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code error;
-      count += std::filesystem::read_symlink(entry, error) == program_;
-    }
-    return count;
-  };
-  EXPECT_EQ(open(), 1u);
-  ExpectTheFormerProgram();
-  EXPECT_EQ(open(), 1u);
+constexpr char kNext[] = "printf x >&$BATON_ORDERS_FD; exec sleep 2000";
+
+TEST_F(ReplacedKeeperTest, shouldRunWhatRanBeforeUntilToldOtherwise) {
+  Put(kNext);
+  ASSERT_NO_FATAL_FAILURE(ExpectProgramOf(kStays));
+  std::filesystem::remove(program_);
+  ASSERT_NO_FATAL_FAILURE(ExpectProgramOf(kStays));
 }
 
-TEST_F(ProvenProgramTest, shouldBeStartedAgainAfterOneThatDoesNotServe) {
+TEST_F(ReplacedKeeperTest, shouldBeFollowedByTheOneBesideItOnceThatGivesAnOrder) {
+  Put(kNext);
+  const pid_t former = keeper_.pid();
+  ASSERT_OK(keeper_.StartNext(""));
+  EXPECT_EQ(keeper_.pid(), former);
+  EXPECT_EQ(keeper_.StartNext("").code(), absl::StatusCode::kAborted);
+  ASSERT_NO_FATAL_FAILURE(AwaitNext());
+  EXPECT_NE(keeper_.pid(), former);
+  ASSERT_NO_FATAL_FAILURE(ExpectRuns(kNext));
+  // That it was killed says nothing of its program.
+  ASSERT_NO_FATAL_FAILURE(ExpectProgramOf(kNext));
+  EXPECT_FALSE(keeper_.TakeGivenUp());
+}
+
+TEST_F(ReplacedKeeperTest, shouldGoOnWhenTheOneBesideItDoesNotServe) {
+  const pid_t former = keeper_.pid();
   for (const char* const bad : {"exit 3", "kill -SEGV $$", "exit 0"}) {
     Put(bad);
-    ASSERT_OK(keeper_.Start(""));
-    (void)AwaitEnd(keeper_);
-    EXPECT_TRUE(keeper_.TakeGivenUp()) << bad;
-    EXPECT_FALSE(keeper_.TakeGivenUp()) << bad;
-    EXPECT_TRUE(keeper_.has_given_up()) << bad;
-    ExpectTheFormerProgram();
-    ExpectTheFormerProgram();
-    EXPECT_FALSE(keeper_.TakeGivenUp()) << bad;
+    ASSERT_OK(keeper_.StartNext(""));
+    EXPECT_THAT(AwaitGivenUp(), HasSubstr("before it gave an order")) << bad;
+    EXPECT_EQ(keeper_.pid(), former);
   }
   // One that cannot be run, and none.
   Put("", 0644);
-  ExpectTheFormerProgram();
-  EXPECT_TRUE(keeper_.TakeGivenUp());
+  EXPECT_FALSE(keeper_.StartNext("").ok());
   std::filesystem::remove(program_);
-  ExpectTheFormerProgram();
-  // Another file is tried. That it was killed says nothing of it.
-  Put("exec sleep 2000");
+  EXPECT_FALSE(keeper_.StartNext("").ok());
+  EXPECT_EQ(keeper_.pid(), former);
+  ASSERT_NO_FATAL_FAILURE(ExpectProgramOf(kStays));
+}
+
+// It had begun, and crashes soon.
+TEST_F(ReplacedKeeperTest, shouldReturnToTheProgramBeforeWhenTheNextCrashes) {
+  Put("printf x >&$BATON_ORDERS_FD; while :; do sleep 0.05; done");
+  ASSERT_OK(keeper_.StartNext(""));
+  ASSERT_NO_FATAL_FAILURE(AwaitNext());
+  keeper_.NoteLife();
+  keeper_.Signal(SIGSEGV);
+  (void)AwaitEnd(keeper_);
+  EXPECT_THAT(keeper_.TakeGivenUp().value_or(""), HasSubstr("its first keeper was killed"));
   ASSERT_OK(keeper_.Start(""));
-  EXPECT_FALSE(keeper_.has_given_up());
-  keeper_.Signal(SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(ExpectRuns(kStays));
+}
+
+// A keeper that has lived for long has proven its program, which is the one to go back to.
+TEST_F(ReplacedKeeperTest, shouldKeepAProgramWhoseKeeperHasLivedForLong) {
+  Put(kNext);
+  ASSERT_OK(keeper_.StartNext(""));
+  ASSERT_NO_FATAL_FAILURE(AwaitNext());
+  keeper_.NoteLife();
+  const auto proven = std::chrono::steady_clock::now() + KeeperProcess::kLongLife;
+  ASSERT_OK(harness::WaitUntil(
+      "a long life", [&] { return std::chrono::steady_clock::now() >= proven; },
+      KeeperProcess::kLongLife * 4));
+  Put("exit 3");
+  ASSERT_OK(keeper_.StartNext(""));
+  (void)AwaitGivenUp();
+  keeper_.Signal(SIGSEGV);
   (void)AwaitEnd(keeper_);
   EXPECT_FALSE(keeper_.TakeGivenUp());
+  ASSERT_OK(keeper_.Start(""));
+  ASSERT_NO_FATAL_FAILURE(ExpectRuns(kNext));
+}
+
+// Who is asked to end and does not is killed: the next one waits.
+TEST_F(ReplacedKeeperTest, shouldBeKilledWhenItDoesNotEndForTheNext) {
+  Put("trap '' TERM; printf x >&$BATON_ORDERS_FD; while :; do sleep 0.05; done");
+  KeeperProcess stubborn(program_, milliseconds(60'000), /*network=*/-1);
+  ASSERT_OK(stubborn.Start(""));
+  ASSERT_NO_FATAL_FAILURE(AwaitOrder(stubborn));
+  Put(kNext);
+  ASSERT_OK(stubborn.StartNext(""));
+  std::string how;
+  ASSERT_OK(harness::WaitUntil(
+      "its end",
+      [&] {
+        stubborn.LookAtNext();
+        int code = 0;
+        how = stubborn.Reap(&code).value_or("");
+        return !how.empty();
+      },
+      KeeperProcess::kEndTimeout * 5));
+  EXPECT_THAT(how, HasSubstr("signal 9"));
+  EXPECT_TRUE(stubborn.FollowWithNext());
 }
 
 }  // namespace

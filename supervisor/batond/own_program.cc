@@ -1,0 +1,125 @@
+#include "supervisor/batond/own_program.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/program_start.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+// It is for this process alone.
+std::string TakeVariable(const char* name) {
+  const char* const value = std::getenv(name);
+  std::string taken = value == nullptr ? "" : value;
+  unsetenv(name);
+  return taken;
+}
+
+absl::Status Copy(int from, int to) {
+  struct stat info = {};
+  if (fstat(from, &info) != 0) return ErrnoStatus(errno, "fstat of a program");
+  for (off_t left = info.st_size; left > 0;) {
+    const ssize_t copied = sendfile(to, from, nullptr, static_cast<size_t>(left));
+    if (copied <= 0) return ErrnoStatus(copied == 0 ? EIO : errno, "copying a program");
+    left -= copied;
+  }
+  return absl::OkStatus();
+}
+
+// A state directory may be where files cannot be executed, as in /run.
+absl::StatusOr<FileDescriptor> InMemory(const std::string& path) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  FileDescriptor memory(memfd_create("batond", MFD_CLOEXEC));
+  if (!file || !memory) return ErrnoStatus(errno, path);
+  BATON_RETURN_IF_ERROR(Copy(file.get(), memory.get()));
+  return memory;
+}
+
+}  // namespace
+
+OwnProgram::OwnProgram(int argc, char** argv)
+    : path_(TakeVariable(kProgramVariable)),
+      given_up_(TakeVariable(kGivenUpVariable)),
+      arguments_(argv, argv + argc),
+      kept_(TakeVariable(kTrialVariable)) {
+  on_trial_ = !kept_.empty();
+  if (path_.empty()) path_ = OwnDirectory() + "/batond";
+}
+
+// The file is complete, or not there.
+absl::Status OwnProgram::Keep(const std::string& state_dir) {
+  if (on_trial_) return absl::OkStatus();  // the one before this one is kept, which has served
+  const std::string path = FormerBatondPath(state_dir);
+  const std::string unfinished = path + ".new";
+  const FileDescriptor own(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(
+      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0700));
+  if (!own || !file) return ErrnoStatus(errno, absl::StrCat("cannot keep this program as ", path));
+  BATON_RETURN_IF_ERROR(Copy(own.get(), file.get()));
+  if (rename(unfinished.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot make ", path));
+  }
+  kept_ = path;
+  return absl::OkStatus();
+}
+
+absl::Status OwnProgram::Replace() {
+  setenv(kTrialVariable, kept_.c_str(), /*overwrite=*/1);
+  std::vector<std::string> arguments = arguments_;
+  execv(path_.c_str(), PointersTo(arguments).data());
+  const absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot run ", path_));
+  unsetenv(kTrialVariable);
+  GoBack(std::string(status.message()));
+  return status;
+}
+
+void OwnProgram::GoBackIfTrialDied(const std::string& state_dir) {
+  if (on_trial_ || access(FormerBatondPath(state_dir).c_str(), F_OK) != 0) return;
+  kept_ = FormerBatondPath(state_dir);
+  GoBack("its process died before it had served for long");
+}
+
+void OwnProgram::GoBack(const std::string& why) {
+  const std::string given_up = absl::StrCat("the new program ", path_, " is given up, because ",
+                                            why, ": the program before it runs");
+  spdlog::error("{}", given_up);
+  const absl::StatusOr<FileDescriptor> former = InMemory(kept_);
+  (void)unlink(kept_.c_str());  // it is tried once
+  if (former.ok()) {
+    setenv(kGivenUpVariable, given_up.c_str(), /*overwrite=*/1);
+    setenv(kProgramVariable, path_.c_str(), /*overwrite=*/1);
+    std::vector<std::string> arguments = arguments_;
+    fexecve(former->get(), PointersTo(arguments).data(), environ);
+    unsetenv(kGivenUpVariable);
+    unsetenv(kProgramVariable);
+  }
+  spdlog::error("the program before cannot be run: {}",
+                former.ok() ? std::string_view(std::strerror(errno)) : MessageOf(former.status()));
+}
+
+void OwnProgram::EndTrial() {
+  if (!std::exchange(on_trial_, false)) return;
+  (void)unlink(kept_.c_str());
+  spdlog::info("the trial of batond's new program is over: it stays");
+}
+
+}  // namespace baton

@@ -1,0 +1,55 @@
+// The program that batond runs, and how another takes its place: the process executes the other
+// one, keeps its number, and finds drivers as any next batond does.
+//
+// The other program is on trial until it has served for a while. Until then the program before is
+// kept as a file of the state directory. A batond that is started meanwhile, because the one on
+// trial has died, goes back to it.
+#ifndef SUPERVISOR_BATOND_OWN_PROGRAM_H_
+#define SUPERVISOR_BATOND_OWN_PROGRAM_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// Thread-compatible. One per process.
+class OwnProgram {
+ public:
+  // `argc`, `argv`: of main. Takes what a former program has left in the environment.
+  OwnProgram(int argc, char** argv);
+
+  // Where the program was when it was started, and where another file may be now.
+  const std::string& path() const { return path_; }
+  std::string directory() const { return path_.substr(0, path_.rfind('/')); }
+  const std::vector<std::string>& arguments() const { return arguments_; }  // with its name
+
+  // Keeps the program that runs, for Replace. An error: the other one may not be executed.
+  absl::Status Keep(const std::string& state_dir);
+  // Executes the program that is at the path now, or this one again if it cannot be run. Returns
+  // only with an error.
+  absl::Status Replace();
+
+  bool on_trial() const { return on_trial_; }
+  // Goes back to the program before if a trial has ended with the death of its process. Returns
+  // otherwise.
+  void GoBackIfTrialDied(const std::string& state_dir);
+  // This process, on trial, cannot serve: goes back. Returns if there is no program to go back to.
+  void GoBack(const std::string& why);
+  // It serves, or was told to stop: this program stays.
+  void EndTrial();
+
+  // Why the program that was to replace this one was given up; empty: none was.
+  const std::string& given_up() const { return given_up_; }
+
+ private:
+  std::string path_, given_up_;
+  std::vector<std::string> arguments_;
+  bool on_trial_ = false;
+  std::string kept_;  // path of the program before; empty: none is kept
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_OWN_PROGRAM_H_

@@ -1,0 +1,238 @@
+// All of Baton but the driver is replaced under load, by programs of another release and by ones
+// that do not serve.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/base/version.h"
+#include "tests/harness/baton_command.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::PeerOptions;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kFails[] = "#!/bin/sh\nexit 3\n";
+constexpr char kOther[] = "0.9.1";  // a release as long as ours
+
+class BatonUpgradeTest : public testing::Test {
+ protected:
+  void Start(std::vector<std::string> batond_arguments = {}) {
+    ClusterOptions options;
+    options.own_programs = true;
+    options.batond_arguments = std::move(batond_arguments);
+    auto cluster = Cluster::Start(options);
+    ASSERT_OK(cluster);
+    cluster_ = *std::move(cluster);
+    auto owner = cluster_->StartLedger(1);
+    ASSERT_OK(owner);
+    owner_ = *std::move(owner);
+    PeerOptions load;
+    load.connections = 8;
+    load.rate = 2000;
+    auto peer = cluster_->StartPeer(load);
+    ASSERT_OK(peer);
+    peer_ = *std::move(peer);
+    ASSERT_OK(peer_->Settle());
+    driver_ = Status().services(0).driver_pid();
+  }
+  void TearDown() override {
+    if (peer_) harness::ExpectNothingLost(*peer_);
+    if (HasFailure() && cluster_) cluster_->DumpLogs();
+  }
+
+  v1::GetStatusResponse Status() {
+    absl::StatusOr<v1::GetStatusResponse> status;
+    EXPECT_OK(harness::WaitUntil("control and its keeper", [&] {
+      status = cluster_->operators().GetStatus();
+      return status.ok() && status->services_size() > 0 && status->services(0).reachable();
+    }));
+    return status.value_or(v1::GetStatusResponse());
+  }
+  // Returns whether batond runs the file that is at its path now.
+  bool BatondIsOfItsFile() {
+    const std::string running = absl::StrCat("/proc/", cluster_->batond().pid(), "/exe");
+    std::error_code none;
+    return std::filesystem::equivalent(running, cluster_->libexec() + "/batond", none);
+  }
+  harness::CommandResult Upgrade(std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {"upgrade", "--baton", "--watch-window", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return harness::RunBaton(*cluster_, arguments);
+  }
+  // As a package does it: another file, in the place of the one that may run.
+  void Install(const std::string& name, const std::string& program) {
+    const std::filesystem::path file = cluster_->libexec() + "/" + name;
+    std::ofstream(file.string() + ".new") << program;
+    std::filesystem::permissions(file.string() + ".new", std::filesystem::perms::owner_all);
+    std::filesystem::rename(file.string() + ".new", file);
+  }
+  std::string Program(const std::string& name) {
+    std::ifstream file(cluster_->libexec() + "/" + name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // The program that is there now, but for what it calls its release.
+  void InstallOtherRelease(const std::string& name) {
+    std::string program = Program(name);
+    const size_t at = program.find(std::string(1, '\0') + kRelease + std::string(1, '\0'));
+    ASSERT_NE(at, std::string::npos);
+    ASSERT_EQ(std::string(kRelease).size(), std::string(kOther).size());
+    Install(name, program.replace(at + 1, std::string(kOther).size(), kOther));
+  }
+  void ExpectServedAsBefore() {
+    ASSERT_OK(peer_->Settle());
+    auto newcomer = cluster_->StartPeer(PeerOptions());
+    ASSERT_OK(newcomer);
+    harness::ExpectNothingLost(**newcomer);
+    EXPECT_EQ(Status().services(0).driver_pid(), driver_);
+    EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
+    auto next = cluster_->StartLedger(2);
+    ASSERT_OK(next);
+    ASSERT_OK(cluster_->Handoff((*next)->id));
+    ASSERT_OK(cluster_->Handoff(owner_->id));
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<harness::LedgerWorker> owner_;
+  std::unique_ptr<harness::PeerProcess> peer_;
+  pid_t driver_ = 0;
+};
+
+TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByAnotherReleaseAndBack) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::vector<std::string> own;
+  const std::vector<std::string> names = {"baton-keeper", "baton-control", "batond"};
+  for (const std::string& name : names) {
+    own.push_back(Program(name));
+    ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(name));
+  }
+  // The files alone change nothing, not even what follows a death.
+  ASSERT_EQ(kill(Status().services(0).keeper_pid(), SIGKILL), 0);
+  ASSERT_EQ(kill(Status().control_pid(), SIGKILL), 0);
+  EXPECT_EQ(Status().services(0).keeper_release(), kRelease);
+  EXPECT_EQ(Status().version().release(), kRelease);
+  for (const std::string release : {kOther, kRelease}) {
+    const harness::CommandResult upgrade = Upgrade();
+    EXPECT_EQ(upgrade.status, 0) << upgrade.out << upgrade.err;
+    EXPECT_THAT(upgrade.out, HasSubstr("service ledger: keeper replaced"));
+    EXPECT_THAT(upgrade.out, HasSubstr("control replaced"));
+    EXPECT_THAT(upgrade.out, HasSubstr("batond replaced"));
+    EXPECT_EQ(Status().services(0).keeper_release(), release);
+    EXPECT_EQ(Status().version().release(), release);
+    EXPECT_TRUE(BatondIsOfItsFile());
+    ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+    for (size_t i = 0; i < names.size(); ++i) Install(names[i], own[i]);
+    ASSERT_OK(harness::WaitUntil("the end of batond's trial", [&] {
+      return !std::filesystem::exists(cluster_->directory() + "/state/batond.before");
+    }));
+  }
+}
+
+TEST_F(BatonUpgradeTest, shouldGoBackToTheControlBefore) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  Install("baton-control", kFails);
+  const harness::CommandResult upgrade = Upgrade();
+  EXPECT_EQ(upgrade.status, 1);
+  EXPECT_THAT(upgrade.err, HasSubstr("exit code 3"));
+  EXPECT_THAT(Status().control_program_given_up(), HasSubstr("exit code 3"));
+  // What follows its death is what served, too.
+  const pid_t control = Status().control_pid();
+  ASSERT_EQ(kill(control, SIGKILL), 0);
+  ASSERT_OK(harness::WaitUntil("another control", [&] {
+    const auto status = cluster_->operators().GetStatus();
+    return status.ok() && status->control_pid() != control;
+  }));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+}
+
+TEST_F(BatonUpgradeTest, shouldRefuseABatondThatWouldNotRun) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  Install("batond", kFails);
+  EXPECT_THAT(Upgrade().err, HasSubstr("--check ended with exit code 3"));
+  EXPECT_THAT(Status().batond_program_given_up(), IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(cluster_->directory() + "/state/batond.before"));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+}
+
+// Its control does not start the first time, with which a batond of a strict command line ends.
+TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDoesNotServe) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::string control = cluster_->libexec() + "/sound-control";
+  std::filesystem::copy(cluster_->libexec() + "/baton-control", control);
+  ASSERT_NO_FATAL_FAILURE(InstallOtherRelease("batond"));
+  const std::string failed = cluster_->directory() + "/failed";
+  Install("baton-control", absl::StrCat("#!/bin/sh\n[ -e ", failed, " ] || { touch ", failed,
+                                        "; exit 3; }\nexec ", control, "\n"));
+  const pid_t batond = cluster_->batond().pid();
+  const pid_t former = Status().control_pid();
+  ASSERT_OK(cluster_->operators().ReplaceProgram(v1::ReplaceProgramRequest::BATOND));
+  ASSERT_OK(harness::WaitUntil("the control of the batond before", [&] {
+    const auto status = cluster_->operators().GetStatus();
+    return status.ok() && status->control_pid() != former;
+  }));
+  EXPECT_THAT(Status().batond_program_given_up(), HasSubstr("it could not serve"));
+  EXPECT_FALSE(BatondIsOfItsFile());
+  EXPECT_EQ(cluster_->batond().pid(), batond);
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+}
+
+// Whoever starts batond again, as a service manager does, starts the file of the new program.
+TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDies) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(InstallOtherRelease("batond"));
+  const pid_t batond = cluster_->batond().pid();
+  ASSERT_OK(cluster_->operators().ReplaceProgram(v1::ReplaceProgramRequest::BATOND));
+  ASSERT_OK(harness::WaitUntil("the new program", [&] {
+    std::ifstream file(absl::StrCat("/proc/", batond, "/environ"));
+    const std::string variables((std::istreambuf_iterator<char>(file)), {});
+    return variables.find("BATON_ON_TRIAL=") != std::string::npos;
+  }));
+  ASSERT_OK(cluster_->batond().Kill());
+  ASSERT_OK(cluster_->StartBatondAgain());
+  EXPECT_THAT(Status().batond_program_given_up(), HasSubstr("died before"));
+  EXPECT_FALSE(BatondIsOfItsFile());
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+  // A later one is tried.
+  const harness::CommandResult upgrade = Upgrade();
+  EXPECT_EQ(upgrade.status, 0) << upgrade.out << upgrade.err;
+  EXPECT_TRUE(BatondIsOfItsFile());
+  EXPECT_THAT(Status().batond_program_given_up(), IsEmpty());
+}
+
+TEST_F(BatonUpgradeTest, shouldBeginWithTheCanaryAndStopThereIfItDoesNotServe) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--service", "second"}));
+  harness::CommandResult upgrade = Upgrade({"--canary", "third"});
+  EXPECT_EQ(upgrade.status, 4);
+  EXPECT_THAT(upgrade.err, HasSubstr("there is no service third"));
+  upgrade = Upgrade({"--canary", "second"});
+  EXPECT_EQ(upgrade.status, 0) << upgrade.err;
+  EXPECT_LT(upgrade.out.find("service second: keeper"), upgrade.out.find("service ledger: keeper"));
+  Install("baton-keeper", kFails);
+  const pid_t keeper = Status().services(0).keeper_pid();
+  upgrade = Upgrade({"--canary", "50%"});
+  EXPECT_EQ(upgrade.status, 1);
+  EXPECT_THAT(upgrade.err, HasSubstr("1 more services were left alone"));
+  EXPECT_THAT(upgrade.out, Not(HasSubstr("control replaced")));
+  EXPECT_EQ(Status().services(0).keeper_pid(), keeper);
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+}
+
+}  // namespace
+}  // namespace baton
