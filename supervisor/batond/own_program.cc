@@ -86,7 +86,7 @@ absl::Status OwnProgram::Replace() {
   setenv(kTrialVariable, kept_.c_str(), /*overwrite=*/1);
   std::vector<std::string> arguments = arguments_;
   execv(path_.c_str(), PointersTo(arguments).data());
-  const absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot run ", path_));
+  absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot run ", path_));
   unsetenv(kTrialVariable);
   GoBack(std::string(status.message()));
   return status;

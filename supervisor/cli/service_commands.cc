@@ -180,26 +180,26 @@ std::string FormatDriver(const v1::Service& service) {
 }
 
 void PrintService(std::ostream& out, const v1::Service& service, const TableStyle& style) {
-  PrintFields(
-      out,
-      {{"Service", service.name()},
-       {"Device", FormatDevice(service)},
-       {"Keeper", FormatKeeper(service)},
-       {"Driver", FormatDriver(service)},
-       {"Version", FormatVersion(service.version())},
-       {"Worker socket", service.worker_socket()},
-       {"Listeners", FormatNetwork(service)},
-       {"Shards owned", absl::StrCat(service.shards_owned(), " of ", service.shard_count())},
-       {"Workers ready", absl::StrCat(service.ready_workers(), " of ", service.worker_count())},
-       {"Upgrade", FormatUpgrade(service)},
-       {"New connections", FormatDrain(service)},
-       {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
-       {"Buffers", FormatBytes(service.buffer_bytes())},
-       {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
-       {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""},
-       {"Handoff blackout", FormatBlackout(service.handoff_blackout())},
-       {"Failover blackout", FormatBlackout(service.failover_blackout())}},
-      style);
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"Service", service.name()},
+      {"Device", FormatDevice(service)},
+      {"Keeper", FormatKeeper(service)},
+      {"Driver", FormatDriver(service)},
+      {"Version", FormatVersion(service.version())},
+      {"Worker socket", service.worker_socket()},
+      {"Listeners", FormatNetwork(service)},
+      {"Shards owned", absl::StrCat(service.shards_owned(), " of ", service.shard_count())},
+      {"Workers ready", absl::StrCat(service.ready_workers(), " of ", service.worker_count())},
+      {"Upgrade", FormatUpgrade(service)},
+      {"New connections", FormatDrain(service)},
+      {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
+      {"Buffers", FormatBytes(service.buffer_bytes())},
+      {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
+      {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""}};
+  for (const v1::CausedBlackout& one : service.blackouts()) {
+    fields.emplace_back(absl::StrCat("Blackout, ", one.cause()), FormatBlackout(one.blackout()));
+  }
+  PrintFields(out, fields, style);
   if (service.accounts().warnings().empty()) return;
   out << "\nWarnings:\n";
   for (const std::string& warning : service.accounts().warnings()) {

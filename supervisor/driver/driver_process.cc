@@ -20,6 +20,7 @@
 #include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
+#include "supervisor/driver/engine/describe.h"
 
 namespace baton::driver_process {
 namespace {
@@ -237,6 +238,9 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     case DriverOrder::kDescribeQueues:
       answer = host_->driver().Execute(order, std::move(descriptors), given);
       answer.mutable_description()->mutable_service()->set_keeper_program_given_up(given_up_why_);
+      if (without_keeper_.count() > 0) {
+        AddBlackout("no_keeper", without_keeper_, answer.mutable_description());
+      }
       return answer;
     case DriverOrder::kStartNextKeeper:
       given_up_why_.clear();
@@ -261,11 +265,12 @@ void DriverProcess::Introduce(internal::Introduced* introduced, std::vector<int>
   const arena::Arena& arena = host_->driver().arena();
   *sent = {arena.worker_log_fd(), arena.driver_log_fd(), arena.buffers_fd()};
   if (!former_end_) return;
-  Report("keeper_followed",
-         absl::StrCat("the keeper before this one ", *former_end_, "; the next, pid ",
-                      keeper_.pid(), ", follows it after ",
-                      std::chrono::duration_cast<milliseconds>(Clock::now() - ended_at_).count(),
-                      " ms; connections and workers went on"));
+  const Clock::duration gap = Clock::now() - ended_at_;
+  without_keeper_.Record(static_cast<uint64_t>(std::chrono::nanoseconds(gap).count()));
+  Report("keeper_followed", absl::StrCat("the keeper before this one ", *former_end_,
+                                         "; the next, pid ", keeper_.pid(), ", follows it after ",
+                                         std::chrono::duration_cast<milliseconds>(gap).count(),
+                                         " ms; connections and workers went on"));
   former_end_.reset();
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/latency_histogram.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/driver/batond_link.h"
@@ -71,6 +72,7 @@ class DriverProcess {
   absl::Status end_;
   std::optional<std::string> former_end_;  // of the keeper before this one
   Clock::time_point ended_at_;             // likewise
+  LatencyHistogram without_keeper_;        // from the end of one to the next one's first order
   std::string given_up_why_;               // of the last program that was to replace the keeper's
   std::optional<Clock::time_point> start_at_;
   Clock::time_point kill_at_, beat_at_, nic_beat_at_;

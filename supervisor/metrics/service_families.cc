@@ -163,16 +163,17 @@ Family PortUp(const std::vector<DescribedService>& all) {
 std::vector<Family> Blackouts(const std::vector<DescribedService>& all) {
   Family seconds = Family::Histogram("baton_blackout_seconds",
                                      "Changes of owner: from the release, or from the noticed "
-                                     "death, to the successor's first commit.");
+                                     "death, to the successor's first commit. no_keeper: from the "
+                                     "end of a keeper to the next; only new connections wait.");
   Family longest = Family::Gauge("baton_longest_blackout_seconds",
                                  "The longest of those since the driver was started.");
   ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
-    const Labels handoff = {{"service", name}, {"cause", "handoff"}};
-    const Labels failover = {{"service", name}, {"cause", "failover"}};
-    seconds.Add(handoff, described.handoff_blackout());
-    seconds.Add(failover, described.failover_blackout());
-    longest.Add(handoff, described.service().handoff_blackout().max_us() * kMicrosecond);
-    longest.Add(failover, described.service().failover_blackout().max_us() * kMicrosecond);
+    for (int i = 0; i < described.blackouts_size(); ++i) {
+      const v1::CausedBlackout& blackout = described.service().blackouts(i);
+      const Labels labels = {{"service", name}, {"cause", blackout.cause()}};
+      seconds.Add(labels, described.blackouts(i));
+      longest.Add(labels, blackout.blackout().max_us() * kMicrosecond);
+    }
   });
   return {std::move(seconds), std::move(longest)};
 }

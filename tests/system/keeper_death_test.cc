@@ -349,6 +349,7 @@ TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {
               HasSubstr(absl::StrCat("keeper replaced (pid ", keeper, ", release ", kRelease)));
   EXPECT_NE(Service().keeper_pid(), keeper);
   EXPECT_EQ(Service().driver_pid(), driver_);
+  EXPECT_THAT(Baton({"service", "describe", "ledger"}), HasSubstr("Blackout, no_keeper"));
   EXPECT_THAT(Baton({"audit"}), HasSubstr("ReplaceKeeper"));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));

@@ -76,14 +76,13 @@ TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
             0);
   EXPECT_GT(ValueOf(text, "baton_process_resident_bytes{program=\"batond\",service=\"\"}"), 0);
 
-  const char* const failovers =
-      "baton_blackout_seconds_count{service=\"ledger\",cause=\"failover\"}";
-  EXPECT_EQ(ValueOf(text, failovers), 0);
+  const char* const crashes = "baton_blackout_seconds_count{service=\"ledger\",cause=\"crash\"}";
+  EXPECT_EQ(ValueOf(text, crashes), 0);
   ASSERT_TRUE((*worker)->process->Kill().ok());
   ASSERT_TRUE(cluster_->WaitUntilOwner((*standby)->id).ok());
   ASSERT_TRUE((*peer)->Settle().ok());
   text = Scrape();
-  EXPECT_EQ(ValueOf(text, failovers), 2) << text;
+  EXPECT_EQ(ValueOf(text, crashes), 2) << text;
   EXPECT_EQ(ValueOf(text, "baton_events_total{service=\"ledger\",kind=\"worker_dead\"}"), 1);
 }
 

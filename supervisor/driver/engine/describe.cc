@@ -77,6 +77,14 @@ internal::Histogram DescribeHistogram(const LatencyHistogram& histogram) {
   return out;
 }
 
+void AddBlackout(const std::string& cause, const LatencyHistogram& histogram,
+                 internal::Description* description) {
+  v1::CausedBlackout* const blackout = description->mutable_service()->add_blackouts();
+  blackout->set_cause(cause);
+  *blackout->mutable_blackout() = Summarize(histogram);
+  *description->add_blackouts() = DescribeHistogram(histogram);
+}
+
 internal::EngineLoad DescribeLoad(const EngineLoad& load) {
   internal::EngineLoad out;
   out.set_busy_seconds(static_cast<double>(load.busy_ns) / kNanosecondsPerSecond);

@@ -47,6 +47,8 @@ v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
 // With bounds from 10 us to 10 s.
 internal::Histogram DescribeHistogram(const LatencyHistogram& histogram);
+void AddBlackout(const std::string& cause, const LatencyHistogram& histogram,
+                 internal::Description* description);
 internal::EngineLoad DescribeLoad(const EngineLoad& load);
 // Sets receive_window of `loads`, which has one for each shard. Looks at every connection; any
 // thread may call it.

@@ -59,6 +59,11 @@ std::vector<v1::ShardMove> NewsQueue::ListShardMoves(int shard) const {
   return moves_.List(shard);
 }
 
+ShardMoves::Blackouts NewsQueue::blackouts() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return moves_.blackouts();
+}
+
 void NewsQueue::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                         int shard, int connection) {
   Push(NewsOfEvent(kind, message, worker_id, shard, connection));

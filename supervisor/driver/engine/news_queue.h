@@ -30,6 +30,7 @@ class NewsQueue final : public EngineListener {
   void Push(internal::DriverNews news);
   std::vector<internal::DriverNews> Take();
   std::vector<v1::ShardMove> ListShardMoves(int shard) const;
+  ShardMoves::Blackouts blackouts() const;
   absl::Status device_lost() const;  // why; OK: it is not
 
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,

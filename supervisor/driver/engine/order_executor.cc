@@ -614,8 +614,9 @@ void OrderExecutor::Describe(internal::Description* description) {
     }
   });
   AddReceiveWindows(arena(), description->mutable_shard_loads());
-  *description->mutable_handoff_blackout() = DescribeHistogram(handoffs);
-  *description->mutable_failover_blackout() = DescribeHistogram(failovers);
+  for (const auto& [cause, blackout] : news_.blackouts()) {
+    AddBlackout(cause, blackout, description);
+  }
   *service->mutable_handoff_blackout() = Summarize(handoffs);
   *service->mutable_failover_blackout() = Summarize(failovers);
 }

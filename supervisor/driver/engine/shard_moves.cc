@@ -33,9 +33,12 @@ void ShardMoves::OnReport(uint32_t shard, v1::ReconciliationReport report) {
   if (forgotten) return;
   v1::ShardMove& move = Find(shard, report.epoch());
   const uint64_t successor = move.report().successor_worker_id();
+  const bool is_first = move.report().cause().empty();
   move.set_planned(report.cause() == "handoff");
   *move.mutable_report() = std::move(report);
-  if (successor != 0) move.mutable_report()->set_successor_worker_id(successor);
+  if (successor == 0) return;
+  move.mutable_report()->set_successor_worker_id(successor);
+  if (is_first) RecordBlackout(move);
 }
 
 void ShardMoves::OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
@@ -43,6 +46,11 @@ void ShardMoves::OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_
   v1::ShardMove& move = Find(shard, ended_epoch);
   move.set_blackout_us(static_cast<double>(blackout_ns) / 1000);
   move.mutable_report()->set_successor_worker_id(worker_id);
+  if (!move.report().cause().empty()) RecordBlackout(move);
+}
+
+void ShardMoves::RecordBlackout(const v1::ShardMove& move) {
+  blackouts_[move.report().cause()].Record(static_cast<uint64_t>(move.blackout_us() * 1000));
 }
 
 std::vector<v1::ShardMove> ShardMoves::List(int shard) const {

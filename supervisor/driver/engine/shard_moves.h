@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <string>
 #include <vector>
 
+#include "lib/base/latency_histogram.h"
 #include "proto/baton/v1/types.pb.h"
 
 namespace baton::driver_process {
@@ -26,11 +29,17 @@ class ShardMoves {
   // The newest first. `shard` -1: of all. Without successor and blackout: nobody has served since.
   std::vector<v1::ShardMove> List(int shard) const;
 
+  // How long shards had nobody who committed, by why the owner before had ended.
+  using Blackouts = std::map<std::string, LatencyHistogram>;
+  const Blackouts& blackouts() const { return blackouts_; }
+
  private:
   bool IsKnown(uint32_t shard, uint64_t ended_epoch) const;
   v1::ShardMove& Find(uint32_t shard, uint64_t ended_epoch);
+  void RecordBlackout(const v1::ShardMove& move);
 
   std::deque<v1::ShardMove> moves_;  // the oldest first
+  Blackouts blackouts_ = {{"handoff", {}}, {"crash", {}}, {"hang", {}}};
 };
 
 }  // namespace baton::driver_process

@@ -98,23 +98,23 @@ TEST_F(CliTest, ServiceList) {
 }
 
 TEST_F(CliTest, ServiceDescribe) {
-  Expect({"service", "describe", "kv"}, R"(Service:            kv
-Device:             soft
-Keeper:             pid 4711, up 1h02m
-Driver:             pid 4710, up 1h02m
-Version:            0.1.0 (layout 2, protocol 1)
-Worker socket:      /run/baton/kv.sock
-Listeners:          0.0.0.0:7471
-Shards owned:       1 of 2
-Workers ready:      2 of 2
-Upgrade:            none under way
-New connections:    taken
-Connections:        3 of 64
-Buffers:            16MiB
-Device objects:     -
-Grants:             -
-Handoff blackout:   2 times, p50 31us, p99 45us, max 45us
-Failover blackout:  none yet
+  Expect({"service", "describe", "kv"}, R"(Service:              kv
+Device:               soft
+Keeper:               pid 4711, up 1h02m
+Driver:               pid 4710, up 1h02m
+Version:              0.1.0 (layout 2, protocol 1)
+Worker socket:        /run/baton/kv.sock
+Listeners:            0.0.0.0:7471
+Shards owned:         1 of 2
+Workers ready:        2 of 2
+Upgrade:              none under way
+New connections:      taken
+Connections:          3 of 64
+Buffers:              16MiB
+Device objects:       -
+Grants:               -
+Blackout, handoff:    2 times, p50 31us, p99 45us, max 45us
+Blackout, no_keeper:  once, 21.0ms
 
 Shards:
 SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  WAITING FOR
@@ -557,7 +557,7 @@ TEST_F(CliTest, ServiceDescribeShowsTheUpgradeUnderWay) {
   *description.mutable_service()->mutable_upgrade() = KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING);
   keeper_->SetDescription(description);
   EXPECT_THAT(Run({"service", "describe", "kv"}).out,
-              HasSubstr("\nUpgrade:            3, 1.0 -> 1.1, watching, 25s left\n"));
+              HasSubstr("\nUpgrade:              3, 1.0 -> 1.1, watching, 25s left\n"));
 }
 
 TEST_F(CliTest, ServiceDescribeShowsThePortAndTheGidOfConnections) {
@@ -581,11 +581,11 @@ TEST_F(CliTest, ServiceDescribeShowsTheNetworkNamespaceOfItsListeners) {
   description.mutable_service()->set_network_namespace("blue");
   keeper_->SetDescription(description);
   EXPECT_THAT(Run({"service", "describe", "kv"}).out,
-              HasSubstr("\nListeners:          0.0.0.0:7471 in network namespace blue\n"));
+              HasSubstr("\nListeners:            0.0.0.0:7471 in network namespace blue\n"));
   description.mutable_service()->clear_listeners();
   keeper_->SetDescription(description);
   EXPECT_THAT(Run({"service", "describe", "kv"}).out,
-              HasSubstr("\nListeners:          none in network namespace blue\n"));
+              HasSubstr("\nListeners:            none in network namespace blue\n"));
 }
 
 TEST_F(CliTest, Events) {

@@ -32,8 +32,18 @@ constexpr char kDescription[] = R"pb(
     worker_socket: "/run/baton/kv.sock"
     version { release: "0.1.0" layout_version: 2 protocol_version: 1 }
     handoff_blackout { count: 2 p50_us: 31 p99_us: 45 max_us: 45 }
+    blackouts {
+      cause: "handoff"
+      blackout { count: 2 p50_us: 31 p99_us: 45 max_us: 45 }
+    }
+    blackouts {
+      cause: "no_keeper"
+      blackout { count: 1 max_us: 21000 }
+    }
     buffer_bytes: 16777216
   }
+  blackouts { count: 2 }
+  blackouts { count: 1 }
   shards {
     index: 0
     epoch: 3

@@ -40,6 +40,21 @@ TEST(ShardMovesTest, shouldTakeAReportLaterAndAgain) {
   EXPECT_EQ(move.blackout_us(), 1);
 }
 
+// Once for each move, whichever of report and first commit is known first.
+TEST(ShardMovesTest, shouldCountBlackoutsByCause) {
+  ShardMoves moves;
+  EXPECT_EQ(moves.blackouts().at("crash").count(), 0u);
+  moves.OnReport(0, Report(1, "crash"));
+  moves.OnServed(0, 1, 17, 250'000);
+  moves.OnReport(0, Report(1, "crash", 5));
+  moves.OnServed(1, 1, 17, 1'000);
+  moves.OnReport(1, Report(1, "fenced"));
+  EXPECT_EQ(moves.blackouts().at("crash").count(), 1u);
+  EXPECT_EQ(moves.blackouts().at("crash").max(), 250'000u);
+  EXPECT_EQ(moves.blackouts().at("fenced").max(), 1'000u);
+  EXPECT_EQ(moves.blackouts().at("handoff").count(), 0u);
+}
+
 TEST(ShardMovesTest, shouldListTheNewestFirstAndByShard) {
   ShardMoves moves;
   moves.OnReport(0, Report(1, "crash"));
