@@ -62,6 +62,10 @@ OwnProgram::OwnProgram(int argc, char** argv)
       arguments_(argv, argv + argc),
       kept_(TakeVariable(kTrialVariable)) {
   on_trial_ = !kept_.empty();
+  // What LISTEN_FDS counts is taken at the start, and not there any more.
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!std::string_view(*variable).starts_with("LISTEN_")) environment_.emplace_back(*variable);
+  }
   if (path_.empty()) path_ = OwnDirectory() + "/batond";
 }
 
@@ -82,12 +86,17 @@ absl::Status OwnProgram::Keep(const std::string& state_dir) {
   return absl::OkStatus();
 }
 
+void OwnProgram::LeaveVariable(const std::string& name, const std::string& value) {
+  std::erase_if(environment_,
+                [&](const std::string& one) { return one.starts_with(absl::StrCat(name, "=")); });
+  environment_.push_back(absl::StrCat(name, "=", value));
+}
+
 absl::Status OwnProgram::Replace() {
-  setenv(kTrialVariable, kept_.c_str(), /*overwrite=*/1);
-  std::vector<std::string> arguments = arguments_;
-  execv(path_.c_str(), PointersTo(arguments).data());
+  LeaveVariable(kTrialVariable, kept_);
+  execve(path_.c_str(), PointersTo(arguments_).data(), PointersTo(environment_).data());
   absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot run ", path_));
-  unsetenv(kTrialVariable);
+  LeaveVariable(kTrialVariable, "");
   GoBack(std::string(status.message()));
   return status;
 }
@@ -105,12 +114,9 @@ void OwnProgram::GoBack(const std::string& why) {
   const absl::StatusOr<FileDescriptor> former = InMemory(kept_);
   (void)unlink(kept_.c_str());  // it is tried once
   if (former.ok()) {
-    setenv(kGivenUpVariable, given_up.c_str(), /*overwrite=*/1);
-    setenv(kProgramVariable, path_.c_str(), /*overwrite=*/1);
-    std::vector<std::string> arguments = arguments_;
-    fexecve(former->get(), PointersTo(arguments).data(), environ);
-    unsetenv(kGivenUpVariable);
-    unsetenv(kProgramVariable);
+    LeaveVariable(kGivenUpVariable, given_up);
+    LeaveVariable(kProgramVariable, path_);
+    fexecve(former->get(), PointersTo(arguments_).data(), PointersTo(environment_).data());
   }
   spdlog::error("the program before cannot be run: {}",
                 former.ok() ? std::string_view(std::strerror(errno)) : MessageOf(former.status()));

@@ -25,6 +25,10 @@ class OwnProgram {
   std::string directory() const { return path_.substr(0, path_.rfind('/')); }
   const std::vector<std::string>& arguments() const { return arguments_; }  // with its name
 
+  // Adds a variable to the environment in which Replace and GoBack execute the other program. For
+  // the rest it is what this program was started with, such as the service manager's variables.
+  void LeaveVariable(const std::string& name, const std::string& value);
+
   // Keeps the program that runs, for Replace. An error: the other one may not be executed.
   absl::Status Keep(const std::string& state_dir);
   // Executes the program that is at the path now, or this one again if it cannot be run. Returns
@@ -45,7 +49,7 @@ class OwnProgram {
 
  private:
   std::string path_, given_up_;
-  std::vector<std::string> arguments_;
+  std::vector<std::string> arguments_, environment_;
   bool on_trial_ = false;
   std::string kept_;  // path of the program before; empty: none is kept
 };
