@@ -306,20 +306,4 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
   return arena;
 }
 
-absl::StatusOr<Arena> Arena::AttachKeeper(FileDescriptor worker_log, FileDescriptor driver_log,
-                                          FileDescriptor buffers, FileDescriptor recovery) {
-  BATON_ASSIGN_OR_RETURN(Arena arena,
-                         Attach(std::move(worker_log), std::move(driver_log), std::move(buffers)));
-  if (arena.header().layout_version != kLayoutVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the arena has layout version ",
-                                                      arena.header().layout_version,
-                                                      ", this driver's is ", kLayoutVersion));
-  }
-  BATON_ASSIGN_OR_RETURN(
-      arena.recovery_,
-      Mapping::Map(recovery.get(), FileBytes(arena.recovery_map_.total), true, "recovery memory"));
-  arena.recovery_fd_ = std::move(recovery);
-  return arena;
-}
-
 }  // namespace baton::arena

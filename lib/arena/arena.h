@@ -63,12 +63,6 @@ class Arena {
   static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
                                       FileDescriptor buffers);
 
-  // For the successor of the `baton-driver` that created the arena, while native owners live: it
-  // reads the driver log memory and writes the recovery memory. kFailedPrecondition: another
-  // release created the arena, and its recovery memory may differ.
-  static absl::StatusOr<Arena> AttachKeeper(FileDescriptor worker_log, FileDescriptor driver_log,
-                                            FileDescriptor buffers, FileDescriptor recovery);
-
   // Keeps the memories unmapped in processes forked from now on, so that only the worker can write
   // what it owns. Attach() calls this.
   void KeepFromChildren() const;

@@ -592,7 +592,7 @@ struct NativeShard {
   // or gives it up; 0: none.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // its death is blamed on no completion; 0: none
-  uint64_t told_epoch;          // the last epoch whose end was reported to operators
+  uint64_t reserved;            // the release before noted here what operators were told
   uint8_t pad0[40];
   // Written by the shard's drivers. Times are CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // when the last change of owner began

@@ -48,12 +48,11 @@ std::string OwnDirectory() {
 bool IsForOneProcess(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
   return name.size() < variable.size() &&
-         (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_STORE_FD" ||
-          name == "BATON_CONTROL_FD" || name == kLockVariable || name == kStayVariable ||
-          name == "BATON_HEARTBEAT_FD" || name == "BATON_OPERATOR_SOCKET_FD" ||
-          name == "BATON_WORKER_SOCKET_FD" || name == kOrdersVariable || name == kNewsVariable ||
-          name == kNetworkVariable || name == kTrialVariable || name == kGivenUpVariable ||
-          name == kProgramVariable);
+         (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_CONTROL_FD" ||
+          name == kLockVariable || name == kStayVariable || name == "BATON_HEARTBEAT_FD" ||
+          name == "BATON_OPERATOR_SOCKET_FD" || name == "BATON_WORKER_SOCKET_FD" ||
+          name == kOrdersVariable || name == kNewsVariable || name == kNetworkVariable ||
+          name == kTrialVariable || name == kGivenUpVariable || name == kProgramVariable);
 }
 
 }  // namespace baton

@@ -37,20 +37,21 @@ constexpr std::chrono::seconds kHealthyAfter(10);
 constexpr std::chrono::milliseconds kReapPause(100);
 constexpr char kNicName[] = "baton-nic";  // of nic_main.cc
 
-DescriptorStore StoreFor(const Child::Plan& plan) {
-  if (plan.kept == nullptr) return DescriptorStore();
-  return DescriptorStore(plan.kept->Of(plan.service),
-                         [kept = plan.kept, service = plan.service](
-                             const std::string& name, const std::vector<int>& descriptors) {
-                           kept->Put(service, name, descriptors);
-                         });
+// Takes the place in an answer to a driver where the release before had a store channel. A driver
+// of that release says in its log that batond holds nothing for it, and goes on.
+absl::StatusOr<FileDescriptor> ClosedChannel() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  const FileDescriptor closed(ends[1]);
+  return FileDescriptor(ends[0]);
 }
 
 }  // namespace
 
 Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
-    : io_(io),
-      plan_(std::move(plan)),
+    : plan_(std::move(plan)),
       callbacks_(std::move(callbacks)),
       program_(plan_.program),
       lock_(plan_.lock),
@@ -58,8 +59,7 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       readiness_(io),
       timer_(io),
       heart_timer_(io),
-      reap_timer_(io),
-      store_(StoreFor(plan_)) {}
+      reap_timer_(io) {}
 
 Child::~Child() {
   if (end_.is_open()) end_.release();
@@ -79,7 +79,6 @@ absl::Status Child::Start() {
   const FileDescriptor write_end(ends[1]);
   if (absl::Status status = SpawnWith(write_end.get()); !status.ok()) {
     readiness_.close();
-    store_server_.reset();
     return status;
   }
   ready_ = told_to_end_ = false;
@@ -117,11 +116,9 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
     CancelStart();
     GoOnWith(std::move(process));
   }
-  std::vector<FileDescriptor> ends;
-  for (const auto& make : {&Child::MakeHeart, &Child::OpenStore}) {
-    BATON_ASSIGN_OR_RETURN(FileDescriptor end, (this->*make)());
-    ends.push_back(std::move(end));
-  }
+  std::vector<FileDescriptor> ends(2);
+  BATON_ASSIGN_OR_RETURN(ends[0], MakeHeart());
+  BATON_ASSIGN_OR_RETURN(ends[1], ClosedChannel());
   if (plan_.stay >= 0) ends.emplace_back(fcntl(plan_.stay, F_DUPFD_CLOEXEC, 0));
   silent_looks_ = 0;
   OnReady();
@@ -154,11 +151,6 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   for (const auto& [name, descriptor] : given) {
     request.descriptors.emplace_back(name, descriptor.get());
   }
-  FileDescriptor store_end;
-  if (plan_.holds_descriptors) {
-    BATON_ASSIGN_OR_RETURN(store_end, OpenStore());
-    request.descriptors.emplace_back("BATON_STORE_FD", store_end.get());
-  }
   FileDescriptor our_end, its_end;
   if (plan_.talk != nullptr) {
     int ends[2];
@@ -180,15 +172,6 @@ absl::StatusOr<FileDescriptor> Child::MakeHeart() {
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
   heart_.Reset(ends[0]);
   return FileDescriptor(ends[1]);
-}
-
-absl::StatusOr<FileDescriptor> Child::OpenStore() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "socketpair");
-  }
-  store_server_ = std::make_unique<StoreServer>(io_, plan_.name, FileDescriptor(ends[1]), store_);
-  return FileDescriptor(ends[0]);
 }
 
 // Anew at each start: a file may have been moved away. None: it cannot be had, which is no reason
@@ -282,7 +265,6 @@ void Child::Reap() {
   silent_looks_ = 0;
   end_.release();
   if (readiness_.is_open()) readiness_.close();
-  store_server_.reset();
   process_ = SpawnedProcess();
   settled_ = true;
   const std::string how =

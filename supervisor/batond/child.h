@@ -19,10 +19,8 @@
 #include "lib/waiting/back_off.h"
 #include "spdlog/common.h"
 #include "supervisor/batond/child_lock.h"
-#include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/program_file.h"
 #include "supervisor/batond/spawn.h"
-#include "supervisor/batond/store_server.h"
 
 namespace baton {
 
@@ -46,12 +44,9 @@ class Child {
     bool outlives_us = false;
     // The pipe of kStayVariable, which the child inherits; -1: there is none.
     int stay = -1;
-    bool holds_descriptors = false;  // gets a store channel
     // Not null: it gets a socket to talk to us (BATON_CONTROL_FD); this one gets our end, at every
     // start.
     std::function<void(FileDescriptor)> talk;
-    // Not null: what it stores under `service` is kept for the next batond. Outlives the child.
-    KeptDescriptors* kept = nullptr;
     std::chrono::milliseconds start_timeout{};
     // Once ready, it shows that it lives (lib/base/heartbeat.h). One that has not for so long
     // hangs.
@@ -90,7 +85,7 @@ class Child {
   // Starts it, or goes on with the one that outlived a former batond, which Rejoin has still to
   // take in. kUnavailable: one that is dead or dying still has the lock.
   absl::Status Start();
-  // Takes in the child of a former batond.Returns the descriptors of
+  // Takes in the child of a former batond. Returns the descriptors of
   // internal::RejoinReply. kPermissionDenied: it does not have the child's lock.
   // kFailedPrecondition: another process is the child.
   absl::StatusOr<std::vector<FileDescriptor>> Rejoin(SpawnedProcess process, FileDescriptor lock);
@@ -115,7 +110,6 @@ class Child {
   absl::Status SpawnWith(int ready_write_end);
   void GoOnWith(SpawnedProcess process);
   absl::StatusOr<FileDescriptor> MakeHeart();
-  absl::StatusOr<FileDescriptor> OpenStore();
   void OnReady();
   FileDescriptor OpenLog() const;
   // A machine that stood still has shown nothing either: the last look is after it has gone on.
@@ -133,7 +127,6 @@ class Child {
   void JudgeProgram(const std::string& how);
   void GiveUpProgram(const std::string& why);
 
-  boost::asio::io_context& io_;
   Plan plan_;
   const Callbacks callbacks_;
 
@@ -158,8 +151,6 @@ class Child {
   bool kill_hung_ = false;           // as the process that runs last said
   boost::asio::steady_timer heart_timer_;
   boost::asio::steady_timer reap_timer_;
-  DescriptorStore store_;
-  std::unique_ptr<StoreServer> store_server_;
 };
 
 // Reaps unmappers of native workers (lib/native/unmapper.h) and NICs of dead drivers (baton-nic)

@@ -93,8 +93,12 @@ int Run(int argc, char** argv, OwnProgram* own) {
   line.options.own = own;
   Supervisor supervisor(std::move(line.options), *state);
   absl::Status status = supervisor.Run();
+  if (supervisor.is_replaced() || own->on_trial()) supervisor.LeaveToProgram();
   if (supervisor.is_replaced()) status = own->Replace();
-  return status.ok() ? 0 : Fail(status);
+  if (status.ok()) return 0;
+  const int result = Fail(status);
+  if (own->on_trial()) own->GoBack(std::string(status.message()));
+  return result;
 }
 
 }  // namespace

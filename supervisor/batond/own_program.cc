@@ -62,9 +62,8 @@ OwnProgram::OwnProgram(int argc, char** argv)
       arguments_(argv, argv + argc),
       kept_(TakeVariable(kTrialVariable)) {
   on_trial_ = !kept_.empty();
-  // What LISTEN_FDS counts is taken at the start, and not there any more.
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!std::string_view(*variable).starts_with("LISTEN_")) environment_.emplace_back(*variable);
+    environment_.emplace_back(*variable);
   }
   if (path_.empty()) path_ = OwnDirectory() + "/batond";
 }
@@ -108,6 +107,7 @@ void OwnProgram::GoBackIfTrialDied(const std::string& state_dir) {
 }
 
 void OwnProgram::GoBack(const std::string& why) {
+  on_trial_ = false;
   const std::string given_up = absl::StrCat("the new program ", path_, " is given up, because ",
                                             why, ": the program before it runs");
   spdlog::error("{}", given_up);

@@ -134,13 +134,17 @@ std::vector<std::string> SocketsOfKeeper(const std::string& directory, const std
   return {WorkerSocketPath(directory, service), ManagementSocketPath(directory, service)};
 }
 
+void RemoveFilesAt(const std::string& directory, const std::string& service) {
+  RemoveSocketsAt(SocketsOfKeeper(directory, service));
+  (void)unlink(WorkersLockPath(directory, service).c_str());
+  (void)unlink(KeeperLockPath(directory, service).c_str());
+}
+
 absl::Status AwaitFormerChildren(const std::string& directory,
                                  const std::vector<std::string>& services) {
   for (const std::string& service : FormerServices(directory, services)) {
-    const std::string lock = KeeperLockPath(directory, service);
-    BATON_RETURN_IF_ERROR(AwaitLock(lock, /*stays=*/false).status());
-    RemoveSocketsAt(SocketsOfKeeper(directory, service));
-    (void)unlink(lock.c_str());
+    BATON_RETURN_IF_ERROR(AwaitLock(KeeperLockPath(directory, service), /*stays=*/false).status());
+    RemoveFilesAt(directory, service);
   }
   BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(directory), /*stays=*/false).status());
   RemoveSocketsAt(SocketsOfBatondAndControl(directory));
@@ -181,8 +185,7 @@ void StateDirectory::RemoveSockets(const std::vector<std::string>& services) con
 }
 
 void StateDirectory::RemoveFilesOf(const std::string& service) const {
-  RemoveSocketsAt(SocketsOfKeeper(path_, service));
-  (void)unlink(KeeperLockPath(path_, service).c_str());
+  RemoveFilesAt(path_, service);
 }
 
 std::vector<std::string> ServiceNames(const v1::Config& config) {

@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,9 +38,6 @@
 namespace baton {
 namespace {
 
-// Where batond's own entries are among those of services: none has this name.
-constexpr char kOwnEntries[] = "control";
-constexpr char kStay[] = "stay";
 // Until control is restarted, by which it has passed batond's answer on.
 constexpr std::chrono::milliseconds kAnswersFirst{500};
 // For a keeper's answer to a changed configuration, less than control waits for batond's.
@@ -117,7 +113,6 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       reload_signal_(io_),
       stop_timer_(io_),
       watchdog_timer_(io_),
-      kept_(KeptDescriptors::GivenBack()),
       control_timer_(io_),
       leaving_timer_(io_),
       rejoins_(io_,
@@ -127,47 +122,20 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
                }),
       program_check_(io_),
       program_timer_(io_) {
+  StayPipe given_back = StayPipe::GivenBack();
   if (options_.keep_services) {
-    const absl::Status made = MakeStay();
-    if (!made.ok()) {
-      stay_.clear();
-      spdlog::error("--keep-services: services end when batond is stopped: {}", MessageOf(made));
+    absl::StatusOr<StayPipe> kept = StayPipe::Keep(std::move(given_back));
+    if (kept.ok()) {
+      stay_ = *std::move(kept);
+    } else {
+      spdlog::error("--keep-services: services end when batond is stopped: {}",
+                    MessageOf(kept.status()));
     }
+  } else if (given_back.reading || given_back.writing) {
+    StayPipe::GiveUp();
   }
-  AddKeepers();
-  AddControl();
-}
-
-// Both ends are kept: a batond that follows gives the reading end to keepers that it starts.
-absl::Status Supervisor::MakeStay() {
-  if (getenv("NOTIFY_SOCKET") == nullptr) {
-    return absl::FailedPreconditionError(
-        "no service manager runs batond (see Type=notify and FileDescriptorStoreMax= of the unit)");
-  }
-  BATON_RETURN_IF_ERROR(KeptDescriptors::CheckUsable());
-  KeptDescriptors::Entries former = kept_.Of(kOwnEntries);
-  stay_ = std::move(former[kStay]);
-  if (stay_.size() == 2) return absl::OkStatus();
-  stay_.resize(2);
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-  for (size_t i = 0; i < 2; ++i) stay_[i].Reset(ends[i]);
-  kept_.Put(kOwnEntries, kStay, {ends[0], ends[1]});
-  return absl::OkStatus();
-}
-
-bool Supervisor::IsKept(const v1::ServiceConfig& service) const {
-  return !stay_.empty() && service.mode() == v1::NATIVE && service.device().has_rdma();
-}
-
-void Supervisor::AddKeepers() {
-  std::set<std::string> kept;
-  if (!stay_.empty()) kept.insert(kOwnEntries);
-  for (const v1::ServiceConfig& service : options_.config.services()) {
-    if (IsKept(service)) kept.insert(service.name());
-  }
-  kept_.KeepOnly(kept);
   for (const v1::ServiceConfig& service : options_.config.services()) AddKeeper(service);
+  AddControl();
 }
 
 Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
@@ -180,15 +148,9 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   plan.log = service.log();
   plan.lock = KeeperLockPath(options_.config.state_dir(), service.name());
   plan.outlives_us = true;
-  if (!stay_.empty()) plan.stay = stay_[0].get();
-  plan.holds_descriptors = true;
-  if (IsKept(service)) plan.kept = &kept_;
+  if (stay_) plan.stay = stay_->reading.get();
   plan.start_timeout = StartTimeout(service, options_.start_timeout);
-  // A keeper that has drained what its predecessor left begins anew, and shows no life while it
-  // fills an arena.
-  plan.hang_timeout = service.mode() == v1::NATIVE
-                          ? std::max(options_.hang_timeout, plan.start_timeout)
-                          : options_.hang_timeout;
+  plan.hang_timeout = options_.hang_timeout;
   plan.kill_hung = service.policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART;
   return plan;
 }
@@ -752,7 +714,7 @@ void Supervisor::AdvanceStop() {
 
 // With the next batond: the service manager's, or another program in this process.
 bool Supervisor::services_go_on() const {
-  return !stay_.empty() || replaced_ || (!result_.ok() && options_.own->on_trial());
+  return stay_.has_value() || replaced_ || (!result_.ok() && options_.own->on_trial());
 }
 
 void Supervisor::LeaveKeepers() {

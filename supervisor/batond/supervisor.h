@@ -17,12 +17,12 @@
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/batond/child.h"
 #include "supervisor/batond/control_requests.h"
-#include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/own_program.h"
 #include "supervisor/batond/program_check.h"
 #include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/reload_under_way.h"
 #include "supervisor/batond/state_directory.h"
+#include "supervisor/batond/stay_pipe.h"
 #include "supervisor/config/reload.h"
 
 namespace baton {
@@ -39,7 +39,7 @@ struct SupervisorOptions {
   bool strict = false;
   std::chrono::milliseconds hang_timeout{};  // a child that has shown nothing for so long hangs
   // Drivers go on when this batond is told to stop, and end when the service manager lets go of
-  // what it keeps for the next batond (KeptDescriptors).
+  // the pipe that it keeps for the next batond (StayPipe).
   bool keep_services = false;
   std::optional<ProgramUser> control_user;  // [batond's]
   std::optional<ProgramUser> nic_user;      // of the soft device's NICs [batond's]
@@ -63,6 +63,8 @@ class Supervisor {
 
   // After Run: this process is to go on as the program that is at batond's path now.
   bool is_replaced() const { return replaced_; }
+  // Before another program is executed in this process. The supervisor can only be destroyed then.
+  void LeaveToProgram() { StayPipe::Leave(stay_ ? &*stay_ : nullptr, options_.own); }
 
  private:
   // The order of phases: every driver is ready or has failed, then control is started; it is
@@ -76,9 +78,6 @@ class Supervisor {
     kStoppingKeepers
   };
 
-  void AddKeepers();
-  absl::Status MakeStay();
-  bool IsKept(const v1::ServiceConfig& service) const;
   Child::Plan PlanOf(const v1::ServiceConfig& service);
   Child& AddKeeper(const v1::ServiceConfig& service);
   Child* FindKeeper(const std::string& service) const;
@@ -136,9 +135,7 @@ class Supervisor {
   boost::asio::signal_set reload_signal_;
   boost::asio::steady_timer stop_timer_;
   boost::asio::steady_timer watchdog_timer_;
-  KeptDescriptors kept_;
-  // The pipe of kStayVariable, its reading end first. None: drivers end with an orderly stop.
-  std::vector<FileDescriptor> stay_;
+  std::optional<StayPipe> stay_;  // none: drivers end with an orderly stop
   std::optional<ReloadUnderWay> reload_;
   bool reload_again_ = false;  // when that one has ended
   std::vector<std::unique_ptr<Child>> keepers_;

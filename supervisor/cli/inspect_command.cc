@@ -46,7 +46,6 @@ constexpr std::chrono::seconds kDecoderTime{20};
 struct Target {
   std::string service;
   int pid = 0;
-  bool former = false;
   std::string offline;
 };
 
@@ -130,18 +129,8 @@ absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& targe
     BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::ArenaOfProcess(target.pid, target.service));
     return ArenaView::Open(std::move(files), target.service);
   }
-  BATON_ASSIGN_OR_RETURN(
-      ArenaFiles files,
-      inspect::FindArena(session.StateDir(), target.service,
-                         target.former ? inspect::Keeper::kFormer : inspect::Keeper::kLast));
+  BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::FindArena(session.StateDir(), target.service));
   return ArenaView::Open(std::move(files), target.service);
-}
-
-// Options that say the same thing in other words.
-absl::Status CheckTarget(const Target& target) {
-  const int chosen = (target.pid != 0) + target.former + !target.offline.empty();
-  if (chosen <= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError("--pid, --former and --offline: only one of them is possible");
 }
 
 // ---------------------------------------------------------------- the decoder
@@ -201,7 +190,9 @@ inspect::DecodeState DecodeWith(const StateDecoder& decoder, const std::string& 
 // ---------------------------------------------------------------- inspect
 
 absl::Status Inspect(Session* session, InspectFlags flags) {
-  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
+  if (flags.target.pid != 0 && !flags.target.offline.empty()) {
+    return absl::InvalidArgumentError("--pid and --offline: only one of them is possible");
+  }
   if (flags.shard && flags.connection) {
     return absl::InvalidArgumentError("--shard and --connection: only one of them is possible");
   }
@@ -241,7 +232,6 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
 // ---------------------------------------------------------------- snapshot
 
 absl::Status Snapshot(Session* session, SnapshotFlags flags) {
-  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
   BATON_RETURN_IF_ERROR(ChooseFile(*session, &flags));
   BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
@@ -258,10 +248,10 @@ absl::Status Snapshot(Session* session, SnapshotFlags flags) {
     bytes = inspect::SaveSnapshot(arena, flags.file, options);
   }
   BATON_RETURN_IF_ERROR(bytes.status());
-  const std::string saved = absl::StrCat(
-      "saved ", flags.file, ": ", FormatBytes(*bytes), " of service ", Printable(arena.service),
-      " from process ", arena.files.pid, " (", Printable(arena.files.program), ")",
-      arena.files.held ? "" : "; what went on meanwhile is not of one instant");
+  const std::string saved = absl::StrCat("saved ", flags.file, ": ", FormatBytes(*bytes),
+                                         " of service ", Printable(arena.service), " from process ",
+                                         arena.files.pid, " (", Printable(arena.files.program), ")",
+                                         "; what went on meanwhile is not of one instant");
   session->err << session->Message("", saved) << '\n';
   session->PrintNext(absl::StrCat("`baton inspect --offline ", flags.file, "` looks into it"));
   return absl::OkStatus();
@@ -273,15 +263,14 @@ CLI::Option* AddNumber(CLI::App* command, const char* name, Number& number, cons
 }
 
 void AddTarget(CLI::App* command, Target* target) {
-  AddNumber(command, "--pid", target->pid, "process that has the arena [driver, or batond]")
+  AddNumber(command, "--pid", target->pid, "process that has the arena [the driver]")
       ->check(CLI::PositiveNumber.description(""));
-  command->add_flag("--former", target->former, "what the driver that died last has left");
 }
 
 void AddInspect(CLI::App* app, Session* session) {
   CLI::App* command = app->add_subcommand(
       "inspect",
-      "Look into a service's arena, live or dead.\n"
+      "Look into a service's arena.\n"
       "Nobody is disturbed, and control is not needed; for root and batond's user. What changes is "
       "called \"changing\", what cannot be so \"invalid\".");
   auto flags = std::make_shared<InspectFlags>();
@@ -304,10 +293,9 @@ void AddInspect(CLI::App* app, Session* session) {
 }
 
 void AddSnapshot(CLI::App* app, Session* session) {
-  CLI::App* command =
-      app->add_subcommand("snapshot",
-                          "Save a service's arena for `baton inspect --offline`.\n"
-                          "Live or dead; of a service that runs it is not one instant.");
+  CLI::App* command = app->add_subcommand("snapshot",
+                                          "Save a service's arena for `baton inspect --offline`.\n"
+                                          "Of a service that runs it is not one instant.");
   command->footer("The file has application state, and is made for you alone (mode 0600).");
   auto flags = std::make_shared<SnapshotFlags>();
   command->add_option("service", flags->target.service, "whose arena [the only one]");

@@ -160,7 +160,7 @@ std::string FormatSource(const v1::InspectionSource& source) {
     return absl::StrCat(source.file(), ", saved ", FormatTime(source.saved_unix_micros()),
                         " by baton ", source.release(), " from ", process);
   }
-  return source.held() ? absl::StrCat(process, ", which keeps it: its driver is dead") : process;
+  return process;
 }
 
 std::string FormatReceives(const v1::InspectedShape& shape) {

@@ -48,6 +48,12 @@ inline std::string ControlLockPath(std::string_view state_dir) {
   return std::string(state_dir) + "/control.lock";
 }
 
+// Held by the native workers of `service`, and by its driver, through an inherited descriptor,
+// until the last of them is gone.
+inline std::string WorkersLockPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service) + ".workers.lock";
+}
+
 // Bound by control: operators, and workers' gRPC streams.
 inline std::string OperatorSocketPath(std::string_view state_dir) {
   return std::string(state_dir) + "/operator.sock";

@@ -20,12 +20,11 @@
 
 namespace baton::driver_process {
 
-BatondLink::BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock,
-                       int stay)
-    : config_(config), held_(held), lock_(lock), stay_(stay) {}
+BatondLink::BatondLink(const internal::KeeperConfig& config, int lock, int stay)
+    : config_(config), lock_(lock), stay_(stay) {}
 
-BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held) {
-  return BatondLink(config, held, GivenDescriptor(kLockVariable).Release(),
+BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config) {
+  return BatondLink(config, GivenDescriptor(kLockVariable).Release(),
                     GivenDescriptor(kStayVariable).Release());
 }
 
@@ -94,9 +93,6 @@ void BatondLink::Welcome(std::vector<FileDescriptor> descriptors) {
   alone_ = false;
   SetHeart(descriptors[0].Release());
   stay_ = descriptors.size() > 2 ? std::move(descriptors[2]) : FileDescriptor();
-  const absl::Status held =
-      held_ == nullptr ? absl::OkStatus() : held_->Reconnect(std::move(descriptors[1]));
-  if (!held.ok()) spdlog::error("batond does not hold what it should: {}", MessageOf(held));
   spdlog::info("another batond has taken this driver in");
 }
 

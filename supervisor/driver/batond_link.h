@@ -10,12 +10,10 @@
 #include "lib/base/heartbeat.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/driver/held_descriptors.h"
 
 namespace baton::driver_process {
 
-// Thread-compatible. Waits for nothing, except where it gives the next batond what the former one
-// held (HeldDescriptors::Reconnect).
+// Thread-compatible. Waits for nothing.
 class BatondLink {
  public:
   // How long a batond that has been reached may take for its answer.
@@ -24,11 +22,11 @@ class BatondLink {
   static constexpr std::chrono::milliseconds kLookInterval{100};
 
   // `lock`: the descriptor of the driver's lock (kLockVariable); -1: no batond can be rejoined.
-  // `stay`: that of kStayVariable, or -1. `held` may be null, and outlives this.
-  BatondLink(const internal::KeeperConfig& config, HeldDescriptors* held, int lock, int stay);
+  // `stay`: that of kStayVariable, or -1.
+  BatondLink(const internal::KeeperConfig& config, int lock, int stay);
 
   // The descriptors are those of the environment.
-  static BatondLink OfEnvironment(const internal::KeeperConfig& config, HeldDescriptors* held);
+  static BatondLink OfEnvironment(const internal::KeeperConfig& config);
 
   // Sets what the next batond is told that the service runs with.
   void SetService(const v1::ServiceConfig& service) { *config_.mutable_service() = service; }
@@ -45,7 +43,6 @@ class BatondLink {
   void Welcome(std::vector<FileDescriptor> descriptors);
 
   internal::KeeperConfig config_;
-  HeldDescriptors* held_;
   int lock_;
   FileDescriptor stay_;                  // none: nothing tells that batond was stopped
   bool alone_ = false;                   // batond is gone, and no other one has taken this in

@@ -15,7 +15,9 @@
 #include "lib/placement/placement.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/driver/device/open_device.h"
+#include "supervisor/driver/native/former_workers.h"
 
 namespace baton::driver_process {
 namespace {
@@ -30,6 +32,13 @@ ThreadsOn ThreadsOnItsCpus(const v1::ServiceConfig& service, bool pinned) {
 absl::StatusOr<std::unique_ptr<DriverHost>> DriverHost::Open(const internal::KeeperConfig& config,
                                                              EngineOptions options) {
   std::unique_ptr<DriverHost> host(new DriverHost(config.service()));
+  if (config.service().mode() == v1::NATIVE) {
+    const bool has_to_be_alone = config.service().outside_effects();
+    BATON_ASSIGN_OR_RETURN(
+        host->presence_,
+        FollowFormerWorkers(WorkersLockPath(config.state_dir(), config.service().name()),
+                            has_to_be_alone ? Survivors::kAreAnError : Survivors::kAreLogged));
+  }
   BATON_RETURN_IF_ERROR(host->MakeDevice(config));
   BATON_RETURN_IF_ERROR(host->MakeQueues(std::move(options)));
   const ThreadsOn threads = ThreadsOnItsCpus(host->service_, host->pinned_);
@@ -75,7 +84,8 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
     engine->SetListener(&news_);
     native_ = engine.get();
     engine_ = std::move(engine);
-    BATON_ASSIGN_OR_RETURN(forks_, WorkerForks::Create(*native_, news_, service_.native()));
+    BATON_ASSIGN_OR_RETURN(forks_,
+                           WorkerForks::Create(*native_, service_.native(), std::move(presence_)));
   } else {
     options.outside_effects = service_.outside_effects();
     options.realtime_priority = static_cast<int>(service_.realtime_priority());

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/driver/device/nic_process.h"
@@ -21,7 +22,8 @@ namespace baton::driver_process {
 
 class DriverHost {
  public:
-  // Opens the device and creates the arena and the engine, where the service is placed. `options`:
+  // Opens the device and creates the arena and the engine, where the service is placed. A native
+  // service's workers of the driver before this one are gone by then (former_workers.h). `options`:
   // beyond what the configuration says; of brokered services.
   static absl::StatusOr<std::unique_ptr<DriverHost>> Open(const internal::KeeperConfig& config,
                                                           EngineOptions options);
@@ -66,6 +68,7 @@ class DriverHost {
   const bool pinned_;  // the configuration names its processors
   absl::Status placed_;
   NewsQueue news_;
+  FileDescriptor presence_;  // until forks_ has it
   std::unique_ptr<verbs::Device> device_;
   std::unique_ptr<NicProcess> nic_;
   std::unique_ptr<arena::Arena> arena_;

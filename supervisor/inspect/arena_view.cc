@@ -62,7 +62,6 @@ void DescribeSource(const ArenaFiles& files, v1::InspectionSource* out) {
   out->set_kind(files.file.empty() ? "process" : "file");
   out->set_pid(files.pid);
   out->set_program(ValidUtf8(files.program, 64));
-  out->set_held(files.held);
   out->set_file(ValidUtf8(files.file, 4096));
   out->set_saved_unix_micros(files.saved_unix_micros);
   out->set_release(ValidUtf8(files.release, 64));

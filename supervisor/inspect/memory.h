@@ -76,7 +76,6 @@ struct ArenaFiles {
   // The process that has, or had, them open.
   int pid = 0;
   std::string program;
-  bool held = false;  // that is batond, which keeps them for others
   // The fields of an arena that was saved to a file.
   std::string file;
   std::string release;

@@ -212,8 +212,7 @@ absl::Status CheckPart(const std::string& path, const Memory& memory, uint32_t c
 absl::StatusOr<uint64_t> SaveSnapshot(const ArenaView& arena, const std::string& path,
                                       const SnapshotOptions& options) {
   if (options.buffers && !arena.files.buffers.exists()) {
-    return absl::FailedPreconditionError(
-        "--buffers: the buffers are not there: batond keeps only the logs of a dead driver");
+    return absl::FailedPreconditionError("--buffers: the buffers are not there");
   }
   const SnapshotHeader header = PlanFile(arena, options);
   BATON_RETURN_IF_ERROR(CheckTarget(path, options.overwrite));

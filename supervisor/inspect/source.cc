@@ -161,7 +161,7 @@ struct Candidate {
   OpenArena arena;
 };
 
-absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& service, bool held) {
+absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& service) {
   std::array<Memory, kMemories> memories;
   for (size_t i = 0; i < kMemories; ++i) {
     BATON_ASSIGN_OR_RETURN(memories[i], OpenMemory(candidate.pid, candidate.arena.descriptors[i], i,
@@ -174,25 +174,10 @@ absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& s
   files.buffers = memories[arena::kBuffersMemory];
   files.pid = candidate.pid;
   files.program = ProgramOf(candidate.pid);
-  files.held = held;
   return files;
 }
 
-// ---------------------------------------------------------------- batond and its children
-
-// 0: it cannot be told.
-int ParentOf(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // the name may contain anything
-  int parent = 0;
-  if (name_end == std::string::npos ||
-      std::sscanf(text.c_str() + name_end + 1, " %*c %d", &parent) != 1) {
-    return 0;
-  }
-  return parent;
-}
+// ---------------------------------------------------------------- batond and its drivers
 
 std::vector<int> Processes() {
   std::vector<int> pids;
@@ -200,9 +185,8 @@ std::vector<int> Processes() {
   return pids;
 }
 
-// 0: no batond runs with this directory.
-absl::StatusOr<int> BatondOf(const std::string& state_dir) {
-  const std::string path = BatondLockPath(state_dir);
+// Returns the process that has the lock file `path` and is named in it. 0: there is none.
+absl::StatusOr<int> HolderOf(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file && errno == ENOENT) return 0;
   if (!file) {
@@ -212,7 +196,7 @@ absl::StatusOr<int> BatondOf(const std::string& state_dir) {
   const ssize_t got = pread(file.get(), text, sizeof(text) - 1, 0);
   const int pid = got > 0 ? std::atoi(text) : 0;
   if (pid <= 0) return 0;
-  // Batond keeps the file open. A process that got batond's former pid does not have it open.
+  // A process that got the former holder's pid does not have the file open.
   const std::string name = LinkAt(DescriptorPath(getpid(), file.get()));
   const auto files = OpenFiles(pid);
   if (absl::IsNotFound(files.status())) return 0;
@@ -230,46 +214,20 @@ std::vector<Candidate> CandidatesOf(int pid, const std::string& service) {
   return candidates;
 }
 
-const Candidate* Newest(const std::vector<Candidate>& candidates) {
-  const auto newest = std::max_element(
-      candidates.begin(), candidates.end(),
-      [](const Candidate& a, const Candidate& b) { return a.instance < b.instance; });
-  return newest == candidates.end() ? nullptr : &*newest;
-}
-
-absl::Status NothingOf(const std::string& service, int batond, Keeper keeper) {
-  if (keeper == Keeper::kFormer) {
-    return absl::NotFoundError(absl::StrCat(
-        "nothing is kept of a former driver of service \"", service,
-        "\": none has died since batond started, or what it left was too large to be kept"));
+// The services that have a driver, joined.
+std::string DriversIn(const std::string& state_dir) {
+  std::set<std::string> services;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(state_dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (!name.ends_with(kKeeperLockEnding) || HolderOf(entry->path().string()).value_or(0) == 0) {
+      continue;
+    }
+    name.resize(name.size() - kKeeperLockEnding.size());
+    services.insert(std::move(name));
   }
-  std::set<std::string> others;
-  for (const int pid : Processes()) {
-    if (pid != batond && ParentOf(pid) != batond) continue;
-    const auto arenas = ArenasOf(pid);
-    if (!arenas.ok()) continue;
-    for (const auto& [name, of_service] : *arenas) others.insert(name);
-  }
-  return absl::NotFoundError(absl::StrCat(
-      "batond (process ", batond, ") and its drivers have no arena of service \"", service, "\"",
-      others.empty() ? "" : absl::StrCat("; there are ", absl::StrJoin(others, ", "))));
-}
-
-absl::StatusOr<ArenaFiles> FindBesideBatond(int batond, const std::string& service, Keeper keeper) {
-  std::vector<Candidate> keepers;
-  for (const int pid : Processes()) {
-    if (ParentOf(pid) != batond) continue;
-    for (const Candidate& one : CandidatesOf(pid, service)) keepers.push_back(one);
-  }
-  const Candidate* const last = Newest(keepers);
-  if (keeper == Keeper::kLast && last != nullptr) return Open(*last, service, /*held=*/false);
-  std::vector<Candidate> held = CandidatesOf(batond, service);
-  if (last != nullptr) {
-    std::erase_if(held, [&](const Candidate& one) { return one.instance == last->instance; });
-  }
-  const Candidate* const former = Newest(held);
-  if (former != nullptr) return Open(*former, service, /*held=*/true);
-  return NothingOf(service, batond, keeper);
+  return absl::StrJoin(services, ", ");
 }
 
 // Workers that end because their driver is gone, or a debugger's process.
@@ -293,19 +251,21 @@ absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std:
         absl::StrCat("no batond runs with state directory ", state_dir, ", and processes ", pids,
                      " have different arenas of service \"", service, "\": choose with --pid"));
   }
-  return Open(arenas.begin()->second, service, /*held=*/false);
+  return Open(arenas.begin()->second, service);
 }
 
 }  // namespace
 
-absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::string& service,
-                                     Keeper keeper) {
-  BATON_ASSIGN_OR_RETURN(const int batond, BatondOf(state_dir));
-  if (batond != 0) return FindBesideBatond(batond, service, keeper);
-  if (keeper == Keeper::kFormer) {
-    return absl::NotFoundError(absl::StrCat("no batond runs with state directory ", state_dir));
-  }
-  return FindAnywhere(state_dir, service);
+absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(const int driver, HolderOf(KeeperLockPath(state_dir, service)));
+  const std::vector<Candidate> candidates = CandidatesOf(driver, service);
+  if (!candidates.empty()) return Open(candidates.back(), service);
+  BATON_ASSIGN_OR_RETURN(const int batond, HolderOf(BatondLockPath(state_dir)));
+  if (batond == 0) return FindAnywhere(state_dir, service);
+  const std::string others = DriversIn(state_dir);
+  return absl::NotFoundError(
+      absl::StrCat("no driver of batond (process ", batond, ") has an arena of service \"", service,
+                   "\"", others.empty() ? "" : absl::StrCat("; there are drivers of ", others)));
 }
 
 absl::StatusOr<ArenaFiles> ArenaOfProcess(int pid, const std::string& service) {
@@ -323,7 +283,7 @@ absl::StatusOr<ArenaFiles> ArenaOfProcess(int pid, const std::string& service) {
                      service.empty() ? ": name one of them" : absl::StrCat(", not of ", service)));
   }
   const auto& [instance, arena] = *found->second.rbegin();
-  return Open({pid, instance, arena}, found->first, /*held=*/false);
+  return Open({pid, instance, arena}, found->first);
 }
 
 }  // namespace baton::inspect

@@ -64,7 +64,7 @@ int main() {
   TellDescriptors();
   TellStatus();
   TellSharedMemory();
-  for (const char* const name : {"BATON_READY_FD", "BATON_STORE_FD"}) {
+  for (const char* const name : {"BATON_READY_FD", "BATON_LOCK_FD"}) {
     if (std::getenv(name) != nullptr) Tell(std::string("has ") + name);
   }
   Tell("told");

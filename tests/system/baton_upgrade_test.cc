@@ -187,7 +187,7 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDoesNotServe) {
     const auto status = cluster_->operators().GetStatus();
     return status.ok() && status->control_pid() != former;
   }));
-  EXPECT_THAT(Status().batond_program_given_up(), HasSubstr("it could not serve"));
+  EXPECT_THAT(Status().batond_program_given_up(), HasSubstr("exit code 3"));
   EXPECT_FALSE(BatondIsOfItsFile());
   EXPECT_EQ(cluster_->batond().pid(), batond);
   ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());

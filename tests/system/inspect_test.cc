@@ -236,42 +236,6 @@ TEST_F(InspectTest, shouldNeedNoControl) {
   ExpectNothingLost();
 }
 
-TEST_F(InspectTest, shouldShowWhatADeadDriverHasLeft) {
-  Stop(cluster_->batond().pid());
-  ASSERT_EQ(kill(driver_, SIGKILL), 0);
-  ASSERT_TRUE(harness::WaitUntil("the driver's end", [&] {
-                return ReadFile(absl::StrCat("/proc/", driver_, "/cmdline")).empty();
-              }).ok());
-  const v1::Inspection left = Parsed(Look({"-o", "json", "--decoder", decoder_}));
-  EXPECT_TRUE(left.source().held());
-  EXPECT_FALSE(left.source().buffers());
-  EXPECT_EQ(left.source().pid(), cluster_->batond().pid());
-  EXPECT_GT(left.totals().transactions(), 0u);
-  ASSERT_EQ(left.connections_size(), 16);
-  EXPECT_THAT(left.connections(3).application_state().decoded(), HasSubstr(" requests, total "));
-  const std::string file = cluster_->directory() + "/left.snapshot";
-  EXPECT_EQ(Baton({"snapshot", "ledger", file}).status, 0);
-  EXPECT_EQ(Baton({"snapshot", "ledger", file, "--force", "--buffers"}).status, 1);
-  EXPECT_THAT(Look({"--offline", file}).out, HasSubstr("(batond)\n"));
-
-  Continue();
-  ASSERT_TRUE(harness::WaitUntil("another driver", [&] {
-                const auto now = cluster_->operators().GetStatus();
-                return now.ok() && now->services(0).reachable() &&
-                       now->services(0).driver_pid() != driver_;
-              }).ok());
-  const v1::Inspection now = Parsed(Look({"-o", "json"}));
-  EXPECT_FALSE(now.source().held());
-  EXPECT_NE(now.source().pid(), driver_);
-  EXPECT_EQ(now.totals().transactions(), 0u);
-  // And what the one before has left is there still.
-  const v1::Inspection former = Parsed(Look({"-o", "json", "--former", "--decoder", decoder_}));
-  EXPECT_TRUE(former.source().held());
-  EXPECT_EQ(former.totals().DebugString(), left.totals().DebugString());
-  EXPECT_EQ(former.connections(3).application_state().decoded(),
-            left.connections(3).application_state().decoded());
-}
-
 // A process of user 65534 in the place of control: the socket's file is root's.
 class OtherUsersRelay {
  public:

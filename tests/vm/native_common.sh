@@ -101,6 +101,11 @@ went_on() {
   are_ready "$2" && [[ -z ${ready[$1]:-} ]] || return 1
   for owner in "${owner_of[@]}"; do [[ $owner != "$1" ]] || return 1; done
 }
+# are_gone PID...
+are_gone() {
+  local pid
+  for pid in "$@"; do ! kill -0 "$pid" 2>/dev/null || return 1; done
+}
 # soon COMMAND...: waits until it holds, closely, and says nothing.
 soon() {
   local deadline=$((SECONDS + ${patience:-120}))

@@ -3,8 +3,7 @@
 # device alone, and uses each connection for one message. Its owners kill themselves at random while they ask. Of all that was
 # asked, whatever reached the peer is told to the service once, and used if it was accepted; nothing
 # is told that nobody asked for. What the peer rejects, and what nobody hears, is told, too.
-# Meanwhile another service connects to a peer that does not answer, and its keeper is killed where connections that are
-# being made outlive it.
+# Meanwhile another service connects to a peer that does not answer.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -102,26 +101,12 @@ control repeats 7802 --repeat 'peer_repeated is 2, not 0'
 # has_told COUNT PATTERN: so often.
 # shellcheck disable=SC2317  # wait_for calls it
 has_told() { [[ $(grep -cE "$2" "$state.log") -ge $1 ]]; }
-# used COUNT: connections.
-# shellcheck disable=SC2317  # wait_for calls it
-used() { account && [[ ${now[peer_used]} -ge $1 ]]; }
 begin silent 7804
 wait_for "asks" asked 20
 kill -STOP "$peer"
 silent=("$batond" "$peer_in") silent_peer=$peer
-# The first half takes the device some time of waiting, in which the deaths below happen.
-fail_silently() {
-  wait_for "4 connections that are not answered" has_told 4 "not established: .*$unanswered"
-  [[ $device != soft ]] || return 0
-  pause 2
-  kill -KILL "$(pgrep -P "$batond" -x baton-driver)"
-  wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s driver died while'
-  kill -CONT "$peer"
-  wait_for "the service to begin anew" has_told 1 'drained: service silent: .* no connection is left'
-  account
-  wait_for "connections of the next" used $((now[peer_used] + 20))
-}
-fail_silently &
+# It takes some time of waiting, in which the deaths below happen.
+wait_for "4 connections that are not answered" has_told 4 "not established: .*$unanswered" &
 failing=$!
 
 begin kv 7803 --lives 8
@@ -137,7 +122,7 @@ ${now[peer_rejected]} rejected, ${now[service_unheard]} that nobody heard, ${now
 refused for the limit; 0 lost, 0 told twice"
 
 wait "$failing" || die "with a peer that does not answer: see above"
-[[ $device != soft ]] || kill -CONT "$silent_peer"
+kill -CONT "$silent_peer"
 state=$states/silent batond=${silent[0]} peer_in=${silent[1]}
 end_service
 echo "$result"

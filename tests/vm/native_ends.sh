@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # native_ends.sh TIMES: what ends with what on the soft device, under checked load. When a native service's keeper or its
-# NIC is killed, connections, workers, keeper and NIC end, and the service begins anew; with batond nothing ends. On
-# a kernel's device connections outlive a keeper: native_driver_death.sh.
+# NIC is killed, connections, workers, keeper and NIC end, and the service begins anew; with batond nothing ends.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -22,12 +21,6 @@ find_all() {
 # are_listening: both workers of this keeper have said where.
 # shellcheck disable=SC2317  # wait_for calls it
 are_listening() { are_ready 2 && [[ $(tail -n "+$((marked + 1))" "$state.log" | grep -c ' ready version=') -eq 2 ]]; }
-# are_gone PID...
-are_gone() {
-  local pid
-  for pid in "$@"; do ! kill -0 "$pid" 2>/dev/null || return 1; done
-}
-
 start_native kv "$BATON_BIN/ledger-v1.so"
 marked=0
 for ((i = 0; i < $1; ++i)); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `baton inspect` shows of a native service under checked load: of its living keeper, of what
-# batond keeps when that is killed, and of a file.
+# What `baton inspect` shows of a native service under checked load: of its living driver, and of a file. Then the driver
+# is killed: its connections and workers end, and the next one serves.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -36,17 +36,15 @@ snapshot() {
 snapshot living
 say "a native service under load, also in a file of no one moment"
 
-keeper=$(sed -n 's/.*driver of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1)
-if [[ $device == soft ]]; then
-  # Only a kernel's objects outlive a keeper, and so does what batond keeps.
-  check_peer checked
-  exit 0
-fi
-kill -STOP "$batond"
-kill -KILL "$keeper"
-looks 'batond.*, which keeps it' kv
-looks 'client [0-9]+, [0-9]+ requests, total' kv
-snapshot kept
-kill -CONT "$batond"
-say "and what batond keeps of it"
-check_peer checked
+follow
+former=("${pid_of[@]}")
+ready=() owner_of=() pid_of=()
+[[ $device != soft ]] || port=0
+kill -KILL "$(pgrep -P "$batond" -x baton-driver)"
+wait_for "the peer to be disconnected" has_ended checked
+soon are_gone "${former[@]}"
+wait_for "two new workers" are_ready 2
+start_peer anew "$device" "$address" --connections 4
+looks '^Connections: +4 of 16' kv
+check_peer anew
+say "with its driver everything ended, and the next one serves"

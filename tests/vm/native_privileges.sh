@@ -54,7 +54,8 @@ expect_report() {
 1 NoNewPrivs: 1
 2 descriptor anon_inode:[eventpoll]
 1 descriptor /dev/null
-4 descriptor pipe
+1 descriptor $state/kv.workers.lock
+3 descriptor pipe
 1 shares /memfd:baton-buffers-kv (deleted)
 1 shares /memfd:baton-driver-log-kv (deleted)
 1 shares /memfd:baton-recovery-kv (deleted)

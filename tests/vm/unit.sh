@@ -232,7 +232,7 @@ done
 settle
 [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
 echo "services: listeners come and go without a restart"
-# More often than keepers may die one after the other while they take over.
+# One that cannot be started, again and again.
 refusals() { grep -c 'service absent: ended with exit code 1 while starting' "$work/batond.log" || true; }
 cp /etc/baton/baton.textproto "$work/sound"
 echo 'services { name: "absent" device { rdma { device: "rxe9" } } }' >>/etc/baton/baton.textproto

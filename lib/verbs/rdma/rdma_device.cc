@@ -113,9 +113,6 @@ class RdmaDevice final : public Device {
   int event_fd() const override { return core_.epoll.get(); }
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
-  KernelFiles files() const {
-    return {{core_.context->cmd_fd, core_.context->async_fd}, core_.event_channel->fd};
-  }
   std::vector<int> ForkedDescriptors() const override;
 
  private:
@@ -414,10 +411,6 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
 }
 
 }  // namespace
-
-KernelFiles KernelFilesOf(const Device& device) {
-  return static_cast<const RdmaDevice&>(device).files();
-}
 
 std::vector<std::string> ListRdmaDevices() {
   std::vector<std::string> names;

@@ -43,15 +43,6 @@ std::vector<std::string> ListRdmaDevices();
 // do what Baton needs, or we may not use it; the message says what to do.
 absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions& options);
 
-// Files of the kernel that a device has open. What the device made lives until the last descriptor
-// of `objects` is closed, in whatever process; its connections until that of `connection_manager`
-// is, unless somebody took them (adopted_ids.h). Only for devices of CreateRdmaDevice.
-struct KernelFiles {
-  std::vector<int> objects;
-  int connection_manager = -1;
-};
-KernelFiles KernelFilesOf(const Device& device);
-
 }  // namespace baton::verbs::rdma
 
 #endif  // LIB_VERBS_RDMA_RDMA_DEVICE_H_

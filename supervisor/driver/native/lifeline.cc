@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
@@ -16,13 +15,10 @@ namespace baton::driver_process {
 
 absl::StatusOr<Lifeline> MakeLifeline() {
   Lifeline lifeline;
-  for (const auto& [read_end, write_end] : {std::pair(&lifeline.worker, &lifeline.hold),
-                                            std::pair(&lifeline.proof, &lifeline.presence)}) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-    read_end->Reset(ends[0]);
-    write_end->Reset(ends[1]);
-  }
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
+  lifeline.worker.Reset(ends[0]);
+  lifeline.hold.Reset(ends[1]);
   return lifeline;
 }
 

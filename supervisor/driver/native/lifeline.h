@@ -1,10 +1,7 @@
-// Ends native workers when the last holder of a pipe's writing end is gone. Batond holds that end
-// for the driver, so a worker survives its driver. The kernel kills the worker whatever the worker
-// does: the worker has asked for SIGKILL instead of SIGIO (fcntl(2), F_SETSIG), and the kernel
-// sends that signal when the pipe has no writer left.
-//
-// A second pipe proves the end. Its reader sees the end of the file when the last process forked
-// for the service is gone, with all of its threads and memory.
+// Ends native workers with their driver, which has a pipe's writing end. The kernel kills the
+// worker whatever the worker does: the worker has asked for SIGKILL instead of SIGIO (fcntl(2),
+// F_SETSIG), and the kernel sends that signal when the pipe has no writer left. PR_SET_PDEATHSIG
+// would not do: a driver without rights may not signal a worker that runs as another user.
 #ifndef SUPERVISOR_DRIVER_NATIVE_LIFELINE_H_
 #define SUPERVISOR_DRIVER_NATIVE_LIFELINE_H_
 
@@ -15,10 +12,8 @@
 namespace baton::driver_process {
 
 struct Lifeline {
-  FileDescriptor hold;      // nobody writes to it
-  FileDescriptor worker;    // the workers'
-  FileDescriptor presence;  // the workers', who do not write either
-  FileDescriptor proof;     // readable, with the end of the file, when all workers are dead
+  FileDescriptor hold;    // the driver's alone; nobody writes to it
+  FileDescriptor worker;  // the workers'
 };
 
 absl::StatusOr<Lifeline> MakeLifeline();

@@ -196,8 +196,6 @@ absl::Status NativeDriver::Attend() {
   return absl::OkStatus();
 }
 
-// Also written by a `baton-driver` that has named another heir, and cannot announce it
-// (adoption.h).
 void NativeDriver::ReadWake() {
   eventfd_t count;
   if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;

@@ -85,15 +85,6 @@ std::vector<int> NativeEngine::descriptors() const {
   return {wake_.get(), news_.get(), device_->event_fd()};
 }
 
-NativeFiles NativeEngine::Files() const {
-  NativeFiles files;
-  files.arena = arena_;
-  files.driver_wake = wake_.get();
-  files.news = news_.get();
-  for (const FileDescriptor& wake : wakes_) files.wakes.push_back(wake.get());
-  return files;
-}
-
 // ---------------------------------------------------------------- turns
 
 void NativeEngine::Turn() {
@@ -219,8 +210,6 @@ void NativeEngine::ReadReports(uint32_t shard) {
                          static_cast<int>(report.poisoned->connection));
     }
   }
-  // The next driver reports the rest.
-  arena::StoreRelaxed(arena_->native_shard(shard).told_epoch, state.reported_epoch);
   const uint64_t epoch = state.report.epoch;
   if (epoch == 0) return;
   const uint64_t version = arena::LoadRelaxed(arena_->native_report(shard, epoch).version);

@@ -28,7 +28,6 @@
 #include "supervisor/driver/native/native_counters.h"
 #include "supervisor/driver/native/native_deaths.h"
 #include "supervisor/driver/native/native_driver.h"
-#include "supervisor/driver/native/native_files.h"
 
 namespace baton::driver_process {
 
@@ -55,9 +54,6 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void Turn();
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
-
-  // Returns the engine's descriptors that the next driver needs if this one dies.
-  NativeFiles Files() const;
 
   void Start() override {}
   void Stop() override {}

@@ -90,7 +90,7 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   // Peers would wait for an heir's page faults.
   native::Prefault();
   // With outside effects there is no unmapper, because the successor waits until this process's
-  // memory is gone. The unmapper holds `presence`, so the lifeline's proof waits for it, too.
+  // memory is gone. The unmapper holds `presence`, so the next driver waits for it, too.
   const absl::Status started = outside_effects ? absl::OkStatus() : native::StartUnmapper(presence);
   if (!started.ok()) {
     std::fprintf(stderr,

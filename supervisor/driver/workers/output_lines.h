@@ -15,10 +15,8 @@
 
 namespace baton::driver_process {
 
-// The workers of a native service share one pipe. kNativeOutput begins their lines. batond holds
-// the reader for the next driver under the name kHeldOutput.
+// The workers of a native service share one pipe. kNativeOutput begins their lines.
 inline constexpr char kNativeOutput[] = "workers";
-inline constexpr char kHeldOutput[] = "output";
 
 struct OutputPipe {
   FileDescriptor reader;   // does not block

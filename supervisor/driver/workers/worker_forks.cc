@@ -13,15 +13,12 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "lib/verbs/rdma/rdma_device.h"
-#include "supervisor/driver/native/adoption.h"
 #include "supervisor/driver/workers/reap_program.h"
 
 namespace baton::driver_process {
 namespace {
 
 constexpr int kOutputBytes = 1 << 20;  // of the pipe, while nobody reads it
-constexpr uint64_t kMillisecondNs = 1'000'000;
 
 // A worker that drives its queues itself does not wait for anybody to read what it prints: what
 // does not fit is lost. The larger size is for when the driver is busy, and may be refused.
@@ -36,21 +33,21 @@ absl::StatusOr<OutputPipe> MakeOutput() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerForks>> WorkerForks::Create(NativeEngine& engine,
-                                                                 NewsQueue& news,
-                                                                 const v1::NativeConfig& native) {
+                                                                 const v1::NativeConfig& native,
+                                                                 FileDescriptor presence) {
   BATON_ASSIGN_OR_RETURN(Lifeline lifeline, MakeLifeline());
   BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutput());
   return std::unique_ptr<WorkerForks>(
-      new WorkerForks(engine, news, native, std::move(lifeline), std::move(output)));
+      new WorkerForks(engine, native, std::move(lifeline), std::move(presence), std::move(output)));
 }
 
-WorkerForks::WorkerForks(NativeEngine& engine, NewsQueue& news, const v1::NativeConfig& native,
-                         Lifeline lifeline, OutputPipe output)
+WorkerForks::WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, Lifeline lifeline,
+                         FileDescriptor presence, OutputPipe output)
     : engine_(engine),
-      news_(news),
       native_(native),
       slots_(engine.arena().shape().workers),
       lifeline_(std::move(lifeline)),
+      presence_(std::move(presence)),
       output_(std::move(output)) {}
 
 WorkerForks::~WorkerForks() {
@@ -78,7 +75,7 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
   if (native_.has_gid()) program.gid = native_.gid();
   NativeInheritance inheritance = engine_.InheritanceOf(slot, order.place().id());
   inheritance.lifeline = lifeline_.worker.get();
-  inheritance.presence = lifeline_.presence.get();
+  inheritance.presence = presence_.get();
   BATON_ASSIGN_OR_RETURN(ForkedWorker worker,
                          ForkWorker(program, std::move(inheritance), output_.program.get()));
   Process& process = processes_.emplace_back();
@@ -90,7 +87,6 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
   process.pidfd = std::move(worker.pidfd);
   process.session = std::move(worker.session);
   process.forked_ns = MonotonicNanoseconds();
-  HoldProcess(process);
   Give(process, forked, sent);
   ForgetOldest();
   return absl::OkStatus();
@@ -161,79 +157,8 @@ internal::Reaped WorkerForks::Reap(pid_t pid) {
   return process->end;
 }
 
-void WorkerForks::Turn() {
-  (void)lines_.ReadSome(output_.reader.get(), MonotonicNanoseconds());
-  if (held_ != nullptr) LookAtHeld();
-}
+void WorkerForks::Turn() { (void)lines_.ReadSome(output_.reader.get(), MonotonicNanoseconds()); }
 
-std::vector<int> WorkerForks::descriptors() const {
-  std::vector<int> all = {output_.reader.get()};
-  if (held_ != nullptr && held_->IsReplyDue()) all.push_back(held_->fd());
-  return all;
-}
-
-// ---------------------------------------------------------------- what batond holds of them
-
-void WorkerForks::HoldAt(HeldDescriptors* held, verbs::Device& device) {
-  const absl::Status status = Hold(held, device);
-  if (!status.ok()) {
-    (void)held->DropAll();
-    return ReportNotHeld(
-        absl::StrCat("connections would end with the service's driver: batond does not hold what "
-                     "it would take to keep them: ",
-                     status.message()),
-        0);
-  }
-  HoldProcesses(held);
-  // From here on the workers' lives hang on batond alone.
-  lifeline_.hold.Reset();
-}
-
-absl::Status WorkerForks::Hold(HeldDescriptors* held, verbs::Device& device) {
-  NativeFiles files = engine_.Files();
-  const verbs::rdma::KernelFiles kernel = verbs::rdma::KernelFilesOf(device);
-  files.device = kernel.objects;
-  files.connection_manager = kernel.connection_manager;
-  BATON_RETURN_IF_ERROR(driver_process::Hold(held, files, lifeline_));
-  return held->Put(kHeldOutput, {output_.reader.get()});
-}
-
-void WorkerForks::HoldProcesses(HeldDescriptors* held) {
-  held_ = held;
-  held_workers_.emplace(held, engine_.Files().driver_wake, slots_);
-}
-
-// Without it, the next driver cannot end the worker alone, should it hang: it would end the
-// service. Nothing here waits: batond may stand still, and this thread keeps the service.
-void WorkerForks::HoldProcess(const Process& process) {
-  if (held_ == nullptr) return;
-  held_workers_->Put(process.facts.place().slot(), process.pidfd.get(),
-                     [this, id = process.facts.place().id()](const absl::Status& status) {
-                       if (status.ok()) return;
-                       ReportNotHeld(absl::StrCat("the process of worker ", id,
-                                                  " is not held by batond: ", status.message()),
-                                     id);
-                     });
-  if (held_->IsReplyDue() && held_overdue_ns_ == 0) {
-    held_overdue_ns_ = MonotonicNanoseconds() + held_->timeout_ms() * kMillisecondNs;
-  }
-}
-
-void WorkerForks::LookAtHeld() {
-  if (held_->IsReplyDue()) held_->TakeReplies();
-  if (!held_->IsReplyDue()) {
-    held_overdue_ns_ = 0;
-  } else if (held_overdue_ns_ != 0 && MonotonicNanoseconds() >= held_overdue_ns_) {
-    held_overdue_ns_ = ~uint64_t{0};  // it is said once
-    ReportNotHeld(absl::StrCat("the processes of the latest workers are not held by batond: it has "
-                               "not answered for ",
-                               held_->timeout_ms(), " ms"),
-                  0);
-  }
-}
-
-void WorkerForks::ReportNotHeld(const std::string& what, uint64_t worker_id) {
-  news_.OnEvent("not_held", what, worker_id, -1, -1);
-}
+std::vector<int> WorkerForks::descriptors() const { return {output_.reader.get()}; }
 
 }  // namespace baton::driver_process

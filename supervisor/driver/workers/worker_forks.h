@@ -1,6 +1,5 @@
 // The processes of a native service's workers: forks them from the driver, which has opened the
-// device that they use, copies what they print to the log, and gives batond what the next driver
-// needs of them.
+// device that they use, and copies what they print to the log. They end with this process.
 #ifndef SUPERVISOR_DRIVER_WORKERS_WORKER_FORKS_H_
 #define SUPERVISOR_DRIVER_WORKERS_WORKER_FORKS_H_
 
@@ -9,22 +8,17 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/verbs/verbs.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/v1/config.pb.h"
-#include "supervisor/driver/engine/news_queue.h"
-#include "supervisor/driver/held_descriptors.h"
 #include "supervisor/driver/native/lifeline.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "supervisor/driver/workers/fork_worker.h"
-#include "supervisor/driver/workers/held_workers.h"
 #include "supervisor/driver/workers/output_lines.h"
 
 namespace baton::driver_process {
@@ -32,18 +26,14 @@ namespace baton::driver_process {
 // Thread-compatible: the driver's one thread. It waits for nobody.
 class WorkerForks {
  public:
-  // `engine` and `news` outlive it. `native`: what is the same for all programs of the service.
-  static absl::StatusOr<std::unique_ptr<WorkerForks>> Create(NativeEngine& engine, NewsQueue& news,
-                                                             const v1::NativeConfig& native);
+  // `engine` outlives it. `native`: what is the same for all programs of the service. `presence`:
+  // of former_workers.h, for all workers.
+  static absl::StatusOr<std::unique_ptr<WorkerForks>> Create(NativeEngine& engine,
+                                                             const v1::NativeConfig& native,
+                                                             FileDescriptor presence);
   ~WorkerForks();  // kills them
   WorkerForks(const WorkerForks&) = delete;
   WorkerForks& operator=(const WorkerForks&) = delete;
-
-  // From now on batond holds what the workers need to outlive this process, and every process
-  // before it can attach. After an error they end with this process, which is reported.
-  void HoldAt(HeldDescriptors* held, verbs::Device& device);
-  // The second half of that alone.
-  void HoldProcesses(HeldDescriptors* held);
 
   // `sent`: the worker's pidfd, and the keeper's end of its session. kUnavailable: the process that
   // had the slot before still ends.
@@ -71,28 +61,21 @@ class WorkerForks {
     internal::Reaped end;
   };
 
-  WorkerForks(NativeEngine& engine, NewsQueue& news, const v1::NativeConfig& native,
-              Lifeline lifeline, OutputPipe output);
+  WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, Lifeline lifeline,
+              FileDescriptor presence, OutputPipe output);
 
-  absl::Status Hold(HeldDescriptors* held, verbs::Device& device);
-  void HoldProcess(const Process& process);
-  void LookAtHeld();
-  void ReportNotHeld(const std::string& what, uint64_t worker_id);
   static bool HasEnded(const Process& process);
   static void Give(const Process& process, internal::Forked* forked,
                    std::vector<FileDescriptor>* sent);
   void ForgetOldest();
 
   NativeEngine& engine_;
-  NewsQueue& news_;
   const v1::NativeConfig native_;
   const uint32_t slots_;
-  Lifeline lifeline_;
+  const Lifeline lifeline_;
+  const FileDescriptor presence_;
   OutputPipe output_;
   OutputLines lines_{kNativeOutput};
-  HeldDescriptors* held_ = nullptr;  // by batond
-  std::optional<HeldWorkers> held_workers_;
-  uint64_t held_overdue_ns_ = 0;  // when batond's answer is overdue; 0: none is due, or it was said
   std::deque<Process> processes_;  // the oldest first
 };
 

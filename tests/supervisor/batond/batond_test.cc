@@ -147,21 +147,6 @@ TEST(BatondTest, WaitsLongerEachTimeThatAChildDies) {
   }
 }
 
-TEST(BatondTest, KeepsDescriptorsForTheNextKeeper) {
-  const Stage stage;
-  BatondProcess batond(stage, WithEnvironment("FAKE_KEEPER", "store"));
-  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  for (size_t death = 1; death <= 2; ++death) {
-    kill(stage.lives("keeper").back().pid, SIGKILL);
-    ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() == death + 1; }));
-  }
-  const std::vector<Life> lives = stage.lives("keeper");
-  EXPECT_EQ(lives[0].note, "put");
-  const std::string left = "found:of-" + std::to_string(lives[0].pid);
-  EXPECT_EQ(lives[1].note, left);
-  EXPECT_EQ(lives[2].note, left);
-}
-
 // Starts a keeper again, and ends as it is told, whatever has become of its standard error.
 void ExpectWorks(const Stage& stage, BatondProcess& batond) {
   kill(stage.lives("keeper")[0].pid, SIGKILL);

@@ -17,13 +17,11 @@
 //   picky     takes no listeners of a changed configuration
 //   deaf      does not answer on its management socket
 //   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
-//   store     puts a descriptor into batond's store at its first life, reports what it finds there
 // A keeper takes all other changes of a running keeper's configuration.
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG. Each
 // configuration that a keeper is asked to take appends "taken PID LISTENERS".
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,7 +40,6 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/control.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "proto/baton/internal/store.pb.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/driver/batond_link.h"
@@ -98,33 +95,6 @@ void TakeConfigs(const std::string& mode, v1::ServiceConfig* service) {
   }
   *reply.mutable_config_taken()->mutable_service() = *service;
   (void)channel.Send(reply);
-}
-
-std::string UseStore() {
-  MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_STORE_FD"))};
-  internal::StoreRequest request;
-  internal::StoreReply reply;
-  std::vector<FileDescriptor> received;
-  request.mutable_get()->set_name("arena");
-  if (!channel.Send(request).ok() || !channel.Receive(&reply, -1, &received).ok()) {
-    Die("the store does not answer");
-  }
-  if (reply.status_code() == 0) {
-    char text[32] = {};
-    if (received.size() != 1 || pread(received[0].get(), text, sizeof(text) - 1, 0) < 0) {
-      Die("what the store held is gone");
-    }
-    return absl::StrCat("found:", text);
-  }
-  const FileDescriptor memory(memfd_create("arena", MFD_CLOEXEC));
-  const std::string text = absl::StrCat("of-", getpid());
-  if (write(memory.get(), text.data(), text.size()) < 0) Die("write");
-  request.mutable_put()->set_name("arena");
-  if (!channel.Send(request, {memory.get()}).ok() || !channel.Receive(&reply, -1).ok() ||
-      reply.status_code() != 0) {
-    Die("put failed: " + reply.status_message());
-  }
-  return "put";
 }
 
 // What batond says, or tells unasked, each on a line of the log without its spaces.
@@ -202,7 +172,7 @@ int Main(const std::string& program) {
     SetDownReason(config.state_dir(), service, is_there ? "" : "no device");
     if (!is_there) return 3;
   }
-  Log(role, mode == "store" ? UseStore() : "started");
+  Log(role, "started");
   if (mode == "exit") return 3;
   if (mode == "crash") raise(SIGKILL);
   if (mode == "stubborn") signal(SIGTERM, SIG_IGN);
@@ -226,7 +196,7 @@ int Main(const std::string& program) {
   if (!keeper) {
     for (;; usleep(50'000)) ShowLife();
   }
-  driver_process::BatondLink batond = driver_process::BatondLink::OfEnvironment(config, nullptr);
+  driver_process::BatondLink batond = driver_process::BatondLink::OfEnvironment(config);
   v1::ServiceConfig in_force = config.service();
   for (;; usleep(50'000)) {
     batond.Beat();

@@ -107,6 +107,11 @@ void FakeManager::Keep(const std::string& name, FileDescriptor descriptor) {
   kept_.insert(kept_.begin(), Named(name, std::move(descriptor)));
 }
 
+void FakeManager::Add(const std::string& name, FileDescriptor descriptor) {
+  const std::lock_guard lock(mutex_);
+  Keep(name, std::move(descriptor));
+}
+
 void FakeManager::CatchUp() {
   std::unique_lock lock(mutex_);
   const int before = syncs_;

@@ -25,6 +25,8 @@ class FakeManager {
   FakeManager& operator=(const FakeManager&) = delete;
 
   const std::string& path() const { return path_; }
+  // Keeps `descriptor`, too.
+  void Add(const std::string& name, FileDescriptor descriptor);
   // Copies of all that is kept, the latest first, when everything that was sent before has been
   // heeded.
   std::vector<Named> Kept();

@@ -1,4 +1,5 @@
 // batond and its service manager: what it tells it, and what that keeps for the next batond.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,66 +135,59 @@ TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
 
 class KeptServiceTest : public testing::Test {
  protected:
-  // A native service, as far as fake children know.
-  BatondProcess::Options Options(std::vector<std::string> more = {"--keep-services"}) {
+  BatondProcess::Options Options(const std::vector<std::string>& more = {"--keep-services"}) {
     BatondProcess::Options options =
-        WithArguments({"--dev", "--state-dir", stage_.state_dir(), "--libexec", stage_.libexec(),
-                       "--device", "rdma", "--native", "/usr/lib/kv.so"});
+        WithArguments({"--dev", "--state-dir", stage_.state_dir(), "--libexec", stage_.libexec()});
     options.arguments.insert(options.arguments.end(), more.begin(), more.end());
     options.environment["NOTIFY_SOCKET"] = manager_.path();
-    options.environment["FAKE_KEEPER"] = "store";
     options.given_back = manager_.Kept();
     return options;
   }
-  std::string NoteOfLast() const { return stage_.lives("keeper").back().note; }
 
   const Stage stage_;
   FakeManager manager_{stage_.path() + "/notify"};
 };
 
-TEST_F(KeptServiceTest, GivesTheNextBatondsKeeperWhatTheFormersHadStored) {
-  std::string first;
+TEST_F(KeptServiceTest, LetsGoOfThePipeWhenServicesAreNotKept) {
   {
     BatondProcess batond(stage_, Options());
     ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    EXPECT_EQ(NoteOfLast(), "put");
-    first = std::to_string(stage_.lives("keeper")[0].pid);
-    batond.Signal(SIGTERM);
-    EXPECT_EQ(batond.Wait(), 0);
+    EXPECT_EQ(manager_.Kept().size(), 2u);
   }
-  // Its keeper dies while there is no batond.
-  for (const int signal : {SIGKILL, SIGTERM}) {
-    kill(stage_.lives("keeper").back().pid, SIGKILL);
-    BatondProcess batond(stage_, Options());
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    EXPECT_EQ(NoteOfLast(), "found:of-" + first);
-    EXPECT_FALSE(HasInEnvironment(stage_.lives("keeper").back().pid, "LISTEN_FDS"));
-    batond.Signal(signal);
-    batond.Wait();
-  }
-}
-
-TEST_F(KeptServiceTest, LetsGoOfItWhenItIsNotToBeKept) {
-  {
-    BatondProcess batond(stage_, Options());
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  }
-  ASSERT_FALSE(manager_.Kept().empty());
   kill(stage_.lives("keeper").back().pid, SIGKILL);
   BatondProcess batond(stage_, Options({}));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  EXPECT_EQ(NoteOfLast(), "put");
-  EXPECT_EQ(manager_.Kept().size(), 1u);  // the manifest
+  EXPECT_TRUE(manager_.Kept().empty());
+  EXPECT_FALSE(HasInEnvironment(stage_.lives("keeper").back().pid, "LISTEN_FDS"));
 }
 
-TEST_F(KeptServiceTest, IsNotWhatABrokeredServiceHas) {
+// It kept descriptors of services, too, and a list of them.
+TEST_F(KeptServiceTest, LetsGoOfWhatElseTheReleaseBeforeKept) {
+  for (const char* name : {"file.3", "manifest.4"}) {
+    manager_.Add(name, FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  }
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  std::set<std::string> names;
+  for (const auto& [name, descriptor] : manager_.Kept()) names.insert(name);
+  EXPECT_THAT(names, testing::ElementsAre("file.1", "file.2"));
+}
+
+// The manager's store was full.
+TEST_F(KeptServiceTest, MakesAnotherPipeWhenAnEndIsMissing) {
+  {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  }
+  kill(stage_.lives("keeper").back().pid, SIGKILL);
   BatondProcess::Options options = Options();
-  options.arguments = {"--dev",     "--state-dir",    stage_.state_dir(),
-                       "--libexec", stage_.libexec(), "--keep-services"};
+  std::erase_if(options.given_back, [](const auto& one) { return one.first == "file.2"; });
   BatondProcess batond(stage_, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  EXPECT_EQ(NoteOfLast(), "put");
-  EXPECT_EQ(manager_.Kept().size(), 3u);  // batond's own pipe, and the manifest
+  EXPECT_EQ(manager_.Kept().size(), 2u);
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+  EXPECT_FALSE(IsDead(stage_.lives("keeper").back().pid));
 }
 
 // Systemd restarts batond by telling it to stop.

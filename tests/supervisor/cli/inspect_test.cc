@@ -234,7 +234,6 @@ TEST_F(InspectTest, ShouldPrintTheMessageAsJson) {
   "kind": "process",
   "pid": PID,
   "program": PROGRAM,
-  "held": false,
   "file": "",
   "saved_unix_micros": "0",
   "release": "",
@@ -409,8 +408,6 @@ TEST_F(InspectTest, ShouldSayWhyItCannot) {
          "no batond runs with state directory DIR/state, and no process has an arena of service "
          "\"none-such\" any more: --offline reads what `baton snapshot` has saved, --state-dir "
          "chooses another batond");
-  expect({"inspect", "kv", "--former"}, kExitNotFound,
-         "no batond runs with state directory DIR/state");
   expect({"inspect", "nvme", "--pid", pid}, kExitNotFound,
          "process PID has the arenas of kv, not of nvme");
   expect({"inspect", "--pid", pid, "--shard", "2"}, kExitNotFound,
@@ -435,10 +432,8 @@ TEST_F(InspectTest, ShouldRefuseBadUsage) {
     EXPECT_EQ(result.out, "");
     return result.err;
   };
-  const std::string one = "error: --pid, --former and --offline: only one of them is possible\n";
-  EXPECT_EQ(refused({"inspect", "kv", "--offline", "x", "--pid", "1"}), one);
-  EXPECT_EQ(refused({"inspect", "kv", "--offline", "x", "--former"}), one);
-  EXPECT_EQ(refused({"snapshot", "kv", "x", "--pid", "1", "--former"}), one);
+  EXPECT_EQ(refused({"inspect", "kv", "--offline", "x", "--pid", "1"}),
+            "error: --pid and --offline: only one of them is possible\n");
   EXPECT_EQ(refused({"inspect", "kv", "--shard", "1", "--connection", "1"}),
             "error: --shard and --connection: only one of them is possible\n");
   EXPECT_THAT(refused({"inspect", "kv", "--limit", "0"}), HasSubstr("--limit"));
@@ -450,8 +445,8 @@ TEST_F(InspectTest, ShouldTakeTheOnlyServiceOfTheStateDirectory) {
   std::filesystem::create_directory(directory_.File("state"));
   std::ofstream(directory_.File("state/kv.keeper.sock")) << "";
   std::ofstream(directory_.File("state/kv.sock")) << "";
-  const Result chosen = Run({"inspect", "--former"});
-  EXPECT_EQ(chosen.code, kExitNotFound) << chosen.err;
+  const Result chosen = Run({"inspect"});
+  EXPECT_EQ(chosen.code, kExitOk) << chosen.err;
   // A word that is the service's name is not the file that somebody forgot to name.
   EXPECT_THAT(Run({"snapshot", "kv"}).err, HasSubstr("name the FILE"));
   std::ofstream(directory_.File("state/nvme.keeper.sock")) << "";

@@ -53,19 +53,22 @@ class Holder {
   int pid_;
 };
 
-// This process is batond: it holds the lock, and its children are keepers.
+// This process is batond: it holds the lock.
 class SourceTest : public ::testing::Test {
  protected:
-  void BecomeBatond() {
-    lock_.Reset(
-        open(BatondLockPath(directory_.path()).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    ASSERT_TRUE(lock_);
+  void BecomeBatond() { lock_ = HoldLock(BatondLockPath(directory_.path())); }
+  static FileDescriptor HoldLock(const std::string& path) {
+    FileDescriptor lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     const std::string pid = std::to_string(getpid());
-    ASSERT_EQ(write(lock_.get(), pid.data(), pid.size()), static_cast<ssize_t>(pid.size()));
+    EXPECT_EQ(write(lock.get(), pid.data(), pid.size()), static_cast<ssize_t>(pid.size()));
+    return lock;
   }
-  absl::StatusOr<ArenaFiles> Find(Keeper keeper = Keeper::kLast) {
-    return FindArena(directory_.path(), service_, keeper);
+  // For a Holder: becomes the driver of `service`.
+  void BecomeDriver(const std::string& service) const {
+    (void)HoldLock(KeeperLockPath(directory_.path(), service)).Release();
+    new arena::Arena(KnownArena(service));
   }
+  absl::StatusOr<ArenaFiles> Find() { return FindArena(directory_.path(), service_); }
   static uint64_t InstanceOf(const ArenaFiles& files) {
     return files.driver_log.Read<arena::DriverMemoryHeader>(0)->keeper_start;
   }
@@ -116,41 +119,14 @@ TEST_F(SourceTest, shouldTellWhichArenasAProcessHas) {
   EXPECT_EQ(ArenaOfProcess(1 << 22, "").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(SourceTest, shouldFindTheKeeperAmongTheChildrenOfBatond) {
+TEST_F(SourceTest, shouldFindTheDriverByItsLock) {
+  const Holder other([&] { new arena::Arena(KnownArena(service_)); });
+  const Holder driver([&] { BecomeDriver(service_); });
+  EXPECT_EQ(Find()->pid, driver.pid());  // it outlives batond
   BecomeBatond();
-  const Holder keeper([&] { new arena::Arena(KnownArena(service_)); });
   const auto files = Find();
   ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->pid, keeper.pid());
-  EXPECT_FALSE(files->held);
-}
-
-TEST_F(SourceTest, shouldTakeWhatBatondKeepsWhenThereIsNoKeeper) {
-  BecomeBatond();
-  const arena::Arena held = KnownArena(service_);
-  auto files = Find();
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->pid, getpid());
-  EXPECT_TRUE(files->held);
-  // The next keeper has another one, and this is the former.
-  const Holder keeper([&] { new arena::Arena(KnownArena(service_)); });
-  files = Find();
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->pid, keeper.pid());
-  EXPECT_GT(InstanceOf(*files), held.header().keeper_start);
-  files = Find(Keeper::kFormer);
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(InstanceOf(*files), held.header().keeper_start);
-}
-
-TEST_F(SourceTest, shouldNotTakeForFormerWhatTheKeeperHas) {
-  BecomeBatond();
-  const arena::Arena held = KnownArena(service_);
-  const Holder keeper([&] {});  // a fork: it has the same
-  EXPECT_EQ(Find()->pid, keeper.pid());
-  const absl::Status status = Find(Keeper::kFormer).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing is kept of a former driver"));
+  EXPECT_EQ(files->pid, driver.pid());
 }
 
 TEST_F(SourceTest, shouldFindWhoeverHasItWhenBatondIsGone) {
@@ -174,10 +150,11 @@ TEST_F(SourceTest, shouldSayThatThereIsNone) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no process has an arena"));
   BecomeBatond();
-  const Holder keeper([&] { new arena::Arena(KnownArena(service_ + "-other")); });
+  const Holder driver([&] { BecomeDriver(service_ + "-other"); });
   status = Find().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("; there are " + service_ + "-other"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("; there are drivers of " + service_ + "-other"));
 }
 
 TEST_F(SourceTest, shouldSayWhoMayLook) {

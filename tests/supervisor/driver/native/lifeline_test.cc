@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +18,6 @@ pid_t StartWorker(Lifeline& lifeline) {
   const pid_t worker = fork();
   if (worker == 0) {
     lifeline.hold.Reset();
-    lifeline.proof.Reset();
     absl::StatusOr<FileDescriptor> own = OpenOwnEnd(lifeline.worker.get());
     if (!own.ok() || !TieToLifeline(own->Release()).ok()) _exit(1);
     close(tied[0]);
@@ -39,19 +37,11 @@ bool WasKilled(pid_t worker) {
          WTERMSIG(status) == SIGKILL;
 }
 
-bool HasEnded(const FileDescriptor& proof, int timeout_ms) {
-  pollfd entry = {proof.get(), 0, 0};
-  return poll(&entry, 1, timeout_ms) == 1;
-}
-
 class LifelineTest : public ::testing::Test {
  protected:
   void SetUp() override { lifeline_ = MakeLifeline().value(); }
   // As who has forked them all.
-  void LetGo() {
-    lifeline_.presence.Reset();
-    lifeline_.hold.Reset();
-  }
+  void LetGo() { lifeline_.hold.Reset(); }
   Lifeline lifeline_;
 };
 
@@ -76,18 +66,6 @@ TEST_F(LifelineTest, shouldKillNobodyWhileSomebodyHoldsIt) {
   EXPECT_EQ(waitpid(worker, nullptr, WNOHANG), 0);
   kill(worker, SIGKILL);
   EXPECT_TRUE(WasKilled(worker));
-}
-
-TEST_F(LifelineTest, shouldProveThatTheLastWorkerIsGone) {
-  const pid_t first = StartWorker(lifeline_), second = StartWorker(lifeline_);
-  lifeline_.presence.Reset();
-  EXPECT_FALSE(HasEnded(lifeline_.proof, 0));
-  kill(first, SIGKILL);
-  EXPECT_TRUE(WasKilled(first));
-  EXPECT_FALSE(HasEnded(lifeline_.proof, 0));
-  kill(second, SIGKILL);
-  EXPECT_TRUE(HasEnded(lifeline_.proof, -1));
-  EXPECT_TRUE(WasKilled(second));
 }
 
 TEST_F(LifelineTest, shouldNotTieToWhatIsLetGo) {

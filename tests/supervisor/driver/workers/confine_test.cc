@@ -108,12 +108,12 @@ TEST(ConfineTest, shouldCloseAllButTheListedDescriptors) {
 
 [[noreturn]] void ForgetVariables() {
   setenv("BATON_READY_FD", "7", 1);
-  setenv("BATON_STORE_FD", "8", 1);
+  setenv("BATON_LOCK_FD", "8", 1);
   setenv("NOTIFY_SOCKET", "/run/notify", 1);
   setenv("BATON_OF_THE_SERVICE", "stays", 1);
   ForgetKeepersVariables();
   Findings findings;
-  for (const char* const name : {"BATON_READY_FD", "BATON_STORE_FD", "NOTIFY_SOCKET"}) {
+  for (const char* const name : {"BATON_READY_FD", "BATON_LOCK_FD", "NOTIFY_SOCKET"}) {
     findings.Expect(name, std::getenv(name) == nullptr, true);
   }
   findings.Expect("another", std::string(std::getenv("BATON_OF_THE_SERVICE")),

@@ -2,10 +2,10 @@
 // their device only says that it survives a fork, and nothing is connected to it.
 #include "supervisor/keeper/programs/native_workers.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,7 +132,9 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
       driver_process::NativeEngine::Create(&arena_, device_.get(), {}).value();
   driver_process::NewsQueue news_;
   std::unique_ptr<driver_process::WorkerForks> forks_ =
-      driver_process::WorkerForks::Create(*engine_, news_, config_.service().native()).value();
+      driver_process::WorkerForks::Create(*engine_, config_.service().native(),
+                                          FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)))
+          .value();
   testing::InlineDriver driver_{config_.service(), *engine_, news_, forks_.get()};
   Policies policies_{config_.service(), driver_};
   WorkerSessions sessions_{loop_, config_, driver_, policies_, events_};
@@ -148,7 +150,7 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
   Until(kWorkers + 1, {"native_worker_forked"});
 }
 
-// The driver ignores SIGUSR1, which ends a drain and nothing else. A service may have a use for it.
+// A service may have a use for a signal that the driver ignores.
 TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
   const auto before = signal(SIGUSR1, SIG_IGN);
   const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
@@ -160,32 +162,6 @@ TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
   EXPECT_EQ(end.si_code, CLD_KILLED);
   EXPECT_EQ(end.si_status, SIGUSR1);
   signal(SIGUSR1, before);
-}
-
-// Its thread has a service to keep, whatever batond does.
-TEST_F(NativeWorkersTest, shouldForkWhileBatondStandsStill) {
-  int pair[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  driver_process::HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
-  MessageChannel batond{FileDescriptor(pair[1])};
-  forks_->HoldProcesses(&held);
-  workers_.KeepRunning();
-  EXPECT_EQ(Told({"native_worker_forked"}).size(), kWorkers);
-  EXPECT_TRUE(Told({"not_held"}).empty());
-  Until(1, {"not_held", "the latest workers", "has not answered for 1 ms"});
-  const auto answer = [&batond](absl::StatusCode code) {
-    internal::StoreRequest request;
-    ASSERT_TRUE(batond.Receive(&request, 0).ok());
-    internal::StoreReply reply;
-    reply.set_status_code(static_cast<int>(code));
-    reply.set_status_message("for a reason");
-    ASSERT_TRUE(batond.Send(reply).ok());
-  };
-  answer(absl::StatusCode::kOk);
-  held.TakeReplies();  // and asks for the second
-  answer(absl::StatusCode::kInternal);
-  Until(1, {"not_held", "worker 2 ", "for a reason"});
-  EXPECT_TRUE(Told({"not_held", "worker 1 "}).empty());
 }
 
 TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {

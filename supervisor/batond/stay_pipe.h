@@ -1,0 +1,36 @@
+// The pipe by which drivers learn that batond was stopped for good (kStayVariable): nobody writes
+// to it, and then its last writing end is closed. The service manager keeps both ends for the next
+// batond (systemd's file descriptor store: "FDSTORE=1" of sd_notify(3), FileDescriptorStoreMax= of
+// the unit), which gives the reading end to drivers that it starts.
+#ifndef SUPERVISOR_BATOND_STAY_PIPE_H_
+#define SUPERVISOR_BATOND_STAY_PIPE_H_
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/batond/own_program.h"
+
+namespace baton {
+
+struct StayPipe {
+  FileDescriptor reading, writing;
+
+  // Takes the ends that the manager has given back to this process, as far as it has, and
+  // LISTEN_FDS out of the environment. Closes everything else that was given back, and has the
+  // manager let go of it.
+  static StayPipe GivenBack();
+
+  // Returns `given_back` if it is complete. Otherwise makes another pipe and has the manager keep
+  // it. kFailedPrecondition: no service manager runs this process.
+  static absl::StatusOr<StayPipe> Keep(StayPipe given_back);
+
+  // Has the manager let go of both ends.
+  static void GiveUp();
+
+  // Gives both ends, or with none nothing, to the program that this process executes next, as the
+  // manager would have given them back. Takes the numbers of descriptors that are in use.
+  static void Leave(const StayPipe* pipe, OwnProgram* program);
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_STAY_PIPE_H_
