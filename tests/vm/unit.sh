@@ -215,6 +215,20 @@ for port in 7471 7472; do
   newcomer "$port" || die "a new connection to $port is not served: $(cat "$work/new.out")"
 done
 echo "services: the connections outlive keepers that are killed"
+# All of Baton but the drivers is replaced. batond stays the same process, and goes on feeding its watchdog.
+before=$(main_pid)
+baton upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
+fed() { systemctl show batond -p WatchdogTimestampMonotonic --value; }
+last=$(fed)
+until [[ $(fed) != "$last" ]]; do sleep 0.2; done
+settle
+are_others || die "keepers are not replaced: $(pgrep -x baton-keeper)"
+keepers=$(pgrep -x baton-keeper)
+[[ $(main_pid) == "$before" ]] || die "another batond: $(main_pid), not $before"
+for port in 7471 7472; do
+  newcomer "$port" || die "a new connection to $port is not served: $(cat "$work/new.out")"
+done
+echo "services: the connections outlive an upgrade of Baton"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # A changed configuration reaches the keepers that run.
