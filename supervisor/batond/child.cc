@@ -59,7 +59,9 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       readiness_(io),
       timer_(io),
       heart_timer_(io),
-      reap_timer_(io) {}
+      reap_timer_(io) {
+  (void)program_.ToRun();  // the file that is there now; Start tells why there is none
+}
 
 Child::~Child() {
   if (end_.is_open()) end_.release();
@@ -81,7 +83,7 @@ absl::Status Child::Start() {
     readiness_.close();
     return status;
   }
-  ready_ = told_to_end_ = false;
+  ready_ = told_to_end_ = awaited_ = false;
   on_trial_ = program_.on_trial();
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
@@ -98,6 +100,7 @@ absl::Status Child::Start() {
 void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
   ready_ = on_trial_ = false;
+  awaited_ = true;
   kill_hung_ = plan_.kill_hung;
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("outlived the former batond, pid ", process_.pid));
@@ -198,6 +201,7 @@ void Child::WatchReadiness() {
 
 void Child::OnReady() {
   ready_ = settled_ = true;
+  awaited_ = false;
   Log(spdlog::level::info, "ready");
   WatchHeart();
   callbacks_.ready();
@@ -219,6 +223,7 @@ void Child::LookAtHeart() {
   const bool was_hung = hung();
   const ssize_t count = heart_ ? read(heart_.get(), signs, sizeof(signs)) : 0;
   if (count > 0) NoteSigns({signs, static_cast<size_t>(count)});
+  if (count > 0 && HasProvenItself()) Prove();
   silent_looks_ = count > 0 ? 0 : std::min(silent_looks_ + 1, kLooks);
   if (hung() == was_hung) return;
   settled_ = true;  // one that has outlived the former batond and is not taken in is not waited for
@@ -227,8 +232,8 @@ void Child::LookAtHeart() {
   Log(spdlog::level::err,
       absl::StrCat("has shown no sign of life for ", plan_.hang_timeout.count(),
                    " ms: it is stopped, or waits for what does not come (see its stack: cat /proc/",
-                   process_.pid, "/stack)", kill_hung_ ? "; killing it" : ""));
-  if (kill_hung_) Signal(SIGKILL);
+                   process_.pid, "/stack)", kill_hung_ || on_trial_ ? "; killing it" : ""));
+  if (kill_hung_ || on_trial_) Signal(SIGKILL);
 }
 
 void Child::NoteSigns(std::string_view signs) {
@@ -262,6 +267,7 @@ void Child::Reap() {
   timer_.cancel();
   heart_timer_.cancel();
   heart_.Reset();
+  const bool was_hung = hung();
   silent_looks_ = 0;
   end_.release();
   if (readiness_.is_open()) readiness_.close();
@@ -269,13 +275,13 @@ void Child::Reap() {
   settled_ = true;
   const std::string how =
       absl::StrCat(is_ours ? DescribeEnd(end) : "ended", ready_ ? "" : " while starting");
-  JudgeProgram(how);
+  JudgeProgram(how, was_hung);
   ready_ = false;
   callbacks_.gone(how);
 }
 
 absl::Status Child::ReplaceProgram() {
-  if (HasProvenItself()) program_.Prove();
+  if (HasProvenItself()) Prove();
   BATON_RETURN_IF_ERROR(program_.Replace());
   given_up_.clear();
   on_trial_ = false;
@@ -283,14 +289,19 @@ absl::Status Child::ReplaceProgram() {
 }
 
 bool Child::HasProvenItself() const {
-  return on_trial_ && ready_ && std::chrono::steady_clock::now() - started_ >= kTrial;
+  return on_trial_ && ready_ && !hung() && std::chrono::steady_clock::now() - started_ >= kTrial;
+}
+
+void Child::Prove() {
+  program_.Prove();
+  on_trial_ = false;
 }
 
 // That it was told to end says nothing of its program.
-void Child::JudgeProgram(const std::string& how) {
-  if (HasProvenItself()) {
-    program_.Prove();
-  } else if (on_trial_ && !told_to_end_) {
+void Child::JudgeProgram(const std::string& how, bool was_hung) {
+  if (!was_hung && HasProvenItself()) {
+    Prove();
+  } else if (on_trial_ && (was_hung || !told_to_end_)) {
     GiveUpProgram(how);
   }
 }
@@ -300,6 +311,7 @@ void Child::GiveUpProgram(const std::string& why) {
   given_up_ = absl::StrCat("the new program ", plan_.program, " is given up, because its process ",
                            why, ": the program before it runs");
   Log(spdlog::level::err, given_up_);
+  if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up();
 }
 
 // A debugger that traces the child is shown its end first.

@@ -63,6 +63,8 @@ class Child {
     std::function<void(const std::string& how)> gone;
     // hung() is another than it was.
     std::function<void()> hung;
+    // program_given_up() is another than it was. Null: nobody asks.
+    std::function<void()> program_given_up = nullptr;
   };
 
   Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks);
@@ -77,6 +79,8 @@ class Child {
   // It has been ready, or its start has failed, at least once.
   bool settled() const { return settled_; }
   bool hung() const { return silent_looks_ >= kLooks; }
+  // It has outlived a former batond, and Rejoin is still to take it in.
+  bool is_awaited() const { return awaited_ && alive(); }
 
   // Sets the input for its next start, or everything. REQUIRES: `plan` has the same name and lock.
   void SetInput(std::string input) { plan_.input = std::move(input); }
@@ -124,7 +128,8 @@ class Child {
   void Reap();
   void ReapLater();
   bool HasProvenItself() const;
-  void JudgeProgram(const std::string& how);
+  void Prove();
+  void JudgeProgram(const std::string& how, bool was_hung);
   void GiveUpProgram(const std::string& why);
 
   Plan plan_;
@@ -134,6 +139,7 @@ class Child {
   std::string given_up_;
   bool on_trial_ = false;     // the process that runs, or ran last, has the program on trial
   bool told_to_end_ = false;  // likewise, by SIGTERM
+  bool awaited_ = false;
   ChildLock lock_;
   SpawnedProcess process_;
   bool ready_ = false;

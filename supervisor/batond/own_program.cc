@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,6 +27,9 @@
 namespace baton {
 namespace {
 
+// Whoever starts batond again after the death of one on trial does so before that.
+constexpr time_t kTrialIsOverSeconds = 600;
+
 // It is for this process alone.
 std::string TakeVariable(const char* name) {
   const char* const value = std::getenv(name);
@@ -45,10 +49,15 @@ absl::Status Copy(int from, int to) {
   return absl::OkStatus();
 }
 
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U  // since Linux 6.3
+#endif
+
 // A state directory may be where files cannot be executed, as in /run.
 absl::StatusOr<FileDescriptor> InMemory(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  FileDescriptor memory(memfd_create("batond", MFD_CLOEXEC));
+  FileDescriptor memory(memfd_create("batond", MFD_CLOEXEC | MFD_EXEC));
+  if (!memory) memory.Reset(memfd_create("batond", MFD_CLOEXEC));
   if (!file || !memory) return ErrnoStatus(errno, path);
   BATON_RETURN_IF_ERROR(Copy(file.get(), memory.get()));
   return memory;
@@ -77,7 +86,10 @@ absl::Status OwnProgram::Keep(const std::string& state_dir) {
   const FileDescriptor file(
       open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0700));
   if (!own || !file) return ErrnoStatus(errno, absl::StrCat("cannot keep this program as ", path));
-  BATON_RETURN_IF_ERROR(Copy(own.get(), file.get()));
+  if (absl::Status copied = Copy(own.get(), file.get()); !copied.ok()) {
+    (void)unlink(unfinished.c_str());
+    return copied;
+  }
   if (rename(unfinished.c_str(), path.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot make ", path));
   }
@@ -101,31 +113,38 @@ absl::Status OwnProgram::Replace() {
 }
 
 void OwnProgram::GoBackIfTrialDied(const std::string& state_dir) {
-  if (on_trial_ || access(FormerBatondPath(state_dir).c_str(), F_OK) != 0) return;
+  struct stat info = {};
+  if (on_trial_ || stat(FormerBatondPath(state_dir).c_str(), &info) != 0) return;
   kept_ = FormerBatondPath(state_dir);
+  // This is the program before, or nobody has started batond for long.
+  if (!given_up_.empty() || time(nullptr) - info.st_mtime > kTrialIsOverSeconds) return EndTrial();
   GoBack("its process died before it had served for long");
 }
 
+// Who is gone back to removes the file.
 void OwnProgram::GoBack(const std::string& why) {
   on_trial_ = false;
   const std::string given_up = absl::StrCat("the new program ", path_, " is given up, because ",
                                             why, ": the program before it runs");
   spdlog::error("{}", given_up);
+  LeaveVariable(kGivenUpVariable, given_up);
+  LeaveVariable(kProgramVariable, path_);
   const absl::StatusOr<FileDescriptor> former = InMemory(kept_);
-  (void)unlink(kept_.c_str());  // it is tried once
   if (former.ok()) {
-    LeaveVariable(kGivenUpVariable, given_up);
-    LeaveVariable(kProgramVariable, path_);
     fexecve(former->get(), PointersTo(arguments_).data(), PointersTo(environment_).data());
   }
-  spdlog::error("the program before cannot be run: {}",
-                former.ok() ? std::string_view(std::strerror(errno)) : MessageOf(former.status()));
+  execve(kept_.c_str(), PointersTo(arguments_).data(), PointersTo(environment_).data());
+  spdlog::error("the program before cannot be run: {}", std::strerror(errno));
+  (void)unlink(kept_.c_str());
 }
 
 void OwnProgram::EndTrial() {
-  if (!std::exchange(on_trial_, false)) return;
+  if (kept_.empty()) return;
   (void)unlink(kept_.c_str());
-  spdlog::info("the trial of batond's new program is over: it stays");
+  kept_.clear();
+  if (std::exchange(on_trial_, false)) {
+    spdlog::info("the trial of batond's new program is over: it stays");
+  }
 }
 
 }  // namespace baton

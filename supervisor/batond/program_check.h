@@ -17,7 +17,7 @@ namespace baton {
 // One check at a time. Single-threaded, on `io`'s thread.
 class ProgramCheck {
  public:
-  static constexpr std::chrono::seconds kTimeout{10};
+  static constexpr std::chrono::seconds kTimeout{5};  // less than control waits
   using Done = std::function<void(const absl::Status&)>;
 
   explicit ProgramCheck(boost::asio::io_context& io) : end_(io), timer_(io) {}

@@ -87,6 +87,14 @@ absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& confi
   return sockets;
 }
 
+// Those that batond handles. What comes while they are blocked waits, also over execve.
+void HoldSignals(int how) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  (void)pthread_sigmask(how, &signals, nullptr);
+}
+
 std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfig& service) {
   const v1::Config& config = options.config;
   internal::KeeperConfig keeper;
@@ -223,13 +231,14 @@ void Supervisor::AddControl() {
   plan.give = [this] { return SocketsOfControl(options_.config); };
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
-      Child::Callbacks{[this] { Advance(); },
-                       [this](const std::string& how) { OnGone(*control_, how); },
-                       [this] { Advance(); }});
+      Child::Callbacks{
+          [this] { Advance(); }, [this](const std::string& how) { OnGone(*control_, how); },
+          [this] { Advance(); }, [this] { control_->SetInput(AsText(ControlConfig())); }});
 }
 
 absl::Status Supervisor::Run() {
   WatchSignals();
+  HoldSignals(SIG_UNBLOCK);
   if (options_.read_config != nullptr) {
     reload_signal_.add(SIGHUP);
     WatchReload();
@@ -241,6 +250,7 @@ absl::Status Supervisor::Run() {
   // The service manager's own limit of a start knows nothing of the size of arenas.
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
              absl::StrCat("starting, services: ", JoinedNames()));
+  LimitTrial(options_.start_timeout + kStartMargin);
   BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
   StartKeepers();
   io_.run();
@@ -545,6 +555,9 @@ void Supervisor::ReplaceProgram(const internal::ReplaceProgram& request,
   }
   if (request.batond()) {
     return program_check_.Run(*options_.own, [this, done = std::move(done)](absl::Status status) {
+      if (status.ok() && (phase_ != Phase::kRunning || reload_)) {
+        status = absl::AbortedError("something else has begun meanwhile: try again in a moment");
+      }
       if (status.ok()) status = options_.own->Keep(options_.config.state_dir());
       if (status.ok()) ReplaceOwnProgramSoon();
       done(status);
@@ -569,10 +582,17 @@ void Supervisor::ReplaceOwnProgramSoon() {
   });
 }
 
-void Supervisor::ProveOwnProgramLater() {
-  program_timer_.expires_after(Child::kTrial);
+// While it is on trial, this batond has to start control, and to reach the drivers that go on.
+void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
+  if (!options_.own->on_trial()) return;
+  program_timer_.expires_after(limit);
   program_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && !stopping()) options_.own->EndTrial();
+    if (error || stopping()) return;
+    const bool reached =
+        std::none_of(keepers_.begin(), keepers_.end(),
+                     [](const std::unique_ptr<Child>& keeper) { return keeper->is_awaited(); });
+    if (phase_ == Phase::kRunning && control_->ready() && reached) return options_.own->EndTrial();
+    FailStart(absl::DeadlineExceededError(absl::StrCat("it is not well in time: ", Health())));
   });
 }
 
@@ -608,7 +628,7 @@ void Supervisor::Advance() {
   if (phase_ == Phase::kStartingControl && control_->settled()) {
     phase_ = Phase::kRunning;
     AnnounceReady();
-    ProveOwnProgramLater();
+    LimitTrial(Child::kTrial);
   }
 }
 
@@ -635,7 +655,6 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
     case Phase::kRunning:
       log::Write(spdlog::level::err, {.service = child.service()},
                  absl::StrCat(child.name(), ": ", how));
-      if (&child == control_.get()) control_->SetInput(AsText(ControlConfig()));
       child.StartLater();
       return Advance();
     case Phase::kStoppingControl:
@@ -718,6 +737,7 @@ bool Supervisor::services_go_on() const {
 }
 
 void Supervisor::LeaveKeepers() {
+  HoldSignals(SIG_BLOCK);  // for the program that follows in this process
   spdlog::info("keepers go on: the next batond finds them, or the service manager ends them");
   io_.stop();
 }

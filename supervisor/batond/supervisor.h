@@ -107,7 +107,7 @@ class Supervisor {
   void RestartControlSoon();
   void ReplaceProgram(const internal::ReplaceProgram& request, ControlRequests::Done done);
   void ReplaceOwnProgramSoon();
-  void ProveOwnProgramLater();
+  void LimitTrial(std::chrono::milliseconds limit);
   bool services_go_on() const;
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper);
   void OnRejoinedAnswered(const std::string& name,

@@ -88,15 +88,16 @@ absl::Status CheckStays(const v1::Service& next, const v1::Service& now) {
                                          " meanwhile: see `baton events ", now.name(), "`"));
 }
 
-// Calls `look` for `seconds`, and returns its first error.
+// Calls `look` for `seconds`, and returns its first error. `last`: what does not answer now is an
+// error.
 absl::Status Watch(Session* session, const std::string& what, double seconds,
-                   const std::function<absl::Status()>& look) {
+                   const std::function<absl::Status(bool last)>& look) {
   const Progress progress(session, absl::StrCat("watching ", what),
                           absl::StrCat(FormatDuration(seconds), " to be over"));
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (bool last = false; !last;) {
     last = Clock::now() >= end;
-    BATON_RETURN_IF_ERROR(look());
+    BATON_RETURN_IF_ERROR(look(last));
     if (!last) std::this_thread::sleep_for(kLookInterval);
   }
   return absl::OkStatus();
@@ -124,10 +125,11 @@ absl::Status ReplaceKeepers(Session* session, const Names& names, double watch_s
   for (const std::string& name : names) {
     BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(session, name));
   }
-  const auto look = [&]() -> absl::Status {
+  const auto look = [&](bool last) -> absl::Status {
     for (const Replaced& one : all) {
       const absl::StatusOr<v1::Service> now = Look(session, one.next.name());
       if (now.ok()) BATON_RETURN_IF_ERROR(CheckStays(one.next, *now));
+      if (last) BATON_RETURN_IF_ERROR(now.status());
     }
     return absl::OkStatus();
   };
@@ -162,6 +164,9 @@ absl::StatusOr<std::vector<Names>> GroupsOf(const Names& names, const std::strin
   }
   Names others;
   for (const std::string& name : first) {
+    if (absl::c_count(first, name) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat("--canary: ", name, " is named twice"));
+    }
     if (absl::c_linear_search(names, name)) continue;
     return absl::NotFoundError(absl::StrCat("--canary: there is no service ", name,
                                             " with a keeper; give names of services, or a share of "
@@ -228,9 +233,9 @@ absl::Status ReplaceProgram(Session* session, const char* name, Program::Program
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next,
                          AwaitNextControl(session, name, before.control_pid()));
   BATON_RETURN_IF_ERROR(CheckServes(next, program));
-  const auto look = [&]() -> absl::Status {
+  const auto look = [&](bool last) -> absl::Status {
     const absl::StatusOr<v1::GetStatusResponse> now = LookAtControl(session);
-    if (!now.ok()) return absl::OkStatus();  // if it stays away, the last look tells
+    if (!now.ok()) return last ? now.status() : absl::OkStatus();
     BATON_RETURN_IF_ERROR(CheckServes(*now, program));
     if (now->control_pid() == next.control_pid()) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("the new ", name,
@@ -238,7 +243,6 @@ absl::Status ReplaceProgram(Session* session, const char* name, Program::Program
                                            now->control_pid(), ": see batond's log"));
   };
   BATON_RETURN_IF_ERROR(Watch(session, absl::StrCat("the new ", name), watch_seconds, look));
-  BATON_RETURN_IF_ERROR(LookAtControl(session).status());
   if (session->json) return session->PrintJson(next);
   session->out << name << " replaced (" << Describe(before, program) << " -> "
                << Describe(next, program) << ")\n";

@@ -180,7 +180,7 @@ void DriverProcess::ServeOrders() {
     if (!whole.ok()) {
       spdlog::error("its keeper (pid {}) sent what is no order: it is killed: {}", keeper_.pid(),
                     MessageOf(whole.status()));
-      return keeper_.Signal(SIGKILL);
+      return keeper_.KillFaulty();
     }
     if (!*whole) break;
     Answer(order, std::move(descriptors));
@@ -198,7 +198,7 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
   if (queued.ok()) return;
   spdlog::error("its keeper (pid {}) cannot be answered: it is killed: {}", keeper_.pid(),
                 MessageOf(queued));
-  keeper_.Signal(SIGKILL);
+  keeper_.KillFaulty();
 }
 
 internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order,

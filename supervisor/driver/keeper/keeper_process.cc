@@ -12,6 +12,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/batond/left_behind.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>
@@ -59,7 +60,7 @@ absl::Status KeeperProcess::Start(const std::string& input) {
   BATON_RETURN_IF_ERROR(started.status());
   running_ = *std::move(started);
   last_sign_ = running_->started;
-  shows_life_ = hung_ = killed_hung_ = false;
+  shows_life_ = hung_ = faulty_ = false;
   return absl::OkStatus();
 }
 
@@ -82,7 +83,7 @@ absl::StatusOr<KeeperProcess::Running> KeeperProcess::Run(const std::string& inp
 
 absl::Status KeeperProcess::StartNext(const std::string& input) {
   if (next_) return absl::AbortedError("another replacement of this keeper is under way");
-  if (HasLivedLong()) program_.Prove();
+  Prove();
   BATON_RETURN_IF_ERROR(program_.Replace());
   absl::StatusOr<Running> started = Run(input);
   if (started.ok()) {
@@ -112,10 +113,15 @@ void KeeperProcess::LookAtNext() {
 
 bool KeeperProcess::FollowWithNext() {
   if (!next_) return false;
+  if (!followed_at_ && !IsReadable(next_->orders.fd())) {
+    KillAndReap(next_->process.pid, /*pidfd=*/-1, std::chrono::milliseconds(0), program_.path());
+    GiveUpNext("the keeper that it was to follow ended first");
+    return false;
+  }
   running_ = std::exchange(next_, std::nullopt);
   followed_at_.reset();
   running_->started = last_sign_ = Clock::now();
-  shows_life_ = hung_ = killed_hung_ = false;
+  shows_life_ = hung_ = faulty_ = false;
   return true;
 }
 
@@ -150,31 +156,32 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   if (Clock::now() - running_->started >= kLongLife) {
     crashes_ = 0;
     back_off_.Reset();
-  } else if (HasCrashed(end)) {
+  } else if (HasCrashed(end) || faulty_) {
     ++crashes_;
   }
   const std::string how = DescribeEnd(end);
-  // Before it shows life, nobody has asked it to end.
-  JudgeProgram(HasCrashed(end) || killed_hung_ || (end.si_code == CLD_EXITED && !shows_life_), how);
+  // Before it shows life, nobody has asked it to end. That it was ended from outside says nothing.
+  const bool failed = HasCrashed(end) || faulty_ || (end.si_code == CLD_EXITED && !shows_life_);
+  if (failed && IsOnTrial()) GiveUp(absl::StrCat("its first keeper ", how));
   running_.reset();
   if (end.si_code == CLD_EXITED) *exit_code = end.si_status;
   return how;
 }
 
-// Nothing is known of a program whose keeper was ended from outside before it had lived for long.
-// While another is beside it, the one on trial is the other's.
-void KeeperProcess::JudgeProgram(bool failed, const std::string& how) {
-  if (!program_.on_trial() || next_) return;
-  if (!HasLivedLong()) {
-    if (failed) GiveUp(absl::StrCat("its first keeper ", how));
-  } else if (!killed_hung_) {
-    program_.Prove();
-  }
+void KeeperProcess::KillFaulty() {
+  faulty_ = true;
+  Signal(SIGKILL);
+}
+
+// While another is beside it, the program on trial is the other's.
+void KeeperProcess::Prove() {
+  if (IsOnTrial() && shows_life_ && last_sign_ - running_->started >= kLongLife) program_.Prove();
 }
 
 void KeeperProcess::NoteLife() {
   last_sign_ = Clock::now();
   shows_life_ = true;
+  Prove();
 }
 
 // A sign of life may be among what waits for an order that takes long.
@@ -183,15 +190,11 @@ bool KeeperProcess::HasUnread() const { return IsReadable(running_->orders.fd())
 KeeperProcess::Silence KeeperProcess::LookForHang() {
   const bool was_hung = hung_;
   if (runs() && !shows_life_ && Clock::now() - last_sign_ >= kStartTimeout && !HasUnread()) {
-    killed_hung_ = true;
-    Signal(SIGKILL);
+    KillFaulty();
   }
   hung_ = runs() && shows_life_ && Clock::now() - last_sign_ >= hang_timeout_ && !HasUnread();
   if (hung_ == was_hung) return Silence::kNone;
-  if (hung_ && kills_hung_) {
-    killed_hung_ = true;
-    Signal(SIGKILL);
-  }
+  if (hung_ && (kills_hung_ || IsOnTrial())) KillFaulty();
   return hung_ ? Silence::kBegins : Silence::kEnds;
 }
 

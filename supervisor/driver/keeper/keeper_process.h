@@ -43,20 +43,22 @@ class KeeperProcess {
   // is under way.
   absl::Status StartNext(const std::string& input);
   void LookAtNext();
-  // After Reap: the next keeper, if there is one, is the one that runs from now on.
+  // After Reap: the keeper beside the one that has ended, if it has given an order, is the one that
+  // runs from now on. Any other is given up: nobody knows whether it will.
   bool FollowWithNext();
   // Descriptors that become readable when there is something for LookAtNext, or for Reap.
   std::vector<int> process_descriptors() const;
 
   void Signal(int signal);
+  // Kills a keeper that does not speak as a keeper does. It counts as one that has crashed.
+  void KillFaulty();
   // Returns how it ended, in words ("was killed by signal 9 (Killed)"), if it has; it is reaped,
   // and runs() is false then. `exit_code`: of one that ended by itself; otherwise unchanged.
   std::optional<std::string> Reap(int* exit_code);
 
-  // Returns why the program on trial has been given up, once. Its first keeper has crashed within
-  // kLongLife of its start, has ended or hung before it had shown life (kStartTimeout), could not
-  // be run, or was killed within kLongLife because it hung. A keeper that lived for kLongLife
-  // proves its program.
+  // Returns why the program on trial has been given up, once. Its first keeper could not be run,
+  // has ended or hung before it had shown life (kStartTimeout), or has crashed or hung before it
+  // had shown life for kLongLife, which proves its program.
   std::optional<std::string> TakeGivenUp() { return std::exchange(given_up_, std::nullopt); }
 
   // Notes a sign of life, by which its silence is judged from now on.
@@ -74,7 +76,8 @@ class KeeperProcess {
   // A keeper that is to be followed and has not ended by then is killed.
   static constexpr std::chrono::seconds kEndTimeout{3};
   // Returns whether its silence has become a hang, or a hang is over, since the last call. Kills it
-  // when a hang begins, if SetKillsHung said so or it has never shown life. Call it now and then.
+  // when a hang begins, if SetKillsHung said so, its program is on trial, or it has never shown
+  // life. Call it now and then.
   Silence LookForHang();
   bool kills_hung() const { return kills_hung_; }
   std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
@@ -94,8 +97,8 @@ class KeeperProcess {
 
   absl::StatusOr<Running> Run(const std::string& input);
   bool HasUnread() const;
-  bool HasLivedLong() const { return shows_life_ && Clock::now() - running_->started >= kLongLife; }
-  void JudgeProgram(bool failed, const std::string& how);
+  bool IsOnTrial() const { return program_.on_trial() && !next_; }
+  void Prove();
   void GiveUp(const std::string& why);
   void GiveUpNext(const std::string& why);
 
@@ -109,7 +112,7 @@ class KeeperProcess {
   bool shows_life_ = false;
   bool kills_hung_ = false;
   bool hung_ = false;
-  bool killed_hung_ = false;
+  bool faulty_ = false;  // and killed for it, or because it hung
   uint32_t crashes_ = 0;
   // A start costs some milliseconds of a processor, and workers wait meanwhile to attach.
   BackOff back_off_{std::chrono::milliseconds(1), std::chrono::milliseconds(500)};

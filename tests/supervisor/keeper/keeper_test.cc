@@ -164,7 +164,8 @@ TEST_F(KeeperTest, shouldTellHowBusyItIsAndWhatItsShardsCarry) {
   EXPECT_GT(described.engine().turn().count(), 0u);
   EXPECT_EQ(described.engine().turn().bounds_seconds_size(),
             described.engine().turn().counts_size());
-  EXPECT_EQ(described.failover_blackout().count(), 0u);
+  ASSERT_EQ(described.blackouts_size(), described.service().blackouts_size());
+  for (const internal::Histogram& blackout : described.blackouts()) EXPECT_EQ(blackout.count(), 0u);
   ASSERT_EQ(described.shard_loads_size(), described.shards_size());
   EXPECT_TRUE(described.shard_loads(0).has_bytes_sent());
   EXPECT_FALSE(described.shard_loads(0).has_receive_window());  // nobody is connected

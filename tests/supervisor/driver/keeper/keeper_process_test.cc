@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -217,6 +218,7 @@ TEST_F(ReplacedKeeperTest, shouldKeepAProgramWhoseKeeperHasLivedForLong) {
   ASSERT_OK(harness::WaitUntil(
       "a long life", [&] { return std::chrono::steady_clock::now() >= proven; },
       KeeperProcess::kLongLife * 4));
+  keeper_.NoteLife();
   Put("exit 3");
   ASSERT_OK(keeper_.StartNext(""));
   (void)AwaitGivenUp();
@@ -225,6 +227,46 @@ TEST_F(ReplacedKeeperTest, shouldKeepAProgramWhoseKeeperHasLivedForLong) {
   EXPECT_FALSE(keeper_.TakeGivenUp());
   ASSERT_OK(keeper_.Start(""));
   ASSERT_NO_FATAL_FAILURE(ExpectRuns(kNext));
+}
+
+// Whatever the policy says of keepers that have proven themselves.
+TEST_F(ReplacedKeeperTest, shouldReturnToTheProgramBeforeWhenTheNextHangs) {
+  KeeperProcess keeper(program_, milliseconds(1), /*network=*/-1);
+  ASSERT_OK(keeper.Start(""));
+  Put("exec sleep 2000");
+  ASSERT_OK(keeper.StartNext(""));
+  keeper.Signal(SIGKILL);
+  (void)AwaitEnd(keeper);
+  // Nobody knows whether it would have served.
+  EXPECT_FALSE(keeper.FollowWithNext());
+  EXPECT_THAT(keeper.TakeGivenUp().value_or(""), HasSubstr("ended first"));
+  Put(kNext);
+  ASSERT_OK(keeper.Start(""));
+  ASSERT_OK(keeper.StartNext(""));
+  ASSERT_OK(harness::WaitUntil("the end of the former keeper", [&] {
+    keeper.LookAtNext();
+    int code = 0;
+    return keeper.Reap(&code).has_value();
+  }));
+  ASSERT_TRUE(keeper.FollowWithNext());
+  char order = 0;
+  ASSERT_EQ(read(keeper.orders().fd(), &order, 1), 1);
+  keeper.NoteLife();
+  ASSERT_OK(
+      harness::WaitUntil("the hang", [&] { return keeper.LookForHang() == Silence::kBegins; }));
+  (void)AwaitEnd(keeper);
+  EXPECT_THAT(keeper.TakeGivenUp().value_or(""), HasSubstr("signal 9"));
+}
+
+TEST_F(ReplacedKeeperTest, shouldReturnToTheProgramBeforeWhenTheNextSpeaksNonsense) {
+  Put(kNext);
+  ASSERT_OK(keeper_.StartNext(""));
+  ASSERT_NO_FATAL_FAILURE(AwaitNext());
+  keeper_.KillFaulty();
+  (void)AwaitEnd(keeper_);
+  EXPECT_TRUE(keeper_.TakeGivenUp());
+  ASSERT_OK(keeper_.Start(""));
+  ASSERT_NO_FATAL_FAILURE(ExpectRuns(kStays));
 }
 
 // Who is asked to end and does not is killed: the next one waits.
