@@ -283,7 +283,6 @@ void Child::Reap() {
 absl::Status Child::ReplaceProgram() {
   if (HasProvenItself()) Prove();
   BATON_RETURN_IF_ERROR(program_.Replace());
-  given_up_.clear();
   on_trial_ = false;
   return absl::OkStatus();
 }
@@ -308,10 +307,11 @@ void Child::JudgeProgram(const std::string& how, bool was_hung) {
 
 void Child::GiveUpProgram(const std::string& why) {
   program_.GiveUp();
-  given_up_ = absl::StrCat("the new program ", plan_.program, " is given up, because its process ",
-                           why, ": the program before it runs");
-  Log(spdlog::level::err, given_up_);
-  if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up();
+  const std::string given_up =
+      absl::StrCat("the new program ", plan_.program, " is given up, because its process ", why,
+                   ": the program before it runs");
+  Log(spdlog::level::err, given_up);
+  if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up(given_up);
 }
 
 // A debugger that traces the child is shown its end first.

@@ -63,8 +63,8 @@ class Child {
     std::function<void(const std::string& how)> gone;
     // hung() is another than it was.
     std::function<void()> hung;
-    // program_given_up() is another than it was. Null: nobody asks.
-    std::function<void()> program_given_up = nullptr;
+    // Why the program that was to replace it was given up. Null: it is never replaced.
+    std::function<void(const std::string& why)> program_given_up = nullptr;
   };
 
   Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks);
@@ -106,8 +106,6 @@ class Child {
   // has put in its place.
   absl::Status ReplaceProgram();
   static constexpr std::chrono::seconds kTrial{5};
-  // Why the last program that was to replace it was given up; empty: none was.
-  const std::string& program_given_up() const { return given_up_; }
 
  private:
   void Log(spdlog::level::level_enum level, const std::string& what) const;
@@ -136,7 +134,6 @@ class Child {
   const Callbacks callbacks_;
 
   ReplaceableProgram program_;
-  std::string given_up_;
   bool on_trial_ = false;     // the process that runs, or ran last, has the program on trial
   bool told_to_end_ = false;  // likewise, by SIGTERM
   bool awaited_ = false;

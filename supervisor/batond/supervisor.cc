@@ -203,7 +203,7 @@ internal::ControlConfig Supervisor::ControlConfig() const {
   control.set_audit_directory(options_.audit_directory);
   control.set_distrust_contained_root(config.distrust_contained_root());
   control.set_batond_release(std::string(kRelease));
-  if (control_) control.set_control_program_given_up(control_->program_given_up());
+  control.set_control_program_given_up(control_given_up_);
   control.set_batond_program_given_up(options_.own->given_up());
   return control;
 }
@@ -231,9 +231,13 @@ void Supervisor::AddControl() {
   plan.give = [this] { return SocketsOfControl(options_.config); };
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
-      Child::Callbacks{
-          [this] { Advance(); }, [this](const std::string& how) { OnGone(*control_, how); },
-          [this] { Advance(); }, [this] { control_->SetInput(AsText(ControlConfig())); }});
+      Child::Callbacks{[this] { Advance(); },
+                       [this](const std::string& how) { OnGone(*control_, how); },
+                       [this] { Advance(); },
+                       [this](const std::string& why) {
+                         control_given_up_ = why;
+                         control_->SetInput(AsText(ControlConfig()));
+                       }});
 }
 
 absl::Status Supervisor::Run() {
@@ -565,6 +569,7 @@ void Supervisor::ReplaceProgram(const internal::ReplaceProgram& request,
   }
   const absl::Status status = control_->ReplaceProgram();
   if (status.ok()) {
+    control_given_up_.clear();
     control_->SetInput(AsText(ControlConfig()));
     RestartControlSoon();
   }

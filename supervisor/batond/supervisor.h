@@ -148,6 +148,7 @@ class Supervisor {
   boost::asio::steady_timer
       program_timer_;  // the replacement of batond's own program, or its trial
   std::unique_ptr<Child> control_;
+  std::string control_given_up_;  // why its program of the last replacement was; empty: it was not
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
   Phase phase_ = Phase::kStartingKeepers;
   absl::Status result_;

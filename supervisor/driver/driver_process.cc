@@ -125,7 +125,8 @@ void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
   former_end_ = how;
   ended_at_ = Clock::now();
   if (keeper_.FollowWithNext()) {
-    spdlog::info("its keeper {}: the next one, pid {}, follows", how, keeper_.pid());
+    spdlog::info("its keeper {}: the one that was started beside it, pid {}, follows", how,
+                 keeper_.pid());
     return;
   }
   const bool in_order = exit_code == 0 && keeper_.shows_life();
@@ -245,6 +246,7 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     case DriverOrder::kStartNextKeeper:
       given_up_why_.clear();
       status = keeper_.StartNext(AsText(config_));
+      if (status.ok()) spdlog::info("its keeper was started anew, beside the one that serves");
       break;
     case DriverOrder::kPutPolicyInForce:
       keeper_.SetKillsHung(order.put_policy_in_force().policy().on_keeper_hang() ==
