@@ -107,6 +107,10 @@ bool ShardEngine::StepHandoff(uint64_t id) {
     if (shard.owner_id == id && shard.to_id != id) {
       Vacate(shard);
       Assign(shard);
+      // The successor hangs, say. As the engine does it, which asks an owner for its release once.
+      if (shard.owner_id != 0 && shard.owner_id != shard.to_id) {
+        Finish(shard, absl::AbortedError("another worker took the shard over"));
+      }
       return true;
     }
     if (shard.owner_id == id) {
