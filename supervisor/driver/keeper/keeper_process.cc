@@ -21,6 +21,10 @@ extern "C" {  // which the header of glibc 2.36 forgets
 namespace baton::driver_process {
 namespace {
 
+// A process that was killed is gone in some milliseconds, as a rule. Nothing else is done
+// meanwhile.
+constexpr std::chrono::milliseconds kDeathTimeout(100);
+
 bool HasCrashed(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return end.si_status != 0;
   return end.si_status != SIGKILL && end.si_status != SIGTERM && end.si_status != SIGINT;
@@ -86,12 +90,12 @@ absl::Status KeeperProcess::StartNext(const std::string& input) {
   Prove();
   BATON_RETURN_IF_ERROR(program_.Replace());
   absl::StatusOr<Running> started = Run(input);
-  if (started.ok()) {
-    next_ = *std::move(started);
-  } else {
+  if (!started.ok()) {
     program_.GiveUp();
+    return started.status();
   }
-  return started.status();
+  next_ = *std::move(started);
+  return absl::OkStatus();
 }
 
 void KeeperProcess::LookAtNext() {
@@ -114,7 +118,8 @@ void KeeperProcess::LookAtNext() {
 bool KeeperProcess::FollowWithNext() {
   if (!next_) return false;
   if (!followed_at_ && !IsReadable(next_->orders.fd())) {
-    KillAndReap(next_->process.pid, /*pidfd=*/-1, std::chrono::milliseconds(0), program_.path());
+    // Until it is dead, the program that it may wait for is not started again.
+    KillAndReap(next_->process.pid, next_->process.pidfd.get(), kDeathTimeout, program_.path());
     GiveUpNext("the keeper that it was to follow ended first");
     return false;
   }
