@@ -296,7 +296,7 @@ void Child::Prove() {
   on_trial_ = false;
 }
 
-// That it was told to end says nothing of its program.
+// A process that was told to end says nothing of its program.
 void Child::JudgeProgram(const std::string& how, bool was_hung) {
   if (!was_hung && HasProvenItself()) {
     Prove();
@@ -307,9 +307,7 @@ void Child::JudgeProgram(const std::string& how, bool was_hung) {
 
 void Child::GiveUpProgram(const std::string& why) {
   program_.GiveUp();
-  const std::string given_up =
-      absl::StrCat("the new program ", plan_.program, " is given up, because its process ", why,
-                   ": the program before it runs");
+  const std::string given_up = DescribeGivenUp(plan_.program, absl::StrCat("its process ", why));
   Log(spdlog::level::err, given_up);
   if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up(given_up);
 }

@@ -8,10 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -20,14 +18,14 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/batond/program_file.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
 
-// Whoever starts batond again after the death of one on trial does so before that.
+// A service manager starts batond again before that when one on trial has died.
 constexpr time_t kTrialIsOverSeconds = 600;
 
 // It is for this process alone.
@@ -121,11 +119,10 @@ void OwnProgram::GoBackIfTrialDied(const std::string& state_dir) {
   GoBack("its process died before it had served for long");
 }
 
-// Who is gone back to removes the file.
+// The program before removes the file, once it runs.
 void OwnProgram::GoBack(const std::string& why) {
   on_trial_ = false;
-  const std::string given_up = absl::StrCat("the new program ", path_, " is given up, because ",
-                                            why, ": the program before it runs");
+  const std::string given_up = DescribeGivenUp(path_, why);
   spdlog::error("{}", given_up);
   LeaveVariable(kGivenUpVariable, given_up);
   LeaveVariable(kProgramVariable, path_);

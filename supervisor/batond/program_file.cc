@@ -31,6 +31,11 @@ std::string ProgramFile::Path() const {
   return absl::StrCat("/proc/", getpid(), "/fd/", descriptor());
 }
 
+std::string DescribeGivenUp(const std::string& program, const std::string& why) {
+  return absl::StrCat("the new program ", program, " is given up, because ", why,
+                      ": the program before it runs");
+}
+
 absl::StatusOr<ProgramFile> ReplaceableProgram::ToRun() {
   if (trial_) return *trial_;
   if (!file_) {

@@ -38,6 +38,9 @@ class ProgramFile {
   int64_t changed_ns_ = 0;  // modification time
 };
 
+// Says why `program`, a path, was given up: "the new program ... is given up, because it ...".
+std::string DescribeGivenUp(const std::string& program, const std::string& why);
+
 // The program of a process that is started again and again. Thread-compatible.
 class ReplaceableProgram {
  public:

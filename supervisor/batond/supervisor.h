@@ -145,8 +145,7 @@ class Supervisor {
   RejoinServer rejoins_;
   ProgramCheck program_check_;
   bool replaced_ = false;
-  boost::asio::steady_timer
-      program_timer_;  // the replacement of batond's own program, or its trial
+  boost::asio::steady_timer program_timer_;  // batond's own program is replaced, or on trial
   std::unique_ptr<Child> control_;
   std::string control_given_up_;  // why its program of the last replacement was; empty: it was not
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last

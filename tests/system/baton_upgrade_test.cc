@@ -17,6 +17,8 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/installed_program.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -44,10 +46,7 @@ class BatonUpgradeTest : public testing::Test {
     auto owner = cluster_->StartLedger(1);
     ASSERT_OK(owner);
     owner_ = *std::move(owner);
-    PeerOptions load;
-    load.connections = 8;
-    load.rate = 2000;
-    auto peer = cluster_->StartPeer(load);
+    auto peer = cluster_->StartPeer(harness::SteadyLoad());
     ASSERT_OK(peer);
     peer_ = *std::move(peer);
     ASSERT_OK(peer_->Settle());
@@ -77,24 +76,17 @@ class BatonUpgradeTest : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return harness::RunBaton(*cluster_, arguments);
   }
-  // As a package does it: another file, in the place of the one that may run.
   void Install(const std::string& name, const std::string& program) {
-    const std::filesystem::path file = cluster_->libexec() + "/" + name;
-    std::ofstream(file.string() + ".new") << program;
-    std::filesystem::permissions(file.string() + ".new", std::filesystem::perms::owner_all);
-    std::filesystem::rename(file.string() + ".new", file);
+    harness::InstallProgram(cluster_->libexec() + "/" + name, program);
   }
   std::string Program(const std::string& name) {
-    std::ifstream file(cluster_->libexec() + "/" + name);
-    return {std::istreambuf_iterator<char>(file), {}};
+    return harness::ReadProgram(cluster_->libexec() + "/" + name);
   }
   // The program that is there now, but for what it calls its release.
   void InstallOtherRelease(const std::string& name) {
-    std::string program = Program(name);
-    const size_t at = program.find(std::string(1, '\0') + kRelease + std::string(1, '\0'));
-    ASSERT_NE(at, std::string::npos);
-    ASSERT_EQ(std::string(kRelease).size(), std::string(kOther).size());
-    Install(name, program.replace(at + 1, std::string(kOther).size(), kOther));
+    const std::string program = harness::WithRelease(Program(name), kOther);
+    ASSERT_NE(program, "");
+    Install(name, program);
   }
   void ExpectServedAsBefore() {
     ASSERT_OK(peer_->Settle());
@@ -152,7 +144,7 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheControlBefore) {
   EXPECT_EQ(upgrade.status, 1);
   EXPECT_THAT(upgrade.err, HasSubstr("exit code 3"));
   EXPECT_THAT(Status().control_program_given_up(), HasSubstr("exit code 3"));
-  // What follows its death is what served, too.
+  // The program that served follows its death, too.
   const pid_t control = Status().control_pid();
   ASSERT_EQ(kill(control, SIGKILL), 0);
   ASSERT_OK(harness::WaitUntil("another control", [&] {
@@ -193,7 +185,7 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDoesNotServe) {
   ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
 }
 
-// Whoever starts batond again, as a service manager does, starts the file of the new program.
+// A service manager that starts batond again starts the file of the new program.
 TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDies) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(InstallOtherRelease("batond"));

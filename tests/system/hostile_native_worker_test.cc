@@ -27,6 +27,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/patience.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 
@@ -84,10 +85,7 @@ class HostileNativeWorker : public testing::Test {
     auto owner = cluster_->StartLedger(1);
     ASSERT_OK(owner);
     owner_ = *std::move(owner);
-    PeerOptions load;
-    load.connections = 8;
-    load.rate = 2000;
-    auto peer = cluster_->StartPeer(load);
+    auto peer = cluster_->StartPeer(harness::SteadyLoad());
     ASSERT_OK(peer);
     peer_ = *std::move(peer);
     ASSERT_NO_FATAL_FAILURE(AddHostile());

@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,8 +31,10 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/installed_program.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/process_status.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -81,10 +82,7 @@ class KeeperDeath : public testing::Test {
     StartLoad();
   }
   void StartLoad() {
-    PeerOptions load;
-    load.connections = 8;
-    load.rate = 2000;
-    auto peer = cluster_->StartPeer(load);
+    auto peer = cluster_->StartPeer(harness::SteadyLoad());
     ASSERT_OK(peer);
     peer_ = *std::move(peer);
     ASSERT_OK(peer_->Settle());
@@ -168,13 +166,6 @@ class KeeperDeath : public testing::Test {
 
   std::filesystem::path KeeperProgram() const {
     return cluster_->directory() + "/libexec/baton-keeper";
-  }
-  // Puts another file there, as a package does.
-  void InstallKeeper(const std::string& program) {
-    const std::filesystem::path file = KeeperProgram().string() + ".new";
-    std::ofstream(file) << program;
-    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
-    std::filesystem::rename(file, KeeperProgram());
   }
 
   std::unique_ptr<Cluster> cluster_;
@@ -359,14 +350,11 @@ TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {
 // One driver, one arena and one worker, which stay what they are.
 TEST_F(KeeperDeath, shouldServeOnThroughThreeReleasesAndBackToTheSecond) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  std::ifstream file(KeeperProgram());
-  const std::string program((std::istreambuf_iterator<char>(file)), {});
-  const std::string own = std::string(1, '\0') + kRelease + std::string(1, '\0');
-  const size_t at = program.find(own);
-  ASSERT_NE(at, std::string::npos);
-  ASSERT_EQ(std::string(kRelease).size(), 5u);
+  const std::string program = harness::ReadProgram(KeeperProgram());
   for (const std::string release : {"0.9.1", "0.9.2", "0.9.1"}) {
-    InstallKeeper(std::string(program).replace(at + 1, release.size(), release));
+    const std::string other = harness::WithRelease(program, release);
+    ASSERT_NE(other, "");
+    harness::InstallProgram(KeeperProgram(), other);
     EXPECT_THAT(Baton({"upgrade", "ledger", "--baton", "--dry-run"}),
                 HasSubstr("would replace the keeper"));
     (void)Baton({"upgrade", "ledger", "--baton", "--watch-window", "1"});
@@ -388,7 +376,7 @@ TEST_F(KeeperDeath, shouldServeOnWhenTheKeeperOfAnotherReleaseCannot) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::filesystem::path sound = std::filesystem::read_symlink(KeeperProgram());
   const pid_t keeper = Service().keeper_pid();
-  InstallKeeper("#!/bin/sh\nexit 3\n");
+  harness::InstallProgram(KeeperProgram(), "#!/bin/sh\nexit 3\n");
   const harness::CommandResult upgrade =
       harness::RunBaton(*cluster_, {"upgrade", "ledger", "--baton"});
   EXPECT_EQ(upgrade.status, 1);
@@ -399,7 +387,7 @@ TEST_F(KeeperDeath, shouldServeOnWhenTheKeeperOfAnotherReleaseCannot) {
   EXPECT_EQ(Service().keeper_pid(), keeper);
   ASSERT_NO_FATAL_FAILURE(Replace());
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
-  InstallKeeper(absl::StrCat("#!/bin/sh\nexec ", sound.string(), "\n"));
+  harness::InstallProgram(KeeperProgram(), absl::StrCat("#!/bin/sh\nexec ", sound.string(), "\n"));
   (void)Baton({"upgrade", "ledger", "--baton", "--watch-window", "1"});
   EXPECT_THAT(Baton({"service", "describe", "ledger"}), Not(HasSubstr("given up")));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());

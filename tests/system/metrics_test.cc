@@ -17,6 +17,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/metrics/http_get.h"
 
@@ -89,10 +90,7 @@ TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
 TEST_F(MetricsTest, shouldLeaveTrafficAloneHoweverOftenTheyAreRead) {
   auto worker = cluster_->StartLedger(1);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  harness::PeerOptions load;
-  load.connections = 8;
-  load.rate = 2000;
-  auto peer = cluster_->StartPeer(load);
+  auto peer = cluster_->StartPeer(harness::SteadyLoad());
   ASSERT_TRUE(peer.ok()) << peer.status();
   std::atomic<bool> over{false};
   std::atomic<int> read{0};

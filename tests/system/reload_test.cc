@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -51,9 +52,7 @@ class ReloadTest : public ::testing::Test {
 };
 
 TEST_F(ReloadTest, shouldChangeListenersWhileOldAndNewPeersAreServed) {
-  PeerOptions options;
-  options.connections = 8;
-  options.rate = 2000;
+  PeerOptions options = harness::SteadyLoad();
   auto peer = cluster_->StartPeer(options);
   ASSERT_TRUE(peer.ok()) << peer.status();
   const auto before = cluster_->operators().GetStatus();

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/process_status.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -24,9 +25,7 @@ TEST(Restart, shouldKeepTrafficAndStateWhenControlIsKilled) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   auto worker = (*cluster)->StartLedger(1);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  PeerOptions options;
-  options.connections = 8;
-  options.rate = 2000;
+  PeerOptions options = harness::SteadyLoad();
   auto peer = (*cluster)->StartPeer(options);
   ASSERT_TRUE(peer.ok()) << peer.status();
   for (int i = 0; i < 3; ++i) {
@@ -59,9 +58,7 @@ TEST(Restart, shouldFailOverWhileControlIsDead) {
   ASSERT_TRUE(owner.ok()) << owner.status();
   auto standby = (*cluster)->StartLedger(2);
   ASSERT_TRUE(standby.ok()) << standby.status();
-  PeerOptions options;
-  options.connections = 8;
-  options.rate = 2000;
+  PeerOptions options = harness::SteadyLoad();
   auto peer = (*cluster)->StartPeer(options);
   ASSERT_TRUE(peer.ok()) << peer.status();
   const auto status = (*cluster)->operators().GetStatus();
@@ -88,9 +85,7 @@ TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
   };
   start();
   start();
-  PeerOptions options;
-  options.connections = 8;
-  options.rate = 2000;
+  PeerOptions options = harness::SteadyLoad();
   auto peer = (*cluster)->StartPeer(options);
   ASSERT_TRUE(peer.ok()) << peer.status();
   const auto before = (*cluster)->operators().GetStatus();

@@ -17,6 +17,7 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/steady_load.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -81,9 +82,7 @@ TEST_F(StandbysTest, shouldBeThereAfterEachDeathAndUpgradeUntilNoneIsWanted) {
   EXPECT_TRUE(IsWarned());
   const auto first = cluster_->StartLedger(1);
   ASSERT_OK(first);
-  harness::PeerOptions options;
-  options.connections = 8;
-  options.rate = 2000;
+  harness::PeerOptions options = harness::SteadyLoad();
   const auto peer = cluster_->StartPeer(options);
   ASSERT_OK(peer);
   Pair now;

@@ -30,7 +30,8 @@ class KeeperProcess {
   KeeperProcess(std::string program, std::chrono::milliseconds hang_timeout, int network)
       : program_(std::move(program)), hang_timeout_(hang_timeout), network_(network) {}
 
-  // `input` is what it reads from standard input. REQUIRES: !runs().
+  // Starts the keeper of the program that is to run. `input` is what it reads from standard input.
+  // REQUIRES: !runs().
   absl::Status Start(const std::string& input);
   bool runs() const { return running_.has_value(); }
   pid_t pid() const { return running_ ? running_->process.pid : 0; }

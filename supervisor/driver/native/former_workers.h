@@ -15,7 +15,7 @@
 
 namespace baton::driver_process {
 
-// What becomes of a start that has waited for so long.
+// A start that has waited for so long fails, or goes on.
 enum class Survivors {
   kAreAnError,  // the service has outside effects, which only one generation of workers may have
   kAreLogged,

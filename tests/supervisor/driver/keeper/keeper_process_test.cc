@@ -173,7 +173,7 @@ TEST_F(ReplacedKeeperTest, shouldBeFollowedByTheOneBesideItOnceThatGivesAnOrder)
   ASSERT_NO_FATAL_FAILURE(AwaitNext());
   EXPECT_NE(keeper_.pid(), former);
   ASSERT_NO_FATAL_FAILURE(ExpectRuns(kNext));
-  // That it was killed says nothing of its program.
+  // A kill from outside says nothing of its program.
   ASSERT_NO_FATAL_FAILURE(ExpectProgramOf(kNext));
   EXPECT_FALSE(keeper_.TakeGivenUp());
 }
@@ -269,7 +269,7 @@ TEST_F(ReplacedKeeperTest, shouldReturnToTheProgramBeforeWhenTheNextSpeaksNonsen
   ASSERT_NO_FATAL_FAILURE(ExpectRuns(kStays));
 }
 
-// Who is asked to end and does not is killed: the next one waits.
+// A keeper that is asked to end and does not is killed: the next one waits.
 TEST_F(ReplacedKeeperTest, shouldBeKilledWhenItDoesNotEndForTheNext) {
   Put("trap '' TERM; printf x >&$BATON_ORDERS_FD; while :; do sleep 0.05; done");
   KeeperProcess stubborn(program_, milliseconds(60'000), /*network=*/-1);
