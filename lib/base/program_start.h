@@ -17,8 +17,8 @@ inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
 // The reading end of a pipe whose end tells it that batond was stopped for good. Likewise.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
-// What a batond that executes another program leaves to it: that this one is on trial, or why the
-// other one was given up, and where the program is that can be replaced. For batond alone.
+// A batond that executes another program tells it by these that it is on trial, or why the one
+// before it was given up, and where the program is that can be replaced. For batond alone.
 inline constexpr char kTrialVariable[] = "BATON_ON_TRIAL";
 inline constexpr char kGivenUpVariable[] = "BATON_GIVEN_UP";
 inline constexpr char kProgramVariable[] = "BATON_PROGRAM";
