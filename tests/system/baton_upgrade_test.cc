@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +34,9 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr char kFails[] = "#!/bin/sh\nexit 3\n";
-constexpr char kOther[] = "0.9.1";  // a release as long as ours
+// Releases as long as ours.
+constexpr char kOther[] = "0.9.1";
+constexpr char kThird[] = "0.9.2";
 
 class BatonUpgradeTest : public testing::Test {
  protected:
@@ -43,6 +47,9 @@ class BatonUpgradeTest : public testing::Test {
     auto cluster = Cluster::Start(options);
     ASSERT_OK(cluster);
     cluster_ = *std::move(cluster);
+    for (const std::string name : {"baton-keeper", "baton-control", "batond"}) {
+      own_[name] = harness::ReadProgram(cluster_->libexec() + "/" + name);
+    }
     auto owner = cluster_->StartLedger(1);
     ASSERT_OK(owner);
     owner_ = *std::move(owner);
@@ -79,14 +86,17 @@ class BatonUpgradeTest : public testing::Test {
   void Install(const std::string& name, const std::string& program) {
     harness::InstallProgram(cluster_->libexec() + "/" + name, program);
   }
-  std::string Program(const std::string& name) {
-    return harness::ReadProgram(cluster_->libexec() + "/" + name);
-  }
-  // The program that is there now, but for what it calls its release.
+  // Another build's program, or the first one, but for what it calls its release.
+  // tests/bars/baton-upgrade-builds.sh has another build.
   void InstallOtherRelease(const std::string& name) {
-    const std::string program = harness::WithRelease(Program(name), kOther);
-    ASSERT_NE(program, "");
-    Install(name, program);
+    const char* const build = std::getenv("BATON_OTHER_BIN");
+    InstallAs(kOther, name,
+              build == nullptr ? own_[name] : harness::ReadProgram(absl::StrCat(build, "/", name)));
+  }
+  void InstallAs(const char* release, const std::string& name, const std::string& program) {
+    const std::string renamed = harness::WithRelease(program, release);
+    ASSERT_NE(renamed, "");
+    Install(name, renamed);
   }
   void ExpectServedAsBefore() {
     ASSERT_OK(peer_->Settle());
@@ -102,25 +112,26 @@ class BatonUpgradeTest : public testing::Test {
   }
 
   std::unique_ptr<Cluster> cluster_;
+  std::map<std::string, std::string> own_;  // programs that are there at first, by name
   std::unique_ptr<harness::LedgerWorker> owner_;
   std::unique_ptr<harness::PeerProcess> peer_;
   pid_t driver_ = 0;
 };
 
-TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByAnotherReleaseAndBack) {
+TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByOtherReleasesAndBack) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  std::vector<std::string> own;
-  const std::vector<std::string> names = {"baton-keeper", "baton-control", "batond"};
-  for (const std::string& name : names) {
-    own.push_back(Program(name));
-    ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(name));
-  }
+  for (const auto& [name, program] : own_) ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(name));
   // The files alone change nothing, not even what follows a death.
   ASSERT_EQ(kill(Status().services(0).keeper_pid(), SIGKILL), 0);
   ASSERT_EQ(kill(Status().control_pid(), SIGKILL), 0);
   EXPECT_EQ(Status().services(0).keeper_release(), kRelease);
   EXPECT_EQ(Status().version().release(), kRelease);
-  for (const std::string release : {kOther, kRelease}) {
+  for (const std::string release : {kOther, kThird, kOther, kRelease}) {
+    for (const auto& [name, program] : own_) {
+      if (release == kOther) ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(name));
+      if (release == kThird) ASSERT_NO_FATAL_FAILURE(InstallAs(kThird, name, program));
+      if (release == kRelease) Install(name, program);
+    }
     const harness::CommandResult upgrade = Upgrade();
     EXPECT_EQ(upgrade.status, 0) << upgrade.out << upgrade.err;
     EXPECT_THAT(upgrade.out, HasSubstr("service ledger: keeper replaced"));
@@ -130,7 +141,6 @@ TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByAnotherReleaseAnd
     EXPECT_EQ(Status().version().release(), release);
     EXPECT_TRUE(BatondIsOfItsFile());
     ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
-    for (size_t i = 0; i < names.size(); ++i) Install(names[i], own[i]);
     ASSERT_OK(harness::WaitUntil("the end of batond's trial", [&] {
       return !std::filesystem::exists(cluster_->directory() + "/state/batond.before");
     }));
