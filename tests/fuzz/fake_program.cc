@@ -43,6 +43,8 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program, co
   return started;
 }
 
+void StartedProgram::Enter() const {}
+
 absl::Status ReadEntered(int) { return absl::OkStatus(); }
 
 std::string ReapProgram(int pidfd) {

@@ -42,6 +42,7 @@ absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& 
                          StartProgram(program, launcher_, batonds_network_.get()));
   driver_.Hold(HeldProcessKey(started.pid), "", {started.pidfd.get(), started.output.get()});
   Watch(started.pid, FileDescriptor(fcntl(started.pidfd.get(), F_DUPFD_CLOEXEC, 0)), {});
+  started.Enter();  // the next keeper knows the process by now
   return started;
 }
 

@@ -1,7 +1,9 @@
 #include "supervisor/keeper/programs/program.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,7 +25,8 @@
 namespace baton::keeper {
 namespace {
 
-// baton-launch reads the program there, and reports on this one what went wrong.
+// baton-launch reads the program there. Through the other one it learns that it may enter the
+// program, and reports what went wrong.
 constexpr int kInput = STDIN_FILENO;
 constexpr std::string_view kField = "exec: ";  // what is wrong with a program's file begins so
 constexpr int kErrorDescriptor = 3;
@@ -122,7 +125,12 @@ absl::Status CheckProgramPath(const std::string& path, std::string_view what) {
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
-  BATON_ASSIGN_OR_RETURN(driver_process::OutputPipe errors, driver_process::MakeOutputPipe());
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "socketpair (see RLIMIT_NOFILE)");
+  }
+  FileDescriptor ours(ends[0]), launchers(ends[1]);
+  (void)fcntl(ours.get(), F_SETFL, O_NONBLOCK);
   FileDescriptor network;
   if (batonds_network >= 0 && !program.in_network_namespace()) {
     BATON_ASSIGN_OR_RETURN(network, driver_process::CopyAbove(batonds_network, kNetworkDescriptor));
@@ -131,16 +139,18 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   driver_process::SpawnPlan plan;
   plan.Give(input.get(), kInput);
   plan.Give(output.program.get(), STDERR_FILENO);
-  plan.Give(errors.program.get(), kErrorDescriptor);
+  plan.Give(launchers.get(), kErrorDescriptor);
   if (network) plan.Give(network.get(), kNetworkDescriptor);
   plan.CloseFrom(network ? kNetworkDescriptor + 1 : kErrorDescriptor + 1);
   StartedProgram started;
   BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
   started.output = std::move(output.reader);
-  started.entered = std::move(errors.reader);
+  started.entered = std::move(ours);
   BATON_ASSIGN_OR_RETURN(started.pidfd, PidfdOf(started.pid));
   return started;
 }
+
+void StartedProgram::Enter() const { (void)send(entered.get(), "", 1, MSG_NOSIGNAL); }
 
 absl::Status ReadEntered(int entered) {
   std::array<char, PIPE_BUF> message;

@@ -43,10 +43,7 @@ constexpr uint32_t kWorkers = 2;
 
 class NativeWorkersTest : public ::testing::Test, private DriverListener {
  protected:
-  NativeWorkersTest() {
-    engine_->SetListener(&news_);
-    driver_.SetListener(this);
-  }
+  NativeWorkersTest() { driver_.SetListener(this); }
 
   static internal::KeeperConfig Config() {
     internal::KeeperConfig config;
@@ -128,9 +125,9 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
                    }};
   arena::Arena arena_ = MakeArena();
   const std::unique_ptr<verbs::Device> device_ = verbs::testing::OpenWithNicProcess().value();
-  std::unique_ptr<driver_process::NativeEngine> engine_ =
-      driver_process::NativeEngine::Create(&arena_, device_.get(), {}).value();
   driver_process::NewsQueue news_;
+  std::unique_ptr<driver_process::NativeEngine> engine_ =
+      driver_process::NativeEngine::Create(&arena_, device_.get(), &news_, {}).value();
   std::unique_ptr<driver_process::WorkerForks> forks_ =
       driver_process::WorkerForks::Create(*engine_, config_.service().native(),
                                           FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)))

@@ -52,7 +52,9 @@ class ProgramTest : public ::testing::Test {
   }
 
   absl::StatusOr<StartedProgram> Start(const internal::Program& program, int network = -1) const {
-    return StartProgram(program, launcher_, network);
+    auto started = StartProgram(program, launcher_, network);
+    if (started.ok()) started->Enter();
+    return started;
   }
 
   // How it ended.
@@ -171,11 +173,22 @@ TEST_F(ProgramTest, shouldWaitForNothingThatKeepsAProgramFromBeingEntered) {
   std::filesystem::permissions(launcher, std::filesystem::perms::all);
   const auto started = StartProgram(Testing("exit 5"), launcher);
   ASSERT_TRUE(started.ok()) << started.status();
+  started->Enter();
   std::ofstream(fifo) << "go\n";
   pollfd end = {started->pidfd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
   EXPECT_EQ(ReadEntered(started->entered.get()), absl::OkStatus());
   EXPECT_EQ(driver_process::ReapProgram(started->pidfd.get()), "ended with status 5");
+}
+
+// Nobody would know the process of a keeper that died before the driver held it.
+TEST_F(ProgramTest, shouldNotEnterTheProgramOfAStarterThatHasDied) {
+  auto started = StartProgram(Testing("exit 5"), launcher_);
+  ASSERT_TRUE(started.ok()) << started.status();
+  started->entered.Reset();
+  pollfd end = {started->pidfd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
+  EXPECT_EQ(driver_process::ReapProgram(started->pidfd.get()), "ended with status 127");
 }
 
 TEST_F(ProgramTest, shouldTakeOnTheUserOfTheWorker) {
