@@ -968,16 +968,10 @@ void QueueDriver::ForgetRequest(uint32_t index) {
 
 // ---------------------------------------------------------------- connection manager
 
-bool QueueDriver::IsListening(const verbs::Address& address) const {
-  return objects_->FindListener(address) != nullptr;
-}
-
 absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address) {
   if (objects_->FindListener(address) == nullptr) BATON_RETURN_IF_ERROR(CheckDeviceKept());
   return ListenOnce(device_, objects_.get(), address);
 }
-
-std::vector<verbs::Address> QueueDriver::listeners() const { return objects_->ListenAddresses(); }
 
 // The connection may have a queue pair of the pool already: a driver took it and died, or
 // `baton-driver` connects it. It has to be found by its number even if it cannot be used.

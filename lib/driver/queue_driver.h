@@ -175,8 +175,6 @@ class QueueDriver {
 
   // See ListenOnce (device_objects.h).
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
-  bool IsListening(const verbs::Address& address) const;
-  std::vector<verbs::Address> listeners() const;
   // See DeviceObjects::StopListening.
   void StopListening(const verbs::Address& address) { objects_->StopListening(address); }
   // Starts connecting in a new slot of `shard`. Returns the slot.

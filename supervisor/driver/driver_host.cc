@@ -80,8 +80,8 @@ absl::Status DriverHost::MakeEngine(EngineOptions options) {
     native.outside_effects = service_.outside_effects();
     native.realtime_priority = static_cast<int>(service_.realtime_priority());
     if (service_.poison_deaths() != 0) native.poison_deaths = service_.poison_deaths();
-    BATON_ASSIGN_OR_RETURN(auto engine, NativeEngine::Create(arena_.get(), device_.get(), native));
-    engine->SetListener(&news_);
+    BATON_ASSIGN_OR_RETURN(auto engine,
+                           NativeEngine::Create(arena_.get(), device_.get(), &news_, native));
     native_ = engine.get();
     engine_ = std::move(engine);
     BATON_ASSIGN_OR_RETURN(forks_,

@@ -40,7 +40,7 @@ absl::Status RunEngine(const BrokeredOwner::Open& open, arena::Arena* arena, Fil
   BATON_ASSIGN_OR_RETURN(const auto engine,
                          driver_process::Engine::Create(arena, device.get(), &listener, options));
   engine->AddWorker(0, kEchoWorkerId, std::move(wake));
-  engine->SetReady(0);
+  engine->succession().SetReady(0);
   BATON_ASSIGN_OR_RETURN(const verbs::Address address, engine->Listen({"127.0.0.1", 0}));
   engine->Start();
   if (write(life.get(), &address.port, sizeof(address.port)) != sizeof(address.port)) {

@@ -105,7 +105,7 @@ class InlineBaton final : private Service {
     options.nanoseconds = [] { return uint64_t{1'000'000'000}; };
     engine_ = driver_process::Engine::Create(&driver_, &device_, &listener_, options).value();
     engine_->AddWorker(0, kWorkerId, std::move(engine_wake));
-    engine_->SetReady(0);
+    engine_->succession().SetReady(0);
     BATON_CHECK(engine_->Listen({"127.0.0.1", 1}).ok());
     device_.AddRequests(1);
     WorkerOptions worker;

@@ -54,8 +54,7 @@ absl::Status NativeAdoption::Open() {
   null->AddRequests(connections_);
   device_ = std::make_unique<UnforkedDevice>(std::move(null));
   BATON_ASSIGN_OR_RETURN(engine_,
-                         driver_process::NativeEngine::Create(&*arena_, device_.get(), {}));
-  engine_->SetListener(this);
+                         driver_process::NativeEngine::Create(&*arena_, device_.get(), this, {}));
   return engine_->Listen({"127.0.0.1", 1}).status();
 }
 
@@ -72,7 +71,7 @@ absl::Status NativeAdoption::AddWorker(uint32_t slot) {
   }
   const FileDescriptor its(pair[0]);
   engine_->AddWorker(slot, slot + 1, FileDescriptor(pair[1]), {}, driver_process::Standing::kFirst);
-  engine_->SetReady(slot);
+  engine_->succession().SetReady(slot);
   return absl::OkStatus();
 }
 

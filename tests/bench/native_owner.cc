@@ -33,8 +33,7 @@ absl::Status NativeOwner::Open() {
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(ShapeOfOne(1), "echo"));
   arena_.emplace(std::move(arena));
   BATON_ASSIGN_OR_RETURN(engine_,
-                         driver_process::NativeEngine::Create(&*arena_, device_.get(), {}));
-  engine_->SetListener(this);
+                         driver_process::NativeEngine::Create(&*arena_, device_.get(), this, {}));
   return absl::OkStatus();
 }
 
@@ -57,7 +56,7 @@ absl::Status NativeOwner::AddWorker() {
                                        std::move(wake), kEchoWorkerId, 0));
   engine_->AddWorker(0, kEchoWorkerId, std::move(keepers_wake), {},
                      driver_process::Standing::kFirst);
-  engine_->SetReady(0);
+  engine_->succession().SetReady(0);
   return absl::OkStatus();
 }
 

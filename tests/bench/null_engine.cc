@@ -87,7 +87,7 @@ absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptio
   BATON_ASSIGN_OR_RETURN(const auto engine,
                          driver_process::Engine::Create(arena, &device, &listener, engine_options));
   engine->AddWorker(0, options.worker_id, std::move(wake));
-  engine->SetReady(0);
+  engine->succession().SetReady(0);
   BATON_RETURN_IF_ERROR(engine->Listen({"127.0.0.1", 1}).status());
   device.AddRequests(arena->shape().connections);
   engine->Start();

@@ -103,7 +103,7 @@ class Neighbour {
  public:
   explicit Neighbour(arena::Arena* arena) : service_(arena, /*outside_effects=*/false) {
     wake_ = service_.AddWorker(0, 1);
-    service_.Do([this] { service_.engine->SetReady(0); });
+    service_.Do([this] { service_.engine->succession().SetReady(0); });
     honest_.emplace(service_.arena, &service_.device, 1, kNeighbours);
   }
 
@@ -143,7 +143,7 @@ class Attack {
       standby_id_ = ++last_id_;
       standby_.emplace(service->arena, service->AddWorker(kStandby, standby_id_), standby_id_,
                        kStandby);
-      service_.Do([this] { engine_.SetReady(kStandby); });
+      service_.Do([this] { engine_.succession().SetReady(kStandby); });
     }
   }
 
@@ -200,12 +200,12 @@ class Attack {
     if (program_.Flag()) versions = {program_.Below(3), program_.Below(4), program_.Below(4)};
     wakes_[slot] =
         service_.AddWorker(slot, ids_[slot], versions, Standing(program_.Byte() % 4 != 0));
-    service_.Do([this, slot] { engine_.SetReady(slot); });
+    service_.Do([this, slot] { engine_.succession().SetReady(slot); });
   }
 
   void Die(uint32_t slot) {
     if (ids_[slot] == 0) return;
-    service_.Do([this, slot, id = ids_[slot]] { engine_.WorkerDead(slot, id); });
+    service_.Do([this, slot, id = ids_[slot]] { engine_.succession().WorkerDead(slot, id); });
     ids_[slot] = 0;
     wakes_[slot].Reset();
   }
@@ -265,35 +265,41 @@ class Attack {
         break;
       case 2:
         if (ids_[slot] == 0) break;
-        service_.Do([this, slot, id = ids_[slot]] { engine_.WorkerStopped(slot, id, "crash"); });
+        service_.Do([this, slot, id = ids_[slot]] {
+          engine_.succession().WorkerStopped(slot, id, "crash");
+        });
         break;
       case 3:
         service_.Do([this, shard, slot = program_.Below(kStandby + 1)] {
-          engine_.Handoff(shard, slot, [](const absl::Status&, double) {});
+          engine_.succession().Handoff(shard, slot, [](const absl::Status&, double) {});
         });
         break;
       case 4:
-        service_.Do([this, shard] { engine_.CancelHandoff(shard, absl::CancelledError("no")); });
+        service_.Do([this, shard] {
+          engine_.succession().CancelHandoff(shard, absl::CancelledError("no"));
+        });
         break;
       case 5:
         service_.Do([this, shard] {
-          if (!engine_.ownership(shard).owned()) return;
+          if (!engine_.succession().ownership(shard).owned()) return;
           engine_.driver().Connect(shard, {"127.0.0.1", 9}, "", 0).IgnoreError();
         });
         break;
       case 6:
         service_.Do([this, slot, id = ids_[slot], stalled = program_.Flag()] {
-          engine_.SetStalled(slot, id, stalled);
+          engine_.succession().SetStalled(slot, id, stalled);
         });
         break;
       case 7:
         service_.Do([this, slot, id = ids_[slot], standing = Standing(program_.Flag())] {
-          engine_.SetStanding(slot, id, standing);
+          engine_.succession().SetStanding(slot, id, standing);
         });
         break;
       case 8:
-        service_.Do([this, slot = standby_ ? kStandby : slot,
-                     id = standby_ ? standby_id_ : ids_[slot]] { engine_.AskToStop(slot, id); });
+        service_.Do(
+            [this, slot = standby_ ? kStandby : slot, id = standby_ ? standby_id_ : ids_[slot]] {
+              engine_.succession().AskToStop(slot, id);
+            });
         break;
       case 9:
         // As control does for operators.
@@ -392,11 +398,12 @@ class Attack {
   // left, ends every connection and acknowledges everything; then the engine sleeps.
   void GoOnHonestly() {
     for (uint32_t slot = 0; slot < 2; ++slot) Die(slot);
-    if (standby_) service_.Do([this, id = standby_id_] { engine_.WorkerDead(kStandby, id); });
+    if (standby_)
+      service_.Do([this, id = standby_id_] { engine_.succession().WorkerDead(kStandby, id); });
     service_.Do([] { SharedReads::Interfere({}); });
     const uint64_t id = ++last_id_;
     HonestHeir heir(service_.arena, service_.AddWorker(kSuccessor, id), id, kSuccessor);
-    service_.Do([&] { engine_.SetReady(kSuccessor); });
+    service_.Do([&] { engine_.succession().SetReady(kSuccessor); });
     int quiet = 0;
     service_.Until([&] {
       heir.Turn();
@@ -417,7 +424,7 @@ class Attack {
     }
     bool acknowledged = true;
     for (uint32_t shard = 0; shard < kShards; ++shard) {
-      BATON_CHECK(engine_.ownership(shard).owner_id() == heir);
+      BATON_CHECK(engine_.succession().ownership(shard).owner_id() == heir);
       const arena::ShardRecord& record = service_.arena->shard(shard);
       acknowledged &= record.acknowledged == record.completion_tail;
     }

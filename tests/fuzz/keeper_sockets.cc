@@ -502,8 +502,8 @@ class Attack {
     });
     keeper_.engine->Run([&] {
       for (uint32_t shard = 0; shard < kShards; ++shard) {
-        BATON_CHECK(!keeper_.engine->ownership(shard).owned());
-        BATON_CHECK(keeper_.engine->ownership(shard).CanGrant());
+        BATON_CHECK(!keeper_.engine->succession().ownership(shard).owned());
+        BATON_CHECK(keeper_.engine->succession().ownership(shard).CanGrant());
       }
     });
   }
@@ -531,7 +531,7 @@ class Attack {
       uint32_t owned = 0;
       keeper_.engine->Run([&] {
         for (uint32_t shard = 0; shard < kShards; ++shard) {
-          owned += keeper_.engine->ownership(shard).owner_id() == id;
+          owned += keeper_.engine->succession().ownership(shard).owner_id() == id;
         }
       });
       return owned == kShards;

@@ -299,8 +299,7 @@ class NativeWorld : private driver_process::EngineListener {
     mortal_at_ = kMortalAt[dice().Below(kMortalAt.size())];
     keeper_slow_at_ = kKeeperSlowAt[dice().Below(kKeeperSlowAt.size())];
     SetCrashPointHandler([](const char* name) { Fiber::Yield(name); });
-    engine_ = NativeEngine::Create(&arena_, &device_, {.poison_deaths = 1'000'000}).value();
-    engine_->SetListener(this);
+    engine_ = NativeEngine::Create(&arena_, &device_, this, {.poison_deaths = 1'000'000}).value();
     keeper_ = std::make_unique<KeeperThread>();
   }
   ~NativeWorld() override {
@@ -388,7 +387,7 @@ class NativeWorld : private driver_process::EngineListener {
   void SetStalled(uint32_t slot, bool stalled) {
     if (!IsAlive(slot) || stalled_[slot] == stalled) return;
     const uint64_t id = processes_[slot]->id();
-    if (Keep([this, slot, id, stalled] { engine_->SetStalled(slot, id, stalled); })) {
+    if (Keep([this, slot, id, stalled] { engine_->succession().SetStalled(slot, id, stalled); })) {
       stalled_[slot] = stalled;
     }
   }
@@ -442,8 +441,8 @@ class NativeWorld : private driver_process::EngineListener {
     const uint64_t id = processes_[slot]->id();
     const std::string_view cause = dead_[slot] ? "crash" : "detached";
     const bool begins = Keep([this, slot, id, cause] {
-      engine_->WorkerStopped(slot, id, cause);
-      engine_->WorkerDead(slot, id);
+      engine_->succession().WorkerStopped(slot, id, cause);
+      engine_->succession().WorkerDead(slot, id);
     });
     if (!begins) return;
     context_.Note("buried", id);
@@ -460,13 +459,15 @@ class NativeWorld : private driver_process::EngineListener {
     processes_[slot] = std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
     Keep([this, slot, id] {
       engine_->AddWorker(slot, id, FileDescriptor(), {}, driver_process::Standing::kFirst);
-      engine_->SetReady(slot);
+      engine_->succession().SetReady(slot);
     });
   }
   void Handoff(uint32_t slot) {
-    if (!IsAlive(slot) || !engine_->IsReady(slot)) return;
+    if (!IsAlive(slot) || !engine_->succession().IsReady(slot)) return;
     const uint64_t id = processes_[slot]->id();
-    if (Keep([this, slot] { engine_->Handoff(0, slot, [](const absl::Status&, double) {}); })) {
+    if (Keep([this, slot] {
+          engine_->succession().Handoff(0, slot, [](const absl::Status&, double) {});
+        })) {
       context_.Note("handoff to", id);
     }
   }
@@ -476,7 +477,7 @@ class NativeWorld : private driver_process::EngineListener {
     engine_->Turn();
     for (uint32_t slot = 0; slot < kWorkers; ++slot) {
       if (!IsAlive(slot) || processes_[slot]->retiring() || stalled_[slot]) continue;
-      if (engine_->IsReady(slot)) continue;
+      if (engine_->succession().IsReady(slot)) continue;
       context_.Break(absl::StrCat("worker ", processes_[slot]->id(),
                                   " released what it was asked for, and gets no shard any more"));
     }

@@ -444,9 +444,9 @@ void World::Leave(Process& process) {
   context_.Note("leaves", process.id);
   engine_->Post([this, &process] {
     if (!process.alive()) return;
-    if (engine_->IsFenced(process.slot)) return;
-    engine_->WorkerStopped(process.slot, process.id, "detached");
-    engine_->WorkerDead(process.slot, process.id);
+    if (engine_->succession().IsFenced(process.slot)) return;
+    engine_->succession().WorkerStopped(process.slot, process.id, "detached");
+    engine_->succession().WorkerDead(process.slot, process.id);
     process.worker.reset();
     process.state = Process::State::kGone;
     slots_[process.slot] = nullptr;
@@ -462,7 +462,7 @@ void World::ConnectOut(Process& process) {
   checker_.OnConnect(tag);
   internal::WorkerReply reply;
   absl::StatusOr<uint32_t> connecting = absl::FailedPreconditionError("not the owner's");
-  if (engine_->ownership(shard->index()).owner_id() == process.id) {
+  if (engine_->succession().ownership(shard->index()).owner_id() == process.id) {
     in_engine_ = true;  // it does nothing else meanwhile
     connecting = engine_->driver().Connect(shard->index(), {"10.0.0.2", 1}, "out", tag);
     in_engine_ = false;
@@ -511,7 +511,7 @@ bool World::TellDeaths() {
     context_.Note("process is dead", dead->id);
     engine_->Post([this, dead] {
       Stop(*dead);
-      engine_->WorkerDead(dead->slot, dead->id);
+      engine_->succession().WorkerDead(dead->slot, dead->id);
       dead->state = Process::State::kGone;
       slots_[dead->slot] = nullptr;
     });
@@ -523,8 +523,9 @@ bool World::TellDeaths() {
 // The engine hears that the worker's threads are dead.
 void World::Stop(Process& process) {
   if (options_.defects.cut_drops_last) DropUnapplied(process.slot);
-  engine_->WorkerStopped(process.slot, process.id, "crash");
-  if (options_.defects.bank_reused_early) engine_->WorkerDead(process.slot, process.id);
+  engine_->succession().WorkerStopped(process.slot, process.id, "crash");
+  if (options_.defects.bank_reused_early)
+    engine_->succession().WorkerDead(process.slot, process.id);
 }
 
 // Something of a dying or fenced process stores into the banks of epochs that are over, and, while
@@ -533,7 +534,7 @@ void World::StoreLate(Process& process) {
   const auto& held = process.app->held();
   if (held.empty()) return;
   const auto [shard, epoch] = held[dice_.Below(static_cast<uint32_t>(held.size()))];
-  const driver::Ownership& ownership = engine_->ownership(shard);
+  const driver::Ownership& ownership = engine_->succession().ownership(shard);
   if (ownership.epoch() == epoch && ownership.owned()) return;
   context_.Note("late store", process.id, shard, epoch);
   ScribbleBank(*arenas_.worker, shard, epoch, &dice_);
@@ -542,7 +543,7 @@ void World::StoreLate(Process& process) {
 
 bool World::AllOwned() const {
   for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
-    if (!engine_->ownership(i).owned()) return false;
+    if (!engine_->succession().ownership(i).owned()) return false;
   }
   return true;
 }
@@ -569,7 +570,8 @@ void World::AskHandoff() {
   if (dice_.OneIn(4)) {
     context_.Note("handoff cancelled", shard);
     engine_->Post([this, shard] {
-      engine_->CancelHandoff(shard, absl::DeadlineExceededError("the simulation's operator"));
+      engine_->succession().CancelHandoff(shard,
+                                          absl::DeadlineExceededError("the simulation's operator"));
     });
     return;
   }
@@ -577,7 +579,8 @@ void World::AskHandoff() {
   ++open_handoffs_;
   context_.Note("handoff asked", shard, slot);
   engine_->Post([this, shard, slot] {
-    engine_->Handoff(shard, slot, [this](const absl::Status&, double) { --open_handoffs_; });
+    engine_->succession().Handoff(shard, slot,
+                                  [this](const absl::Status&, double) { --open_handoffs_; });
   });
 }
 
@@ -600,7 +603,7 @@ bool World::Manage() {
     waiting->state = Process::State::kReady;
     waiting->watched = true;
     context_.Note("ready", waiting->id);
-    engine_->Post([this, waiting] { engine_->SetReady(waiting->slot); });
+    engine_->Post([this, waiting] { engine_->succession().SetReady(waiting->slot); });
     return true;
   }
   if (Serving() == 0 || (faults_ && dice_.OneIn(10))) return AttachProcess();
@@ -628,15 +631,15 @@ bool World::Manage() {
 
 void World::PublishTailFirst(Process& process) {
   for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
-    if (engine_->ownership(i).owner_slot() != process.slot) continue;
-    ++arena_.bank(i, engine_->ownership(i).epoch()).tail;
+    if (engine_->succession().ownership(i).owner_slot() != process.slot) continue;
+    ++arena_.bank(i, engine_->succession().ownership(i).epoch()).tail;
   }
 }
 
 void World::DropUnapplied(uint32_t slot) {
   for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
-    if (engine_->ownership(i).owner_slot() != slot) continue;
-    arena_.bank(i, engine_->ownership(i).epoch()).tail = arena_.shard(i).commit_head;
+    if (engine_->succession().ownership(i).owner_slot() != slot) continue;
+    arena_.bank(i, engine_->succession().ownership(i).epoch()).tail = arena_.shard(i).commit_head;
   }
 }
 
@@ -715,9 +718,10 @@ std::string World::Describe() const {
   for (const auto& client : clients_) absl::StrAppend(&text, client->Describe(), "\n");
   for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
     const arena::ShardRecord& record = arena_.shard(i);
-    absl::StrAppend(&text, "shard ", i, " epoch ", engine_->ownership(i).epoch(), " owner ",
-                    engine_->ownership(i).owner_id(), " completions ", record.completion_tail,
-                    " acknowledged ", record.acknowledged, " ", engine_->waiting_reason(i), "\n");
+    absl::StrAppend(&text, "shard ", i, " epoch ", engine_->succession().ownership(i).epoch(),
+                    " owner ", engine_->succession().ownership(i).owner_id(), " completions ",
+                    record.completion_tail, " acknowledged ", record.acknowledged, " ",
+                    engine_->succession().waiting_reason(i), "\n");
   }
   for (uint32_t i = 0; i < arena_.shape().connections; ++i) {
     const arena::ConnectionRecord& record = arena_.connection(i);

@@ -77,7 +77,7 @@ class InProcessHost {
     }
     adopted_.erase(found);
     return OnEngine([&] {
-      if (engine_.ownership(shard).epoch() == epoch) engine_.Drive(shard);
+      if (engine_.succession().ownership(shard).epoch() == epoch) engine_.Drive(shard);
     });
   }
   int OnEngine(const std::function<void()>& work) {

@@ -101,7 +101,7 @@ class NativeLedgerTest : public ::testing::Test {
     keeper_.engine().Run([&] {
       for (const uint64_t worker : workers) {
         for (uint32_t slot = 0; slot < keeper_.engine().arena().shape().workers; ++slot) {
-          keeper_.engine().AskToStop(slot, worker);
+          keeper_.engine().succession().AskToStop(slot, worker);
         }
       }
     });

@@ -43,7 +43,8 @@ class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<Co
   void Die(const Shard& shard, const Worker& worker) {
     driver_process::Engine& engine = keeper.engine();
     engine.Run([&] {
-      engine.WorkerStopped(engine.ownership(shard.index()).owner_slot(), worker.id(), "crash");
+      engine.succession().WorkerStopped(engine.succession().ownership(shard.index()).owner_slot(),
+                                        worker.id(), "crash");
     });
     ++deaths;
   }
@@ -64,7 +65,7 @@ class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<Co
   }
   const arena::BankHeader& bank() {
     const driver_process::Engine& engine = keeper.engine();
-    return engine.arena().bank(0, engine.ownership(0).epoch());
+    return engine.arena().bank(0, engine.succession().ownership(0).epoch());
   }
   uint64_t Poisoned() { return keeper.Describe().shards(0).poisoned_connections(); }
   void ConnectTwo(RawPeer& bad, RawPeer& good) {

@@ -140,7 +140,7 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
 v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
                         const driver::ShardCounters& counters) {
   const arena::ShardRecord& record = engine.arena().shard(shard);
-  const ShardOwner owner = engine.owner(shard);
+  const ShardOwner owner = engine.succession().owner(shard);
   v1::Shard out;
   out.set_index(shard);
   out.set_epoch(owner.epoch);
@@ -154,12 +154,12 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
   out.set_completions_unacknowledged(record.completion_tail - record.acknowledged);
   out.set_send_requests_in_flight(
       static_cast<uint32_t>(counters.sends_posted - counters.sends_completed));
-  out.set_waiting_reason(engine.waiting_reason(shard));
-  out.set_poisoned_connections(engine.poisoned_connections(shard));
-  *out.mutable_handoff_blackout() = Summarize(engine.handoff_blackout(shard));
-  *out.mutable_failover_blackout() = Summarize(engine.failover_blackout(shard));
-  if (engine.last_report(shard).epoch != 0) {
-    *out.mutable_last_report() = DescribeReport(engine.last_report(shard));
+  out.set_waiting_reason(engine.succession().waiting_reason(shard));
+  out.set_poisoned_connections(engine.succession().poisoned_connections(shard));
+  *out.mutable_handoff_blackout() = Summarize(engine.succession().handoff_blackout(shard));
+  *out.mutable_failover_blackout() = Summarize(engine.succession().failover_blackout(shard));
+  if (engine.succession().last_report(shard).epoch != 0) {
+    *out.mutable_last_report() = DescribeReport(engine.succession().last_report(shard));
   }
   return out;
 }

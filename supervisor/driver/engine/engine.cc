@@ -22,7 +22,6 @@
 #include "lib/driver/grants.h"
 #include "lib/waiting/pause.h"
 #include "lib/waiting/yield_budget.h"
-#include "supervisor/driver/engine/device_event_text.h"
 
 namespace baton::driver_process {
 namespace {
@@ -46,9 +45,9 @@ constexpr uint64_t kTimedTurns = 64;
 
 }  // namespace
 
-Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
-    : arena_(arena),
-      listener_(listener),
+Engine::Engine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
+               const EngineOptions& options)
+    : ServiceEngine(arena, device, listener),
       options_(options),
       succession_(arena, listener,
                   {options.outside_effects, options.poison_deaths, options.break_recovery,
@@ -59,9 +58,7 @@ Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOption
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verbs::Device* device,
                                                        EngineListener* listener,
                                                        const EngineOptions& options) {
-  std::unique_ptr<Engine> engine(new Engine(arena, listener, options));
-  engine->device_ = device;
-  engine->device_info_ = device->info();
+  std::unique_ptr<Engine> engine(new Engine(arena, device, listener, options));
   engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
   BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
@@ -407,25 +404,13 @@ void Engine::EndSleep() {
   succession_.roster().WakeNotified();
 }
 
-// ---------------------------------------------------------------- workers
+// ---------------------------------------------------------------- workers, connections, the device
 
 void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                        Standing standing) {
-  succession_.AddWorker(slot, id, std::move(wake), versions, standing);
+  ServiceEngine::AddWorker(slot, id, std::move(wake), versions, standing);
   if (budget_ != nullptr) budget_->Refill(slot, options_.nanoseconds());
 }
-
-// ---------------------------------------------------------------- connections and the device
-
-absl::StatusOr<verbs::Address> Engine::Listen(const verbs::Address& address) {
-  return driver_->Listen(address);
-}
-
-bool Engine::IsListening(const verbs::Address& address) const {
-  return driver_->IsListening(address);
-}
-
-std::vector<verbs::Address> Engine::listeners() const { return driver_->listeners(); }
 
 absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
                                          std::string_view private_data, uint64_t tag) {
@@ -438,32 +423,27 @@ uint32_t Engine::DisconnectAll(std::string_view why) {
   return count;
 }
 
-absl::StatusOr<uint32_t> Engine::ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) {
-  return driver::ReserveGrant(*arena_, *device_, driver_->objects().get(), offset, length, access);
-}
-
 void Engine::RegisterGrant(uint32_t grant, GrantDone done) {
-  driver::DeviceObjects* const objects = driver_->objects().get();
-  if (!registrar_) return done(driver::RegisterGrant(*arena_, device_, objects, grant));
-  registrar_->Post([this, grant, range = driver::RangeOf(*objects, grant), done = std::move(done)] {
+  if (!registrar_) return ServiceEngine::RegisterGrant(grant, std::move(done));
+  registrar_->Post([this, grant, range = driver::RangeOf(*objects(), grant),
+                    done = std::move(done)] {
     using Region = absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>>;
     const auto region = std::make_shared<Region>(driver::RegisterRange(*arena_, device_, range));
     Post([this, grant, region, done] {
-      done(driver::FinishGrant(*arena_, driver_->objects().get(), grant, std::move(*region)));
+      done(driver::FinishGrant(*arena_, objects(), grant, std::move(*region)));
     });
   });
 }
 
 void Engine::RevokeGrant(uint32_t grant, GrantDone done) {
-  driver::DeviceObjects* const objects = driver_->objects().get();
-  if (!registrar_) return done(driver::RevokeGrant(*arena_, objects, grant));
-  auto region = driver::BeginRevoke(objects, grant);
+  if (!registrar_) return ServiceEngine::RevokeGrant(grant, std::move(done));
+  auto region = driver::BeginRevoke(objects(), grant);
   if (!region.ok()) return done(region.status());
   std::shared_ptr<verbs::MemoryRegion> revoked = *std::move(region);
   registrar_->Post([this, grant, revoked = std::move(revoked), done = std::move(done)]() mutable {
     revoked.reset();
     Post([this, grant, done = std::move(done)] {
-      driver::FinishRevoke(*arena_, driver_->objects().get(), grant);
+      driver::FinishRevoke(*arena_, objects(), grant);
       done(absl::OkStatus());
     });
   });
@@ -478,23 +458,11 @@ void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
                      0, static_cast<int>(record.shard), static_cast<int>(connection));
 }
 
-void Engine::OnRefusedConnection(std::string_view why) {
-  const auto told = refusals_.Tell(why, options_.nanoseconds());
-  if (told) listener_->OnEvent("connection_refused", *told, 0, -1, -1);
-}
+void Engine::OnRefusedConnection(std::string_view why) { TellRefused(why, options_.nanoseconds()); }
 
 void Engine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
-  device_info_ = device_->info();
-  const DeviceEventText text = DescribeDeviceEvent(event, device_info_);
-  const bool known = connection != kNoConnection;
-  listener_->OnEvent(
-      text.kind, known ? absl::StrCat("connection ", connection, ": ", text.message) : text.message,
-      0, known ? static_cast<int>(arena_->connection(connection).shard) : -1,
-      known ? static_cast<int>(connection) : -1);
-  if (event.type == verbs::DeviceEventType::kDeviceLost) {
-    BeginLoss(absl::UnavailableError(
-        absl::StrCat("device ", device_info_.name, " is lost: ", event.text)));
-  }
+  absl::Status told = TellDeviceEvent(event, connection);
+  if (!told.ok()) BeginLoss(std::move(told));
 }
 
 }  // namespace baton::driver_process

@@ -1,5 +1,5 @@
 // The driver of a brokered service: one thread that operates all its queues, and sees to it that
-// its shards move between workers (Succession).
+// its shards move between workers (BrokeredSuccession).
 //
 // Everything is done on the engine's thread; other threads hand it work with Post. It never waits
 // for a worker: an owner that is slow, hung or dead delays its own shards only. Nor does it wait
@@ -23,15 +23,12 @@
 #include "lib/arena/arena.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/latency_histogram.h"
-#include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
+#include "supervisor/driver/engine/brokered_succession.h"
 #include "supervisor/driver/engine/post_budget.h"
-#include "supervisor/driver/engine/refusals.h"
 #include "supervisor/driver/engine/registrar.h"
 #include "supervisor/driver/engine/service_engine.h"
-#include "supervisor/driver/engine/succession.h"
 
 namespace baton::driver_process {
 
@@ -66,8 +63,6 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void Start() override;
   void Stop() override;
 
-  std::string_view device_name() const override { return device_->name(); }
-
   bool Post(std::function<void()> work) override;
   // An engine that was not started has no other thread than the caller's.
   void Run(const std::function<void()>& work) override;
@@ -86,46 +81,17 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   bool AwaitSignal(int timeout_ms);
   void EndSleep();
 
+  BrokeredSuccession& succession() override { return succession_; }
+  const BrokeredSuccession& succession() const override { return succession_; }
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
                  Standing standing = Standing::kFirst) override;
-  void SetStanding(uint32_t slot, uint64_t id, Standing standing) override {
-    succession_.SetStanding(slot, id, standing);
-  }
-  void AskToStop(uint32_t slot, uint64_t id) override { succession_.AskToStop(slot, id); }
-  void SetReady(uint32_t slot) override { succession_.SetReady(slot); }
-  void SetStalled(uint32_t slot, uint64_t id, bool stalled) override {
-    succession_.SetStalled(slot, id, stalled);
-  }
-  bool IsReady(uint32_t slot) const override {
-    return Roster::CanServe(succession_.roster()[slot]);
-  }
-  bool IsIdle(uint32_t slot, uint64_t id) const override { return succession_.IsIdle(slot, id); }
-  void Retire(uint32_t slot, uint64_t id) override { succession_.Retire(slot, id); }
-  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override {
-    succession_.WorkerStopped(slot, id, cause);
-  }
-  bool IsFenced(uint32_t slot) const override { return succession_.roster()[slot].fenced; }
-  void PardonDeath(uint32_t slot, uint64_t id) override { succession_.PardonDeath(slot, id); }
-  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override {
-    succession_.ExplainDeath(slot, id, cause);
-  }
-  void WorkerDead(uint32_t slot, uint64_t id) override { succession_.WorkerDead(slot, id); }
 
-  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override {
-    succession_.Handoff(shard, slot, std::move(done));
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override {
+    return driver_->Listen(address);
   }
-  void CancelHandoff(uint32_t shard, const absl::Status& why) override {
-    succession_.CancelHandoff(shard, why);
-  }
-
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
-  bool IsListening(const verbs::Address& address) const override;
-  std::vector<verbs::Address> listeners() const override;
-  void StopListening(const verbs::Address& address) override { driver_->StopListening(address); }
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override;
   uint32_t DisconnectAll(std::string_view why) override;
-  absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) override;
   void RegisterGrant(uint32_t grant, GrantDone done) override;
   void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
@@ -144,26 +110,6 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
 
   driver::QueueDriver& driver() { return *driver_; }
   int device_event_fd() const { return device_->event_fd(); }
-  const driver::Ownership& ownership(uint32_t shard) const { return succession_.ownership(shard); }
-
-  const arena::Arena& arena() const override { return *arena_; }
-  const verbs::DeviceInfo& device_info() const override { return device_info_; }
-  ShardOwner owner(uint32_t shard) const override { return succession_.owner(shard); }
-  const LatencyHistogram& handoff_blackout(uint32_t shard) const override {
-    return succession_.handoff_blackout(shard);
-  }
-  const LatencyHistogram& failover_blackout(uint32_t shard) const override {
-    return succession_.failover_blackout(shard);
-  }
-  const ReconciliationReport& last_report(uint32_t shard) const override {
-    return succession_.last_report(shard);
-  }
-  const std::string& waiting_reason(uint32_t shard) const override {
-    return succession_.waiting_reason(shard);
-  }
-  uint64_t poisoned_connections(uint32_t shard) const override {
-    return succession_.poisoned_connections(shard);
-  }
 
  private:
   struct Loss {
@@ -171,7 +117,10 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
     uint64_t deadline_ns = 0;  // for the connections to end by themselves
   };
 
-  Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
+  Engine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
+         const EngineOptions& options);
+
+  driver::DeviceObjects* objects() const override { return driver_->objects().get(); }
 
   void Loop();
   void EndIdle(uint64_t now);
@@ -195,19 +144,14 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void OnRefusedConnection(std::string_view why) override;
   void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
 
-  arena::Arena* arena_;
-  verbs::Device* device_ = nullptr;
-  EngineListener* listener_;
   EngineOptions options_;
   FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
-  Succession succession_;
+  BrokeredSuccession succession_;
   std::vector<uint8_t> unreadable_;     // by shard: its completion queue
   std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
-  verbs::DeviceInfo device_info_;
-  Refusals refusals_;
-  std::optional<Loss> loss_;  // of the device
-  EngineLoad load_;           // busy_ns is up to date in load() alone
+  std::optional<Loss> loss_;            // of the device
+  EngineLoad load_;                     // busy_ns is up to date in load() alone
   uint64_t started_ns_ = 0;
   uint64_t idle_ns_ = 0;     // until idle_since_
   uint64_t idle_since_ = 0;  // 0: it is not

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "proto/baton/internal/driver.pb.h"
-#include "supervisor/driver/engine/service_engine.h"
+#include "supervisor/driver/engine/engine_listener.h"
 #include "supervisor/driver/engine/shard_moves.h"
 
 namespace baton::driver_process {

@@ -45,7 +45,7 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
       &engine.arena(), static_cast<int>(service.realtime_priority()),
       [&engine, wait_for_process = service.outside_effects()](uint32_t slot, uint64_t id) {
         if (wait_for_process) return;
-        engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
+        engine.Post([&engine, slot, id] { engine.succession().WorkerStopped(slot, id, "crash"); });
       },
       [&news](uint32_t slot, uint64_t id) { news.OnThreadEnded(slot, id); });
 }
@@ -240,23 +240,23 @@ void OrderExecutor::ChangeOnEngine(const internal::WorkerPlace& worker,
   const uint64_t id = worker.id();
   switch (change) {
     case Change::READY:
-      return engine_.SetReady(slot);
+      return engine_.succession().SetReady(slot);
     case Change::ASK_TO_STOP:
-      return engine_.AskToStop(slot, id);
+      return engine_.succession().AskToStop(slot, id);
     case Change::STALLED:
-      return engine_.SetStalled(slot, id, true);
+      return engine_.succession().SetStalled(slot, id, true);
     case Change::NOT_STALLED:
-      return engine_.SetStalled(slot, id, false);
+      return engine_.succession().SetStalled(slot, id, false);
     case Change::STANDS_FIRST:
-      return engine_.SetStanding(slot, id, Standing::kFirst);
+      return engine_.succession().SetStanding(slot, id, Standing::kFirst);
     case Change::STANDS_LAST:
-      return engine_.SetStanding(slot, id, Standing::kLast);
+      return engine_.succession().SetStanding(slot, id, Standing::kLast);
     case Change::PARDON_DEATH:
-      return engine_.PardonDeath(slot, id);
+      return engine_.succession().PardonDeath(slot, id);
     case Change::DEATH_BY_HANG:
-      return engine_.ExplainDeath(slot, id, "hang");
+      return engine_.succession().ExplainDeath(slot, id, "hang");
     case Change::DEAD:
-      return engine_.WorkerDead(slot, id);
+      return engine_.succession().WorkerDead(slot, id);
     case Change::PLACE_LEFT:
       last_grants_.erase(id);
       return admission_.Forget(id);
@@ -268,10 +268,10 @@ void OrderExecutor::ChangeOnEngine(const internal::WorkerPlace& worker,
 bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
   bool believed = false;
   engine_.Run([&] {
-    believed = !engine_.IsFenced(worker.slot());
+    believed = !engine_.succession().IsFenced(worker.slot());
     if (!believed) return;
-    engine_.WorkerStopped(worker.slot(), worker.id(), "detached");
-    engine_.WorkerDead(worker.slot(), worker.id());
+    engine_.succession().WorkerStopped(worker.slot(), worker.id(), "detached");
+    engine_.succession().WorkerDead(worker.slot(), worker.id());
   });
   return believed;
 }
@@ -279,9 +279,11 @@ bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
 bool OrderExecutor::Retire(const internal::RetireWorkers& order) {
   bool idle = true;
   engine_.Run([&] {
-    for (const auto& worker : order.workers()) idle &= engine_.IsIdle(worker.slot(), worker.id());
+    for (const auto& worker : order.workers())
+      idle &= engine_.succession().IsIdle(worker.slot(), worker.id());
     if (!idle) return;
-    for (const auto& worker : order.workers()) engine_.Retire(worker.slot(), worker.id());
+    for (const auto& worker : order.workers())
+      engine_.succession().Retire(worker.slot(), worker.id());
   });
   return idle;
 }
@@ -294,14 +296,14 @@ bool OrderExecutor::Promote(const internal::PromoteWorkers& order) {
   bool all = true;
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
-      all = all && is_new(engine_.owner(shard).worker_id);
+      all = all && is_new(engine_.succession().owner(shard).worker_id);
     }
     if (!all) return;
     for (const auto& worker : order.new_workers()) {
-      engine_.SetStanding(worker.slot(), worker.id(), Standing::kFirst);
+      engine_.succession().SetStanding(worker.slot(), worker.id(), Standing::kFirst);
     }
     for (const auto& worker : order.old_workers()) {
-      engine_.SetStanding(worker.slot(), worker.id(), Standing::kLast);
+      engine_.succession().SetStanding(worker.slot(), worker.id(), Standing::kLast);
     }
   });
   return all;
@@ -312,15 +314,16 @@ bool OrderExecutor::Promote(const internal::PromoteWorkers& order) {
 void OrderExecutor::HandOver(const internal::HandOver& order) {
   engine_.Run([&] {
     moving_[order.move()] = order.shard();
-    engine_.Handoff(order.shard(), order.slot(),
-                    [this, move = order.move()](const absl::Status& status, double blackout_us) {
-                      moving_.erase(move);
-                      internal::DriverNews news;
-                      news.mutable_moved()->set_move(move);
-                      SetStatus(status, news.mutable_moved());
-                      news.mutable_moved()->set_blackout_us(blackout_us);
-                      news_.Push(std::move(news));
-                    });
+    engine_.succession().Handoff(
+        order.shard(), order.slot(),
+        [this, move = order.move()](const absl::Status& status, double blackout_us) {
+          moving_.erase(move);
+          internal::DriverNews news;
+          news.mutable_moved()->set_move(move);
+          SetStatus(status, news.mutable_moved());
+          news.mutable_moved()->set_blackout_us(blackout_us);
+          news_.Push(std::move(news));
+        });
   });
 }
 
@@ -328,7 +331,7 @@ void OrderExecutor::HandOver(const internal::HandOver& order) {
 void OrderExecutor::CancelHandOver(const internal::CancelHandOver& order) {
   engine_.Run([&] {
     if (moving_.count(order.move()) == 0) return;
-    engine_.CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
+    engine_.succession().CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
   });
 }
 
@@ -336,7 +339,8 @@ void OrderExecutor::CancelHandovers() {
   engine_.Run([&] {
     const std::map<uint64_t, uint32_t> moving = moving_;  // each end takes its own out
     for (const auto& [move, shard] : moving) {
-      engine_.CancelHandoff(shard, absl::AbortedError("the keeper that ordered it has ended"));
+      engine_.succession().CancelHandoff(
+          shard, absl::AbortedError("the keeper that ordered it has ended"));
     }
   });
 }
@@ -345,12 +349,12 @@ void OrderExecutor::LookAtShards(internal::ShardsSeen* seen) {
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
       internal::ShardSeen* const one = seen->add_shards();
-      one->set_owner_worker_id(engine_.owner(shard).worker_id);
+      one->set_owner_worker_id(engine_.succession().owner(shard).worker_id);
       one->set_acknowledged(arena().shard(shard).acknowledged);
     }
     for (uint32_t slot = 0; slot < arena().shape().workers; ++slot) {
-      if (engine_.IsReady(slot)) seen->add_ready_slots(slot);
-      if (engine_.IsFenced(slot)) seen->add_fenced_slots(slot);
+      if (engine_.succession().IsReady(slot)) seen->add_ready_slots(slot);
+      if (engine_.succession().IsFenced(slot)) seen->add_fenced_slots(slot);
     }
   });
 }
@@ -429,7 +433,7 @@ absl::Status OrderExecutor::Connect(const internal::ConnectTo& order,
 absl::Status OrderExecutor::ConnectOnEngine(const internal::ConnectTo& order,
                                             internal::Connecting* connecting) {
   const internal::ConnectRequest& request = order.request();
-  if (engine_.owner(request.shard()).worker_id != order.worker_id()) {
+  if (engine_.succession().owner(request.shard()).worker_id != order.worker_id()) {
     return absl::FailedPreconditionError(
         absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
   }
@@ -446,7 +450,8 @@ absl::Status OrderExecutor::ConnectOnEngine(const internal::ConnectTo& order,
 uint32_t OrderExecutor::ConnectionsOf(uint64_t worker_id) const {
   uint32_t count = 0;
   for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
-    if (engine_.owner(shard).worker_id == worker_id) count += engine_.connections_of(shard);
+    if (engine_.succession().owner(shard).worker_id == worker_id)
+      count += engine_.connections_of(shard);
   }
   return count;
 }
@@ -599,8 +604,8 @@ void OrderExecutor::Describe(internal::Description* description) {
       const driver::ShardCounters counters = engine_.counters(i);
       *description->add_shards() = DescribeShard(engine_, i, counters);
       *description->add_shard_loads() = DescribeShardLoad(counters);
-      handoffs.Merge(engine_.handoff_blackout(i));
-      failovers.Merge(engine_.failover_blackout(i));
+      handoffs.Merge(engine_.succession().handoff_blackout(i));
+      failovers.Merge(engine_.succession().failover_blackout(i));
     }
     if (const EngineLoad* const load = engine_.load()) {
       *description->mutable_engine() = DescribeLoad(*load);

@@ -152,7 +152,7 @@ internal::Reaped WorkerForks::Reap(pid_t pid) {
     engine_.Turn();  // it may have committed just before
     process->end.set_how(how);
     process->end.set_lived_ns(MonotonicNanoseconds() - process->forked_ns);
-    process->end.set_served(engine_.last_served_ns() >= process->forked_ns);
+    process->end.set_served(engine_.succession().last_served_ns() >= process->forked_ns);
   }
   return process->end;
 }

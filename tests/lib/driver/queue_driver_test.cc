@@ -739,7 +739,7 @@ TEST_F(QueueDriverTest, shouldGiveBackTheSlotOfAConnectThatCannotBegin) {
 TEST_F(QueueDriverTest, shouldListenOnceForTheSameAddress) {
   EXPECT_EQ(driver->Listen({fabric.host, 0})->port, port);
   EXPECT_EQ(driver->Listen({fabric.host, port})->port, port);
-  EXPECT_EQ(driver->listeners().size(), 1u);
+  EXPECT_EQ(driver->objects()->ListenAddresses().size(), 1u);
   RawPeer taken;
   EXPECT_EQ(driver->Listen({fabric.host, taken.Listen()}).status().code(),
             absl::StatusCode::kAlreadyExists);

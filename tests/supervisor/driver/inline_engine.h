@@ -14,18 +14,14 @@
 
 namespace baton::driver_process::testing {
 
-class InlineEngine : public ServiceEngine {
+class InlineEngine : public ServiceEngine, public Succession {
  public:
-  explicit InlineEngine(arena::Arena* arena) : roster(arena), arena_(*arena) {}
+  explicit InlineEngine(arena::Arena* arena)
+      : ServiceEngine(arena, nullptr, nullptr), Succession(arena, nullptr), roster(roster_) {}
 
-  void Start() override {}
-  void Stop() override {}
   std::string_view device_name() const override { return device_info_.name; }
-  bool Post(std::function<void()> work) override {
-    work();
-    return true;
-  }
-  void Run(const std::function<void()>& work) override { work(); }
+  Succession& succession() override { return *this; }
+  const Succession& succession() const override { return *this; }
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                  Standing standing) override {
@@ -45,7 +41,6 @@ class InlineEngine : public ServiceEngine {
   void WorkerStopped(uint32_t slot, uint64_t, std::string_view) override {
     roster[slot].stopped = true;
   }
-  bool IsFenced(uint32_t slot) const override { return roster[slot].fenced; }
   void PardonDeath(uint32_t slot, uint64_t) override { roster[slot].pardoned = true; }
   void ExplainDeath(uint32_t, uint64_t, std::string_view cause) override {
     explained.emplace_back(cause);
@@ -67,9 +62,6 @@ class InlineEngine : public ServiceEngine {
     if (!listens) return Unsupported();
     return verbs::Address{address.host, static_cast<uint16_t>(7000 + ++listen_calls)};
   }
-  bool IsListening(const verbs::Address&) const override { return false; }
-  std::vector<verbs::Address> listeners() const override { return {}; }
-  void StopListening(const verbs::Address&) override {}
   absl::StatusOr<uint32_t> Connect(uint32_t, const verbs::Address&, std::string_view,
                                    uint64_t) override {
     return Unsupported();
@@ -90,31 +82,23 @@ class InlineEngine : public ServiceEngine {
   }
   void SetPoisonDeaths(uint32_t deaths) override { poison_deaths = deaths; }
   driver::ShardCounters counters(uint32_t) const override { return {}; }
-  uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return connections; }
   uint32_t connections_of(uint32_t) const override { return connections; }
-  const EngineLoad* load() override { return nullptr; }
   driver::ObjectCounts device_objects() const override {
     ++object_counts;
-    return objects;
+    return counts;
   }
-  const arena::Arena& arena() const override { return arena_; }
-  const verbs::DeviceInfo& device_info() const override { return device_info_; }
   ShardOwner owner(uint32_t) const override { return shard_owner; }
-  const LatencyHistogram& handoff_blackout(uint32_t) const override { return blackout_; }
-  const LatencyHistogram& failover_blackout(uint32_t) const override { return blackout_; }
-  const ReconciliationReport& last_report(uint32_t) const override { return report_; }
-  const std::string& waiting_reason(uint32_t) const override { return report_.cause; }
   uint64_t poisoned_connections(uint32_t) const override { return 0; }
 
   void set_device_name(const std::string& name) { device_info_.name = name; }
 
-  Roster roster;
+  Roster& roster;
   std::vector<uint64_t> dead;  // worker ids, in their order
   std::vector<std::string> explained;
   ShardOwner shard_owner;  // of every shard
   uint32_t connections = 0;
-  driver::ObjectCounts objects;
+  driver::ObjectCounts counts;
   uint32_t grants_reserved = 0;
   std::vector<GrantDone> registering, revoking;  // for the test to call
   std::vector<uint32_t> revoked;
@@ -129,10 +113,11 @@ class InlineEngine : public ServiceEngine {
  private:
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }
 
-  const arena::Arena& arena_;
-  verbs::DeviceInfo device_info_;
-  LatencyHistogram blackout_;
-  ReconciliationReport report_;
+  driver::DeviceObjects* objects() const override { return &objects_; }
+  void Give(uint32_t) override {}
+  void GiveVacant() override {}
+
+  mutable driver::DeviceObjects objects_;
 };
 
 }  // namespace baton::driver_process::testing

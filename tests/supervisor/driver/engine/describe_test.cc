@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "supervisor/driver/engine/news_queue.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -33,13 +34,14 @@ class DescribeTest : public ::testing::Test {
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     device = std::make_unique<UnforkedDevice>(
         verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value());
-    engine = NativeEngine::Create(&*arena, device.get(), {}).value();
+    engine = NativeEngine::Create(&*arena, device.get(), &news, {}).value();
     record = &arena->connection(0);
     record->state = static_cast<uint32_t>(arena::ConnectionState::kEstablished);
   }
 
   std::optional<arena::Arena> arena;
   std::unique_ptr<UnforkedDevice> device;
+  NewsQueue news;
   std::unique_ptr<NativeEngine> engine;
   arena::ConnectionRecord* record = nullptr;
 };

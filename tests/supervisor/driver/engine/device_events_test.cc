@@ -248,7 +248,7 @@ class MuteDevice : public DeviceEvents {
     near.Reset(pair[0]);
     engine->Run([&] {
       engine->AddWorker(0, 7, FileDescriptor(pair[1]));
-      engine->SetReady(0);
+      engine->succession().SetReady(0);
     });
     for (uint32_t shard = 0; shard < 2; ++shard) {
       driver::testing::CommitWriter writer(&arena, shard);

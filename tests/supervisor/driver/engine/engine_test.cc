@@ -142,7 +142,7 @@ class FakeWorker {
   }
 
   void Ready() {
-    engine_->Run([&] { engine_->SetReady(slot); });
+    engine_->Run([&] { engine_->succession().SetReady(slot); });
   }
   bool Owns(uint32_t shard = 0) const { return arena::OwnershipSlot(Word(shard)) == slot; }
   uint64_t Epoch(uint32_t shard = 0) const { return arena::OwnershipEpoch(Word(shard)); }
@@ -213,7 +213,7 @@ struct HandoffResult {
   absl::Status status;
   double blackout_us = -1;
 
-  Engine::HandoffDone Callback() {
+  Succession::HandoffDone Callback() {
     return [this](absl::Status outcome, double blackout) {
       status = std::move(outcome);
       blackout_us = blackout;
@@ -254,37 +254,37 @@ class EngineTest : public ::testing::Test {
     return worker;
   }
   void Stopped(const FakeWorker& worker, std::string_view cause = "crash") {
-    engine->Run([&] { engine->WorkerStopped(worker.slot, worker.id, cause); });
+    engine->Run([&] { engine->succession().WorkerStopped(worker.slot, worker.id, cause); });
   }
   void Dead(const FakeWorker& worker) {
-    engine->Run([&] { engine->WorkerDead(worker.slot, worker.id); });
+    engine->Run([&] { engine->succession().WorkerDead(worker.slot, worker.id); });
   }
   void Handoff(const FakeWorker& to, HandoffResult* result, uint32_t shard = 0) {
-    engine->Run([&] { engine->Handoff(shard, to.slot, result->Callback()); });
+    engine->Run([&] { engine->succession().Handoff(shard, to.slot, result->Callback()); });
   }
   ReconciliationReport Report(uint32_t shard = 0) {
     ReconciliationReport report;
-    engine->Run([&] { report = engine->last_report(shard); });
+    engine->Run([&] { report = engine->succession().last_report(shard); });
     return report;
   }
   std::string WaitingReason(uint32_t shard = 0) {
     std::string reason;
-    engine->Run([&] { reason = engine->waiting_reason(shard); });
+    engine->Run([&] { reason = engine->succession().waiting_reason(shard); });
     return reason;
   }
   uint64_t HeirId(uint32_t shard = 0) {
     uint64_t heir = 0;
-    engine->Run([&] { heir = engine->ownership(shard).heir_id(); });
+    engine->Run([&] { heir = engine->succession().ownership(shard).heir_id(); });
     return heir;
   }
   uint64_t Handoffs(uint32_t shard = 0) {
     uint64_t count = 0;
-    engine->Run([&] { count = engine->handoff_blackout(shard).count(); });
+    engine->Run([&] { count = engine->succession().handoff_blackout(shard).count(); });
     return count;
   }
   uint64_t Failovers(uint32_t shard = 0) {
     uint64_t count = 0;
-    engine->Run([&] { count = engine->failover_blackout(shard).count(); });
+    engine->Run([&] { count = engine->succession().failover_blackout(shard).count(); });
     return count;
   }
 
@@ -530,7 +530,8 @@ TEST_F(EngineTest, shouldCancelAHandoffThatNobodyAnswers) {
   const auto successor = Ready();
   HandoffResult result;
   Handoff(*successor, &result);
-  engine->Run([&] { engine->CancelHandoff(0, absl::DeadlineExceededError("too late")); });
+  engine->Run(
+      [&] { engine->succession().CancelHandoff(0, absl::DeadlineExceededError("too late")); });
   EXPECT_EQ(result.Wait().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(owner->AskedToRelease());
   owner->SetVersion(3);
@@ -545,9 +546,9 @@ TEST_F(EngineTest, shouldGoOnWithTheOwnerWhoseReleaseCrossedTheCancellation) {
   const auto successor = Ready();
   HandoffResult result;
   engine->Run([&] {
-    engine->Handoff(0, successor->slot, result.Callback());
+    engine->succession().Handoff(0, successor->slot, result.Callback());
     owner->Release();  // it has seen the request, and the engine has not seen the answer
-    engine->WorkerDead(successor->slot, successor->id);
+    engine->succession().WorkerDead(successor->slot, successor->id);
   });
   EXPECT_EQ(result.Wait().code(), absl::StatusCode::kUnavailable);
   // The one worker that is left did as it was asked: it serves on.
@@ -601,7 +602,7 @@ TEST_F(EngineTest, shouldGoToTheNamedSuccessorWhenTheOwnerDiesDuringAHandoff) {
 TEST_F(EngineTest, shouldReportADeathAsItWasExplained) {
   const auto owner = Ready();
   owner->Adopt();
-  engine->Run([&] { engine->ExplainDeath(owner->slot, owner->id, "hang"); });
+  engine->Run([&] { engine->succession().ExplainDeath(owner->slot, owner->id, "hang"); });
   Stopped(*owner);
   EXPECT_EQ(Report().cause, "hang");
 }
@@ -657,8 +658,8 @@ TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
     for (int i = 0; i < 5; ++i) victim->writer().Acknowledge(0).Publish();
     victim->writer().ShardState("x", 42).Publish();
     victim->writer().Acknowledge(0).Write();  // never published
-    engine->WorkerStopped(victim->slot, victim->id, "crash");
-    recovered = engine->last_report(0).transactions_recovered;
+    engine->succession().WorkerStopped(victim->slot, victim->id, "crash");
+    recovered = engine->succession().last_report(0).transactions_recovered;
   });
   EXPECT_EQ(recovered, 6u);
   EXPECT_EQ(victim->view.shard(0).owner.cut_epoch, 1u);
@@ -804,7 +805,7 @@ TEST_F(EngineTest, shouldNotWaitForAWorkerThatDoesNotReadItsSignals) {
   for (int i = 0; i < 400; ++i) {
     uint32_t& sleeping = culprit->view.worker(culprit->slot).sleeping;
     arena::StoreRelaxed(sleeping, 1u);
-    engine->Run([&] { engine->AskToStop(culprit->slot, culprit->id); });
+    engine->Run([&] { engine->succession().AskToStop(culprit->slot, culprit->id); });
     culprit->CommitAndWait();
     ASSERT_EQ(WaitUntil("the signal", [&] { return arena::LoadRelaxed(sleeping) == 0; }),
               absl::OkStatus());
@@ -1024,7 +1025,7 @@ class EnginePoisonTest : public EngineReportTest {
   }
   uint64_t Poisoned() {
     uint64_t count = 0;
-    engine->Run([&] { count = engine->poisoned_connections(0); });
+    engine->Run([&] { count = engine->succession().poisoned_connections(0); });
     return count;
   }
 };
@@ -1147,7 +1148,7 @@ TEST_F(EnginePoisonTest, shouldNotCountWhatAnOperatorKilled) {
     const auto worker = Ready();
     worker->Adopt();
     Handle(*worker, suspect);
-    engine->Run([&] { engine->PardonDeath(worker->slot, worker->id); });
+    engine->Run([&] { engine->succession().PardonDeath(worker->slot, worker->id); });
     Dead(*worker);
   }
   EXPECT_EQ(Poisoned(), 0u);
@@ -1173,7 +1174,7 @@ TEST_F(EnginePoisonTest, shouldNotCountReleasesAndFarewells) {
       engine->Run([&] {
         worker->writer().Release();
         worker->writer().Publish();
-        engine->WorkerDead(worker->slot, worker->id);
+        engine->succession().WorkerDead(worker->slot, worker->id);
       });
     }
   }

@@ -70,7 +70,7 @@ class PostRateTest : public ::testing::Test, private EngineListener {
     engine = Engine::Create(&arena, device.get(), this, options).value();
     Add(0, 1);
     Add(1, 2);
-    EXPECT_EQ(engine->owner(0).worker_id, 1u);
+    EXPECT_EQ(engine->succession().owner(0).worker_id, 1u);
     writer.Begin(1);
   }
 
@@ -85,7 +85,7 @@ class PostRateTest : public ::testing::Test, private EngineListener {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     wakes[slot].Reset(pair[0]);
     engine->AddWorker(slot, id, FileDescriptor(pair[1]));
-    engine->SetReady(slot);
+    engine->succession().SetReady(slot);
   }
   // Commits a transaction of so many.
   void Post(uint16_t count) {
@@ -146,9 +146,9 @@ TEST_F(PostRateTest, shouldKeepNoSuccessorWaitingForWhatTheDeadHadCommitted) {
   engine->SetPostRates(10, 10);
   for (int i = 0; i < 4; ++i) Post(4);
   EXPECT_EQ(Posted(), 4u);
-  engine->WorkerDead(0, 1);
+  engine->succession().WorkerDead(0, 1);
   EXPECT_EQ(engine->counters(0).receives_posted, 16u);
-  EXPECT_EQ(engine->owner(0).worker_id, 2u);
+  EXPECT_EQ(engine->succession().owner(0).worker_id, 2u);
 }
 
 TEST_F(PostRateTest, shouldKeepNoHandoffWaiting) {
@@ -157,9 +157,9 @@ TEST_F(PostRateTest, shouldKeepNoHandoffWaiting) {
   writer.Release();
   writer.Publish();
   EXPECT_EQ(Posted(), 4u);
-  engine->Handoff(0, 1, nullptr);
+  engine->succession().Handoff(0, 1, nullptr);
   EXPECT_EQ(Posted(), 16u);
-  EXPECT_EQ(engine->owner(0).worker_id, 2u);
+  EXPECT_EQ(engine->succession().owner(0).worker_id, 2u);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/driver/device_objects.h"
 #include "supervisor/driver/engine/reconciliation.h"
+#include "supervisor/driver/native/native_deaths.h"
 #include "supervisor/driver/native/native_reports.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -134,8 +135,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   }
   void MakeEngine(const NativeEngineOptions& options) {
     engine_.reset();
-    engine_ = NativeEngine::Create(&*arena_, device_.get(), options).value();
-    engine_->SetListener(this);
+    engine_ = NativeEngine::Create(&*arena_, device_.get(), this, options).value();
   }
   void TearDown() override {
     SetCrashPointHandler(nullptr);
@@ -149,15 +149,15 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     close(pair[0]);
     engine_->AddWorker(slot, slot + 1, FileDescriptor(pair[1]), {}, Standing::kFirst);
-    engine_->SetReady(slot);
+    engine_->succession().SetReady(slot);
     return *workers_[slot];
   }
   void Bury(uint32_t slot) {
     workers_[slot].reset();
-    engine_->WorkerDead(slot, slot + 1);
+    engine_->succession().WorkerDead(slot, slot + 1);
   }
-  uint64_t owner() { return engine_->owner(0).worker_id; }
-  uint64_t epoch() { return engine_->owner(0).epoch; }
+  uint64_t owner() { return engine_->succession().owner(0).worker_id; }
+  uint64_t epoch() { return engine_->succession().owner(0).epoch; }
 
   void Commit(Worker& worker) {
     writer_->Publish();
@@ -280,12 +280,13 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
 TEST_F(NativeEngineTest, shouldRefuseADeviceThatDoesNotSurviveAFork) {
   const std::unique_ptr<verbs::Device> soft = verbs::testing::OpenDevice(fabric_).value();
   if (soft->CheckForkable().ok()) GTEST_SKIP() << "this device survives a fork";
-  EXPECT_EQ(NativeEngine::Create(&*arena_, soft.get(), {}).status(), soft->CheckForkable());
+  EXPECT_EQ(NativeEngine::Create(&*arena_, soft.get(), nullptr, {}).status(),
+            soft->CheckForkable());
 }
 
 TEST_F(NativeEngineTest, shouldGiveAShardToTheFirstWorkerThatIsReady) {
   EXPECT_EQ(owner(), 0u);
-  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  EXPECT_EQ(engine_->succession().waiting_reason(0), "no worker is ready");
   Worker& worker = Start(0);
   EXPECT_EQ(epoch(), 0u);  // it may take it, and has not
   ASSERT_EQ(worker.Attend(), 0);
@@ -300,11 +301,11 @@ TEST_F(NativeEngineTest, shouldSayWhyItsWorkersCannotRun) {
   ASSERT_GT(send(engine_->InheritanceOf(0, 1).news, line.data(), line.size(), 0), 0);
   engine_->Turn();
   engine_->Turn();
-  EXPECT_EQ(engine_->waiting_reason(0),
+  EXPECT_EQ(engine_->succession().waiting_reason(0),
             "no worker is ready; the last one could not be run: /kv.so: no such file");
   ASSERT_EQ(Start(0).Attend(), 0);
   Bury(0);
-  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  EXPECT_EQ(engine_->succession().waiting_reason(0), "no worker is ready");
 }
 
 // It goes on to control, which closes a session whose messages do not parse.
@@ -313,7 +314,7 @@ TEST_F(NativeEngineTest, shouldTakeNoNewsThatIsNotUtf8) {
   ASSERT_GT(send(engine_->InheritanceOf(0, 1).news, line.data(), line.size(), 0), 0);
   engine_->Turn();
   engine_->Turn();
-  EXPECT_EQ(engine_->waiting_reason(0),
+  EXPECT_EQ(engine_->succession().waiting_reason(0),
             "no worker is ready; the last one could not be run: /??.so: \xe2\x82\xac");
 }
 
@@ -322,7 +323,7 @@ TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
   ASSERT_EQ(owner_of_it.Attend(), 0);
   Begin(owner_of_it);
   Worker& heir = Start(1);
-  EXPECT_EQ(engine_->owner(0).heir_id, heir.id());
+  EXPECT_EQ(engine_->succession().owner(0).heir_id, heir.id());
   for (int i = 0; i < 3; ++i) ASSERT_EQ(heir.Attend(), 0);
   EXPECT_EQ(owner(), owner_of_it.id());
 }
@@ -349,7 +350,7 @@ TEST_F(NativeEngineTest, shouldLetTheHeirTakeTheShardsOfADeadOwner) {
   EXPECT_THAT(events_,
               ElementsAre("shard 0 epoch 1: worker 1", "shard 0 epoch 1 of worker 1 ended: crash",
                           "shard 0 epoch 2: worker 2"));
-  EXPECT_EQ(engine_->failover_blackout(0).count(), 1u);
+  EXPECT_EQ(engine_->succession().failover_blackout(0).count(), 1u);
 }
 
 // What the dead owner had published counts, and nothing else.
@@ -367,7 +368,7 @@ TEST_F(NativeEngineTest, shouldApplyWhatADeadOwnerHadPublished) {
   first.Die();
   ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); }, [&] { return owner() == heir.id(); }));
   Begin(heir);
-  EXPECT_EQ(engine_->last_report(0).transactions_recovered, 1u);
+  EXPECT_EQ(engine_->succession().last_report(0).transactions_recovered, 1u);
   EXPECT_EQ(CompletionKind(Next(heir, peer).kind), CompletionKind::kSend);
   EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == 1; }));
 }
@@ -381,14 +382,14 @@ TEST_F(NativeEngineTest, shouldHandOverToTheSuccessorThatIsAskedFor) {
   Worker& second = Start(1);
   Start(2);
   absl::Status moved = absl::UnknownError("not yet");
-  engine_->Handoff(0, 1, [&](const absl::Status& status, double) { moved = status; });
+  engine_->succession().Handoff(0, 1, [&](const absl::Status& status, double) { moved = status; });
   ASSERT_NO_FATAL_FAILURE(ReleaseAsAsked(first));
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
   EXPECT_EQ(moved.code(), absl::StatusCode::kUnknown);  // until it serves
   Begin(second);
   EXPECT_TRUE(moved.ok()) << moved;
-  EXPECT_EQ(engine_->handoff_blackout(0).count(), 1u);
+  EXPECT_EQ(engine_->succession().handoff_blackout(0).count(), 1u);
   Exchange(second, peer);
 }
 
@@ -403,11 +404,11 @@ class FormerHeirTest : public NativeEngineTest {
     ASSERT_EQ(owner.Attend(), 0);
     Begin(owner);
     for (const uint32_t slot : {kSuccessor, kHeir}) ASSERT_EQ(Start(slot).Attend(), 0);
-    ASSERT_EQ(engine_->owner(0).heir_id, workers_[kHeir]->id());
+    ASSERT_EQ(engine_->succession().owner(0).heir_id, workers_[kHeir]->id());
   }
   void AskForHandoff() {
-    engine_->Handoff(0, kSuccessor,
-                     [this](const absl::Status& status, double) { moved_ = status; });
+    engine_->succession().Handoff(0, kSuccessor,
+                                  [this](const absl::Status& status, double) { moved_ = status; });
   }
   void ExpectTheSuccessorToGoOn() {
     ASSERT_EQ(point_, "");
@@ -476,18 +477,18 @@ TEST_F(NativeEngineTest, shouldGiveNothingToWhoGaveItBackUnasked) {
   ASSERT_EQ(first.Release(0, 1), 0);
   engine_->Turn();
   EXPECT_EQ(owner(), 0u);
-  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  EXPECT_EQ(engine_->succession().waiting_reason(0), "no worker is ready");
   Worker& second = Start(1);
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
-  engine_->SetReady(0);  // it asks for shards again
-  EXPECT_EQ(engine_->owner(0).heir_id, first.id());
+  engine_->succession().SetReady(0);  // it asks for shards again
+  EXPECT_EQ(engine_->succession().owner(0).heir_id, first.id());
 }
 
 TEST_F(NativeEngineTest, shouldGiveAShardWhoseClaimantDiedToAnother) {
   Start(0).Die();  // it was ready, and may take the shard
   Bury(0);
-  EXPECT_EQ(engine_->owner(0).slot, arena::kNobody);
+  EXPECT_EQ(engine_->succession().owner(0).slot, arena::kNobody);
   Worker& other = Start(1);
   ASSERT_EQ(other.Attend(), 0);
   EXPECT_EQ(owner(), other.id());
@@ -501,7 +502,7 @@ TEST_F(NativeEngineTest, shouldKeepAShardForWhoComesWhenAllAreDead) {
   Connect(first, peer);
   first.Die();
   Bury(0);
-  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  EXPECT_EQ(engine_->succession().waiting_reason(0), "no worker is ready");
   Worker& next = Start(1);
   ASSERT_EQ(next.Attend(), 0);
   Begin(next);
@@ -515,7 +516,7 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
   Begin(first);
   Worker& second = Start(1);
   // Not even of one that was to be handed over.
-  engine_->Handoff(0, 1, [](const absl::Status&, double) {});
+  engine_->succession().Handoff(0, 1, [](const absl::Status&, double) {});
   first.Die();
   for (int i = 0; i < 3; ++i) ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), first.id());
@@ -537,7 +538,7 @@ TEST_F(NativeEngineTest, shouldLetTheSuccessorClaimAReleaseWithEffectsOutside) {
     ASSERT_EQ(second.Attend(), 0);
     EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, second.id());
   });
-  engine_->Handoff(0, 1, [](const absl::Status&, double) {});
+  engine_->succession().Handoff(0, 1, [](const absl::Status&, double) {});
   EXPECT_EQ(point_, "");
 }
 
@@ -553,7 +554,8 @@ class ReleasingOwnerTest : public NativeEngineTest {
     Begin(first);
     Connect(first, peer_);
     ASSERT_EQ(Start(1).Attend(), 0);
-    engine_->Handoff(0, 1, [this](const absl::Status& status, double) { moved_ = status; });
+    engine_->succession().Handoff(0, 1,
+                                  [this](const absl::Status& status, double) { moved_ = status; });
     ASSERT_EQ(workers_[1]->Attend(), 0);
     writer_->Release().Publish();
   }
@@ -573,8 +575,8 @@ class ReleasingOwnerTest : public NativeEngineTest {
     EXPECT_THAT(events_, ElementsAre("shard 0 epoch 1: worker 1",
                                      "shard 0 epoch 1 of worker 1 ended: handoff",
                                      "shard 0 epoch 2: worker 2"));
-    EXPECT_EQ(engine_->handoff_blackout(0).count(), 1u);
-    EXPECT_EQ(engine_->failover_blackout(0).count(), 0u);
+    EXPECT_EQ(engine_->succession().handoff_blackout(0).count(), 1u);
+    EXPECT_EQ(engine_->succession().failover_blackout(0).count(), 0u);
     EXPECT_TRUE(moved_.ok()) << moved_;
     Exchange(heir, peer_);
     EXPECT_FALSE(peer_.disconnected);
@@ -643,8 +645,8 @@ class SecondClaimantTest : public NativeEngineTest {
     EXPECT_EQ(change.change_begun_ns, change_.change_begun_ns);
     EXPECT_EQ(change.former_worker_id, 1u);
     EXPECT_EQ(arena::ChangeCause(change.cause), arena::ChangeCause::kDeath);
-    EXPECT_EQ(engine_->last_report(0).transactions_recovered, 2u);
-    EXPECT_EQ(engine_->failover_blackout(0).count(), 1u);
+    EXPECT_EQ(engine_->succession().last_report(0).transactions_recovered, 2u);
+    EXPECT_EQ(engine_->succession().failover_blackout(0).count(), 1u);
     EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
     EXPECT_EQ(arena_->shard(0).owner.cut_epoch, 1u);
     // Its commits and theirs, each once.
@@ -1042,16 +1044,16 @@ TEST_F(NativeEngineTest, shouldFailAConnectionOnWhoseMessageOwnersDie) {
   GetMessage(first, bad, "poison");
   for (uint32_t slot = 0; slot < 3; ++slot) {
     Start(slot + 1);
-    EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+    EXPECT_EQ(engine_->succession().poisoned_connections(0), 0u);
     Die(*workers_[slot]);
     TakeOver(*workers_[slot + 1]);
   }
   Worker& last = *workers_[3];
-  EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  EXPECT_EQ(engine_->succession().poisoned_connections(0), 1u);
   EXPECT_THAT(poisonings_, ElementsAre(HasSubstr(absl::StrCat("connection ", connection_,
                                                               " is failed: 3 workers (1, 2, 3)"))));
-  ASSERT_TRUE(engine_->last_report(0).poisoned.has_value());
-  EXPECT_FALSE(engine_->last_report(0).poisoned->guessed);
+  ASSERT_TRUE(engine_->succession().last_report(0).poisoned.has_value());
+  EXPECT_FALSE(engine_->succession().last_report(0).poisoned->guessed);
   arena::CompletionEntry entry = Next(last, bad);
   EXPECT_EQ(entry.connection, connection_);
   EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
@@ -1071,11 +1073,11 @@ TEST_F(NativeEngineTest, shouldBlameNothingForADeathThatAnOperatorAskedFor) {
   GetMessage(first, peer, "fine");
   for (uint32_t slot = 0; slot < 3; ++slot) {
     Start(slot + 1);
-    engine_->PardonDeath(slot, slot + 1);
+    engine_->succession().PardonDeath(slot, slot + 1);
     Die(*workers_[slot]);
     TakeOver(*workers_[slot + 1]);
   }
-  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  EXPECT_EQ(engine_->succession().poisoned_connections(0), 0u);
   EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 0u);
   EXPECT_EQ(CompletionKind(Next(*workers_[3], peer).kind), CompletionKind::kReceive);
   EXPECT_FALSE(peer.disconnected);
@@ -1156,12 +1158,12 @@ TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   Connect(first, peer);
   GetMessage(first, peer, "no poison");
   for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
-  engine_->PardonDeath(0, 1);
+  engine_->succession().PardonDeath(0, 1);
   Die(first);
   ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("ownership-epoch-prepared"));
   Worker& last = *workers_[heir()];
   TakeOver(last);
-  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  EXPECT_EQ(engine_->succession().poisoned_connections(0), 0u);
   uint64_t version = 0;
   const auto report = ReadNativeReport(*arena_, 0, 1, &version);
   ASSERT_TRUE(report.has_value());
@@ -1233,7 +1235,7 @@ TEST_F(NativeEngineTest, shouldGoOnWhenWhatOwnersDiedOfCannotBe) {
   engine_->Turn();
   EXPECT_THAT(news_, Contains(HasSubstr("what owners of shard 0 died of")));
   EXPECT_EQ(LoadDeaths(*arena_, 0).blamed, 0u);
-  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  EXPECT_EQ(engine_->succession().poisoned_connections(0), 0u);
 }
 
 // The keeper looks at what workers have written before it uses it.
@@ -1244,7 +1246,7 @@ TEST_F(NativeEngineTest, shouldGiveAwayAShardThatBelongsToNoPossibleWorker) {
   for (const uint32_t slot : {arena_->shape().workers, arena::kClaim | 0x7ffeu, 0x7ffeu}) {
     uint64_t& word = arena_->shard(0).owner.ownership;
     word = arena::PackOwnership(arena::OwnershipEpoch(word), slot, arena::OwnershipSequence(word));
-    EXPECT_EQ(engine_->owner(0).slot, arena::kNobody);
+    EXPECT_EQ(engine_->succession().owner(0).slot, arena::kNobody);
     engine_->Turn();
     engine_->Turn();
     EXPECT_LT(arena::ClaimantOrOwner(arena::OwnershipSlot(word)), arena_->shape().workers);
@@ -1264,7 +1266,7 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   ASSERT_NO_FATAL_FAILURE(KillTheHeirAt(GetParam()));
   Worker& last = *workers_[heir()];
   TakeOver(last);
-  EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  EXPECT_EQ(engine_->succession().poisoned_connections(0), 1u);
   uint64_t version = 0;
   const auto report = ReadNativeReport(*arena_, 0, 1, &version);
   ASSERT_TRUE(report.has_value());
@@ -1294,14 +1296,14 @@ TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
   ASSERT_EQ(first.Attend(), 0);
   Begin(first);
   for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
-  engine_->ExplainDeath(0, 1, "hang");
+  engine_->succession().ExplainDeath(0, 1, "hang");
   for (uint32_t slot = 0; slot < 2; ++slot) {
     const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
-    workers_[engine_->owner(0).slot]->Die();
+    workers_[engine_->succession().owner(0).slot]->Die();
     TakeOver(*workers_[heir]);
-    EXPECT_EQ(engine_->last_report(0).cause, slot == 0 ? "hang" : "crash");
-    engine_->WorkerStopped(slot == 0 ? 0 : heir, slot == 0 ? 1 : heir + 1, "crash");
-    EXPECT_EQ(engine_->last_report(0).cause, slot == 0 ? "hang" : "crash");
+    EXPECT_EQ(engine_->succession().last_report(0).cause, slot == 0 ? "hang" : "crash");
+    engine_->succession().WorkerStopped(slot == 0 ? 0 : heir, slot == 0 ? 1 : heir + 1, "crash");
+    EXPECT_EQ(engine_->succession().last_report(0).cause, slot == 0 ? "hang" : "crash");
   }
 }
 
@@ -1331,7 +1333,7 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
   // Two changes of owner, of which the keeper sees nothing.
   for (int i = 0; i < 2; ++i) {
     const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
-    workers_[engine_->owner(0).slot]->Die();
+    workers_[engine_->succession().owner(0).slot]->Die();
     ASSERT_TRUE(Pump([&] { ASSERT_EQ(workers_[heir]->Attend(), 0); },
                      [&] { return arena_->shard(0).owner.owner_worker_id == heir + 1; }));
     if (i == 0) {
@@ -1356,8 +1358,8 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
   engine_->Turn();
   EXPECT_THAT(events_, ElementsAre(HasSubstr("epoch 1 of worker 1 ended: crash"),
                                    HasSubstr("epoch 2 of worker ")));
-  EXPECT_EQ(engine_->last_report(0).epoch, 2u);
-  EXPECT_EQ(engine_->last_report(0).in_flight, 1u);
+  EXPECT_EQ(engine_->succession().last_report(0).epoch, 2u);
+  EXPECT_EQ(engine_->succession().last_report(0).in_flight, 1u);
 }
 
 TEST_F(NativeEngineTest, shouldTellTheHeirOfTheConnectionThatADeadOwnerAskedFor) {
@@ -1399,7 +1401,7 @@ class AmbiguousTest : public NativeEngineTest {
     peer.Receive();
     EXPECT_EQ(CompletionKind(Next(heir, peer).kind), CompletionKind::kSend);
     engine_->Turn();
-    const ReconciliationReport& report = engine_->last_report(0);
+    const ReconciliationReport& report = engine_->succession().last_report(0);
     EXPECT_EQ(report.ambiguous, 0u);
     EXPECT_EQ(report.in_flight + report.never_submitted, 2u);  // and a receive
     for (const ReportedRequest& request : report.requests) {

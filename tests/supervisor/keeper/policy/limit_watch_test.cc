@@ -119,22 +119,22 @@ TEST_F(LimitWatchTest, shouldNotWarnOfAQuotaThatIsAsMuchAsAServiceIsMadeWith) {
   policy.mutable_service()->set_queue_pairs(8);
   policy.mutable_service()->set_completion_queues(4);
   Set(policy);
-  engine.objects.queue_pairs = 8;
-  engine.objects.completion_queues = 4;
+  engine.counts.queue_pairs = 8;
+  engine.counts.completion_queues = 4;
   EXPECT_THAT(Warnings(), IsEmpty());
 }
 
 // Whoever looks a hundred times a second does not keep the engine from its work.
 TEST_F(LimitWatchTest, shouldCountTheDevicesObjectsAnewOnlyWhenThereMayBeOthers) {
   engine.connections = 7;
-  engine.objects.queue_pairs = 7;
+  engine.counts.queue_pairs = 7;
   EXPECT_EQ(watch.Look().queue_pairs(), 7u);
   const uint64_t began_ns = MonotonicNanoseconds();
   int looks = 0;
   for (; looks < 1000 && MonotonicNanoseconds() - began_ns < 500'000'000; ++looks) watch.Look();
   EXPECT_LE(engine.object_counts, 2u) << looks;
   engine.connections = 8;
-  engine.objects.queue_pairs = 8;
+  engine.counts.queue_pairs = 8;
   EXPECT_EQ(watch.Look().queue_pairs(), 8u);
 }
 

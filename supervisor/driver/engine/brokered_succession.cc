@@ -1,0 +1,216 @@
+#include "supervisor/driver/engine/brokered_succession.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+
+namespace baton::driver_process {
+namespace {
+
+constexpr std::string_view kCrash = "crash";        // as far as nobody knows better
+constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
+
+}  // namespace
+
+BrokeredSuccession::BrokeredSuccession(arena::Arena* arena, EngineListener* listener,
+                                       SuccessionOptions options, ApplyNext apply_next)
+    : Succession(arena, listener),
+      options_(std::move(options)),
+      apply_next_(std::move(apply_next)),
+      changes_(arena->shape().shards) {}
+
+// ---------------------------------------------------------------- workers
+
+bool BrokeredSuccession::IsIdle(uint32_t slot, uint64_t id) const {
+  const Roster::Worker& worker = roster_[slot];
+  return worker.id != id ||
+         (worker.shards == 0 &&
+          std::none_of(shards_.begin(), shards_.end(),
+                       [id](const ShardState& shard) { return shard.handoff_worker_id == id; }));
+}
+
+void BrokeredSuccession::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
+  StopWorker(slot, id, cause, options_.outside_effects);
+}
+
+void BrokeredSuccession::StopWorker(uint32_t slot, uint64_t id, std::string_view cause,
+                                    bool await_death) {
+  const Roster::Worker* const worker = Stop(slot, id);
+  if (worker == nullptr) return;
+  if (cause == kCrash) cause = worker->death;
+  const uint64_t now = options_.nanoseconds();
+  std::vector<std::pair<uint32_t, EndedOwnership>> moved;
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
+    if (shards_[shard].ownership.owner_slot() != slot) continue;
+    EndedOwnership& ended =
+        moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
+    changes_[shard].begun_ns = now;
+    // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
+    if (!worker->pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
+    if (await_death) changes_[shard].awaited_death_id = id;
+    Give(shard);
+  }
+  roster_.WakeNotified();
+  for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
+  NameHeirs();
+}
+
+void BrokeredSuccession::PardonDeath(uint32_t slot, uint64_t id) {
+  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->pardoned = true;
+}
+
+void BrokeredSuccession::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
+  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->death = cause;
+}
+
+void BrokeredSuccession::WorkerDead(uint32_t slot, uint64_t id) {
+  if (roster_.Find(slot, id) == nullptr) return;
+  WorkerStopped(slot, id, kCrash);
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
+    shards_[shard].ownership.ProveDead(id);
+    if (changes_[shard].awaited_death_id == id) changes_[shard].awaited_death_id = 0;
+  }
+  roster_.Remove(slot);
+  GiveVacant();
+}
+
+void BrokeredSuccession::Give(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint32_t slot = ChooseFor(shard);
+  if (slot == arena::kNobody) return;
+  Change& change = changes_[shard];
+  if (change.awaited_death_id != 0) {
+    state.waiting_reason = absl::StrCat("the death of worker ", change.awaited_death_id,
+                                        "'s process is not proven yet");
+    return;
+  }
+  if (!state.ownership.CanGrant()) {
+    state.waiting_reason = "the deaths of its former owners are not proven yet";
+    return;
+  }
+  Roster::Worker& worker = roster_[slot];
+  state.ownership.Grant(slot, worker.id);
+  NoteOwner(shard, worker);
+  if (change.begun_ns == 0) change.begun_ns = options_.nanoseconds();
+  ++worker.shards;
+  NotifyOwner(shard);
+}
+
+void BrokeredSuccession::GiveVacant() {
+  for (uint32_t shard = 0; shard < shard_count(); ++shard) {
+    if (!shards_[shard].ownership.owned()) Give(shard);
+  }
+}
+
+// ---------------------------------------------------------------- changes of owner
+
+// The cut. What the owner has published up to here counts and is applied; nothing after it does.
+EndedOwnership BrokeredSuccession::EndOwnership(uint32_t shard, std::string_view cause,
+                                                bool released) {
+  driver::Ownership& ownership = shards_[shard].ownership;
+  uint64_t recovered = 0;
+  if (!released) {
+    absl::Status error;
+    while (recovered < arena::kCommitLogEntries) {
+      const driver::CommitOutcome outcome = apply_next_(shard, &error);
+      released = outcome == driver::CommitOutcome::kReleased;
+      if (outcome != driver::CommitOutcome::kApplied) break;
+      ++recovered;
+    }
+  }
+  if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
+  EndedOwnership ended = {ownership.epoch(), ownership.owner_id(), recovered, cause};
+  Change& change = changes_[shard];
+  if (change.begun_ns == 0) change.begun_ns = options_.nanoseconds();
+  change.planned = released;
+  --roster_[ownership.owner_slot()].shards;
+  NotifyOwner(shard);  // the former owner, so that it learns
+  ownership.End(released);
+  return ended;
+}
+
+// A completion on which so many owners died in a row is given to no other.
+std::optional<Poisoning> BrokeredSuccession::CountDeath(uint32_t shard,
+                                                        const EndedOwnership& ended) {
+  Change& change = changes_[shard];
+  if (change.planned) return std::nullopt;  // its release was the last that it did
+  const DeathCount::Blame blame =
+      change.deaths.Add(DescribeDeath(*arena_, shard, ended.epoch, ended.owner_id,
+                                      arena_->shard(shard).completion_tail),
+                        options_.poison_deaths);
+  if (blame == DeathCount::Blame::kNobody) return std::nullopt;
+  const bool guessed = blame == DeathCount::Blame::kOldest;
+  const std::optional<uint64_t> completion =
+      guessed ? driver_->OldestToBlame(shard, change.deaths.logged()) : change.deaths.suspect();
+  std::optional<Poisoning> poisoned;
+  if (completion) {
+    const auto entry = driver_->Poison(shard, *completion, "poisoned: owners died on it");
+    BATON_CHECK(entry.ok());  // nobody else writes the logs
+    poisoned = {entry->connection,
+                arena::GenerationOf(*entry),
+                *completion,
+                arena::CompletionKind(entry->kind),
+                entry->sequence,
+                guessed,
+                change.deaths.DeathsOf(blame),
+                change.deaths.WorkersOf(blame)};
+    ++change.poisoned;
+  }
+  change.deaths.Clear();
+  return poisoned;
+}
+
+void BrokeredSuccession::OnCommit(uint32_t shard, bool released) {
+  if (released) {
+    // A first transaction that gives the shard back does not serve it.
+    if (AwaitsFirstCommit(shard)) OnGivenBack(shard, shards_[shard].ownership.owner_id());
+    return OnReleased(shard);
+  }
+  if (!AwaitsFirstCommit(shard)) return;
+  Change& change = changes_[shard];
+  const uint64_t blackout = options_.nanoseconds() - std::exchange(change.begun_ns, 0);
+  const ShardState& state = shards_[shard];
+  OnServed(shard, state.ownership.epoch(), state.report.epoch, change.planned, blackout);
+  NameHeirs();
+}
+
+// Even if that was withdrawn in the meantime, an owner that was asked could not know.
+void BrokeredSuccession::OnReleased(uint32_t shard) {
+  const ShardState& state = shards_[shard];
+  const bool asked = state.asked_epoch == state.ownership.epoch();
+  // A worker that gives a shard back unasked wants no shard.
+  if (!asked) roster_[state.ownership.owner_slot()].ready = false;
+  const EndedOwnership ended =
+      EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
+  Give(shard);
+  roster_.WakeNotified();
+  MakeReport(shard, ended);
+}
+
+void BrokeredSuccession::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
+  const driver::Ownership& ownership = shards_[shard].ownership;
+  const uint32_t slot = ownership.owner_slot();
+  const uint64_t id = ownership.owner_id();
+  listener_->OnEvent("worker_fenced",
+                     absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
+                                  shard, ": ", why.message()),
+                     id, static_cast<int>(shard), -1);
+  // Its threads run on until it is killed, and a late store to a log or a state slot would be the
+  // successor's: it starts only when the process is dead.
+  roster_[slot].fenced = true;
+  StopWorker(slot, id, "fenced", /*await_death=*/true);
+  listener_->OnFenced(id);
+}
+
+// Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
+// since the cut, because the engine has done nothing else.
+void BrokeredSuccession::MakeReport(uint32_t shard, const EndedOwnership& ended) {
+  shards_[shard].report = Reconcile(*arena_, shard, driver_->counters(shard), ended);
+  TellEnd(shard);
+  listener_->OnReport(shard, shards_[shard].report);
+}
+
+}  // namespace baton::driver_process

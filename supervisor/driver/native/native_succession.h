@@ -1,0 +1,69 @@
+// The succession of a native service: the workers move shards among themselves, in processes of
+// their own. This names heirs, gives shards that nobody has to somebody, asks owners to release,
+// and notices what has happened in shared memory.
+#ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_SUCCESSION_H_
+#define SUPERVISOR_DRIVER_NATIVE_NATIVE_SUCCESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "supervisor/driver/engine/succession.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: the driver process's one thread. It never waits.
+class NativeSuccession final : public Succession {
+ public:
+  // `outside_effects`: a successor starts only when the whole former process is proven dead.
+  // `wake`: wakes the worker in a slot.
+  NativeSuccession(arena::Arena* arena, EngineListener* listener, bool outside_effects,
+                   std::function<void(uint32_t slot)> wake);
+
+  // Notices changes of owner that workers made among themselves. Call it often.
+  void LookAtShards();
+  void WakeHolder(uint32_t shard) const;
+
+  bool IsIdle(uint32_t, uint64_t) const override { return false; }
+  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
+  void PardonDeath(uint32_t slot, uint64_t id) override;
+  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
+  void WorkerDead(uint32_t slot, uint64_t id) override;
+  uint64_t poisoned_connections(uint32_t shard) const override;
+  // When it was last seen that a new owner has committed; CLOCK_MONOTONIC. 0: never.
+  uint64_t last_served_ns() const { return last_served_ns_; }
+
+ private:
+  // What is known here of what workers have done to a shard.
+  struct Known {
+    uint64_t epoch = 0;     // whose owner is known
+    uint64_t served = 0;    // whose first commit is known
+    uint64_t released = 0;  // the last whose release is known
+    uint64_t reported = 0;  // the last whose end was reported
+    // An owner whose death is known to be no crash, and what it is.
+    uint64_t explained_worker_id = 0;
+    std::string_view explanation;
+    uint64_t report_version = 0;  // in the arena, of the shard's report
+  };
+
+  void NoteRelease(uint32_t shard);
+  void ReadReports(uint32_t shard);
+  bool ReadReport(uint32_t shard, uint64_t epoch);
+  void OnFirstCommit(uint32_t shard);
+  void Give(uint32_t shard) override;
+  void GiveVacant() override { LookAtShards(); }
+  void BeforeHandoff(uint32_t shard) override { NoteRelease(shard); }
+  void AskRelease(uint32_t shard) override;
+  void NameHeir(uint32_t shard, uint32_t slot) override;
+
+  const bool outside_effects_;
+  const std::function<void(uint32_t slot)> wake_;
+  std::vector<Known> known_;  // by shard
+  uint64_t last_served_ns_ = 0;
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_NATIVE_NATIVE_SUCCESSION_H_
