@@ -53,54 +53,67 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
 internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order,
                                               std::vector<FileDescriptor> descriptors,
                                               std::vector<FileDescriptor>* sent) {
-  using internal::DriverOrder;
   internal::DriverAnswer answer;
   absl::Status status;
-  switch (order.order_case()) {
-    case DriverOrder::kAddWorker:
-      status = AddWorker(order.add_worker(), std::move(descriptors));
-      break;
-    case DriverOrder::kChangeWorker:
-      ChangeWorker(order.change_worker());
-      break;
-    case DriverOrder::kDetachWorker:
-      answer.set_yes(Detach(order.detach_worker().worker()));
-      break;
-    case DriverOrder::kRetireWorkers:
-      answer.set_yes(Retire(order.retire_workers()));
-      break;
-    case DriverOrder::kPromoteWorkers:
-      answer.set_yes(Promote(order.promote_workers()));
-      break;
-    case DriverOrder::kHandOver:
-      HandOver(order.hand_over());
-      break;
-    case DriverOrder::kCancelHandOver:
-      CancelHandOver(order.cancel_hand_over());
-      break;
-    case DriverOrder::kLookAtShards:
-      LookAtShards(answer.mutable_shards());
-      break;
-    case DriverOrder::kCheckStoredState:
-      status = CheckStoredState(order.check_stored_state());
-      break;
-    default:
-      status = ExecuteOnConnections(order, &answer, sent);
+  if (order.has_check_stored_state()) {  // in several turns
+    const internal::CheckStoredState& reader = order.check_stored_state();
+    status = CheckStoredState(engine_, {reader.reads_min(), reader.reads_max(), reader.writes()});
+  } else {
+    engine_.Run([&] { status = ExecuteOnWorkers(order, std::move(descriptors), &answer, sent); });
   }
+  if (order.has_describe_queues()) AddToDescription(answer.mutable_description());
+  if (order.has_listen_at() && !status.ok()) status = NameOwner(order.listen_at(), status);
   SetStatus(status, &answer);
   return answer;
 }
 
+absl::Status OrderExecutor::ExecuteOnWorkers(const internal::DriverOrder& order,
+                                             std::vector<FileDescriptor> descriptors,
+                                             internal::DriverAnswer* answer,
+                                             std::vector<FileDescriptor>* sent) {
+  using internal::DriverOrder;
+  switch (order.order_case()) {
+    case DriverOrder::kAddWorker:
+      return AddWorker(order.add_worker(), std::move(descriptors));
+    case DriverOrder::kChangeWorker:
+      ChangeWorker(order.change_worker());
+      return absl::OkStatus();
+    case DriverOrder::kDetachWorker:
+      answer->set_yes(Detach(order.detach_worker().worker()));
+      return absl::OkStatus();
+    case DriverOrder::kRetireWorkers:
+      answer->set_yes(Retire(order.retire_workers()));
+      return absl::OkStatus();
+    case DriverOrder::kPromoteWorkers:
+      answer->set_yes(Promote(order.promote_workers()));
+      return absl::OkStatus();
+    case DriverOrder::kHandOver:
+      HandOver(order.hand_over());
+      return absl::OkStatus();
+    case DriverOrder::kCancelHandOver:
+      CancelHandOver(order.cancel_hand_over());
+      return absl::OkStatus();
+    case DriverOrder::kLookAtShards:
+      LookAtShards(answer->mutable_shards());
+      return absl::OkStatus();
+    case DriverOrder::kForkWorker:
+    case DriverOrder::kReapWorker:
+    case DriverOrder::kNextFork:
+      return ExecuteOnForks(order, answer, sent);
+    default:
+      return ExecuteOnConnections(order, answer);
+  }
+}
+
 absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& order,
-                                                 internal::DriverAnswer* answer,
-                                                 std::vector<FileDescriptor>* sent) {
+                                                 internal::DriverAnswer* answer) {
   using internal::DriverOrder;
   switch (order.order_case()) {
     case DriverOrder::kListenAt:
       return ExecuteOnce(order.listen_at(), answer,
                          [&] { return ListenAt(order.listen_at(), answer->mutable_listening()); });
     case DriverOrder::kStopListening:
-      engine_.Run([&] { engine_.StopListening(AddressIn(order.stop_listening())); });
+      engine_.StopListening(AddressIn(order.stop_listening()));
       return absl::OkStatus();
     case DriverOrder::kConnectTo:
       return ExecuteOnce(order.connect_to(), answer,
@@ -111,54 +124,47 @@ absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& or
       Revoke(order.revoke_grant());
       return absl::OkStatus();
     case DriverOrder::kDisconnectAll:
-      engine_.Run([&] { answer->set_count(engine_.DisconnectAll(order.disconnect_all().why())); });
+      answer->set_count(engine_.DisconnectAll(order.disconnect_all().why()));
+      return absl::OkStatus();
+    case DriverOrder::kCountConnections:
+      answer->set_count(engine_.connection_count());
+      answer->set_refused(admission_.refused_closed());
+      return absl::OkStatus();
+    case DriverOrder::kListConnections:
+      ListConnections(order.list_connections(), answer->mutable_connections());
       return absl::OkStatus();
     default:
-      return ExecuteOnService(order, answer, sent);
+      return ExecuteOnService(order, answer);
   }
 }
 
 absl::Status OrderExecutor::ExecuteOnService(const internal::DriverOrder& order,
-                                             internal::DriverAnswer* answer,
-                                             std::vector<FileDescriptor>* sent) {
+                                             internal::DriverAnswer* answer) {
   using internal::DriverOrder;
   switch (order.order_case()) {
     case DriverOrder::kPutPolicyInForce:
       PutPolicyInForce(order.put_policy_in_force().policy());
       return absl::OkStatus();
     case DriverOrder::kCloseAdmission:
-      engine_.Run([&] { admission_.Close(order.close_admission().why()); });
+      admission_.Close(order.close_admission().why());
       return absl::OkStatus();
     case DriverOrder::kOpenAdmission:
-      engine_.Run([&] { admission_.Open(); });
-      return absl::OkStatus();
-    case DriverOrder::kCountConnections:
-      engine_.Run([&] {
-        answer->set_count(engine_.connection_count());
-        answer->set_refused(admission_.refused_closed());
-      });
+      admission_.Open();
       return absl::OkStatus();
     case DriverOrder::kAccount:
       Account(order.account(), answer->mutable_accounts());
       return absl::OkStatus();
     case DriverOrder::kSetPoisonDeaths:
-      engine_.Run([&] { engine_.SetPoisonDeaths(order.set_poison_deaths().deaths()); });
+      engine_.SetPoisonDeaths(order.set_poison_deaths().deaths());
       return absl::OkStatus();
     case DriverOrder::kDescribeQueues:
       Describe(answer->mutable_description());
-      return absl::OkStatus();
-    case DriverOrder::kListConnections:
-      ListConnections(order.list_connections(), answer->mutable_connections());
       return absl::OkStatus();
     case DriverOrder::kListShardMoves:
       for (v1::ShardMove& move : news_.ListShardMoves(order.list_shard_moves().shard())) {
         *answer->add_shard_moves() = std::move(move);
       }
       return absl::OkStatus();
-    case DriverOrder::kForkWorker:
-    case DriverOrder::kReapWorker:
-    case DriverOrder::kNextFork:
-      return ExecuteOnForks(order, answer, sent);
     case DriverOrder::kHold:
     case DriverOrder::kDrop:
     case DriverOrder::kTakeNextHeld:
@@ -197,11 +203,9 @@ absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
   const StateVersions versions = {worker.reads_state_version_min(),
                                   worker.reads_state_version_max(), worker.writes_state_version()};
   engine_.arena().ClearWorker(worker.slot());
-  engine_.Run([&] {
-    engine_.AddWorker(
-        worker.slot(), worker.id(), std::move(descriptors[0]), versions,
-        worker.standing() == internal::STANDING_FIRST ? Standing::kFirst : Standing::kLast);
-  });
+  engine_.AddWorker(
+      worker.slot(), worker.id(), std::move(descriptors[0]), versions,
+      worker.standing() == internal::STANDING_FIRST ? Standing::kFirst : Standing::kLast);
   if (forks_ != nullptr) forks_->NoteAttached(worker.id());
   looked_at_[worker.slot()] = worker.id();
   // It has no lock yet, and is known to be of its process.
@@ -220,44 +224,36 @@ void OrderExecutor::LookAtLocks() {
 void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
   const uint32_t slot = order.worker().slot();
   if (slot >= not_ready_.size()) return;
-  if (order.change() == internal::ChangeWorker::READY) {
-    // It has its locks now.
-    const pid_t pid = std::exchange(not_ready_[slot], 0);
-    if (watcher_ && pid != 0) watcher_->Watch(slot, order.worker().id(), pid);
-  }
-  if (order.change() == internal::ChangeWorker::PLACE_LEFT) {
-    if (watcher_) watcher_->Forget(slot);
-    looked_at_[slot] = 0;
-    last_requests_.erase(order.worker().id());
-  }
-  engine_.Run([&] { ChangeOnEngine(order.worker(), order.change()); });
-}
-
-void OrderExecutor::ChangeOnEngine(const internal::WorkerPlace& worker,
-                                   internal::ChangeWorker::Change change) {
+  const uint64_t id = order.worker().id();
+  Succession& succession = engine_.succession();
   using Change = internal::ChangeWorker;
-  const uint32_t slot = worker.slot();
-  const uint64_t id = worker.id();
-  switch (change) {
-    case Change::READY:
-      return engine_.succession().SetReady(slot);
+  switch (order.change()) {
+    case Change::READY: {
+      // It has its locks now.
+      const pid_t pid = std::exchange(not_ready_[slot], 0);
+      if (watcher_ && pid != 0) watcher_->Watch(slot, id, pid);
+      return succession.SetReady(slot);
+    }
     case Change::ASK_TO_STOP:
-      return engine_.succession().AskToStop(slot, id);
+      return succession.AskToStop(slot, id);
     case Change::STALLED:
-      return engine_.succession().SetStalled(slot, id, true);
+      return succession.SetStalled(slot, id, true);
     case Change::NOT_STALLED:
-      return engine_.succession().SetStalled(slot, id, false);
+      return succession.SetStalled(slot, id, false);
     case Change::STANDS_FIRST:
-      return engine_.succession().SetStanding(slot, id, Standing::kFirst);
+      return succession.SetStanding(slot, id, Standing::kFirst);
     case Change::STANDS_LAST:
-      return engine_.succession().SetStanding(slot, id, Standing::kLast);
+      return succession.SetStanding(slot, id, Standing::kLast);
     case Change::PARDON_DEATH:
-      return engine_.succession().PardonDeath(slot, id);
+      return succession.PardonDeath(slot, id);
     case Change::DEATH_BY_HANG:
-      return engine_.succession().ExplainDeath(slot, id, "hang");
+      return succession.ExplainDeath(slot, id, "hang");
     case Change::DEAD:
-      return engine_.succession().WorkerDead(slot, id);
+      return succession.WorkerDead(slot, id);
     case Change::PLACE_LEFT:
+      if (watcher_) watcher_->Forget(slot);
+      looked_at_[slot] = 0;
+      last_requests_.erase(id);
       last_grants_.erase(id);
       return admission_.Forget(id);
     default:
@@ -266,73 +262,58 @@ void OrderExecutor::ChangeOnEngine(const internal::WorkerPlace& worker,
 }
 
 bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
-  bool believed = false;
-  engine_.Run([&] {
-    believed = !engine_.succession().IsFenced(worker.slot());
-    if (!believed) return;
-    engine_.succession().WorkerStopped(worker.slot(), worker.id(), "detached");
-    engine_.succession().WorkerDead(worker.slot(), worker.id());
-  });
-  return believed;
+  if (engine_.succession().IsFenced(worker.slot())) return false;  // it is not believed
+  engine_.succession().WorkerStopped(worker.slot(), worker.id(), "detached");
+  engine_.succession().WorkerDead(worker.slot(), worker.id());
+  return true;
 }
 
 bool OrderExecutor::Retire(const internal::RetireWorkers& order) {
-  bool idle = true;
-  engine_.Run([&] {
-    for (const auto& worker : order.workers())
-      idle &= engine_.succession().IsIdle(worker.slot(), worker.id());
-    if (!idle) return;
-    for (const auto& worker : order.workers())
-      engine_.succession().Retire(worker.slot(), worker.id());
-  });
-  return idle;
+  Succession& succession = engine_.succession();
+  for (const auto& worker : order.workers()) {
+    if (!succession.IsIdle(worker.slot(), worker.id())) return false;
+  }
+  for (const auto& worker : order.workers()) succession.Retire(worker.slot(), worker.id());
+  return true;
 }
 
 bool OrderExecutor::Promote(const internal::PromoteWorkers& order) {
-  const auto is_new = [&](uint64_t id) {
-    return std::any_of(order.new_workers().begin(), order.new_workers().end(),
-                       [id](const internal::WorkerPlace& worker) { return worker.id() == id; });
-  };
-  bool all = true;
-  engine_.Run([&] {
-    for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
-      all = all && is_new(engine_.succession().owner(shard).worker_id);
-    }
-    if (!all) return;
-    for (const auto& worker : order.new_workers()) {
-      engine_.succession().SetStanding(worker.slot(), worker.id(), Standing::kFirst);
-    }
-    for (const auto& worker : order.old_workers()) {
-      engine_.succession().SetStanding(worker.slot(), worker.id(), Standing::kLast);
-    }
-  });
-  return all;
+  Succession& succession = engine_.succession();
+  for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
+    const uint64_t owner = succession.owner(shard).worker_id;
+    const bool is_new =
+        std::any_of(order.new_workers().begin(), order.new_workers().end(),
+                    [owner](const internal::WorkerPlace& worker) { return worker.id() == owner; });
+    if (!is_new) return false;
+  }
+  for (const auto& worker : order.new_workers()) {
+    succession.SetStanding(worker.slot(), worker.id(), Standing::kFirst);
+  }
+  for (const auto& worker : order.old_workers()) {
+    succession.SetStanding(worker.slot(), worker.id(), Standing::kLast);
+  }
+  return true;
 }
 
 // ---------------------------------------------------------------- shards
 
 void OrderExecutor::HandOver(const internal::HandOver& order) {
-  engine_.Run([&] {
-    moving_[order.move()] = order.shard();
-    engine_.succession().Handoff(
-        order.shard(), order.slot(),
-        [this, move = order.move()](const absl::Status& status, double blackout_us) {
-          moving_.erase(move);
-          internal::DriverNews news;
-          news.mutable_moved()->set_move(move);
-          SetStatus(status, news.mutable_moved());
-          news.mutable_moved()->set_blackout_us(blackout_us);
-          news_.Push(std::move(news));
-        });
-  });
+  moving_[order.move()] = order.shard();
+  const auto done = [this, move = order.move()](const absl::Status& status, double blackout_us) {
+    moving_.erase(move);
+    internal::DriverNews news;
+    news.mutable_moved()->set_move(move);
+    SetStatus(status, news.mutable_moved());
+    news.mutable_moved()->set_blackout_us(blackout_us);
+    news_.Push(std::move(news));
+  };
+  engine_.succession().Handoff(order.shard(), order.slot(), done);
 }
 
 // A shard that has moved, or was refused, may be in another handoff by now.
 void OrderExecutor::CancelHandOver(const internal::CancelHandOver& order) {
-  engine_.Run([&] {
-    if (moving_.count(order.move()) == 0) return;
-    engine_.succession().CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
-  });
+  if (moving_.count(order.move()) == 0) return;
+  engine_.succession().CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
 }
 
 void OrderExecutor::CancelHandovers() {
@@ -346,22 +327,16 @@ void OrderExecutor::CancelHandovers() {
 }
 
 void OrderExecutor::LookAtShards(internal::ShardsSeen* seen) {
-  engine_.Run([&] {
-    for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
-      internal::ShardSeen* const one = seen->add_shards();
-      one->set_owner_worker_id(engine_.succession().owner(shard).worker_id);
-      one->set_acknowledged(arena().shard(shard).acknowledged);
-    }
-    for (uint32_t slot = 0; slot < arena().shape().workers; ++slot) {
-      if (engine_.succession().IsReady(slot)) seen->add_ready_slots(slot);
-      if (engine_.succession().IsFenced(slot)) seen->add_fenced_slots(slot);
-    }
-  });
-}
-
-absl::Status OrderExecutor::CheckStoredState(const internal::CheckStoredState& order) {
-  return driver_process::CheckStoredState(engine_,
-                                          {order.reads_min(), order.reads_max(), order.writes()});
+  const Succession& succession = engine_.succession();
+  for (uint32_t shard = 0; shard < arena().shape().shards; ++shard) {
+    internal::ShardSeen* const one = seen->add_shards();
+    one->set_owner_worker_id(succession.owner(shard).worker_id);
+    one->set_acknowledged(arena().shard(shard).acknowledged);
+  }
+  for (uint32_t slot = 0; slot < arena().shape().workers; ++slot) {
+    if (succession.IsReady(slot)) seen->add_ready_slots(slot);
+    if (succession.IsFenced(slot)) seen->add_fenced_slots(slot);
+  }
 }
 
 // ---------------------------------------------------------------- listeners and connections
@@ -383,29 +358,19 @@ absl::Status OrderExecutor::ExecuteOnce(const Order& order, internal::DriverAnsw
 absl::Status OrderExecutor::ListenAt(const internal::ListenAt& order,
                                      internal::Listening* listening) {
   const verbs::Address asked = AddressIn(order);
-  absl::StatusOr<verbs::Address> address;
-  engine_.Run([&] {
-    const bool is_new = order.worker_id() != 0 && !engine_.IsListening(asked);
-    if (is_new) {
-      if (absl::Status may = CheckListen(order, asked); !may.ok()) {
-        address = std::move(may);
-        return;
-      }
-    }
-    address = engine_.Listen(asked);
-    if (is_new && address.ok()) admission_.NoteListener(order.worker_id());
-  });
-  if (!address.ok()) {
-    return order.worker_id() == 0 ? verbs::NamePortOwner(address.status())
-                                  : NameOwnerNowAndThen(address.status());
-  }
-  listening->set_port(address->port);
+  const bool is_new = order.worker_id() != 0 && !engine_.IsListening(asked);
+  if (is_new) BATON_RETURN_IF_ERROR(CheckListen(order, asked));
+  BATON_ASSIGN_OR_RETURN(const verbs::Address address, engine_.Listen(asked));
+  if (is_new) admission_.NoteListener(order.worker_id());
+  listening->set_port(address.port);
   return absl::OkStatus();
 }
 
 // The search takes its time. A worker that asks again and again must not keep the requests of
 // others waiting with it.
-absl::Status OrderExecutor::NameOwnerNowAndThen(const absl::Status& refused) {
+absl::Status OrderExecutor::NameOwner(const internal::ListenAt& order,
+                                      const absl::Status& refused) {
+  if (order.worker_id() == 0) return verbs::NamePortOwner(refused);
   if (MonotonicNanoseconds() < next_owner_search_ns_) return refused;
   absl::Status named = verbs::NamePortOwner(refused);
   next_owner_search_ns_ = MonotonicNanoseconds() + kBetweenOwnerSearchesNs;
@@ -425,13 +390,6 @@ absl::Status OrderExecutor::CheckListen(const internal::ListenAt& order,
 
 absl::Status OrderExecutor::Connect(const internal::ConnectTo& order,
                                     internal::Connecting* connecting) {
-  absl::Status status;
-  engine_.Run([&] { status = ConnectOnEngine(order, connecting); });
-  return status;
-}
-
-absl::Status OrderExecutor::ConnectOnEngine(const internal::ConnectTo& order,
-                                            internal::Connecting* connecting) {
   const internal::ConnectRequest& request = order.request();
   if (engine_.succession().owner(request.shard()).worker_id != order.worker_id()) {
     return absl::FailedPreconditionError(
@@ -458,14 +416,8 @@ uint32_t OrderExecutor::ConnectionsOf(uint64_t worker_id) const {
 
 // ---------------------------------------------------------------- grants
 
-absl::Status OrderExecutor::Grant(const internal::ReserveGrant& order) {
-  absl::Status status;
-  engine_.Run([&] { status = GrantOnEngine(order); });
-  return status;
-}
-
 // Its place is counted from the reservation on.
-absl::Status OrderExecutor::GrantOnEngine(const internal::ReserveGrant& order) {
+absl::Status OrderExecutor::Grant(const internal::ReserveGrant& order) {
   if (RepeatsGrant(order)) return absl::OkStatus();
   const internal::GrantRequest& request = order.request();
   const uint32_t access =
@@ -493,13 +445,11 @@ absl::Status OrderExecutor::GrantOnEngine(const internal::ReserveGrant& order) {
 }
 
 void OrderExecutor::Revoke(const internal::RevokeGrant& order) {
-  engine_.Run([&] {
-    if (RepeatsGrant(order)) return;
-    if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
-    engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
-      if (revoked.ok()) admission_.NoteRevoked(order.grant());
-      ReportGrant(order, revoked);
-    });
+  if (RepeatsGrant(order)) return;
+  if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
+  engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
+    if (revoked.ok()) admission_.NoteRevoked(order.grant());
+    ReportGrant(order, revoked);
   });
 }
 
@@ -546,10 +496,8 @@ void OrderExecutor::PutPolicyInForce(v1::Policy policy) {
   const uint32_t of_worker = policy.worker().posts_per_second();
   // The queue pairs of native services are all there from the start.
   if (service_.mode() == v1::NATIVE) policy.mutable_service()->clear_queue_pairs();
-  engine_.Run([&] {
-    admission_.SetPolicy(std::move(policy));
-    engine_.SetPostRates(of_service, of_worker);
-  });
+  admission_.SetPolicy(std::move(policy));
+  engine_.SetPostRates(of_service, of_worker);
 }
 
 // Counts anew only when there are more or fewer, or after a while, since a connection that is
@@ -566,29 +514,27 @@ const driver::ObjectCounts& OrderExecutor::CountObjects(uint32_t grants) {
 
 void OrderExecutor::Account(const internal::Account& order, internal::ServiceAccounts* answer) {
   v1::Accounts& accounts = *answer->mutable_accounts();
-  engine_.Run([&] {
-    const Holdings all = admission_.OfService();
-    const driver::ObjectCounts& objects = CountObjects(all.grants);
-    accounts.set_connections(engine_.connection_count());
-    accounts.set_queue_pairs(objects.queue_pairs);
-    accounts.set_completion_queues(objects.completion_queues);
-    accounts.set_shared_receive_queues(objects.shared_receive_queues);
-    accounts.set_memory_regions(objects.memory_regions);
-    accounts.set_registered_bytes(driver::NeedsOf(arena().shape()).registered_bytes +
-                                  all.granted_bytes);
-    accounts.set_grants(all.grants);
-    accounts.set_granted_bytes(all.granted_bytes);
-    accounts.set_listeners(static_cast<uint32_t>(engine_.listeners().size()));
-    for (const uint64_t id : order.worker_ids()) {
-      const Holdings holdings = admission_.OfWorker(id);
-      internal::WorkerUse* const use = answer->add_workers();
-      use->set_worker_id(id);
-      use->set_connections(ConnectionsOf(id));
-      use->set_listeners(holdings.listeners);
-      use->set_grants(holdings.grants);
-      use->set_granted_bytes(holdings.granted_bytes);
-    }
-  });
+  const Holdings all = admission_.OfService();
+  const driver::ObjectCounts& objects = CountObjects(all.grants);
+  accounts.set_connections(engine_.connection_count());
+  accounts.set_queue_pairs(objects.queue_pairs);
+  accounts.set_completion_queues(objects.completion_queues);
+  accounts.set_shared_receive_queues(objects.shared_receive_queues);
+  accounts.set_memory_regions(objects.memory_regions);
+  accounts.set_registered_bytes(driver::NeedsOf(arena().shape()).registered_bytes +
+                                all.granted_bytes);
+  accounts.set_grants(all.grants);
+  accounts.set_granted_bytes(all.granted_bytes);
+  accounts.set_listeners(static_cast<uint32_t>(engine_.listeners().size()));
+  for (const uint64_t id : order.worker_ids()) {
+    const Holdings holdings = admission_.OfWorker(id);
+    internal::WorkerUse* const use = answer->add_workers();
+    use->set_worker_id(id);
+    use->set_connections(ConnectionsOf(id));
+    use->set_listeners(holdings.listeners);
+    use->set_grants(holdings.grants);
+    use->set_granted_bytes(holdings.granted_bytes);
+  }
 }
 
 // ---------------------------------------------------------------- for operators
@@ -599,50 +545,50 @@ void OrderExecutor::Describe(internal::Description* description) {
   service->set_driver_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) /
                                      1e9);
   LatencyHistogram handoffs, failovers;
-  engine_.Run([&] {
-    for (uint32_t i = 0; i < arena().shape().shards; ++i) {
-      const driver::ShardCounters counters = engine_.counters(i);
-      *description->add_shards() = DescribeShard(engine_, i, counters);
-      *description->add_shard_loads() = DescribeShardLoad(counters);
-      handoffs.Merge(engine_.succession().handoff_blackout(i));
-      failovers.Merge(engine_.succession().failover_blackout(i));
-    }
-    if (const EngineLoad* const load = engine_.load()) {
-      *description->mutable_engine() = DescribeLoad(*load);
-    }
-    *service->mutable_device_state() = DescribeDevice(engine_.device_info());
-    service->set_connection_count(engine_.connection_count());
-    for (const verbs::Address& address : engine_.listeners()) {
-      v1::Listener* listener = service->add_listeners();
-      listener->set_host(address.host);
-      listener->set_port(address.port);
-    }
-  });
+  for (uint32_t i = 0; i < arena().shape().shards; ++i) {
+    const driver::ShardCounters counters = engine_.counters(i);
+    *description->add_shards() = DescribeShard(engine_, i, counters);
+    *description->add_shard_loads() = DescribeShardLoad(counters);
+    handoffs.Merge(engine_.succession().handoff_blackout(i));
+    failovers.Merge(engine_.succession().failover_blackout(i));
+  }
+  if (const EngineLoad* const load = engine_.load()) {
+    *description->mutable_engine() = DescribeLoad(*load);
+  }
+  *service->mutable_device_state() = DescribeDevice(engine_.device_info());
+  service->set_connection_count(engine_.connection_count());
+  for (const verbs::Address& address : engine_.listeners()) {
+    v1::Listener* listener = service->add_listeners();
+    listener->set_host(address.host);
+    listener->set_port(address.port);
+  }
+  *service->mutable_handoff_blackout() = Summarize(handoffs);
+  *service->mutable_failover_blackout() = Summarize(failovers);
+}
+
+// What takes long, and needs no engine.
+void OrderExecutor::AddToDescription(internal::Description* description) const {
   AddReceiveWindows(arena(), description->mutable_shard_loads());
   for (const auto& [cause, blackout] : news_.blackouts()) {
     AddBlackout(cause, blackout, description);
   }
-  *service->mutable_handoff_blackout() = Summarize(handoffs);
-  *service->mutable_failover_blackout() = Summarize(failovers);
 }
 
 void OrderExecutor::ListConnections(const internal::ListConnections& order,
                                     internal::Connections* connections) {
   const uint32_t limit =
       order.limit() == 0 ? kConnectionsPerAnswer : std::min(order.limit(), kConnectionsPerAnswer);
-  engine_.Run([&] {
-    ConnectionDescriber describer(engine_);
-    for (uint32_t i = order.start(); i < arena().shape().connections; ++i) {
-      const arena::ConnectionRecord& record = arena().connection(i);
-      if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
-      if (order.shard() >= 0 && record.shard != static_cast<uint32_t>(order.shard())) continue;
-      if (connections->connections_size() == static_cast<int>(limit)) {
-        connections->set_next(i);
-        return;
-      }
-      *connections->add_connections() = describer.Describe(i);
+  ConnectionDescriber describer(engine_);
+  for (uint32_t i = order.start(); i < arena().shape().connections; ++i) {
+    const arena::ConnectionRecord& record = arena().connection(i);
+    if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
+    if (order.shard() >= 0 && record.shard != static_cast<uint32_t>(order.shard())) continue;
+    if (connections->connections_size() == static_cast<int>(limit)) {
+      connections->set_next(i);
+      return;
     }
-  });
+    *connections->add_connections() = describer.Describe(i);
+  }
 }
 
 }  // namespace baton::driver_process

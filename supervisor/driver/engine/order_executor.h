@@ -53,38 +53,33 @@ class OrderExecutor {
     uint64_t counted_ns = 0;  // 0: never
   };
 
-  // Orders that are not about workers and shards.
+  // Each of these passes on what it does not know. The engine's thread, as all below.
+  absl::Status ExecuteOnWorkers(const internal::DriverOrder& order,
+                                std::vector<FileDescriptor> descriptors,
+                                internal::DriverAnswer* answer, std::vector<FileDescriptor>* sent);
   absl::Status ExecuteOnConnections(const internal::DriverOrder& order,
-                                    internal::DriverAnswer* answer,
-                                    std::vector<FileDescriptor>* sent);
-  // Orders about admission, what operators see, and the rest.
-  absl::Status ExecuteOnService(const internal::DriverOrder& order, internal::DriverAnswer* answer,
-                                std::vector<FileDescriptor>* sent);
+                                    internal::DriverAnswer* answer);
+  absl::Status ExecuteOnService(const internal::DriverOrder& order, internal::DriverAnswer* answer);
   // Orders about the processes of native workers.
   absl::Status ExecuteOnForks(const internal::DriverOrder& order, internal::DriverAnswer* answer,
                               std::vector<FileDescriptor>* sent);
   absl::Status AddWorker(const internal::AddWorker& worker,
                          std::vector<FileDescriptor> descriptors);
   void ChangeWorker(const internal::ChangeWorker& order);
-  void ChangeOnEngine(const internal::WorkerPlace& worker, internal::ChangeWorker::Change change);
   bool Detach(const internal::WorkerPlace& worker);
   bool Retire(const internal::RetireWorkers& order);
   bool Promote(const internal::PromoteWorkers& order);
   void HandOver(const internal::HandOver& order);
   void CancelHandOver(const internal::CancelHandOver& order);
   void LookAtShards(internal::ShardsSeen* seen);
-  absl::Status CheckStoredState(const internal::CheckStoredState& order);
   // Calls `execute`, unless `order` repeats the worker's last one: then the answer is the same.
   template <typename Order, typename Execute>
   absl::Status ExecuteOnce(const Order& order, internal::DriverAnswer* answer, Execute execute);
   absl::Status ListenAt(const internal::ListenAt& order, internal::Listening* listening);
-  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
   absl::Status CheckListen(const internal::ListenAt& order, const verbs::Address& address) const;
   absl::Status Connect(const internal::ConnectTo& order, internal::Connecting* connecting);
-  absl::Status ConnectOnEngine(const internal::ConnectTo& order, internal::Connecting* connecting);
   uint32_t ConnectionsOf(uint64_t worker_id) const;
   absl::Status Grant(const internal::ReserveGrant& order);
-  absl::Status GrantOnEngine(const internal::ReserveGrant& order);
   void Revoke(const internal::RevokeGrant& order);
   template <typename Order>
   bool RepeatsGrant(const Order& order);
@@ -97,17 +92,21 @@ class OrderExecutor {
   void Describe(internal::Description* description);
   void ListConnections(const internal::ListConnections& order, internal::Connections* connections);
 
+  // On the thread that executes orders: what waits for others, or takes long.
+  absl::Status NameOwner(const internal::ListenAt& order, const absl::Status& refused);
+  void AddToDescription(internal::Description* description) const;
+
   const v1::ServiceConfig& service_;
   ServiceEngine& engine_;
   NewsQueue& news_;
   const uint64_t started_ns_ = MonotonicNanoseconds();
+  uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
+
+  // The engine's thread.
   WorkerForks* const forks_;
   std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
   std::vector<pid_t> not_ready_;           // by slot: a worker that was not ready yet; else 0
   std::vector<uint64_t> looked_at_;        // by slot: whose locks LookAtLocks looks at; 0: nobody's
-
-  uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
-
   // The last request for a listener or a connection, by worker.
   struct LastRequest {
     uint64_t number = 0;  // 0: none
@@ -116,7 +115,6 @@ class OrderExecutor {
   };
   std::map<uint64_t, LastRequest> last_requests_;
 
-  // The engine's thread.
   Admission admission_;
   Objects objects_;
   std::map<uint64_t, uint32_t> moving_;  // shards that are handed over, by the keeper's number
