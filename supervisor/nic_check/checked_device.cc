@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -230,6 +231,27 @@ absl::Status CheckedDevice::AddOnceMore(Driver* driver, uint64_t wr_id,
   if (Load(word) == before + 1) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("request ", wr_id, " was executed ", Load(word) - before, " times"));
+}
+
+absl::Status KillDrivers(CheckedDevice* device, Trail* trail,
+                         const std::function<absl::Status(uint64_t random)>& drive) {
+  std::mt19937_64 random(device->options().seed);
+  uint64_t noted = 0;
+  uint64_t noted_ns = MonotonicNanoseconds();
+  for (uint32_t kills = 0; kills < device->options().kills && !trail->is_broken; ++kills) {
+    trail->begun = false;
+    const uint64_t number = random();
+    BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] { return drive(number); }));
+    const bool begun = device->Eventually([trail] { return trail->begun || trail->is_broken; });
+    PassTime(random() % kLatestKillNs);
+    const absl::Status killed = Kill(child);
+    if (trail->is_broken) break;
+    BATON_RETURN_IF_ERROR(killed);
+    if (!begun) return absl::DeadlineExceededError("a driver did not begin");
+    if (std::exchange(noted, trail->noted) != trail->noted) noted_ns = MonotonicNanoseconds();
+    if (MonotonicNanoseconds() - noted_ns > device->options().patience_ns()) break;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace baton::nic_check

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -145,6 +146,35 @@ class CheckedDevice {
   uint32_t next_word_ = 1;  // the first one takes what was there before
   verbs::ScatterGather before_ = {};
 };
+
+// What a killed driver leaves to its heir, beside its queues, in shared memory.
+struct Trail {
+  std::atomic<bool> begun;
+  std::atomic<bool> is_broken;
+  uint64_t noted;  // completions
+};
+
+// Forks one driver after the other, and kills each at a random instant after it has begun. `drive`
+// gets a random number. Ends early when the trail is broken, or when nothing completes any more: a
+// device that has stopped outlasts each driver.
+absl::Status KillDrivers(CheckedDevice* device, Trail* trail,
+                         const std::function<absl::Status(uint64_t random)>& drive);
+
+// Has this machine's libmlx5 post requests, and our driver the same ones into a copy of the queue.
+// An error tells of the first that differs. (tests/lib/nic/oracle has all kinds, at all places.)
+absl::StatusOr<std::string> RequestsAreLibrarys(CheckedDevice* device);
+
+// The requests of its predecessor that a driver believes to be queued. All but the first are wrong,
+// and exist for tests of the check.
+enum class Belief : uint8_t { kLastQueued, kNothing, kEverything };
+
+// Drivers send messages of every kind from one queue pair to another, and are killed at random
+// instants, or beside a post: SENDs with and without an immediate, WRITEs, READs and
+// fetch-and-adds, inline and of several buffers, of one slot and of two, one at a time and in
+// chains, over and over around both queues. An heir asks what its predecessor had queued. Each
+// message has to arrive once, in order and whole.
+absl::StatusOr<std::string> KilledMessengersAreFollowedExactly(CheckedDevice* device,
+                                                               Belief belief);
 
 }  // namespace baton::nic_check
 

@@ -1,4 +1,4 @@
-#include "supervisor/nic_check/long_checks.h"
+#include "supervisor/nic_check/checked_device.h"
 
 #include <endian.h>
 #include <infiniband/mlx5dv.h>

@@ -1,4 +1,4 @@
-#include "supervisor/nic_check/long_checks.h"
+#include "supervisor/nic_check/checked_device.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,6 @@
 #include <cstring>
 #include <new>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -72,11 +71,8 @@ uint8_t ByteOf(uint64_t request, size_t i) {
   return static_cast<uint8_t>(request * 37 + (request >> 8) + i * 11);
 }
 
-// The memory that killed drivers leave to their heirs, beside their queues.
-struct Journal {
-  std::atomic<bool> begun;
-  std::atomic<bool> is_broken;
-  uint64_t tried, posted, noted;                             // requests
+struct Journal : Trail {
+  uint64_t tried, posted;                                    // requests, as those noted are
   uint64_t receives_tried, receives_posted, receives_noted;  // receives
   uint64_t repeated;                                         // completions that were told again
   uint64_t found;   // requests and receives that were queued, and not recorded as posted
@@ -314,25 +310,10 @@ absl::StatusOr<std::string> KilledMessengersAreFollowedExactly(CheckedDevice* de
   const auto run = [&](bool may_end, const Stop& stop) {
     return Messenger(device, ends, word, belief, journal, stop).Run(may_end);
   };
-  std::mt19937_64 random(device->options().seed);
-  uint64_t noted = 0;
-  uint64_t noted_ns = MonotonicNanoseconds();
-  const uint64_t patience = device->options().patience_ns();
-  for (uint32_t kills = 0; kills < device->options().kills && !journal->is_broken; ++kills) {
-    journal->begun = false;
-    const Stop stop = {static_cast<Stop::Where>(random() % 3), static_cast<uint32_t>(random() % 4)};
-    BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] { return run(/*may_end=*/false, stop); }));
-    const bool begun =
-        device->Eventually([journal] { return journal->begun || journal->is_broken; });
-    PassTime(random() % kLatestKillNs);
-    const absl::Status killed = Kill(child);
-    if (journal->is_broken) break;
-    BATON_RETURN_IF_ERROR(killed);
-    if (!begun) return absl::DeadlineExceededError("a driver did not begin");
-    // A device that has stopped outlasts each driver.
-    if (std::exchange(noted, journal->noted) != journal->noted) noted_ns = MonotonicNanoseconds();
-    if (MonotonicNanoseconds() - noted_ns > patience) break;
-  }
+  BATON_RETURN_IF_ERROR(KillDrivers(device, journal, [&](uint64_t random) {
+    return run(/*may_end=*/false,
+               {static_cast<Stop::Where>(random % 3), static_cast<uint32_t>(random / 3 % 4)});
+  }));
   if (journal->is_broken) return absl::InternalError(journal->why);
   BATON_RETURN_IF_ERROR(run(/*may_end=*/true, {}));
   const uint64_t added = Load(word);

@@ -17,7 +17,6 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/nic_check/checked_device.h"
-#include "supervisor/nic_check/long_checks.h"
 #include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
@@ -142,12 +141,8 @@ Seen DomainsHaveRegistersOfTheirOwn(CheckedDevice* device) {
 
 // ---------------------------------------------------------------- deaths
 
-// The journal that killed drivers leave to each other, beside their queues.
-struct Journal {
-  std::atomic<bool> begun;
-  std::atomic<bool> broken;
+struct Journal : Trail {
   uint64_t posted;    // requests; the queue may be ahead
-  uint64_t noted;     // completions: the last one's wr_id
   uint64_t repeated;  // completions that were told again
   Completion taken;
 };
@@ -163,14 +158,13 @@ absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const ui
       static_cast<uint16_t>(driver.sends().queued() - static_cast<uint16_t>(journal->posted));
   const auto note = [journal] {
     journal->noted = journal->taken.wr_id;
-    if (journal->taken.status != CompletionStatus::kSuccess) journal->broken = true;
+    if (journal->taken.status != CompletionStatus::kSuccess) journal->is_broken = true;
   };
   if (journal->taken.wr_id == journal->noted + 1) note();  // the dead one had it
   bool may_repeat = true;
   journal->begun = true;
   uint64_t last_ns = MonotonicNanoseconds();
-  const auto patience =
-      static_cast<uint64_t>(std::chrono::nanoseconds(device->options().patience).count());
+  const uint64_t patience = device->options().patience_ns();
   while (!may_end || journal->noted < journal->posted) {
     BATON_ASSIGN_OR_RETURN(const int count, driver.completions().Take({&journal->taken, 1}));
     if (count == 1) {
@@ -180,7 +174,7 @@ absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const ui
       } else if (std::exchange(may_repeat, false) && journal->taken.wr_id == journal->noted) {
         ++journal->repeated;
       } else {
-        journal->broken = true;
+        journal->is_broken = true;
       }
       may_repeat = false;
     } else if (!may_end && journal->posted - journal->noted < kRequests) {
@@ -199,27 +193,12 @@ Seen KilledDriversAreFollowedExactly(CheckedDevice* device) {
   void* const memory = device->shared().Allocate(sizeof(Journal), alignof(Journal));
   if (memory == nullptr) return absl::ResourceExhaustedError("no shared memory is left");
   auto* const journal = new (memory) Journal();
-  std::mt19937_64 random(device->options().seed);
-  uint64_t noted = 0;
-  uint64_t noted_ns = MonotonicNanoseconds();
-  const auto patience =
-      static_cast<uint64_t>(std::chrono::nanoseconds(device->options().patience).count());
-  for (uint32_t kill_number = 0; kill_number < device->options().kills; ++kill_number) {
-    journal->begun = false;
-    BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] {
-                             return Drive(device, *ends.first, word, /*may_end=*/false, journal);
-                           }));
-    const bool begun = device->Eventually([journal] { return journal->begun.load(); });
-    PassTime(random() % kLatestKillNs);
-    BATON_RETURN_IF_ERROR(Kill(child));
-    if (!begun) return absl::DeadlineExceededError("a driver did not begin");
-    // A device that has stopped outlasts each driver.
-    if (std::exchange(noted, journal->noted) != journal->noted) noted_ns = MonotonicNanoseconds();
-    if (MonotonicNanoseconds() - noted_ns > patience) break;
-  }
+  BATON_RETURN_IF_ERROR(KillDrivers(device, journal, [&](uint64_t /*random*/) {
+    return Drive(device, *ends.first, word, /*may_end=*/false, journal);
+  }));
   BATON_RETURN_IF_ERROR(Drive(device, *ends.first, word, /*may_end=*/true, journal));
   BATON_RETURN_IF_ERROR(ExpectCount(word, journal->posted));
-  if (journal->broken || journal->noted != journal->posted) {
+  if (journal->is_broken || journal->noted != journal->posted) {
     return absl::InternalError(absl::StrCat("of ", journal->posted, " requests ", journal->noted,
                                             " were told in their order"));
   }

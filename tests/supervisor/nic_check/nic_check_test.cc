@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "supervisor/nic_check/checked_device.h"
-#include "supervisor/nic_check/long_checks.h"
 #include "tests/harness/patience.h"
 #include "tests/lib/nic/harness.h"
 #include "tests/lib/nic/oracle/uverbs_device.h"
