@@ -113,7 +113,7 @@ absl::StatusOr<Replaced> ReplaceKeeper(Session* session, const std::string& name
   BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(session, name));
   BATON_ASSIGN_OR_RETURN(
       const v1::ReplaceKeeperResponse response,
-      session->Ask(&OperatorClient::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
+      session->Ask(&Operator::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
   BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNext(session, name, response.keeper_pid()));
   BATON_RETURN_IF_ERROR(CheckStays(next, next));
   return Replaced{before, next};
@@ -192,7 +192,7 @@ std::string Describe(const v1::GetStatusResponse& status, Program::Program progr
 // Control is away meanwhile.
 absl::StatusOr<v1::GetStatusResponse> LookAtControl(Session* session) {
   BATON_RETURN_IF_ERROR(session->Reconnect().status());
-  return session->Ask(&OperatorClient::GetStatus, v1::GetStatusRequest());
+  return session->Ask(&Operator::GetStatus, {});
 }
 
 absl::Status CheckServes(const v1::GetStatusResponse& status, Program::Program program) {
@@ -229,7 +229,7 @@ absl::Status ReplaceProgram(Session* session, const char* name, Program::Program
   }
   v1::ReplaceProgramRequest request;
   request.set_program(program);
-  BATON_RETURN_IF_ERROR(session->Ask(&OperatorClient::ReplaceProgram, request).status());
+  BATON_RETURN_IF_ERROR(session->Ask(&Operator::ReplaceProgram, request).status());
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next,
                          AwaitNextControl(session, name, before.control_pid()));
   BATON_RETURN_IF_ERROR(CheckServes(next, program));

@@ -60,7 +60,7 @@ absl::StatusOr<v1::GetWorkerResponse> AskWorker(Session* session, const std::str
                                                 uint64_t id) {
   auto request = About<v1::GetWorkerRequest>(service);
   request.set_worker_id(id);
-  return session->Ask(&OperatorClient::GetWorker, request);
+  return session->Ask(&Operator::GetWorker, request);
 }
 
 std::vector<std::string> NamesOf(const v1::ListServicesResponse& services) {
@@ -98,7 +98,7 @@ absl::StatusOr<uint64_t> OnlyConnection(Session* session, const std::string& ser
   request.set_shard(-1);
   request.set_page_size(2);
   BATON_ASSIGN_OR_RETURN(const v1::ListConnectionsResponse response,
-                         session->Ask(&OperatorClient::ListConnections, request));
+                         session->Ask(&Operator::ListConnections, request));
   if (response.connections_size() == 1) return response.connections(0).connection().index();
   if (response.connections().empty()) {
     return absl::NotFoundError(absl::StrCat("service ", service, " has no connection"));

@@ -76,7 +76,7 @@ std::string MissingService(absl::string_view message) {
 absl::Status WithCure(Session* session, const absl::Status& status) {
   const std::string service = MissingService(status.message());
   if (!absl::IsNotFound(status) || service.empty() || !session->connection) return status;
-  const auto known = session->connection->ListServices({});
+  const auto known = session->AskServices();
   if (!known.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrCat(status.message(), DidYouMean(service, NamesOf(*known))));
@@ -142,12 +142,6 @@ int RunCli(std::vector<std::string> arguments, const Console& console) {
     console.err << session.Message("error: ", WithCure(&session, status).message()) << '\n';
   console.out.flush();
   return ExitCodeOf(status);
-}
-
-int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactive,
-           std::ostream& out, std::ostream& err) {
-  return RunCli(std::move(arguments),
-                Console{.in = in, .out = out, .err = err, .interactive = interactive});
 }
 
 }  // namespace baton

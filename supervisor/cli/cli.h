@@ -45,9 +45,6 @@ struct Console {
 
 // `arguments` without the program's name.
 int RunCli(std::vector<std::string> arguments, const Console& console);
-// Without terminals.
-int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactive,
-           std::ostream& out, std::ostream& err);
 
 }  // namespace baton
 

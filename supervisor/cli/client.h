@@ -1,10 +1,10 @@
-// The CLI's end of the operator socket. No gRPC in this header.
+// The CLI's end of the operator socket.
 //
 // Thread-compatible.
 #ifndef SUPERVISOR_CLI_CLIENT_H_
 #define SUPERVISOR_CLI_CLIENT_H_
 
-#include <cstdint>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,7 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/baton/v1/operator.pb.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/grpcpp.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
+#include "proto/baton/v1/operator.grpc.pb.h"
 
 namespace baton {
 
@@ -29,6 +33,8 @@ struct TlsTarget {
 // How each kDeadlineExceeded of an OperatorClient ends.
 inline constexpr char kTimeoutCure[] = "; --timeout gives more";
 
+using Operator = v1::OperatorService::Stub;  // what can be asked for
+
 class OperatorClient {
  public:
   // Connects; a control that was killed is waited for, batond starts it again. kUnavailable or
@@ -39,40 +45,21 @@ class OperatorClient {
   // Connects with the first call. Nothing is waited for, and no call made again.
   static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const TlsTarget& target,
                                                                  double timeout_seconds);
-  ~OperatorClient();
 
   // Told with every call from now on: a `traceparent` of W3C's; empty: none.
   void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }
 
-  absl::StatusOr<v1::GetStatusResponse> GetStatus(const v1::GetStatusRequest& request);
-  absl::StatusOr<v1::ListServicesResponse> ListServices(const v1::ListServicesRequest& request);
-  absl::StatusOr<v1::GetServiceResponse> GetService(const v1::GetServiceRequest& request);
-  absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
-  absl::StatusOr<v1::GetWorkerResponse> GetWorker(const v1::GetWorkerRequest& request);
-  absl::StatusOr<v1::StopWorkerResponse> StopWorker(const v1::StopWorkerRequest& request,
-                                                    double timeout_seconds);
-  absl::StatusOr<v1::KillWorkerResponse> KillWorker(const v1::KillWorkerRequest& request);
-  absl::StatusOr<v1::ListShardsResponse> ListShards(const v1::ListShardsRequest& request);
-  absl::StatusOr<v1::GetShardResponse> GetShard(const v1::GetShardRequest& request);
-  absl::StatusOr<v1::ListConnectionsResponse> ListConnections(
-      const v1::ListConnectionsRequest& request);
-  absl::StatusOr<v1::GetConnectionResponse> GetConnection(const v1::GetConnectionRequest& request);
-  absl::StatusOr<v1::HandoffResponse> Handoff(const v1::HandoffRequest& request,
-                                              double timeout_seconds);
-  absl::StatusOr<v1::UpgradeResponse> Upgrade(const v1::UpgradeRequest& request);
-  absl::StatusOr<v1::RollbackResponse> Rollback(const v1::RollbackRequest& request);
-  absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(const v1::ListUpgradesRequest& request);
-  absl::StatusOr<v1::PauseUpgradeResponse> PauseUpgrade(const v1::PauseUpgradeRequest& request);
-  absl::StatusOr<v1::ResumeUpgradeResponse> ResumeUpgrade(const v1::ResumeUpgradeRequest& request);
-  absl::StatusOr<v1::DrainServiceResponse> DrainService(const v1::DrainServiceRequest& request);
-  absl::StatusOr<v1::EndDrainResponse> EndDrain(const v1::EndDrainRequest& request);
-  absl::StatusOr<v1::ListShardMovesResponse> ListShardMoves(
-      const v1::ListShardMovesRequest& request);
-  absl::StatusOr<v1::SetPolicyResponse> SetPolicy(const v1::SetPolicyRequest& request);
-  absl::StatusOr<v1::ReplaceKeeperResponse> ReplaceKeeper(const v1::ReplaceKeeperRequest& request);
-  absl::StatusOr<v1::ReplaceProgramResponse> ReplaceProgram(
-      const v1::ReplaceProgramRequest& request);
-  absl::StatusOr<v1::ReloadResponse> Reload(const v1::ReloadRequest& request);
+  // Calls a method of Operator. `more_seconds`: beyond those of any call.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Ask(grpc::Status (Operator::*method)(grpc::ClientContext*,
+                                                                const Request&, Response*),
+                               const Request& request, double more_seconds = 0) {
+    Response response;
+    BATON_RETURN_IF_ERROR(Call(request, more_seconds, [&](grpc::ClientContext* call) {
+      return (stub_.get()->*method)(call, request, &response);
+    }));
+    return response;
+  }
   // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);
@@ -84,16 +71,27 @@ class OperatorClient {
   std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
 
  private:
-  class Impl;
-  OperatorClient(std::unique_ptr<Impl> impl, double timeout_seconds);
+  using Clock = std::chrono::steady_clock;  // nobody sets it while we wait
 
-  enum class Repeat : uint8_t { kNever, kWhenLost };
-  template <typename Request, typename Response, typename Method>
-  absl::StatusOr<Response> Unary(Method method, const Request& request, double timeout_seconds,
-                                 Repeat repeat);
+  OperatorClient(std::string socket_path, TlsTarget target, double timeout_seconds)
+      : socket_path_(std::move(socket_path)),
+        tls_(std::move(target)),
+        timeout_seconds_(timeout_seconds) {}
 
-  std::unique_ptr<Impl> impl_;
+  absl::Status UseTls();
+  absl::Status ConnectUntil(Clock::time_point deadline);
+  // Returns whether control is gone or going.
+  bool Lost() const;
+  absl::Status FromGrpc(const grpc::Status& status) const;
+  absl::Status Call(const google::protobuf::Message& request, double more_seconds,
+                    const std::function<grpc::Status(grpc::ClientContext*)>& call_method);
+
+  const std::string socket_path_;
+  const TlsTarget tls_;
   const double timeout_seconds_;
+  FileDescriptor connection_;               // a duplicate of the socket's, to look at
+  std::shared_ptr<grpc::Channel> channel_;  // over TLS; null: to the socket
+  std::unique_ptr<Operator> stub_;
   std::string reason_;
   std::vector<std::string> warnings_;
   std::string trace_parent_;

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/text.h"
 
@@ -105,11 +106,12 @@ absl::Status Confirm(Session* session, const Change& change, const std::string& 
   return absl::InvalidArgumentError(absl::StrCat("not confirmed, ", undone, ": add --yes"));
 }
 
-absl::Status PrintPlan(Session* session, const std::string& text,
+absl::Status PrintPlan(Session* session, const absl::StatusOr<std::string>& text,
                        const google::protobuf::Message& request) {
+  BATON_RETURN_IF_ERROR(text.status());
   if (session->json) return session->PrintJson(request);
   const size_t columns = session->style.columns;
-  const std::string line = absl::StrCat("dry run: ", Printable(text));
+  const std::string line = absl::StrCat("dry run: ", Printable(*text));
   session->out << (columns == 0 ? line : Wrap(line, 0, 0, columns)) << '\n';
   return absl::OkStatus();
 }

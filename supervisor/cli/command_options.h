@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/repeated_field.h"
 #include "supervisor/cli/session.h"
 
@@ -59,7 +60,8 @@ void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* ses
 absl::Status Confirm(Session* session, const Change& change, const std::string& question,
                      const std::string& undone);
 // Prints the outcome of --dry-run: `text` for people, `request`, as it would be sent, as JSON.
-absl::Status PrintPlan(Session* session, const std::string& text,
+// Returns the error of a plan that failed.
+absl::Status PrintPlan(Session* session, const absl::StatusOr<std::string>& text,
                        const google::protobuf::Message& request);
 
 // Filter and order what is listed, whatever it is printed as.

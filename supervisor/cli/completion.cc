@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
@@ -246,7 +247,7 @@ class AskedNames final : public LiveNames {
 
   std::vector<Candidate> Services() override {
     std::vector<Candidate> names;
-    const auto response = Ask(&OperatorClient::ListServices, v1::ListServicesRequest());
+    const auto response = Ask(&Operator::ListServices, {});
     for (const v1::Service& one : response.services()) names.push_back({one.name(), StateOf(one)});
     return names;
   }
@@ -254,7 +255,7 @@ class AskedNames final : public LiveNames {
   std::vector<Candidate> Workers(const std::string& service) override {
     auto request = About<v1::ListWorkersRequest>(service);
     std::vector<Candidate> names;
-    const auto response = Ask(&OperatorClient::ListWorkers, request);
+    const auto response = Ask(&Operator::ListWorkers, request);
     for (const auto& item : response.workers()) {
       const v1::Worker& one = item.worker();
       names.push_back({absl::StrCat(one.id()), absl::StrCat(one.name(), " ", one.version(), ", ",
@@ -266,7 +267,7 @@ class AskedNames final : public LiveNames {
   std::vector<Candidate> Shards(const std::string& service) override {
     auto request = About<v1::ListShardsRequest>(service);
     std::vector<Candidate> names;
-    const auto response = Ask(&OperatorClient::ListShards, request);
+    const auto response = Ask(&Operator::ListShards, request);
     for (const auto& item : response.shards()) {
       const uint64_t owner = item.shard().owner_worker_id();
       names.push_back({absl::StrCat(item.shard().index()),
@@ -280,7 +281,7 @@ class AskedNames final : public LiveNames {
     request.set_shard(-1);
     request.set_page_size(kMaxConnections);
     std::vector<Candidate> names;
-    const auto response = Ask(&OperatorClient::ListConnections, request);
+    const auto response = Ask(&Operator::ListConnections, request);
     for (const auto& item : response.connections()) {
       const v1::Connection& one = item.connection();
       names.push_back({absl::StrCat(one.index()),
@@ -291,10 +292,9 @@ class AskedNames final : public LiveNames {
 
  private:
   template <typename Request, typename Response>
-  Response Ask(absl::StatusOr<Response> (OperatorClient::*method)(const Request&),
+  Response Ask(grpc::Status (Operator::*method)(grpc::ClientContext*, const Request&, Response*),
                const Request& request) {
-    absl::StatusOr<Response> response = session_->Ask(method, request);
-    return response.ok() ? *std::move(response) : Response();
+    return session_->Ask(method, request).value_or(Response());
   }
 
   Session* const session_;
@@ -335,11 +335,9 @@ void AddCompletionCommand(CLI::App* app, Session* session) {
       "zsh: baton completion zsh >/usr/share/zsh/vendor-completions/_baton; "
       "fish: baton completion fish >/usr/share/fish/vendor_completions.d/baton.fish. Services, "
       "workers, shards and connections are those that are there when the key is pressed.");
-  command->callback([session, shell] {
-    session->action = [session, shell] {
-      session->out << CompletionScript(*shell);
-      return absl::OkStatus();
-    };
+  OnChosen(command, session, shell, [](Session* asking, const std::string& chosen) {
+    asking->out << CompletionScript(chosen);
+    return absl::OkStatus();
   });
 }
 

@@ -39,7 +39,7 @@ absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Session* session, con
   v1::ListConnectionsResponse all;
   for (;;) {
     BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse page,
-                           session->Ask(&OperatorClient::ListConnections, request));
+                           session->Ask(&Operator::ListConnections, request));
     const uint32_t next = page.next_page_start();
     all.MergeFrom(page);
     all.set_next_page_start(0);
@@ -73,7 +73,7 @@ absl::StatusOr<std::set<uint32_t>> ShardsOf(Session* session, const std::string&
                                             uint64_t owner) {
   BATON_ASSIGN_OR_RETURN(
       const v1::ListShardsResponse response,
-      session->Ask(&OperatorClient::ListShards, About<v1::ListShardsRequest>(service)));
+      session->Ask(&Operator::ListShards, About<v1::ListShardsRequest>(service)));
   std::set<uint32_t> shards;
   for (const v1::ShardOfService& item : response.shards()) {
     if (item.shard().owner_worker_id() == owner) shards.insert(item.shard().index());
@@ -149,7 +149,7 @@ absl::Status Describe(Session* session, Target target) {
   auto request = About<v1::GetConnectionRequest>(target.service);
   request.set_connection(static_cast<uint32_t>(*target.connection));
   BATON_ASSIGN_OR_RETURN(const v1::GetConnectionResponse response,
-                         session->Ask(&OperatorClient::GetConnection, request));
+                         session->Ask(&Operator::GetConnection, request));
   if (session->json) return session->PrintJson(response);
   const v1::Connection& one = response.connection();
   PrintFields(

@@ -34,13 +34,14 @@ std::optional<doctor::RunningVersions> AskVersions(Session* session, const docto
   doctor::RunningVersions versions;
   versions.own_release = kRelease;
   const auto ask = [&]() -> absl::Status {
-    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, client->GetStatus({}));
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
+                           session->Ask(&Operator::GetStatus, {}));
     versions.control = status.version();
     for (const v1::Service& service : status.services()) {
       if (service.reachable()) versions.keepers[service.name()] = service.version();
     }
-    BATON_ASSIGN_OR_RETURN(const v1::ListWorkersResponse workers, client->ListWorkers({}));
+    BATON_ASSIGN_OR_RETURN(const v1::ListWorkersResponse workers,
+                           session->Ask(&Operator::ListWorkers, {}));
     for (const v1::WorkerOfService& one : workers.workers()) {
       ++versions.workers[one.service()][one.worker().library_release()];
     }

@@ -72,13 +72,12 @@ absl::Status Ask(Session* session, const Options& options, const v1::Service& se
   if (options.end) {
     // With --all, those that are not drained are as they should be.
     if (options.all && service.reachable() && !service.has_drain()) return absl::OkStatus();
-    return session->Ask(&OperatorClient::EndDrain, About<v1::EndDrainRequest>(service.name()))
-        .status();
+    return session->Ask(&Operator::EndDrain, About<v1::EndDrainRequest>(service.name())).status();
   }
   auto request = About<v1::DrainServiceRequest>(service.name());
   request.set_deadline_ms(static_cast<uint32_t>(options.deadline_seconds * 1000));
   request.set_disconnect(options.disconnect);
-  return session->Ask(&OperatorClient::DrainService, request).status();
+  return session->Ask(&Operator::DrainService, request).status();
 }
 
 uint64_t ConnectionsLeft(const v1::ListServicesResponse& services) {

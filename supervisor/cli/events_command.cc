@@ -1,9 +1,13 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <set>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "CLI/CLI.hpp"
@@ -11,11 +15,14 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
 #include "lib/waiting/back_off.h"
+#include "proto/baton/v1/types.pb.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/event_printer.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
+#include "supervisor/cli/text.h"
+#include "supervisor/config/audit_chain.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -23,6 +30,57 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPause(100);
 constexpr std::chrono::milliseconds kMaxPause(5000);
 constexpr size_t kRemembered = 16384;  // events of a service; more than control keeps
+constexpr size_t kNarrowest = 24;      // text is not wrapped to less
+
+// Prints events as they come, each at once, in UTC.
+class EventPrinter {
+ public:
+  explicit EventPrinter(Session* session) : session_(session) {}
+
+  // In JSON the event, one a line. On a terminal, unless with -o wide: the time of the day, `head`,
+  // and `text`, which is wrapped beside it; each day is named once, above its first event.
+  // Otherwise `line`.
+  void Print(const v1::Event& event, const std::string& head, const std::string& text,
+             const std::string& line);
+  bool printed_any() const { return printed_any_; }
+
+ private:
+  void PrintBelowDay(const v1::Event& event, const std::string& head, const std::string& text);
+
+  Session* const session_;
+  std::string day_;  // the last one that was named
+  bool printed_any_ = false;
+};
+
+void EventPrinter::Print(const v1::Event& event, const std::string& head, const std::string& text,
+                         const std::string& line) {
+  printed_any_ = true;
+  if (session_->json) {
+    session_->out << ToJson(event) << std::endl;
+  } else if (session_->style.columns > 0 && !session_->style.wide) {
+    PrintBelowDay(event, head, text);
+  } else {
+    session_->out << Printable(line) << std::endl;
+  }
+}
+
+void EventPrinter::PrintBelowDay(const v1::Event& event, const std::string& head,
+                                 const std::string& text) {
+  const std::string time = FormatTime(event.unix_micros());  // "2025-01-31T09:15:00.123456Z"
+  const size_t clock = time.find('T');
+  if (const std::string day = time.substr(0, clock); day != day_) {
+    session_->out << day << " UTC\n";
+    day_ = day;
+  }
+  const std::string begin =
+      absl::StrCat(time.substr(clock + 1, sizeof("09:15:00.123") - 1), "  ", Printable(head), "  ");
+  const size_t columns = session_->style.columns;
+  const size_t widest = columns > kNarrowest ? columns - kNarrowest : 0;
+  const size_t indent = std::min(WidthOf(begin), widest);
+  session_->out << begin << Wrap(Printable(text), indent, WidthOf(begin), columns) << std::endl;
+}
+
+// ---------------------------------------------------------------- events
 
 struct Filter {
   std::optional<uint64_t> shard;
@@ -131,6 +189,86 @@ absl::Status Events(Session* session, const Options& options) {
   }
 }
 
+// ---------------------------------------------------------------- what operators did
+
+struct AuditOptions {
+  std::string service;  // empty: all
+  bool follow = false;
+  bool verify = false;
+  std::string file;  // empty: that of the state directory
+  std::string expected_hash;
+};
+
+std::string Outcome(const v1::Change& change) {
+  return absl::StrCat(change.done() ? change.outcome() : "begins",
+                      change.why().empty() ? "" : absl::StrCat("  (", change.why(), ")"));
+}
+
+std::string ServiceOf(const v1::Event& event) {
+  return event.service().empty() ? "-" : event.service();
+}
+
+void PrintChange(const v1::Event& event, EventPrinter* printer) {
+  const v1::Change& change = event.change();
+  printer->Print(
+      event, absl::StrFormat("%4d  %-8s  %-12s", change.number(), ServiceOf(event), change.what()),
+      absl::StrCat(change.who(), ": ", Outcome(change)),
+      absl::StrFormat("%s  %6d  %-12s  %-18s  %-14s  %s", FormatTime(event.unix_micros()),
+                      change.number(), ServiceOf(event), change.who(), change.what(),
+                      Outcome(change)));
+}
+
+// Without control, which writes the files: by reading them.
+absl::Status Verify(Session* session, const AuditOptions& options) {
+  std::string path = options.file;
+  if (path.empty()) {
+    path = AuditTrailPath(session->StateDir());
+    // It may be a link to the file, and the older files are beside that.
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::canonical(path, error);
+    if (!error) path = target.string();
+  }
+  BATON_ASSIGN_OR_RETURN(const AuditReport report, VerifyAuditFiles(path, options.expected_hash));
+  session->out << path << ": " << report.records << " records in " << report.files
+               << " files are as they were written, each behind the one before it";
+  if (report.unchained > 0) session->out << "; " << report.unchained << " older ones have no hash";
+  if (report.torn > 0) session->out << "; " << report.torn << " lines were not finished";
+  session->out << "\nlast record: " << (report.last_hash.empty() ? "none" : report.last_hash)
+               << std::endl;
+  if (options.expected_hash.empty() || report.expected_found) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("no record has the hash ", options.expected_hash,
+                   ": it was taken out, or was in a file that made room for newer ones"));
+}
+
+absl::Status Audit(Session* session, const AuditOptions& options) {
+  if (options.verify) return Verify(session, options);
+  if (!options.file.empty() || !options.expected_hash.empty()) {
+    return absl::InvalidArgumentError("--file and --expect are for --verify: add it");
+  }
+  auto request = About<v1::WatchEventsRequest>(options.service);
+  request.set_follow(options.follow);
+  request.set_changes(true);
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  // A change whose outcome is known is one line, where nobody waits for the next.
+  std::map<uint64_t, v1::Event> begun;
+  EventPrinter printer(session);
+  absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {
+    if (session->json || options.follow || session->style.wide) return PrintChange(event, &printer);
+    if (!event.change().done()) {
+      begun[event.change().number()] = event;
+      return;
+    }
+    begun.erase(event.change().number());
+    PrintChange(event, &printer);
+  });
+  for (const auto& [number, event] : begun) PrintChange(event, &printer);
+  if (end.ok() && !printer.printed_any() && !session->json) {
+    session->err << "nobody has changed anything\n";
+  }
+  return end;
+}
+
 }  // namespace
 
 void AddEventsCommand(CLI::App* app, Session* session) {
@@ -148,6 +286,28 @@ void AddEventsCommand(CLI::App* app, Session* session) {
                  "with --follow: end when control goes away, instead of waiting")
       ->needs(follow);
   OnChosen(command, session, options, Events);
+}
+
+void AddAuditCommand(CLI::App* app, Session* session) {
+  auto options = std::make_shared<AuditOptions>();
+  CLI::App* command =
+      app->add_subcommand("audit", "Show what operators did, and why; in JSON, one per line");
+  command->add_option("service", options->service, "only of this service");
+  command->add_flag("-f,--follow", options->follow, "go on with what they do next");
+  command->add_flag("--verify", options->verify,
+                    "check that no record on file was changed or taken out; needs no control");
+  command
+      ->add_option("--file", options->file,
+                   "what --verify reads [audit.log of the state directory]")
+      ->type_name("FILE");
+  command
+      ->add_option("--expect", options->expected_hash,
+                   "with --verify: a record with this hash, as a log has it, has to be there")
+      ->type_name("HASH");
+  command->footer(
+      "What was begun and has no outcome is under way, or control ended in the middle of it. With "
+      "-o wide, -o json or --follow each change is there twice, as it begins and when it is done.");
+  OnChosen(command, session, options, Audit);
 }
 
 }  // namespace baton

@@ -51,19 +51,16 @@ struct Target {
 
 struct InspectFlags {
   Target target;
-  std::optional<uint32_t> shard, connection;
+  inspect::Selection selection;
   InspectionParts parts;
   bool metrics = false;
-  uint32_t start = 0;
-  uint32_t limit = 100;
   std::string decoder;
 };
 
 struct SnapshotFlags {
   Target target;
   std::string file;
-  bool buffers = false;
-  bool force = false;
+  inspect::SnapshotOptions options;
 };
 
 // By their keepers' sockets: control is not asked, so that this works without it.
@@ -121,15 +118,10 @@ absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& targe
     return absl::InvalidArgumentError(
         "--address: arenas are looked into on their own machine; run this there");
   }
-  if (!target.offline.empty()) {
-    BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::OpenSnapshot(target.offline));
-    return ArenaView::Open(std::move(files), target.service);
-  }
-  if (target.pid != 0) {
-    BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::ArenaOfProcess(target.pid, target.service));
-    return ArenaView::Open(std::move(files), target.service);
-  }
-  BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::FindArena(session.StateDir(), target.service));
+  BATON_ASSIGN_OR_RETURN(
+      ArenaFiles files, !target.offline.empty() ? inspect::OpenSnapshot(target.offline)
+                        : target.pid != 0 ? inspect::ArenaOfProcess(target.pid, target.service)
+                                          : inspect::FindArena(session.StateDir(), target.service));
   return ArenaView::Open(std::move(files), target.service);
 }
 
@@ -193,20 +185,16 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
   if (flags.target.pid != 0 && !flags.target.offline.empty()) {
     return absl::InvalidArgumentError("--pid and --offline: only one of them is possible");
   }
-  if (flags.shard && flags.connection) {
+  inspect::Selection& selection = flags.selection;
+  if (selection.shard && selection.connection) {
     return absl::InvalidArgumentError("--shard and --connection: only one of them is possible");
   }
   BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
-  inspect::Selection selection;
-  selection.shard = flags.shard;
-  selection.connection = flags.connection;
   selection.work_requests = flags.parts.work_requests;
   selection.state = flags.parts.state;
   selection.connections =
-      flags.shard || flags.parts.queues || selection.work_requests || selection.state;
-  selection.first_connection = flags.start;
-  selection.limit = flags.limit;
+      selection.shard || flags.parts.queues || selection.work_requests || selection.state;
   if (selection.state) {
     const absl::StatusOr<StateDecoder> decoder = ChooseDecoder(*session, flags);
     if (!decoder.ok()) {
@@ -235,17 +223,14 @@ absl::Status Snapshot(Session* session, SnapshotFlags flags) {
   BATON_RETURN_IF_ERROR(ChooseFile(*session, &flags));
   BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
   BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
-  inspect::SnapshotOptions options;
-  options.buffers = flags.buffers;
-  options.overwrite = flags.force;
   if (flags.target.pid == 0) {
     const auto configured = ConfiguredDecoder(*session, arena.service);
-    if (configured.ok()) options.decoder = configured->decoder.program();
+    if (configured.ok()) flags.options.decoder = configured->decoder.program();
   }
   absl::StatusOr<uint64_t> bytes;
   {
     const Progress progress(session, absl::StrCat("saving ", flags.file), "its bytes are on disk");
-    bytes = inspect::SaveSnapshot(arena, flags.file, options);
+    bytes = inspect::SaveSnapshot(arena, flags.file, flags.options);
   }
   BATON_RETURN_IF_ERROR(bytes.status());
   const std::string saved = absl::StrCat("saved ", flags.file, ": ", FormatBytes(*bytes),
@@ -278,16 +263,16 @@ void AddInspect(CLI::App* app, Session* session) {
   AddTarget(command, &flags->target);
   command->add_option("--offline", flags->target.offline, "what `baton snapshot` has saved")
       ->type_name("FILE");
-  AddNumber(command, "--shard", flags->shard, "this one and its connections");
-  AddNumber(command, "--connection", flags->connection, "this one");
+  AddNumber(command, "--shard", flags->selection.shard, "this one and its connections");
+  AddNumber(command, "--connection", flags->selection.connection, "this one");
   command->add_flag("--queues", flags->parts.queues, "cursors of the connections' queues");
   command->add_flag("--work-requests", flags->parts.work_requests, "those outstanding, decoded");
   command->add_flag("--state", flags->parts.state, "application state: hexadecimal, or decoded");
   command->add_option("--decoder", flags->decoder, "program that prints it [the service's]")
       ->type_name("PATH");
   command->add_flag("--metrics", flags->metrics, "for Prometheus, what an arena knows of them");
-  AddNumber(command, "--start", flags->start, "first connection to show [0]");
-  AddNumber(command, "--limit", flags->limit, "connections to show at most [100]")
+  AddNumber(command, "--start", flags->selection.first_connection, "first connection to show [0]");
+  AddNumber(command, "--limit", flags->selection.limit, "connections to show at most [100]")
       ->check(CLI::Range(1u, 65536u).description(""));
   OnChosen(command, session, flags, Inspect);
 }
@@ -301,8 +286,8 @@ void AddSnapshot(CLI::App* app, Session* session) {
   command->add_option("service", flags->target.service, "whose arena [the only one]");
   command->add_option("file", flags->file, "where to save it")->group(kNeeded);
   AddTarget(command, &flags->target);
-  command->add_flag("--buffers", flags->buffers, "with the buffers, too");
-  command->add_flag("--force", flags->force, "overwrite a file that is there");
+  command->add_flag("--buffers", flags->options.buffers, "with the buffers, too");
+  command->add_flag("--force", flags->options.overwrite, "overwrite a file that is there");
   OnChosen(command, session, flags, Snapshot);
 }
 

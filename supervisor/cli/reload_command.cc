@@ -32,7 +32,7 @@ constexpr char kFooter[] =
 absl::StatusOr<v1::ReloadResponse> Ask(Session* session, const v1::ReloadRequest& request) {
   BATON_RETURN_IF_ERROR(session->Connect().status());
   const Progress progress(session, "reloading", "batond reads its configuration");
-  return session->Ask(&OperatorClient::Reload, request);
+  return session->Ask(&Operator::Reload, request);
 }
 
 // The services that --disconnect would disconnect, each once.

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/version.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
@@ -60,7 +62,7 @@ absl::Status ReplacePolicy(Session* session, PolicyOptions options) {
   BATON_ASSIGN_OR_RETURN(*request.mutable_policy(), ReadPolicy(session, options.file));
   request.set_validate_only(options.change.dry_run);
   BATON_ASSIGN_OR_RETURN(const v1::SetPolicyResponse response,
-                         session->Ask(&OperatorClient::SetPolicy, request));
+                         session->Ask(&Operator::SetPolicy, request));
   if (options.change.dry_run) {
     return PrintPlan(session, absl::StrCat("service ", options.service, " would have this policy"),
                      request);
@@ -221,6 +223,39 @@ absl::Status Describe(Session* session, std::string name) {
   return absl::OkStatus();
 }
 
+absl::Status Status(Session* session) {
+  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, session->Ask(&Operator::GetStatus, {}));
+  SortBy(status.mutable_services(), [](const v1::Service& service) { return service.name(); });
+  if (session->json) return session->PrintJson(status);
+  PrintFields(session->out,
+              {{"Release", FormatVersion(status.version())},
+               {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
+                                        FormatDuration(status.control_uptime_seconds()))},
+               {"Services", absl::StrCat(status.services_size())}},
+              session->style);
+  if (status.services_size() > 0) session->out << '\n';
+  PrintServices(session->out, status.services(), session->style);
+  session->PrintNext(NextForServices(status.services()));
+  return absl::OkStatus();
+}
+
+// The client's own version is told even when there is nobody to compare it with.
+absl::Status Version(Session* session) {
+  const absl::StatusOr<v1::GetStatusResponse> answer = session->Ask(&Operator::GetStatus, {});
+  const absl::Status& problem = answer.status();
+  if (session->json) {
+    nlohmann::ordered_json json = {{"client_release", kRelease}, {"server", nullptr}};
+    if (problem.ok()) json["server"] = nlohmann::ordered_json::parse(ToJson(answer->version()));
+    session->out << json.dump() << '\n';
+    return problem;
+  }
+  PrintFields(session->out,
+              {{"Client", kRelease},
+               {"!Server", problem.ok() ? FormatVersion(answer->version()) : "unreachable"}},
+              session->style);
+  return problem;
+}
+
 }  // namespace
 
 void AddServiceCommands(CLI::App* app, Session* session) {
@@ -240,6 +275,14 @@ void AddServiceCommands(CLI::App* app, Session* session) {
   AddWatchOption(describe, session);
   OnChosen(describe, session, name, Describe);
   AddPolicyCommand(noun, session);
+}
+
+void AddStatusCommands(CLI::App* app, Session* session) {
+  CLI::App* status = app->add_subcommand("status", "Show Baton and its services");
+  AddListingOptions(status, session);
+  status->callback([session] { session->action = [session] { return Status(session); }; });
+  app->add_subcommand("version", "Show the release of this program and of batond")
+      ->callback([session] { session->action = [session] { return Version(session); }; });
 }
 
 }  // namespace baton

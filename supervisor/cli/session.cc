@@ -47,11 +47,11 @@ absl::StatusOr<OperatorClient*> Session::Connect() {
 }
 
 absl::StatusOr<v1::GetServiceResponse> Session::AskService(const std::string& service) {
-  return Ask(&OperatorClient::GetService, About<v1::GetServiceRequest>(service));
+  return Ask(&Operator::GetService, About<v1::GetServiceRequest>(service));
 }
 
 absl::StatusOr<v1::ListServicesResponse> Session::AskServices() {
-  return Ask(&OperatorClient::ListServices, v1::ListServicesRequest());
+  return Ask(&Operator::ListServices, {});
 }
 
 absl::StatusOr<OperatorClient*> Session::Reconnect() {

@@ -53,10 +53,11 @@ struct Session {
   absl::StatusOr<OperatorClient*> Connect();
   // Asks control, over a connection that is made when it is needed.
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Ask(absl::StatusOr<Response> (OperatorClient::*method)(const Request&),
-                               const Request& request) {
+  absl::StatusOr<Response> Ask(grpc::Status (Operator::*method)(grpc::ClientContext*,
+                                                                const Request&, Response*),
+                               const Request& request, double more_seconds = 0) {
     BATON_ASSIGN_OR_RETURN(OperatorClient * client, Connect());
-    return (client->*method)(request);
+    return client->Ask(method, request, more_seconds);
   }
   absl::StatusOr<v1::GetServiceResponse> AskService(const std::string& service);
   absl::StatusOr<v1::ListServicesResponse> AskServices();

@@ -10,6 +10,8 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/plan.h"
+#include "supervisor/cli/progress.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -43,7 +45,7 @@ absl::Status List(Session* session, Filter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(
       v1::ListShardsResponse response,
-      session->Ask(&OperatorClient::ListShards, About<v1::ListShardsRequest>(filter.service)));
+      session->Ask(&Operator::ListShards, About<v1::ListShardsRequest>(filter.service)));
   KeepIf(response.mutable_shards(),
          [&](const v1::ShardOfService& item) { return filter.Passes(item.shard()); });
   SortBy(response.mutable_shards(),
@@ -157,7 +159,7 @@ absl::Status Describe(Session* session, Target target) {
   auto request = About<v1::GetShardRequest>(target.service);
   request.set_shard(static_cast<uint32_t>(*target.shard));
   BATON_ASSIGN_OR_RETURN(const v1::GetShardResponse response,
-                         session->Ask(&OperatorClient::GetShard, request));
+                         session->Ask(&Operator::GetShard, request));
   if (session->json) return session->PrintJson(response);
   PrintShard(session->out, target.service, response.shard(), session->style);
   if (response.shard().has_last_report()) {
@@ -172,7 +174,7 @@ absl::Status History(Session* session, Target past) {
   request.set_shard(past.shard ? static_cast<int32_t>(std::min<uint64_t>(*past.shard, INT32_MAX))
                                : -1);
   BATON_ASSIGN_OR_RETURN(const v1::ListShardMovesResponse response,
-                         session->Ask(&OperatorClient::ListShardMoves, request));
+                         session->Ask(&Operator::ListShardMoves, request));
   if (session->json) return session->PrintJson(response);
   if (response.moves().empty()) {
     session->err << "no shard changed its owner since the driver started\n";
@@ -192,6 +194,45 @@ absl::Status History(Session* session, Target past) {
                report.has_poisoned() ? FormatPoisoned(report.poisoned()) : ""});
   }
   table.Print(session->out);
+  return absl::OkStatus();
+}
+
+// How long an answer may take when the keeper is left to choose its own time-out.
+constexpr double kServiceTimeoutSeconds = 60;
+
+struct HandoffOptions {
+  std::string service;
+  std::vector<uint32_t> shards;
+  uint64_t to_worker = 0;
+  double wait_seconds = 0;  // 0: the service's
+  Change change;
+};
+
+absl::Status Handoff(Session* session, HandoffOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+  auto request = About<v1::HandoffRequest>(options.service);
+  for (const uint32_t shard : options.shards) request.add_shards(shard);
+  request.set_to_worker_id(options.to_worker);
+  request.set_timeout_ms(static_cast<uint32_t>(options.wait_seconds * 1000));
+  if (options.change.dry_run) return PrintPlan(session, PlanHandoff(session, &request), request);
+  BATON_RETURN_IF_ERROR(session->Connect().status());
+  const double wait = options.wait_seconds > 0 ? options.wait_seconds : kServiceTimeoutSeconds;
+  absl::StatusOr<v1::HandoffResponse> response;
+  {
+    const Progress progress(session, absl::StrCat("handing over service ", options.service),
+                            "the owners release their shards");
+    response = session->Ask(&Operator::Handoff, request, wait);
+  }
+  BATON_RETURN_IF_ERROR(response.status());
+  if (session->json) return session->PrintJson(*response);
+  PrintFields(session->out,
+              {{"Shards moved", absl::StrCat(response->shards_size(), " (",
+                                             absl::StrJoin(response->shards(), ", "), ")")},
+               {"To worker", FormatWorkerId(response->to_worker_id())},
+               {"Slowest blackout", FormatMicroseconds(response->slowest_blackout_us())}},
+              session->style);
+  session->PrintNext(
+      absl::StrCat("`baton shard history ", options.service, "` shows what each move found"));
   return absl::OkStatus();
 }
 
@@ -225,6 +266,22 @@ void AddShardCommands(CLI::App* app, Session* session) {
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
   AddWatchOption(describe, session);
   OnChosen(describe, session, target, Describe);
+}
+
+void AddHandoffCommand(CLI::App* app, Session* session) {
+  auto options = std::make_shared<HandoffOptions>();
+  CLI::App* command = app->add_subcommand("handoff", "Move shards to another worker, as planned");
+  command->add_option("service", options->service, kTheirService);
+  command->add_option("--shard", options->shards, "a shard to move; repeat for more [all]")
+      ->type_name("SHARD")
+      ->allow_extra_args(false);
+  command->add_option("--to", options->to_worker, "the worker to move to [any that is ready]")
+      ->type_name("WORKER")
+      ->check(CLI::PositiveNumber);
+  AddSeconds(command, "--wait-timeout", &options->wait_seconds, 3600,
+             "seconds that owners have to release [as the service is configured]");
+  AddChangeOptions(command, &options->change, /*asks=*/false, session);
+  OnChosen(command, session, options, Handoff);
 }
 
 }  // namespace baton

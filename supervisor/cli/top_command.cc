@@ -37,7 +37,7 @@ bool IsWanted(const Options& options, const std::string& service) {
 
 absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRates* rates) {
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
-                         session->Ask(&OperatorClient::GetStatus, v1::GetStatusRequest()));
+                         session->Ask(&Operator::GetStatus, {}));
   const double now = Now();
   v1::GetStatusResponse wanted = status;
   wanted.clear_services();
@@ -154,9 +154,8 @@ void AddTopCommand(CLI::App* app, Session* session) {
       "Rates are of the time since the look before, so the first has none. Keys: q quits, s sorts "
       "the shards by number, by commits or by sends in flight, p pauses. Where there is no "
       "terminal, looks are printed one below the other, until SIGINT.");
-  command->callback([session, options] {
-    session->action = [session, options] { return Top(session, *options).Run(); };
-  });
+  OnChosen(command, session, options,
+           [](Session* top, const Options& chosen) { return Top(top, chosen).Run(); });
 }
 
 }  // namespace baton

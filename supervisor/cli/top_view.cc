@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <tuple>
@@ -39,17 +40,7 @@ void Add(const std::optional<double>& rate, std::optional<double>* sum) {
   if (rate) *sum = sum->value_or(0) + *rate;
 }
 
-const char* NameOf(TopSort sort) {
-  switch (sort) {
-    case TopSort::kShard:
-      return "shard";
-    case TopSort::kCommits:
-      return "commits";
-    case TopSort::kInFlight:
-      return "in flight";
-  }
-  return "";
-}
+constexpr const char* kSortNames[] = {"shard", "commits", "in flight"};  // TopSort numbers them so
 
 std::vector<TopShard> Sorted(std::vector<TopShard> shards, TopSort sort) {
   const auto key = [sort](const TopShard& one) {
@@ -203,15 +194,7 @@ TopView MakeTopView(const v1::GetStatusResponse& status,
 }
 
 TopSort Next(TopSort sort) {
-  switch (sort) {
-    case TopSort::kShard:
-      return TopSort::kCommits;
-    case TopSort::kCommits:
-      return TopSort::kInFlight;
-    case TopSort::kInFlight:
-      break;
-  }
-  return TopSort::kShard;
+  return static_cast<TopSort>((static_cast<size_t>(sort) + 1) % std::size(kSortNames));
 }
 
 std::string FormatRate(const std::optional<double>& rate) {
@@ -227,8 +210,9 @@ std::string RenderTop(const TopView& view, const TopFrame& frame) {
   std::ostringstream out;
   out << "baton " << view.status.version().release() << ", control pid "
       << view.status.control_pid() << ", up "
-      << FormatDuration(view.status.control_uptime_seconds()) << "; by " << NameOf(frame.sort)
-      << (frame.note.empty() ? "" : "; ") << Printable(frame.note) << '\n';
+      << FormatDuration(view.status.control_uptime_seconds()) << "; by "
+      << kSortNames[static_cast<size_t>(frame.sort)] << (frame.note.empty() ? "" : "; ")
+      << Printable(frame.note) << '\n';
   PrintServices(out, view, frame.style);
   PrintBlackouts(out, view);
   PrintShards(out, view, frame.sort);

@@ -192,13 +192,10 @@ absl::Status Upgrade(Session* session, Options options) {
     plan->mutable_gates()->set_max_blackout_us(options.max_blackout_ms * 1000);
     plan->mutable_gates()->set_min_completions(options.min_completions);
   }
-  if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string text, PlanUpgrade(session, &request));
-    return PrintPlan(session, text, request);
-  }
+  if (options.change.dry_run) return PrintPlan(session, PlanUpgrade(session, &request), request);
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
                          ListUpgrades(session, options.service));
-  absl::StatusOr<v1::UpgradeResponse> response = session->connection->Upgrade(request);
+  absl::StatusOr<v1::UpgradeResponse> response = session->Ask(&Operator::Upgrade, request);
   if (absl::IsUnavailable(response.status()) || absl::IsCancelled(response.status())) {
     response = FindBegun<v1::UpgradeResponse>(session, options, before, response.status());
   }
@@ -212,13 +209,10 @@ absl::Status Rollback(Session* session, Options options) {
   request.set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   request.set_watch_window_ms(Milliseconds(options.watch_seconds));
   request.set_no_rollback(options.no_rollback);
-  if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string text, PlanRollback(session, request));
-    return PrintPlan(session, text, request);
-  }
+  if (options.change.dry_run) return PrintPlan(session, PlanRollback(session, request), request);
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
                          ListUpgrades(session, options.service));
-  absl::StatusOr<v1::RollbackResponse> response = session->connection->Rollback(request);
+  absl::StatusOr<v1::RollbackResponse> response = session->Ask(&Operator::Rollback, request);
   if (absl::IsUnavailable(response.status()) || absl::IsCancelled(response.status())) {
     return absl::UnavailableError(absl::StrCat(
         response.status().message(),
@@ -279,17 +273,14 @@ absl::Status Hold(Session* session, Options options, bool pause) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   const std::string& service = options.service;
   const auto request = About<v1::PauseUpgradeRequest>(service);
-  if (options.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string text, PlanHold(session, service, pause));
-    return PrintPlan(session, text, request);
-  }
+  if (options.change.dry_run) return PrintPlan(session, PlanHold(session, service, pause), request);
   v1::PauseUpgradeResponse response;
   if (pause) {
-    BATON_ASSIGN_OR_RETURN(response, session->Ask(&OperatorClient::PauseUpgrade, request));
+    BATON_ASSIGN_OR_RETURN(response, session->Ask(&Operator::PauseUpgrade, request));
   } else {
     BATON_ASSIGN_OR_RETURN(
         v1::ResumeUpgradeResponse resumed,
-        session->Ask(&OperatorClient::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)));
+        session->Ask(&Operator::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)));
     response.mutable_version()->Swap(resumed.mutable_version());
     response.mutable_upgrade()->Swap(resumed.mutable_upgrade());
   }

@@ -47,7 +47,7 @@ absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& servi
 
 absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
                                                       const std::string& service) {
-  return session->Ask(&OperatorClient::ListUpgrades, About<v1::ListUpgradesRequest>(service));
+  return session->Ask(&Operator::ListUpgrades, About<v1::ListUpgradesRequest>(service));
 }
 
 bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }

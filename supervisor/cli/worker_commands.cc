@@ -47,7 +47,7 @@ std::string FormatHealth(const v1::Worker& worker) {
 absl::Status List(Session* session, const Filter& filter) {
   BATON_ASSIGN_OR_RETURN(
       v1::ListWorkersResponse response,
-      session->Ask(&OperatorClient::ListWorkers, About<v1::ListWorkersRequest>(filter.service)));
+      session->Ask(&Operator::ListWorkers, About<v1::ListWorkersRequest>(filter.service)));
   const bool none = response.workers().empty();
   KeepIf(response.mutable_workers(),
          [&](const v1::WorkerOfService& item) { return filter.Passes(item.worker()); });
@@ -138,19 +138,16 @@ absl::Status Stop(Session* session, Target target) {
   auto request = About<v1::StopWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
   request.set_timeout_ms(static_cast<uint32_t>(target.wait_seconds * 1000));
-  if (target.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanStop(session, request));
-    return PrintPlan(session, plan, request);
-  }
+  if (target.change.dry_run) return PrintPlan(session, PlanStop(session, request), request);
   BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Stop", "nothing was stopped"));
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_RETURN_IF_ERROR(session->Connect().status());
   absl::StatusOr<v1::StopWorkerResponse> response;
   {
     const Progress progress(
         session,
         absl::StrCat("stopping worker ", *target.worker_id, " of service ", target.service),
         absl::StrCat("it has ", FormatDuration(target.wait_seconds), " to end"));
-    response = client->StopWorker(request, target.wait_seconds + session->timeout_seconds);
+    response = session->Ask(&Operator::StopWorker, request, target.wait_seconds);
   }
   if (absl::IsDeadlineExceeded(response.status())) {
     return absl::DeadlineExceededError(
@@ -169,13 +166,10 @@ absl::Status Kill(Session* session, Target target) {
   BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
   auto request = About<v1::KillWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
-  if (target.change.dry_run) {
-    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanKill(session, request));
-    return PrintPlan(session, plan, request);
-  }
+  if (target.change.dry_run) return PrintPlan(session, PlanKill(session, request), request);
   BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Kill", "nothing was killed"));
   BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response,
-                         session->Ask(&OperatorClient::KillWorker, request));
+                         session->Ask(&Operator::KillWorker, request));
   if (session->json) return session->PrintJson(response);
   session->err << "worker " << *target.worker_id << " of service " << target.service
                << " was sent SIGKILL\n";
@@ -208,9 +202,7 @@ void AddWorkerCommands(CLI::App* app, Session* session) {
   const auto add = [&](const char* verb, const char* text, auto run) {
     CLI::App* command = noun->add_subcommand(verb, text);
     AddOne(command, target.get(), /*needs_number=*/std::string(verb) != "describe");
-    command->callback([session, target, run] {
-      session->action = [session, target, run] { return run(session, *target); };
-    });
+    OnChosen(command, session, target, run);
     return command;
   };
   AddWatchOption(add("describe", "Show a worker", Describe), session);

@@ -79,7 +79,7 @@ class ControlUserTest : public ::testing::Test {
   pid_t Control() {
     const auto client = Connect();
     if (!client) return 0;
-    const auto status = client->GetStatus({});
+    const auto status = client->Ask(&Operator::GetStatus, {});
     EXPECT_TRUE(status.ok()) << status.status();
     return status.ok() ? status->control_pid() : 0;
   }
@@ -172,7 +172,7 @@ TEST_F(ControlUserTest, shouldGoOnWithTheRecordOfWhatOperatorsDid) {
       ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
       const auto client = Connect();
       ASSERT_NE(client, nullptr);
-      EXPECT_TRUE(client->Reload({}).ok());
+      EXPECT_TRUE(client->Ask(&Operator::Reload, {}).ok());
       expected.insert(expected.end(), 2, expected.size() / 2 + 1);
       std::vector<uint64_t> numbers;
       v1::WatchEventsRequest changes;

@@ -69,7 +69,9 @@ class CliFixture : public ControlFixture {
   static CliResult RunBare(std::vector<std::string> arguments, const std::string& typed = "") {
     std::istringstream in(typed);
     std::ostringstream out, err;
-    const int code = RunCli(std::move(arguments), in, !typed.empty(), out, err);
+    const int code =
+        RunCli(std::move(arguments),
+               Console{.in = in, .out = out, .err = err, .interactive = !typed.empty()});
     return {code, out.str(), err.str()};
   }
 

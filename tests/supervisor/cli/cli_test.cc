@@ -52,7 +52,7 @@ class CliTest : public CliFixture {
     return std::async(std::launch::async, [=] {
       std::istringstream in;
       std::ostream to_out(out), to_err(err);
-      return RunCli(arguments, in, false, to_out, to_err);
+      return RunCli(arguments, Console{.in = in, .out = to_out, .err = to_err});
     });
   }
 

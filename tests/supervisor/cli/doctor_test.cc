@@ -28,7 +28,7 @@ struct Result {
 Result RunBaton(std::vector<std::string> arguments) {
   std::istringstream in;
   std::ostringstream out, err;
-  const int code = RunCli(std::move(arguments), in, false, out, err);
+  const int code = RunCli(std::move(arguments), Console{.in = in, .out = out, .err = err});
   return {code, out.str(), err.str()};
 }
 

@@ -181,7 +181,8 @@ TEST_F(EveryCommandTest, ShouldHaveAHelpThatFitsAScreen) {
     words.emplace_back("--help");
     std::istringstream in;
     std::ostringstream out, err;
-    EXPECT_EQ(RunCli(words, in, false, out, err), kExitOk) << PathOf(*command);
+    EXPECT_EQ(RunCli(words, Console{.in = in, .out = out, .err = err}), kExitOk)
+        << PathOf(*command);
     std::vector<std::string> lines = absl::StrSplit(out.str(), '\n');
     EXPECT_EQ(lines.back(), "");
     lines.pop_back();

@@ -42,7 +42,7 @@ class LiveTest : public CliFixture {
     return std::async(std::launch::async, [this, arguments] {
       std::istringstream in;
       std::ostream out(&out_), err(&err_);
-      return RunCli(arguments, in, false, out, err);
+      return RunCli(arguments, Console{.in = in, .out = out, .err = err});
     });
   }
 

@@ -77,7 +77,7 @@ std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::st
 }
 
 TEST_F(ControlServerTest, StatusListsEveryServiceWithTheProblemOfThoseNotReached) {
-  const auto status = Client()->GetStatus({});
+  const auto status = Client()->Ask(&Operator::GetStatus, {});
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->version().release(), "0.1.0");
   EXPECT_EQ(status->version().layout_version(), 2u);
@@ -94,12 +94,12 @@ TEST_F(ControlServerTest, StatusListsEveryServiceWithTheProblemOfThoseNotReached
 
 TEST_F(ControlServerTest, ListsAndDescribesServices) {
   const auto client = Client();
-  const auto list = client->ListServices({});
+  const auto list = client->Ask(&Operator::ListServices, {});
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_EQ(list->services_size(), 2);
   v1::GetServiceRequest request;
   request.set_service("kv");
-  const auto service = client->GetService(request);
+  const auto service = client->Ask(&Operator::GetService, request);
   ASSERT_TRUE(service.ok()) << service.status();
   EXPECT_EQ(service->shards_size(), 2);
   EXPECT_EQ(service->workers_size(), 2);
@@ -109,14 +109,14 @@ TEST_F(ControlServerTest, ListsAndDescribesServices) {
 TEST_F(ControlServerTest, AnUnknownServiceIsNotFoundAndTheKnownAreNamed) {
   v1::GetServiceRequest request;
   request.set_service("shop");
-  const auto service = Client()->GetService(request);
+  const auto service = Client()->Ask(&Operator::GetService, request);
   EXPECT_EQ(service.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(service.status().message()), HasSubstr("kv, nvme"));
 }
 
 TEST_F(ControlServerTest, WorkersOfAllServicesCarryAWarningForThoseNotReached) {
   const auto client = Client();
-  const auto workers = client->ListWorkers({});
+  const auto workers = client->Ask(&Operator::ListWorkers, {});
   ASSERT_TRUE(workers.ok()) << workers.status();
   ASSERT_EQ(workers->workers_size(), 2);
   EXPECT_EQ(workers->workers(1).service(), "kv");
@@ -127,11 +127,11 @@ TEST_F(ControlServerTest, WorkersOfAllServicesCarryAWarningForThoseNotReached) {
 TEST_F(ControlServerTest, AWarningThatIsNoAsciiEndsNobody) {
   SetDownReason(state_dir_, "nvme", "Ger\u00e4t \xff fehlt");
   const auto client = Client();
-  const auto workers = client->ListWorkers({});
+  const auto workers = client->Ask(&Operator::ListWorkers, {});
   ASSERT_TRUE(workers.ok()) << workers.status();
   EXPECT_THAT(client->TakeWarnings(), ElementsAre(HasSubstr("is down: Ger??t ? fehlt")));
   // Where UTF-8 can be, it is.
-  const auto status = client->GetStatus({});
+  const auto status = client->Ask(&Operator::GetStatus, {});
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->services(1).problem(), HasSubstr("is down: Ger\u00e4t ? fehlt"));
 }
@@ -145,7 +145,7 @@ TEST_F(ControlServerTest, WarningsAndReasonsOfAnyLengthLeaveTheAnswer) {
   }
   StartControl();
   const auto client = Client();
-  const auto workers = client->ListWorkers({});
+  const auto workers = client->Ask(&Operator::ListWorkers, {});
   ASSERT_TRUE(workers.ok()) << workers.status();
   EXPECT_EQ(workers->workers_size(), 2);
   const std::vector<std::string> warnings = client->TakeWarnings();
@@ -153,18 +153,20 @@ TEST_F(ControlServerTest, WarningsAndReasonsOfAnyLengthLeaveTheAnswer) {
   EXPECT_THAT(warnings.back(), HasSubstr("33 more services"));
   v1::GetServiceRequest request;
   request.set_service("nvme");
-  EXPECT_EQ(client->GetService(request).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client->Ask(&Operator::GetService, request).status().code(),
+            absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ControlServerTest, FindsOneWorker) {
   v1::GetWorkerRequest request;
   request.set_service("kv");
   request.set_worker_id(2);
-  const auto worker = Client()->GetWorker(request);
+  const auto worker = Client()->Ask(&Operator::GetWorker, request);
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ(worker->worker().name(), "kv-new");
   request.set_worker_id(3);
-  EXPECT_EQ(Client()->GetWorker(request).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Client()->Ask(&Operator::GetWorker, request).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(ControlServerTest, KillsAWorkerThroughItsKeeper) {
@@ -172,29 +174,31 @@ TEST_F(ControlServerTest, KillsAWorkerThroughItsKeeper) {
   v1::KillWorkerRequest request;
   request.set_service("kv");
   request.set_worker_id(2);
-  ASSERT_TRUE(client->KillWorker(request).ok());
+  ASSERT_TRUE(client->Ask(&Operator::KillWorker, request).ok());
   EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.kill_worker().worker_id() == 2; }),
             1u);
   request.set_worker_id(101);
-  EXPECT_EQ(client->KillWorker(request).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client->Ask(&Operator::KillWorker, request).status().code(),
+            absl::StatusCode::kNotFound);
   request.set_worker_id(0);
-  EXPECT_EQ(client->KillWorker(request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client->Ask(&Operator::KillWorker, request).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ControlServerTest, FindsShards) {
   const auto client = Client();
   v1::ListShardsRequest list;
   list.set_service("kv");
-  const auto shards = client->ListShards(list);
+  const auto shards = client->Ask(&Operator::ListShards, list);
   ASSERT_TRUE(shards.ok()) << shards.status();
   EXPECT_EQ(shards->shards_size(), 2);
   v1::GetShardRequest request;
   request.set_service("kv");
-  const auto shard = client->GetShard(request);
+  const auto shard = client->Ask(&Operator::GetShard, request);
   ASSERT_TRUE(shard.ok()) << shard.status();
   EXPECT_EQ(shard->shard().last_report().cause(), "crash");
   request.set_shard(2);
-  EXPECT_EQ(client->GetShard(request).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client->Ask(&Operator::GetShard, request).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ControlServerTest, PagesThroughConnections) {
@@ -203,18 +207,19 @@ TEST_F(ControlServerTest, PagesThroughConnections) {
   request.set_service("kv");
   request.set_shard(-1);
   request.set_page_size(2);
-  auto page = client->ListConnections(request);
+  auto page = client->Ask(&Operator::ListConnections, request);
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_EQ(page->connections_size(), 2);
   EXPECT_EQ(page->next_page_start(), 5u);
   request.set_page_start(5);
-  page = client->ListConnections(request);
+  page = client->Ask(&Operator::ListConnections, request);
   ASSERT_TRUE(page.ok()) << page.status();
   ASSERT_EQ(page->connections_size(), 1);
   EXPECT_EQ(page->connections(0).connection().index(), 5u);
   EXPECT_EQ(page->next_page_start(), 0u);
   request.set_page_size(10001);
-  EXPECT_EQ(client->ListConnections(request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client->Ask(&Operator::ListConnections, request).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ControlServerTest, FindsOneConnection) {
@@ -222,11 +227,12 @@ TEST_F(ControlServerTest, FindsOneConnection) {
   v1::GetConnectionRequest request;
   request.set_service("kv");
   request.set_connection(5);
-  const auto connection = client->GetConnection(request);
+  const auto connection = client->Ask(&Operator::GetConnection, request);
   ASSERT_TRUE(connection.ok()) << connection.status();
   EXPECT_EQ(connection->connection().last_error(), "retry exceeded");
   request.set_connection(2);  // the next that exists is not taken for it
-  EXPECT_EQ(client->GetConnection(request).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client->Ask(&Operator::GetConnection, request).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
@@ -234,11 +240,11 @@ TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
   v1::KillWorkerRequest kill;
   kill.set_service("kv");
   kill.set_worker_id(2);
-  ASSERT_TRUE(client->KillWorker(kill).ok());
+  ASSERT_TRUE(client->Ask(&Operator::KillWorker, kill).ok());
   kill.set_worker_id(0);
   int untried = 0;
   for (int i = 0; i < 4000; ++i) {
-    untried += absl::IsResourceExhausted(client->KillWorker(kill).status());
+    untried += absl::IsResourceExhausted(client->Ask(&Operator::KillWorker, kill).status());
   }
   EXPECT_GT(untried, 2000);
   v1::WatchEventsRequest changes;
@@ -269,7 +275,7 @@ TEST_F(ControlServerTest, ChangesThatFailDoNotWashTheRecordAway) {
   int tried = 0, untried = 0;
   std::string why;
   for (int i = 0; i < 800; ++i) {
-    const absl::Status status = client->Handoff(handoff, 20).status();
+    const absl::Status status = client->Ask(&Operator::Handoff, handoff).status();
     if (absl::IsNotFound(status)) ++tried;
     if (!absl::IsResourceExhausted(status)) continue;
     if (untried++ == 0) why = std::string(status.message());
@@ -307,18 +313,18 @@ TEST_F(ControlServerTest, shouldSayThatAChangeWasNotTriedBecauseOthersHaveFailed
   for (uint32_t shard = 0; shard < 300; ++shard) handoff.add_shards(100'000 + shard);
   for (uint64_t worker = 1; worker < 64; ++worker) {
     handoff.set_to_worker_id(worker);
-    EXPECT_TRUE(absl::IsNotFound(client->Handoff(handoff, 20).status())) << worker;
+    EXPECT_TRUE(absl::IsNotFound(client->Ask(&Operator::Handoff, handoff).status())) << worker;
   }
   absl::Status status;
   handoff.set_to_worker_id(64);
   for (int i = 0; i < 800 && !absl::IsResourceExhausted(status); ++i) {
-    status = client->Handoff(handoff, 20).status();
+    status = client->Ask(&Operator::Handoff, handoff).status();
   }
   EXPECT_THAT(std::string(status.message()), HasSubstr("this one too, and it was not tried again"));
   // The budget fills by some bytes a second: should one be tried because of that, the next is not.
   for (uint64_t worker = 65; worker <= 67; ++worker) {
     handoff.set_to_worker_id(worker);
-    status = client->Handoff(handoff, 20).status();
+    status = client->Ask(&Operator::Handoff, handoff).status();
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
@@ -333,7 +339,7 @@ TEST_F(ControlServerTest, KeepsTheRecordWhereItIsTold) {
   v1::KillWorkerRequest kill;
   kill.set_service("kv");
   kill.set_worker_id(2);
-  ASSERT_TRUE(Client()->KillWorker(kill).ok());
+  ASSERT_TRUE(Client()->Ask(&Operator::KillWorker, kill).ok());
   struct stat file = {};
   ASSERT_EQ(stat((own + "/audit.log").c_str(), &file), 0);
   EXPECT_GT(file.st_size, 0);
@@ -354,7 +360,7 @@ TEST_F(ControlServerTest, HandsOff) {
   request.add_shards(0);
   request.set_to_worker_id(2);
   request.set_timeout_ms(1500);
-  const auto response = client->Handoff(request, 20);
+  const auto response = client->Ask(&Operator::Handoff, request);
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->to_worker_id(), 2u);
   EXPECT_DOUBLE_EQ(response->slowest_blackout_us(), 33.5);
@@ -364,7 +370,7 @@ TEST_F(ControlServerTest, HandsOff) {
   }),
             1u);
   request.add_shards(7);
-  EXPECT_EQ(client->Handoff(request, 20).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client->Ask(&Operator::Handoff, request).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAHandoff) {
@@ -374,7 +380,7 @@ TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAHandoff) {
   keeper_->SetHandoff(reply);
   v1::HandoffRequest request;
   request.set_service("kv");
-  const auto response = Client()->Handoff(request, 20);
+  const auto response = Client()->Ask(&Operator::Handoff, request);
   EXPECT_EQ(response.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(response.status().message(), "no worker is ready");
 }
@@ -391,7 +397,7 @@ TEST_F(ControlServerTest, PassesAnUpgradeToTheKeeperAsItIsPlanned) {
   plan->set_ready_timeout_ms(1500);
   plan->set_watch_window_ms(2500);
   plan->set_no_rollback(true);
-  const auto response = Client()->Upgrade(request);
+  const auto response = Client()->Ask(&Operator::Upgrade, request);
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->version().release(), "0.1.0");
   EXPECT_EQ(response->upgrade().id(), 3u);
@@ -405,7 +411,8 @@ TEST_F(ControlServerTest, PassesAnUpgradeToTheKeeperAsItIsPlanned) {
 TEST_F(ControlServerTest, RefusesAnUpgradeToNothing) {
   v1::UpgradeRequest request;
   request.set_service("kv");
-  EXPECT_EQ(Client()->Upgrade(request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Client()->Ask(&Operator::Upgrade, request).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.has_upgrade(); }), 0u);
 }
 
@@ -414,22 +421,26 @@ TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAnUpgrade) {
   v1::UpgradeRequest upgrade;
   upgrade.set_service("kv");
   upgrade.mutable_plan()->set_exec("/opt/kv-1.1");
-  const auto refused = Client()->Upgrade(upgrade);
+  const auto refused = Client()->Ask(&Operator::Upgrade, upgrade);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(refused.status().message(), "upgrade 2 is under way");
   v1::RollbackRequest rollback;
   rollback.set_service("kv");
-  EXPECT_EQ(Client()->Rollback(rollback).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Client()->Ask(&Operator::Rollback, rollback).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   rollback.set_service("shop");
-  EXPECT_EQ(Client()->Rollback(rollback).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Client()->Ask(&Operator::Rollback, rollback).status().code(),
+            absl::StatusCode::kNotFound);
   upgrade.set_service("nvme");
-  EXPECT_EQ(Client()->Upgrade(upgrade).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Client()->Ask(&Operator::Upgrade, upgrade).status().code(),
+            absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ControlServerTest, AKeeperThatBeginsNothingIsAnError) {
   v1::RollbackRequest request;
   request.set_service("kv");
-  EXPECT_EQ(Client()->Rollback(request).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Client()->Ask(&Operator::Rollback, request).status().code(),
+            absl::StatusCode::kInternal);
 }
 
 TEST_F(ControlServerTest, RollsBack) {
@@ -439,7 +450,7 @@ TEST_F(ControlServerTest, RollsBack) {
   request.set_ready_timeout_ms(1500);
   request.set_watch_window_ms(2500);
   request.set_no_rollback(true);
-  const auto response = Client()->Rollback(request);
+  const auto response = Client()->Ask(&Operator::Rollback, request);
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->upgrade().phase(), v1::UPGRADE_PHASE_RETURNING);
   EXPECT_EQ(keeper_->CountRequests([](const auto& r) {
@@ -454,13 +465,14 @@ TEST_F(ControlServerTest, ListsUpgradesInTheKeepersOrder) {
       {KvUpgrade(2, v1::UPGRADE_PHASE_WATCHING), KvUpgrade(1, v1::UPGRADE_PHASE_FAILED)});
   v1::ListUpgradesRequest request;
   request.set_service("kv");
-  const auto list = Client()->ListUpgrades(request);
+  const auto list = Client()->Ask(&Operator::ListUpgrades, request);
   ASSERT_TRUE(list.ok()) << list.status();
   ASSERT_EQ(list->upgrades_size(), 2);
   EXPECT_EQ(list->upgrades(0).id(), 2u);
   EXPECT_EQ(list->upgrades(1).phase(), v1::UPGRADE_PHASE_FAILED);
   request.set_service("nvme");
-  EXPECT_EQ(Client()->ListUpgrades(request).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Client()->Ask(&Operator::ListUpgrades, request).status().code(),
+            absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ControlServerTest, SetsAPolicyAsTheKeeperHasIt) {
@@ -468,7 +480,7 @@ TEST_F(ControlServerTest, SetsAPolicyAsTheKeeperHasIt) {
   request.set_service("kv");
   request.mutable_policy()->mutable_service()->set_connections(7);
   request.set_validate_only(true);
-  const auto set = Client()->SetPolicy(request);
+  const auto set = Client()->Ask(&Operator::SetPolicy, request);
   ASSERT_TRUE(set.ok()) << set.status();
   EXPECT_EQ(set->policy().service().connections(), 7u);
   EXPECT_EQ(keeper_->CountRequests([](const auto& r) {
@@ -476,7 +488,7 @@ TEST_F(ControlServerTest, SetsAPolicyAsTheKeeperHasIt) {
   }),
             1u);
   keeper_->RefusePolicies(absl::InvalidArgumentError("policy.p_keys: 0 is no P_Key"));
-  const absl::Status refused = Client()->SetPolicy(request).status();
+  const absl::Status refused = Client()->Ask(&Operator::SetPolicy, request).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("policy.p_keys: 0"));
 }
@@ -485,27 +497,27 @@ TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
   const auto client = Client();
   v1::GetServiceRequest request;
   request.set_service("kv");
-  ASSERT_TRUE(client->GetService(request).ok());
+  ASSERT_TRUE(client->Ask(&Operator::GetService, request).ok());
   keeper_->Stop();
-  const auto gone = client->GetService(request);
+  const auto gone = client->Ask(&Operator::GetService, request);
   EXPECT_EQ(gone.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(gone.status().message()), HasSubstr(state_dir_ + "/kv.keeper.sock"));
   EXPECT_THAT(std::string(gone.status().message()), HasSubstr("batond"));
   keeper_->Start();
-  EXPECT_TRUE(client->GetService(request).ok());
+  EXPECT_TRUE(client->Ask(&Operator::GetService, request).ok());
 }
 
 TEST_F(ControlServerTest, TellsWhyThereIsNoKeeper) {
   v1::GetServiceRequest request;
   request.set_service("nvme");
   SetDownReason(state_dir_, "nvme", "device mlx5_0 is lost:\nit was removed");
-  const auto down = Client()->GetService(request);
+  const auto down = Client()->Ask(&Operator::GetService, request);
   EXPECT_EQ(down.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(
       std::string(down.status().message()),
       HasSubstr("service \"nvme\" is down: device mlx5_0 is lost: it was removed; batond tries"));
   SetDownReason(state_dir_, "nvme", "");
-  EXPECT_THAT(std::string(Client()->GetService(request).status().message()),
+  EXPECT_THAT(std::string(Client()->Ask(&Operator::GetService, request).status().message()),
               HasSubstr("cannot be reached"));
 }
 
@@ -513,7 +525,7 @@ TEST_F(ControlServerTest, AKeeperThatHangsIsUnavailable) {
   keeper_->SetAnswering(false);
   v1::GetServiceRequest request;
   request.set_service("kv");
-  const auto hung = Client()->GetService(request);
+  const auto hung = Client()->Ask(&Operator::GetService, request);
   EXPECT_EQ(hung.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(hung.status().message()), HasSubstr("has not answered"));
 }
@@ -609,7 +621,7 @@ TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
     v1::KillWorkerRequest kill;
     kill.set_service("kv");
     kill.set_worker_id(1);
-    killed = Client()->KillWorker(kill).status();
+    killed = Client()->Ask(&Operator::KillWorker, kill).status();
   });
   ASSERT_TRUE(keeper_->WaitForRequest([](const auto& r) { return r.has_kill_worker(); }));
   control_.reset();
@@ -642,7 +654,7 @@ TEST_F(ControlServerTest, ASecondControlIsRefusedAndAStaleSocketIsNot) {
   control_.reset();
   ASSERT_EQ(access(OperatorSocketPath(state_dir_).c_str(), F_OK), 0);
   StartControl();
-  EXPECT_TRUE(Client()->GetStatus({}).ok());
+  EXPECT_TRUE(Client()->Ask(&Operator::GetStatus, {}).ok());
 }
 
 // What a client of uid 65534 in `groups` is answered. It connects in a child; gRPC, which is in
@@ -724,7 +736,7 @@ TEST_F(OtherUser, IsCutOffWhenItIsNoOperatorAnyMore) {
   batond_.SetReply(reply);
   const auto root = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
   ASSERT_TRUE(root.ok());
-  const auto reloaded = (*root)->Reload({});
+  const auto reloaded = (*root)->Ask(&Operator::Reload, {});
   ASSERT_TRUE(reloaded.ok()) << reloaded.status();
   EXPECT_THAT(reloaded->taken(), testing::ElementsAre("operator_uids"));
   v1::WatchEventsResponse event;
@@ -733,7 +745,7 @@ TEST_F(OtherUser, IsCutOffWhenItIsNoOperatorAnyMore) {
   EXPECT_FALSE(events->Finish().ok());
   EXPECT_FALSE(look().ok());
   EXPECT_THAT(StatusAs({}).error_message(), HasSubstr("uid 65534 may not operate Baton"));
-  EXPECT_TRUE((*root)->GetStatus({}).ok());
+  EXPECT_TRUE((*root)->Ask(&Operator::GetStatus, {}).ok());
   // The other way, without having been asked.
   *reply.mutable_config() = config_;
   batond_.Tell(reply);

@@ -62,14 +62,14 @@ class OperatorEndpointTest : public ControlFixture {
 
   static absl::Status Look(const TlsTarget& target) {
     const auto client = OperatorClient::Connect(target, 20);
-    return client.ok() ? (*client)->GetStatus({}).status() : client.status();
+    return client.ok() ? (*client)->Ask(&Operator::GetStatus, {}).status() : client.status();
   }
   static absl::Status Change(const TlsTarget& target) {
     v1::KillWorkerRequest request;
     request.set_service("kv");
     request.set_worker_id(2);
     const auto client = OperatorClient::Connect(target, 20);
-    return client.ok() ? (*client)->KillWorker(request).status() : client.status();
+    return client.ok() ? (*client)->Ask(&Operator::KillWorker, request).status() : client.status();
   }
 
   // The channel of a client with this certificate; without one when it is empty.
@@ -362,7 +362,7 @@ TEST_F(OperatorEndpointTest, shouldTakeNewListsAndNamesWhenItIsTold) {
   batond_.SetReply(reply);
   const auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
   ASSERT_TRUE(client.ok());
-  const auto reloaded = (*client)->Reload({});
+  const auto reloaded = (*client)->Ask(&Operator::Reload, {});
   ASSERT_TRUE(reloaded.ok()) << reloaded.status();
   EXPECT_EQ(reloaded->not_taken_size(), 0);
   // When it answers they are in force.
@@ -371,7 +371,7 @@ TEST_F(OperatorEndpointTest, shouldTakeNewListsAndNamesWhenItIsTold) {
 
   endpoint->set_crl_file("/nowhere/list.crl");
   batond_.SetReply(reply);
-  const auto missing = (*client)->Reload({});
+  const auto missing = (*client)->Ask(&Operator::Reload, {});
   ASSERT_TRUE(missing.ok()) << missing.status();
   ASSERT_EQ(missing->not_taken_size(), 1);
   EXPECT_EQ(missing->not_taken(0).field(), "operator_endpoint");

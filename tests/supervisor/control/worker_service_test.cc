@@ -91,14 +91,14 @@ class WorkerServiceTest : public ControlFixture {
     request.set_service("kv");
     request.set_worker_id(worker_id);
     request.set_timeout_ms(timeout_ms);
-    return Operator()->StopWorker(request, 30).status();
+    return Operator()->Ask(&Operator::StopWorker, request).status();
   }
 
   v1::Worker Describe(uint64_t worker_id) {
     v1::GetWorkerRequest request;
     request.set_service("kv");
     request.set_worker_id(worker_id);
-    const auto response = Operator()->GetWorker(request);
+    const auto response = Operator()->Ask(&Operator::GetWorker, request);
     EXPECT_TRUE(response.ok()) << response.status();
     return response.ok() ? response->worker() : v1::Worker();
   }
@@ -192,7 +192,7 @@ TEST_F(WorkerServiceTest, AHandoffIsAnnouncedToItsOwnersOnly) {
   const auto other = Attach(WorkerToken("b"));
   v1::HandoffRequest request;
   request.set_service("kv");
-  ASSERT_TRUE(Operator()->Handoff(request, 20).ok());
+  ASSERT_TRUE(Operator()->Ask(&Operator::Handoff, request).ok());
   v1::AttachResponse response;
   ASSERT_TRUE(owner->stream->Read(&response));
   EXPECT_THAT(response.handoff().shards(), ElementsAre(0));
@@ -292,7 +292,7 @@ TEST_F(WorkerServiceTest, WhatAWorkerSaysOfItsHealthIsShown) {
   EXPECT_EQ(Describe(2).health_detail(), "disk full " + std::string(245, '.'));
   EXPECT_TRUE(Describe(1).healthy());
   v1::ListWorkersRequest all;
-  const auto workers = Operator()->ListWorkers(all);
+  const auto workers = Operator()->Ask(&Operator::ListWorkers, all);
   ASSERT_TRUE(workers.ok()) << workers.status();
   ASSERT_EQ(workers->workers_size(), 2);
   EXPECT_FALSE(workers->workers(1).worker().healthy());

@@ -58,7 +58,7 @@ class ControlStreamTest : public ControlFixture {
                               [&] {
                                 auto client =
                                     OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
-                                const auto response = (*client)->GetWorker(request);
+                                const auto response = (*client)->Ask(&Operator::GetWorker, request);
                                 return response.ok() && response->worker().healthy() == healthy &&
                                        response->worker().health_detail() == detail;
                               })
@@ -70,7 +70,7 @@ class ControlStreamTest : public ControlFixture {
     ASSERT_TRUE(client.ok()) << client.status();
     v1::HandoffRequest request;
     request.set_service("kv");
-    ASSERT_TRUE((*client)->Handoff(request, 20).ok());
+    ASSERT_TRUE((*client)->Ask(&Operator::Handoff, request).ok());
   }
 
   std::atomic<int> tokens_asked_{0};
@@ -148,7 +148,7 @@ TEST_F(ControlStreamTest, TellsOfAShutdown) {
   request.set_service("kv");
   request.set_worker_id(1);
   request.set_timeout_ms(1);
-  EXPECT_EQ((*client)->StopWorker(request, 20).status().code(),
+  EXPECT_EQ((*client)->Ask(&Operator::StopWorker, request).status().code(),
             absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(told.get_future().get(), "an operator asked for it");
 }
