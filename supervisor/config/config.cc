@@ -12,8 +12,8 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/config/node.h"
 #include "supervisor/config/policy.h"
-#include "supervisor/config/problems.h"
 #include "supervisor/config/validate.h"
 
 namespace baton {

@@ -1,6 +1,7 @@
 #include "supervisor/config/node.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace baton {
 namespace {
@@ -22,6 +23,20 @@ std::string PowerOfTwoProblem(uint64_t value, const Range& range) {
 }
 
 }  // namespace
+
+void Problems::AddAt(int line, int column, std::string_view text) {
+  std::string place;
+  if (!file_name_.empty()) {
+    place = line > 0 ? absl::StrCat(file_name_, ":", line, ":", column, ": ")
+                     : absl::StrCat(file_name_, ": ");
+  }
+  lines_.push_back(absl::StrCat(place, View(text)));
+}
+
+absl::Status Problems::ToStatus() const {
+  if (lines_.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
+}
 
 const FieldDescriptor* Node::Find(std::string_view field) const {
   return message_.GetDescriptor()->FindFieldByName(std::string(field));

@@ -3,7 +3,7 @@
 
 #include "google/protobuf/text_format.h"
 #include "proto/baton/v1/config.pb.h"
-#include "supervisor/config/problems.h"
+#include "supervisor/config/node.h"
 
 namespace baton {
 

@@ -5,7 +5,6 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/config/node.h"
-#include "supervisor/config/problems.h"
 #include "supervisor/config/validate_faults.h"
 
 namespace baton::driver_process {
