@@ -66,7 +66,7 @@ void DescribeSource(const ArenaFiles& files, v1::InspectionSource* out) {
   out->set_saved_unix_micros(files.saved_unix_micros);
   out->set_release(ValidUtf8(files.release, 64));
   out->set_decoder(ValidUtf8(files.decoder, 4096));
-  out->set_buffers(files.buffers.exists());
+  out->set_buffers(files.buffers().exists());
 }
 
 void DescribeArena(const ArenaView& arena, uint64_t now_ns, v1::Inspection* out) {
@@ -109,13 +109,13 @@ ArenaView::ArenaView(ArenaFiles arena_files, const arena::DriverMemoryHeader& it
       service(NameOf(header)) {}
 
 absl::StatusOr<ArenaView> ArenaView::Open(ArenaFiles files, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const auto header, files.driver_log.Read<arena::DriverMemoryHeader>(0));
+  BATON_ASSIGN_OR_RETURN(const auto header, files.driver_log().Read<arena::DriverMemoryHeader>(0));
   BATON_RETURN_IF_ERROR(CheckHeader(header));
   ArenaView arena(std::move(files), header);
-  BATON_RETURN_IF_ERROR(CheckSize(arena.files.worker_log, arena.worker_map.total));
-  BATON_RETURN_IF_ERROR(CheckSize(arena.files.driver_log, arena.driver_map.total));
-  BATON_RETURN_IF_ERROR(CheckSize(arena.files.recovery, arena.recovery_map.total));
-  BATON_RETURN_IF_ERROR(CheckSize(arena.files.buffers, header.shape.buffer_bytes));
+  BATON_RETURN_IF_ERROR(CheckSize(arena.files.worker_log(), arena.worker_map.total));
+  BATON_RETURN_IF_ERROR(CheckSize(arena.files.driver_log(), arena.driver_map.total));
+  BATON_RETURN_IF_ERROR(CheckSize(arena.files.recovery(), arena.recovery_map.total));
+  BATON_RETURN_IF_ERROR(CheckSize(arena.files.buffers(), header.shape.buffer_bytes));
   if (!service.empty() && arena.service != service) {
     return absl::FailedPreconditionError(
         absl::StrCat("the arena is of service \"", arena.service, "\", not of \"", service, "\""));

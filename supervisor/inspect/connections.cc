@@ -123,30 +123,21 @@ void DescribeRecord(const ArenaView& arena, const ConnectionRecord& record,
   check_name("last status", out->last_status(), record.last_status);
 }
 
-StateOfRecord StateOf(uint32_t connection, const ConnectionRecord& record) {
-  return {false, connection, {record.state_slot, record.state_length, record.state_version}};
-}
-
-struct Rooms {
-  uint64_t work_requests;
-  uint64_t left_out = 0;
-};
-
-absl::Status DescribeQueues(const ArenaView& arena, v1::InspectedConnection* out, Rooms* rooms) {
+absl::Status DescribeQueues(const ArenaView& arena, v1::InspectedConnection* out, Room* room) {
   const arena::Shape& shape = arena.header.shape;
   BATON_RETURN_IF_ERROR(
-      DescribeWorkRequests(arena, {out->index(), false, shape.send_queue_depth, out->send()},
-                           &rooms->work_requests, &rooms->left_out, out->mutable_work_requests()));
+      DescribeWorkRequests(arena, {out->index(), false, shape.send_queue_depth, out->send()}, room,
+                           out->mutable_work_requests()));
   if (arena::ReceiveDepth(shape) == 0) return absl::OkStatus();
-  return DescribeWorkRequests(
-      arena, {out->index(), true, arena::ReceiveDepth(shape), out->receive()},
-      &rooms->work_requests, &rooms->left_out, out->mutable_work_requests());
+  return DescribeWorkRequests(arena,
+                              {out->index(), true, arena::ReceiveDepth(shape), out->receive()},
+                              room, out->mutable_work_requests());
 }
 
 // Requests are read after the record. A log entry is written again only when it was acknowledged:
 // so those that a second look at the record shows as such have gone meanwhile, and are not told.
 absl::Status DropAcknowledged(const ArenaView& arena, v1::InspectedConnection* out) {
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log.ReadStill<ConnectionRecord>(
+  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log().ReadStill<ConnectionRecord>(
                                               arena.driver_map.Connection(out->index())));
   const ConnectionRecord& now = look.value;
   if (now.generation != out->generation()) {
@@ -164,18 +155,17 @@ absl::Status DropAcknowledged(const ArenaView& arena, v1::InspectedConnection* o
 }
 
 absl::StatusOr<v1::InspectedConnection> DescribeConnection(const ArenaView& arena, uint32_t index,
-                                                           const Selection& selection,
-                                                           Rooms* rooms) {
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log.ReadStill<ConnectionRecord>(
+                                                           const Selection& selection, Room* room) {
+  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log().ReadStill<ConnectionRecord>(
                                               arena.driver_map.Connection(index)));
   v1::InspectedConnection out;
   out.set_index(index);
   out.set_changing(look.changing);
   DescribeRecord(arena, look.value, &out);
-  const StateOfRecord state = StateOf(index, look.value);
+  const StateOfRecord state = {false, index, CursorOf(look.value)};
   DescribeStateCursor(arena, state, out.mutable_application_state(), out.mutable_invalid());
   if (selection.work_requests) {
-    BATON_RETURN_IF_ERROR(DescribeQueues(arena, &out, rooms));
+    BATON_RETURN_IF_ERROR(DescribeQueues(arena, &out, room));
     BATON_RETURN_IF_ERROR(DropAcknowledged(arena, &out));
   }
   if (selection.state) {
@@ -193,7 +183,7 @@ static_assert(offsetof(ConnectionRecord, state) == offsetof(RecordBeginning, sta
 static_assert(offsetof(ConnectionRecord, shard) == offsetof(RecordBeginning, shard));
 
 absl::StatusOr<bool> IsListed(const ArenaView& arena, uint32_t index, const Selection& selection) {
-  BATON_ASSIGN_OR_RETURN(const auto record, arena.files.driver_log.Read<RecordBeginning>(
+  BATON_ASSIGN_OR_RETURN(const auto record, arena.files.driver_log().Read<RecordBeginning>(
                                                 arena.driver_map.Connection(index)));
   if (ConnectionState(record.state) == ConnectionState::kFree) return false;
   return !selection.shard || record.shard == *selection.shard;
@@ -209,11 +199,11 @@ uint64_t ConnectionsOf(const Selection& selection, const v1::Inspection& inspect
 
 absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
                                  v1::Inspection* out) {
-  Rooms rooms = {uint64_t{selection.limit} * kRequestsPerConnection, out->work_requests_left_out()};
+  Room room = {uint64_t{selection.limit} * kRequestsPerConnection, out->work_requests_left_out()};
   if (selection.connection) {
     BATON_ASSIGN_OR_RETURN(*out->add_connections(),
-                           DescribeConnection(arena, *selection.connection, selection, &rooms));
-    out->set_work_requests_left_out(rooms.left_out);
+                           DescribeConnection(arena, *selection.connection, selection, &room));
+    out->set_work_requests_left_out(room.left_out);
     return absl::OkStatus();
   }
   for (uint32_t i = selection.first_connection; i < arena.header.shape.connections; ++i) {
@@ -223,13 +213,12 @@ absl::Status DescribeConnections(const ArenaView& arena, const Selection& select
       out->set_next_connection(i);
       break;
     }
-    BATON_ASSIGN_OR_RETURN(*out->add_connections(),
-                           DescribeConnection(arena, i, selection, &rooms));
+    BATON_ASSIGN_OR_RETURN(*out->add_connections(), DescribeConnection(arena, i, selection, &room));
   }
   const uint64_t all = ConnectionsOf(selection, *out);
   const auto shown = static_cast<uint64_t>(out->connections_size());
   out->set_connections_left_out(all > shown ? all - shown : out->next_connection() != 0);
-  out->set_work_requests_left_out(rooms.left_out);
+  out->set_work_requests_left_out(room.left_out);
   return absl::OkStatus();
 }
 

@@ -36,8 +36,13 @@ absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
 absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
                                  v1::Inspection* out);
 
-// Describes the work requests of a queue, the oldest first, at most `*room` of them. Subtracts
-// their number from `*room`, and adds the number of the others to `*left_out`.
+// Work requests that are described yet, at most, and those that found no room.
+struct Room {
+  uint64_t work_requests;
+  uint64_t left_out = 0;
+};
+
+// Describes the work requests of a queue, the oldest first, as far as there is room.
 struct QueueOfConnection {
   uint32_t connection;
   bool receive;
@@ -45,9 +50,9 @@ struct QueueOfConnection {
   v1::InspectedQueue cursors;
 };
 absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnection& queue,
-                                  uint64_t* room, uint64_t* left_out, WorkRequests* out);
-absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint64_t* room,
-                                    uint64_t* left_out, WorkRequests* out);
+                                  Room* room, WorkRequests* out);
+absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, Room* room,
+                                    WorkRequests* out);
 void DecodeWorkRequest(const ArenaView& arena, const arena::WorkRequest& request, bool receive,
                        v1::InspectedWorkRequest* out);
 
@@ -61,6 +66,10 @@ struct StateOfRecord {
   uint32_t index;
   StateCursor cursor;
 };
+template <typename Record>
+StateCursor CursorOf(const Record& record) {
+  return {record.state_slot, record.state_length, record.state_version};
+}
 void DescribeStateCursor(const ArenaView& arena, const StateOfRecord& state,
                          v1::InspectedState* out, Problems* problems);
 // Its bytes, and what the decoder makes of them, if there is one.

@@ -4,6 +4,7 @@
 #ifndef SUPERVISOR_INSPECT_MEMORY_H_
 #define SUPERVISOR_INSPECT_MEMORY_H_
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
 
@@ -70,8 +72,11 @@ class Memory {
 
 // An arena's memories, and where they were found.
 struct ArenaFiles {
-  Memory worker_log, driver_log;
-  Memory recovery, buffers;  // may be missing
+  std::array<Memory, arena::kMemoryNames.size()> memories;  // by arena::MemoryKind
+  const Memory& worker_log() const { return memories[arena::kWorkerLogMemory]; }
+  const Memory& driver_log() const { return memories[arena::kDriverLogMemory]; }
+  const Memory& recovery() const { return memories[arena::kRecoveryMemory]; }  // may be missing
+  const Memory& buffers() const { return memories[arena::kBuffersMemory]; }    // likewise
 
   // The process that has, or had, them open.
   int pid = 0;

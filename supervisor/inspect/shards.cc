@@ -11,7 +11,7 @@ namespace {
 
 absl::Status DescribeRing(const ArenaView& arena, uint64_t at, uint64_t entries,
                           std::string_view name, v1::InspectedRing* out, Problems* problems) {
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery.ReadStill<arena::MailCursors>(at));
+  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery().ReadStill<arena::MailCursors>(at));
   out->set_told(look.value.tail);
   out->set_done(look.value.head);
   if (!look.changing && look.value.tail - look.value.head > entries) {
@@ -23,8 +23,8 @@ absl::Status DescribeRing(const ArenaView& arena, uint64_t at, uint64_t entries,
 
 absl::Status CountPool(const ArenaView& arena, uint32_t shard, v1::InspectedShard* out) {
   std::vector<arena::PooledQueuePair> pool(arena.header.shape.pooled_queue_pairs);
-  BATON_RETURN_IF_ERROR(arena.files.recovery.Read(arena.recovery_map.Pool(shard), pool.data(),
-                                                  pool.size() * sizeof(pool[0])));
+  BATON_RETURN_IF_ERROR(arena.files.recovery().Read(arena.recovery_map.Pool(shard), pool.data(),
+                                                    pool.size() * sizeof(pool[0])));
   uint32_t counts[4] = {};
   for (const arena::PooledQueuePair& one : pool) {
     if (one.state < 4) {
@@ -44,7 +44,7 @@ absl::Status CountPool(const ArenaView& arena, uint32_t shard, v1::InspectedShar
 // Adds the parts that only a native service has. `whole`: includes the long ones.
 absl::Status DescribeNativeShard(const ArenaView& arena, uint32_t shard, bool whole,
                                  v1::InspectedShard* out) {
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery.ReadStill<arena::NativeShard>(
+  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery().ReadStill<arena::NativeShard>(
                                               arena.recovery_map.NativeShardOf(shard)));
   const uint64_t heir = look.value.heir;
   if (heir > arena.header.shape.workers) {
@@ -133,9 +133,9 @@ void DescribeEntries(const ArenaView& arena, const ShardRecord& before, uint64_t
 absl::Status DescribeCommitLog(const ArenaView& arena, uint32_t shard, const ShardRecord& record,
                                v1::InspectedShard* out) {
   if (!arena::CursorIsOf(record.commit_head, out->epoch())) return absl::OkStatus();  // not begun
-  BATON_ASSIGN_OR_RETURN(const auto bank, arena.files.worker_log.ReadStill<arena::BankHeader>(
+  BATON_ASSIGN_OR_RETURN(const auto bank, arena.files.worker_log().ReadStill<arena::BankHeader>(
                                               arena.worker_map.Bank(shard, out->epoch())));
-  BATON_ASSIGN_OR_RETURN(const auto after, arena.files.driver_log.ReadStill<ShardRecord>(
+  BATON_ASSIGN_OR_RETURN(const auto after, arena.files.driver_log().ReadStill<ShardRecord>(
                                                arena.driver_map.Shard(shard)));
   if (!arena::CursorIsOf(after.value.commit_head, out->epoch())) {
     out->set_changing(true);
@@ -160,12 +160,8 @@ void DescribeCompletionLog(const ArenaView& arena, const ShardRecord& record,
   }
 }
 
-StateOfRecord StateOf(uint32_t shard, const ShardRecord& record) {
-  return {true, shard, {record.state_slot, record.state_length, record.state_version}};
-}
-
 absl::Status DescribeShard(const ArenaView& arena, uint32_t shard, v1::InspectedShard* out) {
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log.ReadStill<ShardRecord>(
+  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log().ReadStill<ShardRecord>(
                                               arena.driver_map.Shard(shard)));
   const ShardRecord& record = look.value;
   out->set_index(shard);
@@ -179,7 +175,8 @@ absl::Status DescribeShard(const ArenaView& arena, uint32_t shard, v1::Inspected
         absl::StrCat("connections: ", record.connections, " of ", arena.header.shape.connections));
   }
   out->set_transactions(record.transactions);
-  DescribeStateCursor(arena, StateOf(shard, record), out->mutable_state(), out->mutable_invalid());
+  DescribeStateCursor(arena, {true, shard, CursorOf(record)}, out->mutable_state(),
+                      out->mutable_invalid());
   out->set_shared_receives_posted(record.shared_receives_posted);
   out->set_shared_receives_unsure(record.shared_receives_unsure);
   out->set_shared_receives_refused(record.shared_receives_refused != 0);
@@ -189,9 +186,10 @@ absl::Status DescribeShard(const ArenaView& arena, uint32_t shard, v1::Inspected
 absl::Status DescribeContent(const ArenaView& arena, const Selection& selection,
                              v1::InspectedShard* shard, uint64_t* left_out) {
   if (selection.work_requests && arena::HasSharedReceives(arena.header.shape)) {
-    uint64_t room = uint64_t{selection.limit} * kRequestsPerConnection;
-    BATON_RETURN_IF_ERROR(DescribeSharedReceives(arena, shard->index(), &room, left_out,
-                                                 shard->mutable_shared_receives()));
+    Room room = {uint64_t{selection.limit} * kRequestsPerConnection};
+    BATON_RETURN_IF_ERROR(
+        DescribeSharedReceives(arena, shard->index(), &room, shard->mutable_shared_receives()));
+    *left_out += room.left_out;
   }
   if (!selection.state) return absl::OkStatus();
   return DescribeStateBytes(
@@ -247,7 +245,7 @@ absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
     AddTo(shard, out->mutable_totals());
     const bool chosen = selection.shard ? *selection.shard == i : !selection.connection;
     if (!chosen) continue;
-    if (arena.native() && arena.files.recovery.exists()) {
+    if (arena.native() && arena.files.recovery().exists()) {
       BATON_RETURN_IF_ERROR(
           DescribeNativeShard(arena, i, /*whole=*/selection.shard.has_value(), &shard));
     }
@@ -260,9 +258,9 @@ absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
 
 absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out) {
   BATON_ASSIGN_OR_RETURN(const auto header,
-                         arena.files.driver_log.Read<arena::DriverMemoryHeader>(0));
+                         arena.files.driver_log().Read<arena::DriverMemoryHeader>(0));
   for (uint32_t i = 0; i < arena.header.shape.workers; ++i) {
-    BATON_ASSIGN_OR_RETURN(const auto look, arena.files.worker_log.ReadStill<arena::WorkerSlot>(
+    BATON_ASSIGN_OR_RETURN(const auto look, arena.files.worker_log().ReadStill<arena::WorkerSlot>(
                                                 arena.worker_map.Worker(i)));
     if (IsUnused(look.value)) continue;
     v1::InspectedWorker* const worker = out->add_workers();

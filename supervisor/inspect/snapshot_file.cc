@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/crc.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -39,26 +39,11 @@ uint32_t HeaderChecksum(SnapshotHeader header) {
   return crc.checksum();
 }
 
-const Memory& MemoryOf(const ArenaFiles& files, arena::MemoryKind kind) {
-  switch (kind) {
-    case arena::kWorkerLogMemory:
-      return files.worker_log;
-    case arena::kDriverLogMemory:
-      return files.driver_log;
-    case arena::kBuffersMemory:
-      return files.buffers;
-    case arena::kRecoveryMemory:
-      break;
-  }
-  return files.recovery;
-}
-
 // ---------------------------------------------------------------- saving
 
 std::string DirectoryOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+  const std::string directory = std::filesystem::path(path).parent_path().string();
+  return directory.empty() ? "." : directory;
 }
 
 // Where the parts are going to be.
@@ -74,7 +59,7 @@ SnapshotHeader PlanFile(const ArenaView& arena, const SnapshotOptions& options) 
   arena::SetText(header.decoder, options.decoder);
   header.file_bytes = sizeof(header);
   for (const arena::MemoryKind kind : kOrder) {
-    const Memory& memory = MemoryOf(arena.files, kind);
+    const Memory& memory = arena.files.memories[kind];
     if (!memory.exists() || (kind == arena::kBuffersMemory && !options.buffers)) continue;
     header.parts[kind] = {header.file_bytes, memory.size(), 0, {}};
     header.file_bytes += arena::AlignUp(memory.size(), kSnapshotPage);
@@ -145,7 +130,7 @@ absl::Status WriteFile(const ArenaView& arena, int fd, SnapshotHeader header) {
   for (const arena::MemoryKind kind : kOrder) {
     SnapshotPart& part = header.parts[kind];
     if (part.bytes == 0) continue;
-    BATON_RETURN_IF_ERROR(WriteMemory(MemoryOf(arena.files, kind), fd, &part));
+    BATON_RETURN_IF_ERROR(WriteMemory(arena.files.memories[kind], fd, &part));
   }
   header.unix_micros = UnixMicroseconds();
   header.monotonic_ns = MonotonicNanoseconds();
@@ -211,7 +196,7 @@ absl::Status CheckPart(const std::string& path, const Memory& memory, uint32_t c
 
 absl::StatusOr<uint64_t> SaveSnapshot(const ArenaView& arena, const std::string& path,
                                       const SnapshotOptions& options) {
-  if (options.buffers && !arena.files.buffers.exists()) {
+  if (options.buffers && !arena.files.buffers().exists()) {
     return absl::FailedPreconditionError("--buffers: the buffers are not there");
   }
   const SnapshotHeader header = PlanFile(arena, options);
@@ -242,18 +227,13 @@ absl::StatusOr<ArenaFiles> OpenSnapshot(const std::string& path) {
   const auto header = Memory(file, 0, size, "header").Read<SnapshotHeader>(0);
   if (!header.ok()) return Damaged(path, "it is shorter than a header");
   BATON_RETURN_IF_ERROR(CheckHeader(path, *header, size));
-  std::array<Memory, 4> memories;
-  for (size_t i = 0; i < memories.size(); ++i) {
+  ArenaFiles files;
+  for (size_t i = 0; i < files.memories.size(); ++i) {
     const SnapshotPart& part = header->parts[i];
     if (part.bytes == 0) continue;
-    memories[i] = Memory(file, part.offset, part.bytes, arena::kMemoryTitles[i]);
-    BATON_RETURN_IF_ERROR(CheckPart(path, memories[i], part.checksum));
+    files.memories[i] = Memory(file, part.offset, part.bytes, arena::kMemoryTitles[i]);
+    BATON_RETURN_IF_ERROR(CheckPart(path, files.memories[i], part.checksum));
   }
-  ArenaFiles files;
-  files.worker_log = memories[arena::kWorkerLogMemory];
-  files.driver_log = memories[arena::kDriverLogMemory];
-  files.buffers = memories[arena::kBuffersMemory];
-  files.recovery = memories[arena::kRecoveryMemory];
   files.pid = header->pid;
   files.program = arena::TextOf(header->program);
   files.file = path;

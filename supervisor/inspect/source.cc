@@ -72,24 +72,19 @@ absl::StatusOr<std::map<std::string, int>> OpenFiles(int pid) {
 
 // ---------------------------------------------------------------- arenas of a process
 
-constexpr size_t kMemories = 4;
+constexpr size_t kMemories = arena::kMemoryNames.size();
 
-// Descriptors of one arena's memories; -1 where there is none.
-struct OpenArena {
-  std::array<int, kMemories> descriptors = {-1, -1, -1, -1};
-  bool complete() const { return descriptors[0] >= 0 && descriptors[1] >= 0; }
-};
-struct Names {  // of arena::MemoryNames, without those of other files
-  std::string_view service;
+// What a file's name says of the memory that it is (arena::kMemoryNames).
+struct MemoryName {
+  size_t memory;  // arena::MemoryKind
+  std::string service;
   uint64_t instance;  // grows: the later arena has the greater one
-  auto operator<=>(const Names&) const = default;
+  bool operator==(const MemoryName&) const = default;
 };
-using ServiceArenas = std::map<uint64_t, OpenArena>;  // by instance
-using Arenas = std::map<std::string, ServiceArenas>;  // by service
 
 // "/memfd:baton-driver-log-kv.1234 (deleted)"
-bool ParseName(std::string_view link, size_t* memory, Names* names) {
-  if (!link.starts_with(kMemfd) || !link.ends_with(kDeleted)) return false;
+std::optional<MemoryName> ParseName(std::string_view link) {
+  if (!link.starts_with(kMemfd) || !link.ends_with(kDeleted)) return std::nullopt;
   link.remove_prefix(sizeof(kMemfd) - 1);
   link.remove_suffix(sizeof(kDeleted) - 1);
   for (size_t i = 0; i < kMemories; ++i) {
@@ -97,29 +92,45 @@ bool ParseName(std::string_view link, size_t* memory, Names* names) {
     if (!link.starts_with(prefix)) continue;
     const std::string_view rest = link.substr(prefix.size());
     const size_t dot = rest.rfind('.');
-    if (dot == std::string_view::npos) return false;
+    if (dot == std::string_view::npos) return std::nullopt;
     const std::string_view number = rest.substr(dot + 1);
-    const auto [end, error] = std::from_chars(number.begin(), number.end(), names->instance);
-    names->service = rest.substr(0, dot);
-    *memory = i;
-    return error == std::errc() && end == number.end();
+    MemoryName name = {i, std::string(rest.substr(0, dot)), 0};
+    const auto [end, error] = std::from_chars(number.begin(), number.end(), name.instance);
+    if (error != std::errc() || end != number.end()) return std::nullopt;
+    return name;
   }
-  return false;
+  return std::nullopt;
 }
 
-absl::StatusOr<Arenas> ArenasOf(int pid) {
+struct OpenArena {
+  int pid;
+  std::string service;
+  uint64_t instance;
+  std::array<int, kMemories> descriptors;  // of its memories; -1 where there is none
+};
+
+// Those that have their logs, by service and instance.
+absl::StatusOr<std::vector<OpenArena>> ArenasOf(int pid) {
   BATON_ASSIGN_OR_RETURN(const auto files, OpenFiles(pid));
-  Arenas arenas;
+  std::map<std::pair<std::string, uint64_t>, OpenArena> all;
   for (const auto& [link, fd] : files) {
-    size_t memory;
-    Names names;
-    if (!ParseName(link, &memory, &names)) continue;
-    arenas[std::string(names.service)][names.instance].descriptors[memory] = fd;
+    const std::optional<MemoryName> name = ParseName(link);
+    if (!name) continue;
+    const OpenArena none = {pid, name->service, name->instance, {-1, -1, -1, -1}};
+    OpenArena& arena = all.try_emplace({name->service, name->instance}, none).first->second;
+    arena.descriptors[name->memory] = fd;
   }
-  for (auto& [service, of_service] : arenas) {
-    std::erase_if(of_service, [](const auto& one) { return !one.second.complete(); });
+  std::vector<OpenArena> arenas;
+  for (const auto& [key, arena] : all) {
+    if (arena.descriptors[0] >= 0 && arena.descriptors[1] >= 0) arenas.push_back(arena);
   }
-  std::erase_if(arenas, [](const auto& one) { return one.second.empty(); });
+  return arenas;
+}
+
+// None where the process may not be looked into.
+std::vector<OpenArena> ArenasOf(int pid, const std::string& service) {
+  std::vector<OpenArena> arenas = ArenasOf(pid).value_or(std::vector<OpenArena>());
+  std::erase_if(arenas, [&](const OpenArena& one) { return one.service != service; });
   return arenas;
 }
 
@@ -136,18 +147,15 @@ int OpenForReading(const std::string& path) {
   return fd >= 0 || errno != EPERM ? fd : open(path.c_str(), O_RDONLY | O_CLOEXEC);
 }
 
-absl::StatusOr<Memory> OpenMemory(int pid, int fd, size_t memory, const std::string& service,
-                                  uint64_t instance) {
-  if (fd < 0) return Memory();
-  const std::string path = DescriptorPath(pid, fd);
+absl::StatusOr<Memory> OpenMemory(const OpenArena& arena, size_t memory) {
+  if (arena.descriptors[memory] < 0) return Memory();
+  const std::string path = DescriptorPath(arena.pid, arena.descriptors[memory]);
   auto file = std::make_shared<FileDescriptor>(OpenForReading(path));
   if (!*file) return ErrnoStatus(errno, absl::StrCat("opening ", path));
   // The number may have become another file's since its name was read.
-  size_t found;
-  Names names;
   const std::string link = LinkAt(DescriptorPath(getpid(), file->get()));
-  if (!ParseName(link, &found, &names) || found != memory || names != Names{service, instance}) {
-    return absl::AbortedError(absl::StrCat("process ", pid, " has just closed its arena"));
+  if (ParseName(link) != MemoryName{memory, arena.service, arena.instance}) {
+    return absl::AbortedError(absl::StrCat("process ", arena.pid, " has just closed its arena"));
   }
   struct stat info = {};
   if (fstat(file->get(), &info) != 0) return ErrnoStatus(errno, path);
@@ -155,25 +163,13 @@ absl::StatusOr<Memory> OpenMemory(int pid, int fd, size_t memory, const std::str
                 arena::kMemoryTitles[memory]);
 }
 
-struct Candidate {
-  int pid;
-  uint64_t instance;
-  OpenArena arena;
-};
-
-absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& service) {
-  std::array<Memory, kMemories> memories;
-  for (size_t i = 0; i < kMemories; ++i) {
-    BATON_ASSIGN_OR_RETURN(memories[i], OpenMemory(candidate.pid, candidate.arena.descriptors[i], i,
-                                                   service, candidate.instance));
-  }
+absl::StatusOr<ArenaFiles> Open(const OpenArena& arena) {
   ArenaFiles files;
-  files.worker_log = memories[arena::kWorkerLogMemory];
-  files.driver_log = memories[arena::kDriverLogMemory];
-  files.recovery = memories[arena::kRecoveryMemory];
-  files.buffers = memories[arena::kBuffersMemory];
-  files.pid = candidate.pid;
-  files.program = ProgramOf(candidate.pid);
+  for (size_t i = 0; i < kMemories; ++i) {
+    BATON_ASSIGN_OR_RETURN(files.memories[i], OpenMemory(arena, i));
+  }
+  files.pid = arena.pid;
+  files.program = ProgramOf(arena.pid);
   return files;
 }
 
@@ -204,16 +200,6 @@ absl::StatusOr<int> HolderOf(const std::string& path) {
   return files->contains(name) ? pid : 0;
 }
 
-std::vector<Candidate> CandidatesOf(int pid, const std::string& service) {
-  std::vector<Candidate> candidates;
-  const auto arenas = ArenasOf(pid);
-  if (!arenas.ok()) return candidates;
-  const auto found = arenas->find(service);
-  if (found == arenas->end()) return candidates;
-  for (const auto& [instance, arena] : found->second) candidates.push_back({pid, instance, arena});
-  return candidates;
-}
-
 // The services that have a driver, joined.
 std::string DriversIn(const std::string& state_dir) {
   std::set<std::string> services;
@@ -232,9 +218,9 @@ std::string DriversIn(const std::string& state_dir) {
 
 // Workers that end because their driver is gone, or a debugger's process.
 absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std::string& service) {
-  std::map<uint64_t, Candidate> arenas;
+  std::map<uint64_t, OpenArena> arenas;  // by instance
   for (const int pid : Processes()) {
-    for (const Candidate& one : CandidatesOf(pid, service)) arenas.emplace(one.instance, one);
+    for (const OpenArena& one : ArenasOf(pid, service)) arenas.emplace(one.instance, one);
   }
   if (arenas.empty()) {
     return absl::NotFoundError(absl::StrCat(
@@ -251,15 +237,15 @@ absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std:
         absl::StrCat("no batond runs with state directory ", state_dir, ", and processes ", pids,
                      " have different arenas of service \"", service, "\": choose with --pid"));
   }
-  return Open(arenas.begin()->second, service);
+  return Open(arenas.begin()->second);
 }
 
 }  // namespace
 
 absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::string& service) {
   BATON_ASSIGN_OR_RETURN(const int driver, HolderOf(KeeperLockPath(state_dir, service)));
-  const std::vector<Candidate> candidates = CandidatesOf(driver, service);
-  if (!candidates.empty()) return Open(candidates.back(), service);
+  const std::vector<OpenArena> arenas = ArenasOf(driver, service);
+  if (!arenas.empty()) return Open(arenas.back());
   BATON_ASSIGN_OR_RETURN(const int batond, HolderOf(BatondLockPath(state_dir)));
   if (batond == 0) return FindAnywhere(state_dir, service);
   const std::string others = DriversIn(state_dir);
@@ -269,21 +255,20 @@ absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::st
 }
 
 absl::StatusOr<ArenaFiles> ArenaOfProcess(int pid, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const Arenas arenas, ArenasOf(pid));
+  BATON_ASSIGN_OR_RETURN(std::vector<OpenArena> arenas, ArenasOf(pid));
   if (arenas.empty()) {
     return absl::NotFoundError(absl::StrCat("process ", pid, " has no arena open"));
   }
-  auto found = arenas.begin();
-  if (!service.empty()) found = arenas.find(service);
-  if (found == arenas.end() || (service.empty() && arenas.size() > 1)) {
-    const std::string names = absl::StrJoin(
-        arenas, ", ", [](std::string* text, const auto& one) { absl::StrAppend(text, one.first); });
+  std::set<std::string> services;
+  for (const OpenArena& one : arenas) services.insert(one.service);
+  if (service.empty() ? services.size() > 1 : !services.contains(service)) {
     return absl::NotFoundError(
-        absl::StrCat("process ", pid, " has the arenas of ", names,
+        absl::StrCat("process ", pid, " has the arenas of ", absl::StrJoin(services, ", "),
                      service.empty() ? ": name one of them" : absl::StrCat(", not of ", service)));
   }
-  const auto& [instance, arena] = *found->second.rbegin();
-  return Open({pid, instance, arena}, found->first);
+  std::erase_if(arenas,
+                [&](const OpenArena& one) { return !service.empty() && one.service != service; });
+  return Open(arenas.back());
 }
 
 }  // namespace baton::inspect

@@ -25,13 +25,14 @@ bool IsPossible(const ArenaView& arena, const StateOfRecord& state) {
 
 absl::StatusOr<StateCursor> CursorNow(const ArenaView& arena, const StateOfRecord& state) {
   if (state.of_shard) {
-    BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log.ReadStill<arena::ShardRecord>(
+    BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log().ReadStill<arena::ShardRecord>(
                                                 arena.driver_map.Shard(state.index)));
-    return StateCursor{look.value.state_slot, look.value.state_length, look.value.state_version};
+    return CursorOf(look.value);
   }
-  BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log.ReadStill<arena::ConnectionRecord>(
-                                              arena.driver_map.Connection(state.index)));
-  return StateCursor{look.value.state_slot, look.value.state_length, look.value.state_version};
+  BATON_ASSIGN_OR_RETURN(const auto look,
+                         arena.files.driver_log().ReadStill<arena::ConnectionRecord>(
+                             arena.driver_map.Connection(state.index)));
+  return CursorOf(look.value);
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadSlot(const ArenaView& arena, const StateOfRecord& state,
@@ -39,7 +40,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadSlot(const ArenaView& arena, const Stat
   std::vector<uint8_t> bytes(length);
   const uint64_t at = state.of_shard ? arena.worker_map.ShardState(state.index, slot)
                                      : arena.worker_map.ConnectionState(state.index, slot);
-  BATON_RETURN_IF_ERROR(arena.files.worker_log.Read(at, bytes.data(), bytes.size()));
+  BATON_RETURN_IF_ERROR(arena.files.worker_log().Read(at, bytes.data(), bytes.size()));
   return bytes;
 }
 

@@ -82,42 +82,42 @@ void DecodeWorkRequest(const ArenaView& arena, const WorkRequest& request, bool 
 }
 
 absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnection& queue,
-                                  uint64_t* room, uint64_t* left_out, WorkRequests* out) {
+                                  Room* room, WorkRequests* out) {
   const uint64_t entries = 2 * uint64_t{queue.depth};
   const uint64_t outstanding = queue.cursors.committed() - queue.cursors.acknowledged();
   if (outstanding > entries) return absl::OkStatus();  // no log could have them: told as invalid
-  const uint64_t shown = std::min(outstanding, *room);
+  const uint64_t shown = std::min(outstanding, room->work_requests);
   const uint64_t log = queue.receive ? arena.worker_map.ReceiveLog(queue.connection)
                                      : arena.worker_map.SendLog(queue.connection);
   for (uint64_t i = 0; i < shown; ++i) {
     const uint64_t sequence = queue.cursors.acknowledged() + i;
     const uint64_t at = log + (sequence & (entries - 1)) * sizeof(WorkRequest);
-    BATON_ASSIGN_OR_RETURN(const auto request, arena.files.worker_log.Read<WorkRequest>(at));
+    BATON_ASSIGN_OR_RETURN(const auto request, arena.files.worker_log().Read<WorkRequest>(at));
     v1::InspectedWorkRequest* const added = out->Add();
     added->set_queue(queue.receive ? "receive" : "send");
     added->set_sequence(sequence);
     added->set_state(StateIn(queue.cursors, sequence));
     DecodeWorkRequest(arena, request, queue.receive, added);
   }
-  *room -= shown;
-  *left_out += outstanding - shown;
+  room->work_requests -= shown;
+  room->left_out += outstanding - shown;
   return absl::OkStatus();
 }
 
-absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint64_t* room,
-                                    uint64_t* left_out, WorkRequests* out) {
+absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, Room* room,
+                                    WorkRequests* out) {
   const uint32_t slots = arena::SharedReceiveSlots(arena.header.shape);
   for (uint32_t slot = 0; slot < slots; ++slot) {
-    BATON_ASSIGN_OR_RETURN(const auto word, arena.files.driver_log.Read<arena::SharedReceive>(
+    BATON_ASSIGN_OR_RETURN(const auto word, arena.files.driver_log().Read<arena::SharedReceive>(
                                                 arena.driver_map.SharedReceives(shard) +
                                                 slot * sizeof(arena::SharedReceive)));
     const uint32_t state = word.word & 0xff;
     if (SharedReceiveState(state) == SharedReceiveState::kFree) continue;
-    if (*room == 0) {
-      ++*left_out;
+    if (room->work_requests == 0) {
+      ++room->left_out;
       continue;
     }
-    BATON_ASSIGN_OR_RETURN(const auto request, arena.files.worker_log.Read<WorkRequest>(
+    BATON_ASSIGN_OR_RETURN(const auto request, arena.files.worker_log().Read<WorkRequest>(
                                                    arena.worker_map.SharedReceives(shard) +
                                                    slot * sizeof(WorkRequest)));
     v1::InspectedWorkRequest* const added = out->Add();
@@ -128,7 +128,7 @@ absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint
       added->add_invalid(absl::StrCat("state: ", state));
     }
     DecodeWorkRequest(arena, request, /*receive=*/true, added);
-    --*room;
+    --room->work_requests;
   }
   return absl::OkStatus();
 }

@@ -173,8 +173,9 @@ TEST_F(ArenaViewTest, shouldReadOnlyWhatItShows) {
   const int copy = memfd_create("driver log", MFD_CLOEXEC);
   ASSERT_EQ(write(copy, &arena_.header(), end), static_cast<ssize_t>(end));
   ArenaFiles files = FilesOf(arena_);
-  files.driver_log = Memory(std::make_shared<FileDescriptor>(copy), 0, files.driver_log.size(),
-                            files.driver_log.name());
+  files.memories[arena::kDriverLogMemory] =
+      Memory(std::make_shared<FileDescriptor>(copy), 0, files.driver_log().size(),
+             files.driver_log().name());
   const auto view = ArenaView::Open(std::move(files), "kv");
   ASSERT_TRUE(view.ok()) << view.status();
   Selection selection = {.shard = 0, .limit = 1, .work_requests = true, .state = true};

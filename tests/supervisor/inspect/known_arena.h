@@ -30,10 +30,12 @@ inline Memory MemoryOf(int fd, arena::MemoryKind kind) {
 
 inline ArenaFiles FilesOf(const arena::Arena& arena) {
   ArenaFiles files;
-  files.worker_log = MemoryOf(arena.worker_log_fd(), arena::kWorkerLogMemory);
-  files.driver_log = MemoryOf(arena.driver_log_fd(), arena::kDriverLogMemory);
-  files.buffers = MemoryOf(arena.buffers_fd(), arena::kBuffersMemory);
-  files.recovery = MemoryOf(arena.recovery_fd(), arena::kRecoveryMemory);
+  files.memories[arena::kWorkerLogMemory] =
+      MemoryOf(arena.worker_log_fd(), arena::kWorkerLogMemory);
+  files.memories[arena::kDriverLogMemory] =
+      MemoryOf(arena.driver_log_fd(), arena::kDriverLogMemory);
+  files.memories[arena::kBuffersMemory] = MemoryOf(arena.buffers_fd(), arena::kBuffersMemory);
+  files.memories[arena::kRecoveryMemory] = MemoryOf(arena.recovery_fd(), arena::kRecoveryMemory);
   files.pid = 4711;
   files.program = "baton-keeper";
   return files;

@@ -60,7 +60,7 @@ class SnapshotFileTest : public ::testing::Test {
   // Without the recovery memory, to be small.
   absl::StatusOr<uint64_t> Save(const SnapshotOptions& options = {}) {
     ArenaFiles files = FilesOf(arena_);
-    files.recovery = Memory();
+    files.memories[arena::kRecoveryMemory] = Memory();
     const auto view = ArenaView::Open(std::move(files), "kv");
     EXPECT_TRUE(view.ok()) << view.status();
     return SaveSnapshot(*view, path_, options);
@@ -143,8 +143,8 @@ TEST_F(SnapshotFileTest, shouldHaveAllMemories) {
   ASSERT_TRUE(SaveSnapshot(*view, path_, {.buffers = true}).ok());
   const auto files = OpenSnapshot(path_);
   ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(*files->buffers.Read<uint8_t>(100), 42);
-  EXPECT_EQ(*files->recovery.Read<uint8_t>(arena_.recovery_map().SpareBuffer(1, 2) + 3), 43);
+  EXPECT_EQ(*files->buffers().Read<uint8_t>(100), 42);
+  EXPECT_EQ(*files->recovery().Read<uint8_t>(arena_.recovery_map().SpareBuffer(1, 2) + 3), 43);
 }
 
 TEST_F(SnapshotFileTest, shouldBeForTheOwnerAloneAndSparse) {
@@ -194,7 +194,7 @@ TEST_F(SnapshotFileTest, shouldLeaveNothingWhereItCannotBeWritten) {
 
 TEST_F(SnapshotFileTest, shouldSayThatThereAreNoBuffers) {
   ArenaFiles files = FilesOf(arena_);
-  files.buffers = Memory();
+  files.memories[arena::kBuffersMemory] = Memory();
   const auto view = ArenaView::Open(std::move(files), "kv");
   ASSERT_TRUE(view.ok()) << view.status();
   EXPECT_EQ(SaveSnapshot(*view, path_, {.buffers = true}).status().code(),

@@ -70,7 +70,7 @@ class SourceTest : public ::testing::Test {
   }
   absl::StatusOr<ArenaFiles> Find() { return FindArena(directory_.path(), service_); }
   static uint64_t InstanceOf(const ArenaFiles& files) {
-    return files.driver_log.Read<arena::DriverMemoryHeader>(0)->keeper_start;
+    return files.driver_log().Read<arena::DriverMemoryHeader>(0)->keeper_start;
   }
 
   const harness::TempDirectory directory_ = *harness::TempDirectory::Create();
@@ -85,11 +85,11 @@ TEST_F(SourceTest, shouldFindTheMemoriesOfAProcessByName) {
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(files->pid, getpid());
   EXPECT_EQ(InstanceOf(*files), arena.header().keeper_start);
-  EXPECT_EQ(files->worker_log.Read<arena::WorkerMemoryHeader>(0)->magic, arena::kMagic);
-  EXPECT_TRUE(files->buffers.exists());
-  EXPECT_TRUE(files->recovery.exists());
+  EXPECT_EQ(files->worker_log().Read<arena::WorkerMemoryHeader>(0)->magic, arena::kMagic);
+  EXPECT_TRUE(files->buffers().exists());
+  EXPECT_TRUE(files->recovery().exists());
   for (const Memory* memory :
-       {&files->worker_log, &files->driver_log, &files->buffers, &files->recovery}) {
+       {&files->worker_log(), &files->driver_log(), &files->buffers(), &files->recovery()}) {
     EXPECT_EQ(fcntl(memory->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
   }
 }
