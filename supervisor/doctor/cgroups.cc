@@ -66,7 +66,7 @@ bool CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& 
   uint64_t handles = 0;
   uint64_t objects = 0;
   for (const ServiceNeeds& service : view.services) {
-    if (!service.rdma || (view.configured && view.DeviceOf(service) != &device)) continue;
+    if (!service.rdma() || (view.configured && view.DeviceOf(service) != &device)) continue;
     const driver::DeviceNeeds& needs = service.of_device;
     handles += 1;
     objects += needs.queue_pairs + needs.completion_queues + needs.shared_receive_queues +

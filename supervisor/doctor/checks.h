@@ -20,31 +20,28 @@ namespace baton::doctor {
 
 // The needs of one service, which are those of its driver: one process has its device.
 struct ServiceNeeds {
-  std::string name;
-  bool rdma = false;
-  std::string device;  // empty: the only one of the machine
-  uint32_t port = 1;
-  std::vector<std::string> listeners;  // addresses
-  std::string network_namespace;       // empty: batond's
-  v1::Placement placement;             // as configured
+  v1::ServiceConfig config;  // complete
   arena::Shape shape = {};
   driver::DeviceNeeds of_device;
   // Queues that a provider such as mlx5 pins, too; those of others do not count. An estimate.
   uint64_t queue_bytes = 0;
   uint64_t memory_bytes = 0;  // of its arena
   uint64_t descriptors = 0;   // open at once, about
+
+  const std::string& name() const { return config.name(); }
+  bool rdma() const { return config.device().has_rdma(); }
+  uint32_t port() const { return config.device().rdma().port(); }
 };
 
 std::vector<ServiceNeeds> NeedsOf(const v1::Config& config);  // which is complete
 // Returns the needs of a service of default size on an RDMA device.
 ServiceNeeds DefaultNeeds();
 
-struct View {
+struct View : Request {
+  View(const Machine& its_machine, const Request& request);
+
   const Machine& machine;
-  Identity identity;
-  std::string state_dir;
-  std::string config_file;
-  bool configured = false;             // `services` are those of a configuration
+  bool configured;                     // `services` are those of a configuration
   std::vector<ServiceNeeds> services;  // otherwise the one of default size
   std::vector<RdmaDevice> devices;
 
@@ -56,7 +53,9 @@ struct View {
   std::optional<int> batond_pid;
   std::string process() const;  // "/proc/4711"
   std::string whose() const;    // "of batond (pid 4711)", "of this shell"
-  std::optional<RunningVersions> running;
+
+  // Returns the cure of changing a line of the service in the configuration.
+  std::string Change(const ServiceNeeds& service, const std::string& line) const;
 
   const RdmaDevice* Find(const std::string& device) const;
   // Returns the service's device; null if there is none, or more than one to choose from.
@@ -87,15 +86,14 @@ bool HasCapability(const View& view, uint32_t number);
 void CheckControlGroup(const View& view, Report& report);
 // clock.cc
 void CheckClock(const View& view, Report& report);
-// versions.cc
-void CheckVersions(const View& view, Report& report);
 // services.cc
 void CheckServices(const View& view, Report& report);
 void CheckNetworks(const View& view, Report& report);
 // placement.cc
 void CheckPlacement(const View& view, Report& report);
-// state.cc
+// batond.cc
 void CheckStateDirectory(const View& view, Report& report);
+void CheckVersions(const View& view, Report& report);
 
 }  // namespace baton::doctor
 

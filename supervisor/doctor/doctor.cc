@@ -22,9 +22,19 @@ std::string StateDirOf(const Request& request) {
   return request.config ? request.config->state_dir() : request.state_dir;
 }
 
+View::View(const Machine& its_machine, const Request& request)
+    : Request(request),
+      machine(its_machine),
+      configured(config.has_value()),
+      services(config ? NeedsOf(*config) : std::vector<ServiceNeeds>{DefaultNeeds()}),
+      devices(ReadRdmaDevices(machine)) {
+  state_dir = StateDirOf(request);
+  batond_pid = RunningBatond(machine, state_dir);
+}
+
 bool View::wants_rdma() const {
   return configured && std::any_of(services.begin(), services.end(),
-                                   [](const ServiceNeeds& service) { return service.rdma; });
+                                   [](const ServiceNeeds& service) { return service.rdma(); });
 }
 
 v1::Severity View::severity() const {
@@ -39,6 +49,10 @@ std::string View::whose() const {
   return batond_pid ? absl::StrCat("of batond (pid ", *batond_pid, ")") : "of this shell";
 }
 
+std::string View::Change(const ServiceNeeds& service, const std::string& line) const {
+  return absl::StrCat("in ", config_file, ", service ", service.name(), ": ", line);
+}
+
 const RdmaDevice* View::Find(const std::string& device) const {
   const auto found = std::find_if(devices.begin(), devices.end(),
                                   [&](const RdmaDevice& d) { return d.name == device; });
@@ -46,23 +60,13 @@ const RdmaDevice* View::Find(const std::string& device) const {
 }
 
 const RdmaDevice* View::DeviceOf(const ServiceNeeds& service) const {
-  if (!service.device.empty()) return Find(service.device);
+  if (!service.config.device().rdma().device().empty())
+    return Find(service.config.device().rdma().device());
   return devices.size() == 1 ? &devices.front() : nullptr;
 }
 
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
-  View view{.machine = machine,
-            .identity = request.identity,
-            .state_dir = StateDirOf(request),
-            .config_file = request.config_file,
-            .configured = request.config.has_value(),
-            .services = {},
-            .devices = ReadRdmaDevices(machine),
-            .batond_pid = {},
-            .running = request.running};
-  view.services =
-      request.config ? NeedsOf(*request.config) : std::vector<ServiceNeeds>{DefaultNeeds()};
-  view.batond_pid = RunningBatond(machine, view.state_dir);
+  const View view(machine, request);
   Report report;
   CheckKernel(view, report);
   CheckNamespaces(view, report);

@@ -49,7 +49,7 @@ std::string Mebibytes(uint64_t bytes) {
 }
 
 std::string ServiceName(const View& view, const ServiceNeeds& service) {
-  return view.configured ? "service " + service.name : "a service of default size";
+  return view.configured ? "service " + service.name() : "a service of default size";
 }
 
 // `key` as systemd's units have it, `item` as limits.conf does.
@@ -85,7 +85,7 @@ void CheckLockedMemory(const View& view, Report& report) {
   if (!limit) return;
   uint64_t most = 0;
   for (const ServiceNeeds& service : view.services) {
-    if (service.rdma) most = std::max(most, service.of_device.registered_bytes);
+    if (service.rdma()) most = std::max(most, service.of_device.registered_bytes);
   }
   const std::string largest = absl::StrCat("; the largest keeper registers ", Mebibytes(most));
   if (MayLockAnything(view) && *limit != kUnlimited) {
@@ -94,11 +94,11 @@ void CheckLockedMemory(const View& view, Report& report) {
   bool enough = true;
   for (const ServiceNeeds& service : view.services) {
     const uint64_t registered = service.of_device.registered_bytes;
-    if (!service.rdma || *limit >= registered + service.queue_bytes) continue;
+    if (!service.rdma() || *limit >= registered + service.queue_bytes) continue;
     enough = false;
     const bool certain = *limit < registered;
     report.Add(certain ? view.severity() : v1::SEVERITY_WARNING,
-               {"memlock", view.configured ? service.name : ""},
+               {"memlock", view.configured ? service.name() : ""},
                {absl::StrCat("the hard RLIMIT_MEMLOCK ", view.whose(), " is ", Mebibytes(*limit),
                              "; ", ServiceName(view, service), " registers ", Mebibytes(registered),
                              ", and up to ", Mebibytes(service.queue_bytes),
@@ -119,7 +119,7 @@ void CheckDescriptors(const View& view, Report& report) {
   for (const ServiceNeeds& service : view.services) {
     if (service.descriptors <= *limit) continue;
     enough = false;
-    report.Add(v1::SEVERITY_PROBLEM, {"nofile", view.configured ? service.name : ""},
+    report.Add(v1::SEVERITY_PROBLEM, {"nofile", view.configured ? service.name() : ""},
                {absl::StrCat("the hard RLIMIT_NOFILE ", view.whose(), " is ", *limit, "; ",
                              ServiceName(view, service), " has up to ", service.descriptors,
                              " descriptors open"),

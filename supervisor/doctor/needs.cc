@@ -27,17 +27,7 @@ uint64_t QueueBytes(const driver::DeviceNeeds& needs) {
 
 ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
   ServiceNeeds needs;
-  needs.name = service.name();
-  if (service.device().has_rdma()) {
-    needs.rdma = true;
-    needs.device = service.device().rdma().device();
-    needs.port = service.device().rdma().port();
-  }
-  for (const v1::ListenerConfig& listener : service.listeners()) {
-    needs.listeners.push_back(listener.host());
-  }
-  needs.network_namespace = service.network_namespace();
-  needs.placement = service.placement();
+  needs.config = service;
   needs.shape = ShapeOf(service);
   needs.of_device = driver::NeedsOf(needs.shape);
   needs.queue_bytes = QueueBytes(needs.of_device);

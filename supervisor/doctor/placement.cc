@@ -45,10 +45,10 @@ class Checker {
       : view_(view), service_(service), report_(report) {}
 
   void Check() {
-    const RdmaDevice* const device = service_.rdma ? view_.DeviceOf(service_) : nullptr;
+    const RdmaDevice* const device = service_.rdma() ? view_.DeviceOf(service_) : nullptr;
     const auto read = [this](const std::string& path) { return view_.machine.Read(path); };
     const v1::Placement placement =
-        PlacementOf(service_.placement, device == nullptr ? "" : device->name, read);
+        PlacementOf(service_.config.placement(), device == nullptr ? "" : device->name, read);
     const std::string where = DescribePlacement(placement);
     if (where.empty()) return;
     CheckCpus(placement);
@@ -56,15 +56,14 @@ class Checker {
     if (device != nullptr && placement.has_numa_node()) {
       CheckDistance(device->name, NodeOfDevice(device->name, read), placement.numa_node());
     }
-    if (fine_) report_.Ok({"placement", service_.name}, "on " + where);
+    if (fine_) report_.Ok({"placement", service_.name()}, "on " + where);
   }
 
  private:
   void Warn(const std::string& what, const std::string& consequence, const std::string& line) {
     fine_ = false;
-    report_.Add(v1::SEVERITY_WARNING, {"placement", service_.name},
-                {what, consequence,
-                 absl::StrCat("in ", view_.config_file, ", service ", service_.name, ": ", line)});
+    report_.Add(v1::SEVERITY_WARNING, {"placement", service_.name()},
+                {what, consequence, view_.Change(service_, line)});
   }
 
   void CheckCpus(const v1::Placement& placement) {

@@ -119,8 +119,8 @@ v1::Severity SeverityOf(const View& view, const RdmaDevice& device, const Port* 
   if (!view.configured) return any_works ? v1::SEVERITY_WARNING : v1::SEVERITY_PROBLEM;
   const bool needed =
       std::any_of(view.services.begin(), view.services.end(), [&](const ServiceNeeds& service) {
-        return service.rdma && view.DeviceOf(service) == &device &&
-               (port == nullptr || service.port == port->number);
+        return service.rdma() && view.DeviceOf(service) == &device &&
+               (port == nullptr || service.port() == port->number);
       });
   return needed ? v1::SEVERITY_PROBLEM : v1::SEVERITY_WARNING;
 }

@@ -17,42 +17,38 @@ std::string Names(const View& view) {
   });
 }
 
-// The line of the configuration to change.
-std::string Change(const View& view, const ServiceNeeds& service, const std::string& line) {
-  return absl::StrCat("in ", view.config_file, ", service ", service.name, ": ", line);
-}
-
 // Null after a finding.
 const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Report& report) {
   const RdmaDevice* const device = view.DeviceOf(service);
-  const Place place = {"service", service.name};
+  const Place place = {"service", service.name()};
   if (device == nullptr) {
     const std::string consequence = "its driver does not start";
     if (view.devices.empty()) {
       report.Add(v1::SEVERITY_PROBLEM, place,
                  {"is configured for an RDMA device, and there is none", consequence,
-                  Change(view, service, "device { soft {} }, or make the device appear (above)")});
-    } else if (service.device.empty()) {
+                  view.Change(service, "device { soft {} }, or make the device appear (above)")});
+    } else if (service.config.device().rdma().device().empty()) {
       report.Add(
           v1::SEVERITY_PROBLEM, place,
           {absl::StrCat("names no device, and there are several: ", Names(view)), consequence,
-           Change(view, service,
-                  absl::StrCat("device { rdma { device: \"", view.devices[0].name, "\" } }"))});
+           view.Change(service, absl::StrCat("device { rdma { device: \"", view.devices[0].name,
+                                             "\" } }"))});
     } else {
       report.Add(v1::SEVERITY_PROBLEM, place,
-                 {absl::StrCat("device ", service.device, " is not there; there are ", Names(view)),
+                 {absl::StrCat("device ", service.config.device().rdma().device(),
+                               " is not there; there are ", Names(view)),
                   consequence,
-                  Change(view, service, absl::StrCat("device: \"", view.devices[0].name, "\""))});
+                  view.Change(service, absl::StrCat("device: \"", view.devices[0].name, "\""))});
     }
     return nullptr;
   }
-  if (device->FindPort(service.port) == nullptr) {
+  if (device->FindPort(service.port()) == nullptr) {
     report.Add(
         v1::SEVERITY_PROBLEM, place,
-        {absl::StrCat("device ", device->name, " has no port ", service.port),
+        {absl::StrCat("device ", device->name, " has no port ", service.port()),
          "its driver does not start",
-         Change(view, service,
-                absl::StrCat("port: ", device->ports.empty() ? 1 : device->ports[0].number))});
+         view.Change(service,
+                     absl::StrCat("port: ", device->ports.empty() ? 1 : device->ports[0].number))});
     return nullptr;
   }
   return device;
@@ -60,21 +56,22 @@ const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Repo
 
 bool CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
                     Report& report) {
-  const Port& port = *device.FindPort(service.port);
+  const Port& port = *device.FindPort(service.port());
   if (!port.ethernet) return true;  // its GIDs are not its addresses
   bool reachable = true;
-  for (const std::string& host : service.listeners) {
+  for (const v1::ListenerConfig& listener : service.config.listeners()) {
+    const std::string& host = listener.host();
     if (host == "0.0.0.0" || host == "::") continue;
     const auto is_host = [&](const Gid& gid) { return gid.address == host; };
     if (std::any_of(port.gids.begin(), port.gids.end(), is_host)) continue;
     reachable = false;
-    report.Add(v1::SEVERITY_PROBLEM, {"service", service.name},
+    report.Add(v1::SEVERITY_PROBLEM, {"service", service.name()},
                {absl::StrCat("listens on ", host, ", which is no address of ", device.name,
                              " port ", port.number),
                 "peers cannot reach that listener",
                 absl::StrCat("ip addr add ", host, "/PREFIX dev ",
                              port.interface.empty() ? "NETDEV" : port.interface, "  # or ",
-                             Change(view, service, "another host"))});
+                             view.Change(service, "another host"))});
   }
   return reachable;
 }
@@ -97,12 +94,11 @@ bool CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice&
   const absl::Status status = driver::CheckLimits(service.of_device, limits, device.name);
   if (status.ok()) return true;
   const uint32_t fits = FittingConnections(service, limits);
-  report.Add(v1::SEVERITY_PROBLEM, {"service", service.name},
+  report.Add(v1::SEVERITY_PROBLEM, {"service", service.name()},
              {std::string(MessageOf(status)), "its driver does not start",
-              Change(view, service,
-                     fits > 0 ? absl::StrCat("max_connections: ", fits,
-                                             "  # or what else the message names")
-                              : "what the message names")});
+              view.Change(service, fits > 0 ? absl::StrCat("max_connections: ", fits,
+                                                           "  # or what else the message names")
+                                            : "what the message names")});
   return false;
 }
 
@@ -131,7 +127,7 @@ bool IsSoftRoce(const View& view, const RdmaDevice& device) {
 
 // Returns what keeps the service's keeper from its namespace. No message: nothing does.
 Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
-  const std::string& name = service.network_namespace;
+  const std::string& name = service.config.network_namespace();
   const std::string consequence = "its driver does not start";
   if (const absl::Status status = view.machine.LookForNetworkNamespace(name); !status.ok()) {
     return {absl::StrCat("network namespace ", name, ": ", status.message()), consequence,
@@ -142,23 +138,21 @@ Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
                          " has no CAP_SYS_ADMIN, which entering it takes"),
             consequence, NetworkNamespaceCure(name, absl::PermissionDeniedError(""))};
   }
-  const RdmaDevice* const device = service.rdma ? view.DeviceOf(service) : nullptr;
+  const RdmaDevice* const device = service.rdma() ? view.DeviceOf(service) : nullptr;
   if (device != nullptr && IsSoftRoce(view, *device)) {
     return {absl::StrCat("network namespace ", name, ": ", device->name,
                          " is Soft-RoCE, which has connections in the machine's first one alone"),
-            consequence,
-            absl::StrCat("in ", view.config_file, ", service ", service.name,
-                         ": without network_namespace, or device { soft {} }")};
+            consequence, view.Change(service, "without network_namespace, or device { soft {} }")};
   }
   return {};
 }
 
 void CheckNetwork(const View& view, const ServiceNeeds& service, Report& report) {
-  const Place place = {"network", service.name};
+  const Place place = {"network", service.name()};
   const Trouble trouble = TroubleOf(view, service);
   if (!trouble.message.empty()) return report.Add(v1::SEVERITY_PROBLEM, place, trouble);
   // Whether its RDMA device is in it, too, the check of the machine's namespaces tells.
-  report.Ok(place, absl::StrCat("in network namespace ", service.network_namespace));
+  report.Ok(place, absl::StrCat("in network namespace ", service.config.network_namespace()));
 }
 
 }  // namespace
@@ -167,8 +161,8 @@ void CheckServices(const View& view, Report& report) {
   if (!view.configured) return;
   std::map<const RdmaDevice*, uint64_t> connections;
   for (const ServiceNeeds& service : view.services) {
-    const Place place = {"service", service.name};
-    if (!service.rdma) {
+    const Place place = {"service", service.name()};
+    if (!service.rdma()) {
       report.Ok(place, "on the soft device: needs no RDMA");
       continue;
     }
@@ -176,7 +170,7 @@ void CheckServices(const View& view, Report& report) {
     if (device == nullptr || device->iwarp()) continue;
     bool fine = CheckListeners(view, service, *device, report);
     const absl::StatusOr<verbs::DeviceLimits> limits =
-        view.machine.Limits(device->name, service.port);
+        view.machine.Limits(device->name, service.port());
     if (!limits.ok()) {
       report.Add(v1::SEVERITY_WARNING, place,
                  {absl::StrCat("the limits of ", device->name,
@@ -188,7 +182,7 @@ void CheckServices(const View& view, Report& report) {
     connections[device] += service.of_device.queue_pairs;
     fine = CheckSizes(view, service, *device, *limits, report) && fine;
     if (fine) {
-      report.Ok(place, absl::StrCat("fits on ", device->name, " port ", service.port, ": ",
+      report.Ok(place, absl::StrCat("fits on ", device->name, " port ", service.port(), ": ",
                                     service.of_device.queue_pairs, " connections"));
     }
   }
@@ -198,7 +192,7 @@ void CheckServices(const View& view, Report& report) {
 void CheckNetworks(const View& view, Report& report) {
   if (!view.configured) return;
   for (const ServiceNeeds& service : view.services) {
-    if (!service.network_namespace.empty()) CheckNetwork(view, service, report);
+    if (!service.config.network_namespace().empty()) CheckNetwork(view, service, report);
   }
 }
 
