@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/text.h"
+#include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/text.h"
+#include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {

@@ -1,6 +1,7 @@
 #include "supervisor/cli/man_page.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -77,29 +78,15 @@ with more columns, where there are more, and with all work requests of
 .BR "shard describe" .
 )";
 
-constexpr char kExitStatus[] = R"(.SH EXIT STATUS
-.TP
-.B 0
-Done.
-.TP
-.B 1
-The request was refused, or failed.
-.TP
-.B 2
-Bad usage, or a question was not answered with yes.
-.TP
-.B 3
-Baton cannot be reached: batond, or the keeper of the service.
-.TP
-.B 4
-What was named is not there.
-.TP
-.B 5
-The caller is not permitted to operate Baton.
-.TP
-.B 6
-There was no answer in time.
-)";
+constexpr const char* kExitStatuses[] = {
+    "Done.",
+    "The request was refused, or failed.",
+    "Bad usage, or a question was not answered with yes.",
+    "Baton cannot be reached: batond, or the keeper of the service.",
+    "What was named is not there.",
+    "The caller is not permitted to operate Baton.",
+    "There was no answer in time.",
+};
 
 constexpr char kSurroundings[] = R"(.SH ENVIRONMENT
 .TP
@@ -176,6 +163,14 @@ std::string Entries(const CLI::App& command) {
   return text;
 }
 
+std::string ExitStatus() {
+  std::string text = ".SH EXIT STATUS\n";
+  for (size_t i = 0; i < std::size(kExitStatuses); ++i) {
+    absl::StrAppend(&text, ".TP\n.B ", i, "\n", kExitStatuses[i], "\n");
+  }
+  return text;
+}
+
 // Where a man page begins.
 std::string Head(const CLI::App& command) {
   const std::string name = PageName(command);
@@ -225,7 +220,7 @@ std::string PageOf(const CLI::App& command) {
     }
   }
   absl::StrAppend(&text, verbs.empty() ? "" : ".SH OPTIONS\n",
-                  "The options of every command are described in\n.BR baton (1).\n", kExitStatus,
+                  "The options of every command are described in\n.BR baton (1).\n", ExitStatus(),
                   SeeAlso({"baton"}));
   return text;
 }
@@ -242,7 +237,7 @@ std::string OverviewOf(const CLI::App& root) {
     if (!verbs.empty()) absl::StrAppend(&label, " ", absl::StrJoin(verbs, "|"));
     absl::StrAppend(&text, Entry(label, one->get_description()));
   }
-  absl::StrAppend(&text, ".SH OPTIONS\n", Entries(root), kExitStatus, kSurroundings,
+  absl::StrAppend(&text, ".SH OPTIONS\n", Entries(root), ExitStatus(), kSurroundings,
                   SeeAlso(pages));
   return text;
 }

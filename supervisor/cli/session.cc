@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "lib/text/trace_parent.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
-#include "supervisor/cli/text.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {

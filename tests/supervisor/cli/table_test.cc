@@ -4,7 +4,6 @@
 
 #include "gtest/gtest.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/text.h"
 
 namespace baton {
 namespace {
