@@ -11,7 +11,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "lib/text/ascii_line.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/control/change_record.h"

@@ -1,4 +1,4 @@
-#include "lib/text/ascii_line.h"
+#include "lib/text/one_line.h"
 
 #include <string>
 
