@@ -14,7 +14,6 @@
 #include "lib/base/status_macros.h"
 #include "supervisor/config/node.h"
 #include "supervisor/config/policy.h"
-#include "supervisor/config/validate.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,4 @@
-// The policy of a service that runs.
+// Configurations and policies as they are validated, and the policy of a service that runs.
 #ifndef SUPERVISOR_CONFIG_POLICY_H_
 #define SUPERVISOR_CONFIG_POLICY_H_
 
@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "google/protobuf/text_format.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/node.h"
 
@@ -25,6 +26,11 @@ absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view f
 // Fills in the defaults of `policy`, which `node` names, and refuses what is out of range or more
 // than `service`, complete, has.
 void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Node& node);
+
+// Fills in the defaults of `config` and adds to `problems` every value that is out of its range.
+// `places` tells where in the file a field stands; null when there is no file.
+void CompleteAndValidate(v1::Config& config, google::protobuf::TextFormat::ParseInfoTree* places,
+                         Problems& problems);
 
 }  // namespace baton
 

@@ -1,4 +1,4 @@
-#include "supervisor/config/validate.h"
+#include "supervisor/config/policy.h"
 
 #include <algorithm>
 #include <cctype>
@@ -19,7 +19,6 @@
 #include "supervisor/config/ip_address.h"
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/config/node.h"
-#include "supervisor/config/policy.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/config/validate_faults.h"
