@@ -1,12 +1,13 @@
 #include "supervisor/nic_check/checked_device.h"
 
+#include <netinet/in.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <iterator>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <utility>
@@ -19,19 +20,14 @@
 namespace baton::nic_check {
 namespace {
 
-bool IsIpv4(const ibv_gid& gid) {
-  constexpr uint8_t kMapped[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::equal(std::begin(kMapped), std::end(kMapped), std::begin(gid.raw));
-}
-
-bool IsLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
-
 // The kernel finds the way to a gid of RoCE v2 as to its IP address, and a link-local one need not
 // be an address of the machine.
 int PreferenceOf(const ibv_gid_entry& entry) {
   if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 1;
-  if (IsIpv4(entry.gid)) return 4;
-  return IsLinkLocal(entry.gid) ? 2 : 3;
+  in6_addr address = {};
+  std::memcpy(&address, entry.gid.raw, sizeof(address));
+  if (IN6_IS_ADDR_V4MAPPED(&address)) return 4;
+  return IN6_IS_ADDR_LINKLOCAL(&address) ? 2 : 3;
 }
 
 std::optional<ibv_gid_entry> FindGid(ibv_context* context, uint8_t port, int count) {
