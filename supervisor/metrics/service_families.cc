@@ -13,12 +13,13 @@ namespace {
 
 constexpr double kMicrosecond = 1e-6;
 
-struct ServiceMetric {
+template <typename Subject>
+struct Metric {
   const char* name;
   const char* help;
-  double (*value)(const v1::Service& service);
+  double (*value)(const Subject& subject);
 };
-constexpr ServiceMetric kServiceGauges[] = {
+constexpr Metric<v1::Service> kServiceGauges[] = {
     {"baton_service_uptime_seconds", "Since the service's keeper was started.",
      [](const v1::Service& s) { return s.uptime_seconds(); }},
     {"baton_service_connections", "Connections that have not ended.",
@@ -45,12 +46,7 @@ constexpr ServiceMetric kServiceGauges[] = {
      [](const v1::Service& s) { return s.has_upgrade() ? 1.0 : 0.0; }},
 };
 
-struct ShardMetric {
-  const char* name;
-  const char* help;
-  double (*value)(const v1::Shard& shard);
-};
-constexpr ShardMetric kShardGauges[] = {
+constexpr Metric<v1::Shard> kShardGauges[] = {
     {"baton_shard_owned", "1 while a worker owns the shard.",
      [](const v1::Shard& s) { return s.owner_worker_id() != 0 ? 1.0 : 0.0; }},
     {"baton_shard_has_heir", "1 while a worker stands by to take the shard over.",
@@ -63,7 +59,7 @@ constexpr ShardMetric kShardGauges[] = {
      "Completions that the owner has not acknowledged: those a successor would be given.",
      [](const v1::Shard& s) { return static_cast<double>(s.completions_unacknowledged()); }},
 };
-constexpr ShardMetric kShardCounters[] = {
+constexpr Metric<v1::Shard> kShardCounters[] = {
     {"baton_shard_commits_total", "Transactions of owners that were applied.",
      [](const v1::Shard& s) { return static_cast<double>(s.commits()); }},
     {"baton_shard_sends_posted_total", "Send requests posted to the device.",
@@ -242,13 +238,13 @@ std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<Describe
                            "What the policy allows the service, by what it is of; 0: as much as "
                            "there is room for."),
              "of", QuotaLimits)};
-  for (const ServiceMetric& metric : kServiceGauges) {
+  for (const Metric<v1::Service>& metric : kServiceGauges) {
     Family& family = families.emplace_back(Family::Gauge(metric.name, metric.help));
     ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
       family.Add({{"service", name}}, metric.value(described.service()));
     });
   }
-  const auto add_of_shards = [&](Family family, const ShardMetric& metric) {
+  const auto add_of_shards = [&](Family family, const Metric<v1::Shard>& metric) {
     ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
       for (const v1::Shard& shard : described.shards()) {
         family.Add({{"service", name}, {"shard", absl::StrCat(shard.index())}},
@@ -257,10 +253,10 @@ std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<Describe
     });
     families.push_back(std::move(family));
   };
-  for (const ShardMetric& metric : kShardGauges) {
+  for (const Metric<v1::Shard>& metric : kShardGauges) {
     add_of_shards(Family::Gauge(metric.name, metric.help), metric);
   }
-  for (const ShardMetric& metric : kShardCounters) {
+  for (const Metric<v1::Shard>& metric : kShardCounters) {
     add_of_shards(Family::Counter(metric.name, metric.help), metric);
   }
   for (std::vector<Family> more : {Blackouts(all), EngineLoads(all), ShardLoads(all)}) {
