@@ -1,4 +1,4 @@
-#include "supervisor/cli/baton_upgrade.h"
+#include "supervisor/cli/upgrades.h"
 
 #include <chrono>
 #include <cstdint>

@@ -246,48 +246,37 @@ class AskedNames final : public LiveNames {
   }
 
   std::vector<Candidate> Services() override {
-    std::vector<Candidate> names;
-    const auto response = Ask(&Operator::ListServices, {});
-    for (const v1::Service& one : response.services()) names.push_back({one.name(), StateOf(one)});
-    return names;
+    return Each(Ask(&Operator::ListServices, {}).services(), [](const v1::Service& one) {
+      return Candidate{one.name(), StateOf(one)};
+    });
   }
 
   std::vector<Candidate> Workers(const std::string& service) override {
-    auto request = About<v1::ListWorkersRequest>(service);
-    std::vector<Candidate> names;
-    const auto response = Ask(&Operator::ListWorkers, request);
-    for (const auto& item : response.workers()) {
+    const auto request = About<v1::ListWorkersRequest>(service);
+    return Each(Ask(&Operator::ListWorkers, request).workers(), [](const auto& item) {
       const v1::Worker& one = item.worker();
-      names.push_back({absl::StrCat(one.id()), absl::StrCat(one.name(), " ", one.version(), ", ",
-                                                            FormatState(one.state()))});
-    }
-    return names;
+      return Candidate{absl::StrCat(one.id()), absl::StrCat(one.name(), " ", one.version(), ", ",
+                                                            FormatState(one.state()))};
+    });
   }
 
   std::vector<Candidate> Shards(const std::string& service) override {
-    auto request = About<v1::ListShardsRequest>(service);
-    std::vector<Candidate> names;
-    const auto response = Ask(&Operator::ListShards, request);
-    for (const auto& item : response.shards()) {
-      const uint64_t owner = item.shard().owner_worker_id();
-      names.push_back({absl::StrCat(item.shard().index()),
-                       owner == 0 ? "owned by nobody" : absl::StrCat("owned by worker ", owner)});
-    }
-    return names;
+    const auto request = About<v1::ListShardsRequest>(service);
+    return Each(Ask(&Operator::ListShards, request).shards(), [](const auto& item) {
+      return Candidate{absl::StrCat(item.shard().index()),
+                       absl::StrCat("owned by ", FormatWorker(item.shard().owner_worker_id()))};
+    });
   }
 
   std::vector<Candidate> Connections(const std::string& service) override {
     auto request = About<v1::ListConnectionsRequest>(service);
     request.set_shard(-1);
     request.set_page_size(kMaxConnections);
-    std::vector<Candidate> names;
-    const auto response = Ask(&Operator::ListConnections, request);
-    for (const auto& item : response.connections()) {
+    return Each(Ask(&Operator::ListConnections, request).connections(), [](const auto& item) {
       const v1::Connection& one = item.connection();
-      names.push_back({absl::StrCat(one.index()),
-                       absl::StrCat(one.peer_address(), ", ", FormatState(one.state()))});
-    }
-    return names;
+      return Candidate{absl::StrCat(one.index()),
+                       absl::StrCat(one.peer_address(), ", ", FormatState(one.state()))};
+    });
   }
 
  private:
@@ -295,6 +284,13 @@ class AskedNames final : public LiveNames {
   Response Ask(grpc::Status (Operator::*method)(grpc::ClientContext*, const Request&, Response*),
                const Request& request) {
     return session_->Ask(method, request).value_or(Response());
+  }
+
+  template <typename List, typename ToCandidate>
+  static std::vector<Candidate> Each(const List& list, ToCandidate to_candidate) {
+    std::vector<Candidate> names;
+    for (const auto& one : list) names.push_back(to_candidate(one));
+    return names;
   }
 
   Session* const session_;

@@ -1,4 +1,4 @@
-#include "supervisor/cli/doctor_report.h"
+#include "supervisor/cli/reports.h"
 
 #include <algorithm>
 #include <string>

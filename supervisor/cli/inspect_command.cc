@@ -22,8 +22,8 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/inspect_report.h"
 #include "supervisor/cli/progress.h"
+#include "supervisor/cli/reports.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/inspect/arena_view.h"
@@ -37,7 +37,6 @@ namespace {
 
 using inspect::ArenaFiles;
 using inspect::ArenaView;
-using inspect::StateDecoder;
 
 constexpr int kKeeperTimeoutMs = 1000;
 // All states of one answer together.
@@ -156,18 +155,18 @@ absl::Status CheckTrusted(const Configured& configured) {
                                                   " and not run for you"));
 }
 
-absl::StatusOr<StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags) {
-  if (!flags.decoder.empty()) return StateDecoder{flags.decoder};
-  if (!flags.target.offline.empty() || flags.target.pid != 0) return StateDecoder();
-  BATON_ASSIGN_OR_RETURN(const Configured configured,
-                         ConfiguredDecoder(session, flags.target.service));
-  const v1::StateDecoder& decoder = configured.decoder;
-  if (decoder.program().empty()) return StateDecoder();
-  BATON_RETURN_IF_ERROR(CheckTrusted(configured));
-  return StateDecoder{decoder.program(), {decoder.arguments().begin(), decoder.arguments().end()}};
+// No program: there is none to be run.
+absl::StatusOr<v1::StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags) {
+  v1::StateDecoder named;
+  named.set_program(flags.decoder);
+  const Target& target = flags.target;
+  if (!flags.decoder.empty() || !target.offline.empty() || target.pid != 0) return named;
+  BATON_ASSIGN_OR_RETURN(const Configured configured, ConfiguredDecoder(session, target.service));
+  if (!configured.decoder.program().empty()) BATON_RETURN_IF_ERROR(CheckTrusted(configured));
+  return configured.decoder;
 }
 
-inspect::DecodeState DecodeWith(const StateDecoder& decoder, const std::string& service) {
+inspect::DecodeState DecodeWith(const v1::StateDecoder& decoder, const std::string& service) {
   const auto deadline = std::chrono::steady_clock::now() + kDecoderTime;
   return [decoder, service,
           deadline](const inspect::CommittedState& state) -> absl::StatusOr<std::string> {
@@ -196,11 +195,11 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
   selection.connections =
       selection.shard || flags.parts.queues || selection.work_requests || selection.state;
   if (selection.state) {
-    const absl::StatusOr<StateDecoder> decoder = ChooseDecoder(*session, flags);
+    const absl::StatusOr<v1::StateDecoder> decoder = ChooseDecoder(*session, flags);
     if (!decoder.ok()) {
       session->err << "warning: state is not decoded: " << decoder.status().message()
                    << "; --decoder names a program\n";
-    } else if (!decoder->program.empty()) {
+    } else if (!decoder->program().empty()) {
       selection.decode = DecodeWith(*decoder, arena.service);
     }
   }

@@ -1,4 +1,4 @@
-#include "supervisor/cli/inspect_report.h"
+#include "supervisor/cli/reports.h"
 
 #include <cctype>
 #include <ostream>

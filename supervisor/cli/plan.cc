@@ -9,7 +9,7 @@
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/upgrade_progress.h"
+#include "supervisor/cli/upgrades.h"
 
 namespace baton {
 namespace {

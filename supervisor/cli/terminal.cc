@@ -6,12 +6,12 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <termios.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <vector>
 
@@ -132,12 +132,10 @@ Interruption::~Interruption() {
 bool Interruption::asked() const { return signal_asked.load() != 0; }
 
 bool Interruption::WaitForInput(double seconds, int input) {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const double deadline = static_cast<double>(now.tv_sec) + now.tv_nsec * 1e-9 + seconds;
+  using Seconds = std::chrono::duration<double>;
+  const auto deadline = std::chrono::steady_clock::now() + Seconds(seconds);
   while (!asked()) {
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const double left = deadline - static_cast<double>(now.tv_sec) - now.tv_nsec * 1e-9;
+    const double left = Seconds(deadline - std::chrono::steady_clock::now()).count();
     if (left <= 0) return false;
     pollfd entries[2] = {{wake_fd.load(), POLLIN, 0}, {input, POLLIN, 0}};
     poll(entries, 2, static_cast<int>(std::ceil(std::min(left, 3600.0) * 1000)));

@@ -14,7 +14,6 @@
 #include "absl/strings/strip.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "supervisor/cli/baton_upgrade.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
@@ -22,7 +21,7 @@
 #include "supervisor/cli/plan.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
-#include "supervisor/cli/upgrade_progress.h"
+#include "supervisor/cli/upgrades.h"
 
 namespace baton {
 namespace {
@@ -109,15 +108,14 @@ absl::Status Follow(Session* session, const Options& options, Response response,
 }
 
 // After a request whose answer was lost with control: what the keeper did with it is in its list.
-template <typename Response>
-absl::StatusOr<Response> FindBegun(Session* session, const Options& options,
-                                   const v1::ListUpgradesResponse& before,
-                                   const absl::Status& lost) {
+absl::StatusOr<v1::UpgradeResponse> FindBegun(Session* session, const Options& options,
+                                              const v1::ListUpgradesResponse& before,
+                                              const absl::Status& lost) {
   BATON_RETURN_IF_ERROR(session->Reconnect().status());
   BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse now, ListUpgrades(session, options.service));
   const uint64_t last = before.upgrades().empty() ? 0 : before.upgrades(0).id();
   if (now.upgrades().empty() || now.upgrades(0).id() <= last) return lost;
-  Response response;
+  v1::UpgradeResponse response;
   *response.mutable_version() = now.version();
   response.mutable_upgrade()->Swap(now.mutable_upgrades(0));
   return response;
@@ -197,7 +195,7 @@ absl::Status Upgrade(Session* session, Options options) {
                          ListUpgrades(session, options.service));
   absl::StatusOr<v1::UpgradeResponse> response = session->Ask(&Operator::Upgrade, request);
   if (absl::IsUnavailable(response.status()) || absl::IsCancelled(response.status())) {
-    response = FindBegun<v1::UpgradeResponse>(session, options, before, response.status());
+    response = FindBegun(session, options, before, response.status());
   }
   BATON_RETURN_IF_ERROR(response.status());
   return Follow(session, options, *std::move(response), /*undo=*/false);

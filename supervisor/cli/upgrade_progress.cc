@@ -1,4 +1,4 @@
-#include "supervisor/cli/upgrade_progress.h"
+#include "supervisor/cli/upgrades.h"
 
 #include <algorithm>
 #include <chrono>

@@ -6,17 +6,53 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/arena/layout.h"
 #include "lib/driver/device_needs.h"
 #include "proto/baton/v1/config.pb.h"
+#include "proto/baton/v1/doctor.pb.h"
 #include "supervisor/doctor/doctor.h"
 #include "supervisor/doctor/machine.h"
 #include "supervisor/doctor/rdma_devices.h"
-#include "supervisor/doctor/report.h"
 
 namespace baton::doctor {
+
+// The subject of a finding.
+struct Place {
+  std::string check;
+  std::string subject = {};
+};
+
+struct Trouble {
+  std::string message;
+  std::string consequence;
+  std::string cure;
+};
+
+class Report {
+ public:
+  void Ok(Place place, std::string message) {
+    Add(v1::SEVERITY_OK, std::move(place), {std::move(message), "", ""});
+  }
+  void Add(v1::Severity severity, Place place, Trouble trouble) {
+    v1::Finding& finding = *report_.add_findings();
+    finding.set_severity(severity);
+    finding.set_check(std::move(place.check));
+    finding.set_subject(std::move(place.subject));
+    finding.set_message(std::move(trouble.message));
+    finding.set_consequence(std::move(trouble.consequence));
+    finding.set_cure(std::move(trouble.cure));
+    if (severity == v1::SEVERITY_PROBLEM) report_.set_problems(report_.problems() + 1);
+    if (severity == v1::SEVERITY_WARNING) report_.set_warnings(report_.warnings() + 1);
+  }
+
+  const v1::DoctorReport& report() const { return report_; }
+
+ private:
+  v1::DoctorReport report_;
+};
 
 // The needs of one service, which are those of its driver: one process has its device.
 struct ServiceNeeds {
@@ -32,10 +68,6 @@ struct ServiceNeeds {
   bool rdma() const { return config.device().has_rdma(); }
   uint32_t port() const { return config.device().rdma().port(); }
 };
-
-std::vector<ServiceNeeds> NeedsOf(const v1::Config& config);  // which is complete
-// Returns the needs of a service of default size on an RDMA device.
-ServiceNeeds DefaultNeeds();
 
 struct View : Request {
   View(const Machine& its_machine, const Request& request);
@@ -57,7 +89,6 @@ struct View : Request {
   // Returns the cure of changing a line of the service in the configuration.
   std::string Change(const ServiceNeeds& service, const std::string& line) const;
 
-  const RdmaDevice* Find(const std::string& device) const;
   // Returns the service's device; null if there is none, or more than one to choose from.
   const RdmaDevice* DeviceOf(const ServiceNeeds& service) const;
 };

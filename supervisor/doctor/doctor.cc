@@ -1,13 +1,62 @@
 #include "supervisor/doctor/doctor.h"
 
-#include <algorithm>
+#include <iterator>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "supervisor/config/config.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/doctor/checks.h"
 
 namespace baton::doctor {
+namespace {
+
+// mlx5's sizes of an entry with arena::kMaxSges pieces: 128 bytes a send, 64 a receive, 64 a
+// completion (mlx5dv.h).
+constexpr uint64_t kSendEntryBytes = 128;
+constexpr uint64_t kReceiveEntryBytes = 64;
+constexpr uint64_t kCompletionEntryBytes = 64;
+
+// A driver, or its NIC on the soft device, has at most so many descriptors: sockets of a connection
+// and of a worker, and those that it has by itself.
+constexpr uint64_t kDescriptorsPerConnection = 2;
+constexpr uint64_t kDescriptorsPerWorker = 8;
+constexpr uint64_t kDescriptorsOfADriver = 64;
+
+uint64_t QueueBytes(const driver::DeviceNeeds& needs) {
+  return needs.queue_pairs * (needs.send_requests * (kSendEntryBytes + needs.inline_bytes) +
+                              needs.receive_requests * kReceiveEntryBytes) +
+         needs.completion_queues * needs.completion_queue_entries * kCompletionEntryBytes +
+         needs.shared_receive_queues * needs.shared_receive_requests * kReceiveEntryBytes;
+}
+
+ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
+  ServiceNeeds needs;
+  needs.config = service;
+  needs.shape = ShapeOf(service);
+  needs.of_device = driver::NeedsOf(needs.shape);
+  needs.queue_bytes = QueueBytes(needs.of_device);
+  needs.memory_bytes = arena::WorkerMemoryMap(needs.shape).total +
+                       arena::DriverMemoryMap(needs.shape).total +
+                       arena::RecoveryMemoryMap(needs.shape).total + needs.shape.buffer_bytes;
+  needs.descriptors = needs.shape.connections * kDescriptorsPerConnection +
+                      needs.shape.workers * kDescriptorsPerWorker + kDescriptorsOfADriver;
+  return needs;
+}
+
+// Returns the needs of a service of default size on an RDMA device.
+ServiceNeeds DefaultNeeds() {
+  v1::Config config;
+  config.set_state_dir("/run/baton");
+  config.add_services()->set_name("default");
+  config.mutable_services(0)->mutable_device()->mutable_rdma();
+  CompleteConfig(config).IgnoreError();
+  return NeedsOf(config.services(0));
+}
+
+}  // namespace
 
 // The lock's file names the last batond that had it; the process may be another by now.
 std::optional<int> RunningBatond(const Machine& machine, const std::string& state_dir) {
@@ -26,15 +75,15 @@ View::View(const Machine& its_machine, const Request& request)
     : Request(request),
       machine(its_machine),
       configured(config.has_value()),
-      services(config ? NeedsOf(*config) : std::vector<ServiceNeeds>{DefaultNeeds()}),
       devices(ReadRdmaDevices(machine)) {
+  if (!config) services.push_back(DefaultNeeds());
+  if (config) absl::c_transform(config->services(), std::back_inserter(services), NeedsOf);
   state_dir = StateDirOf(request);
   batond_pid = RunningBatond(machine, state_dir);
 }
 
 bool View::wants_rdma() const {
-  return configured && std::any_of(services.begin(), services.end(),
-                                   [](const ServiceNeeds& service) { return service.rdma(); });
+  return configured && absl::c_any_of(services, [](const auto& one) { return one.rdma(); });
 }
 
 v1::Severity View::severity() const {
@@ -53,16 +102,12 @@ std::string View::Change(const ServiceNeeds& service, const std::string& line) c
   return absl::StrCat("in ", config_file, ", service ", service.name(), ": ", line);
 }
 
-const RdmaDevice* View::Find(const std::string& device) const {
-  const auto found = std::find_if(devices.begin(), devices.end(),
-                                  [&](const RdmaDevice& d) { return d.name == device; });
-  return found == devices.end() ? nullptr : &*found;
-}
-
 const RdmaDevice* View::DeviceOf(const ServiceNeeds& service) const {
-  if (!service.config.device().rdma().device().empty())
-    return Find(service.config.device().rdma().device());
-  return devices.size() == 1 ? &devices.front() : nullptr;
+  const std::string& name = service.config.device().rdma().device();
+  if (name.empty()) return devices.size() == 1 ? &devices.front() : nullptr;
+  const auto found =
+      absl::c_find_if(devices, [&](const RdmaDevice& device) { return device.name == name; });
+  return found == devices.end() ? nullptr : &*found;
 }
 
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {

@@ -40,9 +40,6 @@ std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
   return ParseLimit(words[1]);
 }
 
-// The limit on locked memory does not bind who has CAP_IPC_LOCK (ib_umem_get in the kernel).
-bool MayLockAnything(const View& view) { return HasCapability(view, kCapIpcLock); }
-
 std::string Mebibytes(uint64_t bytes) {
   return bytes == kUnlimited ? "unlimited"
                              : absl::StrCat((bytes + kMebibyte - 1) / kMebibyte, " MiB");
@@ -88,7 +85,8 @@ void CheckLockedMemory(const View& view, Report& report) {
     if (service.rdma()) most = std::max(most, service.of_device.registered_bytes);
   }
   const std::string largest = absl::StrCat("; the largest keeper registers ", Mebibytes(most));
-  if (MayLockAnything(view) && *limit != kUnlimited) {
+  // ib_umem_get in the kernel.
+  if (HasCapability(view, kCapIpcLock) && *limit != kUnlimited) {
     return report.Ok({"memlock"}, "CAP_IPC_LOCK: the limit does not bind" + largest);
   }
   bool enough = true;

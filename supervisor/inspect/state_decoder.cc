@@ -75,7 +75,7 @@ absl::StatusOr<Pipe> MakePipe() {
 // A process of its own group, which is killed whole and always reaped.
 class Program {
  public:
-  static absl::StatusOr<Program> Start(const StateDecoder& decoder, const std::string& service,
+  static absl::StatusOr<Program> Start(const v1::StateDecoder& decoder, const std::string& service,
                                        const CommittedState& state) {
     const auto* bytes = reinterpret_cast<const char*>(state.bytes.data());
     BATON_ASSIGN_OR_RETURN(const FileDescriptor input,
@@ -137,10 +137,10 @@ class Program {
  private:
   Program() = default;
 
-  absl::Status Spawn(const StateDecoder& decoder, std::vector<std::string> environment,
+  absl::Status Spawn(const v1::StateDecoder& decoder, std::vector<std::string> environment,
                      const std::array<int, 3>& streams) {
-    std::vector<std::string> arguments = {decoder.program};
-    arguments.insert(arguments.end(), decoder.arguments.begin(), decoder.arguments.end());
+    std::vector<std::string> arguments = {decoder.program()};
+    arguments.insert(arguments.end(), decoder.arguments().begin(), decoder.arguments().end());
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     for (int i = 0; i < 3; ++i) {
@@ -149,13 +149,13 @@ class Program {
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    const int error = posix_spawn(&pid_, decoder.program.c_str(), &actions, &attributes,
+    const int error = posix_spawn(&pid_, decoder.program().c_str(), &actions, &attributes,
                                   PointersTo(arguments).data(), PointersTo(environment).data());
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (error == 0) return absl::OkStatus();
     pid_ = -1;
-    return ErrnoStatus(error, absl::StrCat("cannot run ", decoder.program));
+    return ErrnoStatus(error, absl::StrCat("cannot run ", decoder.program()));
   }
 
   pid_t pid_ = -1;
@@ -177,15 +177,16 @@ std::string PrintableLines(std::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunStateDecoder(const StateDecoder& decoder, const std::string& service,
-                                            const CommittedState& state) {
-  const Clock::time_point deadline = Clock::now() + decoder.timeout;
+absl::StatusOr<std::string> RunStateDecoder(const v1::StateDecoder& decoder,
+                                            const std::string& service, const CommittedState& state,
+                                            std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
   BATON_ASSIGN_OR_RETURN(Program program, Program::Start(decoder, service, state));
   const auto failure = [&](const std::string& how) {
     std::string said = PrintableLines(program.err().text);
     std::replace(said.begin(), said.end(), '\n', ' ');
     return absl::FailedPreconditionError(
-        absl::StrCat(decoder.program, " ", how, said.empty() ? "" : ": ", said));
+        absl::StrCat(decoder.program(), " ", how, said.empty() ? "" : ": ", said));
   };
   const bool ended = program.ReadAll(deadline);
   if (program.out().cut) {
@@ -193,7 +194,7 @@ absl::StatusOr<std::string> RunStateDecoder(const StateDecoder& decoder, const s
   }
   const int status = ended ? program.AwaitEnd(deadline) : -1;
   if (status < 0) {
-    return failure(absl::StrCat("did not end within ", decoder.timeout.count(), " ms"));
+    return failure(absl::StrCat("did not end within ", timeout.count(), " ms"));
   }
   if (WIFSIGNALED(status)) {
     return failure(absl::StrCat("was killed by signal ", WTERMSIG(status)));

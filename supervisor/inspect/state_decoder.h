@@ -6,25 +6,22 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/baton/v1/config.pb.h"
 #include "supervisor/inspect/arena_view.h"
 
 namespace baton::inspect {
 
-struct StateDecoder {
-  std::string program;  // path
-  std::vector<std::string> arguments = {};
-  std::chrono::milliseconds timeout{2000};  // of one state
-};
+inline constexpr std::chrono::milliseconds kStateTimeout{2000};
 inline constexpr size_t kMaxDecodedBytes = 64 << 10;
 
 // Runs it with the state on its standard input, and BATON_STATE_KIND ("shard", "connection"),
 // BATON_STATE_INDEX, BATON_STATE_VERSION, BATON_STATE_LENGTH and BATON_SERVICE in its environment.
 // What it has printed: bytes that are not printable are '?'. An error says what it did instead.
-absl::StatusOr<std::string> RunStateDecoder(const StateDecoder& decoder, const std::string& service,
-                                            const CommittedState& state);
+absl::StatusOr<std::string> RunStateDecoder(const v1::StateDecoder& decoder,
+                                            const std::string& service, const CommittedState& state,
+                                            std::chrono::milliseconds timeout = kStateTimeout);
 
 }  // namespace baton::inspect
 

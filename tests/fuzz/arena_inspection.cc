@@ -6,7 +6,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
-#include "supervisor/cli/inspect_report.h"
+#include "supervisor/cli/reports.h"
 #include "supervisor/inspect/arena_view.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/program.h"

@@ -8,8 +8,8 @@
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "supervisor/cli/cli.h"
-#include "supervisor/cli/doctor_report.h"
-#include "supervisor/doctor/report.h"
+#include "supervisor/cli/reports.h"
+#include "supervisor/doctor/checks.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton {

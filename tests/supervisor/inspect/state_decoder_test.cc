@@ -14,8 +14,11 @@ using ::testing::HasSubstr;
 
 absl::StatusOr<std::string> Decode(const std::string& script, std::vector<uint8_t> state = {},
                                    std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  return RunStateDecoder({"/bin/sh", {"-c", script}, timeout}, "kv",
-                         {false, 17, 3, std::move(state)});
+  v1::StateDecoder decoder;
+  decoder.set_program("/bin/sh");
+  decoder.add_arguments("-c");
+  decoder.add_arguments(script);
+  return RunStateDecoder(decoder, "kv", {false, 17, 3, std::move(state)}, timeout);
 }
 
 std::string Failure(const std::string& script, std::chrono::milliseconds timeout) {
@@ -48,7 +51,9 @@ TEST(StateDecoderTest, shouldSayHowItFailed) {
   EXPECT_EQ(Failure("echo no account >&2; exit 3", kPatience),
             "/bin/sh has ended with status 3: no account ");
   EXPECT_EQ(Failure("kill -9 $$", kPatience), "/bin/sh was killed by signal 9");
-  const auto none = RunStateDecoder({"/no/such/program"}, "kv", {true, 0, 1, {}});
+  v1::StateDecoder missing;
+  missing.set_program("/no/such/program");
+  const auto none = RunStateDecoder(missing, "kv", {true, 0, 1, {}});
   EXPECT_THAT(std::string(none.status().message()),
               HasSubstr("cannot run /no/such/program: No such file"));
 }

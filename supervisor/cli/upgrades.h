@@ -1,9 +1,11 @@
-// How an upgrade goes on, and what came of it.
-#ifndef SUPERVISOR_CLI_UPGRADE_PROGRESS_H_
-#define SUPERVISOR_CLI_UPGRADE_PROGRESS_H_
+// How an upgrade of a service's program goes on, and what came of it; and the replacement of Baton's
+// own processes under running services: `baton upgrade --baton`.
+#ifndef SUPERVISOR_CLI_UPGRADES_H_
+#define SUPERVISOR_CLI_UPGRADES_H_
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "supervisor/cli/session.h"
 
@@ -26,6 +28,19 @@ void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgra
 absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
                    bool undo);
 
+struct BatonUpgrade {
+  std::string service;       // whose keeper alone is replaced; empty: all keepers, control, batond
+  std::string canary;        // names of services, or "25%" of them, whose keepers are first
+  double watch_seconds = 0;  // each new process is watched for so long; 0: long enough
+  bool dry_run = false;
+};
+
+// Replaces one process after the other by the program that is in its place now. With a canary, the
+// keepers of the others follow together once those of the canary have been watched. Stops at the
+// first that does not stay, and says why. kAborted: the new process has ended, and the program
+// before it may be back.
+absl::Status UpgradeBaton(Session* session, const BatonUpgrade& upgrade);
+
 }  // namespace baton
 
-#endif  // SUPERVISOR_CLI_UPGRADE_PROGRESS_H_
+#endif  // SUPERVISOR_CLI_UPGRADES_H_
