@@ -19,12 +19,7 @@ namespace {
 const CLI::Option* FindOption(const CLI::App* command, const std::string& name) {
   for (; command != nullptr; command = command->get_parent()) {
     for (const CLI::Option* option : OptionsOf(*command)) {
-      for (const std::string& known : option->get_lnames()) {
-        if (name == "--" + known) return option;
-      }
-      for (const std::string& known : option->get_snames()) {
-        if (name == "-" + known) return option;
-      }
+      if (option->check_name(name)) return option;
     }
   }
   return nullptr;

@@ -41,44 +41,38 @@ class EventPrinter {
   // and `text`, which is wrapped beside it; each day is named once, above its first event.
   // Otherwise `line`.
   void Print(const v1::Event& event, const std::string& head, const std::string& text,
-             const std::string& line);
+             const std::string& line) {
+    printed_any_ = true;
+    if (session_->json) {
+      session_->out << ToJson(event) << std::endl;
+    } else if (session_->style.columns > 0 && !session_->style.wide) {
+      PrintBelowDay(event, head, text);
+    } else {
+      session_->out << Printable(line) << std::endl;
+    }
+  }
   bool printed_any() const { return printed_any_; }
 
  private:
-  void PrintBelowDay(const v1::Event& event, const std::string& head, const std::string& text);
+  void PrintBelowDay(const v1::Event& event, const std::string& head, const std::string& text) {
+    const std::string time = FormatTime(event.unix_micros());  // "2025-01-31T09:15:00.123456Z"
+    const size_t clock = time.find('T');
+    if (const std::string day = time.substr(0, clock); day != day_) {
+      session_->out << day << " UTC\n";
+      day_ = day;
+    }
+    const std::string begin = absl::StrCat(time.substr(clock + 1, sizeof("09:15:00.123") - 1), "  ",
+                                           Printable(head), "  ");
+    const size_t columns = session_->style.columns;
+    const size_t widest = columns > kNarrowest ? columns - kNarrowest : 0;
+    const size_t indent = std::min(WidthOf(begin), widest);
+    session_->out << begin << Wrap(Printable(text), indent, WidthOf(begin), columns) << std::endl;
+  }
 
   Session* const session_;
   std::string day_;  // the last one that was named
   bool printed_any_ = false;
 };
-
-void EventPrinter::Print(const v1::Event& event, const std::string& head, const std::string& text,
-                         const std::string& line) {
-  printed_any_ = true;
-  if (session_->json) {
-    session_->out << ToJson(event) << std::endl;
-  } else if (session_->style.columns > 0 && !session_->style.wide) {
-    PrintBelowDay(event, head, text);
-  } else {
-    session_->out << Printable(line) << std::endl;
-  }
-}
-
-void EventPrinter::PrintBelowDay(const v1::Event& event, const std::string& head,
-                                 const std::string& text) {
-  const std::string time = FormatTime(event.unix_micros());  // "2025-01-31T09:15:00.123456Z"
-  const size_t clock = time.find('T');
-  if (const std::string day = time.substr(0, clock); day != day_) {
-    session_->out << day << " UTC\n";
-    day_ = day;
-  }
-  const std::string begin =
-      absl::StrCat(time.substr(clock + 1, sizeof("09:15:00.123") - 1), "  ", Printable(head), "  ");
-  const size_t columns = session_->style.columns;
-  const size_t widest = columns > kNarrowest ? columns - kNarrowest : 0;
-  const size_t indent = std::min(WidthOf(begin), widest);
-  session_->out << begin << Wrap(Printable(text), indent, WidthOf(begin), columns) << std::endl;
-}
 
 // ---------------------------------------------------------------- events
 

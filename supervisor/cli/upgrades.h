@@ -1,5 +1,5 @@
-// How an upgrade of a service's program goes on, and what came of it; and the replacement of Baton's
-// own processes under running services: `baton upgrade --baton`.
+// How an upgrade of a service's program goes on, and what came of it; and the replacement of
+// Baton's own processes under running services: `baton upgrade --baton`.
 #ifndef SUPERVISOR_CLI_UPGRADES_H_
 #define SUPERVISOR_CLI_UPGRADES_H_
 
