@@ -60,21 +60,18 @@ void CheckObjects(const v1::Quota& quota, const v1::ServiceConfig& service, cons
 }
 
 void RefuseObjectsOfWorker(const v1::Quota& quota, const Node& worker) {
-  if (quota.queue_pairs() != 0) {
-    worker.Refuse("queue_pairs",
-                  "is for policy.service: a worker operates the queue pairs of its shards' "
-                  "connections; set connections");
-  }
-  if (quota.completion_queues() != 0) {
-    worker.Refuse("completion_queues",
-                  "is for policy.service: each shard has one, and a quota of them would leave "
-                  "shards without an owner; leave it out");
-  }
-  if (quota.registered_bytes() != 0) {
-    worker.Refuse("registered_bytes",
-                  "is for policy.service: what a worker has registered is granted to peers; set "
-                  "granted_bytes");
-  }
+  const auto refuse = [&](const char* field, uint64_t value, const char* why) {
+    if (value != 0) worker.Refuse(field, why);
+  };
+  refuse("queue_pairs", quota.queue_pairs(),
+         "is for policy.service: a worker operates the queue pairs of its shards' connections; set "
+         "connections");
+  refuse("completion_queues", quota.completion_queues(),
+         "is for policy.service: each shard has one, and a quota of them would leave shards "
+         "without an owner; leave it out");
+  refuse("registered_bytes", quota.registered_bytes(),
+         "is for policy.service: what a worker has registered is granted to peers; set "
+         "granted_bytes");
 }
 
 // A worker's limit above its service's would have no effect.
