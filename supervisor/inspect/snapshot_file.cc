@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,6 +37,21 @@ uint32_t HeaderChecksum(SnapshotHeader header) {
   header.checksum = 0;
   boost::crc_32_type crc;
   crc.process_bytes(&header, sizeof(header));
+  return crc.checksum();
+}
+
+// Returns the checksum of all that is read, which `take` gets piece by piece.
+absl::StatusOr<uint32_t> ReadAll(
+    const Memory& memory,
+    const std::function<absl::Status(uint64_t at, const std::vector<uint8_t>& chunk)>& take) {
+  boost::crc_32_type crc;
+  std::vector<uint8_t> chunk;
+  for (uint64_t at = 0; at < memory.size(); at += chunk.size()) {
+    chunk.resize(std::min<uint64_t>(kChunk, memory.size() - at));
+    BATON_RETURN_IF_ERROR(memory.Read(at, chunk.data(), chunk.size()));
+    crc.process_bytes(chunk.data(), chunk.size());
+    BATON_RETURN_IF_ERROR(take(at, chunk));
+  }
   return crc.checksum();
 }
 
@@ -107,19 +123,15 @@ bool IsZero(const uint8_t* bytes, size_t count) {
 
 // Pages of zeros stay holes: the file has its length already.
 absl::Status WriteMemory(const Memory& memory, int fd, SnapshotPart* part) {
-  boost::crc_32_type crc;
-  std::vector<uint8_t> chunk;
-  for (uint64_t at = 0; at < part->bytes; at += chunk.size()) {
-    chunk.resize(std::min<uint64_t>(kChunk, part->bytes - at));
-    BATON_RETURN_IF_ERROR(memory.Read(at, chunk.data(), chunk.size()));
-    crc.process_bytes(chunk.data(), chunk.size());
+  const auto write = [&](uint64_t at, const std::vector<uint8_t>& chunk) -> absl::Status {
     for (size_t page = 0; page < chunk.size(); page += kSnapshotPage) {
       const size_t count = std::min<size_t>(kSnapshotPage, chunk.size() - page);
       if (IsZero(chunk.data() + page, count)) continue;
       BATON_RETURN_IF_ERROR(WriteAll(fd, part->offset + at + page, chunk.data() + page, count));
     }
-  }
-  part->checksum = crc.checksum();
+    return absl::OkStatus();
+  };
+  BATON_ASSIGN_OR_RETURN(part->checksum, ReadAll(memory, write));
   return absl::OkStatus();
 }
 
@@ -181,14 +193,9 @@ absl::Status CheckHeader(const std::string& path, const SnapshotHeader& header, 
 }
 
 absl::Status CheckPart(const std::string& path, const Memory& memory, uint32_t checksum) {
-  boost::crc_32_type crc;
-  std::vector<uint8_t> chunk;
-  for (uint64_t at = 0; at < memory.size(); at += chunk.size()) {
-    chunk.resize(std::min<uint64_t>(kChunk, memory.size() - at));
-    BATON_RETURN_IF_ERROR(memory.Read(at, chunk.data(), chunk.size()));
-    crc.process_bytes(chunk.data(), chunk.size());
-  }
-  if (crc.checksum() == checksum) return absl::OkStatus();
+  const auto ignore = [](uint64_t /*at*/, const auto& /*chunk*/) { return absl::OkStatus(); };
+  BATON_ASSIGN_OR_RETURN(const uint32_t found, ReadAll(memory, ignore));
+  if (found == checksum) return absl::OkStatus();
   return Damaged(path, absl::StrCat("the checksum of its ", memory.name()));
 }
 

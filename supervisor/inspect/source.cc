@@ -175,12 +175,6 @@ absl::StatusOr<ArenaFiles> Open(const OpenArena& arena) {
 
 // ---------------------------------------------------------------- batond and its drivers
 
-std::vector<int> Processes() {
-  std::vector<int> pids;
-  (void)ForEachNumber("/proc", [&](int pid) { pids.push_back(pid); });
-  return pids;
-}
-
 // Returns the process that has the lock file `path` and is named in it. 0: there is none.
 absl::StatusOr<int> HolderOf(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -219,9 +213,9 @@ std::string DriversIn(const std::string& state_dir) {
 // Workers that end because their driver is gone, or a debugger's process.
 absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std::string& service) {
   std::map<uint64_t, OpenArena> arenas;  // by instance
-  for (const int pid : Processes()) {
+  (void)ForEachNumber("/proc", [&](int pid) {
     for (const OpenArena& one : ArenasOf(pid, service)) arenas.emplace(one.instance, one);
-  }
+  });
   if (arenas.empty()) {
     return absl::NotFoundError(absl::StrCat(
         "no batond runs with state directory ", state_dir, ", and no process",
