@@ -1,0 +1,67 @@
+// Accepts the clients of a listening socket, on an Asio loop.
+#ifndef LIB_LOOP_ACCEPTOR_H_
+#define LIB_LOOP_ACCEPTOR_H_
+
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
+
+namespace baton {
+
+// The loop, which has one thread, has ended when this is destroyed.
+class Acceptor {
+ public:
+  struct Callbacks {
+    // Gets a connected socket that does not block.
+    std::function<void(FileDescriptor)> on_client;
+    // Gets the errno of a client that could not be accepted, because no descriptor is free. Null:
+    // nobody is told.
+    std::function<void(int)> on_failure;
+  };
+
+  // `listening` does not block. After a failure the next client is accepted after `pause`: the
+  // client goes on waiting, so the socket stays readable. Any thread.
+  Acceptor(boost::asio::io_context& loop, FileDescriptor listening, std::chrono::milliseconds pause,
+           Callbacks callbacks)
+      : listening_(loop, listening.Release()),
+        length_(pause),
+        pause_(loop),
+        callbacks_(std::move(callbacks)) {
+    boost::asio::post(loop, [this] { Await(); });
+  }
+
+ private:
+  void Await() {
+    AwaitReadable(listening_, [this] {
+      FileDescriptor client(
+          accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (client) {
+        callbacks_.on_client(std::move(client));
+      } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+        if (callbacks_.on_failure) callbacks_.on_failure(errno);
+        return After(pause_, length_, [this] { Await(); });
+      }
+      Await();
+    });
+  }
+
+  boost::asio::posix::stream_descriptor listening_;
+  const std::chrono::milliseconds length_;
+  boost::asio::steady_timer pause_;
+  const Callbacks callbacks_;
+};
+
+}  // namespace baton
+
+#endif  // LIB_LOOP_ACCEPTOR_H_
