@@ -73,7 +73,6 @@ using Certificates = std::unique_ptr<STACK_OF(X509), Free<FreeCertificates>>;
 using Context = std::unique_ptr<X509_STORE_CTX, Free<X509_STORE_CTX_free>>;
 using Infos = std::unique_ptr<STACK_OF(X509_INFO), Free<FreeInfos>>;
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using StorePointer = std::unique_ptr<X509_STORE, Free<X509_STORE_free>>;
 
 Bio Reading(std::string_view pem) {
   Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
@@ -156,20 +155,12 @@ absl::StatusOr<EndpointPem> ReadEndpointFiles(const v1::OperatorEndpoint& endpoi
   return pem;
 }
 
-class CertificateTrust::Store {
- public:
-  StorePointer pointer{X509_STORE_new()};
-};
-
-CertificateTrust::CertificateTrust(std::unique_ptr<Store> store) : store_(std::move(store)) {}
-CertificateTrust::~CertificateTrust() = default;
-
 absl::StatusOr<std::shared_ptr<const CertificateTrust>> CertificateTrust::Make(
     const v1::OperatorEndpoint& endpoint, const EndpointPem& pem) {
-  auto store = std::make_unique<Store>();
-  BATON_CHECK(store->pointer != nullptr);
+  std::shared_ptr<X509_STORE> store(X509_STORE_new(), X509_STORE_free);
+  BATON_CHECK(store != nullptr);
   int authorities = 0;
-  AddAll(pem.client_ca, store->pointer.get(), &authorities, nullptr);
+  AddAll(pem.client_ca, store.get(), &authorities, nullptr);
   if (authorities == 0) {
     return Unfit("client_ca_file", endpoint.client_ca_file(),
                  "has no certificate in PEM; name a file that has");
@@ -178,7 +169,7 @@ absl::StatusOr<std::shared_ptr<const CertificateTrust>> CertificateTrust::Make(
   unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST;
   if (pem.crl) {
     int lists = 0;
-    AddAll(*pem.crl, store->pointer.get(), nullptr, &lists);
+    AddAll(*pem.crl, store.get(), nullptr, &lists);
     if (lists == 0) {
       return Unfit("crl_file", endpoint.crl_file(),
                    "has no certificate revocation list in PEM; name a file that has, or leave "
@@ -186,7 +177,7 @@ absl::StatusOr<std::shared_ptr<const CertificateTrust>> CertificateTrust::Make(
     }
     flags |= X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL;
   }
-  X509_STORE_set_flags(store->pointer.get(), flags);
+  X509_STORE_set_flags(store.get(), flags);
   return std::shared_ptr<const CertificateTrust>(new CertificateTrust(std::move(store)));
 }
 
@@ -196,7 +187,7 @@ absl::Status CertificateTrust::Check(std::string_view certificate, std::string_v
   const Certificates others = AllCertificates(chain);
   const Context context(X509_STORE_CTX_new());
   if (!context ||
-      X509_STORE_CTX_init(context.get(), store_->pointer.get(), shown.get(), others.get()) != 1) {
+      X509_STORE_CTX_init(context.get(), store_.get(), shown.get(), others.get()) != 1) {
     return absl::ResourceExhaustedError("there is no memory to check the certificate: try again");
   }
   X509_STORE_CTX_set_default(context.get(), "ssl_client");

@@ -8,11 +8,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/config.pb.h"
+
+struct x509_store_st;  // OpenSSL's X509_STORE
 
 namespace baton {
 
@@ -47,7 +50,6 @@ class CertificateTrust {
   // the cure.
   static absl::StatusOr<std::shared_ptr<const CertificateTrust>> Make(
       const v1::OperatorEndpoint& endpoint, const EndpointPem& pem);
-  ~CertificateTrust();
 
   // Whether this one is good now: in its time, of an authority, on no revocation list. With
   // revocation lists, an authority without a current one has no good certificates. `chain`: what
@@ -55,10 +57,9 @@ class CertificateTrust {
   absl::Status Check(std::string_view certificate, std::string_view chain) const;
 
  private:
-  class Store;
-  explicit CertificateTrust(std::unique_ptr<Store> store);
+  explicit CertificateTrust(std::shared_ptr<x509_store_st> store) : store_(std::move(store)) {}
 
-  const std::unique_ptr<Store> store_;
+  const std::shared_ptr<x509_store_st> store_;
 };
 
 // Whether certificate and key are there and fit together.
