@@ -40,9 +40,16 @@ class NameJudge final : public grpc::AuthMetadataProcessor {
   const Callers* const callers_;
 };
 
-absl::Status Replace(const FileDescriptor& file, const std::string& text) {
-  if (ftruncate(file.get(), 0) != 0 ||
-      pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+std::string PathOf(const FileDescriptor& copy) {
+  return absl::StrCat("/proc/self/fd/", copy.get());
+}
+
+// Makes the copy if there is none yet.
+absl::Status Replace(FileDescriptor& copy, const std::string& text) {
+  if (!copy) copy.Reset(memfd_create("operator_endpoint", MFD_CLOEXEC));
+  if (!copy) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");
+  if (ftruncate(copy.get(), 0) != 0 ||
+      pwrite(copy.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     return ErrnoStatus(errno, "a copy of operator_endpoint's files");
   }
   return absl::OkStatus();
@@ -50,34 +57,14 @@ absl::Status Replace(const FileDescriptor& file, const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<EndpointCopies> EndpointCopies::Make() {
-  EndpointCopies copies;
-  for (FileDescriptor* file : {&copies.certificate_, &copies.key_, &copies.client_ca_}) {
-    file->Reset(memfd_create("operator_endpoint", MFD_CLOEXEC));
-    if (!*file) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");
-  }
-  return copies;
-}
-
-absl::Status EndpointCopies::Write(const EndpointPem& pem) {
-  BATON_RETURN_IF_ERROR(Replace(client_ca_, pem.client_ca));
-  BATON_RETURN_IF_ERROR(Replace(key_, pem.key));
-  return Replace(certificate_, pem.certificate);
-}
-
-std::string EndpointCopies::PathOf(const FileDescriptor& file) {
-  return absl::StrCat("/proc/self/fd/", file.get());
-}
-
 absl::Status OperatorEndpointFiles::Read(const v1::OperatorEndpoint& endpoint) {
   BATON_ASSIGN_OR_RETURN(EndpointPem pem, ReadEndpointFiles(endpoint, open_));
-  if (copies_ && pem == pem_) return absl::OkStatus();
+  if (pem == pem_) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckIdentity(endpoint, pem));
   BATON_ASSIGN_OR_RETURN(auto trust, CertificateTrust::Make(endpoint, pem));
-  if (!copies_) {
-    BATON_ASSIGN_OR_RETURN(copies_, EndpointCopies::Make());
-  }
-  BATON_RETURN_IF_ERROR(copies_->Write(pem));
+  BATON_RETURN_IF_ERROR(Replace(client_ca_, pem.client_ca));
+  BATON_RETURN_IF_ERROR(Replace(key_, pem.key));
+  BATON_RETURN_IF_ERROR(Replace(certificate_, pem.certificate));
   pem_ = std::move(pem);
   callers_->SetTrust(std::move(trust));
   return absl::OkStatus();
@@ -86,8 +73,7 @@ absl::Status OperatorEndpointFiles::Read(const v1::OperatorEndpoint& endpoint) {
 std::shared_ptr<grpc::ServerCredentials> OperatorEndpointFiles::Credentials() const {
   grpc::experimental::TlsServerCredentialsOptions options(
       std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          copies_->key_path(), copies_->certificate_path(), copies_->client_ca_path(),
-          kRefreshSeconds));
+          PathOf(key_), PathOf(certificate_), PathOf(client_ca_), kRefreshSeconds));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,27 +14,6 @@
 #include "supervisor/control/certificates.h"
 
 namespace baton {
-
-// Files without a name, that gRPC is given in the place of the configured ones: it may read these
-// whoever it is, and it never sees any that do not fit together.
-class EndpointCopies {
- public:
-  static absl::StatusOr<EndpointCopies> Make();
-
-  absl::Status Write(const EndpointPem& pem);
-
-  std::string certificate_path() const { return PathOf(certificate_); }
-  std::string key_path() const { return PathOf(key_); }
-  std::string client_ca_path() const { return PathOf(client_ca_); }
-
- private:
-  EndpointCopies() = default;
-  static std::string PathOf(const FileDescriptor& file);
-
-  FileDescriptor certificate_;
-  FileDescriptor key_;
-  FileDescriptor client_ca_;
-};
 
 // The files of operator_endpoint that are in force: the last ones that were all there and fit
 // together. Thread-compatible.
@@ -56,8 +34,10 @@ class OperatorEndpointFiles {
  private:
   const FileOpener open_;
   Callers* const callers_;
-  std::optional<EndpointCopies> copies_;
-  EndpointPem pem_;
+  // Copies without a name, which gRPC is given in the place of the configured files: it may read
+  // these whoever it is, and it never sees any that do not fit together.
+  FileDescriptor certificate_, key_, client_ca_;
+  std::optional<EndpointPem> pem_;  // none: nothing is in force
 };
 
 }  // namespace baton
