@@ -91,13 +91,10 @@ void BatondLink::GiveAnswer(uint64_t id, absl::StatusOr<Answer> answer) {
 }
 
 void BatondLink::End(const absl::Status& why) {
-  std::map<uint64_t, std::promise<absl::StatusOr<Answer>>> failed;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (ended_.ok()) ended_ = why;
-    failed.swap(waiting_);
-  }
-  for (auto& [id, promise] : failed) promise.set_value(why);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ended_.ok()) ended_ = why;
+  for (auto& [id, promise] : waiting_) promise.set_value(why);
+  waiting_.clear();
 }
 
 }  // namespace baton

@@ -23,11 +23,8 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 };
 
 bool IsServiceName(const std::string& name) {
-  if (name.empty() || name.size() > kMaxServiceName) return false;
-  for (const char c : name) {
-    if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '-') return false;
-  }
-  return true;
+  return !name.empty() && name.size() <= kMaxServiceName &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string::npos;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "supervisor/control/event_log.h"
 
-#include <algorithm>
+#include <queue>
 #include <utility>
 
 namespace baton {
@@ -84,22 +84,17 @@ std::deque<SharedEvent> EventLog::Logged(const EventFilter& filter) const {
     const int64_t time_b = (*b.next)->unix_micros();
     return time_a != time_b ? time_a > time_b : a.ring > b.ring;
   };
-  std::vector<Rest> rests;  // a heap, whose front has the earliest event
+  std::priority_queue<Rest, std::vector<Rest>, decltype(is_later)> rests(is_later);
   for (const auto& [key, ring] : rings_) {
     if (ring.events.empty() || !filter.Takes(key.first, key.second)) continue;
-    rests.push_back({ring.events.begin(), ring.events.end(), rests.size()});
+    rests.push({ring.events.begin(), ring.events.end(), rests.size()});
   }
-  std::make_heap(rests.begin(), rests.end(), is_later);
   std::deque<SharedEvent> merged;
   while (!rests.empty()) {
-    std::pop_heap(rests.begin(), rests.end(), is_later);
-    Rest& earliest = rests.back();
+    Rest earliest = rests.top();
+    rests.pop();
     merged.push_back(*earliest.next);
-    if (++earliest.next == earliest.end) {
-      rests.pop_back();
-    } else {
-      std::push_heap(rests.begin(), rests.end(), is_later);
-    }
+    if (++earliest.next != earliest.end) rests.push(earliest);
   }
   return merged;
 }

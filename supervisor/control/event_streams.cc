@@ -42,23 +42,17 @@ void EventStream::OnWriteDone(bool ok) {
   Pump();
 }
 
-void EventStream::OnCancel() {
+void EventStream::End(const absl::Status& why) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_.Update(absl::CancelledError("cancelled"));
+    cancelled_.Update(why);
   }
   Pump();
 }
 
 void EventStream::JudgeAgain() {
-  if (!judge_) return;
-  const absl::Status judged = judge_();
-  if (judged.ok()) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_.Update(judged);
-  }
-  Pump();
+  const absl::Status judged = judge_ ? judge_() : absl::OkStatus();
+  if (!judged.ok()) End(judged);
 }
 
 void EventStream::Pump() {

@@ -33,10 +33,11 @@ class EventStream final : public grpc::ServerWriteReactor<v1::WatchEventsRespons
   void JudgeAgain();
 
   void OnWriteDone(bool ok) override;
-  void OnCancel() override;
+  void OnCancel() override { End(absl::CancelledError("cancelled")); }
   void OnDone() override { self_.reset(); }
 
  private:
+  void End(const absl::Status& why);
   void Pump();  // Writes the next event, or finishes, or waits.
 
   Keepers* const keepers_;

@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
@@ -419,12 +419,10 @@ class OperatorServiceImpl final
     std::map<uint64_t, v1::AttachResponse> notices;
     for (const v1::Shard& shard : described.shards()) {
       const auto& chosen = request.shards();
-      if (!chosen.empty() &&
-          std::find(chosen.begin(), chosen.end(), shard.index()) == chosen.end()) {
+      if (!chosen.empty() && !absl::c_linear_search(chosen, shard.index())) continue;
+      if (shard.owner_worker_id() == 0 || shard.owner_worker_id() == request.to_worker_id()) {
         continue;
       }
-      if (shard.owner_worker_id() == 0 || shard.owner_worker_id() == request.to_worker_id())
-        continue;
       notices[shard.owner_worker_id()].mutable_handoff()->add_shards(shard.index());
     }
     for (auto& [worker, notice] : notices) {

@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <iterator>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/text/one_line.h"
 
@@ -32,15 +30,10 @@ constexpr std::string_view kLooks[] = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 };
 
-template <typename List, typename Value>
-bool Contains(const List& list, const Value& value) {
-  return std::find(std::begin(list), std::end(list), value) != std::end(list);
-}
-
 template <typename Uids, typename Gids>
 bool Names(const Uids& uids, const Gids& gids, const Peer& peer) {
-  return Contains(uids, peer.uid) || std::any_of(peer.gids.begin(), peer.gids.end(),
-                                                 [&](uint32_t gid) { return Contains(gids, gid); });
+  return absl::c_linear_search(uids, peer.uid) ||
+         absl::c_any_of(peer.gids, [&](uint32_t gid) { return absl::c_linear_search(gids, gid); });
 }
 
 // "uid 7 may not operate Baton" or "uid 7 may look, and Handoff changes something".
@@ -66,16 +59,17 @@ Role RoleOf(const internal::ControlConfig& config, const Peer& peer) {
 
 NamedRole RoleOfNames(const v1::OperatorEndpoint& endpoint, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    if (Contains(endpoint.operators(), name)) return {Role::kOperator, name};
+    if (absl::c_linear_search(endpoint.operators(), name)) return {Role::kOperator, name};
   }
   for (const std::string& name : names) {
-    if (Contains(endpoint.viewers(), name)) return {Role::kViewer, name};
+    if (absl::c_linear_search(endpoint.viewers(), name)) return {Role::kViewer, name};
   }
   return {Role::kNone, names.empty() ? "" : names.front()};
 }
 
 bool MayCall(Role role, std::string_view method) {
-  return role == Role::kOperator || (role == Role::kViewer && Contains(kLooks, method));
+  return role == Role::kOperator ||
+         (role == Role::kViewer && absl::c_linear_search(kLooks, method));
 }
 
 std::string RefusalOfPeer(Role role, const Peer& peer, std::string_view method) {
