@@ -59,9 +59,8 @@ NamedRole Callers::RoleOfCertificate(const grpc::AuthContext& certificate) const
 }
 
 std::string Callers::Describe(const grpc::ServerContextBase& call) const {
-  if (peers_->Find(call.peer())) return peers_->Describe(call.peer());
   const auto certificate = call.auth_context();
-  if (certificate && certificate->IsPeerAuthenticated()) {
+  if (!peers_->Find(call.peer()) && certificate && certificate->IsPeerAuthenticated()) {
     return Quoted(RoleOfCertificate(*certificate).name);
   }
   return peers_->Describe(call.peer());

@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,9 +22,12 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/loop/acceptor.h"
+#include "lib/loop/timers.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/control_socket.h"
 #include "supervisor/config/log_level.h"
@@ -53,6 +57,7 @@ constexpr int kHandshakeMs = 10'000;
 constexpr char kOperatorService[] = "baton.v1.OperatorService";
 constexpr std::chrono::milliseconds kShutdownGrace(300);
 constexpr std::chrono::seconds kEndpointPause(1);
+constexpr std::chrono::seconds kAcceptPause(1);
 
 // Once per process, before the first server is built.
 void SetUpGrpc() {
@@ -194,14 +199,14 @@ class ControlServer::Impl {
                              ListenForControl(ControlSocketPath(config_.state_dir())));
     }
     keepers_.Start();
-    operator_listener_.emplace(loop(), std::move(operator_socket_),
-                               [this](FileDescriptor socket, const Peer& peer) {
-                                 AcceptOperator(std::move(socket), peer);
-                               });
-    worker_listener_.emplace(
-        loop(), std::move(worker_socket_), [this](FileDescriptor socket, const Peer& peer) {
-          Adopt(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
-        });
+    Accept(std::move(operator_socket_), &operator_listener_,
+           [this](FileDescriptor socket, const Peer& peer) {
+             AcceptOperator(std::move(socket), peer);
+           });
+    Accept(std::move(worker_socket_), &worker_listener_,
+           [this](FileDescriptor socket, const Peer& peer) {
+             Adopt(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
+           });
     batond_.Start([this](const internal::BatondReply& news) {
       // Not here: what is taken may ask batond for files, and the loop has the answers.
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);
@@ -215,7 +220,12 @@ class ControlServer::Impl {
       const std::lock_guard<std::mutex> lock(endpoint_mutex_);
       (void)RefreshEndpoint();
     }
-    boost::asio::post(loop(), [this] { Beat(); });
+    // By the loop, which each connection of this machine and each call of a keeper goes through:
+    // when it hangs, control does.
+    boost::asio::post(loop(), [this] {
+      ShowLife();
+      Every(heart_, kHeartbeat, [] { ShowLife(); });
+    });
     upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();
   }
@@ -255,16 +265,6 @@ class ControlServer::Impl {
 
  private:
   boost::asio::io_context& loop() { return loop_.loop(); }
-
-  // By the loop, which each connection of this machine and each call of a keeper goes through: when
-  // it hangs, control does.
-  void Beat() {
-    ShowLife();
-    heart_.expires_after(kHeartbeat);
-    heart_.async_wait([this](const boost::system::error_code& error) {
-      if (!error) Beat();
-    });
-  }
 
   OperatorServiceContext Context(EventStreams* events) {
     return {&keepers_,
@@ -411,6 +411,21 @@ class ControlServer::Impl {
     return absl::OkStatus();
   }
 
+  // Finds out who connects, which gRPC's own listener cannot tell. `listening`'s file stays:
+  // removing it could hit that of a successor.
+  void Accept(FileDescriptor listening, std::optional<Acceptor>* listener,
+              std::function<void(FileDescriptor, const Peer&)> on_peer) {
+    const auto identify = [on_peer = std::move(on_peer)](FileDescriptor socket) {
+      const absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
+      if (peer.ok()) on_peer(std::move(socket), *peer);
+    };
+    const auto log_failure = [](int error) {
+      spdlog::error("{}; see RLIMIT_NOFILE", MessageOf(ErrnoStatus(error, "accept")));
+    };
+    listener->emplace(loop(), std::move(listening), kAcceptPause,
+                      Acceptor::Callbacks{identify, log_failure});
+  }
+
   void AcceptOperator(FileDescriptor socket, const Peer& peer) {
     const Role role = RoleOf(*callers_.config(), peer);
     switch (role) {
@@ -482,8 +497,8 @@ class ControlServer::Impl {
   std::unique_ptr<grpc::Server> viewer_server_;
   std::unique_ptr<grpc::Server> endpoint_server_;
   std::unique_ptr<grpc::Server> refusing_server_;
-  std::optional<PeerListener> operator_listener_;
-  std::optional<PeerListener> worker_listener_;
+  std::optional<Acceptor> operator_listener_;
+  std::optional<Acceptor> worker_listener_;
   boost::asio::steady_timer heart_;
   std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
   std::mutex upkeep_mutex_;

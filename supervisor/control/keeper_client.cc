@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <future>
 #include <optional>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
+#include "lib/loop/timers.h"
 
 namespace baton {
 namespace {
@@ -64,14 +64,13 @@ void KeeperClient::Call(internal::ManagementRequest request, uint64_t timeout_ns
   done(Stopping());
 }
 
-absl::StatusOr<internal::ManagementReply> KeeperClient::CallAndWait(
-    internal::ManagementRequest request, uint64_t timeout_ns) {
-  auto promise = std::make_shared<std::promise<absl::StatusOr<internal::ManagementReply>>>();
-  auto future = promise->get_future();
-  Call(std::move(request), timeout_ns, [promise](absl::StatusOr<internal::ManagementReply> reply) {
-    promise->set_value(std::move(reply));
-  });
-  return future.get();
+std::future<KeeperClient::Reply> KeeperClient::Ask(internal::ManagementRequest request,
+                                                   uint64_t timeout_ns) {
+  auto promise = std::make_shared<std::promise<Reply>>();
+  std::future<Reply> future = promise->get_future();
+  Call(std::move(request), timeout_ns,
+       [promise](Reply reply) { promise->set_value(std::move(reply)); });
+  return future;
 }
 
 absl::Status KeeperClient::Connect() {
@@ -113,9 +112,8 @@ absl::Status KeeperClient::Subscribe() {
 }
 
 void KeeperClient::ConnectLater() {
-  reconnect_.expires_after(back_off_.Next());
-  reconnect_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && !session_) (void)Connect();
+  After(reconnect_, back_off_.Next(), [this] {
+    if (!session_) (void)Connect();
   });
 }
 
@@ -198,21 +196,15 @@ void KeeperClient::Dispatch(internal::ManagementReply reply) {
   Done done = std::move(found->second.done);
   pending_.erase(found);
   const absl::Status status = StatusIn(reply);
-  if (status.ok()) {
-    done(std::move(reply));
-  } else {
-    done(status);
-  }
+  status.ok() ? done(std::move(reply)) : done(status);
 }
 
 void KeeperClient::AwaitExpiry(uint64_t deadline_ns) {
   if (deadline_ns >= expiry_ns_) return;
   expiry_ns_ = deadline_ns;
   const uint64_t now = MonotonicNanoseconds();
-  expiry_.expires_after(std::chrono::nanoseconds(deadline_ns > now ? deadline_ns - now : 0));
-  expiry_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) ExpirePending();
-  });
+  After(expiry_, std::chrono::nanoseconds(deadline_ns > now ? deadline_ns - now : 0),
+        [this] { ExpirePending(); });
 }
 
 void KeeperClient::ExpirePending() {

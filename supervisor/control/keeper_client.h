@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +26,8 @@ namespace baton {
 
 class KeeperClient {
  public:
-  using Done = std::function<void(absl::StatusOr<internal::ManagementReply>)>;
+  using Reply = absl::StatusOr<internal::ManagementReply>;
+  using Done = std::function<void(Reply)>;
 
   struct Observer {
     // All are called by the loop.
@@ -52,9 +54,8 @@ class KeeperClient {
   // end. kUnavailable: the keeper cannot be reached (a call tries to connect at once, whatever the
   // back-off); kDeadlineExceeded: no answer within `timeout_ns`; otherwise what the keeper said.
   void Call(internal::ManagementRequest request, uint64_t timeout_ns, Done done);
-  // Not from the loop.
-  absl::StatusOr<internal::ManagementReply> CallAndWait(internal::ManagementRequest request,
-                                                        uint64_t timeout_ns);
+  // The same. The loop does not wait for the result.
+  std::future<Reply> Ask(internal::ManagementRequest request, uint64_t timeout_ns);
 
  private:
   struct Outgoing {

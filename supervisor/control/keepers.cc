@@ -80,23 +80,19 @@ std::vector<KeeperClient*> Keepers::All() {
 absl::StatusOr<internal::Description> Keepers::Describe(const std::string& service,
                                                         uint64_t timeout_ns) {
   BATON_ASSIGN_OR_RETURN(KeeperClient * client, Find(service));
-  return DescriptionOf(client->CallAndWait(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs)),
+  return DescriptionOf(client->Ask(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs)).get(),
                        timeout_ns);
 }
 
 std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
-  using Reply = absl::StatusOr<internal::ManagementReply>;
-  std::vector<std::future<Reply>> replies;
+  std::vector<std::future<KeeperClient::Reply>> replies;
   for (auto& [name, client] : clients_) {
-    auto promise = std::make_shared<std::promise<Reply>>();
-    replies.push_back(promise->get_future());
-    client->Call(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs),
-                 [promise](Reply reply) { promise->set_value(std::move(reply)); });
+    replies.push_back(client->Ask(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs)));
   }
   std::vector<Described> all;
-  auto reply = replies.begin();
-  for (auto& [name, client] : clients_)
-    all.emplace_back(name, DescriptionOf((reply++)->get(), timeout_ns));
+  for (auto& [name, client] : clients_) {
+    all.emplace_back(name, DescriptionOf(replies[all.size()].get(), timeout_ns));
+  }
   return all;
 }
 

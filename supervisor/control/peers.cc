@@ -4,10 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <boost/asio/post.hpp>
 #include <cerrno>
-#include <chrono>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,13 +14,9 @@
 #include "lib/base/status_macros.h"
 #include "lib/channel/message_channel.h"
 #include "lib/channel/peer_namespace.h"
-#include "spdlog/spdlog.h"
 
 namespace baton {
 namespace {
-
-// How long to wait when accept fails for want of descriptors: the socket stays readable.
-constexpr std::chrono::seconds kPause(1);
 
 std::optional<ino_t> InodeOf(int fd) {
   struct stat info;
@@ -48,35 +41,6 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
   return peer;
 }
 
-PeerListener::PeerListener(boost::asio::io_context& loop, FileDescriptor listening,
-                           Accepted accepted)
-    : accepted_(std::move(accepted)), listening_(loop, listening.Release()), pause_(loop) {
-  boost::asio::post(loop, [this] { Wait(); });
-}
-
-void PeerListener::Wait() {
-  listening_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                        [this](const boost::system::error_code& error) {
-                          if (error) return;
-                          if (AcceptOne()) return Wait();
-                          pause_.expires_after(kPause);
-                          pause_.async_wait([this](const auto&) { Wait(); });
-                        });
-}
-
-bool PeerListener::AcceptOne() {
-  FileDescriptor socket(
-      accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) {
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return true;
-    spdlog::error("{}; see RLIMIT_NOFILE", std::string(ErrnoStatus(errno, "accept").message()));
-    return false;
-  }
-  const absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
-  if (peer.ok()) accepted_(std::move(socket), *peer);
-  return true;
-}
-
 bool PeerRegistry::Add(int fd, const Peer& peer, Served served) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto former = entries_.find(fd);
@@ -92,14 +56,12 @@ bool PeerRegistry::Add(int fd, const Peer& peer, Served served) {
 }
 
 void PeerRegistry::ForgetClosed() {
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (InodeOf(entry->first) == entry->second.inode) {
-      ++entry;
-      continue;
-    }
-    --of_uid_[entry->second.peer.uid];
-    entry = entries_.erase(entry);
-  }
+  std::erase_if(entries_, [this](const auto& one) {
+    const auto& [fd, entry] = one;
+    if (InodeOf(fd) == entry.inode) return false;
+    --of_uid_[entry.peer.uid];
+    return true;
+  });
 }
 
 void PeerRegistry::End(const std::function<bool(const Peer&)>& whose) {

@@ -4,9 +4,6 @@
 
 #include <sys/types.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,7 +13,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "lib/base/file_descriptor.h"
 
 namespace baton {
 
@@ -30,29 +26,6 @@ struct Peer {
 };
 
 absl::StatusOr<Peer> IdentifyPeer(int socket);
-
-// Accepts on a UNIX socket and tells who connected. gRPC's own listener cannot tell.
-//
-// Destroyed once the loop has ended. The socket's file stays: removing it could hit that of a
-// successor.
-class PeerListener {
- public:
-  // Takes a connected, non-blocking socket. Called by the loop.
-  using Accepted = std::function<void(FileDescriptor socket, const Peer& peer)>;
-
-  // On a listening, non-blocking socket: whom to serve is for `accepted` to judge.
-  PeerListener(boost::asio::io_context& loop, FileDescriptor listening, Accepted accepted);
-  PeerListener(const PeerListener&) = delete;
-  PeerListener& operator=(const PeerListener&) = delete;
-
- private:
-  void Wait();
-  bool AcceptOne();  // false: there are no descriptors left for it
-
-  const Accepted accepted_;
-  boost::asio::posix::stream_descriptor listening_;
-  boost::asio::steady_timer pause_;
-};
 
 // Finds the peer of a gRPC connection that was made from an accepted descriptor. gRPC names such a
 // peer "fd:N"; this class looks that number up. It also bounds the connections of one uid.

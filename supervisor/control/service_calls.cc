@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
@@ -51,10 +52,9 @@ absl::Status StillThere(const std::string& service, const v1::Worker& worker,
 
 // By its process, too: ids count from 1 again when the service's driver was started anew.
 bool IsThere(const internal::Description& described, const v1::Worker& worker) {
-  return std::any_of(described.workers().begin(), described.workers().end(),
-                     [&](const v1::Worker& other) {
-                       return other.id() == worker.id() && other.pid() == worker.pid();
-                     });
+  return absl::c_any_of(described.workers(), [&](const v1::Worker& other) {
+    return other.id() == worker.id() && other.pid() == worker.pid();
+  });
 }
 
 }  // namespace
@@ -84,10 +84,12 @@ void ServiceCalls::AddHealth(const std::string& service, internal::Description* 
   }
 }
 
-absl::StatusOr<internal::ManagementReply> ServiceCalls::Ask(
-    const grpc::ServerContextBase& call, const std::string& service,
-    internal::ManagementRequest request) const {
-  return CallKeeper(service, std::move(request), TimeLeft(call, kMaxCallNs));
+absl::StatusOr<internal::ManagementReply> ServiceCalls::Ask(const grpc::ServerContextBase& call,
+                                                            const std::string& service,
+                                                            internal::ManagementRequest request,
+                                                            uint64_t at_most_ns) const {
+  BATON_ASSIGN_OR_RETURN(KeeperClient * keeper, keepers_->Find(service));
+  return keeper->Ask(std::move(request), TimeLeft(call, at_most_ns)).get();
 }
 
 absl::StatusOr<internal::ManagementReply> ServiceCalls::Change(const grpc::ServerContextBase& call,
@@ -95,14 +97,7 @@ absl::StatusOr<internal::ManagementReply> ServiceCalls::Change(const grpc::Serve
                                                                internal::ManagementRequest request,
                                                                uint64_t at_most_ns) const {
   request.set_trace_parent(TraceParentOf(call));
-  return CallKeeper(service, std::move(request), TimeLeft(call, at_most_ns));
-}
-
-absl::StatusOr<internal::ManagementReply> ServiceCalls::CallKeeper(
-    const std::string& service, internal::ManagementRequest request, uint64_t timeout_ns) const {
-  const auto keeper = keepers_->Find(service);
-  if (!keeper.ok()) return keeper.status();
-  return (*keeper)->CallAndWait(std::move(request), timeout_ns);
+  return Ask(call, service, std::move(request), at_most_ns);
 }
 
 const v1::Worker* FindWorker(const internal::Description& described, uint64_t id) {

@@ -33,7 +33,8 @@ class ServiceCalls {
   // A request that changes nothing.
   absl::StatusOr<internal::ManagementReply> Ask(const grpc::ServerContextBase& call,
                                                 const std::string& service,
-                                                internal::ManagementRequest request) const;
+                                                internal::ManagementRequest request,
+                                                uint64_t at_most_ns = kMaxCallNs) const;
   // One that does: the keeper is told of the caller's trace.
   absl::StatusOr<internal::ManagementReply> Change(const grpc::ServerContextBase& call,
                                                    const std::string& service,
@@ -41,9 +42,6 @@ class ServiceCalls {
                                                    uint64_t at_most_ns = kMaxCallNs) const;
 
  private:
-  absl::StatusOr<internal::ManagementReply> CallKeeper(const std::string& service,
-                                                       internal::ManagementRequest request,
-                                                       uint64_t timeout_ns) const;
   void AddHealth(const std::string& service, internal::Description* described) const;
 
   Keepers* const keepers_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/worker_token.h"
 #include "lib/log/log.h"
@@ -146,26 +147,23 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
                      " ms of the stream's beginning: send it first")));
   }
 
+  // Returns the keeper that takes the token. Redemptions::End has to follow then.
+  absl::StatusOr<KeeperClient*> TakeHello() {
+    BATON_RETURN_IF_ERROR(CheckHello(request_));
+    service_ = request_.hello().service();
+    BATON_ASSIGN_OR_RETURN(KeeperClient * keeper, context_->keepers->Find(service_));
+    if (request_.hello().token().size() != kWorkerTokenBytes) {
+      return RefusedToken(absl::UnauthenticatedError("it is not of a token's length"));
+    }
+    if (context_->redemptions.Begin(uid_)) return keeper;
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Redemptions::kPerUid, " streams of uid ", uid_,
+                     " wait for a keeper to take their tokens: try again in a moment"));
+  }
+
   void Greet() {
-    absl::Status status = CheckHello(request_);
-    absl::StatusOr<KeeperClient*> keeper = nullptr;
-    if (status.ok()) {
-      service_ = request_.hello().service();
-      keeper = context_->keepers->Find(service_);
-      status = keeper.status();
-    }
-    if (status.ok() && request_.hello().token().size() != kWorkerTokenBytes) {
-      status = RefusedToken(absl::UnauthenticatedError("it is not of a token's length"));
-    }
-    if (status.ok() && !context_->redemptions.Begin(uid_)) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat(Redemptions::kPerUid, " streams of uid ", uid_,
-                       " wait for a keeper to take their tokens: try again in a moment"));
-    }
-    if (!status.ok()) {
-      Refuse(status);
-      return;
-    }
+    const absl::StatusOr<KeeperClient*> keeper = TakeHello();
+    if (!keeper.ok()) return Refuse(keeper.status());
     internal::ManagementRequest redeem;
     redeem.mutable_redeem_token()->set_token(request_.hello().token());
     (*keeper)->Call(std::move(redeem), kRedeemNs, [self = shared_from_this()](auto reply) {

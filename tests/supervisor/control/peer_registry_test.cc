@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
 
 namespace baton {
 namespace {
