@@ -10,40 +10,27 @@ namespace {
 constexpr size_t kArenaDescriptors = 3;
 constexpr int kTimeoutMs = std::chrono::milliseconds(RemoteDriver::kAnswerTimeout).count();
 
-internal::DriverNews NewsOfLoss(const absl::Status& why) {
-  internal::DriverNews news;
-  news.mutable_device_lost()->set_status_code(static_cast<int>(why.code()));
-  news.mutable_device_lost()->set_status_message(
-      absl::StrCat("the service's driver is gone: ", why.message()));
-  return news;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteDriver>> RemoteDriver::Meet(FileDescriptor orders,
                                                                  FileDescriptor news) {
   std::unique_ptr<RemoteDriver> driver(new RemoteDriver(std::move(orders), std::move(news)));
-  BATON_RETURN_IF_ERROR(driver->Introduce());
-  return driver;
-}
-
-absl::Status RemoteDriver::Introduce() {
   internal::DriverOrder order;
   order.mutable_introduce();
   std::vector<FileDescriptor> received;
-  const internal::DriverAnswer answer = Execute(order, {}, &received);
+  const internal::DriverAnswer answer = driver->Execute(order, {}, &received);
   BATON_RETURN_IF_ERROR(StatusIn(answer));
   if (received.size() != kArenaDescriptors) {
     return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", kArenaDescriptors,
                                                      " descriptors and ", received.size(),
                                                      " arrived: raise RLIMIT_NOFILE"));
   }
-  introduced_ = answer.introduced();
+  driver->introduced_ = answer.introduced();
   BATON_ASSIGN_OR_RETURN(
       arena::Arena arena,
       arena::Arena::Attach(std::move(received[0]), std::move(received[1]), std::move(received[2])));
-  arena_ = std::make_unique<arena::Arena>(std::move(arena));
-  return absl::OkStatus();
+  driver->arena_ = std::make_unique<arena::Arena>(std::move(arena));
+  return driver;
 }
 
 internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
@@ -51,23 +38,16 @@ internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
                                              std::vector<FileDescriptor>* received) {
   internal::DriverAnswer answer;
   if (lost_.ok()) {
-    const absl::Status asked = Ask(order, descriptors, &answer, received);
+    std::vector<int> sent;
+    for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
+    absl::Status asked = orders_.Send(order, sent, kTimeoutMs);
+    if (asked.ok()) asked = orders_.Receive(&answer, kTimeoutMs, received);
     if (asked.ok()) return answer;
     NoteLost(asked);
   }
   answer.Clear();
   SetStatus(lost_, &answer);
   return answer;
-}
-
-absl::Status RemoteDriver::Ask(const internal::DriverOrder& order,
-                               const std::vector<FileDescriptor>& descriptors,
-                               internal::DriverAnswer* answer,
-                               std::vector<FileDescriptor>* received) {
-  std::vector<int> sent;
-  for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
-  BATON_RETURN_IF_ERROR(orders_.Send(order, sent, kTimeoutMs));
-  return orders_.Receive(answer, kTimeoutMs, received);
 }
 
 std::vector<internal::DriverNews> RemoteDriver::TakeNews() {
@@ -80,7 +60,10 @@ std::vector<internal::DriverNews> RemoteDriver::TakeNews() {
     if (!whole.ok() || !*whole) break;
     taken.push_back(std::move(news));
   }
-  if (!status.ok()) taken.push_back(NewsOfLoss(status));
+  if (status.ok()) return taken;
+  SetStatus(
+      absl::Status(status.code(), absl::StrCat("the service's driver is gone: ", status.message())),
+      taken.emplace_back().mutable_device_lost());
   return taken;
 }
 

@@ -44,11 +44,6 @@ class RemoteDriver final : public ServiceDriver {
   RemoteDriver(FileDescriptor orders, FileDescriptor news)
       : orders_(std::move(orders)), news_(std::move(news)) {}
 
-  absl::Status Introduce();
-  absl::Status Ask(const internal::DriverOrder& order,
-                   const std::vector<FileDescriptor>& descriptors, internal::DriverAnswer* answer,
-                   std::vector<FileDescriptor>* received);
-
   MessageChannel orders_, news_;
   std::unique_ptr<arena::Arena> arena_;
 };
