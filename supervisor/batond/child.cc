@@ -17,17 +17,15 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
 #include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 #include "lib/native/unmapper.h"
 #include "supervisor/batond/open_within.h"
 #include "supervisor/config/control_socket.h"
-
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
 
 namespace baton {
 namespace {
@@ -37,15 +35,23 @@ constexpr std::chrono::seconds kHealthyAfter(10);
 constexpr std::chrono::milliseconds kReapPause(100);
 constexpr char kNicName[] = "baton-nic";  // of nic_main.cc
 
-// Takes the place in an answer to a driver where the release before had a store channel. A driver
-// of that release says in its log that batond holds nothing for it, and goes on.
-absl::StatusOr<FileDescriptor> ClosedChannel() {
+struct Ends {
+  FileDescriptor ours, its;
+};
+
+// We read.
+absl::StatusOr<Ends> MakePipe(int flags) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | flags) != 0) return ErrnoStatus(errno, "pipe2");
+  return Ends{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+absl::StatusOr<Ends> MakeSocketPair() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus(errno, "socketpair");
   }
-  const FileDescriptor closed(ends[1]);
-  return FileDescriptor(ends[0]);
+  return Ends{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 }  // namespace
@@ -75,11 +81,9 @@ absl::Status Child::Start() {
     GoOnWith(*std::move(former));
     return absl::OkStatus();
   }
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
-  readiness_.assign(ends[0]);
-  const FileDescriptor write_end(ends[1]);
-  if (absl::Status status = SpawnWith(write_end.get()); !status.ok()) {
+  BATON_ASSIGN_OR_RETURN(Ends readiness, MakePipe(0));
+  readiness_.assign(readiness.ours.Release());
+  if (absl::Status status = SpawnWith(readiness.its.get()); !status.ok()) {
     readiness_.close();
     return status;
   }
@@ -92,7 +96,12 @@ absl::Status Child::Start() {
   }
   WatchEnd();
   WatchReadiness();
-  LimitStart();
+  After(timer_, plan_.start_timeout, [this] {
+    if (ready_ || !alive()) return;
+    Log(spdlog::level::err,
+        absl::StrCat("not ready after ", plan_.start_timeout.count(), " ms, killing it"));
+    Signal(SIGKILL);
+  });
   return absl::OkStatus();
 }
 
@@ -121,7 +130,10 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
   }
   std::vector<FileDescriptor> ends(2);
   BATON_ASSIGN_OR_RETURN(ends[0], MakeHeart());
-  BATON_ASSIGN_OR_RETURN(ends[1], ClosedChannel());
+  // The release before had a store channel here. A driver of that release says in its log that
+  // batond holds nothing for it, and goes on.
+  BATON_ASSIGN_OR_RETURN(Ends closed_channel, MakeSocketPair());
+  ends[1] = std::move(closed_channel.ours);
   if (plan_.stay >= 0) ends.emplace_back(fcntl(plan_.stay, F_DUPFD_CLOEXEC, 0));
   silent_looks_ = 0;
   OnReady();
@@ -154,27 +166,21 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   for (const auto& [name, descriptor] : given) {
     request.descriptors.emplace_back(name, descriptor.get());
   }
-  FileDescriptor our_end, its_end;
+  Ends talk;
   if (plan_.talk != nullptr) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      return ErrnoStatus(errno, "socketpair");
-    }
-    our_end.Reset(ends[0]);
-    its_end.Reset(ends[1]);
-    request.descriptors.emplace_back(kBatondVariable, its_end.get());
+    BATON_ASSIGN_OR_RETURN(talk, MakeSocketPair());
+    request.descriptors.emplace_back(kBatondVariable, talk.its.get());
   }
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
-  if (plan_.talk != nullptr) plan_.talk(std::move(our_end));
+  if (plan_.talk != nullptr) plan_.talk(std::move(talk.ours));
   return absl::OkStatus();
 }
 
 absl::StatusOr<FileDescriptor> Child::MakeHeart() {
-  int ends[2];
   // Neither waits: the child shows itself whether or not anybody looks.
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
-  heart_.Reset(ends[0]);
-  return FileDescriptor(ends[1]);
+  BATON_ASSIGN_OR_RETURN(Ends ends, MakePipe(O_NONBLOCK));
+  heart_ = std::move(ends.ours);
+  return std::move(ends.its);
 }
 
 // Anew at each start: a file may have been moved away. None: it cannot be had, which is no reason
@@ -209,9 +215,8 @@ void Child::OnReady() {
 
 // Looks now and then, so that signs of life wake nobody.
 void Child::WatchHeart() {
-  heart_timer_.expires_after(plan_.hang_timeout / kLooks);
-  heart_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || !alive()) return;
+  After(heart_timer_, plan_.hang_timeout / kLooks, [this] {
+    if (!alive()) return;
     LookAtHeart();
     WatchHeart();
   });
@@ -223,7 +228,7 @@ void Child::LookAtHeart() {
   const bool was_hung = hung();
   const ssize_t count = heart_ ? read(heart_.get(), signs, sizeof(signs)) : 0;
   if (count > 0) NoteSigns({signs, static_cast<size_t>(count)});
-  if (count > 0 && HasProvenItself()) Prove();
+  if (count > 0) ProveIfDue();
   silent_looks_ = count > 0 ? 0 : std::min(silent_looks_ + 1, kLooks);
   if (hung() == was_hung) return;
   settled_ = true;  // one that has outlived the former batond and is not taken in is not waited for
@@ -248,22 +253,13 @@ void Child::WatchEnd() {
   AwaitReadable(end_, [this] { Reap(); });
 }
 
-void Child::LimitStart() {
-  timer_.expires_after(plan_.start_timeout);
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || ready_ || !alive()) return;
-    Log(spdlog::level::err,
-        absl::StrCat("not ready after ", plan_.start_timeout.count(), " ms, killing it"));
-    Signal(SIGKILL);
-  });
-}
-
 void Child::Reap() {
   siginfo_t end = {};
   // The child of a former batond is the init process's, unless this process was that batond.
   const bool is_ours =
       waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0;
-  if (is_ours && end.si_pid == 0) return ReapLater();
+  // A debugger that traces the child is shown its end first.
+  if (is_ours && end.si_pid == 0) return After(reap_timer_, kReapPause, [this] { Reap(); });
   timer_.cancel();
   heart_timer_.cancel();
   heart_.Reset();
@@ -275,34 +271,26 @@ void Child::Reap() {
   settled_ = true;
   const std::string how =
       absl::StrCat(is_ours ? DescribeEnd(end) : "ended", ready_ ? "" : " while starting");
-  JudgeProgram(how, was_hung);
+  // A process that was told to end says nothing of its program.
+  const bool is_proven = !was_hung && ProveIfDue();
+  if (!is_proven && on_trial_ && (was_hung || !told_to_end_)) GiveUpProgram(how);
   ready_ = false;
   callbacks_.gone(how);
 }
 
 absl::Status Child::ReplaceProgram() {
-  if (HasProvenItself()) Prove();
+  ProveIfDue();
   BATON_RETURN_IF_ERROR(program_.Replace());
   on_trial_ = false;
   return absl::OkStatus();
 }
 
-bool Child::HasProvenItself() const {
-  return on_trial_ && ready_ && !hung() && std::chrono::steady_clock::now() - started_ >= kTrial;
-}
-
-void Child::Prove() {
+bool Child::ProveIfDue() {
+  const auto lived = std::chrono::steady_clock::now() - started_;
+  if (!on_trial_ || !ready_ || hung() || lived < kTrial) return false;
   program_.Prove();
   on_trial_ = false;
-}
-
-// A process that was told to end says nothing of its program.
-void Child::JudgeProgram(const std::string& how, bool was_hung) {
-  if (!was_hung && HasProvenItself()) {
-    Prove();
-  } else if (on_trial_ && (was_hung || !told_to_end_)) {
-    GiveUpProgram(how);
-  }
+  return true;
 }
 
 void Child::GiveUpProgram(const std::string& why) {
@@ -312,23 +300,14 @@ void Child::GiveUpProgram(const std::string& why) {
   if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up(given_up);
 }
 
-// A debugger that traces the child is shown its end first.
-void Child::ReapLater() {
-  reap_timer_.expires_after(kReapPause);
-  reap_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) Reap();
-  });
-}
-
 void Child::StartLater() {
   settled_ = true;
   if (std::chrono::steady_clock::now() - started_ >= kHealthyAfter) back_off_.Reset();
   const auto delay = std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());
   Log(spdlog::level::info, absl::StrCat("starting again in ", delay.count(), " ms"));
   start_due_ = true;
-  timer_.expires_after(delay);
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || !start_due_) return;
+  After(timer_, delay, [this] {
+    if (!start_due_) return;
     start_due_ = false;
     started_ = std::chrono::steady_clock::now();
     if (const absl::Status status = Start(); !status.ok()) {

@@ -86,6 +86,9 @@ class Child {
   void SetInput(std::string input) { plan_.input = std::move(input); }
   void SetPlan(Plan plan) { plan_ = std::move(plan); }
 
+  // Logs a line that begins with its name.
+  void Log(spdlog::level::level_enum level, const std::string& what) const;
+
   // Starts it, or goes on with the one that outlived a former batond, which Rejoin has still to
   // take in. kUnavailable: one that is dead or dying still has the lock.
   absl::Status Start();
@@ -108,7 +111,6 @@ class Child {
   static constexpr std::chrono::seconds kTrial{5};
 
  private:
-  void Log(spdlog::level::level_enum level, const std::string& what) const;
   absl::Status SpawnWith(int ready_write_end);
   void GoOnWith(SpawnedProcess process);
   absl::StatusOr<FileDescriptor> MakeHeart();
@@ -122,12 +124,9 @@ class Child {
   void LookAtHeart();
   void NoteSigns(std::string_view signs);
   void WatchEnd();
-  void LimitStart();
   void Reap();
-  void ReapLater();
-  bool HasProvenItself() const;
-  void Prove();
-  void JudgeProgram(const std::string& how, bool was_hung);
+  // Ends the trial of a program whose process has served for kTrial. Returns whether it did.
+  bool ProveIfDue();
   void GiveUpProgram(const std::string& why);
 
   Plan plan_;

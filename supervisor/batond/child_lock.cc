@@ -13,10 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
-
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
+#include "lib/base/pidfd.h"
 
 namespace baton {
 namespace {

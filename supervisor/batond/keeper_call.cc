@@ -10,6 +10,7 @@
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/loop/framed_session.h"
+#include "lib/loop/timers.h"
 
 namespace baton {
 namespace {
@@ -17,49 +18,33 @@ namespace {
 using Reply = absl::StatusOr<internal::ManagementReply>;
 using Done = std::function<void(Reply)>;
 
-class Call : public std::enable_shared_from_this<Call> {
- public:
-  Call(boost::asio::io_context& io, FileDescriptor socket, Done done)
-      : session_(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())),
-        timer_(io),
-        done_(std::move(done)) {}
+struct Call {
+  Call(boost::asio::io_context& io, FileDescriptor socket, Done then)
+      : session(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())),
+        timer(io),
+        done(std::move(then)) {}
 
-  void Start(const internal::ManagementRequest& request, std::chrono::milliseconds timeout) {
-    session_->Start([self = shared_from_this()] { return self->TakeReply(); },
-                    [self = shared_from_this()](const absl::Status& why) {
-                      self->Finish(absl::UnavailableError(why.message()));
-                    });
-    timer_.expires_after(timeout);
-    timer_.async_wait([self = shared_from_this(), timeout](const boost::system::error_code& error) {
-      if (error) return;
-      self->Finish(absl::DeadlineExceededError(
-          absl::StrCat("it has not answered within ", timeout.count(), " ms")));
-    });
-    session_->Send(request);
-  }
-
- private:
-  absl::StatusOr<bool> TakeReply() {
-    internal::ManagementReply reply;
-    BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&reply));
-    if (!whole) return false;
-    absl::Status status = StatusIn(reply);
-    status.ok() ? Finish(std::move(reply)) : Finish(std::move(status));
-    return true;
-  }
-
-  void Finish(Reply reply) {
-    const Done done = std::exchange(done_, nullptr);
-    if (!done) return;
-    session_->Close();
-    timer_.cancel();
-    done(std::move(reply));
-  }
-
-  const std::shared_ptr<FramedSession> session_;
-  boost::asio::steady_timer timer_;
-  Done done_;  // null: it was called
+  const std::shared_ptr<FramedSession> session;
+  boost::asio::steady_timer timer;
+  Done done;  // null: it was called
 };
+
+void Finish(Call& call, Reply reply) {
+  const Done done = std::exchange(call.done, nullptr);
+  if (!done) return;
+  call.session->Close();
+  call.timer.cancel();
+  done(std::move(reply));
+}
+
+absl::StatusOr<bool> TakeReply(Call& call) {
+  internal::ManagementReply reply;
+  BATON_ASSIGN_OR_RETURN(const bool whole, call.session->channel().NextFrame(&reply));
+  if (!whole) return false;
+  absl::Status status = StatusIn(reply);
+  status.ok() ? Finish(call, std::move(reply)) : Finish(call, std::move(status));
+  return true;
+}
 
 }  // namespace
 
@@ -72,7 +57,15 @@ void CallKeeper(boost::asio::io_context& io, const std::string& socket_path,
     return;
   }
   request.set_id(1);
-  std::make_shared<Call>(io, *std::move(socket), std::move(done))->Start(request, timeout);
+  const auto call = std::make_shared<Call>(io, *std::move(socket), std::move(done));
+  call->session->Start(
+      [call] { return TakeReply(*call); },
+      [call](const absl::Status& why) { Finish(*call, absl::UnavailableError(why.message())); });
+  After(call->timer, timeout, [call, timeout] {
+    Finish(*call, absl::DeadlineExceededError(
+                      absl::StrCat("it has not answered within ", timeout.count(), " ms")));
+  });
+  call->session->Send(request);
 }
 
 }  // namespace baton

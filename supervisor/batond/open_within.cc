@@ -14,12 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/batond/left_behind.h"
-
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
 
 namespace baton {
 namespace {

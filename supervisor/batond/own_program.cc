@@ -1,9 +1,11 @@
 #include "supervisor/batond/own_program.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,8 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/program_file.h"
 #include "supervisor/config/state_files.h"
@@ -142,6 +147,44 @@ void OwnProgram::EndTrial() {
   if (std::exchange(on_trial_, false)) {
     spdlog::info("the trial of batond's new program is over: it stays");
   }
+}
+
+// ---------------------------------------------------------------- checking the other program
+
+void ProgramCheck::Run(const OwnProgram& own, Done done) {
+  if (done_) return done(absl::AbortedError("batond's program is being replaced already"));
+  SpawnRequest request;
+  request.program = program_ = own.path();
+  request.arguments.assign(own.arguments().begin() + 1, own.arguments().end());
+  request.arguments.emplace_back("--check");
+  absl::StatusOr<SpawnedProcess> process = Spawn(request);
+  if (!process.ok()) return done(process.status());
+  process_ = *std::move(process);
+  done_ = std::move(done);
+  After(timer_, kTimeout, [this] {
+    if (process_.pidfd) pidfd_send_signal(process_.pidfd.get(), SIGKILL, nullptr, 0);
+  });
+  end_.assign(process_.pidfd.get());
+  AwaitReadable(end_, [this] { OnEnd(); });
+}
+
+void ProgramCheck::OnEnd() {
+  siginfo_t end = {};
+  (void)waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED);
+  Forget();
+  const bool passed = end.si_code == CLD_EXITED && end.si_status == 0;
+  std::exchange(done_, nullptr)(
+      passed ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrCat(
+                   program_, " --check ", DescribeEnd(end),
+                   ": it would not run with this command line and configuration. What it printed "
+                   "is in batond's log")));
+}
+
+void ProgramCheck::Forget() {
+  timer_.cancel();
+  if (end_.is_open()) end_.release();
+  process_ = SpawnedProcess();
 }
 
 }  // namespace baton

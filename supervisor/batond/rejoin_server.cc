@@ -1,9 +1,8 @@
 #include "supervisor/batond/rejoin_server.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,13 +10,13 @@
 #include "lib/base/status_text.h"
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
-#include "lib/loop/await_readable.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr std::chrono::milliseconds kAcceptPause(100);
 // One connects again a little later.
 constexpr size_t kMostClients = 64;
 // A configuration is far smaller.
@@ -31,22 +30,13 @@ RejoinServer::~RejoinServer() {
 
 absl::Status RejoinServer::Listen(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kBacklog, 0600));
-  listener_.assign(socket.Release());
-  AwaitClient();
+  const auto accept = [this](FileDescriptor client) { Accept(std::move(client)); };
+  acceptor_.emplace(io_, std::move(socket), kAcceptPause, Acceptor::Callbacks{accept, nullptr});
   return absl::OkStatus();
 }
 
-void RejoinServer::AwaitClient() {
-  AwaitReadable(listener_, [this] {
-    Accept();
-    AwaitClient();
-  });
-}
-
-void RejoinServer::Accept() {
-  FileDescriptor socket(
-      accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket || clients_.size() >= kMostClients) return;
+void RejoinServer::Accept(FileDescriptor socket) {
+  if (clients_.size() >= kMostClients) return;
   const int number = ++last_client_;
   auto session = std::make_shared<FramedSession>(io_, std::move(socket),
                                                  FramedSession::Limits{.frame_bytes = kMostBytes});

@@ -4,16 +4,17 @@
 #define SUPERVISOR_BATOND_REJOIN_SERVER_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/loop/acceptor.h"
 #include "lib/loop/framed_session.h"
 #include "proto/baton/internal/rejoin.pb.h"
 #include "supervisor/batond/spawn.h"
@@ -29,7 +30,7 @@ class RejoinServer {
       const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock)>;
 
   RejoinServer(boost::asio::io_context& io, TakeIn take_in)
-      : io_(io), take_in_(std::move(take_in)), listener_(io) {}
+      : io_(io), take_in_(std::move(take_in)) {}
   ~RejoinServer();
   RejoinServer(const RejoinServer&) = delete;
   RejoinServer& operator=(const RejoinServer&) = delete;
@@ -37,8 +38,7 @@ class RejoinServer {
   absl::Status Listen(const std::string& path);
 
  private:
-  void AwaitClient();
-  void Accept();
+  void Accept(FileDescriptor socket);
   absl::StatusOr<bool> AnswerOne(int client, FramedSession& session);
   absl::StatusOr<std::vector<FileDescriptor>> Answer(int socket,
                                                      const internal::RejoinRequest& request,
@@ -46,7 +46,7 @@ class RejoinServer {
 
   boost::asio::io_context& io_;
   const TakeIn take_in_;
-  boost::asio::posix::stream_descriptor listener_;
+  std::optional<Acceptor> acceptor_;
   std::map<int, std::shared_ptr<FramedSession>> clients_;  // by number
   int last_client_ = 0;
 };

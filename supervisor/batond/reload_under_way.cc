@@ -1,7 +1,6 @@
 #include "supervisor/batond/reload_under_way.h"
 
-#include <algorithm>
-
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -9,10 +8,7 @@ namespace {
 
 // Removes the fields of `taken` whose names begin with `prefix`.
 void Untake(const std::string& prefix, TakenConfig* taken) {
-  auto& fields = taken->taken;
-  fields.erase(std::remove_if(fields.begin(), fields.end(),
-                              [&](const std::string& field) { return field.starts_with(prefix); }),
-               fields.end());
+  std::erase_if(taken->taken, [&](const std::string& field) { return field.starts_with(prefix); });
 }
 
 }  // namespace
@@ -33,8 +29,7 @@ void NoteAnswer(const v1::ServiceConfig& running,
     const std::string field = absl::StrCat(place, ".", refused.field());
     Untake(field, taken);
     // batond may have refused the field itself.
-    if (std::any_of(taken->refused.begin(), taken->refused.end(),
-                    [&](const auto& one) { return one.field == field; })) {
+    if (absl::c_any_of(taken->refused, [&](const auto& one) { return one.field == field; })) {
       continue;
     }
     taken->refused.push_back({field, refused.why(), refused.ends_connections_of()});

@@ -14,13 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/batond/left_behind.h"
-
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
 
 namespace baton {
 namespace {
@@ -42,18 +39,14 @@ std::vector<std::string> EnvironmentFor(const SpawnRequest& request) {
 }
 
 struct ChildPlan {
-  const char* program;
-  int file;  // that is run; -1: what is at `program`
+  const SpawnRequest& request;
+  const char* program;  // path
   char* const* arguments;
   char* const* environment;
-  const std::vector<int>* inherited;
-  const std::vector<int>* kept;  // `inherited` and what it needs up to its program, ascending
-  const std::optional<ProgramUser>* user;
+  const std::vector<int>& kept;  // what it inherits, and needs up to its program, ascending
   int input;
-  int standard_error;
   int error_pipe;
   pid_t parent;
-  bool dies_with_parent;
 };
 
 void ResetSignals() {
@@ -75,26 +68,27 @@ bool BecomeUser(const ProgramUser& user) {
 // runs here and writes into what it shares with the parent.
 [[noreturn]] void BecomeProgram(const ChildPlan& plan) {
   setpgid(0, 0);
+  const SpawnRequest& request = plan.request;
   bool prepared = dup2(plan.input, STDIN_FILENO) >= 0 &&
-                  (plan.standard_error < 0 || dup2(plan.standard_error, STDERR_FILENO) >= 0);
-  prepared = prepared && (!*plan.user || BecomeUser(**plan.user));
-  if (plan.dies_with_parent) {
+                  (request.standard_error < 0 || dup2(request.standard_error, STDERR_FILENO) >= 0);
+  prepared = prepared && (!request.user || BecomeUser(*request.user));
+  if (request.dies_with_us) {
     // After the change of user: the kernel clears the request then.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != plan.parent) _exit(127);  // it died before the line above
   }
-  CloseAllBut(*plan.kept);  // entering a program may take for ever
-  for (const int descriptor : *plan.inherited) {
+  CloseAllBut(plan.kept);  // entering a program may take for ever
+  for (const auto& [name, descriptor] : request.descriptors) {
     prepared = prepared && fcntl(descriptor, F_SETFD, 0) == 0;
   }
   if (prepared) {
     ResetSignals();
     // By the descriptor, because another user may not follow a path through our /proc. A script's
     // interpreter is given a path, and needs one.
-    if (plan.file >= 0) {
-      execveat(plan.file, "", plan.arguments, plan.environment, AT_EMPTY_PATH);
+    if (request.file) {
+      execveat(request.file->descriptor(), "", plan.arguments, plan.environment, AT_EMPTY_PATH);
     }
-    if (plan.file < 0 || errno == ENOENT) execve(plan.program, plan.arguments, plan.environment);
+    if (!request.file || errno == ENOENT) execve(plan.program, plan.arguments, plan.environment);
   }
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(plan.error_pipe, &error, sizeof(error));
@@ -138,26 +132,15 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   std::vector<std::string> environment = EnvironmentFor(request);
   const std::vector<char*> argument_pointers = PointersTo(arguments);
   const std::vector<char*> environment_pointers = PointersTo(environment);
-  std::vector<int> inherited = request.inherited;
-  for (const auto& [name, descriptor] : request.descriptors) inherited.push_back(descriptor);
-  std::vector<int> kept = inherited;
-  kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, write_end.get()});
+  std::vector<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, write_end.get()};
+  for (const auto& [name, descriptor] : request.descriptors) kept.push_back(descriptor);
   const std::string path = request.file ? request.file->Path() : request.program;
   if (request.file) kept.push_back(request.file->descriptor());
   std::sort(kept.begin(), kept.end());
 
-  const ChildPlan plan = {path.c_str(),
-                          request.file ? request.file->descriptor() : -1,
-                          argument_pointers.data(),
-                          environment_pointers.data(),
-                          &inherited,
-                          &kept,
-                          &request.user,
-                          input.get(),
-                          request.standard_error,
-                          write_end.get(),
-                          getpid(),
-                          request.dies_with_us};
+  const ChildPlan plan = {
+      request, path.c_str(), argument_pointers.data(), environment_pointers.data(),
+      kept,    input.get(),  write_end.get(),          getpid()};
   SpawnedProcess child;
   child.pid = ForkToWait([&plan] { BecomeProgram(plan); });
   if (child.pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot fork for ", request.program));

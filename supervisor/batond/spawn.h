@@ -30,8 +30,7 @@ struct SpawnRequest {
   std::string input;                   // what it reads from standard input
   // Environment variables that carry the number of an inherited descriptor, and the descriptor.
   std::vector<std::pair<std::string, int>> descriptors;
-  std::vector<int> inherited;  // descriptors that it need not know about
-  int standard_error = -1;     // -1: ours
+  int standard_error = -1;  // -1: ours
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.
   std::optional<ProgramUser> user;

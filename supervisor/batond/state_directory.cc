@@ -18,14 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/child_lock.h"
 #include "supervisor/config/state_files.h"
-
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
 
 namespace baton {
 namespace {
@@ -134,31 +131,8 @@ std::vector<std::string> SocketsOfKeeper(const std::string& directory, const std
   return {WorkerSocketPath(directory, service), ManagementSocketPath(directory, service)};
 }
 
-void RemoveFilesAt(const std::string& directory, const std::string& service) {
-  RemoveSocketsAt(SocketsOfKeeper(directory, service));
-  (void)unlink(WorkersLockPath(directory, service).c_str());
-  (void)unlink(KeeperLockPath(directory, service).c_str());
-}
-
-absl::Status AwaitFormerChildren(const std::string& directory,
-                                 const std::vector<std::string>& services) {
-  for (const std::string& service : FormerServices(directory, services)) {
-    BATON_RETURN_IF_ERROR(AwaitLock(KeeperLockPath(directory, service), /*stays=*/false).status());
-    RemoveFilesAt(directory, service);
-  }
-  BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(directory), /*stays=*/false).status());
-  RemoveSocketsAt(SocketsOfBatondAndControl(directory));
-  for (const std::string& service : services) {
-    BATON_ASSIGN_OR_RETURN(const bool is_free,
-                           AwaitLock(KeeperLockPath(directory, service), /*stays=*/true));
-    if (is_free) RemoveSocketsAt(SocketsOfKeeper(directory, service));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-// Users besides our own may operate, look, attach workers, or be those that native workers run as.
 bool ServesOthers(const v1::Config& config) {
   return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
          config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
@@ -175,8 +149,19 @@ absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
   BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
   ChildLock lock(BatondLockPath(path));
   BATON_RETURN_IF_ERROR(TakeLock(&lock, path));
-  BATON_RETURN_IF_ERROR(AwaitFormerChildren(path, services));
-  return StateDirectory(path, std::move(lock));
+  StateDirectory directory(path, std::move(lock));
+  for (const std::string& service : FormerServices(path, services)) {
+    BATON_RETURN_IF_ERROR(AwaitLock(KeeperLockPath(path, service), /*stays=*/false).status());
+    directory.RemoveFilesOf(service);
+  }
+  BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(path), /*stays=*/false).status());
+  RemoveSocketsAt(SocketsOfBatondAndControl(path));
+  for (const std::string& service : services) {
+    BATON_ASSIGN_OR_RETURN(const bool is_free,
+                           AwaitLock(KeeperLockPath(path, service), /*stays=*/true));
+    if (is_free) RemoveSocketsAt(SocketsOfKeeper(path, service));
+  }
+  return directory;
 }
 
 void StateDirectory::RemoveSockets(const std::vector<std::string>& services) const {
@@ -185,7 +170,9 @@ void StateDirectory::RemoveSockets(const std::vector<std::string>& services) con
 }
 
 void StateDirectory::RemoveFilesOf(const std::string& service) const {
-  RemoveFilesAt(path_, service);
+  RemoveSocketsAt(SocketsOfKeeper(path_, service));
+  (void)unlink(WorkersLockPath(path_, service).c_str());
+  (void)unlink(KeeperLockPath(path_, service).c_str());
 }
 
 std::vector<std::string> ServiceNames(const v1::Config& config) {

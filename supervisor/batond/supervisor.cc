@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
@@ -23,6 +23,7 @@
 #include "lib/base/version.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
+#include "lib/loop/timers.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/keeper_call.h"
@@ -179,8 +180,7 @@ Child& Supervisor::AddKeeper(const v1::ServiceConfig& service) {
 
 Child* Supervisor::FindKeeper(const std::string& service) const {
   const auto found =
-      std::find_if(keepers_.begin(), keepers_.end(),
-                   [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
+      absl::c_find_if(keepers_, [&](const auto& one) { return one->service() == service; });
   return found == keepers_.end() ? nullptr : found->get();
 }
 
@@ -247,9 +247,12 @@ absl::Status Supervisor::Run() {
     reload_signal_.add(SIGHUP);
     WatchReload();
   }
+  // Shows the service manager now and then that this loop turns (WatchdogSec= of the unit).
   uint64_t microseconds = 0;  // in the environment no more: it is not the children's
   if (sd_watchdog_enabled(/*unset_environment=*/1, &microseconds) > 0 && microseconds > 1) {
-    FeedWatchdog(std::chrono::microseconds(microseconds / 2));
+    const auto feed = [] { sd_notify(/*unset_environment=*/0, "WATCHDOG=1"); };
+    feed();
+    Every(watchdog_timer_, std::chrono::microseconds(microseconds / 2), feed);
   }
   // The service manager's own limit of a start knows nothing of the size of arenas.
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
@@ -351,9 +354,6 @@ std::string Supervisor::Health() const {
   return health;
 }
 
-// After a child has come or gone while all ran.
-void Supervisor::TellHealth() const { TellStatus("", Health()); }
-
 void Supervisor::StartKeepers() {
   for (const std::unique_ptr<Child>& keeper : keepers_) {
     OnStarted(*keeper, keeper->Start());
@@ -364,9 +364,11 @@ void Supervisor::StartKeepers() {
 
 void Supervisor::OnStarted(Child& child, const absl::Status& status) {
   if (status.ok()) return;
-  const std::string why = absl::StrCat(child.name(), ": ", status.message());
-  if (options_.strict) return FailStart(absl::Status(status.code(), why));
-  log::Write(spdlog::level::err, {.service = child.service()}, why);
+  if (options_.strict) {
+    return FailStart(
+        absl::Status(status.code(), absl::StrCat(child.name(), ": ", status.message())));
+  }
+  child.Log(spdlog::level::err, std::string(MessageOf(status)));
   child.StartLater();
 }
 
@@ -383,14 +385,6 @@ void Supervisor::WatchSignals() {
       Stop();
     }
     WatchSignals();
-  });
-}
-
-void Supervisor::FeedWatchdog(std::chrono::microseconds interval) {
-  sd_notify(/*unset_environment=*/0, "WATCHDOG=1");
-  watchdog_timer_.expires_after(interval);
-  watchdog_timer_.async_wait([this, interval](const boost::system::error_code& error) {
-    if (!error) FeedWatchdog(interval);
   });
 }
 
@@ -497,18 +491,14 @@ void Supervisor::FinishReload() {
 void Supervisor::Apply(const TakenConfig& taken) {
   for (const std::string& service : taken.removed) RemoveKeeper(service);
   for (const v1::ServiceConfig& service : taken.config.services()) {
-    const auto is_among = [&](const std::vector<std::string>& names) {
-      return std::find(names.begin(), names.end(), service.name()) != names.end();
-    };
-    if (is_among(taken.added)) {
+    if (absl::c_linear_search(taken.added, service.name())) {
       Child& keeper = AddKeeper(service);
       const absl::Status started = keeper.Start();
       if (started.ok()) continue;
       // Not OnStarted: a reload ends no batond, not even a strict one.
-      log::Write(spdlog::level::err, {.service = service.name()},
-                 absl::StrCat(keeper.name(), ": ", started.message()));
+      keeper.Log(spdlog::level::err, std::string(MessageOf(started)));
       keeper.StartLater();
-    } else if (is_among(taken.changed)) {
+    } else if (absl::c_linear_search(taken.changed, service.name())) {
       Child& keeper = *FindKeeper(service.name());
       keeper.SetPlan(PlanOf(service));
       keeper.Signal(SIGTERM);  // it is started again
@@ -518,8 +508,7 @@ void Supervisor::Apply(const TakenConfig& taken) {
 
 void Supervisor::RemoveKeeper(const std::string& service) {
   const auto found =
-      std::find_if(keepers_.begin(), keepers_.end(),
-                   [&](const std::unique_ptr<Child>& one) { return one->service() == service; });
+      absl::c_find_if(keepers_, [&](const auto& one) { return one->service() == service; });
   (*found)->CancelStart();
   (*found)->Signal(SIGTERM);
   if ((*found)->alive()) {
@@ -532,9 +521,7 @@ void Supervisor::RemoveKeeper(const std::string& service) {
 }
 
 void Supervisor::KillLeavingLater() {
-  leaving_timer_.expires_after(options_.stop_timeout);
-  leaving_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
+  After(leaving_timer_, options_.stop_timeout, [this] {
     for (const std::unique_ptr<Child>& keeper : leaving_) {
       spdlog::warn("{}: does not stop, killing it", keeper->name());
       keeper->Signal(SIGKILL);
@@ -544,9 +531,8 @@ void Supervisor::KillLeavingLater() {
 
 // Its own clients first get their answers.
 void Supervisor::RestartControlSoon() {
-  control_timer_.expires_after(kAnswersFirst);
-  control_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && !stopping()) control_->Signal(SIGTERM);
+  After(control_timer_, kAnswersFirst, [this] {
+    if (!stopping()) control_->Signal(SIGTERM);
   });
 }
 
@@ -578,9 +564,8 @@ void Supervisor::ReplaceProgram(const internal::ReplaceProgram& request,
 
 // Control's client first gets its answer. Drivers go on, and the new program finds them.
 void Supervisor::ReplaceOwnProgramSoon() {
-  program_timer_.expires_after(kAnswersFirst);
-  program_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || stopping()) return;
+  After(program_timer_, kAnswersFirst, [this] {
+    if (stopping()) return;
     spdlog::info("going on as the program that is at batond's path now");
     replaced_ = true;
     Stop();
@@ -590,12 +575,10 @@ void Supervisor::ReplaceOwnProgramSoon() {
 // While it is on trial, this batond has to start control, and to reach the drivers that go on.
 void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
   if (!options_.own->on_trial()) return;
-  program_timer_.expires_after(limit);
-  program_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || stopping()) return;
+  After(program_timer_, limit, [this] {
+    if (stopping()) return;
     const bool reached =
-        std::none_of(keepers_.begin(), keepers_.end(),
-                     [](const std::unique_ptr<Child>& keeper) { return keeper->is_awaited(); });
+        absl::c_none_of(keepers_, [](const auto& keeper) { return keeper->is_awaited(); });
     if (phase_ == Phase::kRunning && control_->ready() && reached) return options_.own->EndTrial();
     FailStart(absl::DeadlineExceededError(absl::StrCat("it is not well in time: ", Health())));
   });
@@ -604,11 +587,11 @@ void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
 // Files that operator_endpoint names, whose owner may be batond's user alone.
 absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& path) const {
   const v1::OperatorEndpoint& endpoint = options_.config.operator_endpoint();
-  const std::string* files[] = {&endpoint.certificate_file(), &endpoint.key_file(),
-                                &endpoint.client_ca_file(), &endpoint.crl_file()};
-  const bool named = std::any_of(std::begin(files), std::end(files),
-                                 [&](const auto* file) { return !file->empty() && *file == path; });
-  if (!named) return absl::PermissionDeniedError("operator_endpoint names no such file");
+  const std::string files[] = {endpoint.certificate_file(), endpoint.key_file(),
+                               endpoint.client_ca_file(), endpoint.crl_file()};
+  if (path.empty() || !absl::c_linear_search(files, path)) {
+    return absl::PermissionDeniedError("operator_endpoint names no such file");
+  }
   return OpenWithin(path, O_RDONLY);
 }
 
@@ -623,10 +606,9 @@ void Supervisor::LetControlConnect(const std::string& service) const {
 
 // A child is ready, or has failed.
 void Supervisor::Advance() {
-  if (phase_ == Phase::kRunning) TellHealth();
+  if (phase_ == Phase::kRunning) TellStatus("", Health());
   if (phase_ == Phase::kStartingKeepers &&
-      std::all_of(keepers_.begin(), keepers_.end(),
-                  [](const std::unique_ptr<Child>& keeper) { return keeper->settled(); })) {
+      absl::c_all_of(keepers_, [](const auto& keeper) { return keeper->settled(); })) {
     phase_ = Phase::kStartingControl;
     OnStarted(*control_, control_->Start());
   }
@@ -638,11 +620,9 @@ void Supervisor::Advance() {
 }
 
 void Supervisor::OnGone(Child& child, const std::string& how) {
-  const auto left = std::find_if(leaving_.begin(), leaving_.end(),
-                                 [&](const auto& one) { return one.get() == &child; });
+  const auto left = absl::c_find_if(leaving_, [&](const auto& one) { return one.get() == &child; });
   if (left != leaving_.end()) {
-    log::Write(spdlog::level::info, {.service = child.service()},
-               absl::StrCat(child.name(), ": ", how, "; the service is no longer configured"));
+    child.Log(spdlog::level::info, absl::StrCat(how, "; the service is no longer configured"));
     if (FindKeeper(child.service()) == nullptr) state_.RemoveFilesOf(child.service());
     // Later: this is called by the child.
     boost::asio::post(io_, [gone = std::shared_ptr<Child>(std::move(*left))] {});
@@ -658,14 +638,12 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
       }
       [[fallthrough]];
     case Phase::kRunning:
-      log::Write(spdlog::level::err, {.service = child.service()},
-                 absl::StrCat(child.name(), ": ", how));
+      child.Log(spdlog::level::err, how);
       child.StartLater();
       return Advance();
     case Phase::kStoppingControl:
     case Phase::kStoppingKeepers:
-      log::Write(spdlog::level::info, {.service = child.service()},
-                 absl::StrCat(child.name(), ": ", how));
+      child.Log(spdlog::level::info, how);
       return AdvanceStop();
   }
 }
@@ -709,9 +687,8 @@ void Supervisor::Stop() {
   for (const std::unique_ptr<Child>& keeper : keepers_) keeper->CancelStart();
   control_->Signal(SIGTERM);
   // Control gets half of the time, so that one that hangs leaves the keepers the other half.
-  stop_timer_.expires_after(options_.stop_timeout / 2);
-  stop_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error || phase_ != Phase::kStoppingControl) return;
+  After(stop_timer_, options_.stop_timeout / 2, [this] {
+    if (phase_ != Phase::kStoppingControl) return;
     spdlog::warn("control: does not stop, killing it");
     control_->Signal(SIGKILL);
   });
@@ -723,16 +700,13 @@ void Supervisor::AdvanceStop() {
     phase_ = Phase::kStoppingKeepers;
     if (services_go_on()) return LeaveKeepers();
     for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGTERM);
-    stop_timer_.expires_after(options_.stop_timeout / 2);
-    stop_timer_.async_wait([this](const boost::system::error_code& error) {
-      if (error) return;
+    After(stop_timer_, options_.stop_timeout / 2, [this] {
       spdlog::warn("keepers do not stop, killing them");
       KillAll();
     });
   }
   const bool keepers_gone =
-      std::none_of(keepers_.begin(), keepers_.end(),
-                   [](const std::unique_ptr<Child>& keeper) { return keeper->alive(); });
+      absl::c_none_of(keepers_, [](const auto& keeper) { return keeper->alive(); });
   if (phase_ == Phase::kStoppingKeepers && keepers_gone && leaving_.empty()) io_.stop();
 }
 

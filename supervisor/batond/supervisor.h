@@ -18,7 +18,6 @@
 #include "supervisor/batond/child.h"
 #include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/own_program.h"
-#include "supervisor/batond/program_check.h"
 #include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/reload_under_way.h"
 #include "supervisor/batond/state_directory.h"
@@ -90,8 +89,6 @@ class Supervisor {
   // `status` is the first start's.
   void OnStarted(Child& child, const absl::Status& status);
   void Advance();
-  // Shows the service manager every `interval` that this loop turns (WatchdogSec= of the unit).
-  void FeedWatchdog(std::chrono::microseconds interval);
   void WatchReload();
   void ReloadForSignal();
   void Reload(const internal::ReloadConfig& request, ReloadUnderWay::Done done);
@@ -117,7 +114,6 @@ class Supervisor {
   void LetControlConnect(const std::string& service) const;
   void OnGone(Child& child, const std::string& how);
   void AnnounceReady() const;
-  void TellHealth() const;
   std::string Health() const;
   std::string JoinedNames() const;
   void FailStart(const absl::Status& status);
