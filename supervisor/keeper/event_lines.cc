@@ -1,13 +1,13 @@
 #include "supervisor/keeper/event_lines.h"
 
-#include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <string_view>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/log/log.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 namespace {
@@ -31,9 +31,7 @@ constexpr std::string_view kTroubles[] = {
 };
 
 spdlog::level::level_enum LevelOf(std::string_view kind) {
-  return std::find(std::begin(kTroubles), std::end(kTroubles), kind) == std::end(kTroubles)
-             ? spdlog::level::info
-             : spdlog::level::warn;
+  return absl::c_linear_search(kTroubles, kind) ? spdlog::level::warn : spdlog::level::info;
 }
 
 }  // namespace
@@ -51,19 +49,14 @@ void EventLines::Write(const v1::Event& event, std::string_view trace_parent) {
   }
   if (waits_) return;
   waits_ = true;
-  timer_.expires_after(std::chrono::seconds(1));
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) TellLeftOut();
-  });
-}
-
-void EventLines::TellLeftOut() {
-  waits_ = false;
-  limit_.TakeLeftOut([](const std::string& kind, uint64_t lines) {
-    log::Write(
-        spdlog::level::warn, {.kind = "lines_left_out"},
-        absl::StrCat(lines, " events \"", kind,
-                     "\" in a second have no line here: `baton events` has the last of them"));
+  After(timer_, std::chrono::seconds(1), [this] {
+    waits_ = false;
+    limit_.TakeLeftOut([](const std::string& kind, uint64_t lines) {
+      log::Write(
+          spdlog::level::warn, {.kind = "lines_left_out"},
+          absl::StrCat(lines, " events \"", kind,
+                       "\" in a second have no line here: `baton events` has the last of them"));
+    });
   });
 }
 

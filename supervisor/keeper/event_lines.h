@@ -20,8 +20,6 @@ class EventLines {
   void Write(const v1::Event& event, std::string_view trace_parent);
 
  private:
-  void TellLeftOut();
-
   log::LineLimit limit_;
   boost::asio::steady_timer timer_;
   bool waits_ = false;  // to tell what was left out

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/base/clock.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/types.pb.h"
 
@@ -42,6 +43,11 @@ class EventLog {
     if (events_.size() == kCapacity) events_.pop_front();
     events_.push_back(std::move(event));
     observer_(events_.back());
+  }
+
+  // An event of the service, or of one of its workers, that happens now.
+  void Add(std::string_view kind, std::string_view message, uint64_t worker_id = 0) {
+    Add(kind, message, UnixMicroseconds(), worker_id, /*shard=*/-1, /*connection=*/-1);
   }
 
   const std::deque<v1::Event>& events() const { return events_; }

@@ -1,7 +1,6 @@
 #include "supervisor/keeper/keeper.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
@@ -15,6 +14,8 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 #include "lib/placement/placement.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/placement.h"
@@ -53,12 +54,10 @@ Keeper::Keeper(const internal::KeeperConfig& config, std::unique_ptr<ServiceDriv
 Keeper::~Keeper() { news_.release(); }  // the driver's
 
 void Keeper::AwaitNews() {
-  news_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                   [this](const boost::system::error_code& error) {
-                     if (error) return;
-                     driver_->DeliverNews();
-                     AwaitNews();
-                   });
+  AwaitReadable(news_, [this] {
+    driver_->DeliverNews();
+    AwaitNews();
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
@@ -124,17 +123,15 @@ absl::Status Keeper::BeginListening() {
 void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network) {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *driver_, *policies_, events_);
   MakePrograms(std::move(batonds_network));
-  const WorkerStarts starts{loop_, config_, *driver_, *policies_, events_, *workers_, *programs_};
-  upgrades_ = std::make_unique<Upgrades>(starts);
-  if (native_ == nullptr) standbys_ = std::make_unique<Standbys>(starts, *upgrades_);
+  const KeeperParts parts{loop_, config_, *driver_, *policies_, events_, *workers_, *programs_};
+  upgrades_ = std::make_unique<Upgrades>(parts);
+  if (native_ == nullptr) standbys_ = std::make_unique<Standbys>(parts, *upgrades_);
   limits_ = std::make_unique<LimitWatch>(loop_, config_.service(), *driver_, *policies_, *workers_,
                                          events_);
-  live_ = std::make_unique<LiveConfig>(
-      config_, configured, *driver_, *policies_, events_,
-      [this](const v1::ServiceConfig& service) { driver_->NoteService(service); });
-  management_ = std::make_unique<Management>(
-      loop_, config_, *driver_, events_, *workers_, *upgrades_, *policies_, *limits_, *drain_,
-      *live_, [this] { boost::asio::post(loop_, [this] { loop_.stop(); }); });
+  live_ = std::make_unique<LiveConfig>(config_, configured, *driver_, *policies_, events_);
+  management_ = std::make_unique<Management>(parts, *upgrades_, *limits_, *drain_, *live_, [this] {
+    boost::asio::post(loop_, [this] { loop_.stop(); });
+  });
 }
 
 void Keeper::MakePrograms(FileDescriptor batonds_network) {
@@ -156,14 +153,9 @@ void Keeper::TellPlacement() {
   const std::string where = DescribePlacement(config_.service().placement());
   if (where.empty()) return;
   const std::string& why_not = driver_->introduced().not_placed();
-  if (why_not.empty()) {
-    events_.Add("placed", absl::StrCat("the service is on ", where), UnixMicroseconds(), 0, -1, -1);
-  } else {
-    events_.Add("no_placement",
-                absl::StrCat("the service is not, or not all of it, on ", where, ": ", why_not,
-                             "; see `baton doctor`"),
-                UnixMicroseconds(), 0, -1, -1);
-  }
+  if (why_not.empty()) return events_.Add("placed", absl::StrCat("the service is on ", where));
+  events_.Add("no_placement", absl::StrCat("the service is not, or not all of it, on ", where, ": ",
+                                           why_not, "; see `baton doctor`"));
 }
 
 // Returns false if the keeper before this one already did. Clients have waited since its end.
@@ -179,49 +171,20 @@ absl::StatusOr<bool> Keeper::Listen(const std::string& path, uint32_t mode,
   } else {
     socket = std::move(held->second.descriptors[0]);
   }
-  auto acceptor = std::make_unique<Acceptor>(loop_);
-  acceptor->on_client = std::move(on_client);
-  acceptor->descriptor =
-      std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
-  acceptors_.push_back(std::move(acceptor));
-  AwaitClient(*acceptors_.back());
+  const auto log_failure = [](int error) {
+    spdlog::error("{}", MessageOf(ErrnoStatus(error, "accept (see RLIMIT_NOFILE)")));
+  };
+  acceptors_.push_back(
+      std::make_unique<Acceptor>(loop_, std::move(socket), kAcceptPause,
+                                 Acceptor::Callbacks{std::move(on_client), log_failure}));
   return is_new;
-}
-
-void Keeper::AwaitClient(Acceptor& acceptor) {
-  acceptor.descriptor->async_wait(
-      boost::asio::posix::stream_descriptor::wait_read,
-      [this, &acceptor](const boost::system::error_code& error) {
-        if (error) return;
-        FileDescriptor client(accept4(acceptor.descriptor->native_handle(), nullptr, nullptr,
-                                      SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (client) {
-          acceptor.on_client(std::move(client));
-        } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-          spdlog::error("{}", MessageOf(ErrnoStatus(errno, "accept (see RLIMIT_NOFILE)")));
-          // The client goes on waiting, so the socket stays readable.
-          acceptor.pause.expires_after(kAcceptPause);
-          acceptor.pause.async_wait([this, &acceptor](const boost::system::error_code& stopped) {
-            if (!stopped) AwaitClient(acceptor);
-          });
-          return;
-        }
-        AwaitClient(acceptor);
-      });
-}
-
-// From the loop, which this is about.
-void Keeper::ShowLifeAgainAndAgain() {
-  driver_->ShowLife();
-  heart_.expires_after(kHeartbeat);
-  heart_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) ShowLifeAgainAndAgain();
-  });
 }
 
 absl::Status Keeper::Run() {
   driver_->NoteReady();
-  ShowLifeAgainAndAgain();
+  // From the loop, which this is about.
+  driver_->ShowLife();
+  Every(heart_, kHeartbeat, [this] { driver_->ShowLife(); });
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
   return end_;

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/loop/acceptor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_lines.h"
 #include "supervisor/keeper/event_log.h"
@@ -43,13 +44,6 @@ class Keeper : private DriverListener {
   absl::Status Run();
 
  private:
-  struct Acceptor {
-    explicit Acceptor(boost::asio::io_context& loop) : pause(loop) {}
-    boost::asio::steady_timer pause;  // while no descriptor is free
-    std::unique_ptr<boost::asio::posix::stream_descriptor> descriptor;
-    std::function<void(FileDescriptor)> on_client;
-  };
-
   Keeper(const internal::KeeperConfig& config, std::unique_ptr<ServiceDriver> driver);
   absl::Status Begin(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
   absl::Status BeginListening();
@@ -59,10 +53,8 @@ class Keeper : private DriverListener {
   void MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
   void MakePrograms(FileDescriptor batonds_network);
   void TellPlacement();
-  void ShowLifeAgainAndAgain();
   absl::StatusOr<bool> Listen(const std::string& path, uint32_t mode,
                               std::function<void(FileDescriptor)> on_client);
-  void AwaitClient(Acceptor& acceptor);
 
   void OnEvent(const internal::EngineEvent& event) override;
   void OnFenced(uint64_t worker_id) override;

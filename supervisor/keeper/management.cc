@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,11 +27,6 @@ namespace {
 constexpr FramedSession::Limits kSessionLimits = {.text_bytes = 16 << 10};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
-absl::Status NoSuchShard(int64_t shard, uint32_t count) {
-  return absl::NotFoundError(
-      absl::StrCat("shard ", shard, " does not exist, the service has ", count));
-}
-
 // batond gives the socket's file to the user that it runs control as. Nobody else could: the state
 // directory is batond's.
 bool OwnsSocketFile(int socket, uid_t uid) {
@@ -49,21 +43,14 @@ bool OwnsSocketFile(int socket, uid_t uid) {
 
 }  // namespace
 
-Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                       ServiceDriver& driver, EventLog& events, WorkerSessions& workers,
-                       Upgrades& upgrades, Policies& policies, LimitWatch& limits,
+Management::Management(const KeeperParts& parts, Upgrades& upgrades, LimitWatch& limits,
                        ServiceDrain& drain, LiveConfig& live, std::function<void()> end)
-    : loop_(loop),
-      config_(config),
-      driver_(driver),
-      events_(events),
-      workers_(workers),
+    : parts_(parts),
       upgrades_(upgrades),
-      policies_(policies),
       limits_(limits),
       drain_(drain),
-      end_(std::move(end)),
       live_(live),
+      end_(std::move(end)),
       started_ns_(MonotonicNanoseconds()) {}
 
 void Management::Accept(FileDescriptor socket) {
@@ -71,8 +58,8 @@ void Management::Accept(FileDescriptor socket) {
   if (!peer.ok()) return;
   if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
   // Control and batond are in our pid namespace.
-  if (config_.distrust_contained_root() && IsPeerContained(socket.get())) return;
-  auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kSessionLimits);
+  if (parts_.config.distrust_contained_root() && IsPeerContained(socket.get())) return;
+  auto session = std::make_shared<FramedSession>(parts_.loop, std::move(socket), kSessionLimits);
   const std::weak_ptr<FramedSession> weak = session;
   const bool is_batonds = peer->uid == geteuid() || peer->uid == 0;
   session->Start(
@@ -84,7 +71,7 @@ void Management::Accept(FileDescriptor socket) {
         const SessionPtr alive = weak.lock();
         if (!alive) return;
         subscribers_.erase(alive);
-        workers_.ForgetControlStreams(alive.get());
+        parts_.workers.ForgetControlStreams(alive.get());
       });
 }
 
@@ -113,7 +100,7 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       static_cast<int>(request.request_case()));
   log::Write(trace.empty() ? spdlog::level::debug : spdlog::level::info, {.trace_parent = trace},
              absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
-  const EventLog::TraceScope traced(events_, trace);
+  const EventLog::TraceScope traced(parts_.events, trace);
   Answer(session, request);
 }
 
@@ -121,128 +108,113 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
   using internal::ManagementRequest;
   internal::ManagementReply reply;
   reply.set_id(request.id());
-  absl::Status status;
+  const auto answer_with_upgrade = [session, reply](const absl::StatusOr<v1::Upgrade>& upgrade) {
+    internal::ManagementReply answer = reply;
+    SetStatus(upgrade.status(), &answer);
+    if (upgrade.ok()) *answer.add_upgrades() = *upgrade;
+    session->Send(answer);
+  };
   switch (request.request_case()) {
-    case ManagementRequest::kDescribe:
-      Describe(reply.mutable_description());
-      break;
-    case ManagementRequest::kListConnections:
-      status = ListConnections(request.list_connections(), reply.mutable_connections());
-      break;
     case ManagementRequest::kHandoff:
       return Handoff(session, request);
-    case ManagementRequest::kKillWorker:
-      status = workers_.KillForOperator(request.kill_worker().worker_id());
-      break;
-    case ManagementRequest::kRedeemToken: {
-      const auto worker_id = workers_.RedeemToken(request.redeem_token().token());
-      status = worker_id.status();
-      if (worker_id.ok()) reply.mutable_redeemed()->set_worker_id(*worker_id);
-      break;
-    }
     case ManagementRequest::kSubscribe:
-      session->Send((SetStatus(status, &reply), reply));
+      session->Send(reply);
       return Subscribe(session, request.subscribe().after_sequence());
-    case ManagementRequest::kControlStream:
-      status = workers_.SetControlStream(request.control_stream().worker_id(),
-                                         request.control_stream().open(), session.get());
-      break;
     case ManagementRequest::kUpgrade:
+      return upgrades_.Start(request.upgrade(), answer_with_upgrade);
     case ManagementRequest::kRollback:
+      return upgrades_.Rollback(request.rollback(), answer_with_upgrade);
     case ManagementRequest::kPauseUpgrade:
     case ManagementRequest::kResumeUpgrade:
-      return ChangeProgram(session, request);
-    case ManagementRequest::kListUpgrades:
-      for (v1::Upgrade& upgrade : upgrades_.List()) *reply.add_upgrades() = std::move(upgrade);
-      break;
-    case ManagementRequest::kDrainService:
-      status = Drain(request.drain_service(), &reply);
-      break;
-    case ManagementRequest::kEndDrain:
-      status = drain_.End();
-      break;
-    case ManagementRequest::kListShardMoves:
-      status = ListShardMoves(request.list_shard_moves(), &reply);
-      break;
-    case ManagementRequest::kSetPolicy:
-      status = SetPolicy(request.set_policy(), reply.mutable_policy());
-      break;
-    case ManagementRequest::kReplaceKeeper:
-      reply.set_keeper_pid(getpid());
-      status = driver_.StartNextKeeper();
-      if (absl::IsUnimplemented(status)) {
-        status = absl::OkStatus();
-        end_();
-      }
-      break;
-    case ManagementRequest::kTakeConfig:
-      *reply.mutable_config_taken() = live_.Take(request.take_config());
-      break;
+      return answer_with_upgrade(upgrades_.SetPaused(request.has_pause_upgrade()));
     default:
-      status = absl::UnimplementedError("a request this keeper does not know");
+      break;
   }
+  absl::Status status = Execute(*session, request, &reply);
   // A driver that is gone has answered with nothing.
-  if (!driver_.lost().ok()) {
+  if (const absl::Status& lost = parts_.driver.lost(); !lost.ok()) {
     reply = internal::ManagementReply();
     reply.set_id(request.id());
-    status = absl::UnavailableError(
-        absl::StrCat("the service's driver is gone: ", driver_.lost().message()));
+    status = absl::UnavailableError(absl::StrCat("the service's driver is gone: ", lost.message()));
   }
   SetStatus(status, &reply);
   session->Send(reply);
 }
 
-void Management::ChangeProgram(const SessionPtr& session,
-                               const internal::ManagementRequest& request) {
-  const auto done = [session, id = request.id()](const absl::StatusOr<v1::Upgrade>& upgrade) {
-    internal::ManagementReply reply;
-    reply.set_id(id);
-    SetStatus(upgrade.status(), &reply);
-    if (upgrade.ok()) *reply.add_upgrades() = *upgrade;
-    session->Send(reply);
-  };
+absl::Status Management::Execute(const FramedSession& session,
+                                 const internal::ManagementRequest& request,
+                                 internal::ManagementReply* reply) {
+  using internal::ManagementRequest;
   switch (request.request_case()) {
-    case internal::ManagementRequest::kUpgrade:
-      return upgrades_.Start(request.upgrade(), done);
-    case internal::ManagementRequest::kRollback:
-      return upgrades_.Rollback(request.rollback(), done);
-    case internal::ManagementRequest::kPauseUpgrade:
-      return done(upgrades_.Pause());
+    case ManagementRequest::kDescribe:
+      Describe(reply->mutable_description());
+      return absl::OkStatus();
+    case ManagementRequest::kListConnections:
+      BATON_RETURN_IF_ERROR(CheckShard(request.list_connections().shard()));
+      *reply->mutable_connections() = parts_.driver.ListConnections(request.list_connections());
+      return absl::OkStatus();
+    case ManagementRequest::kListShardMoves:
+      BATON_RETURN_IF_ERROR(CheckShard(request.list_shard_moves().shard()));
+      *reply->mutable_shard_moves() = parts_.driver.ListShardMoves(request.list_shard_moves());
+      return absl::OkStatus();
+    case ManagementRequest::kListUpgrades:
+      for (v1::Upgrade& upgrade : upgrades_.List()) *reply->add_upgrades() = std::move(upgrade);
+      return absl::OkStatus();
+    case ManagementRequest::kKillWorker:
+      return parts_.workers.KillForOperator(request.kill_worker().worker_id());
+    case ManagementRequest::kRedeemToken: {
+      BATON_ASSIGN_OR_RETURN(const uint64_t worker_id,
+                             parts_.workers.RedeemToken(request.redeem_token().token()));
+      reply->mutable_redeemed()->set_worker_id(worker_id);
+      return absl::OkStatus();
+    }
+    case ManagementRequest::kControlStream:
+      return parts_.workers.SetControlStream(request.control_stream().worker_id(),
+                                             request.control_stream().open(), &session);
+    case ManagementRequest::kDrainService: {
+      BATON_ASSIGN_OR_RETURN(*reply->mutable_drain(), drain_.Begin(request.drain_service()));
+      return absl::OkStatus();
+    }
+    case ManagementRequest::kEndDrain:
+      return drain_.End();
+    case ManagementRequest::kSetPolicy:
+      return SetPolicy(request.set_policy(), reply->mutable_policy());
+    case ManagementRequest::kReplaceKeeper: {
+      reply->set_keeper_pid(getpid());
+      const absl::Status started = parts_.driver.StartNextKeeper();
+      if (!absl::IsUnimplemented(started)) return started;
+      end_();
+      return absl::OkStatus();
+    }
+    case ManagementRequest::kTakeConfig:
+      *reply->mutable_config_taken() = live_.Take(request.take_config());
+      return absl::OkStatus();
     default:
-      return done(upgrades_.Resume());
+      return absl::UnimplementedError("a request this keeper does not know");
   }
 }
 
-absl::Status Management::Drain(const internal::DrainService& request,
-                               internal::ManagementReply* reply) {
-  BATON_ASSIGN_OR_RETURN(*reply->mutable_drain(), drain_.Begin(request));
-  return absl::OkStatus();
-}
-
-absl::Status Management::ListShardMoves(const internal::ListShardMoves& request,
-                                        internal::ManagementReply* reply) const {
-  if (request.shard() >= static_cast<int>(config_.service().shards())) {
-    return NoSuchShard(request.shard(), config_.service().shards());
-  }
-  for (v1::ShardMove& move : driver_.ListShardMoves(request)) {
-    *reply->add_shard_moves() = std::move(move);
-  }
-  return absl::OkStatus();
+// Shards below 0 are all shards.
+absl::Status Management::CheckShard(int64_t shard) const {
+  const uint32_t count = parts_.config.service().shards();
+  if (shard < int64_t{count}) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("shard ", shard, " does not exist, the service has ", count));
 }
 
 absl::Status Management::SetPolicy(const internal::SetPolicy& request, v1::Policy* in_force) {
-  BATON_ASSIGN_OR_RETURN(*in_force, policies_.Replace(request.policy(), request.validate_only()));
+  BATON_ASSIGN_OR_RETURN(*in_force,
+                         parts_.policies.Replace(request.policy(), request.validate_only()));
   if (request.validate_only()) return absl::OkStatus();
-  events_.Add("policy_set",
-              absl::StrCat("the service's policy is now: ",
-                           OneLine(in_force->ShortDebugString(), kMaxPolicyBytes)),
-              UnixMicroseconds(), 0, -1, -1);
+  parts_.events.Add("policy_set",
+                    absl::StrCat("the service's policy is now: ",
+                                 OneLine(in_force->ShortDebugString(), kMaxPolicyBytes)));
   return absl::OkStatus();
 }
 
 void Management::Subscribe(const SessionPtr& session, uint64_t after) {
   subscribers_.insert(session);
-  for (const v1::Event& event : events_.events()) {
+  for (const v1::Event& event : parts_.events.events()) {
     if (event.sequence() <= after) continue;
     internal::ManagementReply reply;
     *reply.mutable_event() = event;
@@ -259,30 +231,31 @@ void Management::Publish(const v1::Event& event) {
 
 void Management::Describe(internal::Description* description) {
   v1::Accounts accounts = limits_.Look();
-  *description = driver_.DescribeQueues();
+  *description = parts_.driver.DescribeQueues();
   v1::Service* service = description->mutable_service();
-  const v1::ServiceConfig& config = config_.service();
+  const v1::ServiceConfig& config = parts_.config.service();
   service->set_name(config.name());
-  service->set_device(std::string(driver_.device_name()));
+  service->set_device(std::string(parts_.driver.device_name()));
   service->set_shard_count(config.shards());
   service->set_max_connections(config.max_connections());
   service->set_keeper_pid(getpid());
   service->set_keeper_release(kRelease);
-  service->set_driver_release(driver_.introduced().release());
+  service->set_driver_release(parts_.driver.introduced().release());
   service->set_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) / 1e9);
-  service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
+  service->set_worker_socket(WorkerSocketPath(parts_.config.state_dir(), config.name()));
   service->set_network_namespace(config.network_namespace());
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
   if (auto drain = drain_.Describe()) *service->mutable_drain() = *std::move(drain);
-  *service->mutable_policy() = policies_.policy();
+  *service->mutable_policy() = parts_.policies.policy();
   *service->mutable_accounts() = std::move(accounts);
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);
-  for (v1::Worker& worker : workers_.Describe()) *description->add_workers() = std::move(worker);
+  for (v1::Worker& worker : parts_.workers.Describe())
+    *description->add_workers() = std::move(worker);
   service->set_worker_count(static_cast<uint32_t>(description->workers_size()));
   for (v1::Worker& worker : *description->mutable_workers()) {
     if (worker.state() == v1::WORKER_STATE_READY) {
@@ -297,31 +270,21 @@ void Management::Describe(internal::Description* description) {
   }
 }
 
-absl::Status Management::ListConnections(const internal::ListConnections& request,
-                                         internal::Connections* connections) {
-  if (request.shard() >= static_cast<int>(config_.service().shards())) {
-    return NoSuchShard(request.shard(), config_.service().shards());
-  }
-  *connections = driver_.ListConnections(request);
-  return absl::OkStatus();
-}
-
 // ---------------------------------------------------------------- handoff
 
 absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::Handoff& request) {
   BATON_RETURN_IF_ERROR(upgrades_.CheckIdle());
-  const uint32_t shard_count = config_.service().shards();
+  const uint32_t shard_count = parts_.config.service().shards();
   // However long the list is, it takes no longer than to read it.
   std::vector<bool> asked(shard_count, request.shards().empty());
   for (const uint32_t shard : request.shards()) {
-    if (shard >= shard_count) {
-      return NoSuchShard(shard, shard_count);
-    }
+    BATON_RETURN_IF_ERROR(CheckShard(shard));
     asked[shard] = true;
   }
   const auto first = std::find(asked.begin(), asked.end(), true) - asked.begin();
-  BATON_ASSIGN_OR_RETURN(const uint32_t slot,
-                         workers_.Successor(request.to_worker_id(), static_cast<uint32_t>(first)));
+  BATON_ASSIGN_OR_RETURN(
+      const uint32_t slot,
+      parts_.workers.Successor(request.to_worker_id(), static_cast<uint32_t>(first)));
   std::vector<ShardMove> moves;
   for (uint32_t shard = 0; shard < shard_count; ++shard) {
     if (asked[shard]) moves.push_back({shard, slot});
@@ -338,13 +301,13 @@ void Management::Handoff(const SessionPtr& session, const internal::ManagementRe
     SetStatus(moves.status(), &reply);
     return session->Send(reply);
   }
-  reply.mutable_handoff()->set_to_worker_id(workers_.IdOf(moves->front().slot));
+  reply.mutable_handoff()->set_to_worker_id(parts_.workers.IdOf(moves->front().slot));
   for (const ShardMove& move : *moves) reply.mutable_handoff()->add_shards(move.shard);
   const uint32_t timeout_ms =
-      request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms();
-  MoveShards(loop_, driver_, *moves, timeout_ms,
+      request.timeout_ms() ? request.timeout_ms() : parts_.config.service().handoff_timeout_ms();
+  MoveShards(parts_.loop, parts_.driver, *moves, timeout_ms,
              [session, reply = std::move(reply),
-              trace = events_.trace_parent()](const HandoffsResult& result) mutable {
+              trace = parts_.events.trace_parent()](const HandoffsResult& result) mutable {
                if (!trace.empty()) {
                  log::Write(spdlog::level::info, {.trace_parent = trace},
                             result.status.ok()

@@ -29,24 +29,6 @@ void ServiceDriver::NoteLost(const absl::Status& why) {
   if (listener_ != nullptr) listener_->OnDeviceLost(why);
 }
 
-void ServiceDriver::ShowLife() {
-  internal::DriverOrder order;
-  order.mutable_show_life();
-  (void)Execute(order);
-}
-
-void ServiceDriver::NoteReady() {
-  internal::DriverOrder order;
-  order.mutable_note_ready();
-  (void)Execute(order);
-}
-
-absl::Status ServiceDriver::StartNextKeeper() {
-  internal::DriverOrder order;
-  order.mutable_start_next_keeper();
-  return StatusIn(Execute(order));
-}
-
 void ServiceDriver::Deliver(const internal::DriverNews& news) {
   switch (news.news_case()) {
     case internal::DriverNews::kMoved: {
@@ -119,9 +101,7 @@ bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_worke
 // ---------------------------------------------------------------- shards
 
 internal::ShardsSeen ServiceDriver::LookAtShards() {
-  internal::DriverOrder order;
-  order.mutable_look_at_shards();
-  internal::DriverAnswer answer = Execute(order);
+  internal::DriverAnswer answer = Give(&Order::mutable_look_at_shards);
   // One that is gone names no shard.
   const int shards = static_cast<int>(arena().shape().shards);
   while (answer.shards().shards_size() < shards) answer.mutable_shards()->add_shards();
@@ -243,16 +223,8 @@ void ServiceDriver::CloseAdmission(const std::string& why) {
   (void)Execute(order);
 }
 
-void ServiceDriver::OpenAdmission() {
-  internal::DriverOrder order;
-  order.mutable_open_admission();
-  (void)Execute(order);
-}
-
 ServiceDriver::Counted ServiceDriver::CountConnections() {
-  internal::DriverOrder order;
-  order.mutable_count_connections();
-  const internal::DriverAnswer answer = Execute(order);
+  const internal::DriverAnswer answer = Give(&Order::mutable_count_connections);
   return {answer.count(), answer.refused()};
 }
 
@@ -267,27 +239,6 @@ void ServiceDriver::SetPoisonDeaths(uint32_t deaths) {
   internal::DriverOrder order;
   order.mutable_set_poison_deaths()->set_deaths(deaths);
   (void)Execute(order);
-}
-
-// ---------------------------------------------------------------- for operators
-
-internal::Description ServiceDriver::DescribeQueues() {
-  internal::DriverOrder order;
-  order.mutable_describe_queues();
-  return Execute(order).description();
-}
-
-internal::Connections ServiceDriver::ListConnections(const internal::ListConnections& request) {
-  internal::DriverOrder order;
-  *order.mutable_list_connections() = request;
-  return Execute(order).connections();
-}
-
-std::vector<v1::ShardMove> ServiceDriver::ListShardMoves(const internal::ListShardMoves& request) {
-  internal::DriverOrder order;
-  *order.mutable_list_shard_moves() = request;
-  const internal::DriverAnswer answer = Execute(order);
-  return {answer.shard_moves().begin(), answer.shard_moves().end()};
 }
 
 // ---------------------------------------------------------------- native workers

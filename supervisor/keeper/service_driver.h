@@ -17,6 +17,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/channel/carried_status.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "supervisor/driver/engine/candidate.h"
@@ -63,22 +64,18 @@ class ServiceDriver {
   virtual int news_fd() const = 0;
 
   // Shows the driver that this keeper lives.
-  void ShowLife();
+  void ShowLife() { (void)Give(&Order::mutable_show_life); }
   // Tells the driver that workers can attach.
-  void NoteReady();
+  void NoteReady() { (void)Give(&Order::mutable_note_ready); }
   // Has the driver start the keeper of the program that is at the keeper's path now. It follows
   // this one, which gets SIGTERM when the next one is there. kUnimplemented: a driver of an earlier
   // release does not do that; it starts a keeper when this one has ended.
-  absl::Status StartNextKeeper();
+  absl::Status StartNextKeeper() { return StatusIn(Give(&Order::mutable_start_next_keeper)); }
 
   // ---- Workers. `wake`: our end of a socket pair. A byte in either direction wakes the other
   // side. An eventfd would let a worker consume our signals and make our writes block.
   void AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
   void ChangeWorker(uint32_t slot, uint64_t id, Change::Change change);
-  void SetStanding(uint32_t slot, uint64_t id, Standing standing) {
-    ChangeWorker(slot, id,
-                 standing == Standing::kFirst ? Change::STANDS_FIRST : Change::STANDS_LAST);
-  }
   // The worker has released its shards and writes no more. Returns false, and changes nothing, if
   // it was fenced: it is not believed before its process is dead.
   bool Detach(uint32_t slot, uint64_t id);
@@ -124,7 +121,7 @@ class ServiceDriver {
   // ---- Admission.
   void PutPolicyInForce(const v1::Policy& policy);
   void CloseAdmission(const std::string& why);
-  void OpenAdmission();
+  void OpenAdmission() { (void)Give(&Order::mutable_open_admission); }
   struct Counted {
     uint64_t connections = 0;
     uint64_t refused = 0;  // since admission was closed
@@ -134,9 +131,16 @@ class ServiceDriver {
   void SetPoisonDeaths(uint32_t deaths);
 
   // ---- For operators.
-  internal::Description DescribeQueues();
-  internal::Connections ListConnections(const internal::ListConnections& request);
-  std::vector<v1::ShardMove> ListShardMoves(const internal::ListShardMoves& request);
+  internal::Description DescribeQueues() {
+    return Give(&Order::mutable_describe_queues).description();
+  }
+  internal::Connections ListConnections(const internal::ListConnections& request) {
+    return Give(&Order::mutable_list_connections, request).connections();
+  }
+  google::protobuf::RepeatedPtrField<v1::ShardMove> ListShardMoves(
+      const internal::ListShardMoves& request) {
+    return Give(&Order::mutable_list_shard_moves, request).shard_moves();
+  }
 
   // ---- Processes of native workers.
   struct ForkedWorker {
@@ -180,6 +184,15 @@ class ServiceDriver {
   absl::Status lost_;
 
  private:
+  using Order = internal::DriverOrder;
+
+  // Executes the order that has this part.
+  template <typename Part>
+  internal::DriverAnswer Give(Part* (Order::*part)(), const Part& value = Part()) {
+    Order order;
+    *(order.*part)() = value;
+    return Execute(order);
+  }
   void Deliver(const internal::DriverNews& news);
   absl::StatusOr<ForkedWorker> ReceiveFork(const internal::DriverOrder& order);
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
+#include "lib/loop/timers.h"
 #include "supervisor/cgroup/cgroup.h"
-#include "supervisor/keeper/sessions/worker_roles.h"
+#include "supervisor/keeper/sessions/shard_owners.h"
 
 namespace baton::keeper {
 namespace {
@@ -20,6 +19,7 @@ constexpr std::chrono::seconds kBetweenLooks(5);
 constexpr uint64_t kNearPercent = 90;
 constexpr uint64_t kOverPercent = 80;
 constexpr size_t kMaxFileBytes = 64 << 10;
+constexpr char kLimitNear[] = "limit_near";  // an event
 
 bool IsAbove(uint64_t percent, uint64_t used, uint64_t limit) {
   return limit != 0 && static_cast<double>(used) * 100 >=
@@ -47,16 +47,7 @@ LimitWatch::LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& s
       events_(events),
       read_file_(std::move(read_file)),
       timer_(loop) {
-  LookLater();
-}
-
-void LimitWatch::LookLater() {
-  timer_.expires_after(kBetweenLooks);
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    (void)Look();
-    LookLater();
-  });
+  Every(timer_, kBetweenLooks, [this] { (void)Look(); });
 }
 
 v1::Accounts LimitWatch::Look() {
@@ -78,12 +69,11 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   std::vector<Warning> warnings;
   const auto check = [&](const char* field, uint64_t used, uint64_t limit, uint64_t worker_id) {
     if (!IsAbove(kOverPercent, used, limit)) return;
-    Warning warning;
-    warning.key = absl::StrCat("policy.", worker_id == 0 ? "service." : "worker.", field);
-    warning.text = absl::StrCat(warning.key, ": ", used, " of ", limit, " in use",
-                                worker_id == 0 ? "" : absl::StrCat(" by worker ", worker_id));
-    warning.begins = IsAbove(kNearPercent, used, limit);
-    warnings.push_back(std::move(warning));
+    const std::string key = absl::StrCat("policy.", worker_id == 0 ? "service." : "worker.", field);
+    warnings.push_back({kLimitNear, key,
+                        absl::StrCat(key, ": ", used, " of ", limit, " in use",
+                                     worker_id == 0 ? "" : absl::StrCat(" by worker ", worker_id)),
+                        IsAbove(kNearPercent, used, limit)});
   };
   const v1::Quota& service = policies_.policy().service();
   check("connections", accounts.connections(), service.connections(), 0);
@@ -131,12 +121,10 @@ void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
       const auto limit = cgroup::RdmaValue(max, device, key);
       const auto used = cgroup::RdmaValue(current, device, key);
       if (!limit || !used || !IsAbove(kOverPercent, *used, *limit)) continue;
-      Warning warning;
-      warning.key = absl::StrCat("rdma.max of ", one, ": ", key);
-      warning.text = absl::StrCat("rdma.max of control group ", one, ": ", *used, " of ", *limit,
-                                  " ", key, " of ", std::string(device), " in use");
-      warning.begins = IsAbove(kNearPercent, *used, *limit);
-      warnings->push_back(std::move(warning));
+      warnings->push_back({kLimitNear, absl::StrCat("rdma.max of ", one, ": ", key),
+                           absl::StrCat("rdma.max of control group ", one, ": ", *used, " of ",
+                                        *limit, " ", key, " of ", std::string(device), " in use"),
+                           IsAbove(kNearPercent, *used, *limit)});
     }
   }
 }
@@ -146,12 +134,9 @@ void LimitWatch::CheckStandbys(std::vector<Warning>* warnings) {
   if (wanted == 0) return;
   const size_t ready = RolesOf(workers_.List(), driver_).standbys.size();
   if (ready >= wanted) return;
-  Warning warning;
-  warning.kind = "standbys_missing";
-  warning.key = "policy.hot_standbys";
-  warning.text = absl::StrCat("policy.hot_standbys: ", ready, " of ", wanted,
-                              " workers are ready and own no shard");
-  warnings->push_back(std::move(warning));
+  warnings->push_back({"standbys_missing", "policy.hot_standbys",
+                       absl::StrCat("policy.hot_standbys: ", ready, " of ", wanted,
+                                    " workers are ready and own no shard")});
 }
 
 void LimitWatch::Tell(const std::vector<Warning>& warnings) {
@@ -160,7 +145,7 @@ void LimitWatch::Tell(const std::vector<Warning>& warnings) {
     const bool known = std::find(told.begin(), told.end(), warning.key) != told.end();
     if (!known && !warning.begins) continue;
     told_.push_back(warning.key);
-    if (!known) events_.Add(warning.kind, warning.text, UnixMicroseconds(), 0, -1, -1);
+    if (!known) events_.Add(warning.kind, warning.text);
   }
 }
 

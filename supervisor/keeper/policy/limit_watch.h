@@ -36,12 +36,11 @@ class LimitWatch {
 
  private:
   struct Warning {
-    const char* kind = "limit_near";  // of the event
-    std::string key;                  // what stays the same while the numbers change
+    const char* kind;  // of the event
+    std::string key;   // what stays the same while the numbers change
     std::string text;
     bool begins = true;  // false: it is only not over yet
   };
-  void LookLater();
   std::vector<Warning> FindWarnings(const internal::ServiceAccounts& counted);
   void CheckControlGroups(std::vector<Warning>* warnings) const;
   void CheckStandbys(std::vector<Warning>* warnings);

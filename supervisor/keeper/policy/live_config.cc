@@ -6,7 +6,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/clock.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
@@ -35,14 +34,12 @@ void Refuse(const std::string& field, const std::string& why, internal::ConfigTa
 }  // namespace
 
 LiveConfig::LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured,
-                       ServiceDriver& driver, Policies& policies, EventLog& events,
-                       OnTaken on_taken)
+                       ServiceDriver& driver, Policies& policies, EventLog& events)
     : in_use_(in_use),
       configured_(std::move(configured)),
       driver_(driver),
       policies_(policies),
-      events_(events),
-      on_taken_(std::move(on_taken)) {}
+      events_(events) {}
 
 internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
   internal::ConfigTaken result;
@@ -57,11 +54,9 @@ internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
     if (absl::c_linear_search(change.taken, "policy")) TakePolicy(&change.config, &result);
     if (absl::c_linear_search(change.taken, "listeners")) TakeListeners(&change.config, &result);
     PutInForce(change.config);
-    on_taken_(configured_);
-    events_.Add(
-        "config_taken",
-        absl::StrCat("a changed configuration is in force: ", absl::StrJoin(change.taken, ", ")),
-        UnixMicroseconds(), 0, -1, -1);
+    driver_.NoteService(configured_);
+    events_.Add("config_taken", absl::StrCat("a changed configuration is in force: ",
+                                             absl::StrJoin(change.taken, ", ")));
   }
   *result.mutable_service() = configured_;
   return result;

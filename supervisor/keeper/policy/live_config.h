@@ -2,7 +2,6 @@
 #ifndef SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 #define SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,14 +17,13 @@ namespace baton::keeper {
 class LiveConfig {
  public:
   // `in_use` is what the parts of the keeper read. Its placement is the one in effect. `configured`
-  // is the service as batond gave it. The references outlive this. Take() calls `on_taken` with the
-  // service as batond would have to give it for what is in force then.
-  using OnTaken = std::function<void(const v1::ServiceConfig& service)>;
+  // is the service as batond gave it. The references outlive this.
   LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured, ServiceDriver& driver,
-             Policies& policies, EventLog& events, OnTaken on_taken);
+             Policies& policies, EventLog& events);
 
   // Takes what a running keeper can take (CompareService), and puts it in force. Returns what is in
-  // force then, and each field that differs from `wanted` with the reason. No connection ends.
+  // force then, and each field that differs from `wanted` with the reason. Tells the driver what
+  // the keeper runs with from now on. No connection ends.
   internal::ConfigTaken Take(const internal::TakeConfig& wanted);
 
  private:
@@ -38,7 +36,6 @@ class LiveConfig {
   ServiceDriver& driver_;
   Policies& policies_;
   EventLog& events_;
-  const OnTaken on_taken_;
 };
 
 }  // namespace baton::keeper

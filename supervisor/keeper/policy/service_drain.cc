@@ -13,6 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/loop/timers.h"
 #include "proto/baton/internal/drain.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/replace_file.h"
@@ -62,7 +63,7 @@ ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::Keeper
     driver_.OpenAdmission();
     return;
   }
-  AddEvent("drain_started", "goes on: a keeper before this one had begun it");
+  events_.Add("drain_started", "goes on: a keeper before this one had begun it");
   Enforce();
 }
 
@@ -114,12 +115,12 @@ absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& requ
   drain_ = drain;
   deadline_ns_ = deadline_ns;
   deadline_told_ = false;
-  AddEvent(again ? "drain_changed" : "drain_started",
-           request.deadline_ms() == 0
-               ? "new connections are refused; there is no deadline"
-               : absl::StrCat("new connections are refused; in ", request.deadline_ms(), " ms ",
-                              request.disconnect() ? "what is left is disconnected"
-                                                   : "it is told what is left"));
+  events_.Add(again ? "drain_changed" : "drain_started",
+              request.deadline_ms() == 0
+                  ? "new connections are refused; there is no deadline"
+                  : absl::StrCat("new connections are refused; in ", request.deadline_ms(), " ms ",
+                                 request.disconnect() ? "what is left is disconnected"
+                                                      : "it is told what is left"));
   again ? Look() : Enforce();
   return *Describe();
 }
@@ -135,7 +136,7 @@ absl::Status ServiceDrain::End() {
   drain_.reset();
   timer_.cancel();
   driver_.OpenAdmission();
-  AddEvent("drain_ended", "new connections are taken again");
+  events_.Add("drain_ended", "new connections are taken again");
   return absl::OkStatus();
 }
 
@@ -160,15 +161,14 @@ void ServiceDrain::Enforce() {
 void ServiceDrain::Look() {
   const auto left = static_cast<uint32_t>(driver_.CountConnections().connections);
   if (left == 0 && !empty_told_) {
-    AddEvent("drained", "no connection is left");
+    events_.Add("drained", "no connection is left");
     empty_told_ = true;
   }
   const bool over = deadline_ns_ != 0 && MonotonicNanoseconds() >= deadline_ns_;
   if (over && !deadline_told_) OnDeadline(left);
   if (empty_told_ && (deadline_ns_ == 0 || deadline_told_)) return;  // nothing can come any more
-  timer_.expires_after(kLook);
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && drain_) Look();
+  After(timer_, kLook, [this] {
+    if (drain_) Look();
   });
 }
 
@@ -176,17 +176,14 @@ void ServiceDrain::OnDeadline(uint32_t left) {
   deadline_told_ = true;
   if (left == 0) return;
   if (!drain_->disconnect()) {
-    return AddEvent("drain_overdue", absl::StrCat(left, " connections are left at the deadline"));
+    return events_.Add("drain_overdue",
+                       absl::StrCat(left, " connections are left at the deadline"));
   }
   drain_->set_disconnected(
       static_cast<uint32_t>(driver_.DisconnectAll("disconnected: its service was drained")));
-  AddEvent("drain_disconnected", absl::StrCat(drain_->disconnected(),
-                                              " connections were left at the deadline, and are "
-                                              "disconnected"));
-}
-
-void ServiceDrain::AddEvent(const std::string& kind, const std::string& message) {
-  events_.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
+  events_.Add("drain_disconnected", absl::StrCat(drain_->disconnected(),
+                                                 " connections were left at the deadline, and are "
+                                                 "disconnected"));
 }
 
 }  // namespace baton::keeper

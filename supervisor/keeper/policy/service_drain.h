@@ -41,7 +41,6 @@ class ServiceDrain {
   void Enforce();
   void Look();
   void OnDeadline(uint32_t left);
-  void AddEvent(const std::string& kind, const std::string& message);
 
   const internal::KeeperConfig& config_;
   ServiceDriver& driver_;

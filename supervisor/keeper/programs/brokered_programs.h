@@ -8,11 +8,11 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "supervisor/driver/workers/reap_program.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/program_reader.h"
+#include "supervisor/keeper/programs/watched_process.h"
 #include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
@@ -24,7 +24,6 @@ class BrokeredPrograms final : public WorkerPrograms {
   // namespace.
   BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
                    ServiceDriver& driver, FileDescriptor batonds_network = {});
-  ~BrokeredPrograms() override;
 
   // Reads on what the processes print that former keepers had started.
   void Restore(ServiceDriver::HeldByKey& held);
@@ -41,17 +40,16 @@ class BrokeredPrograms final : public WorkerPrograms {
   void OnServing(const internal::Program&) override {}
 
  private:
-  struct HeldProcess;
-
-  // Drops what is held of the process when it has ended.
-  void Watch(pid_t pid, FileDescriptor pidfd, FileDescriptor output);
+  // Drops what is held of the process when it has ended. `started` has no output if that is read
+  // where the process was started.
+  void Watch(StartedProgram started);
 
   boost::asio::io_context& loop_;
   const std::string launcher_;
   ServiceDriver& driver_;
   const FileDescriptor batonds_network_;
   ProgramReader reader_;
-  std::map<pid_t, std::unique_ptr<HeldProcess>> held_;
+  std::map<pid_t, std::unique_ptr<WatchedProcess>> held_;
 };
 
 }  // namespace baton::keeper

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 #include "supervisor/driver/native/native_driver.h"
 
 namespace baton::keeper {
@@ -45,7 +45,6 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
-      config_(config),
       driver_(driver),
       sessions_(sessions),
       policies_(policies),
@@ -60,8 +59,7 @@ void NativeWorkers::KeepRunning() {
   while (!pausing_ && serving() < wanted_) {
     const absl::StatusOr<StartedProgram> started = Fork(program_);
     if (started.ok()) continue;
-    events_.Add(std::string(driver_process::kWorkerFailed),
-                std::string(MessageOf(started.status())), UnixMicroseconds(), 0, -1, -1);
+    events_.Add(driver_process::kWorkerFailed, MessageOf(started.status()));
     StartLater();
   }
 }
@@ -69,21 +67,18 @@ void NativeWorkers::KeepRunning() {
 // A place whose former worker has detached, and whose process does not end, is left out.
 absl::StatusOr<ServiceDriver::ForkedWorker> NativeWorkers::ForkAtFreePlace(
     const internal::Program& program) {
-  std::vector<Reservation> refused;
+  std::vector<internal::WorkerPlace> refused;
   absl::StatusOr<ServiceDriver::ForkedWorker> forked;
   do {
-    const absl::StatusOr<Reservation> reserved = sessions_.Reserve();
+    const absl::StatusOr<internal::WorkerPlace> reserved = sessions_.Reserve();
     if (!reserved.ok()) {
       if (refused.empty()) forked = reserved.status();
       break;
     }
-    internal::WorkerPlace place;
-    place.set_slot(reserved->slot);
-    place.set_id(reserved->worker_id);
-    forked = driver_.Fork(place, program);
+    forked = driver_.Fork(*reserved, program);
     if (!forked.ok()) refused.push_back(*reserved);
   } while (absl::IsUnavailable(forked.status()));
-  for (const Reservation& place : refused) sessions_.Release(place);
+  for (const internal::WorkerPlace& place : refused) sessions_.Release(place);
   return forked;
 }
 
@@ -97,7 +92,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& prog
   events_.Add("native_worker_forked",
               absl::StrCat("worker ", worker_id, " (pid ", started.pid, ") was forked for ",
                            program.path()),
-              UnixMicroseconds(), worker_id, -1, -1);
+              worker_id);
   return started;
 }
 
@@ -117,7 +112,7 @@ void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
   credentials.uid = fork.facts.uid();
   credentials.gid = fork.facts.gid();
   sessions_.AcceptChild(std::move(fork.session), credentials, std::move(fork.pidfd),
-                        {fork.facts.place().slot(), fork.facts.place().id()});
+                        fork.facts.place());
 }
 
 void NativeWorkers::Restore(const ServiceDriver::HeldByKey& held) {
@@ -143,8 +138,7 @@ void NativeWorkers::OnEnded(pid_t pid) {
   const uint64_t worker_id = found->second->worker_id;
   processes_.erase(found);
   events_.Add("native_worker_ended",
-              absl::StrCat("worker ", worker_id, " (pid ", pid, ") ", end.how()),
-              UnixMicroseconds(), worker_id, -1, -1);
+              absl::StrCat("worker ", worker_id, " (pid ", pid, ") ", end.how()), worker_id);
   pause_length_.NoteEnd(end.lived_ns(), end.served(), policies_.policy());
   StartLater();
 }
@@ -187,24 +181,21 @@ void NativeWorkers::End(pid_t pid, Process& process) {
     return;
   }
   sessions_.AskToStop(process.worker_id);
-  process.overdue.expires_after(stop_timeout());
-  process.overdue.async_wait([this, pid](const boost::system::error_code& error) {
+  After(process.overdue, sessions_.stop_timeout(), [this, pid] {
     const auto found = processes_.find(pid);
-    if (error || found == processes_.end()) return;
-    const absl::Status killed =
-        sessions_.Kill(found->second->worker_id,
-                       absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
+    if (found == processes_.end()) return;
     // It may have detached, and not come to its end.
-    if (!killed.ok()) SendKill(found->second->pidfd.native_handle());
+    if (!sessions_.KillOverdue(found->second->worker_id).ok()) {
+      SendKill(found->second->pidfd.native_handle());
+    }
   });
 }
 
 void NativeWorkers::StartLater() {
   if (std::exchange(pausing_, true)) return;
-  pause_.expires_after(pause_length_.length());
-  pause_.async_wait([this](const boost::system::error_code& error) {
+  After(pause_, pause_length_.length(), [this] {
     pausing_ = false;
-    if (!error) KeepRunning();
+    KeepRunning();
   });
 }
 

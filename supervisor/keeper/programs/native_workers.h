@@ -6,7 +6,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -66,14 +65,10 @@ class NativeWorkers final : public WorkerPrograms {
   void OnEnded(pid_t pid);
   void End(pid_t pid, Process& process);
   void StartLater();
-  std::chrono::milliseconds stop_timeout() const {
-    return std::chrono::milliseconds(config_.service().stop_timeout_ms());
-  }
 
   boost::asio::io_context& loop_;
   internal::Program program_;  // that serves
   const uint32_t wanted_;
-  const internal::KeeperConfig& config_;
   ServiceDriver& driver_;
   WorkerSessions& sessions_;
   const Policies& policies_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/clock.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 namespace {
@@ -31,7 +32,7 @@ ProgramOutput::ProgramOutput(boost::asio::io_context& loop, FileDescriptor reade
   Await(state_);
 }
 
-ProgramOutput::~ProgramOutput() { Finish(); }
+ProgramOutput::~ProgramOutput() { Finish(*state_); }
 
 void ProgramOutput::Await(const std::shared_ptr<State>& state) {
   state->descriptor.async_wait(
@@ -42,14 +43,11 @@ void ProgramOutput::Await(const std::shared_ptr<State>& state) {
           return Finish(*state);
         }
         if (state->lines.read_all()) return Await(state);
-        state->pause.expires_after(kPause);
-        state->pause.async_wait([state](const boost::system::error_code& stopped) {
-          if (!stopped && state->descriptor.is_open()) Await(state);
+        After(state->pause, kPause, [state] {
+          if (state->descriptor.is_open()) Await(state);
         });
       });
 }
-
-void ProgramOutput::Finish() { Finish(*state_); }
 
 void ProgramOutput::Finish(State& state) {
   if (!state.descriptor.is_open()) return;

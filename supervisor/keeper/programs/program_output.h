@@ -19,13 +19,11 @@ class ProgramOutput {
  public:
   // `loop` outlives what is waited for there.
   ProgramOutput(boost::asio::io_context& loop, FileDescriptor reader, std::string whose);
+  // Takes what is left in the pipe, and closes it, though processes that the program has started
+  // may have it open.
   ~ProgramOutput();
   ProgramOutput(const ProgramOutput&) = delete;
   ProgramOutput& operator=(const ProgramOutput&) = delete;
-
-  // The program has ended: what is left in the pipe is taken, and it is closed, though processes
-  // that it has started may have it open.
-  void Finish();
 
  private:
   struct State;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 
@@ -66,29 +67,20 @@ absl::Status ProgramReader::Start(pid_t pid, int file, const Done& done) {
   BATON_ASSIGN_OR_RETURN(StartedReading started, StartReading(pid, launcher_, file));
   ++*under_way_;
   const auto reading = std::make_shared<Reading>(loop_, std::move(started), done, under_way_);
-  Watch(reading);
-  Limit(reading, pid);
-  return absl::OkStatus();
-}
-
-void ProgramReader::Watch(const std::shared_ptr<Reading>& reading) {
   AwaitReadable(reading->pidfd, [reading] {
     (void)driver_process::ReapProgram(reading->pidfd.native_handle());
     reading->overdue.cancel();
     if (const auto count = reading->under_way.lock()) --*count;
     reading->Tell(&reading->started);
   });
-}
-
-void ProgramReader::Limit(const std::shared_ptr<Reading>& reading, pid_t pid) {
-  reading->overdue.expires_after(timeout_);
-  reading->overdue.async_wait([reading, pid, this_long = timeout_](const auto& error) {
-    if (error || !reading->done) return;
+  After(reading->overdue, timeout_, [reading, pid, this_long = timeout_] {
+    if (!reading->done) return;
     syscall(SYS_pidfd_send_signal, reading->pidfd.native_handle(), SIGKILL, nullptr, 0);
     reading->Tell(absl::DeadlineExceededError(absl::StrCat(
         "what process ", pid, " runs cannot be read from /proc: its memory has not come for ",
         this_long.count(), " ms; see what it waits for (cat /proc/", pid, "/stack)")));
   });
+  return absl::OkStatus();
 }
 
 }  // namespace baton::keeper

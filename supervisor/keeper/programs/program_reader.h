@@ -40,8 +40,6 @@ class ProgramReader {
 
   void Begin(pid_t pid, int file, Done done);
   absl::Status Start(pid_t pid, int file, const Done& done);
-  void Watch(const std::shared_ptr<Reading>& reading);
-  void Limit(const std::shared_ptr<Reading>& reading, pid_t pid);
 
   boost::asio::io_context& loop_;
   const std::string launcher_;

@@ -17,22 +17,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/loop/await_readable.h"
+#include "proto/baton/internal/driver.pb.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/program_output.h"
 
 namespace baton::keeper {
 
-struct StartedProcess {
-  const pid_t pid;
-  uint64_t worker_id = 0;  // 0: has not attached
-  std::string how_ended;   // empty: it runs
-};
-
 // Thread-compatible: the management loop's thread.
 struct WatchedProcess {
   // `programs`, which has started it, outlives this.
   WatchedProcess(boost::asio::io_context& loop, WorkerPrograms& programs, StartedProgram started)
-      : programs(programs), known{started.pid, 0, ""}, pidfd(loop), entered(loop) {
+      : programs(programs), pidfd(loop), entered(loop) {
+    known.set_pid(started.pid);
     if (started.pidfd) pidfd.assign(started.pidfd.Release());
     if (started.entered) entered.assign(started.entered.Release());
     if (!started.output) return;
@@ -41,7 +37,7 @@ struct WatchedProcess {
   }
 
   WorkerPrograms& programs;
-  StartedProcess known;
+  internal::StartedWorker known;
   boost::asio::posix::stream_descriptor pidfd;
   boost::asio::posix::stream_descriptor entered;  // StartedProgram's
   std::function<void(const absl::Status&)> on_entered;
@@ -66,9 +62,9 @@ struct WatchedProcess {
   }
 
   void Reap() {
-    if (!known.how_ended.empty()) return;
-    known.how_ended = programs.Reap(known.pid, pidfd.native_handle());
-    if (!known.how_ended.empty()) output.reset();
+    if (!known.how_ended().empty()) return;
+    known.set_how_ended(programs.Reap(known.pid(), pidfd.native_handle()));
+    if (!known.how_ended().empty()) output.reset();
   }
   // Does nothing when it has ended. Cannot hit another process.
   void Signal(int number) {

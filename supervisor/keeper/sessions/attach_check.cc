@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/base/status_macros.h"
@@ -34,9 +34,7 @@ absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& wh
   const auto& uids = service.worker_uids();
   const uint32_t uid = who.credentials.uid;
   const bool is_ours = (uid == geteuid() || uid == 0) && !who.is_distrusted;
-  if (who.is_child || is_ours || std::find(uids.begin(), uids.end(), uid) != uids.end()) {
-    return absl::OkStatus();
-  }
+  if (who.is_child || is_ours || absl::c_linear_search(uids, uid)) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("uid ", uid, who.is_distrusted ? ", in another pid namespace than batond," : "",
                    " may not attach to service ", service.name(), ": add it to its worker_uids"));
@@ -45,9 +43,9 @@ absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& wh
 // They are shown to operators, and kept in every event.
 absl::Status CheckNames(const internal::AttachArena& attach) {
   for (const std::string& text : {attach.name(), attach.version()}) {
-    if (text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
-          return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-        })) {
+    const bool has_control = absl::c_any_of(
+        text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (text.size() > kMaxNameBytes || has_control) {
       return absl::InvalidArgumentError(absl::StrCat("name, version: at most ", kMaxNameBytes,
                                                      " bytes without control characters"));
     }

@@ -5,37 +5,30 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/clock.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 
 using Change = internal::ChangeWorker;
 
 HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                     ServiceDriver& driver, Policies& policies, EventLog& events)
+                     ServiceDriver& driver, Policies& policies, EventLog& events,
+                     const Sessions& sessions, Kill kill)
     : config_(config),
       driver_(driver),
       policies_(policies),
       events_(events),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
-      timer_(loop) {}
-
-void HangWatch::Start(const Sessions& sessions, Kill kill) {
-  sessions_ = &sessions;
-  kill_ = std::move(kill);
-  LookLater();
-}
-
-void HangWatch::LookLater() {
-  timer_.expires_after(std::chrono::milliseconds(heartbeat_ms_));
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    for (const auto& session : *sessions_) {
+      timer_(loop),
+      sessions_(sessions),
+      kill_(std::move(kill)) {
+  Every(timer_, std::chrono::milliseconds(heartbeat_ms_), [this] {
+    for (const auto& session : sessions_) {
       if (session) LookAt(*session);
     }
-    LookLater();
   });
 }
 
@@ -64,9 +57,8 @@ uint32_t HangWatch::looks() const {
 
 bool HangWatch::OwnsShards(uint64_t worker_id) const {
   const internal::ShardsSeen seen = driver_.LookAtShards();
-  return std::any_of(
-      seen.shards().begin(), seen.shards().end(),
-      [&](const internal::ShardSeen& shard) { return shard.owner_worker_id() == worker_id; });
+  return absl::c_any_of(seen.shards(),
+                        [&](const auto& shard) { return shard.owner_worker_id() == worker_id; });
 }
 
 // Looked at again and again, as long as it hangs: the policy may change meanwhile.
@@ -79,7 +71,7 @@ void HangWatch::OnHang(WorkerSession& session) {
     events_.Add("worker_hangs",
                 absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ", what,
                              "; its shards stay with it, as the policy's on_hang says"),
-                UnixMicroseconds(), session.id, -1, -1);
+                session.id);
     return;
   }
   driver_.ChangeWorker(session.slot, session.id, Change::DEATH_BY_HANG);

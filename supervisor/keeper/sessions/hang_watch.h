@@ -26,16 +26,13 @@ class HangWatch {
   using Sessions = std::vector<std::shared_ptr<WorkerSession>>;  // by slot; null: it is free
   using Kill = std::function<void(uint64_t worker_id, std::string_view cause)>;
 
-  // All references outlive it.
+  // All references outlive it. Looks at `sessions` each heartbeat_ms.
   HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-            ServiceDriver& driver, Policies& policies, EventLog& events);
-
-  // Looks at `sessions`, which outlive it, each heartbeat_ms from now on.
-  void Start(const Sessions& sessions, Kill kill);
+            ServiceDriver& driver, Policies& policies, EventLog& events, const Sessions& sessions,
+            Kill kill);
   uint32_t heartbeat_ms() const { return heartbeat_ms_; }
 
  private:
-  void LookLater();
   void LookAt(WorkerSession& session);
   // Returns the number of looks in vain after which a worker counts as hung.
   uint32_t looks() const;
@@ -48,8 +45,8 @@ class HangWatch {
   EventLog& events_;
   const uint32_t heartbeat_ms_;
   boost::asio::steady_timer timer_;
-  const Sessions* sessions_ = nullptr;
-  Kill kill_;
+  const Sessions& sessions_;
+  const Kill kill_;
 };
 
 }  // namespace baton::keeper

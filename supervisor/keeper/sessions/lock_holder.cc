@@ -4,18 +4,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <fstream>
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status_text.h"
+#include "lib/loop/timers.h"
 #include "spdlog/spdlog.h"
 
 namespace baton::keeper {
@@ -55,17 +56,15 @@ void LockHolders::Find(uint32_t slot, uid_t uid, const std::vector<pid_t>& other
 
 // The locks are read anew for each: they may name others by now.
 std::optional<LockHolder> LockHolders::NextNamed(const Search& search) const {
-  const auto is_in = [](const std::vector<pid_t>& pids, pid_t pid) {
-    return std::find(pids.begin(), pids.end(), pid) != pids.end();
-  };
   for (const arena::ThreadLock& lock : arena_.worker(search.slot).thread_locks) {
     const uint32_t word = arena::LoadAcquire(lock.futex);
     LockHolder named;
     named.thread = static_cast<pid_t>(word & FUTEX_TID_MASK);
     if (named.thread == 0 || (word & FUTEX_OWNER_DIED) != 0) continue;
     named.pid = StatusOf(named.thread, "Tgid");
-    if (named.pid <= 0 || named.pid == getpid() || is_in(search.others, named.pid) ||
-        is_in(search.looked_at, named.pid)) {
+    if (named.pid <= 0 || named.pid == getpid() ||
+        absl::c_linear_search(search.others, named.pid) ||
+        absl::c_linear_search(search.looked_at, named.pid)) {
       continue;
     }
     // The pidfd comes first: if the number is another process's when it is looked at, this one is
@@ -109,9 +108,8 @@ void LockHolders::OnLooked(const std::shared_ptr<Search>& search, LockHolder nam
 
 void LockHolders::LookAgain(const std::shared_ptr<Search>& search) {
   search->looked_at.clear();
-  search->pause.expires_after(kPause);
-  search->pause.async_wait([this, search, alive = std::weak_ptr(alive_)](const auto& error) {
-    if (!error && alive.lock()) LookAtNext(search);
+  After(search->pause, kPause, [this, search, alive = std::weak_ptr(alive_)] {
+    if (alive.lock()) LookAtNext(search);
   });
 }
 

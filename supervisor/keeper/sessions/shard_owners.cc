@@ -1,26 +1,14 @@
 #include "supervisor/keeper/sessions/shard_owners.h"
 
-#include <algorithm>
+#include <set>
 
 namespace baton::keeper {
-namespace {
-
-bool Contains(const std::vector<WorkerInfo>& workers, uint64_t worker_id) {
-  return std::any_of(workers.begin(), workers.end(),
-                     [&](const WorkerInfo& worker) { return worker.id == worker_id; });
-}
 
 ServiceDriver::Workers PlacesOf(const std::vector<WorkerInfo>& workers) {
   ServiceDriver::Workers places;
-  for (const WorkerInfo& worker : workers) {
-    internal::WorkerPlace& place = places.emplace_back();
-    place.set_slot(worker.slot);
-    place.set_id(worker.id);
-  }
+  for (const WorkerInfo& worker : workers) places.push_back(PlaceOf(worker.slot, worker.id));
   return places;
 }
-
-}  // namespace
 
 ShardOwners OwnersOf(ServiceDriver& driver) {
   ShardOwners owners;
@@ -32,28 +20,37 @@ ShardOwners OwnersOf(ServiceDriver& driver) {
   return owners;
 }
 
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& driver) {
+  WorkerRoles roles;
+  const internal::ShardsSeen seen = driver.LookAtShards();
+  std::set<uint64_t> owners;
+  for (const internal::ShardSeen& shard : seen.shards()) owners.insert(shard.owner_worker_id());
+  const std::set<uint32_t> ready(seen.ready_slots().begin(), seen.ready_slots().end());
+  for (const WorkerInfo& worker : workers) {
+    if (owners.count(worker.id) != 0) {
+      roles.owners.push_back(worker);
+    } else if (ready.count(worker.slot) != 0) {
+      roles.standbys.push_back(worker);
+    }
+  }
+  return roles;
+}
+
 std::vector<ShardMove> MovesBack(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
                                  const std::vector<WorkerInfo>& old_workers,
                                  const ShardOwners& before) {
   std::vector<ShardMove> moves;
   if (old_workers.empty()) return moves;
   const auto successor_of = [&](uint32_t shard) {
-    const auto had_it =
-        std::find_if(old_workers.begin(), old_workers.end(), [&](const WorkerInfo& worker) {
-          const auto owner = before.find(shard);
-          return owner != before.end() && owner->second == worker.id;
-        });
-    return had_it != old_workers.end() ? *had_it : old_workers[shard % old_workers.size()];
+    const auto owner = before.find(shard);
+    const WorkerInfo* const had_it =
+        owner == before.end() ? nullptr : FindWorker(old_workers, owner->second);
+    return had_it != nullptr ? had_it->slot : old_workers[shard % old_workers.size()].slot;
   };
   for (const auto& [shard, owner] : OwnersOf(driver)) {
-    if (Contains(new_workers, owner)) moves.push_back({shard, successor_of(shard).slot});
+    if (FindWorker(new_workers, owner) != nullptr) moves.push_back({shard, successor_of(shard)});
   }
   return moves;
-}
-
-bool PromoteOwners(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
-                   const std::vector<WorkerInfo>& old_workers) {
-  return driver.Promote(PlacesOf(new_workers), PlacesOf(old_workers));
 }
 
 }  // namespace baton::keeper

@@ -1,4 +1,4 @@
-// Plans which of two programs' workers own the shards of a service.
+// Which of a service's workers own its shards, and which of two programs' are to.
 #ifndef SUPERVISOR_KEEPER_SESSIONS_SHARD_OWNERS_H_
 #define SUPERVISOR_KEEPER_SESSIONS_SHARD_OWNERS_H_
 
@@ -18,6 +18,13 @@ namespace baton::keeper {
 using ShardOwners = std::map<uint32_t, uint64_t>;
 ShardOwners OwnersOf(ServiceDriver& driver);
 
+struct WorkerRoles {
+  std::vector<WorkerInfo> owners;
+  std::vector<WorkerInfo> standbys;  // ready, without shards
+};
+// Sorts `workers` into owners and ready standbys, and leaves the others out.
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& driver);
+
 // Plans the return of the shards that `new_workers` own. A shard returns to its owner in `before`
 // if that worker is among `old_workers`. The other shards are spread over `old_workers`. Returns
 // no moves if `old_workers` is empty.
@@ -25,11 +32,7 @@ std::vector<ShardMove> MovesBack(ServiceDriver& driver, const std::vector<Worker
                                  const std::vector<WorkerInfo>& old_workers,
                                  const ShardOwners& before);
 
-// The new workers are the first in standing from now on, and the old ones the last, if every shard
-// is a new one's; otherwise nothing changes. Looked at and done in one turn: otherwise one of them
-// could die in between, and the old workers, which have the shards then, would be ended.
-bool PromoteOwners(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
-                   const std::vector<WorkerInfo>& old_workers);
+ServiceDriver::Workers PlacesOf(const std::vector<WorkerInfo>& workers);
 
 }  // namespace baton::keeper
 

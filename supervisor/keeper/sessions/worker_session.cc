@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
@@ -26,6 +27,24 @@ bool SaysHealthy(const arena::Arena& arena, uint32_t slot) {
 
 }  // namespace
 
+internal::WorkerPlace PlaceOf(uint32_t slot, uint64_t worker_id) {
+  internal::WorkerPlace place;
+  place.set_slot(slot);
+  place.set_id(worker_id);
+  return place;
+}
+
+const WorkerInfo* FindWorker(const std::vector<WorkerInfo>& workers, uint64_t id) {
+  const auto found = absl::c_find_if(workers, [id](const auto& worker) { return worker.id == id; });
+  return found == workers.end() ? nullptr : &*found;
+}
+
+const WorkerInfo* FindProcess(const std::vector<WorkerInfo>& workers, pid_t pid) {
+  const auto found =
+      absl::c_find_if(workers, [pid](const auto& worker) { return worker.pid == pid; });
+  return found == workers.end() ? nullptr : &*found;
+}
+
 void Heartbeat::Look(uint64_t beat, uint32_t patience) {
   if (beat == beat_) {
     silent_looks_ = std::min(silent_looks_ + 1, patience);
@@ -43,13 +62,6 @@ void Heartbeat::Restart() {
 StateVersions VersionsOf(const internal::AttachArena& attach) {
   return {attach.reads_state_version_min(), attach.reads_state_version_max(),
           attach.writes_state_version()};
-}
-
-internal::WorkerPlace WorkerSession::Place() const {
-  internal::WorkerPlace place;
-  place.set_slot(slot);
-  place.set_id(id);
-  return place;
 }
 
 internal::HeldWorker WorkerSession::ToHeld() const {
@@ -88,8 +100,6 @@ WorkerInfo WorkerSession::Info(const arena::Arena& arena) const {
   return {id,
           slot,
           peer.pid,
-          peer.uid,
-          peer.gid,
           state == v1::WORKER_STATE_READY && !retired,
           SaysHealthy(arena, slot),
           hangs,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
@@ -19,18 +20,22 @@
 
 namespace baton::keeper {
 
+internal::WorkerPlace PlaceOf(uint32_t slot, uint64_t worker_id);
+
 struct WorkerInfo {
   uint64_t id = 0;
   uint32_t slot = 0;
   pid_t pid = 0;
-  uint32_t uid = 0;
-  uint32_t gid = 0;
   bool ready = false;   // and not retired
   bool healthy = true;  // by its own word
   bool hangs = false;   // it owns shards and has shown no sign of life for the service's time
   std::string version;
   StateVersions state_versions;
 };
+
+// The worker of this number, or of this process; null: it is not among `workers`.
+const WorkerInfo* FindWorker(const std::vector<WorkerInfo>& workers, uint64_t id);
+const WorkerInfo* FindProcess(const std::vector<WorkerInfo>& workers, pid_t pid);
 
 // How long a worker has been silent. That is counted in looks and not in time: a machine that was
 // suspended wakes with all its workers overdue, and none of them hangs.
@@ -80,7 +85,7 @@ struct SessionFacts {
 struct WorkerSession : SessionFacts {
   explicit WorkerSession(boost::asio::io_context& loop) : process(loop) {}
 
-  internal::WorkerPlace Place() const;
+  internal::WorkerPlace Place() const { return PlaceOf(slot, id); }
   // What the next keeper needs to go on with the session, but for the process's descriptor.
   internal::HeldWorker ToHeld() const;
   // Goes on with what the keeper before this one has held. REQUIRES: the session is new.

@@ -20,6 +20,7 @@
 #include "lib/channel/carried_status.h"
 #include "lib/channel/peer_namespace.h"
 #include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 #include "lib/text/one_line.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/driver/engine/death_watcher.h"
@@ -69,20 +70,13 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       arena_(driver.arena()),
       driver_(driver),
       events_(events),
-      requests_(loop, config, driver),
       lock_holders_(loop, config.launcher(), arena_),
       resumption_timer_(loop),
       slots_(arena_.shape().workers),
       reserved_(arena_.shape().workers, 0),
-      hang_watch_(loop, config, driver, policies, events) {
-  hang_watch_.Start(
-      slots_, [this](uint64_t worker_id, std::string_view cause) { (void)Kill(worker_id, cause); });
-}
-
-void WorkerSessions::AddEvent(const std::string& kind, const std::string& message,
-                              uint64_t worker_id) {
-  events_.Add(kind, message, UnixMicroseconds(), worker_id, -1, -1);
-}
+      hang_watch_(
+          loop, config, driver, policies, events, slots_,
+          [this](uint64_t worker_id, std::string_view cause) { (void)Kill(worker_id, cause); }) {}
 
 void WorkerSessions::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
@@ -109,13 +103,13 @@ void WorkerSessions::Accept(FileDescriptor socket) {
 }
 
 void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& peer,
-                                 FileDescriptor pidfd, const Reservation& reservation) {
+                                 FileDescriptor pidfd, const internal::WorkerPlace& place) {
   auto session = std::make_shared<WorkerSession>(loop_);
-  reserved_[reservation.slot] = reservation.worker_id;
-  last_id_ = std::max(last_id_, reservation.worker_id);
+  reserved_[place.slot()] = place.id();
+  last_id_ = std::max(last_id_, place.id());
   session->peer = peer;
-  session->id = reservation.worker_id;
-  session->slot = reservation.slot;
+  session->id = place.id();
+  session->slot = place.slot();
   session->process.assign(pidfd.Release());
   session->process_certain = true;
   WatchProcess(session);
@@ -184,12 +178,12 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
         status = SetReady(session);
         break;
       case WorkerRequest::kListen:
-        status = requests_.Listen({session->id, request.number()}, request.listen(),
-                                  reply.mutable_listening());
+        status =
+            Listen({session->id, request.number()}, request.listen(), reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
-        status = requests_.Connect({session->id, request.number()}, request.connect(),
-                                   reply.mutable_connecting());
+        status =
+            Connect({session->id, request.number()}, request.connect(), reply.mutable_connecting());
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(tokens_.New(session->id));
@@ -209,30 +203,54 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
   return reply;
 }
 
-// ---------------------------------------------------------------- grants
+// ---------------------------------------------------------------- listeners, connections, grants
+
+absl::Status WorkerSessions::Listen(const ServiceDriver::Asker& asker,
+                                    const internal::ListenRequest& request,
+                                    internal::Listening* listening) {
+  if (request.port() > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
+  }
+  const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
+  BATON_ASSIGN_OR_RETURN(*listening,
+                         driver_.ListenFor(asker, asked, config_.service().max_listeners()));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSessions::Connect(const ServiceDriver::Asker& asker,
+                                     const internal::ConnectRequest& request,
+                                     internal::Connecting* connecting) {
+  if (request.shard() >= arena_.shape().shards || request.port() > 65535) {
+    return absl::InvalidArgumentError("shard, port: out of range");
+  }
+  BATON_ASSIGN_OR_RETURN(*connecting, driver_.ConnectFor(asker, request));
+  return absl::OkStatus();
+}
 
 void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
                            const internal::WorkerRequest& request) {
   socket->Pause();
-  requests_.Grant({session->id, request.number()}, request.grant(),
-                  [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
-                    // A grant that nobody can be told of, nobody could revoke.
-                    if (granted.ok() && !HasPlace(*session)) {
-                      return requests_.Revoke({}, granted->grant(), [](const absl::Status&) {});
-                    }
-                    internal::WorkerReply reply;
-                    if (granted.ok()) *reply.mutable_granted() = *granted;
-                    Answer(session, socket, granted.status(), std::move(reply));
-                  });
+  const auto done = [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
+    // A grant that nobody can be told of, nobody could revoke.
+    if (granted.ok() && !HasPlace(*session)) {
+      return driver_.Revoke({}, granted->grant(), [](const absl::Status&) {});
+    }
+    internal::WorkerReply reply;
+    if (granted.ok()) *reply.mutable_granted() = *granted;
+    Answer(session, socket, granted.status(), std::move(reply));
+  };
+  const absl::Status asked =
+      driver_.GrantFor({session->id, request.number()}, request.grant(), done);
+  if (!asked.ok()) boost::asio::post(loop_, [asked, done] { done(asked); });
 }
 
 void WorkerSessions::Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
                             const internal::WorkerRequest& request) {
   socket->Pause();
-  requests_.Revoke({session->id, request.number()}, request.revoke().grant(),
-                   [this, session, socket](const absl::Status& revoked) {
-                     Answer(session, socket, revoked, internal::WorkerReply());
-                   });
+  driver_.Revoke({session->id, request.number()}, request.revoke().grant(),
+                 [this, session, socket](const absl::Status& revoked) {
+                   Answer(session, socket, revoked, internal::WorkerReply());
+                 });
 }
 
 void WorkerSessions::Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
@@ -266,14 +284,14 @@ uint64_t WorkerSessions::NewId() {
   return last_id_;
 }
 
-absl::StatusOr<Reservation> WorkerSessions::Reserve() {
+absl::StatusOr<internal::WorkerPlace> WorkerSessions::Reserve() {
   BATON_ASSIGN_OR_RETURN(const uint32_t slot, FreeSlot());
   reserved_[slot] = NewId();
-  return Reservation{slot, reserved_[slot]};
+  return PlaceOf(slot, reserved_[slot]);
 }
 
-void WorkerSessions::Release(const Reservation& reservation) {
-  if (reserved_[reservation.slot] == reservation.worker_id) reserved_[reservation.slot] = 0;
+void WorkerSessions::Release(const internal::WorkerPlace& place) {
+  if (reserved_[place.slot()] == place.id()) reserved_[place.slot()] = 0;
 }
 
 bool WorkerSessions::HasPlace(const WorkerSession& session) const {
@@ -363,10 +381,10 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   *attached->mutable_placement() = config_.service().placement();
   *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
   *keep = std::move(wake);
-  AddEvent("worker_attached",
-           absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(),
-                        ", pid ", session->peer.pid, ") attached"),
-           session->id);
+  events_.Add("worker_attached",
+              absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(),
+                           ", pid ", session->peer.pid, ") attached"),
+              session->id);
   return absl::OkStatus();
 }
 
@@ -390,7 +408,10 @@ void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
     }
   }
   // The driver may have reported these to the keeper before this one.
-  LookAtLocks();
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    const SessionPtr session = slots_[slot];
+    if (session && driver_process::DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
+  }
   const internal::ShardsSeen seen = driver_.LookAtShards();
   for (const uint32_t slot : seen.fenced_slots()) {
     if (slots_[slot]) (void)Kill(slots_[slot]->id, "it wrote an invalid transaction");
@@ -399,10 +420,7 @@ void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
 }
 
 void WorkerSessions::CloseUnresumedLater() {
-  resumption_timer_.expires_after(kResumptionTimeout);
-  resumption_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) CloseUnresumed();
-  });
+  After(resumption_timer_, kResumptionTimeout, [this] { CloseUnresumed(); });
 }
 
 void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescriptor pidfd) {
@@ -476,7 +494,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   session->heartbeat.Restart();  // it may have warmed up for long
   driver_.ChangeWorker(session->slot, session->id, Change::READY);
   Hold(*session);
-  AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
+  events_.Add("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
   if (observer_) observer_->OnReady(session->id);
   return absl::OkStatus();
 }
@@ -488,7 +506,7 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   }
   session->detached = true;
   LeavePlace(session);
-  AddEvent("worker_detached", absl::StrCat("worker ", session->id, " detached"), session->id);
+  events_.Add("worker_detached", absl::StrCat("worker ", session->id, " detached"), session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
   return absl::OkStatus();
 }
@@ -505,10 +523,10 @@ void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why
 absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
   absl::Status status = session.Signal(signal);
   if (status.ok()) return status;
-  AddEvent("worker_not_killed",
-           absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
-                        ") could not be signalled: ", status.message()),
-           session.id);
+  events_.Add("worker_not_killed",
+              absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
+                           ") could not be signalled: ", status.message()),
+              session.id);
   return status;
 }
 
@@ -519,22 +537,16 @@ void WorkerSessions::OnThreadEnded(const SessionPtr& session) {
   if (session->IsProcessDead()) return;
   if (!session->process_certain) return Drop(session, "the thread that attached has ended");
   if (!Signal(*session, SIGKILL).ok()) return;
-  AddEvent("worker_thread_ended",
-           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
-                        "): the thread that attached has ended, and if its process has not, it is "
-                        "killed"),
-           session->id);
+  events_.Add(
+      "worker_thread_ended",
+      absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
+                   "): the thread that attached has ended, and if its process has not, it is "
+                   "killed"),
+      session->id);
 }
 
 void WorkerSessions::OnThreadEnded(uint64_t worker_id) {
   if (const SessionPtr session = Find(worker_id)) OnThreadEnded(session);
-}
-
-void WorkerSessions::LookAtLocks() {
-  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    const SessionPtr session = slots_[slot];
-    if (session && driver_process::DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
-  }
 }
 
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
@@ -562,12 +574,12 @@ void WorkerSessions::FindLockHolder(const SessionPtr& session) {
 void WorkerSessions::FollowLockHolder(const SessionPtr& session, LockHolder holder) {
   session->process.close();
   session->process.assign(holder.pidfd.Release());
-  AddEvent("worker_forked",
-           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
-                        ") is dead, and process ", holder.pid,
-                        ", which it must have forked, holds its lock: it is killed "
-                        "before anybody follows"),
-           session->id);
+  events_.Add("worker_forked",
+              absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
+                           ") is dead, and process ", holder.pid,
+                           ", which it must have forked, holds its lock: it is killed "
+                           "before anybody follows"),
+              session->id);
   (void)Signal(*session, SIGKILL);
   WatchProcess(session);
 }
@@ -591,7 +603,7 @@ void WorkerSessions::Leave(const SessionPtr& session, const std::string& kind,
   if (session->attached) driver_.ChangeWorker(session->slot, session->id, Change::DEAD);
   LeavePlace(session);
   if (const auto socket = session->socket.lock()) socket->Close();
-  AddEvent(kind, message, session->id);
+  events_.Add(kind, message, session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
 }
 
@@ -604,31 +616,32 @@ WorkerSessions::SessionPtr WorkerSessions::Find(uint64_t worker_id) const {
   return nullptr;
 }
 
+absl::StatusOr<WorkerSessions::SessionPtr> WorkerSessions::FindAttached(uint64_t worker_id) const {
+  if (SessionPtr session = Find(worker_id)) return session;
+  return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+}
+
 uint64_t WorkerSessions::IdOf(uint32_t slot) const { return slots_[slot] ? slots_[slot]->id : 0; }
 
 void WorkerSessions::ReadProgram(uint64_t worker_id, WorkerPrograms& programs,
                                  ProgramDone done) const {
-  const SessionPtr session = Find(worker_id);
-  if (!session) {
-    return done(absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached")));
-  }
-  const PeerCredentials& peer = session->peer;
-  programs.Read(peer.pid, peer.uid, peer.gid,
-                [session, done = std::move(done)](absl::StatusOr<internal::Program> program) {
-                  if (program.ok() && session->IsProcessDead()) {
-                    program = absl::FailedPreconditionError(absl::StrCat(
-                        "process ", session->peer.pid, " of worker ", session->id,
-                        " ended while its program was read, which may be another's: try again"));
-                  }
-                  done(std::move(program));
-                });
+  const absl::StatusOr<SessionPtr> found = FindAttached(worker_id);
+  if (!found.ok()) return done(found.status());
+  const PeerCredentials& peer = (*found)->peer;
+  programs.Read(
+      peer.pid, peer.uid, peer.gid,
+      [session = *found, done = std::move(done)](absl::StatusOr<internal::Program> program) {
+        if (program.ok() && session->IsProcessDead()) {
+          program = absl::FailedPreconditionError(
+              absl::StrCat("process ", session->peer.pid, " of worker ", session->id,
+                           " ended while its program was read, which may be another's: try again"));
+        }
+        done(std::move(program));
+      });
 }
 
 absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
-  const SessionPtr session = Find(worker_id);
-  if (!session) {
-    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
-  }
+  BATON_ASSIGN_OR_RETURN(const SessionPtr session, FindAttached(worker_id));
   if (session->kill_cause.empty()) session->kill_cause = std::string(cause);
   if (!session->process_certain) {
     Drop(session, cause);
@@ -648,10 +661,10 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
 void WorkerSessions::NoteKill(WorkerSession& session, std::string_view cause) {
   if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;
-  AddEvent("worker_killed",
-           absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
-                        ") is killed: ", absl::string_view(cause.data(), cause.size())),
-           session.id);
+  events_.Add("worker_killed",
+              absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
+                           ") is killed: ", absl::string_view(cause.data(), cause.size())),
+              session.id);
 }
 
 absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
@@ -661,18 +674,19 @@ absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
   return Kill(worker_id, "asked for by an operator");
 }
 
+absl::Status WorkerSessions::KillOverdue(uint64_t worker_id) {
+  return Kill(worker_id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
+}
+
 absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
                                               const void* announcer) {
-  const SessionPtr session = Find(worker_id);
-  if (!session) {
-    // The end of a worker and of its stream may be told in either order.
-    if (!open) return absl::OkStatus();
-    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
-  }
+  const absl::StatusOr<SessionPtr> session = FindAttached(worker_id);
+  // The end of a worker and of its stream may be told in either order.
+  if (!session.ok()) return open ? session.status() : absl::OkStatus();
   if (open) {
-    session->control_stream = announcer;
-  } else if (session->control_stream == announcer) {
-    session->control_stream = nullptr;
+    (*session)->control_stream = announcer;
+  } else if ((*session)->control_stream == announcer) {
+    (*session)->control_stream = nullptr;
   }
   return absl::OkStatus();
 }
@@ -685,10 +699,7 @@ void WorkerSessions::ForgetControlStreams(const void* announcer) {
 
 absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t shard) {
   if (worker_id != 0) {
-    const SessionPtr session = Find(worker_id);
-    if (!session) {
-      return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
-    }
+    BATON_ASSIGN_OR_RETURN(const SessionPtr session, FindAttached(worker_id));
     if (session->state != v1::WORKER_STATE_READY) {
       return absl::FailedPreconditionError(absl::StrCat("worker ", worker_id, " is not ready"));
     }
@@ -717,17 +728,17 @@ std::vector<WorkerInfo> WorkerSessions::List() const {
   return workers;
 }
 
-void WorkerSessions::SetStanding(uint64_t worker_id, Standing standing) {
-  const SessionPtr session = Find(worker_id);
-  if (!session) return;
-  driver_.SetStanding(session->slot, worker_id, standing);
+void WorkerSessions::MakeFirst(uint64_t worker_id) {
+  if (const SessionPtr session = Find(worker_id)) {
+    driver_.ChangeWorker(session->slot, worker_id, Change::STANDS_FIRST);
+  }
 }
 
 void WorkerSessions::AskToStop(uint64_t worker_id) {
   const SessionPtr session = Find(worker_id);
   if (!session) return;
-  AddEvent("worker_asked_to_stop", absl::StrCat("worker ", worker_id, " is asked to end"),
-           worker_id);
+  events_.Add("worker_asked_to_stop", absl::StrCat("worker ", worker_id, " is asked to end"),
+              worker_id);
   if (session->attached_with.layout_version() < kStopRequestLayoutVersion) {
     (void)Signal(*session, SIGTERM);
     return;

@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -20,17 +21,10 @@
 #include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/hang_watch.h"
 #include "supervisor/keeper/sessions/lock_holder.h"
-#include "supervisor/keeper/sessions/worker_requests.h"
 #include "supervisor/keeper/sessions/worker_session.h"
 #include "supervisor/keeper/sessions/worker_tokens.h"
 
 namespace baton::keeper {
-
-// The place of a worker whose process does not exist yet.
-struct Reservation {
-  uint32_t slot = 0;
-  uint64_t worker_id = 0;
-};
 
 // Notified of workers as they come and go, on the management loop's thread.
 class WorkerObserver {
@@ -44,7 +38,8 @@ class WorkerObserver {
   virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
 };
 
-// Thread-compatible: the management loop's thread.
+// Thread-compatible: the management loop's thread. A worker's request blocks that thread for a turn
+// of the engine, but not while memory is registered or deregistered.
 class WorkerSessions {
  public:
   // All references outlive it.
@@ -62,15 +57,16 @@ class WorkerSessions {
   // A client of the service's socket.
   void Accept(FileDescriptor socket);
 
-  // For a process that is to be forked. Kept until AcceptChild, or Release when there is none.
-  absl::StatusOr<Reservation> Reserve();
-  void Release(const Reservation& reservation);
+  // A place for a process that is to be forked. Kept until AcceptChild, or Release when there is
+  // none.
+  absl::StatusOr<internal::WorkerPlace> Reserve();
+  void Release(const internal::WorkerPlace& place);
   // Takes our end of a socket pair with a process that the driver has forked. The process may
   // attach with any identity, and becomes the reserved worker. It is watched, and can be killed,
   // from now on. Its reservation, which may be a former keeper's, ends if it ends before it
   // attaches.
   void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
-                   const Reservation& reservation);
+                   const internal::WorkerPlace& place);
 
   // The worker that `token` was made for; each token is good once.
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
@@ -82,6 +78,11 @@ class WorkerSessions {
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
   // Like Kill, but blames no completion for the worker's death.
   absl::Status KillForOperator(uint64_t worker_id);
+  // Kills a worker that was asked to end stop_timeout() ago.
+  absl::Status KillOverdue(uint64_t worker_id);
+  std::chrono::milliseconds stop_timeout() const {
+    return std::chrono::milliseconds(config_.service().stop_timeout_ms());
+  }
   // Records that a worker's stream to control was opened or closed. `announcer` is the connection
   // of control that reported it; ForgetControlStreams ends all of its streams. kNotFound: the
   // stream was opened, and the worker is not attached.
@@ -91,7 +92,8 @@ class WorkerSessions {
   // Returns all attached workers.
   std::vector<WorkerInfo> List() const;
   bool IsAttached(uint64_t worker_id) const { return Find(worker_id) != nullptr; }
-  void SetStanding(uint64_t worker_id, Standing standing);
+  // It stands first from now on.
+  void MakeFirst(uint64_t worker_id);
   // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);
   // Asks the workers of process `pid` to end and gives them no shard any more. Returns false, and
@@ -118,6 +120,10 @@ class WorkerSessions {
   void LeavePlace(const SessionPtr& session);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
+  absl::Status Listen(const ServiceDriver::Asker& asker, const internal::ListenRequest& request,
+                      internal::Listening* listening);
+  absl::Status Connect(const ServiceDriver::Asker& asker, const internal::ConnectRequest& request,
+                       internal::Connecting* connecting);
   // Both answer when the memory is registered or deregistered. The session's other requests wait
   // until then.
   void Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
@@ -129,8 +135,6 @@ class WorkerSessions {
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
   void OnThreadEnded(const SessionPtr& session);
-  // Does so for all workers whose locks are marked.
-  void LookAtLocks();
   void FindLockHolder(const SessionPtr& session);
   void FollowLockHolder(const SessionPtr& session, LockHolder holder);
   void LeaveDead(const SessionPtr& session);
@@ -158,14 +162,14 @@ class WorkerSessions {
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
   SessionPtr Find(uint64_t worker_id) const;
-  void AddEvent(const std::string& kind, const std::string& message, uint64_t worker_id);
+  // kNotFound: it is not attached.
+  absl::StatusOr<SessionPtr> FindAttached(uint64_t worker_id) const;
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
   ServiceDriver& driver_;
   EventLog& events_;
-  WorkerRequests requests_;
   LockHolders lock_holders_;
   boost::asio::steady_timer resumption_timer_;
   std::vector<SessionPtr> slots_;                       // that are attached

@@ -8,15 +8,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 namespace {
 
 class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
  public:
-  PendingMoves(boost::asio::io_context& loop, ServiceDriver& driver, size_t count,
+  PendingMoves(boost::asio::io_context& loop, ServiceDriver& driver,
                std::function<void(const HandoffsResult&)> done)
-      : driver_(driver), left_(count), done_(std::move(done)), deadline_(loop) {}
+      : driver_(driver), done_(std::move(done)), deadline_(loop) {}
 
   void Start(const std::vector<ShardMove>& moves, uint32_t timeout_ms) {
     for (const ShardMove& move : moves) {
@@ -24,15 +25,11 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
       moving_[shard] = driver_.HandOver(
           shard, move.slot,
           [self = shared_from_this(), shard](const absl::Status& status, double blackout_us) {
-            self->moving_.erase(shard);
-            self->OnShardDone(status, blackout_us);
+            self->OnShardDone(shard, status, blackout_us);
           });
     }
-    deadline_.expires_after(std::chrono::milliseconds(timeout_ms));
-    deadline_.async_wait(
-        [self = shared_from_this(), timeout_ms](const boost::system::error_code& error) {
-          if (!error) self->Cancel(timeout_ms);
-        });
+    After(deadline_, std::chrono::milliseconds(timeout_ms),
+          [self = shared_from_this(), timeout_ms] { self->Cancel(timeout_ms); });
   }
 
  private:
@@ -45,20 +42,20 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
     }
   }
 
-  void OnShardDone(const absl::Status& status, double blackout_us) {
+  void OnShardDone(uint32_t shard, const absl::Status& status, double blackout_us) {
+    moving_.erase(shard);
     if (status.ok()) {
       ++result_.moved;
     } else if (result_.status.ok()) {
       result_.status = status;
     }
     result_.slowest_us = std::max(result_.slowest_us, blackout_us);
-    if (--left_ > 0) return;
+    if (!moving_.empty()) return;
     deadline_.cancel();
     done_(result_);
   }
 
   ServiceDriver& driver_;
-  size_t left_;
   std::function<void(const HandoffsResult&)> done_;
   HandoffsResult result_;
   std::map<uint32_t, uint64_t> moving_;  // the driver's numbers of the moves, by shard
@@ -71,8 +68,7 @@ void MoveShards(boost::asio::io_context& loop, ServiceDriver& driver,
                 const std::vector<ShardMove>& moves, uint32_t timeout_ms,
                 std::function<void(const HandoffsResult&)> done) {
   if (moves.empty()) return boost::asio::post(loop, [done = std::move(done)] { done({}); });
-  std::make_shared<PendingMoves>(loop, driver, moves.size(), std::move(done))
-      ->Start(moves, timeout_ms);
+  std::make_shared<PendingMoves>(loop, driver, std::move(done))->Start(moves, timeout_ms);
 }
 
 }  // namespace baton::keeper

@@ -2,10 +2,10 @@
 
 #include <signal.h>
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -13,6 +13,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 namespace {
@@ -23,14 +24,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTick(100);
 constexpr char kHeldKey[] = "lasting/standbys";
 
-bool HasProcess(const std::vector<WorkerInfo>& workers, pid_t pid) {
-  return std::any_of(workers.begin(), workers.end(),
-                     [pid](const WorkerInfo& worker) { return worker.pid == pid; });
-}
-
 }  // namespace
 
-Standbys::Standbys(const WorkerStarts& context, const Upgrades& upgrades)
+Standbys::Standbys(const KeeperParts& context, const Upgrades& upgrades)
     : context_(context), upgrades_(upgrades), timer_(context.loop) {
   context_.policies.SetListener([this] { OnPolicy(); });
   OnPolicy();
@@ -45,32 +41,38 @@ void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
   for (const absl::string_view text : absl::StrSplit(held_, ' ', absl::SkipEmpty())) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(text, &pid)) continue;
-    Standby standby;
-    standby.pid = pid;
-    const auto worker = std::find_if(workers.begin(), workers.end(),
-                                     [pid](const WorkerInfo& one) { return one.pid == pid; });
-    standby.attached = worker != workers.end();
-    standby.ready = standby.was_ready = standby.attached && worker->ready;
-    if (!standby.ready && !AwaitReady(standby)) continue;
-    standbys_.push_back(std::move(standby));
+    const WorkerInfo* const worker = FindProcess(workers, pid);
+    if (worker != nullptr && worker->ready) {
+      AddReady(pid);
+      continue;
+    }
+    // It attaches to this keeper, or is still warming up.
+    StartedProgram started;
+    started.pid = pid;
+    started.pidfd = context_.programs.PidfdOf(pid);
+    if (started.pidfd) AddStarted(std::move(started)).attached = worker != nullptr;
   }
   // The end of one that is under way is still to be noticed.
   if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
   LookLater();
 }
 
-// It attaches to this keeper, or is still warming up. Returns false if it has ended.
-bool Standbys::AwaitReady(Standby& standby) {
-  StartedProgram started;
-  started.pid = standby.pid;
-  started.pidfd = context_.programs.PidfdOf(standby.pid);
-  if (!started.pidfd) return false;
+void Standbys::AddReady(pid_t pid) {
+  Standby& standby = standbys_.emplace_back();
+  standby.pid = pid;
+  standby.attached = standby.ready = standby.was_ready = true;
+}
+
+Standbys::Standby& Standbys::AddStarted(StartedProgram started) {
+  Standby& standby = standbys_.emplace_back();
+  standby.pid = started.pid;
   standby.process =
       std::make_shared<WatchedProcess>(context_.loop, context_.programs, std::move(started));
   standby.started_ns = MonotonicNanoseconds();
-  standby.deadline = Clock::now() + ready_timeout();
-  Watch(standby.process);
-  return true;
+  standby.deadline =
+      Clock::now() + std::chrono::milliseconds(context_.config.service().ready_timeout_ms());
+  AwaitReadable(standby.process->pidfd, [this, process = standby.process] { OnEnded(process); });
+  return standby;
 }
 
 void Standbys::Hold() {
@@ -79,10 +81,6 @@ void Standbys::Hold() {
   if (pids == held_) return;
   held_ = pids;
   context_.driver.Hold(kHeldKey, held_);
-}
-
-void Standbys::AddEvent(const char* kind, const std::string& message) {
-  context_.events.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
 }
 
 // ---------------------------------------------------------------- looking
@@ -102,10 +100,7 @@ void Standbys::LookLater() {
   }
   const Clock::time_point now = Clock::now();
   const bool waits = now < not_before_ && not_before_ < now + kTick;
-  timer_.expires_at(waits ? not_before_ : now + kTick);
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) Look();
-  });
+  After(timer_, waits ? not_before_ - now : kTick, [this] { Look(); });
 }
 
 void Standbys::Look() {
@@ -128,11 +123,12 @@ void Standbys::Look() {
 // Updates the state of each standby.
 void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles& roles) {
   for (Standby& standby : standbys_) {
-    const bool was_attached = std::exchange(standby.attached, HasProcess(workers, standby.pid));
-    standby.serves = HasProcess(roles.owners, standby.pid);
-    const bool ready = standby.serves || HasProcess(roles.standbys, standby.pid);
+    const bool was_attached =
+        std::exchange(standby.attached, FindProcess(workers, standby.pid) != nullptr);
+    standby.serves = FindProcess(roles.owners, standby.pid) != nullptr;
+    const bool ready = standby.serves || FindProcess(roles.standbys, standby.pid) != nullptr;
     const bool fell = (standby.ready && !ready) || (was_attached && !standby.attached);
-    if (fell && !standby.ending) standby.deadline = Clock::now() + stop_timeout();
+    if (fell && !standby.ending) standby.deadline = Clock::now() + context_.workers.stop_timeout();
     standby.ready = ready;
     standby.was_ready |= ready;
     standby.has_served |= standby.serves;
@@ -182,18 +178,15 @@ void Standbys::TakeOverFromUpgrade(const WorkerRoles& roles) {
   const std::set<uint64_t> ids(upgrade.new_worker_ids().begin(), upgrade.new_worker_ids().end());
   for (const WorkerInfo& worker : roles.standbys) {
     if (places == 0) return;
-    if (ids.count(worker.id) == 0 || HasProcess(roles.owners, worker.pid)) continue;
+    if (ids.count(worker.id) == 0 || FindProcess(roles.owners, worker.pid) != nullptr) continue;
     --places;
-    Standby& standby = standbys_.emplace_back();
-    standby.pid = worker.pid;
-    standby.attached = standby.ready = standby.was_ready = true;
+    AddReady(worker.pid);
   }
 }
 
 size_t Standbys::CountUnready() const {
-  return static_cast<size_t>(
-      std::count_if(standbys_.begin(), standbys_.end(),
-                    [](const Standby& standby) { return !standby.ready && !standby.ending; }));
+  return static_cast<size_t>(absl::c_count_if(
+      standbys_, [](const auto& standby) { return !standby.ready && !standby.ending; }));
 }
 
 // ---------------------------------------------------------------- starting
@@ -201,10 +194,8 @@ size_t Standbys::CountUnready() const {
 // Remembers the program of the worker that serves. If it and its heirs die in a row, the next
 // standbys run the same program.
 void Standbys::RememberProgram(const WorkerRoles& roles) {
-  const auto is_known = [this](const WorkerInfo& worker) { return worker.id == program_of_; };
-  if (std::any_of(roles.owners.begin(), roles.owners.end(), is_known)) return;
-  const auto owner = std::find_if(roles.owners.begin(), roles.owners.end(),
-                                  [](const WorkerInfo& worker) { return worker.ready; });
+  if (FindWorker(roles.owners, program_of_) != nullptr) return;
+  const auto owner = absl::c_find_if(roles.owners, [](const auto& worker) { return worker.ready; });
   if (owner == roles.owners.end() || Clock::now() < not_before_) return;
   if (std::exchange(reading_program_, true)) return;
   context_.workers.ReadProgram(
@@ -251,7 +242,7 @@ void Standbys::OnEntered(WatchedProcess& process, const std::string& what,
                          const absl::Status& status) {
   if (status.ok()) {
     told_.clear();
-    return AddEvent("standby_started", what);
+    return context_.events.Add("standby_started", what);
   }
   for (Standby& standby : standbys_) standby.not_entered |= standby.process.get() == &process;
   TellWhyNone(status);
@@ -261,42 +252,30 @@ void Standbys::OnEntered(WatchedProcess& process, const std::string& what,
 void Standbys::TellWhyNone(const absl::Status& why) {
   const std::string text(MessageOf(why));
   if (std::exchange(told_, text) == text) return;
-  AddEvent("standby_failed",
-           absl::StrCat("no standby can be started as the owner was: ", text,
-                        ": see to that, or upgrade to a program that is there with `baton upgrade "
-                        "--exec`; it is tried again"));
+  context_.events.Add(
+      "standby_failed",
+      absl::StrCat("no standby can be started as the owner was: ", text,
+                   ": see to that, or upgrade to a program that is there with `baton upgrade "
+                   "--exec`; it is tried again"));
 }
 
 absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
   BATON_RETURN_IF_ERROR(context_.programs.Check(program.path()));
   BATON_ASSIGN_OR_RETURN(StartedProgram started, context_.programs.Start(program));
-  Standby standby;
-  standby.pid = started.pid;
-  standby.process =
-      std::make_shared<WatchedProcess>(context_.loop, context_.programs, std::move(started));
-  standby.started_ns = MonotonicNanoseconds();
-  standby.deadline = Clock::now() + ready_timeout();
   const std::string what =
-      absl::StrCat("process ", standby.pid, " of ", program.path(),
+      absl::StrCat("process ", started.pid, " of ", program.path(),
                    " was started as a standby: ", ready, " of ", wanted_, " are ready");
-  standby.process->AwaitEntered([this, what, process = standby.process.get()](const auto& status) {
-    OnEntered(*process, what, status);
-  });
-  Watch(standby.process);
-  standbys_.push_back(std::move(standby));
+  WatchedProcess& process = *AddStarted(std::move(started)).process;
+  process.AwaitEntered(
+      [this, what, &process](const auto& status) { OnEntered(process, what, status); });
   return absl::OkStatus();
-}
-
-void Standbys::Watch(const std::shared_ptr<WatchedProcess>& process) {
-  AwaitReadable(process->pidfd, [this, process] { OnEnded(process); });
 }
 
 void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
   process->TellEntered();  // before that
   process->Reap();
-  const auto found = std::find_if(standbys_.begin(), standbys_.end(), [&](const Standby& standby) {
-    return standby.process == process;
-  });
+  const auto found =
+      absl::c_find_if(standbys_, [&](const auto& standby) { return standby.process == process; });
   const Standby standby = *found;
   standbys_.erase(found);
   if (standby.replaced) {
@@ -305,12 +284,13 @@ void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
     NoteFailure(MonotonicNanoseconds() - standby.started_ns);
     // The end of a worker that served is reported elsewhere.
     if (!standby.has_served && !standby.not_entered) {
-      AddEvent("standby_failed",
-               absl::StrCat("process ", standby.pid, ", a standby",
-                            standby.was_ready ? "" : " to be", ", ", process->known.how_ended,
-                            ": see its output in the keeper's log; another is started in ",
-                            delay_.length().count(),
-                            " ms, as long as hot_standbys of the policy says so"));
+      context_.events.Add(
+          "standby_failed",
+          absl::StrCat("process ", standby.pid, ", a standby", standby.was_ready ? "" : " to be",
+                       ", ", process->known.how_ended(),
+                       ": see its output in the keeper's log; another is started in ",
+                       delay_.length().count(),
+                       " ms, as long as hot_standbys of the policy says so"));
     }
   }
   LookLater();
@@ -340,7 +320,7 @@ void Standbys::EndSurplus(const WorkerRoles& roles) {
 void Standbys::End(Standby& standby) {
   if (standby.ending || standby.serves || !context_.workers.Retire(standby.pid)) return;
   standby.ending = true;
-  standby.deadline = Clock::now() + stop_timeout();
+  standby.deadline = Clock::now() + context_.workers.stop_timeout();
   if (!standby.attached && standby.process) standby.process->Signal(SIGTERM);
 }
 
@@ -354,12 +334,8 @@ void Standbys::CheckDeadlines() {
     }
     standby.killed = true;
     const std::vector<WorkerInfo> workers = context_.workers.List();
-    const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
-      return info.pid == standby.pid;
-    });
-    if (worker != workers.end()) {
-      (void)context_.workers.Kill(
-          worker->id, absl::StrCat("it was asked to end ", stop_timeout().count(), " ms ago"));
+    if (const WorkerInfo* const worker = FindProcess(workers, standby.pid)) {
+      (void)context_.workers.KillOverdue(worker->id);
     } else if (standby.process) {
       standby.process->Signal(SIGKILL);
     }
@@ -370,14 +346,15 @@ void Standbys::GiveUp(Standby& standby) {
   // One that has detached is only slow to end.
   if (standby.attached || !standby.was_ready) {
     NoteFailure(MonotonicNanoseconds() - standby.started_ns);
-    AddEvent("standby_failed",
-             absl::StrCat("process ", standby.pid,
-                          standby.was_ready
-                              ? ", a standby, is ready no more, since it hangs or has given its "
-                                "shards back, and is ended: see its output in the keeper's log"
-                              : ", a standby to be, is not ready: its time is over, and it is "
-                                "ended; see its output in the keeper's log, or raise "
-                                "ready_timeout_ms"));
+    context_.events.Add(
+        "standby_failed",
+        absl::StrCat("process ", standby.pid,
+                     standby.was_ready
+                         ? ", a standby, is ready no more, since it hangs or has given its "
+                           "shards back, and is ended: see its output in the keeper's log"
+                         : ", a standby to be, is not ready: its time is over, and it is "
+                           "ended; see its output in the keeper's log, or raise "
+                           "ready_timeout_ms"));
   }
   End(standby);
 }

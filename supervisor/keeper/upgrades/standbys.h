@@ -25,12 +25,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/restart_delay.h"
 #include "supervisor/keeper/programs/watched_process.h"
-#include "supervisor/keeper/programs/worker_starts.h"
 #include "supervisor/keeper/service_driver.h"
-#include "supervisor/keeper/sessions/worker_roles.h"
+#include "supervisor/keeper/sessions/shard_owners.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/upgrades.h"
 
@@ -40,7 +40,7 @@ namespace baton::keeper {
 class Standbys {
  public:
   // Listens to context.policies. `upgrades` outlives it.
-  Standbys(const WorkerStarts& context, const Upgrades& upgrades);
+  Standbys(const KeeperParts& context, const Upgrades& upgrades);
   ~Standbys();
 
   // Goes on with the standbys of the keeper before this one.
@@ -68,7 +68,10 @@ class Standbys {
   };
 
   void OnPolicy();
-  bool AwaitReady(Standby& standby);
+  // Adds a process whose worker is ready already.
+  void AddReady(pid_t pid);
+  // Adds a process that is to become ready, and watches its end.
+  Standby& AddStarted(StartedProgram started);
   void Hold();
   void Look();
   void LookLater();
@@ -82,7 +85,6 @@ class Standbys {
   void OnProgram(uint64_t owner, absl::StatusOr<internal::Program> program);
   absl::Status Start(const internal::Program& program, size_t ready);
   void OnEntered(WatchedProcess& process, const std::string& what, const absl::Status& status);
-  void Watch(const std::shared_ptr<WatchedProcess>& process);
   void OnEnded(const std::shared_ptr<WatchedProcess>& process);
   // The next one waits.
   void NoteFailure(uint64_t lived_ns);
@@ -94,15 +96,8 @@ class Standbys {
   void GiveUp(Standby& standby);
   // Counts the standbys that are not ready yet and may become so.
   size_t CountUnready() const;
-  void AddEvent(const char* kind, const std::string& message);
-  std::chrono::milliseconds ready_timeout() const {
-    return std::chrono::milliseconds(context_.config.service().ready_timeout_ms());
-  }
-  std::chrono::milliseconds stop_timeout() const {
-    return std::chrono::milliseconds(context_.config.service().stop_timeout_ms());
-  }
 
-  const WorkerStarts context_;
+  const KeeperParts context_;
   const Upgrades& upgrades_;
   boost::asio::steady_timer timer_;
   RestartDelay delay_;

@@ -2,22 +2,24 @@
 
 #include <signal.h>
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/loop/await_readable.h"
+#include "lib/loop/timers.h"
 
 namespace baton::keeper {
 
 StartedProcesses::StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
-                                   std::function<void(const StartedProcess&)> on_end)
+                                   std::function<void(const internal::StartedWorker&)> on_end)
     : loop_(loop),
       programs_(programs),
-      on_end_(std::make_shared<std::function<void(const StartedProcess&)>>(std::move(on_end))) {}
+      on_end_(std::make_shared<std::function<void(const internal::StartedWorker&)>>(
+          std::move(on_end))) {}
 
 StartedProcesses::~StartedProcesses() = default;
 
@@ -51,9 +53,8 @@ void StartedProcesses::AwaitLaunch() {
       if (alive && (!status.ok() || --alive->waiting == 0)) OnLaunched(status);
     });
   }
-  launch_->overdue.expires_after(kLaunchTimeout);
-  launch_->overdue.async_wait([this, launch = std::weak_ptr(launch_)](const auto& error) {
-    if (error || !launch.lock()) return;
+  After(launch_->overdue, kLaunchTimeout, [this, launch = std::weak_ptr(launch_)] {
+    if (!launch.lock()) return;
     OnLaunched(absl::DeadlineExceededError(
         absl::StrCat("baton-launch has not entered the program for ", kLaunchTimeout.count(),
                      " s: its file system, or the database of users, does not answer")));
@@ -76,26 +77,25 @@ void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
   });
 }
 
-void StartedProcesses::Adopt(const StartedProcess& known, FileDescriptor pidfd) {
+void StartedProcesses::Adopt(const internal::StartedWorker& known, FileDescriptor pidfd) {
   StartedProgram program;
-  program.pid = known.pid;
-  const bool runs = pidfd && known.how_ended.empty();
+  program.pid = known.pid();
+  const bool runs = pidfd && known.how_ended().empty();
   program.pidfd = std::move(pidfd);
   auto process = std::make_shared<WatchedProcess>(loop_, programs_, std::move(program));
-  process->known.worker_id = known.worker_id;
-  process->known.how_ended = known.how_ended;
-  if (!runs && known.how_ended.empty()) process->known.how_ended = "ended";
+  process->known = known;
+  if (!runs && known.how_ended().empty()) process->known.set_how_ended("ended");
   processes_.push_back(process);
   if (runs) Watch(process);
 }
 
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
   for (const auto& process : processes_) {
-    StartedProcess& known = process->known;
+    internal::StartedWorker& known = process->known;
     // A worker whose keeper died unanswered attaches again, as the same one.
-    const bool may_be = known.worker_id == 0 || known.worker_id == worker_id;
-    if (known.pid != pid || !may_be || !known.how_ended.empty()) continue;
-    known.worker_id = worker_id;
+    const bool may_be = known.worker_id() == 0 || known.worker_id() == worker_id;
+    if (known.pid() != pid || !may_be || !known.how_ended().empty()) continue;
+    known.set_worker_id(worker_id);
     return true;
   }
   return false;
@@ -103,27 +103,27 @@ bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
 
 std::string StartedProcesses::HowEnded(uint64_t worker_id) {
   for (const auto& process : processes_) {
-    if (process->known.worker_id != worker_id) continue;
+    if (process->known.worker_id() != worker_id) continue;
     process->Reap();
-    return process->known.how_ended;
+    return process->known.how_ended();
   }
   return "";
 }
 
-std::vector<StartedProcess> StartedProcesses::List() const {
-  std::vector<StartedProcess> processes;
+std::vector<internal::StartedWorker> StartedProcesses::List() const {
+  std::vector<internal::StartedWorker> processes;
   for (const auto& process : processes_) processes.push_back(process->known);
   return processes;
 }
 
 bool StartedProcesses::AllEnded() const {
-  return std::none_of(processes_.begin(), processes_.end(),
-                      [](const auto& process) { return process->known.how_ended.empty(); });
+  return absl::c_none_of(processes_,
+                         [](const auto& process) { return process->known.how_ended().empty(); });
 }
 
 void StartedProcesses::SignalUnattached(int signal) {
   for (const auto& process : processes_) {
-    if (process->known.worker_id == 0) process->Signal(signal);
+    if (process->known.worker_id() == 0) process->Signal(signal);
   }
 }
 

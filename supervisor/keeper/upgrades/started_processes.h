@@ -26,7 +26,7 @@ class StartedProcesses {
   // `on_end`: one has ended, and is reaped; not called after the destructor. `loop` and `programs`
   // outlive this.
   StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
-                   std::function<void(const StartedProcess&)> on_end);
+                   std::function<void(const internal::StartedWorker&)> on_end);
   ~StartedProcesses();
   StartedProcesses(const StartedProcesses&) = delete;
   StartedProcesses& operator=(const StartedProcesses&) = delete;
@@ -37,7 +37,7 @@ class StartedProcesses {
              std::function<void(const absl::Status&)> done);
 
   // Goes on with a process that a former keeper has started. `pidfd`: none if it has ended.
-  void Adopt(const StartedProcess& known, FileDescriptor pidfd);
+  void Adopt(const internal::StartedWorker& known, FileDescriptor pidfd);
 
   // Whether `pid` is one of them: it has attached as this worker, for the first time or again.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
@@ -47,7 +47,7 @@ class StartedProcesses {
   std::string HowEnded(uint64_t worker_id);
 
   // In the order in which they were started; not all of them when Start has failed.
-  std::vector<StartedProcess> List() const;
+  std::vector<internal::StartedWorker> List() const;
   bool AllEnded() const;
 
   void SignalUnattached(int signal);
@@ -71,7 +71,7 @@ class StartedProcesses {
 
   boost::asio::io_context& loop_;
   WorkerPrograms& programs_;
-  const std::shared_ptr<std::function<void(const StartedProcess&)>> on_end_;
+  const std::shared_ptr<std::function<void(const internal::StartedWorker&)>> on_end_;
   std::vector<std::shared_ptr<WatchedProcess>> processes_;
   std::shared_ptr<Launch> launch_;  // under way
 };

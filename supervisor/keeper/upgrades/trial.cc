@@ -1,6 +1,5 @@
 #include "supervisor/keeper/upgrades/trial.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,10 +55,7 @@ std::string Trial::ShardThatWentBack(const std::vector<WorkerInfo>& new_workers)
   const internal::ShardsSeen seen = driver_.LookAtShards();
   for (const auto& [shard, acknowledged] : acknowledged_) {
     const uint64_t owner = seen.shards(static_cast<int>(shard)).owner_worker_id();
-    if (owner == 0 || std::any_of(new_workers.begin(), new_workers.end(),
-                                  [&](const auto& worker) { return worker.id == owner; })) {
-      continue;
-    }
+    if (owner == 0 || FindWorker(new_workers, owner) != nullptr) continue;
     found = absl::StrCat("shard ", shard, " went back to worker ", owner);
   }
   return found;

@@ -10,8 +10,8 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/loop/timers.h"
 #include "lib/text/one_line.h"
-#include "supervisor/keeper/sessions/state_version_check.h"
 
 namespace baton::keeper {
 namespace {
@@ -45,9 +45,14 @@ std::string PhaseName(v1::UpgradePhase phase) {
   }
 }
 
+std::string EndedTooSoon(pid_t pid, const std::string& how) {
+  return absl::StrCat("process ", pid, " ", how,
+                      " before it was ready: see its output in the keeper's log");
+}
+
 }  // namespace
 
-UpgradeUnderWay::UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
+UpgradeUnderWay::UpgradeUnderWay(const KeeperParts& context, uint64_t id, ProgramChange change,
                                  const v1::UpgradePlan& plan, Callbacks callbacks)
     : context_(context),
       callbacks_(std::move(callbacks)),
@@ -57,7 +62,7 @@ UpgradeUnderWay::UpgradeUnderWay(const WorkerStarts& context, uint64_t id, Progr
       canary_(plan.canary_shards().begin(), plan.canary_shards().end()),
       trial_(context_.driver, plan.gates()),
       processes_(context_.loop, context_.programs,
-                 [this](const StartedProcess& process) {
+                 [this](const internal::StartedWorker& process) {
                    const auto self = shared_from_this();  // it may be over with this
                    OnProcessEnded(process);
                  }),
@@ -120,21 +125,19 @@ void UpgradeUnderWay::OnLaunched(uint32_t count) {
   EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
   Tick();
   // Some of the processes may have ended meanwhile.
-  for (const StartedProcess& process : processes_.List()) {
-    if (process.how_ended.empty()) continue;
-    return Return(absl::StrCat("process ", process.pid, " ", process.how_ended,
-                               " before it was ready: see its output in the keeper's log"));
+  for (const internal::StartedWorker& process : processes_.List()) {
+    if (process.how_ended().empty()) continue;
+    return Return(EndedTooSoon(process.pid(), process.how_ended()));
   }
   if (!lost_.empty()) Return(lost_);
 }
 
-void UpgradeUnderWay::OnProcessEnded(const StartedProcess& process) {
+void UpgradeUnderWay::OnProcessEnded(const internal::StartedWorker& process) {
   if (!begun_) return;  // OnLaunched looks again
   // One that has attached is told of by its session, too, and the shards that it owned are moved by
   // then.
-  if (status_.phase() == v1::UPGRADE_PHASE_STARTING && process.worker_id == 0) {
-    return Return(absl::StrCat("process ", process.pid, " ", process.how_ended,
-                               " before it was ready: see its output in the keeper's log"));
+  if (status_.phase() == v1::UPGRADE_PHASE_STARTING && process.worker_id() == 0) {
+    return Return(EndedTooSoon(process.pid(), process.how_ended()));
   }
   CheckEnded();
 }
@@ -142,8 +145,9 @@ void UpgradeUnderWay::OnProcessEnded(const StartedProcess& process) {
 Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
   if (!processes_.NoteAttached(pid, worker_id)) return Standing::kFirst;
   if (new_workers_.insert(worker_id).second) status_.add_new_worker_ids(worker_id);
-  for (const WorkerInfo& worker : context_.workers.List()) {
-    if (worker.id == worker_id) status_.set_new_version(worker.version);
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  if (const WorkerInfo* const worker = FindWorker(workers, worker_id)) {
+    status_.set_new_version(worker->version);
   }
   NoteChange();
   return Standing::kLast;
@@ -155,16 +159,15 @@ void UpgradeUnderWay::OnReady() {
 
 std::string UpgradeUnderWay::WhyNotReady() const {
   const std::vector<WorkerInfo> workers = context_.workers.List();
-  for (const StartedProcess& process : processes_.List()) {
-    if (process.worker_id == 0) {
-      return absl::StrCat("process ", process.pid, " has not attached");
+  for (const internal::StartedWorker& process : processes_.List()) {
+    if (process.worker_id() == 0) {
+      return absl::StrCat("process ", process.pid(), " has not attached");
     }
-    const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
-      return info.id == process.worker_id;
-    });
-    if (worker == workers.end()) continue;
-    if (!worker->ready)
+    const WorkerInfo* const worker = FindWorker(workers, process.worker_id());
+    if (worker == nullptr) continue;
+    if (!worker->ready) {
       return absl::StrCat("worker ", worker->id, " has attached and is not ready");
+    }
     if (!worker->healthy) return absl::StrCat("worker ", worker->id, " says that it is unhealthy");
   }
   return "";
@@ -180,14 +183,10 @@ void UpgradeUnderWay::Advance() {
   const steady_clock::time_point now = steady_clock::now();
   if (ready_since_ == steady_clock::time_point()) ready_since_ = now;
   if (now < ready_since_ + kSettling || status_.paused()) return;
-  const absl::Status readable = CheckPrograms();
+  const absl::Status readable = CheckStateVersions(context_.driver, Attached(old_workers_),
+                                                   Attached(new_workers_), !status_.no_rollback());
   if (!readable.ok()) return Return(std::string(MessageOf(readable)));
   HandOver();
-}
-
-absl::Status UpgradeUnderWay::CheckPrograms() const {
-  return CheckStateVersions(context_.driver, Attached(old_workers_), Attached(new_workers_),
-                            !status_.no_rollback());
 }
 
 std::vector<WorkerInfo> UpgradeUnderWay::Attached(const std::set<uint64_t>& worker_ids) const {
@@ -283,7 +282,12 @@ void UpgradeUnderWay::OnWindowOver() {
   const std::string problem = trial_.ProblemOfWindow();
   if (!problem.empty()) return Return(problem);
   if (status_.phase() == v1::UPGRADE_PHASE_WATCHING) {
-    if (PromoteOwners(context_.driver, Attached(new_workers_), Attached(old_workers_))) Retire();
+    // In one turn of the engine: if a new worker died in between, the old workers, which have its
+    // shards then, would be ended.
+    if (context_.driver.Promote(PlacesOf(Attached(new_workers_)),
+                                PlacesOf(Attached(old_workers_)))) {
+      Retire();
+    }
     return;
   }
   if (plan_.pause_after_canary()) {
@@ -396,9 +400,7 @@ void UpgradeUnderWay::Return(const std::string& why) {
   const bool to_nobody = old_workers_.empty();
   const bool given_up = status_.no_rollback() && served_;
   if ((to_nobody || given_up) && !new_workers_.empty()) {
-    for (const uint64_t worker_id : new_workers_) {
-      context_.workers.SetStanding(worker_id, Standing::kFirst);
-    }
+    for (const uint64_t worker_id : new_workers_) context_.workers.MakeFirst(worker_id);
     return Finish(
         v1::UPGRADE_PHASE_FAILED,
         absl::StrCat(why, to_nobody ? "; the old workers are gone, so the new ones stay"
@@ -436,7 +438,7 @@ void UpgradeUnderWay::Retire() {
 // Asks them, and kills those that are still there when their time is over.
 void UpgradeUnderWay::End(const std::set<uint64_t>& worker_ids) {
   ending_ = true;
-  deadline_ = steady_clock::now() + milliseconds(context_.config.service().stop_timeout_ms());
+  deadline_ = steady_clock::now() + context_.workers.stop_timeout();
   NoteChange();
   for (const uint64_t worker_id : worker_ids) context_.workers.AskToStop(worker_id);
   if (status_.phase() == v1::UPGRADE_PHASE_RETURNING) {
@@ -453,15 +455,12 @@ void UpgradeUnderWay::KillOverdue() {
                                           "a process that was killed is still there"));
   }
   killed_ = true;
-  deadline_ = steady_clock::now() + milliseconds(context_.config.service().stop_timeout_ms());
+  deadline_ = steady_clock::now() + context_.workers.stop_timeout();
   NoteChange();
   for (const uint64_t worker_id : retiring ? old_workers_ : new_workers_) {
-    (void)context_.workers.Kill(
-        worker_id, absl::StrCat("it was asked to end ", context_.config.service().stop_timeout_ms(),
-                                " ms ago"));
+    (void)context_.workers.KillOverdue(worker_id);
   }
-  if (retiring) return;
-  processes_.SignalAll(SIGKILL);
+  if (!retiring) processes_.SignalAll(SIGKILL);
 }
 
 void UpgradeUnderWay::CheckEnded() {
@@ -524,9 +523,7 @@ void UpgradeUnderWay::Tick() {
 }
 
 void UpgradeUnderWay::TickLater() {
-  timer_.expires_after(kTick);
-  timer_.async_wait([us = weak_from_this()](const boost::system::error_code& error) {
-    if (error) return;
+  After(timer_, kTick, [us = weak_from_this()] {
     if (const auto self = us.lock()) self->Tick();
   });
 }
@@ -546,12 +543,7 @@ internal::HeldUpgrade UpgradeUnderWay::Held() const {
   held.mutable_acknowledged()->insert(trial_.acknowledged().begin(), trial_.acknowledged().end());
   for (const uint64_t worker : old_workers_) held.add_old_workers(worker);
   for (const uint64_t worker : new_workers_) held.add_new_workers(worker);
-  for (const StartedProcess& process : processes_.List()) {
-    internal::StartedWorker* const one = held.add_processes();
-    one->set_pid(process.pid);
-    one->set_worker_id(process.worker_id);
-    one->set_how_ended(process.how_ended);
-  }
+  for (const internal::StartedWorker& one : processes_.List()) *held.add_processes() = one;
   const auto left =
       std::chrono::duration_cast<std::chrono::nanoseconds>(deadline_ - steady_clock::now());
   held.set_deadline_ns(MonotonicNanoseconds() + static_cast<uint64_t>(left.count()));
@@ -561,8 +553,7 @@ internal::HeldUpgrade UpgradeUnderWay::Held() const {
   return held;
 }
 
-void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held,
-                               std::map<pid_t, FileDescriptor> pidfds) {
+void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held) {
   status_ = held.status();
   trace_parent_ = held.trace_parent();
   plan_ = held.plan();
@@ -573,8 +564,7 @@ void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held,
   old_workers_.insert(held.old_workers().begin(), held.old_workers().end());
   new_workers_.insert(held.new_workers().begin(), held.new_workers().end());
   for (const internal::StartedWorker& process : held.processes()) {
-    processes_.Adopt({process.pid(), process.worker_id(), process.how_ended()},
-                     std::move(pidfds[process.pid()]));
+    processes_.Adopt(process, context_.programs.PidfdOf(process.pid()));
   }
   deadline_ =
       steady_clock::now() +
@@ -606,13 +596,11 @@ void UpgradeUnderWay::ContinuePhase() {
   };
   switch (status_.phase()) {
     case v1::UPGRADE_PHASE_STARTING:
-      for (const StartedProcess& process : processes_.List()) {
+      for (const internal::StartedWorker& process : processes_.List()) {
         const bool attached =
-            process.worker_id == 0 || context_.workers.IsAttached(process.worker_id);
-        if (attached && process.how_ended.empty()) continue;
-        return Return(absl::StrCat("process ", process.pid, " ",
-                                   attached ? process.how_ended : "has left",
-                                   " before it was ready: see its output in the keeper's log"));
+            process.worker_id() == 0 || context_.workers.IsAttached(process.worker_id());
+        if (attached && process.how_ended().empty()) continue;
+        return Return(EndedTooSoon(process.pid(), attached ? process.how_ended() : "has left"));
       }
       return;
     case v1::UPGRADE_PHASE_HANDING_OVER:
@@ -635,8 +623,7 @@ void UpgradeUnderWay::ContinuePhase() {
 void UpgradeUnderWay::AddEvent(const std::string& kind, const std::string& message) {
   const std::string asking = context_.events.trace_parent();
   const EventLog::TraceScope traced(context_.events, asking.empty() ? trace_parent_ : asking);
-  context_.events.Add(kind, absl::StrCat("upgrade ", status_.id(), ": ", message),
-                      UnixMicroseconds(), 0, -1, -1);
+  context_.events.Add(kind, absl::StrCat("upgrade ", status_.id(), ": ", message));
 }
 
 }  // namespace baton::keeper

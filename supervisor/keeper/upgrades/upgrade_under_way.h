@@ -21,7 +21,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -31,8 +30,8 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/programs/worker_starts.h"
 #include "supervisor/keeper/sessions/shard_owners.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/handoffs.h"
@@ -58,7 +57,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
     std::function<void()> on_over;
     std::function<void()> on_change;
   };
-  UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
+  UpgradeUnderWay(const KeeperParts& context, uint64_t id, ProgramChange change,
                   const v1::UpgradePlan& plan, Callbacks callbacks);
 
   // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
@@ -67,10 +66,9 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   void Start(std::function<void(const absl::Status&)> done);
 
   // For the keeper that follows this one: its upgrade continues in the same phase, and goes back if
-  // shards were on their way. `pidfds`: of the processes that still run, by pid. Call it once, and
-  // not Start.
+  // shards were on their way. Call it once, and not Start.
   internal::HeldUpgrade Held() const;
-  void Continue(const internal::HeldUpgrade& held, std::map<pid_t, FileDescriptor> pidfds);
+  void Continue(const internal::HeldUpgrade& held);
 
   // Each returns kFailedPrecondition when the upgrade is past that. Resume also returns it when the
   // upgrade is not paused.
@@ -93,10 +91,9 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   // Starting.
   absl::StatusOr<uint32_t> CountProcesses();
   void OnLaunched(uint32_t count);
-  void OnProcessEnded(const StartedProcess& process);
+  void OnProcessEnded(const internal::StartedWorker& process);
   void Advance();
   std::string WhyNotReady() const;
-  absl::Status CheckPrograms() const;
   std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
 
   // Going on.
@@ -130,7 +127,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  const WorkerStarts context_;
+  const KeeperParts context_;
   const Callbacks callbacks_;
   const ProgramChange change_;
   std::string trace_parent_;         // of who has begun it

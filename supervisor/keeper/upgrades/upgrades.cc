@@ -1,9 +1,9 @@
 #include "supervisor/keeper/upgrades/upgrades.h"
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/keeper/upgrades/upgrade_plan.h"
@@ -17,7 +17,7 @@ constexpr char kHeldKey[] = "upgrades";
 
 }  // namespace
 
-Upgrades::Upgrades(const WorkerStarts& context) : context_(context) {
+Upgrades::Upgrades(const KeeperParts& context) : context_(context) {
   context_.workers.SetObserver(this);
 }
 
@@ -35,21 +35,12 @@ absl::Status Upgrades::CheckIdle() const {
       context_.config.service().name(), "`"));
 }
 
-absl::Status Upgrades::CheckUnderWay() const {
-  if (current_) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "no upgrade of service \"", context_.config.service().name(), "\" is under way"));
-}
-
-absl::StatusOr<v1::Upgrade> Upgrades::Pause() {
-  BATON_RETURN_IF_ERROR(CheckUnderWay());
-  BATON_RETURN_IF_ERROR(current_->Pause());
-  return current_->Describe();
-}
-
-absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
-  BATON_RETURN_IF_ERROR(CheckUnderWay());
-  BATON_RETURN_IF_ERROR(current_->Resume());
+absl::StatusOr<v1::Upgrade> Upgrades::SetPaused(bool paused) {
+  if (!current_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no upgrade of service \"", context_.config.service().name(), "\" is under way"));
+  }
+  BATON_RETURN_IF_ERROR(paused ? current_->Pause() : current_->Resume());
   return current_->Describe();
 }
 
@@ -72,8 +63,7 @@ absl::StatusOr<uint64_t> Upgrades::CheckPlan(const v1::UpgradePlan& plan) const 
   BATON_RETURN_IF_ERROR(CheckUpgradePlan(plan, context_.config.service().shards()));
   BATON_RETURN_IF_ERROR(context_.programs.Check(plan.exec()));
   const std::vector<WorkerInfo> workers = context_.workers.List();
-  const auto model = std::find_if(workers.begin(), workers.end(),
-                                  [](const WorkerInfo& worker) { return worker.ready; });
+  const auto model = absl::c_find_if(workers, [](const auto& worker) { return worker.ready; });
   if (model == workers.end()) {
     return absl::FailedPreconditionError(
         "no worker of the service is ready whose place the new ones could take, with its user, "
@@ -162,29 +152,25 @@ void Upgrades::Restore(const ServiceDriver::HeldByKey& held) {
   if (!upgrades.has_under_way()) return;
   const internal::HeldUpgrade& under_way = upgrades.under_way();
   last_id_ = under_way.status().id();  // it may have begun with the keeper's death
-  std::map<pid_t, FileDescriptor> pidfds;
-  for (const internal::StartedWorker& process : under_way.processes()) {
-    pidfds[process.pid()] = context_.programs.PidfdOf(process.pid());
-  }
   current_ =
       Make(under_way.status().id(),
            {under_way.from(), under_way.to(), under_way.status().rollback()}, under_way.plan());
   const auto upgrade = current_;  // it may be over with this
-  upgrade->Continue(under_way, std::move(pidfds));
+  upgrade->Continue(under_way);
 }
 
 void Upgrades::OnOver() {
   const auto upgrade = std::exchange(current_, nullptr);
   history_.push_front(upgrade->Describe());
   if (history_.size() > kHistory) history_.pop_back();
-  if (history_.front().phase() != v1::UPGRADE_PHASE_COMPLETED) return Hold();
-  if (upgrade->change().rollback) {
+  const bool completed = history_.front().phase() == v1::UPGRADE_PHASE_COMPLETED;
+  if (completed && upgrade->change().rollback) {
     // A return takes one step back; what it came from is not a predecessor.
     predecessors_.pop_front();
-    return Hold();
+  } else if (completed) {
+    predecessors_.push_front(upgrade->change().from);
+    if (predecessors_.size() > kHistory) predecessors_.pop_back();
   }
-  predecessors_.push_front(upgrade->change().from);
-  if (predecessors_.size() > kHistory) predecessors_.pop_back();
   Hold();
 }
 

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/programs/worker_starts.h"
 #include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/upgrade_under_way.h"
@@ -29,11 +29,10 @@ class Upgrades : private WorkerObserver {
   static constexpr size_t kHistory = 16;
 
   // Observes context.workers.
-  explicit Upgrades(const WorkerStarts& context);
+  explicit Upgrades(const KeeperParts& context);
   ~Upgrades() override;
 
-  // Goes on with the upgrades of the keeper before this one. Takes the descriptors of processes
-  // that an upgrade under way has started.
+  // Goes on with the upgrades of the keeper before this one. REQUIRES: the programs are restored.
   void Restore(const ServiceDriver::HeldByKey& held);
 
   // Called once, now or from the loop.
@@ -47,9 +46,8 @@ class Upgrades : private WorkerObserver {
   void Rollback(const internal::Rollback& request, Done done);
 
   // Pauses or resumes the upgrade under way. kFailedPrecondition: there is none, it is returning or
-  // retiring, or Resume found it not paused.
-  absl::StatusOr<v1::Upgrade> Pause();
-  absl::StatusOr<v1::Upgrade> Resume();
+  // retiring, or is to be resumed and is not paused.
+  absl::StatusOr<v1::Upgrade> SetPaused(bool paused);
 
   // kFailedPrecondition: one is under way; says how far it is and what can be done.
   absl::Status CheckIdle() const;
@@ -66,7 +64,6 @@ class Upgrades : private WorkerObserver {
                                             absl::StatusOr<internal::Program> old_program) const;
   absl::StatusOr<ProgramChange> PlanReturn() const;
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
-  absl::Status CheckUnderWay() const;
   void OnOver();
   std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
                                         const v1::UpgradePlan& plan);
@@ -76,7 +73,7 @@ class Upgrades : private WorkerObserver {
   void OnReady(uint64_t worker_id) override;
   void OnGone(uint64_t worker_id, const std::string& kill_cause) override;
 
-  const WorkerStarts context_;
+  const KeeperParts context_;
   std::shared_ptr<UpgradeUnderWay> current_;
   bool reads_program_ = false;                  // an upgrade is about to begin
   std::deque<v1::Upgrade> history_;             // the newest first

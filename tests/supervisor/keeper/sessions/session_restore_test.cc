@@ -123,8 +123,8 @@ TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperD
     // No number is used twice, and no slot of a worker that lives.
     const auto reserved = next.sessions.Reserve();
     ASSERT_TRUE(reserved.ok());
-    EXPECT_GT(reserved->worker_id, last_id);
-    EXPECT_EQ(driver.engine.roster[reserved->slot].id, 0u);
+    EXPECT_GT(reserved->id(), last_id);
+    EXPECT_EQ(driver.engine.roster[reserved->slot()].id, 0u);
   }
   EXPECT_TRUE(known);
 }

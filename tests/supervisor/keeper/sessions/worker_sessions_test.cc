@@ -105,7 +105,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
 
   // Returns the child's end.
   std::unique_ptr<MessageChannel> AcceptChild(const ForkedChild& process,
-                                              const Reservation& reservation) {
+                                              const internal::WorkerPlace& reservation) {
     auto [ours, theirs] = SocketPair();
     const PeerCredentials peer = {process.pid(), kUid, kGid};
     FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid(), 0)));
@@ -177,28 +177,28 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
 };
 
 TEST_F(WorkerSessionsTest, shouldGiveAChildThePlaceThatWasReservedForIt) {
-  const Reservation first = sessions.Reserve().value();
-  const Reservation second = sessions.Reserve().value();
-  EXPECT_NE(first.slot, second.slot);
-  EXPECT_NE(first.worker_id, second.worker_id);
+  const internal::WorkerPlace first = sessions.Reserve().value();
+  const internal::WorkerPlace second = sessions.Reserve().value();
+  EXPECT_NE(first.slot(), second.slot());
+  EXPECT_NE(first.id(), second.id());
   const auto process = Process();
   const auto client = AcceptChild(*process, second);
   const internal::WorkerReply reply = Attach(*client);
   ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
-  EXPECT_EQ(reply.attached().worker_id(), second.worker_id);
-  EXPECT_EQ(reply.attached().worker_slot(), second.slot);
-  EXPECT_EQ(engine.roster[second.slot].id, second.worker_id);
-  EXPECT_EQ(engine.roster[first.slot].id, 0u);
-  EXPECT_THAT(attached, ElementsAre(second.worker_id));
+  EXPECT_EQ(reply.attached().worker_id(), second.id());
+  EXPECT_EQ(reply.attached().worker_slot(), second.slot());
+  EXPECT_EQ(engine.roster[second.slot()].id, second.id());
+  EXPECT_EQ(engine.roster[first.slot()].id, 0u);
+  EXPECT_THAT(attached, ElementsAre(second.id()));
   const std::vector<WorkerInfo> workers = sessions.List();
   ASSERT_EQ(workers.size(), 1u);
   EXPECT_EQ(workers[0].pid, process->pid());
-  EXPECT_EQ(workers[0].uid, kUid);
+  EXPECT_EQ(sessions.Describe()[0].uid(), kUid);
   EXPECT_NE(Attach(*client).status_code(), 0);  // once
 }
 
 TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
-  const Reservation first = sessions.Reserve().value();
+  const internal::WorkerPlace first = sessions.Reserve().value();
   EXPECT_EQ(sessions.free_slots(), 1u);
   ASSERT_TRUE(sessions.Reserve().ok());
   EXPECT_EQ(sessions.free_slots(), 0u);
@@ -209,8 +209,8 @@ TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
   EXPECT_EQ(sessions.free_slots(), 1u);
   const internal::WorkerReply reply = Attach(*client);
   ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
-  EXPECT_EQ(reply.attached().worker_slot(), first.slot);
-  EXPECT_GT(reply.attached().worker_id(), first.worker_id);
+  EXPECT_EQ(reply.attached().worker_slot(), first.slot());
+  EXPECT_GT(reply.attached().worker_id(), first.id());
   // It is this process: were its socket closed, it would be killed.
   internal::WorkerRequest detach;
   detach.mutable_detach();
@@ -218,12 +218,12 @@ TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
 }
 
 TEST_F(WorkerSessionsTest, shouldEndTheReservationOfAChildThatDiesBeforeItAttaches) {
-  const Reservation reservation = sessions.Reserve().value();
+  const internal::WorkerPlace reservation = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reservation);
   process->Go();
   Until([&] { return !gone.empty(); });
-  EXPECT_THAT(gone, ElementsAre(reservation.worker_id));
+  EXPECT_THAT(gone, ElementsAre(reservation.id()));
   EXPECT_EQ(sessions.free_slots(), kWorkers);
   EXPECT_TRUE(engine.dead.empty());  // it never knew it
   EXPECT_EQ(events.events().back().kind(), "worker_dead");
@@ -240,24 +240,24 @@ TEST_F(WorkerSessionsTest, shouldKillAChildThatClosesItsSocketBeforeItAttaches) 
 }
 
 TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
-  const Reservation reservation = sessions.Reserve().value();
+  const internal::WorkerPlace reservation = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reservation);
   ASSERT_EQ(Attach(*client).status_code(), 0);
   process->Go();
   Until([&] { return !gone.empty(); });
-  EXPECT_THAT(gone, ElementsAre(reservation.worker_id));
-  EXPECT_THAT(engine.dead, ElementsAre(reservation.worker_id));
+  EXPECT_THAT(gone, ElementsAre(reservation.id()));
+  EXPECT_THAT(engine.dead, ElementsAre(reservation.id()));
   EXPECT_EQ(sessions.free_slots(), kWorkers);
-  EXPECT_NE(sessions.Reserve().value().worker_id, reservation.worker_id);
+  EXPECT_NE(sessions.Reserve().value().id(), reservation.id());
 }
 
 TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
-  const Reservation reserved = sessions.Reserve().value();
+  const internal::WorkerPlace reserved = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reserved);
   Attach(*client);
-  uint32_t& lock = arena.worker(reserved.slot).thread_locks[0].futex;
+  uint32_t& lock = arena.worker(reserved.slot()).thread_locks[0].futex;
   lock = static_cast<uint32_t>(process->pid());
   const auto look = [&] {
     driver.LookAtLocks();
@@ -275,12 +275,12 @@ TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
 // An object that goes to the background: the process that has attached is not the one that was
 // forked.
 TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFollows) {
-  const Reservation reserved = sessions.Reserve().value();
+  const internal::WorkerPlace reserved = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reserved);
   Attach(*client);
   ForkedChild daemon([&](const ForkedChild::Parent& parent) {
-    ThreadLock lock(&arena.worker(reserved.slot).thread_locks[0]);
+    ThreadLock lock(&arena.worker(reserved.slot()).thread_locks[0]);
     BATON_CHECK(lock.Acquire().ok());
     parent.Tell("locked");
     parent.Await();
@@ -296,7 +296,7 @@ TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFoll
   Until([&] { return !gone.empty(); });
   EXPECT_TRUE(proven);
   EXPECT_EQ(WTERMSIG(daemon.Wait()), SIGKILL);
-  EXPECT_THAT(engine.dead, ElementsAre(reserved.worker_id));
+  EXPECT_THAT(engine.dead, ElementsAre(reserved.id()));
 }
 
 // A baton-launch that is not there, or that first waits for a line from a fifo.
@@ -326,17 +326,17 @@ class LateLauncherTest : public LateLauncher, public WorkerSessionsTest {
   }
   // Kills an attached child whose lock names holder_, a process that maps the arena.
   uint64_t KillNaming() {
-    const Reservation reserved = sessions.Reserve().value();
+    const internal::WorkerPlace reserved = sessions.Reserve().value();
     const auto process = Process();
     const auto client = AcceptChild(*process, reserved);
     Attach(*client);
-    arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(holder_->pid());
+    arena.worker(reserved.slot()).thread_locks[0].futex = static_cast<uint32_t>(holder_->pid());
     process->Go();
     process->Wait();
-    return reserved.worker_id;
+    return reserved.id();
   }
   void AttachAnother() {
-    const Reservation reserved = sessions.Reserve().value();
+    const internal::WorkerPlace reserved = sessions.Reserve().value();
     other_ = Process();
     other_client_ = AcceptChild(*other_, reserved);
     EXPECT_EQ(Attach(*other_client_).status_code(), 0);
@@ -387,11 +387,11 @@ TEST_F(WorkerSessionsTest, shouldKillNobodyWhomOnlyADeadChildsLockNames) {
   pid_t bystander = 0;
   ASSERT_EQ(posix_spawn(&bystander, program, nullptr, nullptr, arguments, environ), 0);
   for (const pid_t named : {bystander, getpid()}) {
-    const Reservation reserved = sessions.Reserve().value();
+    const internal::WorkerPlace reserved = sessions.Reserve().value();
     const auto process = Process();
     const auto client = AcceptChild(*process, reserved);
     Attach(*client);
-    arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(named);
+    arena.worker(reserved.slot()).thread_locks[0].futex = static_cast<uint32_t>(named);
     gone.clear();
     process->Go();
     Until([&] { return !gone.empty(); });
@@ -513,19 +513,19 @@ class SilentWorkerTest : public WorkerSessionsTest {
 
 // An heir may hang as soon as it has claimed a shard, and was silent before.
 TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsStalledAlready) {
-  const Reservation reserved = sessions.Reserve().value();
+  const internal::WorkerPlace reserved = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reserved);
   Attach(*client);
   internal::WorkerRequest ready;
   ready.mutable_set_ready();
   Ask(*client, ready);
-  Until([&] { return engine.roster[reserved.slot].stalled; });
+  Until([&] { return engine.roster[reserved.slot()].stalled; });
   EXPECT_THAT(engine.explained, IsEmpty());  // it owns nothing
-  engine.shard_owner.slot = reserved.slot;
-  engine.shard_owner.worker_id = reserved.worker_id;
+  engine.shard_owner.slot = reserved.slot();
+  engine.shard_owner.worker_id = reserved.id();
   Until([&] { return !gone.empty(); });
-  EXPECT_THAT(gone, ElementsAre(reserved.worker_id));
+  EXPECT_THAT(gone, ElementsAre(reserved.id()));
   EXPECT_THAT(engine.explained, ElementsAre("hang"));
   EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
 }
@@ -547,19 +547,19 @@ class ReportedHangTest : public SilentWorkerTest {
 
 TEST_F(ReportedHangTest, shouldTellOnceOfAHangAndKillNobodyUntilItIsToldTo) {
   SetOnHang(v1::ON_HANG_REPORT);
-  const Reservation reserved = sessions.Reserve().value();
+  const internal::WorkerPlace reserved = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reserved);
   Attach(*client);
   internal::WorkerRequest ready;
   ready.mutable_set_ready();
   Ask(*client, ready);
-  engine.shard_owner.slot = reserved.slot;
-  engine.shard_owner.worker_id = reserved.worker_id;
+  engine.shard_owner.slot = reserved.slot();
+  engine.shard_owner.worker_id = reserved.id();
   Until([&] { return Reports() == 1; });
   // It shows that it lives, and hangs again: only then there is another.
-  arena.worker(reserved.slot).heartbeat = 1;
-  Until([&] { return !engine.roster[reserved.slot].stalled; });
+  arena.worker(reserved.slot()).heartbeat = 1;
+  Until([&] { return !engine.roster[reserved.slot()].stalled; });
   Until([&] { return Reports() == 2; });
   for (int i = 0; i < 100; ++i) loop.run_one_for(std::chrono::seconds(1));
   EXPECT_EQ(Reports(), 2);
@@ -763,10 +763,10 @@ class NumberedPrograms final : public WorkerPrograms {
 
 TEST_F(WorkerSessionsTest, shouldNotTakeAProgramFromTheNumberOfAProcessThatEnds) {
   const auto process = Process();
-  const Reservation reservation = sessions.Reserve().value();
+  const internal::WorkerPlace reservation = sessions.Reserve().value();
   const auto client = AcceptChild(*process, reservation);
   ASSERT_EQ(Attach(*client).status_code(), 0);
-  const uint64_t id = reservation.worker_id;
+  const uint64_t id = reservation.id();
   absl::StatusOr<internal::Program> program;
   const auto take = [&](absl::StatusOr<internal::Program> read) { program = std::move(read); };
   NumberedPrograms programs([] {});

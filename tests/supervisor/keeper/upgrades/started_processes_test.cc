@@ -27,11 +27,14 @@ class NoPrograms final : public WorkerPrograms {
 TEST(StartedProcessesTest, shouldKnowAWorkerThatAttachesAgain) {
   boost::asio::io_context loop;
   NoPrograms programs;
-  StartedProcesses processes(loop, programs, [](const StartedProcess&) {});
+  StartedProcesses processes(loop, programs, [](const internal::StartedWorker&) {});
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const FileDescriptor other_end(ends[1]);
-  processes.Adopt({7, 5, ""}, FileDescriptor(ends[0]));
+  internal::StartedWorker known;
+  known.set_pid(7);
+  known.set_worker_id(5);
+  processes.Adopt(known, FileDescriptor(ends[0]));
   EXPECT_TRUE(processes.NoteAttached(7, 5));
   EXPECT_FALSE(processes.NoteAttached(7, 6));
   EXPECT_FALSE(processes.NoteAttached(8, 5));

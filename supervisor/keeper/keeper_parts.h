@@ -1,5 +1,5 @@
-#ifndef SUPERVISOR_KEEPER_PROGRAMS_WORKER_STARTS_H_
-#define SUPERVISOR_KEEPER_PROGRAMS_WORKER_STARTS_H_
+#ifndef SUPERVISOR_KEEPER_KEEPER_PARTS_H_
+#define SUPERVISOR_KEEPER_KEEPER_PARTS_H_
 
 #include <boost/asio/io_context.hpp>
 
@@ -12,9 +12,9 @@
 
 namespace baton::keeper {
 
-// The parts of a keeper that upgrades and standbys need to start workers and to end them. All of
-// them outlive whoever holds this.
-struct WorkerStarts {
+// The parts of a keeper that its upgrades, its standbys and its management use. All of them outlive
+// each holder of this.
+struct KeeperParts {
   boost::asio::io_context& loop;
   const internal::KeeperConfig& config;
   ServiceDriver& driver;
@@ -26,4 +26,4 @@ struct WorkerStarts {
 
 }  // namespace baton::keeper
 
-#endif  // SUPERVISOR_KEEPER_PROGRAMS_WORKER_STARTS_H_
+#endif  // SUPERVISOR_KEEPER_KEEPER_PARTS_H_
