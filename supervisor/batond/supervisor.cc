@@ -143,7 +143,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
   } else if (given_back.reading || given_back.writing) {
     StayPipe::GiveUp();
   }
-  for (const v1::ServiceConfig& service : options_.config.services()) AddKeeper(service);
+  for (const v1::ServiceConfig& service : options_.config.services()) AddDriver(service);
   AddControl();
 }
 
@@ -164,9 +164,9 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   return plan;
 }
 
-Child& Supervisor::AddKeeper(const v1::ServiceConfig& service) {
+Child& Supervisor::AddDriver(const v1::ServiceConfig& service) {
   const auto child = std::make_shared<Child*>();  // itself, which its callbacks are part of
-  keepers_.push_back(std::make_unique<Child>(
+  drivers_.push_back(std::make_unique<Child>(
       io_, PlanOf(service),
       Child::Callbacks{[this, name = service.name()] {
                          LetControlConnect(name);
@@ -174,14 +174,14 @@ Child& Supervisor::AddKeeper(const v1::ServiceConfig& service) {
                        },
                        [this, child](const std::string& how) { OnGone(**child, how); },
                        [this] { Advance(); }}));
-  *child = keepers_.back().get();
+  *child = drivers_.back().get();
   return **child;
 }
 
-Child* Supervisor::FindKeeper(const std::string& service) const {
+Child* Supervisor::FindDriver(const std::string& service) const {
   const auto found =
-      absl::c_find_if(keepers_, [&](const auto& one) { return one->service() == service; });
-  return found == keepers_.end() ? nullptr : found->get();
+      absl::c_find_if(drivers_, [&](const auto& one) { return one->service() == service; });
+  return found == drivers_.end() ? nullptr : found->get();
 }
 
 internal::ControlConfig Supervisor::ControlConfig() const {
@@ -259,7 +259,7 @@ absl::Status Supervisor::Run() {
              absl::StrCat("starting, services: ", JoinedNames()));
   LimitTrial(options_.start_timeout + kStartMargin);
   BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
-  StartKeepers();
+  StartDrivers();
   io_.run();
   state_.RemoveSockets(services_go_on() ? std::vector<std::string>()
                                         : ServiceNames(options_.config));
@@ -272,18 +272,18 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
   // Its configuration would become part of what the reload compared. The keeper asks again.
   if (reload_) return absl::UnavailableError("batond is taking a changed configuration");
   const std::string& service = request.config().service().name();
-  Child* const keeper = FindKeeper(service);
-  if (keeper == nullptr) {
+  Child* const driver = FindDriver(service);
+  if (driver == nullptr) {
     return absl::NotFoundError(absl::StrCat("service ", service, " is not configured"));
   }
   BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> given,
-                         keeper->Rejoin(std::move(process), std::move(lock)));
-  GoOnWithConfigOf(request.config().service(), *keeper);
+                         driver->Rejoin(std::move(process), std::move(lock)));
+  GoOnWithConfigOf(request.config().service(), *driver);
   return given;
 }
 
 // Keeps in force what the running keeper was started with, and asks the keeper to take the rest.
-void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper) {
+void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver) {
   v1::Config running = options_.config;
   *FindService(&running, service.name()) = service;
   TakenConfig difference = TakeReloadable(running, options_.config, /*disconnect=*/false);
@@ -293,11 +293,11 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keepe
                             refused.field, ": ", refused.why));
   }
   options_.config = std::move(running);
-  keeper.SetPlan(PlanOf(service));
+  driver.SetPlan(PlanOf(service));
   if (difference.live.empty()) return;
   // Once this keeper has its answer.
   boost::asio::post(io_, [this, wanted = *FindService(&difference.config, service.name())] {
-    Child* const rejoined = FindKeeper(wanted.name());
+    Child* const rejoined = FindDriver(wanted.name());
     if (rejoined == nullptr || stopping()) return;
     CallKeeperOf(wanted, [this, wanted](const absl::StatusOr<internal::ConfigTaken>& answer) {
       OnRejoinedAnswered(wanted.name(), answer);
@@ -307,8 +307,8 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keepe
 
 void Supervisor::OnRejoinedAnswered(const std::string& name,
                                     const absl::StatusOr<internal::ConfigTaken>& answer) {
-  Child* const keeper = FindKeeper(name);
-  if (keeper == nullptr || reload_) return;
+  Child* const driver = FindDriver(name);
+  if (driver == nullptr || reload_) return;
   if (!answer.ok()) {
     log::Write(spdlog::level::warn, {.service = name},
                absl::StrCat("its keeper has not taken what has changed in the configuration: ",
@@ -316,10 +316,10 @@ void Supervisor::OnRejoinedAnswered(const std::string& name,
     return;
   }
   *FindService(&options_.config, name) = answer->service();
-  keeper->SetPlan(PlanOf(answer->service()));
+  driver->SetPlan(PlanOf(answer->service()));
 }
 
-// All keepers start at the same time, and control after them.
+// All drivers start at the same time, and control after them.
 std::chrono::microseconds Supervisor::LongestStart() const {
   std::chrono::milliseconds longest{};
   for (const v1::ServiceConfig& service : options_.config.services()) {
@@ -335,15 +335,15 @@ std::string Supervisor::JoinedNames() const {
 // Once all have been tried.
 std::string Supervisor::Health() const {
   std::string missing = control_->ready() ? "" : control_->name();
-  for (const std::unique_ptr<Child>& keeper : keepers_) {
-    if (keeper->ready()) continue;
-    absl::StrAppend(&missing, missing.empty() ? "" : ", ", keeper->name());
-    const std::string why = DownReason(options_.config.state_dir(), keeper->service());
+  for (const std::unique_ptr<Child>& driver : drivers_) {
+    if (driver->ready()) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", driver->name());
+    const std::string why = DownReason(options_.config.state_dir(), driver->service());
     if (!why.empty()) absl::StrAppend(&missing, " (", why, ")");
   }
   std::string hung = control_->hung() ? control_->name() : "";
-  for (const std::unique_ptr<Child>& keeper : keepers_) {
-    if (keeper->hung()) absl::StrAppend(&hung, hung.empty() ? "" : ", ", keeper->name());
+  for (const std::unique_ptr<Child>& driver : drivers_) {
+    if (driver->hung()) absl::StrAppend(&hung, hung.empty() ? "" : ", ", driver->name());
   }
   if (missing.empty() && hung.empty()) {
     return absl::StrCat("running, services: ", JoinedNames());
@@ -354,9 +354,9 @@ std::string Supervisor::Health() const {
   return health;
 }
 
-void Supervisor::StartKeepers() {
-  for (const std::unique_ptr<Child>& keeper : keepers_) {
-    OnStarted(*keeper, keeper->Start());
+void Supervisor::StartDrivers() {
+  for (const std::unique_ptr<Child>& driver : drivers_) {
+    OnStarted(*driver, driver->Start());
     if (stopping()) return;
   }
   Advance();
@@ -439,8 +439,8 @@ void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
 
 // A keeper that does not run takes it when it is started.
 void Supervisor::AskKeeper(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted) {
-  Child& keeper = *FindKeeper(wanted.name());
-  if (!keeper.alive()) return keeper.SetPlan(PlanOf(wanted));
+  Child& driver = *FindDriver(wanted.name());
+  if (!driver.alive()) return driver.SetPlan(PlanOf(wanted));
   ++reload_->unanswered;
   CallKeeperOf(wanted, [this, running](const absl::StatusOr<internal::ConfigTaken>& answer) {
     NoteAnswer(running, answer, &reload_->taken);
@@ -450,7 +450,7 @@ void Supervisor::AskKeeper(const v1::ServiceConfig& running, const v1::ServiceCo
 
 void Supervisor::CallKeeperOf(const v1::ServiceConfig& wanted,
                               std::function<void(absl::StatusOr<internal::ConfigTaken>)> done) {
-  if (!FindKeeper(wanted.name())->ready()) {
+  if (!FindDriver(wanted.name())->ready()) {
     boost::asio::post(
         io_, [done = std::move(done)] { done(absl::UnavailableError("it is being started")); });
     return;
@@ -473,7 +473,7 @@ void Supervisor::FinishReload() {
   const ReloadUnderWay reload = *std::exchange(reload_, std::nullopt);
   options_.config = reload.taken.config;
   for (const std::string& name : reload.taken.live) {
-    FindKeeper(name)->SetPlan(PlanOf(*FindService(&options_.config, name)));
+    FindDriver(name)->SetPlan(PlanOf(*FindService(&options_.config, name)));
   }
   if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {
     spdlog::error("{}", MessageOf(opened));
@@ -489,26 +489,26 @@ void Supervisor::FinishReload() {
 }
 
 void Supervisor::Apply(const TakenConfig& taken) {
-  for (const std::string& service : taken.removed) RemoveKeeper(service);
+  for (const std::string& service : taken.removed) RemoveDriver(service);
   for (const v1::ServiceConfig& service : taken.config.services()) {
     if (absl::c_linear_search(taken.added, service.name())) {
-      Child& keeper = AddKeeper(service);
-      const absl::Status started = keeper.Start();
+      Child& driver = AddDriver(service);
+      const absl::Status started = driver.Start();
       if (started.ok()) continue;
       // Not OnStarted: a reload ends no batond, not even a strict one.
-      keeper.Log(spdlog::level::err, std::string(MessageOf(started)));
-      keeper.StartLater();
+      driver.Log(spdlog::level::err, std::string(MessageOf(started)));
+      driver.StartLater();
     } else if (absl::c_linear_search(taken.changed, service.name())) {
-      Child& keeper = *FindKeeper(service.name());
-      keeper.SetPlan(PlanOf(service));
-      keeper.Signal(SIGTERM);  // it is started again
+      Child& driver = *FindDriver(service.name());
+      driver.SetPlan(PlanOf(service));
+      driver.Signal(SIGTERM);  // it is started again
     }
   }
 }
 
-void Supervisor::RemoveKeeper(const std::string& service) {
+void Supervisor::RemoveDriver(const std::string& service) {
   const auto found =
-      absl::c_find_if(keepers_, [&](const auto& one) { return one->service() == service; });
+      absl::c_find_if(drivers_, [&](const auto& one) { return one->service() == service; });
   (*found)->CancelStart();
   (*found)->Signal(SIGTERM);
   if ((*found)->alive()) {
@@ -517,14 +517,14 @@ void Supervisor::RemoveKeeper(const std::string& service) {
   } else {
     state_.RemoveFilesOf(service);
   }
-  keepers_.erase(found);
+  drivers_.erase(found);
 }
 
 void Supervisor::KillLeavingLater() {
   After(leaving_timer_, options_.stop_timeout, [this] {
-    for (const std::unique_ptr<Child>& keeper : leaving_) {
-      spdlog::warn("{}: does not stop, killing it", keeper->name());
-      keeper->Signal(SIGKILL);
+    for (const std::unique_ptr<Child>& driver : leaving_) {
+      spdlog::warn("{}: does not stop, killing it", driver->name());
+      driver->Signal(SIGKILL);
     }
   });
 }
@@ -578,7 +578,7 @@ void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
   After(program_timer_, limit, [this] {
     if (stopping()) return;
     const bool reached =
-        absl::c_none_of(keepers_, [](const auto& keeper) { return keeper->is_awaited(); });
+        absl::c_none_of(drivers_, [](const auto& driver) { return driver->is_awaited(); });
     if (phase_ == Phase::kRunning && control_->ready() && reached) return options_.own->EndTrial();
     FailStart(absl::DeadlineExceededError(absl::StrCat("it is not well in time: ", Health())));
   });
@@ -607,8 +607,8 @@ void Supervisor::LetControlConnect(const std::string& service) const {
 // A child is ready, or has failed.
 void Supervisor::Advance() {
   if (phase_ == Phase::kRunning) TellStatus("", Health());
-  if (phase_ == Phase::kStartingKeepers &&
-      absl::c_all_of(keepers_, [](const auto& keeper) { return keeper->settled(); })) {
+  if (phase_ == Phase::kStartingDrivers &&
+      absl::c_all_of(drivers_, [](const auto& driver) { return driver->settled(); })) {
     phase_ = Phase::kStartingControl;
     OnStarted(*control_, control_->Start());
   }
@@ -623,14 +623,14 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
   const auto left = absl::c_find_if(leaving_, [&](const auto& one) { return one.get() == &child; });
   if (left != leaving_.end()) {
     child.Log(spdlog::level::info, absl::StrCat(how, "; the service is no longer configured"));
-    if (FindKeeper(child.service()) == nullptr) state_.RemoveFilesOf(child.service());
+    if (FindDriver(child.service()) == nullptr) state_.RemoveFilesOf(child.service());
     // Later: this is called by the child.
     boost::asio::post(io_, [gone = std::shared_ptr<Child>(std::move(*left))] {});
     leaving_.erase(left);
     return stopping() ? AdvanceStop() : Advance();
   }
   switch (phase_) {
-    case Phase::kStartingKeepers:
+    case Phase::kStartingDrivers:
     case Phase::kStartingControl:
       if (options_.strict) {
         return FailStart(absl::UnavailableError(
@@ -642,7 +642,7 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
       child.StartLater();
       return Advance();
     case Phase::kStoppingControl:
-    case Phase::kStoppingKeepers:
+    case Phase::kStoppingDrivers:
       child.Log(spdlog::level::info, how);
       return AdvanceStop();
   }
@@ -652,11 +652,11 @@ void Supervisor::AnnounceReady() const {
   const std::string& directory = options_.config.state_dir();
   std::string services;
   bool all = control_->ready();
-  for (const std::unique_ptr<Child>& keeper : keepers_) {
-    all = all && keeper->ready();
-    if (!keeper->ready()) continue;
-    absl::StrAppend(&services, services.empty() ? "" : ", ", keeper->service(), " (worker socket ",
-                    WorkerSocketPath(directory, keeper->service()), ")");
+  for (const std::unique_ptr<Child>& driver : drivers_) {
+    all = all && driver->ready();
+    if (!driver->ready()) continue;
+    absl::StrAppend(&services, services.empty() ? "" : ", ", driver->service(), " (worker socket ",
+                    WorkerSocketPath(directory, driver->service()), ")");
   }
   const std::string health = Health();
   if (!all) {
@@ -684,9 +684,9 @@ void Supervisor::Stop() {
                result_.ok() ? "stopping" : absl::StrCat("giving up: ", result_.message()));
   }
   control_->CancelStart();
-  for (const std::unique_ptr<Child>& keeper : keepers_) keeper->CancelStart();
+  for (const std::unique_ptr<Child>& driver : drivers_) driver->CancelStart();
   control_->Signal(SIGTERM);
-  // Control gets half of the time, so that one that hangs leaves the keepers the other half.
+  // Control gets half of the time, so that one that hangs leaves the drivers the other half.
   After(stop_timer_, options_.stop_timeout / 2, [this] {
     if (phase_ != Phase::kStoppingControl) return;
     spdlog::warn("control: does not stop, killing it");
@@ -697,17 +697,17 @@ void Supervisor::Stop() {
 
 void Supervisor::AdvanceStop() {
   if (phase_ == Phase::kStoppingControl && !control_->alive()) {
-    phase_ = Phase::kStoppingKeepers;
-    if (services_go_on()) return LeaveKeepers();
-    for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGTERM);
+    phase_ = Phase::kStoppingDrivers;
+    if (services_go_on()) return LeaveDrivers();
+    for (const std::unique_ptr<Child>& driver : drivers_) driver->Signal(SIGTERM);
     After(stop_timer_, options_.stop_timeout / 2, [this] {
       spdlog::warn("keepers do not stop, killing them");
       KillAll();
     });
   }
-  const bool keepers_gone =
-      absl::c_none_of(keepers_, [](const auto& keeper) { return keeper->alive(); });
-  if (phase_ == Phase::kStoppingKeepers && keepers_gone && leaving_.empty()) io_.stop();
+  const bool drivers_gone =
+      absl::c_none_of(drivers_, [](const auto& driver) { return driver->alive(); });
+  if (phase_ == Phase::kStoppingDrivers && drivers_gone && leaving_.empty()) io_.stop();
 }
 
 // With the next batond: the service manager's, or another program in this process.
@@ -715,7 +715,7 @@ bool Supervisor::services_go_on() const {
   return stay_.has_value() || replaced_ || (!result_.ok() && options_.own->on_trial());
 }
 
-void Supervisor::LeaveKeepers() {
+void Supervisor::LeaveDrivers() {
   HoldSignals(SIG_BLOCK);  // for the program that follows in this process
   spdlog::info("keepers go on: the next batond finds them, or the service manager ends them");
   io_.stop();
@@ -723,8 +723,8 @@ void Supervisor::LeaveKeepers() {
 
 void Supervisor::KillAll() {
   control_->Signal(SIGKILL);
-  for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGKILL);
-  for (const std::unique_ptr<Child>& keeper : leaving_) keeper->Signal(SIGKILL);
+  for (const std::unique_ptr<Child>& driver : drivers_) driver->Signal(SIGKILL);
+  for (const std::unique_ptr<Child>& driver : leaving_) driver->Signal(SIGKILL);
 }
 
 }  // namespace baton

@@ -70,18 +70,18 @@ class Supervisor {
   // ready or has failed, then batond is ready. When batond stops, control goes first, so that
   // nobody asks keepers that are leaving.
   enum class Phase {
-    kStartingKeepers,
+    kStartingDrivers,
     kStartingControl,
     kRunning,
     kStoppingControl,
-    kStoppingKeepers
+    kStoppingDrivers
   };
 
   Child::Plan PlanOf(const v1::ServiceConfig& service);
-  Child& AddKeeper(const v1::ServiceConfig& service);
-  Child* FindKeeper(const std::string& service) const;
+  Child& AddDriver(const v1::ServiceConfig& service);
+  Child* FindDriver(const std::string& service) const;
   void AddControl();
-  void StartKeepers();
+  void StartDrivers();
   absl::StatusOr<std::vector<FileDescriptor>> TakeIn(const internal::RejoinRequest& request,
                                                      SpawnedProcess process, FileDescriptor lock);
   std::chrono::microseconds LongestStart() const;
@@ -99,14 +99,14 @@ class Supervisor {
   void CallKeeperOf(const v1::ServiceConfig& wanted,
                     std::function<void(absl::StatusOr<internal::ConfigTaken>)> done);
   void Apply(const TakenConfig& taken);
-  void RemoveKeeper(const std::string& service);
+  void RemoveDriver(const std::string& service);
   void KillLeavingLater();
   void RestartControlSoon();
   void ReplaceProgram(const internal::ReplaceProgram& request, ControlRequests::Done done);
   void ReplaceOwnProgramSoon();
   void LimitTrial(std::chrono::milliseconds limit);
   bool services_go_on() const;
-  void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& keeper);
+  void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver);
   void OnRejoinedAnswered(const std::string& name,
                           const absl::StatusOr<internal::ConfigTaken>& answer);
   absl::StatusOr<FileDescriptor> OpenForControl(const std::string& path) const;
@@ -119,7 +119,7 @@ class Supervisor {
   void FailStart(const absl::Status& status);
   void Stop();
   void AdvanceStop();
-  void LeaveKeepers();
+  void LeaveDrivers();
   void KillAll();
   bool stopping() const { return phase_ >= Phase::kStoppingControl; }
 
@@ -134,7 +134,7 @@ class Supervisor {
   std::optional<StayPipe> stay_;  // none: drivers end with an orderly stop
   std::optional<ReloadUnderWay> reload_;
   bool reload_again_ = false;  // when that one has ended
-  std::vector<std::unique_ptr<Child>> keepers_;
+  std::vector<std::unique_ptr<Child>> drivers_;
   std::vector<std::unique_ptr<Child>> leaving_;  // drivers of services that were removed
   boost::asio::steady_timer control_timer_;      // its restart
   boost::asio::steady_timer leaving_timer_;      // the death of those that do not end
@@ -145,7 +145,7 @@ class Supervisor {
   std::unique_ptr<Child> control_;
   std::string control_given_up_;  // why its program of the last replacement was; empty: it was not
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
-  Phase phase_ = Phase::kStartingKeepers;
+  Phase phase_ = Phase::kStartingDrivers;
   absl::Status result_;
 };
 
