@@ -181,7 +181,7 @@ absl::Status Management::Execute(const FramedSession& session,
       return SetPolicy(request.set_policy(), reply->mutable_policy());
     case ManagementRequest::kReplaceKeeper: {
       reply->set_keeper_pid(getpid());
-      const absl::Status started = parts_.driver.StartNextKeeper();
+      absl::Status started = parts_.driver.StartNextKeeper();
       if (!absl::IsUnimplemented(started)) return started;
       end_();
       return absl::OkStatus();
