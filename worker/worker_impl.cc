@@ -1,7 +1,6 @@
 #include "worker/worker_impl.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -195,7 +194,7 @@ uint32_t WorkerImpl::SpokenLayoutVersion() const {
 absl::Status WorkerImpl::CheckDescriptors() const {
   std::array<FileDescriptor, kControlStreamDescriptors> probes;
   for (FileDescriptor& probe : probes) {
-    probe.Reset(fcntl(wake_.get(), F_DUPFD_CLOEXEC, 0));
+    probe = CopyOf(wake_.get());
     if (!probe) {
       return ErrnoStatus(errno, absl::StrCat("the stream to control needs up to ", probes.size(),
                                              " descriptors (raise RLIMIT_NOFILE, or set "

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "absl/status/statusor.h"
+
 namespace baton {
 
 // Owns a file descriptor.
@@ -30,6 +32,23 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+// All that follows is not inherited by programs that this process executes.
+
+// Another descriptor of the same open file, at `least` or above. None: errno says why.
+FileDescriptor CopyOf(int fd, int least = 0);
+
+struct SocketPair {
+  FileDescriptor ours, theirs;
+};
+// Connected sockets of AF_UNIX. `type`: SOCK_STREAM | SOCK_NONBLOCK, for one.
+absl::StatusOr<SocketPair> MakeSocketPair(int type);
+
+struct Pipe {
+  FileDescriptor reading, writing;
+};
+// `flags`: of pipe2(2), O_NONBLOCK for one.
+absl::StatusOr<Pipe> MakePipe(int flags = 0);
 
 }  // namespace baton
 

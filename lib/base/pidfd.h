@@ -1,9 +1,22 @@
-// pidfd_open(2) and pidfd_send_signal(2).
+// Processes by their pidfd, which never becomes another process's (pidfd_open(2)).
 #ifndef LIB_BASE_PIDFD_H_
 #define LIB_BASE_PIDFD_H_
 
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
+#include <sys/types.h>
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton {
+
+// A number may be another process's when it is looked at, unless it is that of a child of ours that
+// is not reaped yet.
+absl::StatusOr<FileDescriptor> OpenPidfd(pid_t process);
+
+// Returns false, with errno, if the process is gone or may not be signalled. Any descriptor may be
+// given: one that is no pidfd is an error.
+bool SendSignal(int pidfd, int signal);
+
+}  // namespace baton
 
 #endif  // LIB_BASE_PIDFD_H_

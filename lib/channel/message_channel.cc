@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 
 #ifndef SO_PEERPIDFD
@@ -166,7 +166,7 @@ absl::StatusOr<PeerProcess> GetPeerProcess(int socket) {
     process.certain = true;
   } else if (errno == ENOPROTOOPT) {  // before Linux 6.5
     BATON_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(socket));
-    process.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+    process.pidfd = OpenPidfd(peer.pid).value_or(FileDescriptor());
   }
   if (!process.pidfd) return ErrnoStatus(errno, "a pidfd of the process that connected");
   pollfd entry = {process.pidfd.get(), POLLIN, 0};
@@ -219,7 +219,7 @@ absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& messag
   }
   std::vector<FileDescriptor> duplicates;
   for (const int fd : descriptors) {
-    duplicates.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    duplicates.push_back(CopyOf(fd));
     if (!duplicates.back()) {
       return ErrnoStatus(errno, "duplicating a descriptor to send (see RLIMIT_NOFILE)");
     }

@@ -20,6 +20,8 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/pidfd.h"
+#include "lib/base/status_macros.h"
 
 namespace baton::native {
 namespace {
@@ -123,8 +125,7 @@ absl::Status StartUnmapper([[maybe_unused]] int kept) {
 #ifdef BATON_SANITIZED
   return absl::UnimplementedError("a sanitizer has memory of its own");
 #endif
-  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  if (!process) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor process, OpenPidfd(getpid()));
   g_unmapper.process = process.get();
   g_unmapper.kept = kept;
   // No handler of ours is to run there.

@@ -2,19 +2,14 @@
 
 #include <sys/socket.h>
 
-#include <cerrno>
-
-#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
 
 namespace baton::nic {
 
 absl::StatusOr<FileDescriptor> MakeChannel(Call* call) {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "a channel's socket (see the NIC's RLIMIT_NOFILE)");
-  }
-  call->answer.Reset(ends[1]);
-  return FileDescriptor(ends[0]);
+  BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
+  call->answer = std::move(pair.theirs);
+  return std::move(pair.ours);
 }
 
 void Notify(const FileDescriptor& channel) {

@@ -55,17 +55,12 @@ absl::Status CallSocket::AfterFork() {
 
 // The reply comes on a socket of this process alone, because others may share the file's.
 absl::Status CallSocket::Attach() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "a socket for the NIC's replies (see RLIMIT_NOFILE)");
-  }
-  const FileDescriptor ours(ends[0]);
-  FileDescriptor theirs(ends[1]);
+  BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_SEQPACKET));
   control::Attach attach;
   attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), ++last_tag_};
-  if (!SendMessage(file(), attach, theirs.get())) return Lost("it is not there");
-  theirs.Reset();
-  BATON_ASSIGN_OR_RETURN(Answer answer, Wait(ours.get(), last_tag_));
+  if (!SendMessage(file(), attach, pair.theirs.get())) return Lost("it is not there");
+  pair.theirs.Reset();
+  BATON_ASSIGN_OR_RETURN(Answer answer, Wait(pair.ours.get(), last_tag_));
   calls_ = std::move(answer.descriptor);
   return absl::OkStatus();
 }

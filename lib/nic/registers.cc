@@ -1,6 +1,5 @@
 #include "lib/nic/registers.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -43,7 +42,7 @@ Registers::Register::~Register() { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wake.get()
 
 absl::StatusOr<FileDescriptor> Registers::Add(uint32_t number, Bells bells) {
   FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  FileDescriptor copy(fcntl(wake.get(), F_DUPFD_CLOEXEC, 0));
+  FileDescriptor copy = CopyOf(wake.get());
   // Each write is an event, also of one that another process has read before the NIC empties it.
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;

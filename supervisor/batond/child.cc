@@ -9,13 +9,11 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
-#include <cerrno>
 #include <fstream>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
 #include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
@@ -34,25 +32,6 @@ namespace {
 constexpr std::chrono::seconds kHealthyAfter(10);
 constexpr std::chrono::milliseconds kReapPause(100);
 constexpr char kNicName[] = "baton-nic";  // of nic_main.cc
-
-struct Ends {
-  FileDescriptor ours, its;
-};
-
-// We read.
-absl::StatusOr<Ends> MakePipe(int flags) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC | flags) != 0) return ErrnoStatus(errno, "pipe2");
-  return Ends{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-absl::StatusOr<Ends> MakeSocketPair() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "socketpair");
-  }
-  return Ends{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
 
 }  // namespace
 
@@ -81,9 +60,9 @@ absl::Status Child::Start() {
     GoOnWith(*std::move(former));
     return absl::OkStatus();
   }
-  BATON_ASSIGN_OR_RETURN(Ends readiness, MakePipe(0));
-  readiness_.assign(readiness.ours.Release());
-  if (absl::Status status = SpawnWith(readiness.its.get()); !status.ok()) {
+  BATON_ASSIGN_OR_RETURN(Pipe readiness, MakePipe());
+  readiness_.assign(readiness.reading.Release());
+  if (absl::Status status = SpawnWith(readiness.writing.get()); !status.ok()) {
     readiness_.close();
     return status;
   }
@@ -132,9 +111,9 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
   BATON_ASSIGN_OR_RETURN(ends[0], MakeHeart());
   // The release before had a store channel here. A driver of that release says in its log that
   // batond holds nothing for it, and goes on.
-  BATON_ASSIGN_OR_RETURN(Ends closed_channel, MakeSocketPair());
+  BATON_ASSIGN_OR_RETURN(SocketPair closed_channel, MakeSocketPair(SOCK_STREAM));
   ends[1] = std::move(closed_channel.ours);
-  if (plan_.stay >= 0) ends.emplace_back(fcntl(plan_.stay, F_DUPFD_CLOEXEC, 0));
+  if (plan_.stay >= 0) ends.push_back(CopyOf(plan_.stay));
   silent_looks_ = 0;
   OnReady();
   return ends;
@@ -166,10 +145,10 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   for (const auto& [name, descriptor] : given) {
     request.descriptors.emplace_back(name, descriptor.get());
   }
-  Ends talk;
+  SocketPair talk;
   if (plan_.talk != nullptr) {
-    BATON_ASSIGN_OR_RETURN(talk, MakeSocketPair());
-    request.descriptors.emplace_back(kBatondVariable, talk.its.get());
+    BATON_ASSIGN_OR_RETURN(talk, MakeSocketPair(SOCK_STREAM));
+    request.descriptors.emplace_back(kBatondVariable, talk.theirs.get());
   }
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   if (plan_.talk != nullptr) plan_.talk(std::move(talk.ours));
@@ -178,9 +157,9 @@ absl::Status Child::SpawnWith(int ready_write_end) {
 
 absl::StatusOr<FileDescriptor> Child::MakeHeart() {
   // Neither waits: the child shows itself whether or not anybody looks.
-  BATON_ASSIGN_OR_RETURN(Ends ends, MakePipe(O_NONBLOCK));
-  heart_ = std::move(ends.ours);
-  return std::move(ends.its);
+  BATON_ASSIGN_OR_RETURN(Pipe pipe, MakePipe(O_NONBLOCK));
+  heart_ = std::move(pipe.reading);
+  return std::move(pipe.writing);
 }
 
 // Anew at each start: a file may have been moved away. None: it cannot be had, which is no reason
@@ -326,7 +305,7 @@ void Child::CancelStart() {
 
 void Child::Signal(int signal) {
   if (signal == SIGTERM) told_to_end_ = true;
-  if (alive()) pidfd_send_signal(process_.pidfd.get(), signal, nullptr, 0);
+  if (alive()) (void)SendSignal(process_.pidfd.get(), signal);
 }
 
 void ReapOrphans() {

@@ -77,7 +77,7 @@ std::optional<SpawnedProcess> ChildLock::Holder(const std::vector<std::string>& 
   pid_t pid = 0;
   std::ifstream(path_) >> pid;
   if (pid <= 0) return std::nullopt;
-  SpawnedProcess holder{pid, FileDescriptor(pidfd_open(pid, 0))};
+  SpawnedProcess holder{pid, OpenPidfd(pid).value_or(FileDescriptor())};
   const bool runs = std::any_of(programs.begin(), programs.end(),
                                 [pid](const std::string& program) { return Runs(pid, program); });
   if (!holder.pidfd || !runs) return std::nullopt;

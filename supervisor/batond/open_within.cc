@@ -105,23 +105,17 @@ absl::StatusOr<FileDescriptor> Receive(int socket, const std::string& path) {
 absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mode_t mode,
                                           milliseconds timeout) {
   BATON_RETURN_IF_ERROR(MayWaitFor(path));
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "socketpair");
-  }
-  const FileDescriptor ours(ends[0]);
-  FileDescriptor its(ends[1]);
-  const pid_t opener = ForkToWait([&] { OpenAndSend(path, flags, mode, its.get()); });
+  BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_SEQPACKET));
+  const pid_t opener = ForkToWait([&] { OpenAndSend(path, flags, mode, pair.theirs.get()); });
   if (opener < 0) return ErrnoStatus(errno, absl::StrCat(path, ": fork"));
-  its.Reset();
-  // It is not reaped, so the number is not another's.
-  const FileDescriptor pidfd(pidfd_open(opener, 0));
-  if (!BecomesReadable(ours.get(), timeout)) {
+  pair.theirs.Reset();
+  const FileDescriptor pidfd = OpenPidfd(opener).value_or(FileDescriptor());
+  if (!BecomesReadable(pair.ours.get(), timeout)) {
     KillAndReap(opener, pidfd.get(), milliseconds(0), path);
     return absl::DeadlineExceededError(absl::StrCat(path, ": not opened within ", timeout.count(),
                                                     " ms: does its file system answer?"));
   }
-  absl::StatusOr<FileDescriptor> file = Receive(ours.get(), path);
+  absl::StatusOr<FileDescriptor> file = Receive(pair.ours.get(), path);
   KillAndReap(opener, pidfd.get(), kDeathTimeout, path);
   return file;
 }

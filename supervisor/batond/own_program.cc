@@ -162,7 +162,7 @@ void ProgramCheck::Run(const OwnProgram& own, Done done) {
   process_ = *std::move(process);
   done_ = std::move(done);
   After(timer_, kTimeout, [this] {
-    if (process_.pidfd) pidfd_send_signal(process_.pidfd.get(), SIGKILL, nullptr, 0);
+    if (process_.pidfd) (void)SendSignal(process_.pidfd.get(), SIGKILL);
   });
   end_.assign(process_.pidfd.get());
   AwaitReadable(end_, [this] { OnEnd(); });

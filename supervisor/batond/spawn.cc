@@ -122,17 +122,14 @@ std::string DescribeEnd(const siginfo_t& end) {
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   BATON_RETURN_IF_ERROR(MayWaitFor(request.program));
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(request.input));
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
+  BATON_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
 
   std::vector<std::string> arguments = {request.program};
   arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
   std::vector<std::string> environment = EnvironmentFor(request);
   const std::vector<char*> argument_pointers = PointersTo(arguments);
   const std::vector<char*> environment_pointers = PointersTo(environment);
-  std::vector<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, write_end.get()};
+  std::vector<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, errors.writing.get()};
   for (const auto& [name, descriptor] : request.descriptors) kept.push_back(descriptor);
   const std::string path = request.file ? request.file->Path() : request.program;
   if (request.file) kept.push_back(request.file->descriptor());
@@ -140,15 +137,17 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
 
   const ChildPlan plan = {
       request, path.c_str(), argument_pointers.data(), environment_pointers.data(),
-      kept,    input.get(),  write_end.get(),          getpid()};
+      kept,    input.get(),  errors.writing.get(),     getpid()};
   SpawnedProcess child;
   child.pid = ForkToWait([&plan] { BecomeProgram(plan); });
   if (child.pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot fork for ", request.program));
-  write_end.Reset();
-  child.pidfd.Reset(pidfd_open(child.pid, 0));  // not reaped: the pid cannot be another's
-  absl::Status status =
-      child.pidfd ? WaitUntilEntered(read_end.get(), request.program, request.enter_timeout)
-                  : ErrnoStatus(errno, "pidfd_open");
+  errors.writing.Reset();
+  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(child.pid);
+  absl::Status status = pidfd.status();
+  if (pidfd.ok()) {
+    child.pidfd = *std::move(pidfd);
+    status = WaitUntilEntered(errors.reading.get(), request.program, request.enter_timeout);
+  }
   if (!status.ok()) {
     KillAndReap(child.pid, child.pidfd.get(), kDeathTimeout, request.program);
     return status;

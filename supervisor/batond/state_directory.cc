@@ -1,6 +1,5 @@
 #include "supervisor/batond/state_directory.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -93,7 +92,7 @@ absl::StatusOr<bool> AwaitLock(const std::string& path, bool stays) {
     if (keeper && std::exchange(sent, signal) != signal) {
       spdlog::warn("process {} keeps a service that is not configured any more (lock {}): it is {}",
                    keeper->pid, path, signal == SIGTERM ? "told to end" : "killed");
-      (void)pidfd_send_signal(keeper->pidfd.get(), signal, nullptr, 0);
+      (void)SendSignal(keeper->pidfd.get(), signal);
     }
     const timespec moment = {0, 5'000'000};
     nanosleep(&moment, nullptr);

@@ -1,17 +1,15 @@
 #include "supervisor/batond/stay_pipe.h"
 
-#include <fcntl.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -67,9 +65,8 @@ absl::StatusOr<StayPipe> StayPipe::Keep(StayPipe given_back) {
   }
   if (given_back.reading && given_back.writing) return given_back;
   if (given_back.reading || given_back.writing) GiveUp();
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-  StayPipe made = {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  BATON_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+  StayPipe made = {std::move(pipe.reading), std::move(pipe.writing)};
   Store(kReadingEnd, made.reading);
   Store(kWritingEnd, made.writing);
   return made;
@@ -81,10 +78,8 @@ void StayPipe::Leave(const StayPipe* pipe, OwnProgram* program) {
   program->LeaveVariable("LISTEN_PID", absl::StrCat(getpid()));
   program->LeaveVariable("LISTEN_FDNAMES", absl::StrCat(kReadingEnd, ":", kWritingEnd));
   // Neither is where the other has to be.
-  const FileDescriptor writing(
-      fcntl(pipe->writing.get(), F_DUPFD_CLOEXEC, SD_LISTEN_FDS_START + 2));
-  const FileDescriptor reading(
-      fcntl(pipe->reading.get(), F_DUPFD_CLOEXEC, SD_LISTEN_FDS_START + 2));
+  const FileDescriptor writing = CopyOf(pipe->writing.get(), SD_LISTEN_FDS_START + 2);
+  const FileDescriptor reading = CopyOf(pipe->reading.get(), SD_LISTEN_FDS_START + 2);
   dup2(reading.get(), SD_LISTEN_FDS_START);
   dup2(writing.get(), SD_LISTEN_FDS_START + 1);
 }

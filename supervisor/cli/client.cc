@@ -124,7 +124,7 @@ absl::Status OperatorClient::UseTls() {
 absl::Status OperatorClient::ConnectUntil(Clock::time_point deadline) {
   auto socket = ConnectSocket(socket_path_, deadline);
   if (!socket.ok()) return Unreachable(socket_path_, socket.status());
-  connection_.Reset(fcntl(socket->get(), F_DUPFD_CLOEXEC, 0));
+  connection_ = CopyOf(socket->get());
   fcntl(socket->get(), F_SETFL, O_NONBLOCK);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);

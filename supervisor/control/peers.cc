@@ -1,6 +1,5 @@
 #include "supervisor/control/peers.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -69,7 +68,7 @@ void PeerRegistry::End(const std::function<bool(const Peer&)>& whose) {
   for (const auto& [fd, entry] : entries_) {
     if (entry.served != Served::kByRole || !whose(entry.peer)) continue;
     // A duplicate, because gRPC may close this one any time, and its number be another socket's.
-    const FileDescriptor socket(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    const FileDescriptor socket = CopyOf(fd);
     if (socket && InodeOf(socket.get()) == entry.inode) shutdown(socket.get(), SHUT_RDWR);
   }
 }

@@ -1,6 +1,5 @@
 #include "supervisor/inspect/state_decoder.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -31,7 +30,7 @@ constexpr size_t kMaxComplaintBytes = 512;  // of its standard error
 // A stream of the program, of which no more than `limit` bytes are kept; the rest is read all the
 // same, so that it does not wait for a reader, and counted.
 struct Output {
-  FileDescriptor read_end;
+  FileDescriptor reading;
   size_t limit;
   std::string text = {};
   bool cut = false;
@@ -39,12 +38,12 @@ struct Output {
   // False when it has ended.
   bool Take() {
     char buffer[4096];
-    const ssize_t got = read(read_end.get(), buffer, sizeof(buffer));
+    const ssize_t got = read(reading.get(), buffer, sizeof(buffer));
     if (got < 0) return errno == EINTR || errno == EAGAIN;
     const auto count = static_cast<size_t>(got);
     text.append(buffer, std::min(count, limit - text.size()));
     cut = cut || text.size() == limit;
-    if (got == 0) read_end.Reset();
+    if (got == 0) reading.Reset();
     return got > 0;
   }
 };
@@ -62,16 +61,6 @@ std::vector<std::string> EnvironmentFor(const std::string& service, const Commit
   return environment;
 }
 
-struct Pipe {
-  FileDescriptor read_end, write_end;
-};
-
-absl::StatusOr<Pipe> MakePipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 // A process of its own group, which is killed whole and always reaped.
 class Program {
  public:
@@ -84,9 +73,9 @@ class Program {
     BATON_ASSIGN_OR_RETURN(Pipe err, MakePipe());
     Program program;
     BATON_RETURN_IF_ERROR(program.Spawn(decoder, EnvironmentFor(service, state),
-                                        {input.get(), out.write_end.get(), err.write_end.get()}));
-    program.out_ = {std::move(out.read_end), kMaxDecodedBytes};
-    program.err_ = {std::move(err.read_end), kMaxComplaintBytes};
+                                        {input.get(), out.writing.get(), err.writing.get()}));
+    program.out_ = {std::move(out.reading), kMaxDecodedBytes};
+    program.err_ = {std::move(err.reading), kMaxComplaintBytes};
     return program;
   }
   Program(Program&& other) noexcept
@@ -99,9 +88,9 @@ class Program {
 
   // Until both streams have ended. False: the time is over, or it prints without end.
   bool ReadAll(Clock::time_point deadline) {
-    while (out_.read_end || err_.read_end) {
+    while (out_.reading || err_.reading) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-      pollfd entries[2] = {{out_.read_end.get(), POLLIN, 0}, {err_.read_end.get(), POLLIN, 0}};
+      pollfd entries[2] = {{out_.reading.get(), POLLIN, 0}, {err_.reading.get(), POLLIN, 0}};
       if (left.count() <= 0 || out_.cut) return false;
       if (poll(entries, 2, static_cast<int>(left.count())) <= 0) continue;
       if (entries[0].revents != 0) out_.Take();

@@ -1,7 +1,5 @@
 #include "supervisor/keeper/service_driver.h"
 
-#include <fcntl.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -297,7 +295,7 @@ void ServiceDriver::Hold(const std::string& key, const std::string& value,
   order.mutable_hold()->set_value(value);
   std::vector<FileDescriptor> copies;
   for (const int descriptor : descriptors) {
-    copies.emplace_back(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    copies.push_back(CopyOf(descriptor));
   }
   (void)Execute(order, std::move(copies));
 }

@@ -429,12 +429,9 @@ absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions
                          nic::Nic::Make(options, {}, /*own_addresses=*/true));
   FileDescriptor ours[2];
   for (FileDescriptor& end : ours) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-      return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
-    }
-    end.Reset(ends[0]);
-    BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(ends[1])));
+    BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_SEQPACKET));
+    end = std::move(pair.ours);
+    BATON_RETURN_IF_ERROR(nic->Add(std::move(pair.theirs)));
   }
   auto device = std::make_unique<SoftDevice>(std::move(nic), /*forks=*/false);
   BATON_RETURN_IF_ERROR(device->Open(std::move(ours[0]), std::move(ours[1])));

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"
@@ -27,17 +27,8 @@ constexpr int kObjects = 3;
 constexpr int kIds = 4;
 constexpr int kSigns = 5;
 
-struct Socket {
-  FileDescriptor ours;
-  FileDescriptor theirs;
-};
-
-absl::StatusOr<Socket> MakeSocket() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
-  }
-  Socket made = {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+absl::StatusOr<SocketPair> MakeSocket() {
+  BATON_ASSIGN_OR_RETURN(SocketPair made, MakeSocketPair(SOCK_SEQPACKET));
   BATON_ASSIGN_OR_RETURN(made.theirs, CopyAbove(made.theirs.get(), kSigns));
   return made;
 }
@@ -69,7 +60,7 @@ bool NicProcess::Beat() {
   nic::ControlMessage answer;
   if (asked_ && nic::Receive(calls_.calls(), &answer) == nic::Received::kNothing) {
     if (++silent_beats_ != kSilentBeats) return false;
-    syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+    (void)SendSignal(pidfd_.get(), SIGKILL);
     return true;
   }
   silent_beats_ = 0;
@@ -78,9 +69,9 @@ bool NicProcess::Beat() {
 }
 
 absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
-  BATON_ASSIGN_OR_RETURN(Socket objects, MakeSocket());
-  BATON_ASSIGN_OR_RETURN(Socket ids, MakeSocket());
-  BATON_ASSIGN_OR_RETURN(Socket signs, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(SocketPair objects, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(SocketPair ids, MakeSocket());
+  BATON_ASSIGN_OR_RETURN(SocketPair signs, MakeSocket());
   // The driver's has its configuration.
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing) return ErrnoStatus(errno, "/dev/null");
@@ -91,9 +82,8 @@ absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   spawn.Give(signs.theirs.get(), kSigns);
   spawn.CloseFrom(kSigns + 1);
   BATON_ASSIGN_OR_RETURN(const pid_t pid, spawn.Spawn(plan.program, ArgumentsFor(plan)));
-  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
-  for (Socket* const socket : {&objects, &ids, &signs}) socket->theirs.Reset();
+  BATON_ASSIGN_OR_RETURN(FileDescriptor pidfd, OpenPidfd(pid));
+  for (SocketPair* const socket : {&objects, &ids, &signs}) socket->theirs.Reset();
   StartedNic started;
   BATON_ASSIGN_OR_RETURN(
       started.device,

@@ -5,18 +5,13 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/batond/left_behind.h"
-
-extern "C" {  // which the header of glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
 
 namespace baton::driver_process {
 namespace {
@@ -41,18 +36,6 @@ bool IsReadable(int fd) {
   return poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) == 0;
 }
 
-struct SocketPair {
-  FileDescriptor ours, its;
-};
-
-absl::StatusOr<SocketPair> MakeSocketPair() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "socketpair for the keeper (see RLIMIT_NOFILE)");
-  }
-  return SocketPair{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 }  // namespace
 
 absl::Status KeeperProcess::Start(const std::string& input) {
@@ -70,13 +53,14 @@ absl::Status KeeperProcess::Start(const std::string& input) {
 
 absl::StatusOr<KeeperProcess::Running> KeeperProcess::Run(const std::string& input) {
   BATON_ASSIGN_OR_RETURN(const ProgramFile program, program_.ToRun());
-  BATON_ASSIGN_OR_RETURN(SocketPair orders, MakeSocketPair());
-  BATON_ASSIGN_OR_RETURN(SocketPair news, MakeSocketPair());
+  BATON_ASSIGN_OR_RETURN(SocketPair orders, MakeSocketPair(SOCK_STREAM));
+  BATON_ASSIGN_OR_RETURN(SocketPair news, MakeSocketPair(SOCK_STREAM));
   SpawnRequest request;
   request.program = program_.path();
   request.file = program;
   request.input = input;
-  request.descriptors = {{kOrdersVariable, orders.its.get()}, {kNewsVariable, news.its.get()}};
+  request.descriptors = {{kOrdersVariable, orders.theirs.get()},
+                         {kNewsVariable, news.theirs.get()}};
   if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
   BATON_ASSIGN_OR_RETURN(SpawnedProcess process, Spawn(request));
   return Running{std::move(process), MessageChannel(std::move(orders.ours)),
@@ -109,7 +93,7 @@ void KeeperProcess::LookAtNext() {
     followed_at_ = now;
     Signal(SIGTERM);
   } else if (!followed_at_ && now - next_->started >= kStartTimeout) {
-    (void)pidfd_send_signal(next_->process.pidfd.get(), SIGKILL, nullptr, 0);
+    (void)SendSignal(next_->process.pidfd.get(), SIGKILL);
   } else if (followed_at_ && now - *followed_at_ >= kEndTimeout) {
     Signal(SIGKILL);
   }
@@ -152,7 +136,7 @@ void KeeperProcess::GiveUp(const std::string& why) {
 // ---------------------------------------------------------------- ends and silence
 
 void KeeperProcess::Signal(int signal) {
-  if (running_) (void)pidfd_send_signal(running_->process.pidfd.get(), signal, nullptr, 0);
+  if (running_) (void)SendSignal(running_->process.pidfd.get(), signal);
 }
 
 std::optional<std::string> KeeperProcess::Reap(int* exit_code) {

@@ -13,15 +13,6 @@
 
 namespace baton::driver_process {
 
-absl::StatusOr<Lifeline> MakeLifeline() {
-  Lifeline lifeline;
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-  lifeline.worker.Reset(ends[0]);
-  lifeline.hold.Reset(ends[1]);
-  return lifeline;
-}
-
 absl::StatusOr<FileDescriptor> OpenOwnEnd(int worker_end) {
   const std::string path = absl::StrCat("/proc/self/fd/", worker_end);
   FileDescriptor own(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

@@ -11,12 +11,7 @@
 
 namespace baton::driver_process {
 
-struct Lifeline {
-  FileDescriptor hold;    // the driver's alone; nobody writes to it
-  FileDescriptor worker;  // the workers'
-};
-
-absl::StatusOr<Lifeline> MakeLifeline();
+// The driver makes the pipe. The writing end is its alone, and nobody writes to it.
 
 // In the worker's process, in this order: an end of its own (the signal's receiver belongs to the
 // opened file, not to the descriptor), before it has another identity, under which it could not;

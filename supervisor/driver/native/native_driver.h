@@ -45,8 +45,8 @@ struct NativeInheritance {
   int driver_wake = -1;    // eventfd: there are orders, or a shard has changed hands
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
-  int lifeline = -1;       // Lifeline::worker; in the worker, an end of its own
-  int presence = -1;       // Lifeline::presence
+  int lifeline = -1;       // of lifeline.h, to read; in the worker, an end of its own
+  int presence = -1;       // of former_workers.h
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
   uint32_t poison_deaths = 3;    // on one completion, before its connection is failed

@@ -43,12 +43,7 @@ absl::Status NativeEngine::Open() {
   BATON_RETURN_IF_ERROR(open(&wake_));
   wakes_.resize(arena_->shape().workers);
   for (FileDescriptor& wake : wakes_) BATON_RETURN_IF_ERROR(open(&wake));
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return ErrnoStatus(errno, "a socket pair for news (see RLIMIT_NOFILE)");
-  }
-  news_.Reset(pair[0]);
-  news_of_ours_.Reset(pair[1]);
+  BATON_ASSIGN_OR_RETURN(news_, MakeSocketPair(SOCK_DGRAM | SOCK_NONBLOCK));
   return absl::OkStatus();
 }
 
@@ -62,7 +57,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   inheritance.worker_id = worker_id;
   inheritance.driver_wake = wake_.get();
   for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
-  inheritance.news = news_of_ours_.get();
+  inheritance.news = news_.theirs.get();
   inheritance.realtime_priority = options_.realtime_priority;
   inheritance.outside_effects = options_.outside_effects;
   inheritance.poison_deaths = options_.poison_deaths;
@@ -70,7 +65,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
 }
 
 std::vector<int> NativeEngine::descriptors() const {
-  return {wake_.get(), news_.get(), device_->event_fd()};
+  return {wake_.get(), news_.ours.get(), device_->event_fd()};
 }
 
 void NativeEngine::Turn() {
@@ -80,7 +75,7 @@ void NativeEngine::Turn() {
   if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
   succession_.LookAtShards();
   LookAtSharedReceives();
-  ReadNews(news_.get(), [this](const News& news) {
+  ReadNews(news_.ours.get(), [this](const News& news) {
     if (news.kind == kWorkerFailed) succession_.NoteFailure(news.message);
     listener_->OnEvent(news.kind, news.message, 0, news.shard, news.connection);
   });

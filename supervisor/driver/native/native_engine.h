@@ -81,9 +81,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void OnDeviceEvent(const verbs::DeviceEvent& event) override;
 
   const NativeEngineOptions options_;
-  FileDescriptor wake_;                 // eventfd, of all processes of the service
-  FileDescriptor news_, news_of_ours_;  // datagrams from workers; their end
-  std::vector<FileDescriptor> wakes_;   // eventfds, by worker slot
+  FileDescriptor wake_;                // eventfd, of all processes of the service
+  SocketPair news_;                    // datagrams from workers
+  std::vector<FileDescriptor> wakes_;  // eventfds, by worker slot
   const std::unique_ptr<NativeCounters> counters_;
   std::unique_ptr<native::ConnectionManager> manager_;
   NativeSuccession succession_;

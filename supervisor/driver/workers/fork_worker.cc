@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
@@ -119,24 +119,17 @@ BatonNativeHost* HostOfThisProcess() { return g_driver == nullptr ? nullptr : g_
 absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
                                         int output) {
   BATON_RETURN_IF_ERROR(CheckAlone());
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    return ErrnoStatus(errno, "a socket pair for the worker (see RLIMIT_NOFILE)");
-  }
+  BATON_ASSIGN_OR_RETURN(SocketPair session, MakeSocketPair(SOCK_STREAM));
+  inheritance.session = session.theirs.get();
   ForkedWorker worker;
-  worker.session.Reset(pair[0]);
-  const FileDescriptor child_end(pair[1]);
-  inheritance.session = child_end.get();
   worker.pid = fork();
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
   if (worker.pid == 0) RunChild(program, std::move(inheritance), output);
-  worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
-  if (!worker.pidfd) {
-    const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
-    // It stays a zombie: its object's file system may keep it from dying, and nothing here waits.
-    kill(worker.pid, SIGKILL);
-    return status;
-  }
+  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(worker.pid);
+  // It stays a zombie: its object's file system may keep it from dying, and nothing here waits.
+  if (!pidfd.ok()) kill(worker.pid, SIGKILL);
+  BATON_ASSIGN_OR_RETURN(worker.pidfd, std::move(pidfd));
+  worker.session = std::move(session.ours);
   return worker;
 }
 

@@ -15,11 +15,9 @@
 
 namespace baton::driver_process {
 
-absl::StatusOr<OutputPipe> MakeOutputPipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-  OutputPipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-  if (fcntl(pipe.reader.get(), F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "O_NONBLOCK");
+absl::StatusOr<Pipe> MakeOutputPipe() {
+  BATON_ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+  if (fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "O_NONBLOCK");
   return pipe;
 }
 

@@ -18,11 +18,8 @@ namespace baton::driver_process {
 // The workers of a native service share one pipe. kNativeOutput begins their lines.
 inline constexpr char kNativeOutput[] = "workers";
 
-struct OutputPipe {
-  FileDescriptor reader;   // does not block
-  FileDescriptor program;  // standard error of the program
-};
-absl::StatusOr<OutputPipe> MakeOutputPipe();
+// The writing end is for standard error of the program. Reading does not block.
+absl::StatusOr<Pipe> MakeOutputPipe();
 
 // Lines of bytes that anybody wrote. Thread-compatible.
 class OutputLines {

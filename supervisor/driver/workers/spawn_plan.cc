@@ -51,7 +51,7 @@ absl::StatusOr<pid_t> SpawnPlan::Spawn(const std::string& program, std::vector<s
 }
 
 absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given) {
-  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, given + 1));
+  FileDescriptor copy = CopyOf(descriptor, given + 1);
   if (!copy) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
   return copy;
 }

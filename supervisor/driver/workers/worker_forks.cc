@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/driver/workers/reap_program.h"
 
@@ -22,11 +21,9 @@ constexpr int kOutputBytes = 1 << 20;  // of the pipe, while nobody reads it
 
 // A worker that drives its queues itself does not wait for anybody to read what it prints: what
 // does not fit is lost. The larger size is for when the driver is busy, and may be refused.
-absl::StatusOr<OutputPipe> MakeOutput() {
-  BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutputPipe());
-  const int written = output.program.get();
-  if (fcntl(written, F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "O_NONBLOCK");
-  (void)fcntl(written, F_SETPIPE_SZ, kOutputBytes);
+absl::StatusOr<Pipe> MakeOutput() {
+  BATON_ASSIGN_OR_RETURN(Pipe output, MakePipe(O_NONBLOCK));
+  (void)fcntl(output.writing.get(), F_SETPIPE_SZ, kOutputBytes);
   return output;
 }
 
@@ -35,14 +32,14 @@ absl::StatusOr<OutputPipe> MakeOutput() {
 absl::StatusOr<std::unique_ptr<WorkerForks>> WorkerForks::Create(NativeEngine& engine,
                                                                  const v1::NativeConfig& native,
                                                                  FileDescriptor presence) {
-  BATON_ASSIGN_OR_RETURN(Lifeline lifeline, MakeLifeline());
-  BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutput());
+  BATON_ASSIGN_OR_RETURN(Pipe lifeline, MakePipe());
+  BATON_ASSIGN_OR_RETURN(Pipe output, MakeOutput());
   return std::unique_ptr<WorkerForks>(
       new WorkerForks(engine, native, std::move(lifeline), std::move(presence), std::move(output)));
 }
 
-WorkerForks::WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, Lifeline lifeline,
-                         FileDescriptor presence, OutputPipe output)
+WorkerForks::WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, Pipe lifeline,
+                         FileDescriptor presence, Pipe output)
     : engine_(engine),
       native_(native),
       slots_(engine.arena().shape().workers),
@@ -52,7 +49,7 @@ WorkerForks::WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, L
 
 WorkerForks::~WorkerForks() {
   for (const Process& process : processes_) {
-    syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+    (void)SendSignal(process.pidfd.get(), SIGKILL);
   }
 }
 
@@ -74,10 +71,10 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
   if (native_.has_uid()) program.uid = native_.uid();
   if (native_.has_gid()) program.gid = native_.gid();
   NativeInheritance inheritance = engine_.InheritanceOf(slot, order.place().id());
-  inheritance.lifeline = lifeline_.worker.get();
+  inheritance.lifeline = lifeline_.reading.get();
   inheritance.presence = presence_.get();
   BATON_ASSIGN_OR_RETURN(ForkedWorker worker,
-                         ForkWorker(program, std::move(inheritance), output_.program.get()));
+                         ForkWorker(program, std::move(inheritance), output_.writing.get()));
   Process& process = processes_.emplace_back();
   process.facts.set_pid(worker.pid);
   process.facts.set_uid(program.uid.value_or(geteuid()));
@@ -95,8 +92,8 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
 void WorkerForks::Give(const Process& process, internal::Forked* forked,
                        std::vector<FileDescriptor>* sent) {
   *forked = process.facts;
-  sent->emplace_back(fcntl(process.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (process.session) sent->emplace_back(fcntl(process.session.get(), F_DUPFD_CLOEXEC, 0));
+  sent->push_back(CopyOf(process.pidfd.get()));
+  if (process.session) sent->push_back(CopyOf(process.session.get()));
 }
 
 void WorkerForks::NoteAttached(uint64_t worker_id) {
@@ -157,8 +154,8 @@ internal::Reaped WorkerForks::Reap(pid_t pid) {
   return process->end;
 }
 
-void WorkerForks::Turn() { (void)lines_.ReadSome(output_.reader.get(), MonotonicNanoseconds()); }
+void WorkerForks::Turn() { (void)lines_.ReadSome(output_.reading.get(), MonotonicNanoseconds()); }
 
-std::vector<int> WorkerForks::descriptors() const { return {output_.reader.get()}; }
+std::vector<int> WorkerForks::descriptors() const { return {output_.reading.get()}; }
 
 }  // namespace baton::driver_process

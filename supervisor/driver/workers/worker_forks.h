@@ -16,7 +16,6 @@
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/v1/config.pb.h"
-#include "supervisor/driver/native/lifeline.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "supervisor/driver/workers/fork_worker.h"
 #include "supervisor/driver/workers/output_lines.h"
@@ -61,8 +60,8 @@ class WorkerForks {
     internal::Reaped end;
   };
 
-  WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, Lifeline lifeline,
-              FileDescriptor presence, OutputPipe output);
+  WorkerForks(NativeEngine& engine, const v1::NativeConfig& native, Pipe lifeline,
+              FileDescriptor presence, Pipe output);
 
   static bool HasEnded(const Process& process);
   static void Give(const Process& process, internal::Forked* forked,
@@ -72,9 +71,9 @@ class WorkerForks {
   NativeEngine& engine_;
   const v1::NativeConfig native_;
   const uint32_t slots_;
-  const Lifeline lifeline_;
+  const Pipe lifeline_;
   const FileDescriptor presence_;
-  OutputPipe output_;
+  Pipe output_;
   OutputLines lines_{kNativeOutput};
   std::deque<Process> processes_;  // the oldest first
 };

@@ -1,7 +1,5 @@
 #include "supervisor/keeper/programs/brokered_programs.h"
 
-#include <fcntl.h>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
@@ -31,7 +29,7 @@ absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& 
   driver_.Hold(HeldProcessKey(started.pid), "", {started.pidfd.get(), started.output.get()});
   StartedProgram copy;
   copy.pid = started.pid;
-  copy.pidfd.Reset(fcntl(started.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  copy.pidfd = CopyOf(started.pidfd.get());
   Watch(std::move(copy));
   started.Enter();  // the next keeper knows the process by now
   return started;
@@ -64,7 +62,7 @@ void BrokeredPrograms::Watch(StartedProgram started) {
 FileDescriptor BrokeredPrograms::PidfdOf(pid_t pid) const {
   const auto process = held_.find(pid);
   if (process == held_.end()) return {};
-  return FileDescriptor(fcntl(process->second->pidfd.native_handle(), F_DUPFD_CLOEXEC, 0));
+  return CopyOf(process->second->pidfd.native_handle());
 }
 
 }  // namespace baton::keeper

@@ -1,8 +1,6 @@
 #include "supervisor/keeper/programs/native_workers.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/loop/await_readable.h"
@@ -34,8 +33,6 @@ bool IsSame(const internal::Program& one, const internal::Program& other) {
          std::equal(one.arguments().begin(), one.arguments().end(), other.arguments().begin(),
                     other.arguments().end());
 }
-
-void SendKill(int pidfd) { syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0); }
 
 }  // namespace
 
@@ -101,12 +98,12 @@ void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
   auto process = std::make_unique<Process>(loop_);
   process->program = fork.facts.program();
   process->worker_id = fork.facts.place().id();
-  process->pidfd.assign(fcntl(fork.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  process->pidfd.assign(CopyOf(fork.pidfd.get()).Release());
   AwaitReadable(process->pidfd, [this, pid] { OnEnded(pid); });
   processes_[pid] = std::move(process);
   if (!fork.session) return;
   // Its keeper died while it attached, and it waits for an answer that nobody has for it.
-  if (sessions_.IsAttached(fork.facts.place().id())) return SendKill(fork.pidfd.get());
+  if (sessions_.IsAttached(fork.facts.place().id())) return SendSignal(fork.pidfd.get(), SIGKILL);
   PeerCredentials credentials;
   credentials.pid = pid;
   credentials.uid = fork.facts.uid();
@@ -125,7 +122,7 @@ void NativeWorkers::Restore(const ServiceDriver::HeldByKey& held) {
 FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {
   const auto process = processes_.find(pid);
   if (process == processes_.end()) return {};
-  return FileDescriptor(fcntl(process->second->pidfd.native_handle(), F_DUPFD_CLOEXEC, 0));
+  return CopyOf(process->second->pidfd.native_handle());
 }
 
 // ---------------------------------------------------------------- ends
@@ -177,7 +174,7 @@ void NativeWorkers::EndOthers() {
 // A worker that has not attached cannot be asked to end, so it is killed.
 void NativeWorkers::End(pid_t pid, Process& process) {
   if (!sessions_.IsAttached(process.worker_id)) {
-    SendKill(process.pidfd.native_handle());
+    SendSignal(process.pidfd.native_handle(), SIGKILL);
     return;
   }
   sessions_.AskToStop(process.worker_id);
@@ -186,7 +183,7 @@ void NativeWorkers::End(pid_t pid, Process& process) {
     if (found == processes_.end()) return;
     // It may have detached, and not come to its end.
     if (!sessions_.KillOverdue(found->second->worker_id).ok()) {
-      SendKill(found->second->pidfd.native_handle());
+      SendSignal(found->second->pidfd.native_handle(), SIGKILL);
     }
   });
 }

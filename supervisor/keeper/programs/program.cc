@@ -5,18 +5,16 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/driver/workers/spawn_plan.h"
@@ -39,11 +37,9 @@ constexpr size_t kMaxReadingBytes = 16 << 20;
 // `child` is not reaped yet, so the pid cannot be another's. When no pidfd can be had, the child is
 // killed and stays a zombie: nothing says when it could be reaped without waiting.
 absl::StatusOr<FileDescriptor> PidfdOf(pid_t child) {
-  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  if (pidfd) return pidfd;
-  const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
-  kill(child, SIGKILL);
-  return status;
+  absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(child);
+  if (!pidfd.ok()) kill(child, SIGKILL);
+  return pidfd;
 }
 
 std::vector<std::string> OwnEnvironment() {
@@ -125,27 +121,23 @@ absl::Status CheckProgramPath(const std::string& path, std::string_view what) {
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "socketpair (see RLIMIT_NOFILE)");
-  }
-  FileDescriptor ours(ends[0]), launchers(ends[1]);
-  (void)fcntl(ours.get(), F_SETFL, O_NONBLOCK);
+  BATON_ASSIGN_OR_RETURN(SocketPair entered, MakeSocketPair(SOCK_STREAM));
+  (void)fcntl(entered.ours.get(), F_SETFL, O_NONBLOCK);
   FileDescriptor network;
   if (batonds_network >= 0 && !program.in_network_namespace()) {
     BATON_ASSIGN_OR_RETURN(network, driver_process::CopyAbove(batonds_network, kNetworkDescriptor));
   }
-  BATON_ASSIGN_OR_RETURN(driver_process::OutputPipe output, driver_process::MakeOutputPipe());
+  BATON_ASSIGN_OR_RETURN(Pipe output, driver_process::MakeOutputPipe());
   driver_process::SpawnPlan plan;
   plan.Give(input.get(), kInput);
-  plan.Give(output.program.get(), STDERR_FILENO);
-  plan.Give(launchers.get(), kErrorDescriptor);
+  plan.Give(output.writing.get(), STDERR_FILENO);
+  plan.Give(entered.theirs.get(), kErrorDescriptor);
   if (network) plan.Give(network.get(), kNetworkDescriptor);
   plan.CloseFrom(network ? kNetworkDescriptor + 1 : kErrorDescriptor + 1);
   StartedProgram started;
   BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
-  started.output = std::move(output.reader);
-  started.entered = std::move(ours);
+  started.output = std::move(output.reading);
+  started.entered = std::move(entered.ours);
   BATON_ASSIGN_OR_RETURN(started.pidfd, PidfdOf(started.pid));
   return started;
 }

@@ -3,7 +3,6 @@
 #include "supervisor/driver/workers/reap_program.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -11,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "lib/loop/await_readable.h"
 #include "lib/loop/timers.h"
@@ -75,7 +75,7 @@ absl::Status ProgramReader::Start(pid_t pid, int file, const Done& done) {
   });
   After(reading->overdue, timeout_, [reading, pid, this_long = timeout_] {
     if (!reading->done) return;
-    syscall(SYS_pidfd_send_signal, reading->pidfd.native_handle(), SIGKILL, nullptr, 0);
+    (void)SendSignal(reading->pidfd.native_handle(), SIGKILL);
     reading->Tell(absl::DeadlineExceededError(absl::StrCat(
         "what process ", pid, " runs cannot be read from /proc: its memory has not come for ",
         this_long.count(), " ms; see what it waits for (cat /proc/", pid, "/stack)")));

@@ -2,7 +2,6 @@
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 
-#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/pidfd.h"
 #include "lib/loop/await_readable.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "supervisor/keeper/programs/program.h"
@@ -67,9 +67,7 @@ struct WatchedProcess {
     if (!known.how_ended().empty()) output.reset();
   }
   // Does nothing when it has ended. Cannot hit another process.
-  void Signal(int number) {
-    syscall(SYS_pidfd_send_signal, pidfd.native_handle(), number, nullptr, 0);
-  }
+  void Signal(int number) { (void)SendSignal(pidfd.native_handle(), number); }
 };
 
 }  // namespace baton::keeper

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/pidfd.h"
 
 namespace baton::keeper {
 namespace {
@@ -132,10 +132,7 @@ absl::Status WorkerSession::Signal(int number) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", peer.pid, " is not known to be the one that connected"));
   }
-  if (syscall(SYS_pidfd_send_signal, process.native_handle(), number, nullptr, 0) == 0 ||
-      errno == ESRCH) {
-    return absl::OkStatus();
-  }
+  if (SendSignal(process.native_handle(), number) || errno == ESRCH) return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("pidfd_send_signal(", number, ")"));
 }
 

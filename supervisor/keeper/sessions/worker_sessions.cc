@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/random_bytes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -340,13 +339,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
     return absl::FailedPreconditionError(
         absl::StrCat("process ", session->peer.pid, ", which connected, is dead"));
   }
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return ErrnoStatus(errno, "a socket pair for the worker (see RLIMIT_NOFILE)");
-  }
-  FileDescriptor wake(pair[0]);  // the worker's end
-  FileDescriptor engine_wake(pair[1]);
-
+  BATON_ASSIGN_OR_RETURN(SocketPair wake, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
   if (!is_child) {
     session->id = unanswered ? unanswered->id : NewId();
     WatchProcess(session);
@@ -364,7 +357,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   Hold(*session);
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
-  driver_.AddWorker(EntryOf(*session, standing), std::move(engine_wake));
+  driver_.AddWorker(EntryOf(*session, standing), std::move(wake.ours));
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);

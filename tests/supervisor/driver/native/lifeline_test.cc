@@ -12,13 +12,13 @@ namespace baton::driver_process {
 namespace {
 
 // A worker's process. It says that it is tied by closing its end of a pipe.
-pid_t StartWorker(Lifeline& lifeline) {
+pid_t StartWorker(Pipe& lifeline) {
   int tied[2];
   if (pipe2(tied, O_CLOEXEC) != 0) return -1;
   const pid_t worker = fork();
   if (worker == 0) {
-    lifeline.hold.Reset();
-    absl::StatusOr<FileDescriptor> own = OpenOwnEnd(lifeline.worker.get());
+    lifeline.writing.Reset();
+    absl::StatusOr<FileDescriptor> own = OpenOwnEnd(lifeline.reading.get());
     if (!own.ok() || !TieToLifeline(own->Release()).ok()) _exit(1);
     close(tied[0]);
     close(tied[1]);
@@ -39,10 +39,10 @@ bool WasKilled(pid_t worker) {
 
 class LifelineTest : public ::testing::Test {
  protected:
-  void SetUp() override { lifeline_ = MakeLifeline().value(); }
+  void SetUp() override { lifeline_ = MakePipe().value(); }
   // As who has forked them all.
-  void LetGo() { lifeline_.hold.Reset(); }
-  Lifeline lifeline_;
+  void LetGo() { lifeline_.writing.Reset(); }
+  Pipe lifeline_;
 };
 
 TEST_F(LifelineTest, shouldKillAllWorkersWhenNobodyHoldsItAnyMore) {
@@ -60,7 +60,7 @@ TEST_F(LifelineTest, shouldKillAWorkerThatIsStopped) {
 }
 
 TEST_F(LifelineTest, shouldKillNobodyWhileSomebodyHoldsIt) {
-  const FileDescriptor other(fcntl(lifeline_.hold.get(), F_DUPFD_CLOEXEC, 0));
+  const FileDescriptor other(fcntl(lifeline_.writing.get(), F_DUPFD_CLOEXEC, 0));
   const pid_t worker = StartWorker(lifeline_);
   LetGo();
   EXPECT_EQ(waitpid(worker, nullptr, WNOHANG), 0);
@@ -69,7 +69,7 @@ TEST_F(LifelineTest, shouldKillNobodyWhileSomebodyHoldsIt) {
 }
 
 TEST_F(LifelineTest, shouldNotTieToWhatIsLetGo) {
-  FileDescriptor own = OpenOwnEnd(lifeline_.worker.get()).value();
+  FileDescriptor own = OpenOwnEnd(lifeline_.reading.get()).value();
   LetGo();
   signal(SIGIO, SIG_IGN);
   EXPECT_TRUE(absl::IsUnavailable(TieToLifeline(own.get())));

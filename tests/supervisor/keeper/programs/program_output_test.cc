@@ -82,13 +82,13 @@ TEST_F(ProgramOutputTest, shouldWritePartOfAFloodAndThenWhatItLacks) {
 
 TEST_F(ProgramOutputTest, shouldReadUntilAllHaveClosedIt) {
   boost::asio::io_context loop;
-  driver_process::OutputPipe pipe = driver_process::MakeOutputPipe().value();
-  const ProgramOutput output(loop, std::move(pipe.reader), "p");
-  ASSERT_EQ(write(pipe.program.get(), "one\n", 4), 4);
+  Pipe pipe = driver_process::MakeOutputPipe().value();
+  const ProgramOutput output(loop, std::move(pipe.reading), "p");
+  ASSERT_EQ(write(pipe.writing.get(), "one\n", 4), 4);
   loop.run_one();
   EXPECT_THAT(Written(), ElementsAre("worker_output: p: one"));
-  ASSERT_EQ(write(pipe.program.get(), "two", 3), 3);
-  pipe.program.Reset();
+  ASSERT_EQ(write(pipe.writing.get(), "two", 3), 3);
+  pipe.writing.Reset();
   loop.run();  // there is nothing to wait for any more
   EXPECT_THAT(Written(), ElementsAre("worker_output: p: one", "worker_output: p: two"));
 }
@@ -96,9 +96,9 @@ TEST_F(ProgramOutputTest, shouldReadUntilAllHaveClosedIt) {
 // What it has started may print on.
 TEST_F(ProgramOutputTest, shouldTakeWhatIsThereWhenTheProgramHasEnded) {
   boost::asio::io_context loop;
-  driver_process::OutputPipe pipe = driver_process::MakeOutputPipe().value();
-  auto output = std::make_unique<ProgramOutput>(loop, std::move(pipe.reader), "p");
-  ASSERT_EQ(write(pipe.program.get(), "one\ntw", 6), 6);
+  Pipe pipe = driver_process::MakeOutputPipe().value();
+  auto output = std::make_unique<ProgramOutput>(loop, std::move(pipe.reading), "p");
+  ASSERT_EQ(write(pipe.writing.get(), "one\ntw", 6), 6);
   output.reset();
   EXPECT_THAT(Written(), ElementsAre("worker_output: p: one", "worker_output: p: tw"));
   loop.run();
@@ -106,10 +106,10 @@ TEST_F(ProgramOutputTest, shouldTakeWhatIsThereWhenTheProgramHasEnded) {
 
 TEST_F(ProgramOutputTest, shouldLetOthersHaveTheLoopWhileAProgramPrintsWithoutEnd) {
   boost::asio::io_context loop;
-  driver_process::OutputPipe pipe = driver_process::MakeOutputPipe().value();
-  const ProgramOutput output(loop, std::move(pipe.reader), "p");
+  Pipe pipe = driver_process::MakeOutputPipe().value();
+  const ProgramOutput output(loop, std::move(pipe.reading), "p");
   const std::string much(driver_process::OutputLines::kReadBytes * 2, '.');
-  ASSERT_EQ(write(pipe.program.get(), much.data(), much.size()), static_cast<ssize_t>(much.size()));
+  ASSERT_EQ(write(pipe.writing.get(), much.data(), much.size()), static_cast<ssize_t>(much.size()));
   loop.run_one();
   EXPECT_EQ(loop.poll(), 0u);  // it waits, though there is more
 }
