@@ -14,7 +14,6 @@
 #include "lib/verbs/port_owner.h"
 #include "supervisor/driver/engine/candidate.h"
 #include "supervisor/driver/engine/describe.h"
-#include "supervisor/driver/stored_state.h"
 
 namespace baton::driver_process {
 namespace {
@@ -22,10 +21,21 @@ namespace {
 constexpr uint64_t kCountsLastNs = 1'000'000'000;
 constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
 constexpr uint32_t kConnectionsPerAnswer = 1000;
+// Connections whose state is looked at in one turn of the engine, so that it is not held up.
+constexpr uint32_t kConnectionsPerLook = 512;
 
 template <typename Order>
 verbs::Address AddressIn(const Order& order) {
   return {order.host(), static_cast<uint16_t>(order.port())};
+}
+
+absl::Status CheckState(const StateVersions& reader, const char* what, uint32_t index,
+                        uint32_t length, uint32_t version) {
+  if (length == 0 || reader.Reads(version)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " ", index, " has state of version ", version,
+                   ", which the new program does not read (", reader.reads_min, " to ",
+                   reader.reads_max, "): upgrade to one that does, and converts it, first"));
 }
 
 }  // namespace
@@ -56,8 +66,7 @@ internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order
   internal::DriverAnswer answer;
   absl::Status status;
   if (order.has_check_stored_state()) {  // in several turns
-    const internal::CheckStoredState& reader = order.check_stored_state();
-    status = CheckStoredState(engine_, {reader.reads_min(), reader.reads_max(), reader.writes()});
+    status = CheckStoredState(order.check_stored_state());
   } else {
     engine_.Run([&] { status = ExecuteOnWorkers(order, std::move(descriptors), &answer, sent); });
   }
@@ -337,6 +346,32 @@ void OrderExecutor::LookAtShards(internal::ShardsSeen* seen) {
     if (succession.IsReady(slot)) seen->add_ready_slots(slot);
     if (succession.IsFenced(slot)) seen->add_fenced_slots(slot);
   }
+}
+
+// State of connections that were quiet for long can be older than what the present owner writes.
+// kFailedPrecondition names the state that `order` does not read, and the cure. Blocks for turns of
+// the engine.
+absl::Status OrderExecutor::CheckStoredState(const internal::CheckStoredState& order) {
+  const StateVersions reader = {order.reads_min(), order.reads_max(), order.writes()};
+  absl::Status status;
+  engine_.Run([&] {
+    for (uint32_t i = 0; i < arena().shape().shards && status.ok(); ++i) {
+      const arena::ShardRecord& record = arena().shard(i);
+      status = CheckState(reader, "shard", i, record.state_length, record.state_version);
+    }
+  });
+  for (uint32_t start = 0; start < arena().shape().connections && status.ok();
+       start += kConnectionsPerLook) {
+    engine_.Run([&] {
+      const uint32_t end = std::min(arena().shape().connections, start + kConnectionsPerLook);
+      for (uint32_t i = start; i < end && status.ok(); ++i) {
+        const arena::ConnectionRecord& record = arena().connection(i);
+        if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
+        status = CheckState(reader, "connection", i, record.state_length, record.state_version);
+      }
+    });
+  }
+  return status;
 }
 
 // ---------------------------------------------------------------- listeners and connections

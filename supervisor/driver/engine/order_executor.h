@@ -93,6 +93,7 @@ class OrderExecutor {
   void ListConnections(const internal::ListConnections& order, internal::Connections* connections);
 
   // On the thread that executes orders: what waits for others, or takes long.
+  absl::Status CheckStoredState(const internal::CheckStoredState& order);
   absl::Status NameOwner(const internal::ListenAt& order, const absl::Status& refused);
   void AddToDescription(internal::Description* description) const;
 
