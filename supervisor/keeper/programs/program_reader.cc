@@ -1,7 +1,5 @@
 #include "supervisor/keeper/programs/program_reader.h"
 
-#include "supervisor/driver/workers/reap_program.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/loop/await_readable.h"
 #include "lib/loop/timers.h"
+#include "supervisor/driver/workers/reap_program.h"
 
 namespace baton::keeper {
 
