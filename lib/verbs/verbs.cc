@@ -1,8 +1,21 @@
 #include "lib/verbs/verbs.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 
 namespace baton::verbs {
+namespace {
+
+// The name of a value that may be from another process. `names` is in the order of its enum.
+template <typename Enum, size_t kCount>
+std::string_view NameIn(const std::string_view (&names)[kCount], Enum value,
+                        std::string_view unknown) {
+  const auto index = static_cast<size_t>(value);
+  return index < kCount ? names[index] : unknown;
+}
+
+}  // namespace
 
 DeviceInfo Device::info() const {
   DeviceInfo info;
@@ -26,77 +39,43 @@ absl::Status Device::CheckForkable() const {
 absl::Status Device::AfterFork() { return CheckForkable(); }
 
 std::string_view CompletionStatusName(CompletionStatus status) {
-  switch (status) {
-    case CompletionStatus::kSuccess:
-      return "success";
-    case CompletionStatus::kLocalLengthError:
-      return "local length error";
-    case CompletionStatus::kLocalQpError:
-      return "local QP operation error";
-    case CompletionStatus::kLocalProtectionError:
-      return "local protection error";
-    case CompletionStatus::kFlushError:
-      return "flushed";
-    case CompletionStatus::kBadResponse:
-      return "bad response";
-    case CompletionStatus::kRemoteInvalidRequest:
-      return "remote invalid request";
-    case CompletionStatus::kRemoteAccessError:
-      return "remote access error";
-    case CompletionStatus::kRemoteOperationError:
-      return "remote operation error";
-    case CompletionStatus::kRetryExceeded:
-      return "transport retry counter exceeded";
-    case CompletionStatus::kRnrRetryExceeded:
-      return "RNR retry counter exceeded";
-    case CompletionStatus::kGeneralError:
-      return "general error";
-    case CompletionStatus::kFatalError:
-      return "fatal error of the device";
-  }
-  return "unknown status";
+  static constexpr std::string_view kNames[] = {"success",
+                                                "local length error",
+                                                "local QP operation error",
+                                                "local protection error",
+                                                "flushed",
+                                                "bad response",
+                                                "remote invalid request",
+                                                "remote access error",
+                                                "remote operation error",
+                                                "transport retry counter exceeded",
+                                                "RNR retry counter exceeded",
+                                                "general error",
+                                                "fatal error of the device"};
+  static_assert(std::size(kNames) == static_cast<size_t>(CompletionStatus::kFatalError) + 1);
+  return NameIn(kNames, status, "unknown status");
 }
 
 std::string_view DeviceEventTypeName(DeviceEventType type) {
-  switch (type) {
-    case DeviceEventType::kPortUp:
-      return "port up";
-    case DeviceEventType::kPortDown:
-      return "port down";
-    case DeviceEventType::kAddressesChanged:
-      return "addresses changed";
-    case DeviceEventType::kPathMigrated:
-      return "path migrated";
-    case DeviceEventType::kQueuePairFailed:
-      return "queue pair failed";
-    case DeviceEventType::kCompletionQueueFailed:
-      return "completion queue failed";
-    case DeviceEventType::kSharedReceiveQueueLow:
-      return "shared receive queue low";
-    case DeviceEventType::kSharedReceiveQueueFailed:
-      return "shared receive queue failed";
-    case DeviceEventType::kLastWorkRequestReached:
-      return "last work request reached";
-    case DeviceEventType::kDeviceLost:
-      return "device lost";
-  }
-  return "unknown event";
+  static constexpr std::string_view kNames[] = {"port up",
+                                                "port down",
+                                                "addresses changed",
+                                                "path migrated",
+                                                "queue pair failed",
+                                                "completion queue failed",
+                                                "shared receive queue low",
+                                                "shared receive queue failed",
+                                                "last work request reached",
+                                                "device lost"};
+  static_assert(std::size(kNames) == static_cast<size_t>(DeviceEventType::kDeviceLost) + 1);
+  return NameIn(kNames, type, "unknown event");
 }
 
 std::string_view PortStateName(PortState state) {
-  switch (state) {
-    case PortState::kUnknown:
-      return "unknown";
-    case PortState::kDown:
-      return "down";
-    case PortState::kInitializing:
-      return "initializing";
-    case PortState::kArmed:
-      return "armed";
-    case PortState::kActive:
-      return "active";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {"unknown", "down", "initializing", "armed",
+                                                "active"};
+  static_assert(std::size(kNames) == static_cast<size_t>(PortState::kActive) + 1);
+  return NameIn(kNames, state, "unknown");
 }
 
 absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data) {
@@ -112,25 +91,11 @@ absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data) {
 }
 
 std::string_view OpcodeName(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kSend:
-      return "SEND";
-    case Opcode::kSendWithImmediate:
-      return "SEND_WITH_IMM";
-    case Opcode::kWrite:
-      return "WRITE";
-    case Opcode::kWriteWithImmediate:
-      return "WRITE_WITH_IMM";
-    case Opcode::kRead:
-      return "READ";
-    case Opcode::kCompareAndSwap:
-      return "COMPARE_AND_SWAP";
-    case Opcode::kFetchAndAdd:
-      return "FETCH_AND_ADD";
-    case Opcode::kSendWithInvalidate:
-      return "SEND_WITH_INV";
-  }
-  return "unknown opcode";
+  static constexpr std::string_view kNames[] = {
+      "SEND", "SEND_WITH_IMM",    "WRITE",         "WRITE_WITH_IMM",
+      "READ", "COMPARE_AND_SWAP", "FETCH_AND_ADD", "SEND_WITH_INV"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Opcode::kSendWithInvalidate) + 1);
+  return NameIn(kNames, opcode, "unknown opcode");
 }
 
 absl::StatusOr<std::optional<uint64_t>> QueuePair::LastQueued(bool /*receive*/) const {
