@@ -1,10 +1,10 @@
 #include "lib/nic/closer.h"
 
-#include <pthread.h>
-
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace baton::nic {
@@ -24,13 +24,12 @@ Closer::~Closer() {
   work_->more.notify_one();
 }
 
-void* Closer::Run(void* own) {
-  const std::unique_ptr<std::shared_ptr<Work>> owned(static_cast<std::shared_ptr<Work>*>(own));
-  Work& work = **owned;
+void Closer::Run(const std::shared_ptr<Work>& owned) {
+  Work& work = *owned;
   std::unique_lock lock(work.mutex);
   for (;;) {
     work.more.wait(lock, [&work] { return work.ended || !work.descriptors.empty(); });
-    if (work.descriptors.empty()) return nullptr;
+    if (work.descriptors.empty()) return;
     FileDescriptor descriptor = std::move(work.descriptors.front());
     work.descriptors.pop_front();
     lock.unlock();
@@ -42,11 +41,11 @@ void* Closer::Run(void* own) {
 void Closer::Close(FileDescriptor descriptor) {
   if (!descriptor) return;
   if (!started_) {
-    auto owned = std::make_unique<std::shared_ptr<Work>>(work_);
-    pthread_t thread;
-    if (pthread_create(&thread, nullptr, Run, owned.get()) != 0) return;
-    (void)owned.release();
-    pthread_detach(thread);
+    try {
+      std::thread(Run, work_).detach();
+    } catch (const std::system_error&) {
+      return;
+    }
     started_ = true;
   }
   const std::lock_guard lock(work_->mutex);

@@ -24,7 +24,7 @@ class Closer {
 
  private:
   struct Work;
-  static void* Run(void* work);
+  static void Run(const std::shared_ptr<Work>& work);
 
   const std::shared_ptr<Work> work_;
   bool started_ = false;

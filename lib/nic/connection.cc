@@ -1,5 +1,7 @@
 #include "lib/nic/connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/listener.h"
+#include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::soft {
 namespace {
@@ -52,6 +55,11 @@ bool ParseHead(const FrameHeader& header, const uint8_t* body, ConnectHead* head
   return true;
 }
 
+void SetNoDelay(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
 }  // namespace
 
 // Where SoftConnection is complete.
@@ -90,15 +98,17 @@ absl::Status SoftConnection::CheckParameters(const ConnectionParameters& paramet
   if (parameters.private_data.size() > limit) {
     return too_large("the size of the private data", parameters.private_data.size(), limit);
   }
-  if (parameters.retry_count > 7) return too_large("retry_count", parameters.retry_count, 7);
-  if (parameters.rnr_retry_count > 7) {
-    return too_large("rnr_retry_count", parameters.rnr_retry_count, 7);
-  }
-  if (parameters.responder_resources > kMaxOutstandingReads) {
-    return too_large("responder_resources", parameters.responder_resources, kMaxOutstandingReads);
-  }
-  if (parameters.initiator_depth > kMaxOutstandingReads) {
-    return too_large("initiator_depth", parameters.initiator_depth, kMaxOutstandingReads);
+  struct Bounded {
+    absl::string_view what;
+    uint8_t value;
+    uint8_t limit;
+  };
+  for (const Bounded& one :
+       {Bounded{"retry_count", parameters.retry_count, 7},
+        Bounded{"rnr_retry_count", parameters.rnr_retry_count, 7},
+        Bounded{"responder_resources", parameters.responder_resources, kMaxOutstandingReads},
+        Bounded{"initiator_depth", parameters.initiator_depth, kMaxOutstandingReads}}) {
+    if (one.value > one.limit) return too_large(one.what, one.value, one.limit);
   }
   return absl::OkStatus();
 }
@@ -120,7 +130,7 @@ absl::Status SoftConnection::Connect(const Address& address, WireQueuePair* queu
 
 absl::Status SoftConnection::StartConnecting(const Address& address) {
   BATON_ASSIGN_OR_RETURN(const SocketAddress to, ToSocketAddress(address));
-  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, OpenSocket(to));
+  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, OpenTcpSocket(to, SOCK_NONBLOCK));
   SetNoDelay(socket.get());
   if (connect(socket.get(), to.get(), to.size) != 0 && errno != EINPROGRESS) {
     return ErrnoStatus(errno, absl::StrCat("connect to ", ToString(address)));
@@ -176,14 +186,17 @@ absl::Status SoftConnection::Adopt(FileDescriptor socket, SoftListener* listener
   return absl::OkStatus();
 }
 
-absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
-                                    const ConnectionParameters& parameters) {
+absl::Status SoftConnection::CheckRequested(absl::string_view call) const {
+  if (phase_ == Phase::kRequested) return absl::OkStatus();
   if (phase_ == Phase::kClosed) {
     return absl::UnavailableError(absl::StrCat(ToString(peer_), " has given up its request"));
   }
-  if (phase_ != Phase::kRequested) {
-    return absl::FailedPreconditionError("accept: this is no open connection request");
-  }
+  return absl::FailedPreconditionError(absl::StrCat(call, ": this is no open connection request"));
+}
+
+absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
+                                    const ConnectionParameters& parameters) {
+  BATON_RETURN_IF_ERROR(CheckRequested("accept"));
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptPrivateData, "accept"));
   BATON_RETURN_IF_ERROR(queue_pair->Bind(this));
   queue_pair_ = queue_pair;
@@ -199,12 +212,7 @@ absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
 }
 
 absl::Status SoftConnection::Reject(std::string_view private_data) {
-  if (phase_ == Phase::kClosed) {
-    return absl::UnavailableError(absl::StrCat(ToString(peer_), " has given up its request"));
-  }
-  if (phase_ != Phase::kRequested) {
-    return absl::FailedPreconditionError("reject: this is no open connection request");
-  }
+  BATON_RETURN_IF_ERROR(CheckRequested("reject"));
   ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxRejectPrivateData, "reject"));

@@ -9,7 +9,6 @@
 
 #include "lib/nic/connection_core.h"
 #include "lib/nic/frame_stream.h"
-#include "lib/nic/sockets.h"
 #include "lib/nic/wire_queue_pair.h"
 
 namespace baton::verbs::soft {
@@ -118,6 +117,7 @@ class SoftConnection final : public Pollable,
   void SendRequest();
   absl::Status CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
                                absl::string_view call) const;
+  absl::Status CheckRequested(absl::string_view call) const;
   WireQueuePair::Connection Negotiate(uint8_t retry_count);
   void SendHead(FrameType type, std::string_view private_data);
   void SendManagement(FrameType type);

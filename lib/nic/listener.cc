@@ -10,8 +10,8 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/connection.h"
-#include "lib/nic/sockets.h"
 #include "lib/verbs/port_taken.h"
+#include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::soft {
 namespace {
@@ -21,25 +21,19 @@ constexpr int kMaxBacklog = 4096;
 constexpr int kAcceptsPerTurn = 64;
 constexpr uint64_t kPauseNs = 5'000'000;
 
-absl::Status ListenError(int error, const Address& address) {
-  if (error == EADDRINUSE && address.port == 0) return NoPortFreeError(address);
-  if (error == EADDRINUSE) return PortTakenError({PortSpace::kTcp, address});
-  return ErrnoStatus(error, absl::StrCat("listen on ", ToString(address)));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SoftListener>> SoftListener::Create(ConnectionCore* core,
                                                                    const Address& address,
                                                                    int backlog) {
   BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
-  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, OpenSocket(at));
+  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, OpenTcpSocket(at, SOCK_NONBLOCK));
   // Linux: binding beside connections of a former listener is allowed, beside a live one is not.
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const int bounded = backlog > 0 ? std::min(backlog, kMaxBacklog) : kDefaultBacklog;
   if (bind(socket.get(), at.get(), at.size) != 0 || listen(socket.get(), bounded) != 0) {
-    return ListenError(errno, address);
+    return TcpBindError(errno, address, absl::StrCat("listen on ", ToString(address)));
   }
   auto listener = std::make_unique<SoftListener>(core, std::move(socket), bounded);
   BATON_RETURN_IF_ERROR(core->engine->Watch(listener->socket_.get(), EPOLLIN, listener.get()));

@@ -1,7 +1,6 @@
 #include "lib/nic/rendezvous.h"
 
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/random_bytes.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/control_socket.h"
 
@@ -27,12 +27,6 @@ using verbs::soft::MemoryPassed;
 constexpr int kAdmittedInTurn = 16;
 constexpr size_t kTokenBytes = sizeof(MemoryOffer::token);
 static_assert(sizeof(MemoryOffer::name) == kTokenBytes);
-
-absl::StatusOr<std::string> RandomBytes() {
-  std::string bytes(kTokenBytes, '\0');
-  if (getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return bytes;
-  return ErrnoStatus(errno, "getrandom");
-}
 
 struct AbstractAddress {
   explicit AbstractAddress(absl::string_view name) {
@@ -63,7 +57,7 @@ bool IsOfSameUser(int socket) {
 // ---------------------------------------------------------------- the side that offers
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Make(Engine* engine, uint64_t patience_ns) {
-  BATON_ASSIGN_OR_RETURN(const std::string name, RandomBytes());
+  const std::string name = RandomBytes(kTokenBytes);
   FileDescriptor listener = UnixSocket();
   const AbstractAddress address(name);
   if (!listener || bind(listener.get(), address.get(), address.size) != 0 ||
@@ -89,7 +83,7 @@ absl::StatusOr<MemoryOffer> Rendezvous::Offer(MemoryMaker* maker) {
   if (offers_.size() >= kMaxMemoryOffers) {
     return absl::ResourceExhaustedError(absl::StrCat("offers: there are ", kMaxMemoryOffers));
   }
-  BATON_ASSIGN_OR_RETURN(const std::string token, RandomBytes());
+  const std::string token = RandomBytes(kTokenBytes);
   MemoryOffer offer;
   std::memcpy(offer.name, name_.data(), sizeof(offer.name));
   std::memcpy(offer.token, token.data(), sizeof(offer.token));

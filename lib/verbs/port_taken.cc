@@ -1,5 +1,6 @@
 #include "lib/verbs/port_taken.h"
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "lib/base/errno_status.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs {
@@ -32,6 +34,11 @@ absl::Status NoPortFreeError(const Address& address) {
       absl::StrCat("no port of ", address.host,
                    " was found that TCP and the device have free: name one, or widen "
                    "net.ipv4.ip_local_port_range"));
+}
+
+absl::Status TcpBindError(int error, const Address& address, const std::string& what) {
+  if (error != EADDRINUSE) return ErrnoStatus(error, what);
+  return address.port == 0 ? NoPortFreeError(address) : PortTakenError({PortSpace::kTcp, address});
 }
 
 std::optional<TakenPort> TakenPortOf(const absl::Status& status) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "lib/verbs/verbs.h"
@@ -22,6 +23,9 @@ struct TakenPort {
 absl::Status PortTakenError(const TakenPort& port);
 // Returns kResourceExhausted, for port 0.
 absl::Status NoPortFreeError(const Address& address);
+// Returns the status of a bind(2) or listen(2) of TCP that failed with `error`: one of these, or
+// that of the error, with `what` was tried.
+absl::Status TcpBindError(int error, const Address& address, const std::string& what);
 // Returns the port of a PortTakenError, or nullopt for any other status.
 std::optional<TakenPort> TakenPortOf(const absl::Status& status);
 

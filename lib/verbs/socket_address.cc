@@ -3,9 +3,11 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
 
 namespace baton::verbs {
 
@@ -53,6 +55,19 @@ Address BoundAddressOf(int socket) {
   SocketAddress address;
   getsockname(socket, address.get(), &address.size);
   return FromSocketAddress(*address.get());
+}
+
+Address PeerAddressOf(int socket) {
+  SocketAddress address;
+  getpeername(socket, address.get(), &address.size);
+  return FromSocketAddress(*address.get());
+}
+
+absl::StatusOr<FileDescriptor> OpenTcpSocket(const SocketAddress& address, int flags) {
+  FileDescriptor fd(
+      socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, IPPROTO_TCP));
+  if (!fd) return ErrnoStatus(errno, "socket (out of descriptors: raise RLIMIT_NOFILE)");
+  return fd;
 }
 
 std::string ToString(const Address& address) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs {
@@ -22,8 +23,11 @@ struct SocketAddress {
 absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address);
 // Empty when it is neither IPv4 nor IPv6.
 Address FromSocketAddress(const sockaddr& address);
-// Returns the address that `socket` is bound to.
+// Return the address that `socket` is bound to, and that of its peer.
 Address BoundAddressOf(int socket);
+Address PeerAddressOf(int socket);
+// Makes a TCP socket for such an address, close-on-exec, with more `flags` of socket(2).
+absl::StatusOr<FileDescriptor> OpenTcpSocket(const SocketAddress& address, int flags);
 std::string ToString(const Address& address);
 
 }  // namespace baton::verbs

@@ -6,19 +6,12 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
 namespace {
-
-absl::StatusOr<FileDescriptor> OpenSocket(const SocketAddress& at) {
-  FileDescriptor fd(socket(at.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!fd) return ErrnoStatus(errno, "socket (out of descriptors: raise RLIMIT_NOFILE)");
-  return fd;
-}
 
 bool SetReuse(int fd, int on) {
   return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0;
@@ -34,25 +27,22 @@ bool BindBesideEndedConnections(int fd, const SocketAddress& at) {
          SetReuse(fd, 0) && shutdown(fd, SHUT_RDWR) == 0;
 }
 
-absl::Status BindError(int error, const Address& address) {
-  if (error == EADDRINUSE && address.port == 0) return NoPortFreeError(address);
-  if (error == EADDRINUSE) return PortTakenError({PortSpace::kTcp, address});
-  return ErrnoStatus(error, absl::StrCat("bind to ", ToString(address),
-                                         " in TCP's port space, where a listener holds it, too"));
-}
-
 }  // namespace
 
 absl::StatusOr<PortClaim> ClaimPort(const Address& address) {
   BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
   PortClaim claim;
-  BATON_ASSIGN_OR_RETURN(claim.socket, OpenSocket(at));
+  BATON_ASSIGN_OR_RETURN(claim.socket, OpenTcpSocket(at, 0));
   int error = bind(claim.socket.get(), at.get(), at.size) == 0 ? 0 : errno;
   if (error == EADDRINUSE && address.port != 0) {
-    BATON_ASSIGN_OR_RETURN(claim.socket, OpenSocket(at));
+    BATON_ASSIGN_OR_RETURN(claim.socket, OpenTcpSocket(at, 0));
     error = BindBesideEndedConnections(claim.socket.get(), at) ? 0 : errno;
   }
-  if (error != 0) return BindError(error, address);
+  if (error != 0) {
+    return TcpBindError(error, address,
+                        absl::StrCat("bind to ", ToString(address),
+                                     " in TCP's port space, where a listener holds it, too"));
+  }
   claim.port = BoundAddressOf(claim.socket.get()).port;
   return claim;
 }
