@@ -50,18 +50,26 @@ void DeviceCore::PushEvent(CmEvent event) {
   (void)eventfd_write(pushed_signal.get(), 1);
 }
 
-bool DeviceCore::TakePushed(CmEvent* event) {
-  if (pushed.empty()) return false;
-  *event = std::move(pushed.front());
-  pushed.pop_front();
+template <typename Event>
+bool DeviceCore::Take(std::deque<Event>* events, Event* event) {
+  if (events->empty()) return false;
+  *event = std::move(events->front());
+  events->pop_front();
   ClearSignal();
   return true;
 }
 
-void DeviceCore::ForgetEventsOf(const ConnectionId* id) {
-  if (pushed.empty()) return;
-  std::erase_if(pushed, [id](const CmEvent& event) { return event.id == id; });
+template <typename Event, typename Predicate>
+void DeviceCore::Forget(std::deque<Event>* events, Predicate predicate) {
+  if (events->empty()) return;
+  std::erase_if(*events, predicate);
   ClearSignal();
+}
+
+bool DeviceCore::TakePushed(CmEvent* event) { return Take(&pushed, event); }
+
+void DeviceCore::ForgetEventsOf(const ConnectionId* id) {
+  Forget(&pushed, [id](const CmEvent& event) { return event.id == id; });
 }
 
 bool DeviceCore::IsPortDown() const { return IsDown(context.get(), port); }
@@ -89,21 +97,17 @@ void DeviceCore::PushAddressChange(const char* what) {
 }
 
 void DeviceCore::ForgetEventsOf(const SharedReceiveQueue* queue) {
-  if (device_events.empty()) return;
-  std::erase_if(device_events,
-                [queue](const DeviceEvent& event) { return event.shared_receive_queue == queue; });
-  ClearSignal();
+  Forget(&device_events,
+         [queue](const DeviceEvent& event) { return event.shared_receive_queue == queue; });
 }
 
 // Also what was told of it and not taken: its number may be another's soon.
 void DeviceCore::ForgetDrain(const RdmaQueuePair* queue_pair) {
   drains.Remove(queue_pair);
-  if (device_events.empty()) return;
-  std::erase_if(device_events, [queue_pair](const DeviceEvent& event) {
+  Forget(&device_events, [queue_pair](const DeviceEvent& event) {
     return event.type == DeviceEventType::kLastWorkRequestReached &&
            event.qp_number == queue_pair->number();
   });
-  ClearSignal();
 }
 
 void DeviceCore::EndDrains() {
@@ -112,13 +116,7 @@ void DeviceCore::EndDrains() {
   }
 }
 
-bool DeviceCore::TakeDeviceEvent(DeviceEvent* event) {
-  if (device_events.empty()) return false;
-  *event = std::move(device_events.front());
-  device_events.pop_front();
-  ClearSignal();
-  return true;
-}
+bool DeviceCore::TakeDeviceEvent(DeviceEvent* event) { return Take(&device_events, event); }
 
 void DeviceCore::Lose(const std::string& why) {
   if (std::exchange(lost, true)) return;

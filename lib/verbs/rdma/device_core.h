@@ -102,6 +102,10 @@ struct DeviceCore {
   int resolve_timeout_ms = 0;
 
  private:
+  template <typename Event>
+  bool Take(std::deque<Event>* events, Event* event);
+  template <typename Event, typename Predicate>
+  void Forget(std::deque<Event>* events, Predicate predicate);
   void ClearSignal();
 };
 

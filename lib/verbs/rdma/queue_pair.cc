@@ -40,35 +40,16 @@ ibv_wr_opcode OpcodeOf(Opcode opcode) {
   return kOpcodes[static_cast<size_t>(opcode)];
 }
 
-ibv_qp_state StateOf(QueuePairState state) {
-  switch (state) {
-    case QueuePairState::kReset:
-      return IBV_QPS_RESET;
-    case QueuePairState::kInit:
-      return IBV_QPS_INIT;
-    case QueuePairState::kReadyToReceive:
-      return IBV_QPS_RTR;
-    case QueuePairState::kReadyToSend:
-      return IBV_QPS_RTS;
-    case QueuePairState::kError:
-      return IBV_QPS_ERR;
-  }
-  return IBV_QPS_ERR;
-}
+// By QueuePairState.
+constexpr ibv_qp_state kStates[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+                                    IBV_QPS_ERR};
+
+ibv_qp_state StateOf(QueuePairState state) { return kStates[static_cast<size_t>(state)]; }
 
 QueuePairState StateFrom(ibv_qp_state state) {
-  switch (state) {
-    case IBV_QPS_RESET:
-      return QueuePairState::kReset;
-    case IBV_QPS_INIT:
-      return QueuePairState::kInit;
-    case IBV_QPS_RTR:
-      return QueuePairState::kReadyToReceive;
-    case IBV_QPS_RTS:
-      return QueuePairState::kReadyToSend;
-    default:
-      return QueuePairState::kError;
-  }
+  const auto* const found = std::find(std::begin(kStates), std::end(kStates), state);
+  if (found == std::end(kStates)) return QueuePairState::kError;
+  return static_cast<QueuePairState>(found - std::begin(kStates));
 }
 
 // Leaves fields of other opcodes and kinds of queue pair unchanged.
@@ -249,28 +230,31 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
 }
 
 RdmaQueuePair::~RdmaQueuePair() {
-  if (core_->forked) {
-    core_->queue_pairs.erase(number());
-    core_->ForgetDrain(this);
-    (void)queue_pair_.release();
-    return;
-  }
   if (queue_pair_) {
     core_->queue_pairs.erase(number());
     core_->ForgetDrain(this);
   }
-  if (link_ != nullptr) link_->QueuePairGone();
+  if (core_->forked) {
+    (void)queue_pair_.release();
+  } else if (link_ != nullptr) {
+    link_->QueuePairGone();
+  }
+}
+
+absl::Status RdmaQueuePair::Modify(ibv_qp_state to, const char* name, ibv_qp_attr attributes,
+                                   int mask) {
+  attributes.qp_state = to;
+  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE | mask);
+  return error == 0 ? absl::OkStatus()
+                    : ErrnoStatus(error, absl::StrCat("ibv_modify_qp to ", name));
 }
 
 absl::Status RdmaQueuePair::MakeReady() {
   ibv_qp_attr attributes = {};
-  attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = core_->port;
   attributes.qp_access_flags = core_->peer_rights;
-  const int error =
-      ibv_modify_qp(queue_pair_.get(), &attributes,
-                    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_modify_qp to INIT");
+  return Modify(IBV_QPS_INIT, "INIT", attributes,
+                IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
 QueuePairState RdmaQueuePair::state() const {
@@ -390,10 +374,7 @@ void RdmaQueuePair::ForgetDrain() const {
 }
 
 absl::Status RdmaQueuePair::SetReset() {
-  ibv_qp_attr attributes = {};
-  attributes.qp_state = IBV_QPS_RESET;
-  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE);
-  if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to RESET");
+  BATON_RETURN_IF_ERROR(Modify(IBV_QPS_RESET, "RESET"));
   ForgetDrain();
   state_ = QueuePairState::kReset;
   return absl::OkStatus();
@@ -408,12 +389,7 @@ absl::Status RdmaQueuePair::SetInit() {
 }
 
 // To the error state, also if it is there: an ibv_modify_qp that every state allows.
-absl::Status RdmaQueuePair::FlushQueues() {
-  ibv_qp_attr attributes = {};
-  attributes.qp_state = IBV_QPS_ERR;
-  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE);
-  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_modify_qp to ERR");
-}
+absl::Status RdmaQueuePair::FlushQueues() { return Modify(IBV_QPS_ERR, "ERR"); }
 
 // READs, atomics and inline sends have limits of their own.
 absl::Status RdmaQueuePair::CheckSend(const SendRequest& request) const {

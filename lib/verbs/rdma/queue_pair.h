@@ -101,6 +101,8 @@ class RdmaQueuePair final : public QueuePair {
  private:
   RdmaQueuePair(DeviceCore* core, const QueuePairOptions& options)
       : core_(core), options_(options) {}
+  // Moves the queue pair to the state `to`, which errors call `name`, with these attributes.
+  absl::Status Modify(ibv_qp_state to, const char* name, ibv_qp_attr attributes = {}, int mask = 0);
   absl::Status FlushQueues();
   absl::Status MakeReady();  // to INIT
   void AwaitDrain() const;
