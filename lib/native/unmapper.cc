@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,25 +46,13 @@ struct Unmapper {
 };
 Unmapper g_unmapper;
 
-const char* ReadHex(const char* at, uintptr_t* value) {
-  for (*value = 0;; ++at) {
-    if (*at >= '0' && *at <= '9') {
-      *value = *value << 4 | static_cast<uintptr_t>(*at - '0');
-    } else if (*at >= 'a' && *at <= 'f') {
-      *value = *value << 4 | static_cast<uintptr_t>(*at - 'a' + 10);
-    } else {
-      return at;
-    }
-  }
-}
-
 // `line` is of proc(5)'s maps: "7f0000000000-7f0000010000 rw-s ...". What is private stays: code,
 // and the stack among it.
-void UnmapIfShared(const char* line) {
-  uintptr_t begin, end;
-  const char* at = ReadHex(line, &begin);
+void UnmapIfShared(const char* line, const char* line_end) {
+  uintptr_t begin = 0, end = 0;
+  const char* at = std::from_chars(line, line_end, begin, 16).ptr;
   if (*at != '-') return;
-  at = ReadHex(at + 1, &end);
+  at = std::from_chars(at + 1, line_end, end, 16).ptr;
   if (*at != ' ' || std::memchr(at + 1, '\n', 4) != nullptr || at[4] != 's') {
     return;
   }
@@ -89,7 +78,7 @@ void UnmapShared() {
     const char* const end = maps + length;
     while (const auto* const next =
                static_cast<const char*>(std::memchr(line, '\n', static_cast<size_t>(end - line)))) {
-      UnmapIfShared(line);
+      UnmapIfShared(line, next);
       line = next + 1;
     }
     length = static_cast<size_t>(end - line);
