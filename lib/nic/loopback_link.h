@@ -29,13 +29,6 @@ class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::sof
 
   void Posted() override { engine_->MarkDirty(this); }
   void WantTransmit() override { engine_->MarkDirty(this); }
-  void DropRequests() override {}
-  void ReleaseRequests() override {}
-  uint64_t FirstUnwritten(uint64_t end) const override { return end; }
-  void Stall(uint64_t) override {}
-  bool stalled() const override { return false; }
-  void CutLink() override {}
-  void QueuePairGone() override {}
 
  private:
   void OnReady(uint32_t) override {}

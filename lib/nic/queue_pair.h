@@ -48,7 +48,7 @@ struct QueuePairParts {
 };
 
 // A queue pair from INIT to its reset or end.
-class QueuePairUse final : private verbs::soft::QueuePairUser, private verbs::soft::CompletionSink {
+class QueuePairUse final : private verbs::soft::QueuePairUser {
  public:
   // Both outlive it.
   QueuePairUse(const QueuePairParts* parts, const Host* host);
@@ -86,16 +86,8 @@ class QueuePairUse final : private verbs::soft::QueuePairUser, private verbs::so
     if (shared_receives_.has_value()) return *shared_receives_;
     return receives_;
   }
-  verbs::soft::CompletionSink& sink() override { return *this; }
+  verbs::soft::CompletionSink& sink() override { return completions_; }
   void OnError() override;
-  bool CompleteSend(const verbs::soft::SendWork& work,
-                    const verbs::Completion& completion) override {
-    return completions_.CompleteSend(work, completion);
-  }
-  bool CompleteReceive(const verbs::soft::ReceiveWork& work,
-                       const verbs::Completion& completion) override {
-    return completions_.CompleteReceive(work, completion);
-  }
   void OnSharedReceive();
   void Complain(absl::string_view what, absl::string_view why) const;
 

@@ -6,28 +6,8 @@
 namespace baton::verbs::soft {
 namespace {
 
-constexpr uint64_t kMaxMessage = 1ull << 30;
 constexpr uint64_t kMaxRnrTimerUs = 655'360;  // the longest that InfiniBand can encode
 constexpr uint64_t kGraceNs = 100'000'000;
-
-CompletionOpcode CompletionOf(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kSend:
-    case Opcode::kSendWithImmediate:
-    case Opcode::kSendWithInvalidate:
-      return CompletionOpcode::kSend;
-    case Opcode::kWrite:
-    case Opcode::kWriteWithImmediate:
-      return CompletionOpcode::kWrite;
-    case Opcode::kRead:
-      return CompletionOpcode::kRead;
-    case Opcode::kCompareAndSwap:
-      return CompletionOpcode::kCompareAndSwap;
-    case Opcode::kFetchAndAdd:
-      return CompletionOpcode::kFetchAndAdd;
-  }
-  return CompletionOpcode::kSend;
-}
 
 CompletionStatus StatusOf(NakCode code) {
   switch (code) {
@@ -242,7 +222,6 @@ void Requester::CompleteHead(CompletionStatus status, uint32_t byte_len) {
   const SendWork& work = ring()[ring().head()];
   Completion completion;
   completion.status = status;
-  completion.opcode = CompletionOf(work.opcode);
   completion.byte_len = byte_len;
   const bool fits = sink_->CompleteSend(work, completion);
   ring().Pop();

@@ -7,8 +7,6 @@
 namespace baton::verbs::soft {
 namespace {
 
-constexpr uint64_t kMaxMessage = 1ull << 30;
-
 template <typename Body>
 Body ReadBody(const uint8_t* body) {
   Body value;

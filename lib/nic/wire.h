@@ -16,6 +16,7 @@ inline constexpr uint32_t kWireMagic = 0x4e544142;  // "BATN"
 
 // A message longer than this travels as several frames, so that answers are not held up behind it.
 inline constexpr uint32_t kMaxSegment = 256 * 1024;
+inline constexpr uint64_t kMaxMessage = 1ull << 30;
 
 // rdma_connect(3), rdma_accept(3), rdma_reject(3): what remains to the caller with RDMA_PS_TCP.
 inline constexpr uint32_t kMaxConnectPrivateData = 56;

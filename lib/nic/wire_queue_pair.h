@@ -19,22 +19,23 @@
 
 namespace baton::verbs::soft {
 
-// The connection under a queue pair, as the queue pair sees it.
+// The connection under a queue pair, as the queue pair sees it. A link that hands each frame over
+// at once does nothing of what has an empty body here.
 class QueuePairLink {
  public:
   virtual ~QueuePairLink() = default;
   virtual void Posted() = 0;        // sends were posted: transmit now or soon
   virtual void WantTransmit() = 0;  // in the next turn
   // Request frames that were generated and not begun are void.
-  virtual void DropRequests() = 0;
+  virtual void DropRequests() {}
   // The same, and a frame that was begun no longer reads the user's memory.
-  virtual void ReleaseRequests() = 0;
+  virtual void ReleaseRequests() {}
   // See FrameStream::FirstUnwritten.
-  virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
-  virtual void Stall(uint64_t duration_us) = 0;
-  virtual bool stalled() const = 0;
-  virtual void CutLink() = 0;
-  virtual void QueuePairGone() = 0;
+  virtual uint64_t FirstUnwritten(uint64_t end) const { return end; }
+  virtual void Stall([[maybe_unused]] uint64_t duration_us) {}
+  virtual bool stalled() const { return false; }
+  virtual void CutLink() {}
+  virtual void QueuePairGone() {}
 };
 
 // The services that a queue pair's user provides. All of them outlive the queue pair.

@@ -68,8 +68,9 @@ class WorkSource {
 using SendSource = WorkSource<SendWork>;
 using ReceiveSource = WorkSource<ReceiveWork>;
 
-// Where the completions of a queue pair go. `completion` has neither wr_id nor qp_number: the sink
-// fills them in. Returns false if the completion queue is overrun. Must not call the queue pair.
+// Where the completions of a queue pair go. `completion` has neither wr_id nor qp_number, and that
+// of a send has no opcode: the sink knows them. Returns false if the completion queue is overrun.
+// Must not call the queue pair.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
