@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
 #include "lib/nic/control_format.h"
 
 namespace baton::nic {
@@ -31,18 +33,36 @@ class ClientFile {
   virtual absl::StatusOr<uint32_t> Execute(Call* call) = 0;
 };
 
-// Copies the message of a call, and calls a method of its class with the copy.
-template <typename Object, typename Message>
-absl::StatusOr<uint32_t> Dispatch(Object* object, Call* call,
-                                  absl::StatusOr<uint32_t> (Object::*method)(const Message&,
-                                                                             Call*)) {
+// Calls `method` with a copy of the call's message. A method that makes nothing returns a status.
+template <typename Object, typename Result, typename Message>
+absl::StatusOr<uint32_t> CallMethod(Object* object, Call* call,
+                                    Result (Object::*method)(const Message&, Call*)) {
   Message message;
   if (call->bytes.size() != sizeof(message)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a message of ", call->bytes.size(), " bytes, not ", sizeof(message)));
   }
   std::memcpy(&message, call->bytes.data(), sizeof(message));
-  return (object->*method)(message, call);
+  if constexpr (std::is_same_v<Result, absl::Status>) {
+    BATON_RETURN_IF_ERROR((object->*method)(message, call));
+    return 0u;
+  } else {
+    return (object->*method)(message, call);
+  }
+}
+
+// Executes a call by that method of its class which takes its message. `what`: of which objects it
+// is a call.
+template <typename Object, typename... Results, typename... Messages>
+absl::StatusOr<uint32_t> Dispatch(Object* object, Call* call, absl::string_view what,
+                                  Results (Object::*... methods)(const Messages&, Call*)) {
+  control::RequestHeader header;
+  std::memcpy(&header, call->bytes.data(), sizeof(header));
+  const auto op = static_cast<control::Op>(header.op);
+  absl::StatusOr<uint32_t> result = absl::InvalidArgumentError(
+      absl::StrCat("op: ", header.op, " is none of a call socket of ", what));
+  (void)((op == Messages::kOp && (result = CallMethod(object, call, methods), true)) || ...);
+  return result;
 }
 
 // Makes a socket that tells the client of events: `call` gets its end.

@@ -27,16 +27,6 @@ absl::Status StatusOf(const control::Reply& reply) {
 
 }  // namespace
 
-absl::StatusOr<FileDescriptor> ConnectTo(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!made) return ErrnoStatus(errno, "a socket (see RLIMIT_NOFILE)");
-  if (connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("connecting to the NIC at ", path));
-  }
-  return made;
-}
-
 absl::StatusOr<CallSocket> CallSocket::Open(FileDescriptor socket, control::Op op,
                                             std::function<void()> turn) {
   CallSocket opened(std::move(socket), std::move(turn));

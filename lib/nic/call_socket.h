@@ -15,9 +15,6 @@
 
 namespace baton::nic {
 
-// Returns a connection to the NIC that listens at `path`.
-absl::StatusOr<FileDescriptor> ConnectTo(const std::string& path);
-
 // A client's file on a NIC, and the calls of this process to it (control.md). What belongs to the
 // file ends when the last copy of file() is closed, in whichever process.
 //

@@ -18,11 +18,6 @@ control::Place Behind(control::Place place, uint64_t offset) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectTo(path));
-  return Open(std::move(socket));
-}
-
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(FileDescriptor socket,
                                                      std::function<void()> turn) {
   BATON_ASSIGN_OR_RETURN(
@@ -32,14 +27,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(FileDescriptor socket,
 }
 
 template <typename Message>
-absl::StatusOr<Client::Made> Client::Call(Message message, int passed) {
-  BATON_ASSIGN_OR_RETURN(CallSocket::Answer answer, calls_.Call(message, passed));
+absl::StatusOr<Client::Made> Client::Make(const Message& message) {
+  BATON_ASSIGN_OR_RETURN(CallSocket::Answer answer, calls_.Call(message));
   return Made{answer.value, std::move(answer.descriptor)};
-}
-
-absl::StatusOr<uint32_t> Client::AddFile(int memfd) {
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(control::File(), memfd));
-  return made.number;
 }
 
 absl::StatusOr<uint32_t> Client::AddRegion(const control::Place& place, uint64_t length,
@@ -50,22 +40,21 @@ absl::StatusOr<uint32_t> Client::AddRegion(const control::Place& place, uint64_t
   message.address = address;
   message.access = access;
   message.domain = domain;
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
-  return made.number;
+  return Add(message);
 }
 
 absl::StatusOr<Client::Made> Client::AddRegister(const control::Place& page) {
   control::Register message;
   message.page = page;
-  return Call(message);
+  return Make(message);
 }
 
-absl::StatusOr<Client::Made> Client::AddChannel() { return Call(control::Channel()); }
+absl::StatusOr<Client::Made> Client::AddChannel() { return Make(control::Channel()); }
 
 absl::StatusOr<FileDescriptor> Client::AddEventChannel() {
   control::Channel message;
   message.events = 1;
-  BATON_ASSIGN_OR_RETURN(Made made, Call(message));
+  BATON_ASSIGN_OR_RETURN(Made made, Make(message));
   return std::move(made.descriptor);
 }
 
@@ -73,7 +62,7 @@ absl::Status Client::ArmLimit(uint32_t srq_number, uint32_t limit) {
   control::ArmLimit message;
   message.number = srq_number;
   message.limit = limit;
-  return Call(message).status();
+  return calls_.Call(message).status();
 }
 
 absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
@@ -89,38 +78,15 @@ absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
   return Add(message);
 }
 
-absl::StatusOr<uint32_t> Client::Add(const control::CompletionQueue& message) {
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
-  return made.number;
-}
-
-absl::StatusOr<uint32_t> Client::Add(const control::QueuePair& message) {
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
-  return made.number;
-}
-
-absl::StatusOr<uint32_t> Client::Add(const control::SharedReceiveQueue& message) {
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
-  return made.number;
-}
-
 absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
                                               const QueuePairLayout& layout,
-                                              const QueuePairOptions& options) {
-  control::QueuePair message;
+                                              control::QueuePair message) {
   message.sends = Behind(place, QueuePairLayout::kSends);
   message.receives = Behind(place, layout.receives());
   message.records = Behind(place, QueuePairLayout::kRecords);
   message.send_slots = layout.send_slots;
   message.receive_slots = layout.receive_slots;
   message.receive_bytes = layout.receive_bytes;
-  message.domain = options.domain;
-  message.reg = options.reg;
-  message.send_queue = options.send_queue;
-  message.receive_queue = options.receive_queue;
-  message.shared_receive_queue = options.shared_receive_queue;
-  message.send_sges = options.sends.scatter_gather;
-  message.send_inline = options.sends.inline_bytes;
   return Add(message);
 }
 
@@ -132,24 +98,24 @@ absl::Status Client::ConnectQueuePair(uint32_t number, uint32_t peer, uint32_t r
   message.peer = peer;
   message.rnr_retry_count = rnr_retry_count;
   message.rnr_timer_us = rnr_timer_us;
-  return Call(message).status();
+  return calls_.Call(message).status();
 }
 
 absl::Status Client::Modify(uint32_t qp_number, verbs::QueuePairState state) {
   control::Modify message;
   message.number = qp_number;
   message.state = static_cast<uint32_t>(state);
-  return Call(message).status();
+  return calls_.Call(message).status();
 }
 
 absl::StatusOr<verbs::QueuePairState> Client::Query(uint32_t qp_number) {
   control::Query message;
   message.number = qp_number;
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
-  if (made.number > static_cast<uint32_t>(verbs::QueuePairState::kError)) {
-    return absl::InternalError(absl::StrCat("the NIC knows a state ", made.number));
+  BATON_ASSIGN_OR_RETURN(const CallSocket::Answer answer, calls_.Call(message));
+  if (answer.value > static_cast<uint32_t>(verbs::QueuePairState::kError)) {
+    return absl::InternalError(absl::StrCat("the NIC knows a state ", answer.value));
   }
-  return static_cast<verbs::QueuePairState>(made.number);
+  return static_cast<verbs::QueuePairState>(answer.value);
 }
 
 absl::Status Client::Destroy(control::Kind kind, uint32_t number) {
@@ -157,7 +123,7 @@ absl::Status Client::Destroy(control::Kind kind, uint32_t number) {
   control::Destroy message;
   message.kind = static_cast<uint32_t>(kind);
   message.number = number;
-  return Call(message).status();
+  return calls_.Call(message).status();
 }
 
 void Client::DestroyQueuePair(uint32_t qp_number) {

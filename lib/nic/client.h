@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
 #include "lib/nic/call_socket.h"
 #include "lib/nic/control_format.h"
 #include "lib/verbs/mlx5/queue_layout.h"
@@ -26,7 +27,6 @@ class Client final : public verbs::mlx5::Commands {
   };
 
   // `turn` (may be empty) is called while a call waits: it turns a NIC of the same thread.
-  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& path);
   static absl::StatusOr<std::unique_ptr<Client>> Open(FileDescriptor socket,
                                                       std::function<void()> turn = {});
 
@@ -37,7 +37,7 @@ class Client final : public verbs::mlx5::Commands {
   int file() const { return calls_.file(); }
   CallSocket& calls() { return calls_; }
 
-  absl::StatusOr<uint32_t> AddFile(int memfd);
+  absl::StatusOr<uint32_t> AddFile(int memfd) { return Add(control::File(), memfd); }
   // Returns the key: lkey and rkey.
   absl::StatusOr<uint32_t> AddRegion(const control::Place& place, uint64_t length, uint64_t address,
                                      uint32_t access, uint32_t domain = 0);
@@ -46,27 +46,21 @@ class Client final : public verbs::mlx5::Commands {
   // Returns the socket that tells of events of the file itself.
   absl::StatusOr<FileDescriptor> AddEventChannel();
 
-  // A completion queue and a queue pair that lie where the message says. The client sets its
-  // header.
-  absl::StatusOr<uint32_t> Add(const control::CompletionQueue& message);
-  absl::StatusOr<uint32_t> Add(const control::QueuePair& message);
-  absl::StatusOr<uint32_t> Add(const control::SharedReceiveQueue& message);
+  // Makes the object of a message, and returns its number. The client sets the message's header.
+  template <typename Message>
+  absl::StatusOr<uint32_t> Add(const Message& message, int passed = -1) {
+    BATON_ASSIGN_OR_RETURN(const CallSocket::Answer answer, calls_.Call(message, passed));
+    return answer.value;
+  }
 
-  // A completion queue and a queue pair that lie at `place` as their layouts say.
+  // A completion queue and a queue pair that lie at `place` as their layouts say. `message` has all
+  // of the queue pair that its layout does not say.
   absl::StatusOr<uint32_t> AddCompletionQueue(const control::Place& place,
                                               const verbs::mlx5::CompletionQueueLayout& layout,
                                               uint32_t reg, uint32_t channel);
-  struct QueuePairOptions {
-    uint32_t domain = 0;
-    uint32_t reg = 0;
-    uint32_t send_queue = 0;
-    uint32_t receive_queue = 0;
-    uint32_t shared_receive_queue = 0;
-    verbs::mlx5::SendQueueLimits sends = {0, 0};
-  };
   absl::StatusOr<uint32_t> AddQueuePair(const control::Place& place,
                                         const verbs::mlx5::QueuePairLayout& layout,
-                                        const QueuePairOptions& options);
+                                        control::QueuePair message);
   absl::Status ConnectQueuePair(uint32_t number, uint32_t peer, uint32_t rnr_retry_count = 7,
                                 uint32_t rnr_timer_us = 100);
   absl::Status Destroy(control::Kind kind, uint32_t number);
@@ -80,7 +74,7 @@ class Client final : public verbs::mlx5::Commands {
   explicit Client(CallSocket calls) : calls_(std::move(calls)) {}
 
   template <typename Message>
-  absl::StatusOr<Made> Call(Message message, int passed = -1);
+  absl::StatusOr<Made> Make(const Message& message);
 
   CallSocket calls_;
 };

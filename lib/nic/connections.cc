@@ -39,31 +39,10 @@ Connections::~Connections() {
 }
 
 absl::StatusOr<uint32_t> Connections::Execute(Call* call) {
-  control::RequestHeader header;
-  std::memcpy(&header, call->bytes.data(), sizeof(header));
-  switch (static_cast<control::Op>(header.op)) {
-    case control::Op::kListen:
-      return Dispatch(this, call, &Connections::Listen);
-    case control::Op::kConnect:
-      return Dispatch(this, call, &Connections::Connect);
-    case control::Op::kProceed:
-      return Dispatch(this, call, &Connections::Proceed);
-    case control::Op::kAccept:
-      return Dispatch(this, call, &Connections::Accept);
-    case control::Op::kReject:
-      return Dispatch(this, call, &Connections::Reject);
-    case control::Op::kDisconnect:
-      return Dispatch(this, call, &Connections::Disconnect);
-    case control::Op::kNextEvent:
-      return Dispatch(this, call, &Connections::NextEvent);
-    case control::Op::kChannel:
-      return Dispatch(this, call, &Connections::AddChannel);
-    case control::Op::kDestroy:
-      return Dispatch(this, call, &Connections::Destroy);
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("op: ", header.op, " is none of a call socket of ids"));
-  }
+  return Dispatch(this, call, "ids", &Connections::Listen, &Connections::Connect,
+                  &Connections::Proceed, &Connections::Accept, &Connections::Reject,
+                  &Connections::Disconnect, &Connections::NextEvent, &Connections::AddChannel,
+                  &Connections::Destroy);
 }
 
 absl::StatusOr<SoftConnection*> Connections::FindId(uint32_t number) const {
@@ -116,35 +95,31 @@ Connections::Value Connections::Connect(const control::Connect& message, Call*) 
   return status;
 }
 
-Connections::Value Connections::Proceed(const control::Proceed& message, Call*) {
+absl::Status Connections::Proceed(const control::Proceed& message, Call*) {
   BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
   const absl::Status may =
       message.refused == 0 ? absl::OkStatus() : absl::CancelledError("its user refused the route");
-  BATON_RETURN_IF_ERROR(id->Proceed(may));
-  return 0u;
+  return id->Proceed(may);
 }
 
-Connections::Value Connections::Accept(const control::Accept& message, Call*) {
+absl::Status Connections::Accept(const control::Accept& message, Call*) {
   verbs::ConnectionParameters parameters;
   BATON_RETURN_IF_ERROR(FromControl(message.parameters, &parameters));
   BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
   BATON_ASSIGN_OR_RETURN(WireQueuePair* const queue_pair, FindQueuePair(message.queue_pair));
-  BATON_RETURN_IF_ERROR(id->Accept(queue_pair, parameters));
-  return 0u;
+  return id->Accept(queue_pair, parameters);
 }
 
-Connections::Value Connections::Reject(const control::Reject& message, Call*) {
+absl::Status Connections::Reject(const control::Reject& message, Call*) {
   verbs::ConnectionParameters parameters;
   BATON_RETURN_IF_ERROR(FromControl(message.parameters, &parameters));
   BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
-  BATON_RETURN_IF_ERROR(id->Reject(parameters.private_data));
-  return 0u;
+  return id->Reject(parameters.private_data);
 }
 
-Connections::Value Connections::Disconnect(const control::Disconnect& message, Call*) {
+absl::Status Connections::Disconnect(const control::Disconnect& message, Call*) {
   BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
-  BATON_RETURN_IF_ERROR(id->Disconnect());
-  return 0u;
+  return id->Disconnect();
 }
 
 // The client counts what it has taken. Where nothing was left, the next event notifies again.
@@ -166,18 +141,18 @@ Connections::Value Connections::NextEvent(const control::NextEvent&, Call* call)
   return static_cast<uint32_t>(events_.size());
 }
 
-Connections::Value Connections::AddChannel(const control::Channel&, Call* call) {
+absl::Status Connections::AddChannel(const control::Channel&, Call* call) {
   BATON_ASSIGN_OR_RETURN(channel_, MakeChannel(call));
   if (!events_.empty()) Notify(channel_);
-  return 0u;
+  return absl::OkStatus();
 }
 
-Connections::Value Connections::Destroy(const control::Destroy& message, Call*) {
+absl::Status Connections::Destroy(const control::Destroy& message, Call*) {
   if (message.kind == static_cast<uint32_t>(control::Kind::kListener)) {
     if (!listeners_.contains(message.number)) return NoSuch("listener", message.number);
     RejectRequestsOf(message.number);
     listeners_.erase(message.number);
-    return 0u;
+    return absl::OkStatus();
   }
   if (message.kind != static_cast<uint32_t>(control::Kind::kConnectionId)) {
     return absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
@@ -186,7 +161,7 @@ Connections::Value Connections::Destroy(const control::Destroy& message, Call*) 
   std::erase_if(events_,
                 [&message](const control::Event& event) { return event.id == message.number; });
   Erase(message.number);
-  return 0u;
+  return absl::OkStatus();
 }
 
 void Connections::Queue(const control::Event& event) {

@@ -37,13 +37,13 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
 
   Value Listen(const control::Listen& message, Call* call);
   Value Connect(const control::Connect& message, Call* call);
-  Value Proceed(const control::Proceed& message, Call* call);
-  Value Accept(const control::Accept& message, Call* call);
-  Value Reject(const control::Reject& message, Call* call);
-  Value Disconnect(const control::Disconnect& message, Call* call);
+  absl::Status Proceed(const control::Proceed& message, Call* call);
+  absl::Status Accept(const control::Accept& message, Call* call);
+  absl::Status Reject(const control::Reject& message, Call* call);
+  absl::Status Disconnect(const control::Disconnect& message, Call* call);
   Value NextEvent(const control::NextEvent& message, Call* call);
-  Value AddChannel(const control::Channel& message, Call* call);
-  Value Destroy(const control::Destroy& message, Call* call);
+  absl::Status AddChannel(const control::Channel& message, Call* call);
+  absl::Status Destroy(const control::Destroy& message, Call* call);
 
   absl::StatusOr<verbs::soft::SoftConnection*> FindId(uint32_t number) const;
   absl::StatusOr<verbs::soft::WireQueuePair*> FindQueuePair(uint32_t number) const;

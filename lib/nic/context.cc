@@ -86,37 +86,10 @@ Context::~Context() {
 }
 
 Context::Value Context::Execute(Call* call) {
-  control::RequestHeader header;
-  std::memcpy(&header, call->bytes.data(), sizeof(header));
-  switch (static_cast<control::Op>(header.op)) {
-    case control::Op::kFile:
-      return Dispatch(this, call, &Context::AddFile);
-    case control::Op::kRegion:
-      return Dispatch(this, call, &Context::AddRegion);
-    case control::Op::kRegister:
-      return Dispatch(this, call, &Context::AddRegister);
-    case control::Op::kChannel:
-      return Dispatch(this, call, &Context::AddChannel);
-    case control::Op::kCompletionQueue:
-      return Dispatch(this, call, &Context::AddCompletionQueue);
-    case control::Op::kQueuePair:
-      return Dispatch(this, call, &Context::AddQueuePair);
-    case control::Op::kSharedReceiveQueue:
-      return Dispatch(this, call, &Context::AddSharedReceiveQueue);
-    case control::Op::kArmLimit:
-      return Dispatch(this, call, &Context::ArmLimit);
-    case control::Op::kNextDeviceEvent:
-      return Dispatch(this, call, &Context::NextDeviceEvent);
-    case control::Op::kModify:
-      return Dispatch(this, call, &Context::Modify);
-    case control::Op::kQuery:
-      return Dispatch(this, call, &Context::Query);
-    case control::Op::kDestroy:
-      return Dispatch(this, call, &Context::Destroy);
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("op: ", header.op, " is none of a call socket of objects"));
-  }
+  return Dispatch(this, call, "objects", &Context::AddFile, &Context::AddRegion,
+                  &Context::AddRegister, &Context::AddChannel, &Context::AddCompletionQueue,
+                  &Context::AddQueuePair, &Context::AddSharedReceiveQueue, &Context::ArmLimit,
+                  &Context::NextDeviceEvent, &Context::Modify, &Context::Query, &Context::Destroy);
 }
 
 absl::StatusOr<uint8_t*> Context::Find(const control::Place& place, uint64_t bytes,
@@ -147,6 +120,13 @@ OwnedCompletionQueue* Context::FindQueue(uint32_t number) const {
     return nullptr;
   }
   return &found->second;
+}
+
+OwnedSharedReceiveQueue* Context::FindShared(uint32_t number) const {
+  const auto& queues = host_->objects->shared_receive_queues;
+  const auto found = queues.find(number);
+  if (found == queues.end() || found->second->owner != owner_) return nullptr;
+  return found->second.get();
 }
 
 // A file whose number was destroyed stays mapped as long as an object lies in it.
@@ -264,7 +244,7 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
   const verbs::soft::NicBehaviour& behaviour = host_->options->behaviour;
   made.queue->DelayOwnerBytes(behaviour.owner_byte_us, behaviour.seed + number);
   objects.completion_queues[number] = std::move(made);
-  registers_.NoteCompletionQueue(message.reg, number);
+  registers_.QueuesOf(message.reg).completion_queues.insert(number);
   ++completion_queues_;
   return number;
 }
@@ -308,20 +288,18 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   const QueuePairParts& parts = queue_pair->parts();
   if (parts.shared_receive_queue != nullptr) ++parts.shared_receive_queue->users;
   objects.queue_pairs[number] = std::move(queue_pair);
-  registers_.NoteQueuePair(message.reg, number);
+  registers_.QueuesOf(message.reg).queue_pairs.insert(number);
   ++queue_pairs_;
   return number;
 }
 
 absl::Status Context::FindReceives(const control::QueuePair& message, QueuePairParts* parts) const {
   if (message.shared_receive_queue != 0) {
-    const auto& queues = host_->objects->shared_receive_queues;
-    const auto shared = queues.find(message.shared_receive_queue);
-    if (shared == queues.end() || shared->second->owner != owner_) {
+    parts->shared_receive_queue_number = message.shared_receive_queue;
+    parts->shared_receive_queue = FindShared(message.shared_receive_queue);
+    if (parts->shared_receive_queue == nullptr) {
       return NoSuch("shared_receive_queue", message.shared_receive_queue);
     }
-    parts->shared_receive_queue_number = message.shared_receive_queue;
-    parts->shared_receive_queue = shared->second.get();
     if (message.receive_slots == 0) return absl::OkStatus();
     return absl::InvalidArgumentError("receive_slots: not 0, and receives are shared");
   }
@@ -363,14 +341,11 @@ Context::Value Context::AddSharedReceiveQueue(const control::SharedReceiveQueue&
   return number;
 }
 
-Context::Value Context::ArmLimit(const control::ArmLimit& message, Call*) {
-  const auto& queues = host_->objects->shared_receive_queues;
-  const auto shared = queues.find(message.number);
-  if (shared == queues.end() || shared->second->owner != owner_) {
-    return NoSuch("shared receive queue", message.number);
-  }
-  shared->second->limit = message.limit;
-  return 0u;
+absl::Status Context::ArmLimit(const control::ArmLimit& message, Call*) {
+  OwnedSharedReceiveQueue* const shared = FindShared(message.number);
+  if (shared == nullptr) return NoSuch("shared receive queue", message.number);
+  shared->limit = message.limit;
+  return absl::OkStatus();
 }
 
 void Context::Tell(verbs::DeviceEventType type, uint32_t number) {
@@ -407,7 +382,7 @@ absl::Status Context::Connect(const control::Modify& message, QueuePair* queue_p
   return queue_pair->Connect(message.peer, message.rnr_retry_count, message.rnr_timer_us);
 }
 
-Context::Value Context::Modify(const control::Modify& message, Call*) {
+absl::Status Context::Modify(const control::Modify& message, Call*) {
   BATON_ASSIGN_OR_RETURN(QueuePair* const queue_pair, FindOurs(message.number));
   const auto to = static_cast<QueuePairState>(message.state);
   const bool connects = message.state == static_cast<uint32_t>(QueuePairState::kReadyToSend);
@@ -418,28 +393,37 @@ Context::Value Context::Modify(const control::Modify& message, Call*) {
     return absl::InvalidArgumentError(absl::StrCat("state: ", message.state, ", or what is not 0"));
   }
   const QueuePairState from = queue_pair->state();
-  absl::Status status;
   if (to == QueuePairState::kReset) {
     queue_pair->Reset();
     ForgetEventsOf(message.number);
   } else if (to == QueuePairState::kInit && from == QueuePairState::kReset) {
-    status = queue_pair->Init();
+    return queue_pair->Init();
   } else if (connects && from == QueuePairState::kInit) {
-    status = Connect(message, queue_pair);
+    return Connect(message, queue_pair);
   } else if (to == QueuePairState::kError && from != QueuePairState::kReset) {
     queue_pair->SetError();
   } else {
-    status = absl::InvalidArgumentError(
+    return absl::InvalidArgumentError(
         absl::StrCat("state: ", message.state, " does not follow ", static_cast<uint32_t>(from)));
   }
-  if (!status.ok()) return status;
-  return 0u;
+  return absl::OkStatus();
 }
 
 Context::Value Context::Query(const control::Query& message, Call*) {
   if (message.reserved != 0) return absl::InvalidArgumentError("reserved: not 0");
   BATON_ASSIGN_OR_RETURN(const QueuePair* const queue_pair, FindOurs(message.number));
   return static_cast<uint32_t>(queue_pair->state());
+}
+
+absl::Status Context::DestroyRegion(uint32_t number) {
+  auto& regions = host_->objects->regions;
+  const auto region = regions.find(number);
+  if (region == regions.end() || region->second.domain.owner != owner_) {
+    return NoSuch("region", number);
+  }
+  regions.erase(region);
+  --regions_;
+  return absl::OkStatus();
 }
 
 absl::Status Context::DestroyRegister(uint32_t number) {
@@ -454,7 +438,7 @@ absl::Status Context::DestroyCompletionQueue(uint32_t number) {
   if (queue == nullptr) return NoSuch("completion queue", number);
   if (queue->users > 0) return InUse("completion queue", number);
   ForgetEventsOf(number);
-  registers_.ForgetCompletionQueue(queue->reg, number);
+  registers_.QueuesOf(queue->reg).completion_queues.erase(number);
   host_->objects->completion_queues.erase(number);
   --completion_queues_;
   return absl::OkStatus();
@@ -466,7 +450,7 @@ absl::Status Context::DestroyQueuePair(uint32_t number) {
   --FindQueue(queue_pair->parts().receive_queue_number)->users;
   OwnedSharedReceiveQueue* const shared = queue_pair->parts().shared_receive_queue;
   if (shared != nullptr) --shared->users;
-  registers_.ForgetQueuePair(queue_pair->parts().reg, number);
+  registers_.QueuesOf(queue_pair->parts().reg).queue_pairs.erase(number);
   host_->objects->queue_pairs.erase(number);
   --queue_pairs_;
   ForgetEventsOf(number);
@@ -474,56 +458,37 @@ absl::Status Context::DestroyQueuePair(uint32_t number) {
 }
 
 absl::Status Context::DestroySharedReceiveQueue(uint32_t number) {
-  auto& queues = host_->objects->shared_receive_queues;
-  const auto shared = queues.find(number);
-  if (shared == queues.end() || shared->second->owner != owner_) {
-    return NoSuch("shared receive queue", number);
-  }
-  if (shared->second->users > 0) return InUse("shared receive queue", number);
+  const OwnedSharedReceiveQueue* const shared = FindShared(number);
+  if (shared == nullptr) return NoSuch("shared receive queue", number);
+  if (shared->users > 0) return InUse("shared receive queue", number);
   ForgetEventsOf(number);
-  queues.erase(shared);
+  host_->objects->shared_receive_queues.erase(number);
   --shared_receive_queues_;
   return absl::OkStatus();
 }
 
-Context::Value Context::Destroy(const control::Destroy& message, Call*) {
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
+absl::Status Context::Destroy(const control::Destroy& message, Call*) {
+  const uint32_t number = message.number;
   switch (static_cast<control::Kind>(message.kind)) {
     case control::Kind::kFile:
-      status = files_.erase(message.number) > 0 ? absl::OkStatus() : NoSuch("file", message.number);
-      break;
-    case control::Kind::kRegion: {
-      const auto region = host_->objects->regions.find(message.number);
-      const bool ours =
-          region != host_->objects->regions.end() && region->second.domain.owner == owner_;
-      status = ours ? absl::OkStatus() : NoSuch("region", message.number);
-      if (!ours) break;
-      host_->objects->regions.erase(region);
-      --regions_;
-      break;
-    }
+      return files_.erase(number) > 0 ? absl::OkStatus() : NoSuch("file", number);
+    case control::Kind::kRegion:
+      return DestroyRegion(number);
     case control::Kind::kRegister:
-      status = DestroyRegister(message.number);
-      break;
+      return DestroyRegister(number);
     case control::Kind::kChannel:
-      status = channels_.erase(message.number) > 0 ? absl::OkStatus()
-                                                   : NoSuch("channel", message.number);
-      break;
+      return channels_.erase(number) > 0 ? absl::OkStatus() : NoSuch("channel", number);
     case control::Kind::kCompletionQueue:
-      status = DestroyCompletionQueue(message.number);
-      break;
+      return DestroyCompletionQueue(number);
     case control::Kind::kQueuePair:
-      status = DestroyQueuePair(message.number);
-      break;
+      return DestroyQueuePair(number);
     case control::Kind::kSharedReceiveQueue:
-      status = DestroySharedReceiveQueue(message.number);
-      break;
+      return DestroySharedReceiveQueue(number);
     case control::Kind::kConnectionId:
     case control::Kind::kListener:
       break;
   }
-  if (!status.ok()) return status;
-  return 0u;
+  return absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
 }
 
 }  // namespace baton::nic

@@ -48,15 +48,16 @@ class Context final : public ClientFile {
   Value AddCompletionQueue(const control::CompletionQueue& message, Call* call);
   Value AddQueuePair(const control::QueuePair& message, Call* call);
   Value AddSharedReceiveQueue(const control::SharedReceiveQueue& message, Call* call);
-  Value ArmLimit(const control::ArmLimit& message, Call* call);
+  absl::Status ArmLimit(const control::ArmLimit& message, Call* call);
   Value NextDeviceEvent(const control::NextDeviceEvent& message, Call* call);
-  Value Modify(const control::Modify& message, Call* call);
+  absl::Status Modify(const control::Modify& message, Call* call);
   Value Query(const control::Query& message, Call* call);
-  Value Destroy(const control::Destroy& message, Call* call);
+  absl::Status Destroy(const control::Destroy& message, Call* call);
 
   absl::Status CheckShare(absl::string_view what, size_t ours, size_t all, size_t limit) const;
   absl::Status Connect(const control::Modify& message, QueuePair* queue_pair);
   void ForgetEventsOf(uint32_t number);
+  absl::Status DestroyRegion(uint32_t number);
   absl::Status DestroyRegister(uint32_t number);
   absl::Status DestroyCompletionQueue(uint32_t number);
   absl::Status DestroyQueuePair(uint32_t number);
@@ -67,6 +68,7 @@ class Context final : public ClientFile {
                                 absl::string_view what, std::shared_ptr<MappedFile>* file) const;
   absl::StatusOr<QueuePair*> FindOurs(uint32_t qp_number) const;
   OwnedCompletionQueue* FindQueue(uint32_t number) const;
+  OwnedSharedReceiveQueue* FindShared(uint32_t number) const;
 
   struct Event {
     verbs::DeviceEventType type;

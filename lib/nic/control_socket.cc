@@ -30,17 +30,6 @@ size_t TakePassed(msghdr* header, ControlMessage* message) {
 
 }  // namespace
 
-absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("path: ", path.size(), " bytes, not 1 to ", sizeof(address.sun_path) - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return address;
-}
-
 Received Receive(int socket, ControlMessage* message) {
   iovec data = {message->bytes.data(), message->bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassed)] = {};

@@ -33,9 +33,6 @@ enum class Received {
   kMalformed,     // no message, too long a one, or one with more than one descriptor
 };
 
-// Returns the address at which a NIC listens. kInvalidArgument: no socket can have such a path.
-absl::StatusOr<sockaddr_un> AddressOf(const std::string& path);
-
 // Takes the next message of a SOCK_SEQPACKET socket. Never waits.
 Received Receive(int socket, ControlMessage* message);
 

@@ -10,7 +10,6 @@ namespace baton::nic {
 // For the whole NIC. A file gets at most half of what others leave of objects, so that there are
 // always some for another one.
 inline constexpr size_t kMaxSockets = 1024;
-inline constexpr size_t kMaxUnopened = 64;  // sockets that were accepted and have opened nothing
 inline constexpr size_t kMaxRegions = 65'536;
 inline constexpr size_t kMaxCompletionQueues = 4096;
 inline constexpr size_t kMaxSharedReceiveQueues = 4096;

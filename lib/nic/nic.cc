@@ -19,15 +19,13 @@
 namespace baton::nic {
 namespace {
 
-// Sources of events in the epoll set. Sockets have ids above these, and registers have their
-// eventfds with kRegisterEvent.
-constexpr uint64_t kListener = 1;
-constexpr uint64_t kEngine = 2;
+// The source of the engine's events in the epoll set. Sockets have ids above it, and registers have
+// their eventfds with kRegisterEvent.
+constexpr uint64_t kEngine = 1;
 
 constexpr int kEventsInTurn = 32;
 constexpr uint64_t kBusyTurns = 64;  // sockets are served once in so many, or more often
 constexpr uint64_t kServeEveryNs = 1'000'000;
-constexpr int kBacklog = 64;
 
 absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
   epoll_event event = {};
@@ -87,19 +85,6 @@ Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
             &options_,     [this](Owner file, const std::string& what) { ComplainOf(file, what); },
             own_addresses, epoll_.get()},
       last_id_(kEngine) {}
-
-absl::Status Nic::Listen(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener) return ErrnoStatus(errno, "a socket (see RLIMIT_NOFILE)");
-  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      listen(listener.get(), kBacklog) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listening at ", path));
-  }
-  BATON_RETURN_IF_ERROR(AddTo(epoll_.get(), listener.get(), EPOLLIN, kListener));
-  listener_ = std::move(listener);
-  return absl::OkStatus();
-}
 
 absl::Status Nic::Add(FileDescriptor socket) { return Watch(std::move(socket), 0).status(); }
 
@@ -186,35 +171,10 @@ bool Nic::Serve() {
     const uint64_t id = events[i].data.u64;
     // Each turn has the engine's turn.
     if (id == kEngine || (id & kRegisterEvent) != 0) continue;
-    served |= id != kListener || Accept();
-    if (id != kListener) ServeSocket(id);
+    ServeSocket(id);
+    served = true;
   }
   return served;
-}
-
-// Where descriptors are short, clients wait until one ends.
-bool Nic::Accept() {
-  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) {
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return true;
-    complain_(absl::StrCat("clients wait: ", ErrnoStatus(errno, "accept4").message()));
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-    accepts_ = false;
-    return false;
-  }
-  // One that is too many sees its end.
-  const absl::StatusOr<uint64_t> added = Watch(std::move(socket), 0);
-  if (!added.ok()) {
-    complain_(absl::StrCat("a client was turned away: ", added.status().message()));
-    return true;
-  }
-  unopened_.push_back(*added);
-  while (unopened_.size() > kMaxUnopened) {
-    const auto oldest = sockets_.find(unopened_.front());
-    unopened_.pop_front();
-    if (oldest != sockets_.end() && oldest->second.owner == 0) Close(oldest->first);
-  }
-  return true;
 }
 
 // A socket of this turn may have ended with its file.
@@ -243,10 +203,10 @@ bool Nic::Answer(uint64_t id, Received received, ControlMessage* message) {
     }
     return false;
   }
-  if (socket.owner == 0) return Open(id, *message);
-  if (!socket.file) return Execute(socket, message);
+  if (socket.owner == 0) return Open(id, header, *message);
+  if (!socket.file) return Execute(socket, header, message);
   if (static_cast<control::Op>(header.op) != control::Op::kAttach) return false;
-  Attach(socket, *message);
+  Attach(socket, header, *message);
   return true;
 }
 
@@ -263,12 +223,10 @@ void Nic::Discard(FileDescriptor descriptor) {
   closer_.Close(std::move(descriptor));
 }
 
-bool Nic::Open(uint64_t id, const ControlMessage& message) {
+bool Nic::Open(uint64_t id, const control::RequestHeader& header, const ControlMessage& message) {
   static_assert(sizeof(control::OpenIds) == sizeof(control::OpenObjects));
   Socket& socket = sockets_[id];
   control::OpenObjects open;
-  control::RequestHeader header;
-  if (!ReadHeader(message, &header)) return false;
   const bool objects = static_cast<control::Op>(header.op) == control::Op::kOpenObjects;
   if (!objects && static_cast<control::Op>(header.op) != control::Op::kOpenIds) return false;
   absl::StatusOr<uint32_t> opened = 0u;
@@ -292,9 +250,9 @@ bool Nic::Open(uint64_t id, const ControlMessage& message) {
 
 // The call socket is made here. One of the client's could be the last copy of its file, which would
 // then never end.
-void Nic::Attach(const Socket& file, const ControlMessage& message) {
-  control::RequestHeader header;
-  if (!ReadHeader(message, &header) || !message.passed) return;
+void Nic::Attach(const Socket& file, const control::RequestHeader& header,
+                 const ControlMessage& message) {
+  if (!message.passed) return;
   int ends[2] = {-1, -1};
   absl::StatusOr<uint32_t> value = 0u;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -309,9 +267,8 @@ void Nic::Attach(const Socket& file, const ControlMessage& message) {
   (void)SendMessage(message.passed.get(), ReplyTo(header, value), value.ok() ? theirs.get() : -1);
 }
 
-bool Nic::Execute(const Socket& socket, ControlMessage* message) {
-  control::RequestHeader header;
-  if (!ReadHeader(*message, &header)) return false;
+bool Nic::Execute(const Socket& socket, const control::RequestHeader& header,
+                  ControlMessage* message) {
   Call call;
   call.bytes = message->span();
   call.passed = std::move(message->passed);
@@ -331,7 +288,6 @@ bool Nic::Execute(const Socket& socket, ControlMessage* message) {
 }
 
 void Nic::Close(uint64_t id) {
-  if (!accepts_) accepts_ = AddTo(epoll_.get(), listener_.get(), EPOLLIN, kListener).ok();
   contexts_.erase(id);
   connections_.erase(id);
   const bool file = sockets_.at(id).file;

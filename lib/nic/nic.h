@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 
@@ -37,8 +36,6 @@ class Nic {
   static absl::StatusOr<std::unique_ptr<Nic>> Make(const verbs::soft::SoftDeviceOptions& options,
                                                    Complain complain, bool own_addresses = false);
 
-  // Accepts clients at a UNIX socket, which it makes at `path`. An error if there is a file.
-  absl::Status Listen(const std::string& path);
   // Serves a client at the other end of `socket` (SOCK_SEQPACKET). kResourceExhausted: the NIC has
   // kMaxSockets.
   absl::Status Add(FileDescriptor socket);
@@ -78,16 +75,16 @@ class Nic {
       std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses);
 
   void TellLoss();
-  bool Accept();
   absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);
   void ComplainOf(Owner file, const std::string& what);
   void ServeSocket(uint64_t id);
   bool Answer(uint64_t id, Received received, ControlMessage* message);
   static void Empty(int eventfd);
   void Discard(FileDescriptor descriptor);
-  bool Open(uint64_t id, const ControlMessage& message);
-  void Attach(const Socket& file, const ControlMessage& message);
-  bool Execute(const Socket& socket, ControlMessage* message);
+  bool Open(uint64_t id, const control::RequestHeader& header, const ControlMessage& message);
+  void Attach(const Socket& file, const control::RequestHeader& header,
+              const ControlMessage& message);
+  bool Execute(const Socket& socket, const control::RequestHeader& header, ControlMessage* message);
   void Close(uint64_t id);
 
   const verbs::soft::SoftDeviceOptions options_;
@@ -97,14 +94,11 @@ class Nic {
   const Complain complain_;
   const Host host_;
   Closer closer_;
-  FileDescriptor listener_;
   uint64_t last_id_;
   uint64_t turns_ = 0;
-  uint64_t served_ns_ = 0;         // when sockets were served last
-  std::deque<uint64_t> unopened_;  // sockets that were accepted; some have opened since
-  bool sleeping_ = false;          // the registers say so
+  uint64_t served_ns_ = 0;  // when sockets were served last
+  bool sleeping_ = false;   // the registers say so
   bool loss_told_ = false;
-  bool accepts_ = true;  // the listener is watched
   absl::flat_hash_map<uint64_t, Socket> sockets_;
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
   absl::flat_hash_map<Owner, std::unique_ptr<Connections>> connections_;

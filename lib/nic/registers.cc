@@ -61,22 +61,6 @@ void Registers::Erase(uint32_t number) {
   std::erase(order_, number);
 }
 
-void Registers::NoteQueuePair(uint32_t number, uint32_t qp_number) {
-  registers_.at(number)->queue_pairs.insert(qp_number);
-}
-
-void Registers::NoteCompletionQueue(uint32_t number, uint32_t cq_number) {
-  registers_.at(number)->completion_queues.insert(cq_number);
-}
-
-void Registers::ForgetQueuePair(uint32_t number, uint32_t qp_number) {
-  registers_.at(number)->queue_pairs.erase(qp_number);
-}
-
-void Registers::ForgetCompletionQueue(uint32_t number, uint32_t cq_number) {
-  registers_.at(number)->completion_queues.erase(cq_number);
-}
-
 bool Registers::IsUsed(uint32_t number) const {
   const auto found = registers_.find(number);
   return found != registers_.end() &&

@@ -44,11 +44,14 @@ class Registers final : private verbs::soft::Pollable {
   bool Contains(uint32_t number) const { return registers_.contains(number); }
   size_t size() const { return registers_.size(); }
 
-  // Queues that a register of its number rings. The caller has checked that it is there.
-  void NoteQueuePair(uint32_t number, uint32_t qp_number);
-  void NoteCompletionQueue(uint32_t number, uint32_t cq_number);
-  void ForgetQueuePair(uint32_t number, uint32_t qp_number);
-  void ForgetCompletionQueue(uint32_t number, uint32_t cq_number);
+  // The queues that a register rings, by number. The caller adds them, and removes them before it
+  // destroys them.
+  struct Queues {
+    absl::flat_hash_set<uint32_t> queue_pairs;
+    absl::flat_hash_set<uint32_t> completion_queues;
+  };
+  // Requires Contains(number).
+  Queues& QueuesOf(uint32_t number) { return *registers_.at(number); }
   // Returns true if it rings any.
   bool IsUsed(uint32_t number) const;
 
@@ -67,7 +70,7 @@ class Registers final : private verbs::soft::Pollable {
   bool empty() const;  // see Bells::empty
 
  private:
-  struct Register {
+  struct Register : Queues {
     Register(Bells bells_of_page, FileDescriptor wake_fd, int epoll)
         : bells(std::move(bells_of_page)), wake(std::move(wake_fd)), epoll_fd(epoll) {}
     Register(const Register&) = delete;
@@ -77,8 +80,6 @@ class Registers final : private verbs::soft::Pollable {
     Bells bells;
     const FileDescriptor wake;
     const int epoll_fd;
-    absl::flat_hash_set<uint32_t> queue_pairs;
-    absl::flat_hash_set<uint32_t> completion_queues;
     bool complained = false;     // of what its client rings there
     bool failed = false;         // it was rung for what is another client's
     std::vector<uint64_t> held;  // rings of NicBehaviour that are for another turn

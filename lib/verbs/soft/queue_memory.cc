@@ -37,7 +37,7 @@ class QueueMemory::File {
   uint64_t size() const { return size_; }
   // Fails only for what is not mapped.
   void KeepFromChildren() const { madvise(begin_, size_, MADV_DONTFORK); }
-  Block At(uint64_t offset, uint64_t bytes) const {
+  Place At(uint64_t offset, uint64_t bytes) const {
     return {begin_ + offset, bytes, {number_, 0, offset}};
   }
 
@@ -83,18 +83,18 @@ absl::Status QueueMemory::AddFile(uint64_t bytes) {
 absl::StatusOr<QueueMemory::Block> QueueMemory::Allocate(uint64_t bytes, uint64_t alignment) {
   // Blocks of a size have the same alignment, because pages are of one size and queues of another.
   const uint64_t size = RoundUp(bytes, alignment);
-  if (std::vector<Block>& free = free_[size]; !free.empty()) {
-    const Block block = free.back();
+  if (std::vector<Place>& free = free_[size]; !free.empty()) {
+    const Place place = free.back();
     free.pop_back();
-    std::memset(block.begin, 0, block.bytes);
-    return block;
+    std::memset(place.begin, 0, place.bytes);
+    return Block(this, place);
   }
   if (files_.empty() || RoundUp(used_, alignment) + size > files_.back()->size()) {
     BATON_RETURN_IF_ERROR(AddFile(size));
   }
   const uint64_t at = RoundUp(used_, alignment);
   used_ = at + size;
-  return files_.back()->At(at, size);
+  return Block(this, files_.back()->At(at, size));
 }
 
 }  // namespace baton::verbs::soft

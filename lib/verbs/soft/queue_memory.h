@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,10 +16,26 @@ namespace baton::verbs::soft {
 // it. Thread-compatible.
 class QueueMemory {
  public:
-  struct Block {
+  struct Place {
     uint8_t* begin = nullptr;
     uint64_t bytes = 0;
     nic::control::Place place;  // what the NIC calls it
+  };
+  // Owns a part of the memory, which outlives it. The NIC uses the part no more when it goes,
+  // unless the NIC is lost: then nobody knows, and the part is not used again.
+  class Block : public Place {
+   public:
+    Block(QueueMemory* memory, const Place& place) : Place(place), memory_(memory) {}
+    Block(Block&& other) noexcept : Place(other), memory_(std::exchange(other.memory_, nullptr)) {}
+    Block& operator=(Block&&) = delete;
+    ~Block() {
+      if (memory_ != nullptr && !memory_->client_->calls().lost()) {
+        memory_->free_[bytes].push_back(*this);
+      }
+    }
+
+   private:
+    QueueMemory* memory_;
   };
 
   // `client` outlives it. `inherited`: processes forked from this one have the memory, too.
@@ -31,11 +48,6 @@ class QueueMemory {
   absl::StatusOr<Block> Allocate(uint64_t bytes, uint64_t alignment);
   // The first call of a forked process: processes forked from it do not have the memory.
   void KeepFromChildren() const;
-  // The NIC uses it no more, unless it is lost: then nobody knows, and the memory is not used
-  // again.
-  void Free(const Block& block) {
-    if (!client_->calls().lost()) free_[block.bytes].push_back(block);
-  }
 
  private:
   class File;
@@ -46,7 +58,7 @@ class QueueMemory {
   const bool inherited_;
   std::vector<std::unique_ptr<File>> files_;
   uint64_t used_ = 0;                                       // of the last file
-  absl::flat_hash_map<uint64_t, std::vector<Block>> free_;  // by size
+  absl::flat_hash_map<uint64_t, std::vector<Place>> free_;  // by size
 };
 
 }  // namespace baton::verbs::soft

@@ -34,31 +34,37 @@ absl::Status TooMany(absl::string_view what, size_t count, uint32_t limit) {
       what, " with ", count, " scatter-gather entries; the queue was made for ", limit));
 }
 
+// Posts to `queue` up to the first receive that has more than `limit` entries.
+template <typename Queue>
+absl::Status PostReceivesTo(Queue* queue, uint32_t limit, absl::Span<const ReceiveRequest> requests,
+                            size_t* posted) {
+  const auto wrong = std::find_if(requests.begin(), requests.end(), [limit](const auto& request) {
+    return request.sges.size() > limit;
+  });
+  const auto fine = static_cast<size_t>(wrong - requests.begin());
+  absl::Status status = queue->PostReceive(requests.first(fine), posted);
+  if (!status.ok() || wrong == requests.end()) return status;
+  return TooMany("receive", wrong->sges.size(), limit);
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- register
 
 absl::StatusOr<std::unique_ptr<SoftRegister>> SoftRegister::Make(SoftHost* host) {
   constexpr uint64_t kBytes = sizeof(mlx5::DoorbellPage);
-  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block page, host->memory->Allocate(kBytes, kBytes));
-  absl::StatusOr<nic::Client::Made> made = host->client->AddRegister(page.place);
-  if (made.ok()) {
-    return std::unique_ptr<SoftRegister>(new SoftRegister(host, page, *std::move(made)));
-  }
-  host->memory->Free(page);
-  return made.status();
+  BATON_ASSIGN_OR_RETURN(QueueMemory::Block page, host->memory->Allocate(kBytes, kBytes));
+  BATON_ASSIGN_OR_RETURN(nic::Client::Made made, host->client->AddRegister(page.place));
+  return std::unique_ptr<SoftRegister>(new SoftRegister(host, std::move(page), std::move(made)));
 }
 
-SoftRegister::SoftRegister(SoftHost* host, const QueueMemory::Block& page, nic::Client::Made made)
+SoftRegister::SoftRegister(SoftHost* host, QueueMemory::Block page, nic::Client::Made made)
     : host_(host),
-      page_(page),
+      page_(std::move(page)),
       made_(std::move(made)),
-      fifo_(reinterpret_cast<mlx5::DoorbellPage*>(page.begin), made_.descriptor.get()) {}
+      fifo_(reinterpret_cast<mlx5::DoorbellPage*>(page_.begin), made_.descriptor.get()) {}
 
-SoftRegister::~SoftRegister() {
-  (void)host_->client->Destroy(Kind::kRegister, made_.number);
-  host_->memory->Free(page_);
-}
+SoftRegister::~SoftRegister() { (void)host_->client->Destroy(Kind::kRegister, made_.number); }
 
 void SoftRegister::Ring(uint64_t bytes) {
   fifo_.Ring(bytes);
@@ -81,34 +87,29 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Make(SoftH
                                                                            uint32_t entries) {
   const mlx5::CompletionQueueLayout layout = {std::bit_ceil(entries)};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<SoftRegister> reg, SoftRegister::Make(host));
-  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
+  BATON_ASSIGN_OR_RETURN(QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
-  absl::StatusOr<nic::Client::Made> channel = host->client->AddChannel();
-  if (!channel.ok()) {
-    host->memory->Free(block);
-    return channel.status();
-  }
+  BATON_ASSIGN_OR_RETURN(nic::Client::Made channel, host->client->AddChannel());
   const absl::StatusOr<uint32_t> number =
-      host->client->AddCompletionQueue(block.place, layout, reg->number(), channel->number);
+      host->client->AddCompletionQueue(block.place, layout, reg->number(), channel.number);
   if (number.ok()) {
-    return std::unique_ptr<CompletionQueue>(
-        new SoftCompletionQueue(host, block, layout, *number, std::move(reg), *std::move(channel)));
+    return std::unique_ptr<CompletionQueue>(new SoftCompletionQueue(
+        host, std::move(block), layout, *number, std::move(reg), std::move(channel)));
   }
-  host->memory->Free(block);
-  (void)host->client->Destroy(Kind::kChannel, channel->number);
+  (void)host->client->Destroy(Kind::kChannel, channel.number);
   return number.status();
 }
 
-SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, const QueueMemory::Block& block,
+SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, QueueMemory::Block block,
                                          const mlx5::CompletionQueueLayout& layout, uint32_t number,
                                          std::unique_ptr<SoftRegister> reg,
                                          nic::Client::Made channel)
     : host_(host),
-      block_(block),
+      block_(std::move(block)),
       number_(number),
       reg_(std::move(reg)),
       channel_(std::move(channel)),
-      queue_(layout.At(block.begin), number, reg_.get()) {
+      queue_(layout.At(block_.begin), number, reg_.get()) {
   host_->completion_queues.insert(this);
 }
 
@@ -117,7 +118,6 @@ SoftCompletionQueue::~SoftCompletionQueue() {
   ForgetNotification();
   (void)host_->client->Destroy(Kind::kCompletionQueue, number_);
   (void)host_->client->Destroy(Kind::kChannel, channel_.number);
-  host_->memory->Free(block_);
 }
 
 bool SoftCompletionQueue::overrun() const {
@@ -266,49 +266,38 @@ absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftSharedReceiveQueue::Make
     SoftHost* host, uint32_t entries, uint32_t max_scatter_gather) {
   BATON_ASSIGN_OR_RETURN(const mlx5::SharedReceiveQueueLayout layout,
                          mlx5::LayOutShared(entries, max_scatter_gather));
-  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
+  BATON_ASSIGN_OR_RETURN(QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
   nic::control::SharedReceiveQueue message;
   message.slots = Behind(block.place, mlx5::SharedReceiveQueueLayout::kSlots);
   message.record = Behind(block.place, mlx5::SharedReceiveQueueLayout::kRecord);
   message.slot_count = layout.slot_count;
   message.slot_bytes = layout.slot_bytes;
-  const absl::StatusOr<uint32_t> number = host->client->Add(message);
-  if (number.ok()) {
-    return std::unique_ptr<SharedReceiveQueue>(
-        new SoftSharedReceiveQueue(host, block, layout, *number, entries, max_scatter_gather));
-  }
-  host->memory->Free(block);
-  return number.status();
+  BATON_ASSIGN_OR_RETURN(const uint32_t number, host->client->Add(message));
+  return std::unique_ptr<SharedReceiveQueue>(new SoftSharedReceiveQueue(
+      host, std::move(block), layout, number, entries, max_scatter_gather));
 }
 
-SoftSharedReceiveQueue::SoftSharedReceiveQueue(SoftHost* host, const QueueMemory::Block& block,
+SoftSharedReceiveQueue::SoftSharedReceiveQueue(SoftHost* host, QueueMemory::Block block,
                                                const mlx5::SharedReceiveQueueLayout& layout,
                                                uint32_t number, uint32_t entries,
                                                uint32_t max_scatter_gather)
     : host_(host),
-      block_(block),
+      block_(std::move(block)),
       entries_(entries),
       max_scatter_gather_(max_scatter_gather),
-      queue_(layout.At(block.begin), number, host->commands) {
+      queue_(layout.At(block_.begin), number, host->client) {
   host_->shared_receive_queues[number] = this;
 }
 
 SoftSharedReceiveQueue::~SoftSharedReceiveQueue() {
   host_->shared_receive_queues.erase(queue_.number());
   (void)host_->client->Destroy(Kind::kSharedReceiveQueue, queue_.number());
-  host_->memory->Free(block_);
 }
 
 absl::Status SoftSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest> requests,
                                                  size_t* posted) {
-  const auto wrong = std::find_if(requests.begin(), requests.end(), [this](const auto& request) {
-    return request.sges.size() > max_scatter_gather_;
-  });
-  const auto fine = static_cast<size_t>(wrong - requests.begin());
-  absl::Status status = queue_.PostReceive(requests.first(fine), posted);
-  if (!status.ok() || wrong == requests.end()) return status;
-  return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
+  return PostReceivesTo(&queue_, max_scatter_gather_, requests, posted);
 }
 
 absl::Status SoftSharedReceiveQueue::ArmLimit(uint32_t limit) {
@@ -330,28 +319,28 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftQueuePair::Make(SoftHost* host,
                                                                const QueuePairOptions& options) {
   auto* const shared = static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue);
   BATON_ASSIGN_OR_RETURN(const mlx5::QueuePairLayout layout, mlx5::LayOut(options));
-  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
+  BATON_ASSIGN_OR_RETURN(QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
   const auto* const send_queue = static_cast<SoftCompletionQueue*>(options.send_queue);
-  nic::Client::QueuePairOptions parts;
-  parts.sends = mlx5::LimitsOf(options);
-  parts.reg = send_queue->reg().number();
-  parts.send_queue = send_queue->number();
-  parts.receive_queue = static_cast<SoftCompletionQueue*>(options.receive_queue)->number();
-  parts.shared_receive_queue = shared == nullptr ? 0 : shared->queue().number();
-  const absl::StatusOr<uint32_t> number = host->client->AddQueuePair(block.place, layout, parts);
-  if (number.ok()) {
-    return std::unique_ptr<QueuePair>(new SoftQueuePair(host, block, layout, options, *number));
-  }
-  host->memory->Free(block);
-  return number.status();
+  const mlx5::SendQueueLimits limits = mlx5::LimitsOf(options);
+  nic::control::QueuePair message;
+  message.send_sges = limits.scatter_gather;
+  message.send_inline = limits.inline_bytes;
+  message.reg = send_queue->reg().number();
+  message.send_queue = send_queue->number();
+  message.receive_queue = static_cast<SoftCompletionQueue*>(options.receive_queue)->number();
+  message.shared_receive_queue = shared == nullptr ? 0 : shared->queue().number();
+  BATON_ASSIGN_OR_RETURN(const uint32_t number,
+                         host->client->AddQueuePair(block.place, layout, message));
+  return std::unique_ptr<QueuePair>(
+      new SoftQueuePair(host, std::move(block), layout, options, number));
 }
 
-SoftQueuePair::SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
+SoftQueuePair::SoftQueuePair(SoftHost* host, QueueMemory::Block block,
                              const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
                              uint32_t number)
     : host_(host),
-      block_(block),
+      block_(std::move(block)),
       number_(number),
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
@@ -359,11 +348,11 @@ SoftQueuePair::SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
       shared_(options.shared_receive_queue == nullptr
                   ? nullptr
                   : &static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue)->queue()),
-      queue_pair_(std::make_unique<mlx5::QueuePair>(layout, block.begin, number,
-                                                    mlx5::LimitsOf(options), host->commands,
+      queue_pair_(std::make_unique<mlx5::QueuePair>(layout, block_.begin, number,
+                                                    mlx5::LimitsOf(options), host->client,
                                                     &send_queue_->reg())) {
-  send_queue_->Add(this, layout, block.begin, shared_);
-  if (receive_queue_ != send_queue_) receive_queue_->Add(this, layout, block.begin, shared_);
+  send_queue_->Add(this, layout, block_.begin, shared_);
+  if (receive_queue_ != send_queue_) receive_queue_->Add(this, layout, block_.begin, shared_);
 }
 
 // The NIC has forgotten it before its completions are kept, so none comes after them.
@@ -372,7 +361,6 @@ SoftQueuePair::~SoftQueuePair() {
   KeepCompletions();
   send_queue_->Remove(this);
   if (receive_queue_ != send_queue_) receive_queue_->Remove(this);
-  host_->memory->Free(block_);
 }
 
 void SoftQueuePair::KeepCompletions() {
@@ -406,13 +394,7 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
     return absl::FailedPreconditionError(
         "the queue pair takes its receives from a shared queue: post them there");
   }
-  const auto wrong = std::find_if(requests.begin(), requests.end(), [this](const auto& request) {
-    return request.sges.size() > max_scatter_gather_;
-  });
-  const auto fine = static_cast<size_t>(wrong - requests.begin());
-  absl::Status status = queue_pair_->PostReceive(requests.first(fine), posted);
-  if (!status.ok() || wrong == requests.end()) return status;
-  return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
+  return PostReceivesTo(queue_pair_.get(), max_scatter_gather_, requests, posted);
 }
 
 // The kept completions are older than all in the queue.
@@ -423,7 +405,7 @@ absl::StatusOr<std::optional<uint64_t>> SoftQueuePair::LastQueued(bool receive) 
 }
 
 absl::Status SoftQueuePair::SetReset() {
-  BATON_RETURN_IF_ERROR(host_->commands->Modify(number_, QueuePairState::kReset));
+  BATON_RETURN_IF_ERROR(host_->client->Modify(number_, QueuePairState::kReset));
   KeepCompletions();
   BATON_RETURN_IF_ERROR(send_queue_->NoteReset(*this));
   if (receive_queue_ != send_queue_) BATON_RETURN_IF_ERROR(receive_queue_->NoteReset(*this));

@@ -35,7 +35,6 @@ class SoftQueuePair;
 struct SoftHost {
   nic::Client* client = nullptr;
   QueueMemory* memory = nullptr;
-  mlx5::Commands* commands = nullptr;
   std::function<void()> rung;  // a NIC of this thread takes the ring; empty: of another process
   absl::flat_hash_map<uint32_t, const SharedReceiveQueue*> shared_receive_queues;  // by number
   absl::flat_hash_set<SoftCompletionQueue*> completion_queues;
@@ -59,7 +58,7 @@ class SoftRegister final : public mlx5::Doorbell {
   void ReceivesPosted(uint32_t qp_number, const uint32_t& failed) override;
 
  private:
-  SoftRegister(SoftHost* host, const QueueMemory::Block& page, nic::Client::Made made);
+  SoftRegister(SoftHost* host, QueueMemory::Block page, nic::Client::Made made);
 
   SoftHost* const host_;
   const QueueMemory::Block page_;
@@ -102,7 +101,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool Keeps(uint64_t wr_id) const;
 
  private:
-  SoftCompletionQueue(SoftHost* host, const QueueMemory::Block& block,
+  SoftCompletionQueue(SoftHost* host, QueueMemory::Block block,
                       const mlx5::CompletionQueueLayout& layout, uint32_t number,
                       std::unique_ptr<SoftRegister> reg, nic::Client::Made channel);
 
@@ -143,7 +142,7 @@ class SoftSharedReceiveQueue final : public SharedReceiveQueue {
   mlx5::SharedReceiveQueue& queue() { return queue_; }
 
  private:
-  SoftSharedReceiveQueue(SoftHost* host, const QueueMemory::Block& block,
+  SoftSharedReceiveQueue(SoftHost* host, QueueMemory::Block block,
                          const mlx5::SharedReceiveQueueLayout& layout, uint32_t number,
                          uint32_t entries, uint32_t max_scatter_gather);
 
@@ -183,9 +182,8 @@ class SoftQueuePair final : public QueuePair {
   void Resume() { queue_pair_->Resume(); }
 
  private:
-  SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
-                const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
-                uint32_t number);
+  SoftQueuePair(SoftHost* host, QueueMemory::Block block, const mlx5::QueuePairLayout& layout,
+                const QueuePairOptions& options, uint32_t number);
 
   void KeepCompletions();
 

@@ -165,7 +165,6 @@ absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
   memory_ = std::make_unique<QueueMemory>(client_.get(), /*inherited=*/forks_);
   host_.client = client_.get();
   host_.memory = memory_.get();
-  host_.commands = client_.get();
   host_.epoll_fd = epoll_.get();
   for (const int fd : {event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
     BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
@@ -229,7 +228,7 @@ DeviceLimits SoftDevice::limits() const {
   limits.max_shared_receive_queues = 4096;
   limits.max_shared_receive_requests = kMaxRequests;
   limits.max_shared_receive_scatter_gather = kMaxScatterGather;
-  limits.max_message_bytes = 1ull << 30;
+  limits.max_message_bytes = kMaxMessage;
   limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
@@ -379,18 +378,14 @@ bool SoftDevice::Translate(const nic::CallSocket::Answer& answer, DeviceEvent* e
       event->qp_number = answer.more;
       event->text = "last receive flushed";
       return true;
-    case DeviceEventType::kSharedReceiveQueueLow: {
-      const auto found = host_.shared_receive_queues.find(answer.more);
-      if (found == host_.shared_receive_queues.end()) return false;
-      event->shared_receive_queue = found->second;
-      event->text = "limit of a shared receive queue reached";
-      return true;
-    }
+    case DeviceEventType::kSharedReceiveQueueLow:
     case DeviceEventType::kSharedReceiveQueueFailed: {
       const auto found = host_.shared_receive_queues.find(answer.more);
       if (found == host_.shared_receive_queues.end()) return false;
       event->shared_receive_queue = found->second;
-      event->text = "the list of a shared receive queue is broken";
+      event->text = event->type == DeviceEventType::kSharedReceiveQueueLow
+                        ? "limit of a shared receive queue reached"
+                        : "the list of a shared receive queue is broken";
       return true;
     }
     case DeviceEventType::kDeviceLost:

@@ -148,8 +148,9 @@ Shard::Shard(Client* client, const Options& options)
   queue_number_ = Must(client->AddCompletionQueue(place(sizeof(DoorbellPage)), queue_layout_,
                                                   reg_.number, channel_.number));
   for (uint32_t i = 0; i < options.queue_pairs; ++i) {
-    numbers_.push_back(Must(client->AddQueuePair(place(PlaceOf(i)), layout_,
-                                                 {0, reg_.number, queue_number_, queue_number_})));
+    numbers_.push_back(Must(client->AddQueuePair(
+        place(PlaceOf(i)), layout_,
+        {.reg = reg_.number, .send_queue = queue_number_, .receive_queue = queue_number_})));
   }
   for (uint32_t i = 0; i < options.queue_pairs; ++i) {
     const absl::Status connected = client->ConnectQueuePair(

@@ -206,7 +206,9 @@ TEST_F(NicTest, shouldRefusePlacesOutsideOfTheFile) {
   refused(client->AddCompletionQueue(place(4096), {4}, reg, 99).status());
   const uint32_t queue = client->AddCompletionQueue(place(4096), {4}, reg, 0).value_or(0);
   const auto make = [&](uint64_t at, const verbs::mlx5::QueuePairLayout& layout, uint32_t with) {
-    return client->AddQueuePair(place(at), layout, {0, reg, with, queue}).status();
+    return client
+        ->AddQueuePair(place(at), layout, {.reg = reg, .send_queue = with, .receive_queue = queue})
+        .status();
   };
   refused(make(8192, {1024, 16, 16}, queue));
   refused(make(8192, {16, 15, 16}, queue));
@@ -251,8 +253,9 @@ TEST_F(NicTest, shouldShareReceivesWithinAFileAlone) {
   const auto make = [&](const std::unique_ptr<Client>& client, uint32_t receives, uint32_t shared) {
     const uint32_t reg = client->AddRegister(place(client, 0))->number;
     const uint32_t queue = client->AddCompletionQueue(place(client, 4096), {4}, reg, 0).value_or(0);
-    return client->AddQueuePair(place(client, 8192), {4, receives, 16},
-                                {0, reg, queue, queue, shared});
+    return client->AddQueuePair(
+        place(client, 8192), {4, receives, 16},
+        {.reg = reg, .send_queue = queue, .receive_queue = queue, .shared_receive_queue = shared});
   };
   for (const uint32_t wrong : {0u, 1u, 3u, 65'536u}) {
     EXPECT_TRUE(absl::IsInvalidArgument(share(one, wrong, 32).status())) << wrong;
@@ -546,28 +549,6 @@ TEST_F(NicTest, shouldBoundWhatAFileHasMapped) {
   EXPECT_EQ(mapped, kMaxFiles);
 }
 
-TEST_F(NicTest, shouldEndSocketsThatDoNotOpen) {
-  char directory[] = "/tmp/nic-XXXXXX";
-  ASSERT_NE(mkdtemp(directory), nullptr);
-  const std::string path = std::string(directory) + "/nic";
-  ASSERT_TRUE(nic_.nic().Listen(path).ok());
-  std::vector<FileDescriptor> silent;
-  for (size_t i = 0; i < 2 * kMaxUnopened; ++i) {
-    absl::StatusOr<FileDescriptor> made = ConnectTo(path);
-    ASSERT_TRUE(made.ok()) << made.status();
-    silent.push_back(*std::move(made));
-    ASSERT_TRUE(Settled());
-  }
-  size_t ended = 0;
-  ControlMessage message;
-  for (const FileDescriptor& socket : silent) {
-    if (Receive(socket.get(), &message) == Received::kEnded) ++ended;
-  }
-  EXPECT_EQ(ended, kMaxUnopened);
-  unlink(path.c_str());
-  rmdir(directory);
-}
-
 // The last copy of the file counts, in whichever process it is.
 TEST_F(NicTest, shouldEndObjectsWithTheLastCloseOfTheirFile) {
   std::unique_ptr<Client> client = nic_.Open();
@@ -680,25 +661,6 @@ TEST_F(NicTest, shouldNotSleepOverARing) {
   while (!nic_.nic().PrepareToWait()) nic_.nic().Progress();
   pollfd entry = {nic_.nic().event_fd(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 30'000), 1);
-}
-
-TEST_F(NicTest, shouldListenAtAPath) {
-  char directory[] = "/tmp/nic-XXXXXX";
-  ASSERT_NE(mkdtemp(directory), nullptr);
-  const std::string path = std::string(directory) + "/nic";
-  ASSERT_TRUE(nic_.nic().Listen(path).ok());
-  std::thread user([&] {
-    const absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(path);
-    EXPECT_TRUE(client.ok()) << client.status();
-  });
-  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 1; }));
-  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
-  user.join();
-  const absl::StatusOr<std::unique_ptr<Nic>> second = Nic::Make({}, {});
-  EXPECT_FALSE((*second)->Listen(path).ok());
-  EXPECT_FALSE((*second)->Listen(std::string(200, 'x')).ok());
-  unlink(path.c_str());
-  rmdir(directory);
 }
 
 TEST(NicProcessTest, shouldBeLostWithItsProcess) {
