@@ -1,12 +1,13 @@
 #ifndef LIB_BASE_HEARTBEAT_H_
 #define LIB_BASE_HEARTBEAT_H_
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/base/program_start.h"
 
 namespace baton {
 
@@ -25,13 +26,9 @@ enum class AfterLastSign : char {
 
 namespace internal {
 
-inline int& Heart() {
-  static int pipe = [] {
-    const char* const text = std::getenv(kHeartbeatVariable);
-    const int fd = text == nullptr ? -1 : std::atoi(text);
-    if (fd >= 0) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return fd;
-  }();
+// Never closed, because it is used until the process ends.
+inline FileDescriptor& Heart() {
+  static FileDescriptor& pipe = *new FileDescriptor(GivenDescriptor(kHeartbeatVariable));
   return pipe;
 }
 
@@ -42,16 +39,12 @@ inline int& Heart() {
 // there has never been one. Called from one thread. REQUIRES: SIGPIPE is ignored.
 inline bool ShowLife(AfterLastSign then = AfterLastSign::kAsBefore) {
   const char sign = static_cast<char>(then);
-  const int pipe = internal::Heart();
-  return pipe < 0 || write(pipe, &sign, 1) == 1 || errno != EPIPE;
+  const FileDescriptor& pipe = internal::Heart();
+  return !pipe || write(pipe.get(), &sign, 1) == 1 || errno != EPIPE;
 }
 
 // Takes `pipe`, which the next batond reads, in the place of the former one.
-inline void SetHeart(int pipe) {
-  int& heart = internal::Heart();
-  if (heart >= 0) (void)close(heart);
-  heart = pipe;
-}
+inline void SetHeart(int pipe) { internal::Heart().Reset(pipe); }
 
 }  // namespace baton
 

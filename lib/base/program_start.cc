@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "lib/base/errno_status.h"
-#include "lib/base/readiness.h"
 
 namespace baton {
 
@@ -17,6 +16,15 @@ FileDescriptor GivenDescriptor(const char* variable) {
   FileDescriptor descriptor(number == nullptr ? -1 : std::atoi(number));
   if (descriptor) (void)fcntl(descriptor.get(), F_SETFD, FD_CLOEXEC);
   return descriptor;
+}
+
+void TellReady() {
+  const char* text = std::getenv(kReadyVariable);
+  if (!text) return;
+  const int fd = std::atoi(text);
+  const char byte = 1;
+  if (write(fd, &byte, 1) == 1) close(fd);
+  unsetenv(kReadyVariable);
 }
 
 absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes) {

@@ -30,6 +30,11 @@ inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";
 
+// The descriptor through which the process that started us is told. For us alone.
+inline constexpr char kReadyVariable[] = "BATON_READY_FD";
+// Tells the process that started us that we serve. Nobody listening is no error.
+void TellReady();
+
 // Returns the descriptor whose number `variable` of the environment has. It is close-on-exec from
 // now on. None: there is no such variable.
 FileDescriptor GivenDescriptor(const char* variable);

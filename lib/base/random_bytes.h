@@ -9,6 +9,9 @@
 
 namespace baton {
 
+// Bytes of the token that a keeper makes for a worker, and the worker shows to control.
+inline constexpr size_t kWorkerTokenBytes = 16;
+
 // REQUIRES: count <= 256. The kernel never returns fewer than that (getrandom(2)). Any thread.
 inline std::string RandomBytes(size_t count) {
   std::string bytes(count, '\0');

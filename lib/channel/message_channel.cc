@@ -1,5 +1,6 @@
 #include "lib/channel/message_channel.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -10,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
@@ -24,7 +27,7 @@
 namespace baton {
 namespace {
 
-constexpr size_t kLengthBytes = 4;
+constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadBytes = 16384;
 
 absl::StatusOr<sockaddr_un> UnixAddress(const std::string& path) {
@@ -45,8 +48,8 @@ absl::StatusOr<std::string> EncodeFrame(const google::protobuf::MessageLite& mes
     return absl::ResourceExhaustedError(
         absl::StrCat("message of ", size, " bytes, a frame carries at most ", kMaxFrameBytes));
   }
-  std::string frame(kLengthBytes, '\0');
-  for (size_t i = 0; i < kLengthBytes; ++i) frame[i] = static_cast<char>(size >> (8 * i));
+  const uint32_t length = htole32(static_cast<uint32_t>(size));
+  std::string frame(reinterpret_cast<const char*>(&length), sizeof(length));
   message.AppendToString(&frame);
   return frame;
 }
@@ -103,6 +106,22 @@ int ConnectWithin(int fd, const sockaddr_un& address, int timeout_ms) {
   }
   const timeval none = {};
   return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none)) == 0 ? 0 : errno;
+}
+
+// How many pid namespaces, from that of /proc down, a process has numbers in, as "NSpid:" of this
+// file says; 0: it does not.
+size_t PidNamespaces(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("NSpid:")) continue;
+    std::istringstream numbers(line.substr(line.find(':') + 1));
+    size_t count = 0;
+    for (int number = 0; numbers >> number; ++count) {
+      if (number <= 0) return 0;
+    }
+    return count;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -172,6 +191,21 @@ absl::StatusOr<PeerProcess> GetPeerProcess(int socket) {
   pollfd entry = {process.pidfd.get(), POLLIN, 0};
   if (poll(&entry, 1, 0) != 0) return absl::NotFoundError("the process that connected is dead");
   return process;
+}
+
+bool IsPeerContained(int socket) {
+  // A process of a namespace beside ours has no number here. GetPeerProcess() would open a pidfd
+  // before Linux 6.5, which control's filter of system calls does not let it do.
+  const auto peer = GetPeerCredentials(socket);
+  if (!peer.ok() || peer->pid <= 0) return true;
+  int fd = -1;
+  socklen_t length = sizeof(fd);
+  const bool known = getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0;
+  if (!known && errno != ENOPROTOOPT) return true;
+  const FileDescriptor process(known ? fd : -1);
+  const size_t its = PidNamespaces(known ? absl::StrCat("/proc/self/fdinfo/", fd)
+                                         : absl::StrCat("/proc/", peer->pid, "/status"));
+  return its == 0 || its != PidNamespaces("/proc/self/status");
 }
 
 absl::Status MessageChannel::WriteSome(Output& output) {
@@ -321,11 +355,9 @@ void MessageChannel::NoteSender(msghdr* header) {
 }
 
 uint32_t MessageChannel::LengthAt(size_t position) const {
-  uint32_t length = 0;
-  for (size_t i = 0; i < kLengthBytes; ++i) {
-    length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[position + i])) << (8 * i);
-  }
-  return length;
+  uint32_t length;
+  std::memcpy(&length, input_.data() + position, sizeof(length));
+  return le32toh(length);
 }
 
 // The last that has begun, in bytes of the stream.

@@ -56,6 +56,11 @@ struct PeerProcess {
 // later is even more likely another's. kNotFound: the process is dead.
 absl::StatusOr<PeerProcess> GetPeerProcess(int socket);
 
+// Whether the process that connected is in another pid namespace than this process, as in a
+// container with one of its own, or cannot be judged. Nobody leaves such a namespace for one above
+// it. Before Linux 6.5 it is about the process that has the number now.
+bool IsPeerContained(int socket);
+
 class MessageChannel {
  public:
   static constexpr int kSendTimeoutMs = 10'000;

@@ -18,7 +18,6 @@
 #include "grpc/support/log.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
-#include "lib/base/readiness.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"

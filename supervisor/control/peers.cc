@@ -12,7 +12,6 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
 #include "lib/channel/message_channel.h"
-#include "lib/channel/peer_namespace.h"
 
 namespace baton {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
+#include "lib/base/random_bytes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "lib/base/worker_token.h"
 #include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/worker.grpc.pb.h"

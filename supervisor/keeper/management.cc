@@ -15,7 +15,7 @@
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
-#include "lib/channel/peer_namespace.h"
+#include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "lib/text/trace_parent.h"

@@ -17,7 +17,7 @@
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
-#include "lib/channel/peer_namespace.h"
+#include "lib/channel/message_channel.h"
 #include "lib/loop/await_readable.h"
 #include "lib/loop/timers.h"
 #include "lib/text/one_line.h"

@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "lib/base/random_bytes.h"
-#include "lib/base/worker_token.h"
 
 namespace baton::keeper {
 namespace {
