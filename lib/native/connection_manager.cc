@@ -508,10 +508,7 @@ void ConnectionManager::Free(uint32_t index) {
   if (connection.pooled < 0) {
     SpendNeverConnected(index);
   } else {
-    const Spent spent = {connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
-                         MonotonicNanoseconds() + kTimeWaitNs};
-    StoreState(spent, PooledState::kSpent);
-    spent_.push_back(spent);
+    Spend(connection.pooled_shard, static_cast<uint32_t>(connection.pooled));
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
@@ -519,6 +516,13 @@ void ConnectionManager::Free(uint32_t index) {
   if (connection.shard == connection.first_shard) return free_.push_back(index);
   const arena::ShardRecord& first = arena_->shard(connection.first_shard);
   held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
+}
+
+// Its time-wait begins now.
+void ConnectionManager::Spend(uint32_t shard, uint32_t place) {
+  const Spent spent = {shard, place, MonotonicNanoseconds() + kTimeWaitNs};
+  StoreState(spent, PooledState::kSpent);
+  spent_.push_back(spent);
 }
 
 // The driver may have taken a queue pair for it, and the device has never heard of that: it has
@@ -560,9 +564,7 @@ void ConnectionManager::SpendForgotten() {
       if (queue_pair.state() != verbs::QueuePairState::kError) continue;
       if (IsClaimedByAnother(kNoConnection, queue_pair.number())) continue;
       occupied_[shard][place] = true;
-      const Spent spent = {shard, place, MonotonicNanoseconds() + kTimeWaitNs};
-      StoreState(spent, PooledState::kSpent);
-      spent_.push_back(spent);
+      Spend(shard, place);
     }
   }
 }

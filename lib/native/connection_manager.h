@@ -124,6 +124,7 @@ class ConnectionManager {
   void Reject(uint32_t connection);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
+  void Spend(uint32_t shard, uint32_t place);
   void SpendNeverConnected(uint32_t connection);
   bool IsClaimedByAnother(uint32_t connection, uint32_t number) const;
   void SpendForgotten();
