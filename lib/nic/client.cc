@@ -11,11 +11,6 @@ namespace {
 using verbs::mlx5::CompletionQueueLayout;
 using verbs::mlx5::QueuePairLayout;
 
-control::Place Behind(control::Place place, uint64_t offset) {
-  place.offset += offset;
-  return place;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(FileDescriptor socket,
@@ -69,8 +64,8 @@ absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
                                                     const CompletionQueueLayout& layout,
                                                     uint32_t reg, uint32_t channel) {
   control::CompletionQueue message;
-  message.entries = Behind(place, CompletionQueueLayout::kEntries);
-  message.records = Behind(place, CompletionQueueLayout::kRecords);
+  message.entries = place.Behind(CompletionQueueLayout::kEntries);
+  message.records = place.Behind(CompletionQueueLayout::kRecords);
   message.entry_count = layout.entry_count;
   message.entry_bytes = sizeof(mlx5_cqe64);
   message.reg = reg;
@@ -81,9 +76,9 @@ absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
 absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
                                               const QueuePairLayout& layout,
                                               control::QueuePair message) {
-  message.sends = Behind(place, QueuePairLayout::kSends);
-  message.receives = Behind(place, layout.receives());
-  message.records = Behind(place, QueuePairLayout::kRecords);
+  message.sends = place.Behind(QueuePairLayout::kSends);
+  message.receives = place.Behind(layout.receives());
+  message.records = place.Behind(QueuePairLayout::kRecords);
   message.send_slots = layout.send_slots;
   message.receive_slots = layout.receive_slots;
   message.receive_bytes = layout.receive_bytes;

@@ -33,7 +33,6 @@ class SoftConnection final : public Pollable,
   absl::Status Proceed(absl::Status may);
   // The accepting side: `socket` is connected, the request is still to come.
   absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
-  void ListenerGone() { listener_ = nullptr; }
   SoftListener* listener() const { return listener_; }
 
   const Address& local_address() const { return local_; }

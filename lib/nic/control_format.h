@@ -48,13 +48,16 @@ static_assert(sizeof(RequestHeader) == 8);
 
 // A place in a file that was passed.
 struct Place {
+  // Returns the place `bytes` further in the file.
+  Place Behind(uint64_t bytes) const { return {file, reserved, offset + bytes}; }
+
   uint32_t file = 0;
   uint32_t reserved = 0;
   uint64_t offset = 0;
 };
 static_assert(sizeof(Place) == 16);
 
-struct OpenObjects {
+struct OpenObjects {  // and kOpenIds
   static constexpr Op kOp = Op::kOpenObjects;
   RequestHeader header;
   uint32_t version = kControlVersion;
@@ -195,14 +198,6 @@ struct ArmLimit {
   uint32_t limit = 0;  // 0: for no event
 };
 static_assert(sizeof(ArmLimit) == 16);
-
-struct OpenIds {
-  static constexpr Op kOp = Op::kOpenIds;
-  RequestHeader header;
-  uint32_t version = kControlVersion;
-  uint32_t reserved = 0;
-};
-static_assert(sizeof(OpenIds) == 16);
 
 // An IPv4 or IPv6 literal, and a port.
 struct Address {

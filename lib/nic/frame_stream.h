@@ -112,7 +112,6 @@ class FrameStream {
   // The peer has sent kMemoryReady: from the socket only wake-ups come.
   void SwitchIn() { reads_memory_ = true; }
   bool reads_memory() const { return reads_memory_; }
-  bool writes_memory() const { return writes_memory_; }
   // Reads all that is in the memory, once. `*any` is set if there was something.
   StreamState ReceiveFromMemory(bool* any);
   // Returns whether it was blocked by a full memory and is no more.

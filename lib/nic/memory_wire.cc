@@ -11,37 +11,24 @@
 #include "lib/base/status_macros.h"
 
 namespace baton::nic {
-namespace {
-
-absl::StatusOr<std::shared_ptr<MappedFile>> MapWire(int memfd) {
-  BATON_ASSIGN_OR_RETURN(std::shared_ptr<MappedFile> file, MappedFile::Map(memfd));
-  if (file->size() == sizeof(MemoryWireLayout)) return file;
-  return absl::InvalidArgumentError(absl::StrCat("memory between NICs: ", file->size(),
-                                                 " bytes, not ", sizeof(MemoryWireLayout)));
-}
-
-MemoryWireLayout* LayoutOf(const MappedFile& file) {
-  return reinterpret_cast<MemoryWireLayout*>(
-      file.At(0, sizeof(MemoryWireLayout), alignof(MemoryWireLayout)));
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<MemoryWire>> MemoryWire::Make(FileDescriptor* memfd) {
   memfd->Reset(memfd_create("baton-wire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!*memfd || ftruncate(memfd->get(), sizeof(MemoryWireLayout)) != 0 ||
       fcntl(memfd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoStatus(errno, "memory between NICs (see RLIMIT_NOFILE)");
   }
-  BATON_ASSIGN_OR_RETURN(std::shared_ptr<MappedFile> file, MapWire(memfd->get()));
-  MemoryWireLayout* const layout = LayoutOf(*file);
-  return std::unique_ptr<MemoryWire>(new MemoryWire(std::move(file), layout, /*maker=*/true));
+  return Map(memfd->get(), /*maker=*/true);
 }
 
-absl::StatusOr<std::unique_ptr<MemoryWire>> MemoryWire::Map(int memfd) {
-  BATON_ASSIGN_OR_RETURN(std::shared_ptr<MappedFile> file, MapWire(memfd));
-  MemoryWireLayout* const layout = LayoutOf(*file);
-  return std::unique_ptr<MemoryWire>(new MemoryWire(std::move(file), layout, /*maker=*/false));
+absl::StatusOr<std::unique_ptr<MemoryWire>> MemoryWire::Map(int memfd, bool maker) {
+  BATON_ASSIGN_OR_RETURN(std::shared_ptr<MappedFile> file, MappedFile::Map(memfd));
+  if (file->size() != sizeof(MemoryWireLayout)) {
+    return absl::InvalidArgumentError(absl::StrCat("memory between NICs: ", file->size(),
+                                                   " bytes, not ", sizeof(MemoryWireLayout)));
+  }
+  auto* const layout = reinterpret_cast<MemoryWireLayout*>(
+      file->At(0, sizeof(MemoryWireLayout), alignof(MemoryWireLayout)));
+  return std::unique_ptr<MemoryWire>(new MemoryWire(std::move(file), layout, maker));
 }
 
 // Until the reader is told that frames come this way, it is woken for them.

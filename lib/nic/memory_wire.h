@@ -29,8 +29,8 @@ class MemoryWire {
  public:
   // Makes the memory. `*memfd` is set to the descriptor that the peer needs.
   static absl::StatusOr<std::unique_ptr<MemoryWire>> Make(FileDescriptor* memfd);
-  // Maps the peer's. kInvalidArgument: it is no such memory.
-  static absl::StatusOr<std::unique_ptr<MemoryWire>> Map(int memfd);
+  // Maps the peer's, or, for `maker`, that of this side. kInvalidArgument: it is no such memory.
+  static absl::StatusOr<std::unique_ptr<MemoryWire>> Map(int memfd, bool maker = false);
 
   RingWriter& out() { return out_; }
   RingReader& in() { return in_; }

@@ -224,7 +224,6 @@ void Nic::Discard(FileDescriptor descriptor) {
 }
 
 bool Nic::Open(uint64_t id, const control::RequestHeader& header, const ControlMessage& message) {
-  static_assert(sizeof(control::OpenIds) == sizeof(control::OpenObjects));
   Socket& socket = sockets_[id];
   control::OpenObjects open;
   const bool objects = static_cast<control::Op>(header.op) == control::Op::kOpenObjects;

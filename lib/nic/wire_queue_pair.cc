@@ -13,6 +13,8 @@ bool IsAnswer(const FrameHeader& header) {
 
 }  // namespace
 
+QueuePairLink WireQueuePair::no_link_;
+
 WireQueuePair::WireQueuePair(uint32_t number, QueuePairUser* user)
     : number_(number),
       user_(user),
@@ -21,14 +23,14 @@ WireQueuePair::WireQueuePair(uint32_t number, QueuePairUser* user)
 
 WireQueuePair::~WireQueuePair() {
   state_ = QueuePairState::kError;
-  if (link_ != nullptr) link_->QueuePairGone();
+  link_->QueuePairGone();
 }
 
 void WireQueuePair::Posted() {
   if (state_ == QueuePairState::kError) {
     requester_.Flush();
     responder_.Flush();
-  } else if (link_ != nullptr) {
+  } else if (link_ != &no_link_) {
     link_->Posted();
     requester_.WatchPosted();
   }
@@ -40,10 +42,10 @@ void WireQueuePair::SetError() {
 }
 
 absl::Status WireQueuePair::Bind(QueuePairLink* link) {
-  if (state_ != QueuePairState::kInit || link_ != nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("queue pair ", number_,
-                     link_ != nullptr ? " has a connection" : " is not in INIT: make a new one"));
+  const bool bound = link_ != &no_link_;
+  if (state_ != QueuePairState::kInit || bound) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "queue pair ", number_, bound ? " has a connection" : " is not in INIT: make a new one"));
   }
   link_ = link;
   return absl::OkStatus();
@@ -58,39 +60,17 @@ void WireQueuePair::Activate(const Connection& connection) {
 
 void WireQueuePair::Break() {
   Fail();
-  link_ = nullptr;
+  Unbind();
 }
 
 void WireQueuePair::Fail() {
   if (state_ == QueuePairState::kError) return;
   state_ = QueuePairState::kError;
-  if (link_ != nullptr) link_->ReleaseRequests();
+  link_->ReleaseRequests();
   user_->OnError();
   requester_.Flush();
   responder_.Flush();
 }
-
-void WireQueuePair::WantTransmit() {
-  if (link_ != nullptr) link_->WantTransmit();
-}
-
-void WireQueuePair::DropRequestFrames() {
-  if (link_ != nullptr) link_->DropRequests();
-}
-
-uint64_t WireQueuePair::FirstUnwritten(uint64_t end) const {
-  return link_ == nullptr ? end : link_->FirstUnwritten(end);
-}
-
-void WireQueuePair::Stall(uint64_t duration_us) {
-  if (link_ != nullptr) link_->Stall(duration_us);
-}
-
-void WireQueuePair::CutLink() {
-  if (link_ != nullptr) link_->CutLink();
-}
-
-void WireQueuePair::LoseDevice() { user_->engine().Lose(); }
 
 bool WireQueuePair::NextFrame(OutFrame* frame) {
   if (responder_.NextFrame(frame)) return true;

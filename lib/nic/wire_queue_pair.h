@@ -19,13 +19,13 @@
 
 namespace baton::verbs::soft {
 
-// The connection under a queue pair, as the queue pair sees it. A link that hands each frame over
-// at once does nothing of what has an empty body here.
+// The connection under a queue pair, as the queue pair sees it. An object of this class itself is
+// that of a queue pair without one: it does nothing.
 class QueuePairLink {
  public:
   virtual ~QueuePairLink() = default;
-  virtual void Posted() = 0;        // sends were posted: transmit now or soon
-  virtual void WantTransmit() = 0;  // in the next turn
+  virtual void Posted() {}        // sends were posted: transmit now or soon
+  virtual void WantTransmit() {}  // in the next turn
   // Request frames that were generated and not begun are void.
   virtual void DropRequests() {}
   // The same, and a frame that was begun no longer reads the user's memory.
@@ -74,7 +74,7 @@ class WireQueuePair final : private WorkHost {
 
   // A queue pair is bound to one connection at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
-  void Unbind() { link_ = nullptr; }
+  void Unbind() { link_ = &no_link_; }
   void Activate(const Connection& connection);  // to RTS
   void Break();  // the link is gone: to the error state, nothing more is sent
 
@@ -90,13 +90,13 @@ class WireQueuePair final : private WorkHost {
   Engine& engine() override { return user_->engine(); }
   MemoryAccess& memory() override { return user_->memory(); }
   void Fail() override;
-  void WantTransmit() override;
-  void DropRequestFrames() override;
-  uint64_t FirstUnwritten(uint64_t end) const override;
-  void Stall(uint64_t duration_us) override;
-  bool stalled() const override { return link_ != nullptr && link_->stalled(); }
-  void CutLink() override;
-  void LoseDevice() override;
+  void WantTransmit() override { link_->WantTransmit(); }
+  void DropRequestFrames() override { link_->DropRequests(); }
+  uint64_t FirstUnwritten(uint64_t end) const override { return link_->FirstUnwritten(end); }
+  void Stall(uint64_t duration_us) override { link_->Stall(duration_us); }
+  bool stalled() const override { return link_->stalled(); }
+  void CutLink() override { link_->CutLink(); }
+  void LoseDevice() override { user_->engine().Lose(); }
 
   bool OnAnswer(const FrameHeader& header, const uint8_t* body);
 
@@ -104,7 +104,8 @@ class WireQueuePair final : private WorkHost {
   QueuePairUser* const user_;
   QueuePairState state_ = QueuePairState::kInit;
   bool receiving_answer_ = false;  // the frame in progress is a READ response
-  QueuePairLink* link_ = nullptr;
+  static QueuePairLink no_link_;
+  QueuePairLink* link_ = &no_link_;
   Requester requester_;
   Responder responder_;
 };

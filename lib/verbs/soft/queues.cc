@@ -19,11 +19,6 @@ namespace {
 
 using nic::control::Kind;
 
-nic::control::Place Behind(nic::control::Place place, uint64_t offset) {
-  place.offset += offset;
-  return place;
-}
-
 bool IsReceive(const Completion& completion) {
   return completion.opcode == CompletionOpcode::kReceive ||
          completion.opcode == CompletionOpcode::kReceiveWithImmediate;
@@ -269,8 +264,8 @@ absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftSharedReceiveQueue::Make
   BATON_ASSIGN_OR_RETURN(QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
   nic::control::SharedReceiveQueue message;
-  message.slots = Behind(block.place, mlx5::SharedReceiveQueueLayout::kSlots);
-  message.record = Behind(block.place, mlx5::SharedReceiveQueueLayout::kRecord);
+  message.slots = block.place.Behind(mlx5::SharedReceiveQueueLayout::kSlots);
+  message.record = block.place.Behind(mlx5::SharedReceiveQueueLayout::kRecord);
   message.slot_count = layout.slot_count;
   message.slot_bytes = layout.slot_bytes;
   BATON_ASSIGN_OR_RETURN(const uint32_t number, host->client->Add(message));
