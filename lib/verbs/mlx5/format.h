@@ -21,6 +21,9 @@ inline constexpr uint32_t kSegmentBytes = 16;             // all segments of req
 // A request tells its segments in six bits, the control segment among them.
 inline constexpr uint32_t kMaxSegments = 63;
 inline constexpr uint32_t kSegmentsPerSlot = kSlotBytes / kSegmentBytes;
+constexpr uint32_t SlotsFor(uint32_t segments) {
+  return (segments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
+}
 
 inline constexpr uint32_t kNumberMask = 0xffffff;    // of queue pairs and completion queues
 inline constexpr uint32_t kConsumedMask = 0xffffff;  // of completions consumed

@@ -10,7 +10,7 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
-constexpr uint32_t kMaxSlotsOfSend = (kMaxSegments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
+constexpr uint32_t kMaxSlotsOfSend = SlotsFor(kMaxSegments);
 
 using Bytes = std::array<uint8_t, kMaxSlotsOfSend * kSlotBytes>;
 
@@ -95,7 +95,7 @@ absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t qu
                                                    " names ", number_and_segments >> 8));
   }
   const uint32_t segments = number_and_segments & kMaxSegments;
-  const uint32_t slots = (segments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
+  const uint32_t slots = SlotsFor(segments);
   if (segments == 0 || slots > ahead) {
     return absl::InvalidArgumentError(
         absl::StrCat("a request of ", segments, " segments where ", ahead, " slots are queued"));

@@ -24,10 +24,6 @@ uint32_t SegmentsFor(uint64_t inline_bytes) {
                                kSegmentBytes);
 }
 
-constexpr uint32_t SlotsFor(uint32_t segments) {
-  return (segments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
-}
-
 mlx5_wqe_atomic_seg AtomicOf(const SendRequest& request) {
   if (request.opcode == Opcode::kCompareAndSwap) {
     return {htobe64(request.swap), htobe64(request.compare_add)};

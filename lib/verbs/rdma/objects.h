@@ -17,6 +17,7 @@ struct Destroyer {
   }
 };
 
+using DeviceList = std::unique_ptr<ibv_device*, Destroyer<ibv_free_device_list>>;
 using VerbsContext = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
 using ProtectionDomain = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;
 using CompletionChannel = std::unique_ptr<ibv_comp_channel, Destroyer<ibv_destroy_comp_channel>>;

@@ -415,9 +415,8 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
 std::vector<std::string> ListRdmaDevices() {
   std::vector<std::string> names;
   int count = 0;
-  ibv_device** const devices = ibv_get_device_list(&count);
-  for (int i = 0; i < count; ++i) names.emplace_back(ibv_get_device_name(devices[i]));
-  if (devices != nullptr) ibv_free_device_list(devices);
+  const DeviceList devices(ibv_get_device_list(&count));
+  for (int i = 0; i < count; ++i) names.emplace_back(ibv_get_device_name(devices.get()[i]));
   return names;
 }
 
@@ -433,17 +432,16 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions
   }
   const std::string& wanted = options.device.empty() ? names[0] : options.device;
   int count = 0;
-  ibv_device** const devices = ibv_get_device_list(&count);
+  const DeviceList devices(ibv_get_device_list(&count));
   VerbsContext context;
   bool found = false;
   int error = 0;
   for (int i = 0; i < count && !found; ++i) {
-    if (wanted != ibv_get_device_name(devices[i])) continue;
+    if (wanted != ibv_get_device_name(devices.get()[i])) continue;
     found = true;
-    context.reset(ibv_open_device(devices[i]));
+    context.reset(ibv_open_device(devices.get()[i]));
     error = errno;
   }
-  if (devices != nullptr) ibv_free_device_list(devices);
   if (!found) {
     return absl::NotFoundError(
         absl::StrCat("device: no ", wanted, " here, there are ", absl::StrJoin(names, ", ")));
