@@ -59,10 +59,12 @@ absl::StatusOr<uint32_t> Dispatch(Object* object, Call* call, absl::string_view 
   control::RequestHeader header;
   std::memcpy(&header, call->bytes.data(), sizeof(header));
   const auto op = static_cast<control::Op>(header.op);
-  absl::StatusOr<uint32_t> result = absl::InvalidArgumentError(
+  absl::StatusOr<uint32_t> result = 0u;
+  if (((op == Messages::kOp && (result = CallMethod(object, call, methods), true)) || ...)) {
+    return result;
+  }
+  return absl::InvalidArgumentError(
       absl::StrCat("op: ", header.op, " is none of a call socket of ", what));
-  (void)((op == Messages::kOp && (result = CallMethod(object, call, methods), true)) || ...);
-  return result;
 }
 
 // Makes a socket that tells the client of events: `call` gets its end.

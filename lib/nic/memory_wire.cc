@@ -11,6 +11,7 @@
 #include "lib/base/status_macros.h"
 
 namespace baton::nic {
+
 absl::StatusOr<std::unique_ptr<MemoryWire>> MemoryWire::Make(FileDescriptor* memfd) {
   memfd->Reset(memfd_create("baton-wire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!*memfd || ftruncate(memfd->get(), sizeof(MemoryWireLayout)) != 0 ||
