@@ -252,18 +252,14 @@ bool Nic::Open(uint64_t id, const control::RequestHeader& header, const ControlM
 void Nic::Attach(const Socket& file, const control::RequestHeader& header,
                  const ControlMessage& message) {
   if (!message.passed) return;
-  int ends[2] = {-1, -1};
+  absl::StatusOr<SocketPair> pair = MakeSocketPair(SOCK_SEQPACKET | SOCK_NONBLOCK);
+  absl::Status status = pair.status();
+  if (pair.ok())
+    status = Watch(std::move(pair->ours), file.owner).status();  // `file` may have moved
   absl::StatusOr<uint32_t> value = 0u;
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
-    value = ErrnoStatus(errno, "a call socket (see the NIC's RLIMIT_NOFILE)");
-  }
-  FileDescriptor ours(ends[0]);
-  const FileDescriptor theirs(ends[1]);
-  if (value.ok()) {
-    const auto watched = Watch(std::move(ours), file.owner);  // `file` may have moved
-    if (!watched.ok()) value = watched.status();
-  }
-  (void)SendMessage(message.passed.get(), ReplyTo(header, value), value.ok() ? theirs.get() : -1);
+  if (!status.ok()) value = status;
+  (void)SendMessage(message.passed.get(), ReplyTo(header, value),
+                    status.ok() ? pair->theirs.get() : -1);
 }
 
 bool Nic::Execute(const Socket& socket, const control::RequestHeader& header,
