@@ -1,10 +1,10 @@
 // baton-launch: becomes a worker's program. Started by a keeper, which has threads and therefore
 // does not fork; it reads a baton.internal.Program from standard input, takes on the worker's
 // identity before anything that the worker chose (its environment, for one) can have an effect, and
-// is replaced by the program. It does so when a byte has come through descriptor 3, a socket: by
-// then the service's driver knows its pid. It ends when the keeper has died before. What goes wrong
-// is written to descriptor 3; 4, where it is there, is of the network namespace that it goes to
-// first.
+// is replaced by the program. It does so when a byte has come through descriptor 3, a socket, if
+// the Program says so: by then the service's driver knows its pid. It ends when the keeper has died
+// before. What goes wrong is written to descriptor 3; 4, where it is there, is of the network
+// namespace that it goes to first.
 //
 // With the number of a process as its argument it reads what program that runs, and writes a
 // baton.internal.ProgramReading to descriptor 3. With "maps" as a second argument it reads instead
@@ -207,16 +207,16 @@ int main(int argc, char** argv) {
     return reading.SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
   }
   fcntl(kErrorDescriptor, F_SETFD, FD_CLOEXEC);
-  char go;
-  if (read(kErrorDescriptor, &go, 1) != 1) return 127;
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
                          std::istreambuf_iterator<char>());
   baton::internal::Program program;
-  const absl::Status status =
-      program.ParseFromString(text)
-          ? Become(program)
-          : absl::InvalidArgumentError(
-                "standard input is not a Program: keepers start this program");
+  absl::Status status =
+      absl::InvalidArgumentError("standard input is not a Program: keepers start this program");
+  if (program.ParseFromString(text)) {
+    char go_ahead;
+    if (program.awaits_go_ahead() && read(kErrorDescriptor, &go_ahead, 1) != 1) return 127;
+    status = Become(program);
+  }
   const std::string message(baton::MessageOf(status));
   (void)!write(kErrorDescriptor, message.data(), message.size());
   return 127;

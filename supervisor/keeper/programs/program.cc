@@ -120,7 +120,9 @@ absl::Status CheckProgramPath(const std::string& path, std::string_view what) {
 
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network) {
-  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
+  internal::Program launched = program;
+  launched.set_awaits_go_ahead(true);
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(launched.SerializeAsString()));
   BATON_ASSIGN_OR_RETURN(SocketPair entered, MakeSocketPair(SOCK_STREAM));
   (void)fcntl(entered.ours.get(), F_SETFL, O_NONBLOCK);
   FileDescriptor network;
