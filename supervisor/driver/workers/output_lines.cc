@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
 #include "lib/log/log.h"
 #include "lib/text/one_line.h"
 

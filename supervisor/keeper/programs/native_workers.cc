@@ -103,7 +103,10 @@ void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
   processes_[pid] = std::move(process);
   if (!fork.session) return;
   // Its keeper died while it attached, and it waits for an answer that nobody has for it.
-  if (sessions_.IsAttached(fork.facts.place().id())) return SendSignal(fork.pidfd.get(), SIGKILL);
+  if (sessions_.IsAttached(fork.facts.place().id())) {
+    (void)SendSignal(fork.pidfd.get(), SIGKILL);
+    return;
+  }
   PeerCredentials credentials;
   credentials.pid = pid;
   credentials.uid = fork.facts.uid();
@@ -174,7 +177,7 @@ void NativeWorkers::EndOthers() {
 // A worker that has not attached cannot be asked to end, so it is killed.
 void NativeWorkers::End(pid_t pid, Process& process) {
   if (!sessions_.IsAttached(process.worker_id)) {
-    SendSignal(process.pidfd.native_handle(), SIGKILL);
+    (void)SendSignal(process.pidfd.native_handle(), SIGKILL);
     return;
   }
   sessions_.AskToStop(process.worker_id);
@@ -183,7 +186,7 @@ void NativeWorkers::End(pid_t pid, Process& process) {
     if (found == processes_.end()) return;
     // It may have detached, and not come to its end.
     if (!sessions_.KillOverdue(found->second->worker_id).ok()) {
-      SendSignal(found->second->pidfd.native_handle(), SIGKILL);
+      (void)SendSignal(found->second->pidfd.native_handle(), SIGKILL);
     }
   });
 }

@@ -372,8 +372,9 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_heartbeat_ms(hang_watch_.heartbeat_ms());
   attached->set_outside_effects(config_.service().outside_effects());
   *attached->mutable_placement() = config_.service().placement();
-  *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
-  *keep = std::move(wake);
+  *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(),
+                  wake.theirs.get()};
+  *keep = std::move(wake.theirs);
   events_.Add("worker_attached",
               absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(),
                            ", pid ", session->peer.pid, ") attached"),
