@@ -53,10 +53,10 @@ struct StartedProgram {
   void Enter() const;
 };
 
-// Starts a process for `program`, which waits for Enter(), in a session of its own, with a pipe of its own as its standard output and
-// error, SIGPIPE ignored, and in the network namespace of file `batonds_network` unless that is -1
-// or the program was in ours. Waits for no file system and no user database. It is our child, to be
-// reaped by ReapProgram (reap_program.h).
+// Starts a process for `program`, which waits for Enter(), in a session of its own, with a pipe of
+// its own as its standard output and error, SIGPIPE ignored, and in the network namespace of file
+// `batonds_network` unless that is -1 or the program was in ours. Waits for no file system and no
+// user database. It is our child, to be reaped by ReapProgram (reap_program.h).
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 
