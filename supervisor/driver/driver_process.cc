@@ -304,6 +304,7 @@ void DriverProcess::Await() {
   for (const int fd : keeper_.process_descriptors()) entries.push_back({fd, POLLIN, 0});
   Clock::time_point next = std::min(beat_at_, nic_beat_at_);
   if (start_at_) next = std::min(next, *start_at_);
+  if (const auto silent_at = keeper_.hang_begins()) next = std::min(next, *silent_at);
   if (stopping_) next = std::min(next, kill_at_);
   if (host_->forks() != nullptr) {
     for (const int fd : host_->native_descriptors()) entries.push_back({fd, POLLIN, 0});
@@ -324,12 +325,16 @@ void DriverProcess::Beat() {
     host_->BeatNic();
     nic_beat_at_ = now + kHeartbeat;
   }
+  LookForHang();
   if (now < beat_at_) return;
   milliseconds pause = kHeartbeat;
   if (batond_ != nullptr && ready_once_) {
     pause = batond_->Beat(keeper_.kills_hung() ? AfterLastSign::kRestart : AfterLastSign::kReport);
   }
   beat_at_ = now + pause;
+}
+
+void DriverProcess::LookForHang() {
   const auto silence = keeper_.LookForHang();
   if (silence == KeeperProcess::Silence::kBegins) {
     spdlog::error("its keeper (pid {}) has shown no sign of life for {} ms{}", keeper_.pid(),

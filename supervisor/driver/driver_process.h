@@ -59,6 +59,7 @@ class DriverProcess {
   void SendNews();
   void Await();
   void Beat();
+  void LookForHang();
   void Report(const char* kind, const std::string& message);
 
   internal::KeeperConfig config_;  // what the keeper runs with

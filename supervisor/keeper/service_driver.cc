@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 #include "lib/channel/carried_status.h"
+#include "spdlog/spdlog.h"
 
 namespace baton::keeper {
 namespace {
@@ -288,16 +290,16 @@ internal::Reaped ServiceDriver::Reap(pid_t pid) {
 
 // ---------------------------------------------------------------- for the next keeper
 
-void ServiceDriver::Hold(const std::string& key, const std::string& value,
+bool ServiceDriver::Hold(const std::string& key, const std::string& value,
                          const std::vector<int>& descriptors) {
   internal::DriverOrder order;
   order.mutable_hold()->set_key(key);
   order.mutable_hold()->set_value(value);
   std::vector<FileDescriptor> copies;
-  for (const int descriptor : descriptors) {
-    copies.push_back(CopyOf(descriptor));
-  }
-  (void)Execute(order, std::move(copies));
+  for (const int descriptor : descriptors) copies.push_back(CopyOf(descriptor));
+  const absl::Status held = StatusIn(Execute(order, std::move(copies)));
+  if (!held.ok()) spdlog::error("the next keeper will not know of {}: {}", key, MessageOf(held));
+  return held.ok();
 }
 
 void ServiceDriver::Drop(const std::string& key) {

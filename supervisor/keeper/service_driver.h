@@ -161,7 +161,8 @@ class ServiceDriver {
     std::vector<FileDescriptor> descriptors;
   };
   using HeldByKey = std::map<std::string, Held>;
-  void Hold(const std::string& key, const std::string& value,
+  // Returns false if it is not held, after it has logged why.
+  bool Hold(const std::string& key, const std::string& value,
             const std::vector<int>& descriptors = {});
   void Drop(const std::string& key);
   HeldByKey TakeHeld();

@@ -43,7 +43,7 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program, co
   return started;
 }
 
-void StartedProgram::Enter() const {}
+void EnterProgram(int) {}
 
 absl::Status ReadEntered(int) { return absl::OkStatus(); }
 

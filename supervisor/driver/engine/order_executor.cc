@@ -38,6 +38,11 @@ absl::Status CheckState(const StateVersions& reader, const char* what, uint32_t 
                    reader.reads_max, "): upgrade to one that does, and converts it, first"));
 }
 
+// What an order comes to that no turn of the engine executes.
+absl::Status EngineHasStopped() {
+  return absl::UnavailableError("the engine has stopped: the device is lost");
+}
+
 }  // namespace
 
 OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& engine,
@@ -64,9 +69,14 @@ internal::DriverAnswer OrderExecutor::Execute(const internal::DriverOrder& order
                                               std::vector<FileDescriptor> descriptors,
                                               std::vector<FileDescriptor>* sent) {
   internal::DriverAnswer answer;
-  absl::Status status;
+  absl::Status status = EngineHasStopped();
   if (order.has_check_stored_state()) {  // in several turns
     status = CheckStoredState(order.check_stored_state());
+  } else if (order.has_list_shard_moves()) {  // takes long, and needs no engine
+    status = absl::OkStatus();
+    for (v1::ShardMove& move : news_.ListShardMoves(order.list_shard_moves().shard())) {
+      *answer.add_shard_moves() = std::move(move);
+    }
   } else {
     engine_.Run([&] { status = ExecuteOnWorkers(order, std::move(descriptors), &answer, sent); });
   }
@@ -168,11 +178,6 @@ absl::Status OrderExecutor::ExecuteOnService(const internal::DriverOrder& order,
       return absl::OkStatus();
     case DriverOrder::kDescribeQueues:
       Describe(answer->mutable_description());
-      return absl::OkStatus();
-    case DriverOrder::kListShardMoves:
-      for (v1::ShardMove& move : news_.ListShardMoves(order.list_shard_moves().shard())) {
-        *answer->add_shard_moves() = std::move(move);
-      }
       return absl::OkStatus();
     case DriverOrder::kHold:
     case DriverOrder::kDrop:
@@ -353,8 +358,9 @@ void OrderExecutor::LookAtShards(internal::ShardsSeen* seen) {
 // the engine.
 absl::Status OrderExecutor::CheckStoredState(const internal::CheckStoredState& order) {
   const StateVersions reader = {order.reads_min(), order.reads_max(), order.writes()};
-  absl::Status status;
+  absl::Status status = EngineHasStopped();
   engine_.Run([&] {
+    status = absl::OkStatus();
     for (uint32_t i = 0; i < arena().shape().shards && status.ok(); ++i) {
       const arena::ShardRecord& record = arena().shard(i);
       status = CheckState(reader, "shard", i, record.state_length, record.state_version);

@@ -80,6 +80,12 @@ class KeeperProcess {
   // when a hang begins, if SetKillsHung said so, its program is on trial, or it has never shown
   // life. Call it now and then.
   Silence LookForHang();
+  // Returns when a keeper that stays silent hangs. Empty: none runs that has shown life, or it
+  // does.
+  std::optional<Clock::time_point> hang_begins() const {
+    if (!running_ || !shows_life_ || hung_) return std::nullopt;
+    return last_sign_ + hang_timeout_;
+  }
   bool kills_hung() const { return kills_hung_; }
   std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
 

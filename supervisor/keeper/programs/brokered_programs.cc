@@ -1,7 +1,14 @@
 #include "supervisor/keeper/programs/brokered_programs.h"
 
+#include <poll.h>
+#include <signal.h>
+
+#include <boost/asio/post.hpp>
+#include <memory>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "lib/loop/await_readable.h"
 
@@ -9,9 +16,17 @@ namespace baton::keeper {
 namespace {
 
 constexpr char kHeldProcesses[] = "lasting/process/";
+constexpr int kDeathTimeoutMs = 100;
 constexpr size_t kHeldDescriptors = 2;  // of a process: its pidfd, and the pipe that it prints to
 
 std::string HeldProcessKey(pid_t pid) { return absl::StrCat(kHeldProcesses, pid); }
+
+void End(const StartedProgram& started) {
+  (void)SendSignal(started.pidfd.get(), SIGKILL);
+  pollfd end = {started.pidfd.get(), POLLIN, 0};
+  (void)poll(&end, 1, kDeathTimeoutMs);
+  (void)driver_process::ReapProgram(started.pidfd.get());
+}
 
 }  // namespace
 
@@ -26,12 +41,20 @@ BrokeredPrograms::BrokeredPrograms(boost::asio::io_context& loop, const std::str
 absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& program) {
   BATON_ASSIGN_OR_RETURN(StartedProgram started,
                          StartProgram(program, launcher_, batonds_network_.get()));
-  driver_.Hold(HeldProcessKey(started.pid), "", {started.pidfd.get(), started.output.get()});
+  if (!driver_.Hold(HeldProcessKey(started.pid), "", {started.pidfd.get(), started.output.get()})) {
+    End(started);
+    return absl::ResourceExhaustedError(
+        "the driver does not hold the process for the next keeper (the log says why): it was "
+        "ended");
+  }
   StartedProgram copy;
   copy.pid = started.pid;
   copy.pidfd = CopyOf(started.pidfd.get());
   Watch(std::move(copy));
-  started.Enter();  // the next keeper knows the process by now
+  // Not in this turn of the loop, in which the caller has yet to note what the process is for: the
+  // next keeper has to know that of a process whose program runs.
+  boost::asio::post(loop_, [entered = std::make_shared<const FileDescriptor>(
+                                CopyOf(started.entered.get()))] { EnterProgram(entered->get()); });
   return started;
 }
 

@@ -144,7 +144,7 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   return started;
 }
 
-void StartedProgram::Enter() const { (void)send(entered.get(), "", 1, MSG_NOSIGNAL); }
+void EnterProgram(int entered) { (void)send(entered, "", 1, MSG_NOSIGNAL); }
 
 absl::Status ReadEntered(int entered) {
   std::array<char, PIPE_BUF> message;

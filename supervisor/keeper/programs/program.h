@@ -48,15 +48,16 @@ struct StartedProgram {
   // Readable, at its end, when the program was entered; before that, why it cannot be. Does not
   // block. None: it is a fork.
   FileDescriptor entered;
-
-  // Lets a started process run its program. One whose starter dies before ends without it.
-  void Enter() const;
 };
 
-// Starts a process for `program`, which waits for Enter(), in a session of its own, with a pipe of
-// its own as its standard output and error, SIGPIPE ignored, and in the network namespace of file
-// `batonds_network` unless that is -1 or the program was in ours. Waits for no file system and no
-// user database. It is our child, to be reaped by ReapProgram (reap_program.h).
+// Lets a started process run its program, by StartedProgram::entered or a copy. A process whose
+// starter dies before ends without it.
+void EnterProgram(int entered);
+
+// Starts a process for `program`, which waits for EnterProgram, in a session of its own, with a
+// pipe of its own as its standard output and error, SIGPIPE ignored, and in the network namespace
+// of file `batonds_network` unless that is -1 or the program was in ours. Waits for no file system
+// and no user database. It is our child, to be reaped by ReapProgram (reap_program.h).
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 

@@ -19,6 +19,10 @@ class InlineEngine : public ServiceEngine, public Succession {
   explicit InlineEngine(arena::Arena* arena)
       : ServiceEngine(arena, nullptr, nullptr), Succession(arena, nullptr), roster(roster_) {}
 
+  // An engine that has stopped executes nothing.
+  void Run(const std::function<void()>& work) override {
+    if (!has_stopped) work();
+  }
   std::string_view device_name() const override { return device_info_.name; }
   Succession& succession() override { return *this; }
   const Succession& succession() const override { return *this; }
@@ -105,6 +109,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   mutable uint32_t object_counts = 0;  // how often they were counted
   std::pair<uint32_t, uint32_t> post_rates = {0, 0};
   uint32_t poison_deaths = 0;
+  bool has_stopped = false;
   bool listens = false;  // or refuses to
   uint32_t listen_calls = 0, cancelled = 0;
   bool hands_over = false;

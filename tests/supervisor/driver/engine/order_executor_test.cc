@@ -147,5 +147,17 @@ TEST_F(OrderExecutorTest, shouldGiveUpTheHandoversOfADeadKeeper) {
   EXPECT_EQ(ends.size(), 2u);
 }
 
+// The keeper may give orders until it has read that the device is lost.
+TEST_F(OrderExecutorTest, shouldExecuteNothingOnAnEngineThatHasStopped) {
+  engine.listens = true;
+  engine.has_stopped = true;
+  EXPECT_EQ(service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(service_driver.CheckStoredState({}).code(), absl::StatusCode::kUnavailable);
+  internal::DriverOrder moves;
+  moves.mutable_list_shard_moves();
+  EXPECT_TRUE(StatusIn(service_driver.Execute(moves)).ok());
+}
+
 }  // namespace
 }  // namespace baton::driver_process

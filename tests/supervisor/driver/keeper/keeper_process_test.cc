@@ -70,9 +70,12 @@ TEST_F(KeeperProcessTest, shouldNoticeAHangAndEndItWhereItIsToldTo) {
   ASSERT_OK(keeper.Start(""));
   // One that has never shown life is given its time to start.
   EXPECT_EQ(keeper.LookForHang(), Silence::kNone);
+  EXPECT_EQ(keeper.hang_begins(), std::nullopt);
   keeper.NoteLife();
+  EXPECT_LE(keeper.hang_begins(), KeeperProcess::Clock::now() + milliseconds(1));
   ASSERT_OK(
       harness::WaitUntil("the hang", [&] { return keeper.LookForHang() == Silence::kBegins; }));
+  EXPECT_EQ(keeper.hang_begins(), std::nullopt);
   EXPECT_TRUE(keeper.runs());
   keeper.NoteLife();
   EXPECT_EQ(keeper.LookForHang(), Silence::kEnds);

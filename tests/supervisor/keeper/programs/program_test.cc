@@ -53,7 +53,7 @@ class ProgramTest : public ::testing::Test {
 
   absl::StatusOr<StartedProgram> Start(const internal::Program& program, int network = -1) const {
     auto started = StartProgram(program, launcher_, network);
-    if (started.ok()) started->Enter();
+    if (started.ok()) EnterProgram(started->entered.get());
     return started;
   }
 
@@ -173,7 +173,7 @@ TEST_F(ProgramTest, shouldWaitForNothingThatKeepsAProgramFromBeingEntered) {
   std::filesystem::permissions(launcher, std::filesystem::perms::all);
   const auto started = StartProgram(Testing("exit 5"), launcher);
   ASSERT_TRUE(started.ok()) << started.status();
-  started->Enter();
+  EnterProgram(started->entered.get());
   std::ofstream(fifo) << "go\n";
   pollfd end = {started->pidfd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
