@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,8 @@ namespace {
 // A process that was killed is gone in some milliseconds, as a rule. Nothing else is done
 // meanwhile.
 constexpr std::chrono::milliseconds kDeathTimeout(100);
+// So many crashes in a row may have causes that have gone when the next keeper starts.
+constexpr uint32_t kCrashesInPassing = 3;
 
 bool HasCrashed(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return end.si_status != 0;
@@ -145,8 +148,8 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   if (Clock::now() - running_->started >= kLongLife) {
     crashes_ = 0;
     back_off_.Reset();
-  } else if (HasCrashed(end) || faulty_) {
-    ++crashes_;
+  } else {
+    crashes_ = HasCrashed(end) || faulty_ ? crashes_ + 1 : 0;
   }
   const std::string how = DescribeEnd(end);
   // Before it shows life, nobody has asked it to end. That it was ended from outside says nothing.
@@ -188,7 +191,8 @@ KeeperProcess::Silence KeeperProcess::LookForHang() {
 }
 
 std::chrono::milliseconds KeeperProcess::NextPause() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());
+  const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());
+  return crashes_ > kCrashesInPassing ? pause : std::min(pause, kMostPause);
 }
 
 }  // namespace baton::driver_process

@@ -90,10 +90,12 @@ class KeeperProcess {
   std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
 
   // Crashes in a row of keepers that did not live for long. One that is killed from outside, or
-  // runs out of memory (SIGKILL), has not crashed.
+  // runs out of memory (SIGKILL), has not crashed, and ends the row.
   uint32_t crashes() const { return crashes_; }
-  // Returns the pause before the next start.
+  // Returns the pause before the next start: kMostPause at most, unless several have crashed in a
+  // row.
   std::chrono::milliseconds NextPause();
+  static constexpr std::chrono::milliseconds kMostPause{100}, kMostPauseAfterCrashes{500};
 
  private:
   struct Running {
@@ -122,7 +124,7 @@ class KeeperProcess {
   bool faulty_ = false;  // and killed for it, or because it hung
   uint32_t crashes_ = 0;
   // A start costs some milliseconds of a processor, and workers wait meanwhile to attach.
-  BackOff back_off_{std::chrono::milliseconds(1), std::chrono::milliseconds(500)};
+  BackOff back_off_{std::chrono::milliseconds(1), kMostPauseAfterCrashes};
 };
 
 }  // namespace baton::driver_process

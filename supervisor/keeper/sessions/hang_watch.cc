@@ -14,6 +14,9 @@ namespace baton::keeper {
 
 using Change = internal::ChangeWorker;
 
+// A hang is noticed so much later than it is one.
+constexpr uint32_t kMostBetweenLooksMs = 100;
+
 HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                      ServiceDriver& driver, Policies& policies, EventLog& events,
                      const Sessions& sessions, Kill kill)
@@ -22,10 +25,11 @@ HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig
       policies_(policies),
       events_(events),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
+      between_looks_ms_(std::min(heartbeat_ms_, kMostBetweenLooksMs)),
       timer_(loop),
       sessions_(sessions),
       kill_(std::move(kill)) {
-  Every(timer_, std::chrono::milliseconds(heartbeat_ms_), [this] {
+  Every(timer_, std::chrono::milliseconds(between_looks_ms_), [this] {
     for (const auto& session : sessions_) {
       if (session) LookAt(*session);
     }
@@ -52,7 +56,8 @@ void HangWatch::LookAt(WorkerSession& session) {
 }
 
 uint32_t HangWatch::looks() const {
-  return std::max(2u, config_.service().hang_timeout_ms() / heartbeat_ms_);
+  const uint32_t two_beats_ms = 2 * heartbeat_ms_;  // a worker that beats in time is not killed
+  return std::max(two_beats_ms, config_.service().hang_timeout_ms()) / between_looks_ms_;
 }
 
 bool HangWatch::OwnsShards(uint64_t worker_id) const {

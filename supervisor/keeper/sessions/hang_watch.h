@@ -26,7 +26,7 @@ class HangWatch {
   using Sessions = std::vector<std::shared_ptr<WorkerSession>>;  // by slot; null: it is free
   using Kill = std::function<void(uint64_t worker_id, std::string_view cause)>;
 
-  // All references outlive it. Looks at `sessions` each heartbeat_ms.
+  // All references outlive it. Looks at `sessions` each heartbeat_ms or more often.
   HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
             ServiceDriver& driver, Policies& policies, EventLog& events, const Sessions& sessions,
             Kill kill);
@@ -43,7 +43,7 @@ class HangWatch {
   ServiceDriver& driver_;
   Policies& policies_;
   EventLog& events_;
-  const uint32_t heartbeat_ms_;
+  const uint32_t heartbeat_ms_, between_looks_ms_;
   boost::asio::steady_timer timer_;
   const Sessions& sessions_;
   const Kill kill_;

@@ -421,6 +421,7 @@ void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescript
   auto session = std::make_shared<WorkerSession>(loop_);
   session->GoOnFrom(worker, std::move(pidfd));
   session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+  session->heartbeat.Look(session->beat_at_restore, /*patience=*/1);  // which is no sign of life
   // The keeper before this one may have called it stalled. This one counts anew.
   driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
   // A native worker with a library that knows nothing of this serves on without a session.

@@ -109,6 +109,27 @@ TEST_F(KeeperProcessTest, shouldCountCrashes) {
   EXPECT_FALSE(keeper.TakeGivenUp());  // there is no other program
 }
 
+// Peers wait for the next keeper, whatever kills one after the other. Keepers that crash cost time.
+TEST_F(KeeperProcessTest, shouldPauseForLongOnlyAfterCrashesInARow) {
+  const std::string crash = directory_.File("crash");
+  Put("[ ! -e " + crash + " ] || exit 3; " + kStays);
+  KeeperProcess keeper(program_, milliseconds(1000), /*network=*/-1);
+  const auto pause_after = [&](int signal) {
+    EXPECT_OK(keeper.Start(""));
+    if (signal != 0) keeper.Signal(signal);
+    (void)AwaitEnd(keeper);
+    return keeper.NextPause();
+  };
+  for (int i = 0; i < 12; ++i) EXPECT_LE(pause_after(SIGKILL), KeeperProcess::kMostPause);
+  std::ofstream(crash) << "now";
+  for (int i = 0; i < 3; ++i) EXPECT_LE(pause_after(0), KeeperProcess::kMostPause);
+  EXPECT_EQ(pause_after(0), KeeperProcess::kMostPauseAfterCrashes);
+  EXPECT_EQ(keeper.crashes(), 4u);
+  std::filesystem::remove(crash);
+  EXPECT_EQ(pause_after(SIGKILL), KeeperProcess::kMostPause);
+  EXPECT_EQ(keeper.crashes(), 0u);
+}
+
 TEST_F(KeeperProcessTest, shouldSayThatThereIsNoProgram) {
   KeeperProcess keeper(program_, milliseconds(1000), /*network=*/-1);
   EXPECT_THAT(std::string(keeper.Start("").message()), HasSubstr(program_));
