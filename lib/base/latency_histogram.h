@@ -6,11 +6,19 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
-#include "lib/base/quantile.h"
-
 namespace baton {
+
+// Returns the index, in ascending order, of the smallest of `count` values that the share
+// `quantile` of them does not exceed. REQUIRES: count > 0, 0 <= quantile <= 1.
+inline uint64_t QuantileRank(double quantile, uint64_t count) {
+  // A product such as 0.07 * 100 is a little more than the whole number that it stands for.
+  constexpr double kRounding = 1e-6;
+  const double values = std::ceil(quantile * static_cast<double>(count) - kRounding);
+  return std::clamp(static_cast<uint64_t>(std::max(values, 1.0)), uint64_t{1}, count) - 1;
+}
 
 class LatencyHistogram {
  public:

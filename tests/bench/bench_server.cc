@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::bench {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/quantile.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::bench {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/driver/engine/engine.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/ping_pong.h"
 #include "tests/bench/suite.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::bench {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::bench {
 namespace {

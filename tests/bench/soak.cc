@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
 #include "tests/bench/checked_stop.h"
+#include "tests/harness/quantile.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::bench {

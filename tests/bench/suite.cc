@@ -21,11 +21,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
 #include "tests/bench/cost.h"
 #include "tests/demo/cpu_meter.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::bench {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
-#include "lib/base/quantile.h"
 #include "tests/bench/cost.h"
 #include "tests/harness/json_object.h"
+#include "tests/harness/quantile.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton::bench {

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/base/quantile.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::bench {
 

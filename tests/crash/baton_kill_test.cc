@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/quantile.h"
 #include "tests/crash/crash_fixture.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/patience.h"
+#include "tests/harness/quantile.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::crash {

@@ -1,6 +1,6 @@
 #include "tests/demo/event.h"
 
-#include "lib/base/quantile.h"
+#include "tests/harness/quantile.h"
 
 namespace baton::demo {
 

@@ -1,4 +1,4 @@
-#include "lib/base/quantile.h"
+#include "tests/harness/quantile.h"
 
 #include <gtest/gtest.h>
 
