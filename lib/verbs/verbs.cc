@@ -56,21 +56,6 @@ std::string_view CompletionStatusName(CompletionStatus status) {
   return NameIn(kNames, status, "unknown status");
 }
 
-std::string_view DeviceEventTypeName(DeviceEventType type) {
-  static constexpr std::string_view kNames[] = {"port up",
-                                                "port down",
-                                                "addresses changed",
-                                                "path migrated",
-                                                "queue pair failed",
-                                                "completion queue failed",
-                                                "shared receive queue low",
-                                                "shared receive queue failed",
-                                                "last work request reached",
-                                                "device lost"};
-  static_assert(std::size(kNames) == static_cast<size_t>(DeviceEventType::kDeviceLost) + 1);
-  return NameIn(kNames, type, "unknown event");
-}
-
 std::string_view PortStateName(PortState state) {
   static constexpr std::string_view kNames[] = {"unknown", "down", "initializing", "armed",
                                                 "active"};

@@ -378,7 +378,6 @@ enum class DeviceEventType : uint8_t {
   kLastWorkRequestReached,    // QueuePair::receives_drained has become true
   kDeviceLost,                // removed or broken, and to be closed; reported once
 };
-std::string_view DeviceEventTypeName(DeviceEventType type);
 
 struct DeviceEvent {
   DeviceEventType type = DeviceEventType::kPortUp;

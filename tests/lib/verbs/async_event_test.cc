@@ -23,7 +23,7 @@ class AsyncEvent : public ::testing::Test {
   static void Expect(const ibv_async_event& event, DeviceEventType type) {
     const std::optional<DeviceEvent> told = ToDeviceEvent(event);
     ASSERT_TRUE(told) << ibv_event_type_str(event.event_type);
-    EXPECT_EQ(DeviceEventTypeName(told->type), DeviceEventTypeName(type));
+    EXPECT_EQ(static_cast<int>(told->type), static_cast<int>(type));
     EXPECT_EQ(told->text, ibv_event_type_str(event.event_type));
   }
 

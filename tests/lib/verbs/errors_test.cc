@@ -348,8 +348,7 @@ TEST_P(Errors, shouldMakeAnOverrunCompletionQueueUnusable) {
   EXPECT_EQ(small.queue->Poll(absl::MakeSpan(taken)).status().code(), absl::StatusCode::kDataLoss);
   DeviceEvent told;
   ASSERT_TRUE(Pump(small, server, [&] { return small.device->NextDeviceEvent(&told); }));
-  EXPECT_EQ(DeviceEventTypeName(told.type),
-            DeviceEventTypeName(DeviceEventType::kCompletionQueueFailed));
+  EXPECT_EQ(static_cast<int>(told.type), static_cast<int>(DeviceEventType::kCompletionQueueFailed));
   EXPECT_FALSE(told.text.empty());
 }
 
