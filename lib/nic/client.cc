@@ -85,17 +85,6 @@ absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
   return Add(message);
 }
 
-absl::Status Client::ConnectQueuePair(uint32_t number, uint32_t peer, uint32_t rnr_retry_count,
-                                      uint32_t rnr_timer_us) {
-  control::Modify message;
-  message.number = number;
-  message.state = static_cast<uint32_t>(verbs::QueuePairState::kReadyToSend);
-  message.peer = peer;
-  message.rnr_retry_count = rnr_retry_count;
-  message.rnr_timer_us = rnr_timer_us;
-  return calls_.Call(message).status();
-}
-
 absl::Status Client::Modify(uint32_t qp_number, verbs::QueuePairState state) {
   control::Modify message;
   message.number = qp_number;

@@ -61,8 +61,6 @@ class Client final : public verbs::mlx5::Commands {
   absl::StatusOr<uint32_t> AddQueuePair(const control::Place& place,
                                         const verbs::mlx5::QueuePairLayout& layout,
                                         control::QueuePair message);
-  absl::Status ConnectQueuePair(uint32_t number, uint32_t peer, uint32_t rnr_retry_count = 7,
-                                uint32_t rnr_timer_us = 100);
   absl::Status Destroy(control::Kind kind, uint32_t number);
 
   absl::Status Modify(uint32_t qp_number, verbs::QueuePairState state) override;

@@ -25,7 +25,6 @@ using verbs::QueuePairState;
 using verbs::mlx5::DoorbellPage;
 using verbs::mlx5::kLineBytes;
 using verbs::mlx5::kMaxSlots;
-using verbs::mlx5::kNumberMask;
 using verbs::mlx5::kSegmentBytes;
 
 constexpr uint64_t kRecordBytes = 8;
@@ -370,18 +369,6 @@ Context::Value Context::NextDeviceEvent(const control::NextDeviceEvent&, Call* c
   return static_cast<uint32_t>(event.type) + 1;
 }
 
-absl::Status Context::Connect(const control::Modify& message, QueuePair* queue_pair) {
-  if (message.rnr_retry_count > kEndlessRnrRetries || message.rnr_timer_us > kMaxRnrTimerUs) {
-    return absl::InvalidArgumentError(absl::StrCat("rnr_retry_count: ", message.rnr_retry_count,
-                                                   ", rnr_timer_us: ", message.rnr_timer_us,
-                                                   ": at most 7 and ", kMaxRnrTimerUs));
-  }
-  if (message.peer == 0 || message.peer > kNumberMask) {
-    return absl::InvalidArgumentError(absl::StrCat("peer: ", message.peer));
-  }
-  return queue_pair->Connect(message.peer, message.rnr_retry_count, message.rnr_timer_us);
-}
-
 absl::Status Context::Modify(const control::Modify& message, Call*) {
   BATON_ASSIGN_OR_RETURN(QueuePair* const queue_pair, FindOurs(message.number));
   const auto to = static_cast<QueuePairState>(message.state);
@@ -398,8 +385,8 @@ absl::Status Context::Modify(const control::Modify& message, Call*) {
     ForgetEventsOf(message.number);
   } else if (to == QueuePairState::kInit && from == QueuePairState::kReset) {
     return queue_pair->Init();
-  } else if (connects && from == QueuePairState::kInit) {
-    return Connect(message, queue_pair);
+  } else if (connects && from == QueuePairState::kInit && host_->options->connect) {
+    return host_->options->connect(*host_, message, queue_pair);
   } else if (to == QueuePairState::kError && from != QueuePairState::kReset) {
     queue_pair->SetError();
   } else {

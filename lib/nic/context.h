@@ -55,7 +55,6 @@ class Context final : public ClientFile {
   absl::Status Destroy(const control::Destroy& message, Call* call);
 
   absl::Status CheckShare(absl::string_view what, size_t ours, size_t all, size_t limit) const;
-  absl::Status Connect(const control::Modify& message, QueuePair* queue_pair);
   void ForgetEventsOf(uint32_t number);
   absl::Status DestroyRegion(uint32_t number);
   absl::Status DestroyRegister(uint32_t number);

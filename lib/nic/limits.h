@@ -27,8 +27,6 @@ inline constexpr uint32_t kMaxRingsInTurn = 1024;
 inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;  // of all that a file has mapped
 inline constexpr uint32_t kMaxQueueEntries = 1u << 22;        // of a completion queue
 inline constexpr uint32_t kMaxReceiveBytes = 256;             // of a slot
-inline constexpr uint32_t kMaxRnrTimerUs = 655'360;  // the longest that InfiniBand can encode
-inline constexpr uint32_t kEndlessRnrRetries = 7;
 
 }  // namespace baton::nic
 

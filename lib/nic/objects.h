@@ -69,8 +69,7 @@ struct Objects {
 
   std::mt19937_64 random;
   uint32_t last_number = static_cast<uint32_t>(random());
-  uint64_t last_use = 0;  // see QueuePairUse::id
-  uint64_t events = 0;    // that files had for their clients so far
+  uint64_t events = 0;  // that files had for their clients so far
 
   // Return a key for a region, and a number for a queue pair or completion queue. Neither is 0 or
   // in use.

@@ -11,7 +11,6 @@
 #include "lib/nic/client_queues.h"
 #include "lib/nic/completion_queue.h"
 #include "lib/nic/host.h"
-#include "lib/nic/loopback_link.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/nic/memory_access.h"
 #include "lib/nic/objects.h"
@@ -53,11 +52,10 @@ class QueuePairUse final : private verbs::soft::QueuePairUser {
   // Both outlive it.
   QueuePairUse(const QueuePairParts* parts, const Host* host);
 
-  // Tells uses apart: a NIC has each value once.
-  uint64_t id() const { return id_; }
-  LoopbackLink& link() { return link_; }
   verbs::soft::WireQueuePair& wire() { return wire_; }
   bool HasMore() { return sends_.Waiting() > 0 || receives_.Waiting() > 0; }
+
+  std::unique_ptr<verbs::soft::QueuePairLink> link;  // of tests: see SoftDeviceOptions::connect
 
  private:
   // Memory that is registered in the queue pair's domain.
@@ -93,13 +91,11 @@ class QueuePairUse final : private verbs::soft::QueuePairUser {
 
   const QueuePairParts* const parts_;
   const Host* const host_;
-  const uint64_t id_;
   DomainMemory memory_;
   verbs::soft::ClientSends sends_;
   verbs::soft::ClientReceives receives_;
   std::optional<verbs::soft::SharedReceives> shared_receives_;
   verbs::soft::ClientCompletions completions_;
-  LoopbackLink link_;
   verbs::soft::WireQueuePair wire_;
 };
 
@@ -121,8 +117,6 @@ class QueuePair {
   void Reset();
   // From RESET. kInvalidArgument: what an earlier use left in the queues would be executed again.
   absl::Status Init();
-  // From INIT to READY TO SEND.
-  absl::Status Connect(uint32_t peer, uint32_t rnr_retry_count, uint32_t rnr_timer_us);
   // To the error state, from any but RESET.
   void SetError() { use_->wire().SetError(); }
   // In the error state, flushes some of what is queued. Returns true if there is more.

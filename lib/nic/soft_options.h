@@ -2,8 +2,18 @@
 #define LIB_NIC_SOFT_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 
+#include "absl/status/status.h"
 #include "lib/nic/fault_plan.h"
+
+namespace baton::nic {
+struct Host;
+class QueuePair;
+namespace control {
+struct Modify;
+}
+}  // namespace baton::nic
 
 namespace baton::verbs::soft {
 
@@ -41,6 +51,10 @@ struct SoftDeviceOptions {
   uint32_t max_memory_wires = 1024;
   // A connection gets memory after so many frames. 0: when it is established.
   uint32_t memory_wire_after = 64;
+  // For tests of queues without connections: connects a queue pair in INIT to another one of the
+  // NIC. Empty: MODIFY cannot.
+  std::function<absl::Status(const nic::Host&, const nic::control::Modify&, nic::QueuePair*)>
+      connect;
 };
 
 }  // namespace baton::verbs::soft

@@ -10,6 +10,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/soft/soft_device.h"
+#include "tests/lib/nic/loopback_link.h"
 
 namespace baton::bench {
 
@@ -32,7 +33,8 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(NicSockets sockets) {
 
 absl::StatusOr<std::unique_ptr<ThreadedNic>> ThreadedNic::Start(std::vector<NicSockets> clients) {
   auto nic = std::make_unique<ThreadedNic>();
-  BATON_ASSIGN_OR_RETURN(nic->nic_, nic::Nic::Make({}, [](const std::string& what) {
+  BATON_ASSIGN_OR_RETURN(nic->nic_,
+                         nic::Nic::Make(nic::WithLoopback(), [](const std::string& what) {
                            BATON_CHECK(what.empty());  // a client is wrong
                          }));
   for (NicSockets& client : clients) {

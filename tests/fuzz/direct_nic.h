@@ -20,6 +20,7 @@
 #include "lib/nic/objects.h"
 #include "lib/nic/soft_options.h"
 #include "lib/verbs/mlx5/commands.h"
+#include "tests/lib/nic/loopback_link.h"
 
 namespace baton::fuzz {
 
@@ -61,7 +62,7 @@ class DirectNic {
   void Turn();
 
  private:
-  const verbs::soft::SoftDeviceOptions options_;
+  const verbs::soft::SoftDeviceOptions options_ = nic::WithLoopback();
   const FileDescriptor wake_ups_;
   const std::unique_ptr<verbs::soft::Engine> engine_;
   nic::Objects objects_{/*seed=*/1};

@@ -10,6 +10,7 @@
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
 #include "tests/fuzz/targets.h"
+#include "tests/lib/nic/loopback_link.h"
 
 namespace baton::fuzz {
 namespace {
@@ -34,7 +35,7 @@ struct Victims {
   static verbs::soft::SoftDeviceOptions Options() {
     verbs::soft::SoftDeviceOptions options;
     options.seed = 1;
-    return options;
+    return nic::WithLoopback(options);
   }
 
   const std::unique_ptr<nic::Nic> nic;

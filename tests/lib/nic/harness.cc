@@ -45,7 +45,7 @@ void MakePair(FileDescriptor* one, FileDescriptor* other) {
 }
 
 [[noreturn]] void Serve(std::vector<FileDescriptor> sockets) {
-  const std::unique_ptr<Nic> nic = Must(Nic::Make({}, [](const std::string& what) {
+  const std::unique_ptr<Nic> nic = Must(Nic::Make(WithLoopback(), [](const std::string& what) {
     std::fprintf(stderr, "the NIC complains: %s\n", what.c_str());
     std::abort();
   }));
@@ -71,8 +71,9 @@ SharedFile::SharedFile(uint64_t bytes, int seals)
 
 SharedFile::~SharedFile() { munmap(begin_, bytes_); }
 
-EmbeddedNic::EmbeddedNic()
-    : nic_(Must(Nic::Make({}, [this](const std::string& what) { complaints_.push_back(what); }))) {}
+EmbeddedNic::EmbeddedNic(const verbs::soft::SoftDeviceOptions& options)
+    : nic_(Must(
+          Nic::Make(options, [this](const std::string& what) { complaints_.push_back(what); }))) {}
 
 EmbeddedNic::~EmbeddedNic() {
   for (const std::string& what : complaints_) ADD_FAILURE() << "the NIC complains: " << what;
@@ -132,6 +133,17 @@ void NicProcess::Stop() {
 
 void NicProcess::Continue() { BATON_CHECK(kill(pid_, SIGCONT) == 0); }
 
+absl::Status ConnectQueuePair(Client* client, uint32_t number, uint32_t peer,
+                              uint32_t rnr_retry_count, uint32_t rnr_timer_us) {
+  control::Modify message;
+  message.number = number;
+  message.state = static_cast<uint32_t>(verbs::QueuePairState::kReadyToSend);
+  message.peer = peer;
+  message.rnr_retry_count = rnr_retry_count;
+  message.rnr_timer_us = rnr_timer_us;
+  return client->calls().Call(message).status();
+}
+
 Shard::Shard(Client* client, const Options& options)
     : client_(client),
       options_(options),
@@ -153,8 +165,8 @@ Shard::Shard(Client* client, const Options& options)
         {.reg = reg_.number, .send_queue = queue_number_, .receive_queue = queue_number_})));
   }
   for (uint32_t i = 0; i < options.queue_pairs; ++i) {
-    const absl::Status connected = client->ConnectQueuePair(
-        numbers_[i], numbers_[i ^ 1], options.rnr_retry_count, /*rnr_timer_us=*/10);
+    const absl::Status connected = ConnectQueuePair(client, numbers_[i], numbers_[i ^ 1],
+                                                    options.rnr_retry_count, /*rnr_timer_us=*/10);
     BATON_CHECK(connected.ok());
   }
 }

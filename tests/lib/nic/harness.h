@@ -17,6 +17,7 @@
 #include "lib/verbs/mlx5/fifo_doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/mlx5/queue_pair.h"
+#include "tests/lib/nic/loopback_link.h"
 
 namespace baton::nic {
 
@@ -44,7 +45,7 @@ class SharedFile {
 // unless it takes the complaints.
 class EmbeddedNic {
  public:
-  EmbeddedNic();
+  explicit EmbeddedNic(const verbs::soft::SoftDeviceOptions& options = WithLoopback());
   ~EmbeddedNic();
 
   std::unique_ptr<Client> Open();
@@ -76,6 +77,10 @@ class NicProcess {
   std::vector<FileDescriptor> ends_;
   pid_t pid_ = -1;
 };
+
+// Connects a queue pair of the client to one of the same NIC, which has LoopbackLink::Connect.
+absl::Status ConnectQueuePair(Client* client, uint32_t number, uint32_t peer,
+                              uint32_t rnr_retry_count = 7, uint32_t rnr_timer_us = 100);
 
 // The objects of a shard: a register, a completion queue, and queue pairs. Each even queue pair is
 // connected to the next one. One file has the doorbell page, then the queues, then data.

@@ -281,15 +281,33 @@ TEST_F(NicTest, shouldChangeStatesAsVerbsDo) {
   Shard shard(client.get(), {});
   const uint32_t number = shard.number(0);
   EXPECT_FALSE(client->Modify(number, QueuePairState::kInit).ok());
-  EXPECT_FALSE(client->ConnectQueuePair(number, shard.number(1)).ok());
+  EXPECT_FALSE(ConnectQueuePair(client.get(), number, shard.number(1)).ok());
   EXPECT_FALSE(client->Modify(number, QueuePairState::kReadyToReceive).ok());
   EXPECT_FALSE(client->Modify(number, static_cast<QueuePairState>(9)).ok());
   EXPECT_TRUE(client->Modify(number, QueuePairState::kReset).ok());
   EXPECT_FALSE(client->Modify(number, QueuePairState::kError).ok());
   EXPECT_TRUE(client->Modify(number, QueuePairState::kInit).ok());
-  EXPECT_FALSE(client->ConnectQueuePair(number, 0).ok());
-  EXPECT_FALSE(client->ConnectQueuePair(number, 1, 8).ok());
-  EXPECT_TRUE(client->ConnectQueuePair(number, shard.number(1)).ok());
+  EXPECT_FALSE(ConnectQueuePair(client.get(), number, 0).ok());
+  EXPECT_FALSE(ConnectQueuePair(client.get(), number, 1, 8).ok());
+  EXPECT_TRUE(ConnectQueuePair(client.get(), number, shard.number(1)).ok());
+}
+
+// This is how programs have a NIC: their queue pairs have connections.
+TEST(NicWithoutLoopbackTest, shouldNotConnectQueuePairsByModify) {
+  EmbeddedNic nic(verbs::soft::SoftDeviceOptions{});
+  const std::unique_ptr<Client> client = nic.Open();
+  const SharedFile file(16384);
+  const uint32_t file_number = client->AddFile(file.fd()).value_or(0);
+  const auto place = [&](uint64_t offset) { return control::Place{file_number, 0, offset}; };
+  const uint32_t reg = client->AddRegister(place(0))->number;
+  const uint32_t queue = client->AddCompletionQueue(place(4096), {4}, reg, 0).value_or(0);
+  const uint32_t number =
+      client
+          ->AddQueuePair(place(8192), {4, 4, 16},
+                         {.reg = reg, .send_queue = queue, .receive_queue = queue})
+          .value_or(0);
+  EXPECT_TRUE(absl::IsInvalidArgument(ConnectQueuePair(client.get(), number, number)));
+  EXPECT_EQ(client->Query(number).value_or(QueuePairState::kError), QueuePairState::kInit);
 }
 
 TEST_F(NicTest, shouldDestroyNothingThatIsUsed) {

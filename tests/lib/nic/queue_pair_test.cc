@@ -297,7 +297,7 @@ TEST_F(NicQueuePairTest, shouldBeAsNewAfterAReset) {
       EXPECT_TRUE((*driver_)[i].SetInit().ok());
     }
     for (size_t i = 0; i < 2; ++i) {
-      EXPECT_TRUE(client_->ConnectQueuePair(shard_->number(i), shard_->number(i ^ 1)).ok());
+      EXPECT_TRUE(ConnectQueuePair(client_.get(), shard_->number(i), shard_->number(i ^ 1)).ok());
     }
   }
 }
@@ -319,7 +319,7 @@ TEST_F(NicQueuePairTest, shouldGetNoAnswerOfWhoWasConnectedToItsFormerUse) {
     }
     ASSERT_TRUE((*driver_)[0].SetReset().ok());
     ASSERT_TRUE((*driver_)[0].SetInit().ok());
-    ASSERT_TRUE(client_->ConnectQueuePair(shard_->number(0), shard_->number(1)).ok());
+    ASSERT_TRUE(ConnectQueuePair(client_.get(), shard_->number(0), shard_->number(1)).ok());
     std::memset(Text(300), 0, 8);
     Post(Opcode::kWrite, Buffer(0, 4), 300);
     ExpectFailure(CompletionStatus::kRetryExceeded);

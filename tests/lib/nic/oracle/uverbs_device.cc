@@ -520,7 +520,7 @@ int UverbsDevice::ModifyQueuePair(Attributes* attributes) {
     case IBV_QPS_RTR:
       return 0;
     case IBV_QPS_RTS:
-      return ErrnoOf(client_->ConnectQueuePair(command.qp_handle, state.peer, command.rnr_retry));
+      return ErrnoOf(ConnectQueuePair(client_, command.qp_handle, state.peer, command.rnr_retry));
     case IBV_QPS_ERR:
       return ErrnoOf(client_->Modify(command.qp_handle, verbs::QueuePairState::kError));
     default:

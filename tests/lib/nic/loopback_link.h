@@ -1,10 +1,15 @@
-#ifndef LIB_NIC_LOOPBACK_LINK_H_
-#define LIB_NIC_LOOPBACK_LINK_H_
+#ifndef TESTS_LIB_NIC_LOOPBACK_LINK_H_
+#define TESTS_LIB_NIC_LOOPBACK_LINK_H_
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "lib/nic/control_format.h"
 #include "lib/nic/engine.h"
+#include "lib/nic/host.h"
 #include "lib/nic/objects.h"
+#include "lib/nic/queue_pair.h"
+#include "lib/nic/soft_options.h"
 #include "lib/nic/wire_queue_pair.h"
 
 namespace baton::nic {
@@ -15,17 +20,15 @@ namespace baton::nic {
 // nothing answers any more, whoever gets its number: the requester gives up.
 class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::soft::Pollable {
  public:
-  // All of them outlive the link. `wire` is bound to it by Connect(). `use`: see QueuePairUse::id.
-  LoopbackLink(const Objects* objects, verbs::soft::Engine* engine,
-               verbs::soft::WireQueuePair* wire, uint64_t use)
-      : objects_(objects), engine_(engine), wire_(wire), use_(use) {}
+  // See SoftDeviceOptions::connect.
+  static absl::Status Connect(const Host& host, const control::Modify& message,
+                              QueuePair* queue_pair);
+
+  // `host` and `wire`, which Connect() binds to it, outlive the link.
+  LoopbackLink(const Host& host, verbs::soft::WireQueuePair* wire, uint32_t peer);
   ~LoopbackLink() override { engine_->Forget(this); }
   LoopbackLink(const LoopbackLink&) = delete;
   LoopbackLink& operator=(const LoopbackLink&) = delete;
-
-  absl::Status Connect(uint32_t peer);
-  // The number of the queue pair that it was connected to. 0: it was to none.
-  uint32_t peer() const { return peer_; }
 
   void Posted() override { engine_->MarkDirty(this); }
   void WantTransmit() override { engine_->MarkDirty(this); }
@@ -39,11 +42,14 @@ class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::sof
   const Objects* const objects_;
   verbs::soft::Engine* const engine_;
   verbs::soft::WireQueuePair* const wire_;
-  const uint64_t use_;
-  uint32_t peer_ = 0;
+  const uint64_t use_;     // tells the uses of a queue pair apart: each link has another value
+  const uint32_t peer_;    // the number of the queue pair that it is connected to
   uint64_t peer_use_ = 0;  // not 0: it has answered
 };
 
+// The options of a NIC whose clients connect queue pairs by MODIFY.
+verbs::soft::SoftDeviceOptions WithLoopback(verbs::soft::SoftDeviceOptions options = {});
+
 }  // namespace baton::nic
 
-#endif  // LIB_NIC_LOOPBACK_LINK_H_
+#endif  // TESTS_LIB_NIC_LOOPBACK_LINK_H_
