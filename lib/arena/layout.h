@@ -644,33 +644,37 @@ enum class NativeOutcome : uint8_t {
   kInFlight = 1,
   kCompletedUndelivered = 2,
   kDeliveredUncommitted = 3,
-  kPoisoned = 4,
+  kPoisoned = 4,   // completed, and no owner is given the completion any more
   kAmbiguous = 5,  // not known yet whether it was submitted
 };
 struct NativeRequest {
   uint32_t connection;
   uint8_t send;
-  uint8_t opcode;   // verbs::Opcode; sends only
-  uint8_t outcome;  // NativeOutcome
+  uint8_t opcode;  // verbs::Opcode; sends only
+  NativeOutcome outcome;
   uint8_t pad0;
   uint64_t sequence;
 };
 static_assert(sizeof(NativeRequest) == 16);
 inline constexpr uint32_t kReportedRequests = 256;
-struct NativeReport {
-  uint64_t version;  // odd while it is written; grows with each change
-  uint64_t epoch;    // the epoch that ended; 0: none
+// What a report is about, and its counts.
+struct ReportHead {
+  uint64_t epoch;  // the epoch that ended; 0: none
   uint64_t former_worker_id;
   uint64_t successor_worker_id;
-  uint64_t recovered;
+  uint64_t recovered;  // see NativeShard
   int64_t unix_micros;
   uint64_t never_submitted;
   uint64_t in_flight;
   uint64_t completed_undelivered;
   uint64_t delivered_uncommitted;
   uint64_t ambiguous;  // 0 in the end
-  uint32_t cause;      // ChangeCause
-  uint32_t listed;     // valid elements of `requests`
+};
+struct NativeReport {
+  uint64_t version;  // odd while it is written; grows with each change
+  ReportHead head;
+  uint32_t cause;   // ChangeCause
+  uint32_t listed;  // valid elements of `requests`
   // A connection that was failed because owners died on its completion; 0 deaths: none.
   uint32_t poison_deaths;
   uint32_t poisoned_connection;

@@ -36,7 +36,7 @@ v1::ReconciliationReport DescribeReport(const ReconciliationReport& report, size
   out.set_cause(report.cause);
   out.set_former_worker_id(report.former_worker_id);
   out.set_successor_worker_id(report.successor_worker_id);
-  out.set_transactions_recovered(report.transactions_recovered);
+  out.set_transactions_recovered(report.recovered);
   out.set_never_submitted(report.never_submitted);
   out.set_in_flight(report.in_flight);
   out.set_completed_undelivered(report.completed_undelivered);
@@ -45,13 +45,14 @@ v1::ReconciliationReport DescribeReport(const ReconciliationReport& report, size
   out.set_unix_micros(report.unix_micros);
   if (report.poisoned) DescribePoisoning(*report.poisoned, out.mutable_poisoned());
   for (size_t i = 0; i < std::min(report.requests.size(), max_requests); ++i) {
-    const ReportedRequest& request = report.requests[i];
+    const arena::NativeRequest& request = report.requests[i];
     v1::WorkRequestOutcome* item = out.add_work_requests();
     item->set_connection(request.connection);
-    item->set_send(request.send);
+    item->set_send(request.send != 0);
     item->set_sequence(request.sequence);
-    item->set_opcode(request.send ? std::string(verbs::OpcodeName(verbs::Opcode(request.opcode)))
-                                  : "RECEIVE");
+    item->set_opcode(request.send != 0
+                         ? std::string(verbs::OpcodeName(verbs::Opcode(request.opcode)))
+                         : "RECEIVE");
     item->set_outcome(std::string(RequestOutcomeName(request.outcome)));
   }
   return out;

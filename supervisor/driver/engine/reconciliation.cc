@@ -10,7 +10,6 @@
 namespace baton::driver_process {
 namespace {
 
-constexpr size_t kReportedRequests = 256;
 // A report looks at so many connections for requests in flight; its counters are exact anyway.
 constexpr uint32_t kReportedConnections = 1024;
 
@@ -33,18 +32,20 @@ Unacknowledged UnacknowledgedOf(const arena::Arena& arena, uint32_t shard, uint6
 void ListCompleted(const arena::Arena& arena, uint32_t shard, const Unacknowledged& completions,
                    ReconciliationReport* report) {
   for (uint64_t i = completions.begin;
-       i < completions.end && report->requests.size() < kReportedRequests; ++i) {
+       i < completions.end && report->requests.size() < arena::kReportedRequests; ++i) {
     const arena::CompletionEntry entry = arena::CopyOnce(arena.completion(shard, i));
     if (entry.connection >= arena.shape().connections) continue;
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
     const bool send = kind == arena::CompletionKind::kSend;
     report->requests.push_back(
-        {entry.connection, send, entry.sequence,
-         send ? arena.send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
-         (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
-         : i < completions.read                          ? RequestOutcome::kDeliveredUncommitted
-                                                         : RequestOutcome::kCompletedUndelivered});
+        {.connection = entry.connection,
+         .send = send,
+         .opcode = send ? arena.send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
+         .outcome = (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
+                    : i < completions.read ? RequestOutcome::kDeliveredUncommitted
+                                           : RequestOutcome::kCompletedUndelivered,
+         .sequence = entry.sequence});
   }
 }
 
@@ -64,10 +65,14 @@ void ListOutstanding(const arena::Arena& arena, uint32_t shard, const EndedOwner
     for (const bool send : {true, false}) {
       const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
       for (uint64_t at = cursors.completed; at < cursors.committed; ++at) {
-        if (report->requests.size() == kReportedRequests) return;
+        if (report->requests.size() == arena::kReportedRequests) return;
         report->requests.push_back(
-            {index, send, at, send ? arena.send_request(index, at).opcode : uint8_t{0},
-             at < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
+            {.connection = index,
+             .send = send,
+             .opcode = send ? arena.send_request(index, at).opcode : uint8_t{0},
+             .outcome =
+                 at < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted,
+             .sequence = at});
       }
     }
   }
@@ -133,7 +138,7 @@ ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
   report.cause = std::string(ended.cause);
   report.former_worker_id = ended.owner_id;
   report.successor_worker_id = record.owner.owner_worker_id;
-  report.transactions_recovered = ended.recovered;
+  report.recovered = ended.recovered;
   report.never_submitted = counters.sends_committed - counters.sends_posted +
                            counters.receives_committed - counters.receives_posted;
   report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -

@@ -13,24 +13,10 @@
 
 namespace baton::driver_process {
 
-// The outcome of a work request that was outstanding.
-enum class RequestOutcome : uint8_t {
-  kNeverSubmitted,
-  kInFlight,
-  kCompletedUndelivered,
-  kDeliveredUncommitted,
-  kPoisoned,   // completed, and no owner is given the completion any more
-  kAmbiguous,  // maybe submitted: the device has not told yet. Of native services
-};
+// The outcome of a work request that was outstanding. Brokered services have none that is
+// ambiguous.
+using RequestOutcome = arena::NativeOutcome;
 std::string_view RequestOutcomeName(RequestOutcome outcome);
-
-struct ReportedRequest {
-  uint32_t connection = 0;
-  bool send = false;
-  uint64_t sequence = 0;
-  uint8_t opcode = 0;  // verbs::Opcode, of sends
-  RequestOutcome outcome = RequestOutcome::kInFlight;
-};
 
 std::string_view CompletionKindName(arena::CompletionKind kind);
 
@@ -48,21 +34,14 @@ struct Poisoning {
 // "connection 3 is failed: 2 workers (7, 8) died on its receive 17, completion 4711 of shard 0"
 std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned);
 
-struct ReconciliationReport {
-  uint64_t epoch = 0;
+// Native services have the head and the requests in shared memory as they are here.
+struct ReconciliationReport : arena::ReportHead {
+  ReconciliationReport() : ReportHead() {}  // all zeros
+
   std::string cause;
   bool released = false;  // of native services: by the owner itself
-  uint64_t former_worker_id = 0;
-  uint64_t successor_worker_id = 0;
-  uint64_t transactions_recovered = 0;
-  uint64_t never_submitted = 0;
-  uint64_t in_flight = 0;
-  uint64_t completed_undelivered = 0;
-  uint64_t delivered_uncommitted = 0;
-  uint64_t ambiguous = 0;  // 0 in the end
-  std::vector<ReportedRequest> requests;
+  std::vector<arena::NativeRequest> requests;
   std::optional<Poisoning> poisoned;
-  int64_t unix_micros = 0;
 };
 
 // An ownership that was ended: what the arena does not tell of it any more.

@@ -10,13 +10,6 @@ namespace {
 
 using arena::NativeReport;
 
-static_assert(static_cast<int>(RequestOutcome::kNeverSubmitted) ==
-              static_cast<int>(arena::NativeOutcome::kNeverSubmitted));
-static_assert(static_cast<int>(RequestOutcome::kDeliveredUncommitted) ==
-              static_cast<int>(arena::NativeOutcome::kDeliveredUncommitted));
-static_assert(static_cast<int>(RequestOutcome::kAmbiguous) ==
-              static_cast<int>(arena::NativeOutcome::kAmbiguous));
-
 // Odd as long as this lives. One that a dead writer left odd is written again.
 class Writing {
  public:
@@ -64,10 +57,10 @@ std::optional<Poisoning> PoisoningOf(const NativeReport& report) {
 }
 
 void SetOutcome(uint32_t connection, bool receive, uint64_t begin, uint64_t end,
-                RequestOutcome outcome, ReconciliationReport* report) {
-  for (ReportedRequest& request : report->requests) {
-    if (request.connection == connection && request.send != receive && request.sequence >= begin &&
-        request.sequence < end) {
+                RequestOutcome outcome, absl::Span<arena::NativeRequest> requests) {
+  for (arena::NativeRequest& request : requests) {
+    if (request.connection == connection && (request.send != 0) != receive &&
+        request.sequence >= begin && request.sequence < end) {
       request.outcome = outcome;
     }
   }
@@ -88,7 +81,8 @@ void NativeReports::FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> con
       ambiguous_.push_back({shard, report->epoch, i, receive, begin, begin + count});
       report->never_submitted -= count;
       report->ambiguous += count;
-      SetOutcome(i, receive, begin, begin + count, RequestOutcome::kAmbiguous, report);
+      SetOutcome(i, receive, begin, begin + count, RequestOutcome::kAmbiguous,
+                 absl::MakeSpan(report->requests));
     }
   }
 }
@@ -106,7 +100,7 @@ void NativeReports::CorrectSettled(uint32_t shard, ReconciliationReport* report)
     report->in_flight -= end - begin;
     report->never_submitted += end - begin;
     SetOutcome(settled.connection, settled.receive, begin, end, RequestOutcome::kNeverSubmitted,
-               report);
+               absl::MakeSpan(report->requests));
     return true;
   });
 }
@@ -118,32 +112,15 @@ void NativeReports::Write(uint32_t shard, absl::Span<const uint32_t> connections
   NativeReport& out = arena_->native_report(shard, report.epoch);
   const Writing writing(out);
   // One that a dead claimant has written keeps its poisoning: nothing is blamed any more.
-  if (out.epoch != report.epoch) out.poison_deaths = 0;
+  if (out.head.epoch != report.epoch) out.poison_deaths = 0;
   arena::OrderForCrash();
-  out.epoch = report.epoch;
-  out.former_worker_id = report.former_worker_id;
-  out.successor_worker_id = report.successor_worker_id;
-  out.recovered = report.transactions_recovered;
-  out.unix_micros = report.unix_micros;
-  out.never_submitted = report.never_submitted;
-  out.in_flight = report.in_flight;
-  out.completed_undelivered = report.completed_undelivered;
-  out.delivered_uncommitted = report.delivered_uncommitted;
-  out.ambiguous = report.ambiguous;
+  out.head = report;
   out.cause = static_cast<uint32_t>(report.released ? arena::ChangeCause::kRelease
                                                     : arena::ChangeCause::kDeath);
   if (report.poisoned) FillPoisoning(*report.poisoned, &out);
   out.listed =
       static_cast<uint32_t>(std::min<size_t>(report.requests.size(), arena::kReportedRequests));
-  for (uint32_t i = 0; i < out.listed; ++i) {
-    const ReportedRequest& request = report.requests[i];
-    out.requests[i] = {request.connection,
-                       static_cast<uint8_t>(request.send ? 1 : 0),
-                       request.opcode,
-                       static_cast<uint8_t>(request.outcome),
-                       0,
-                       request.sequence};
-  }
+  std::copy_n(report.requests.begin(), out.listed, out.requests);
 }
 
 bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
@@ -162,21 +139,18 @@ bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   std::erase_if(ambiguous_, [&](const Ambiguous& open) {
     if (open.connection != connection || open.receive != receive) return false;
     NativeReport& out = arena_->native_report(open.shard, open.epoch);
-    if (out.epoch != open.epoch) return true;  // the place is a later one's
+    if (out.head.epoch != open.epoch) return true;  // the place is a later one's
     const uint64_t submitted_end = std::clamp(end, open.begin, open.end);
     const Writing writing(out);
-    out.ambiguous -= open.end - open.begin;
-    out.in_flight += submitted_end - open.begin;
-    out.never_submitted += open.end - submitted_end;
-    for (uint32_t i = 0; i < std::min(out.listed, arena::kReportedRequests); ++i) {
-      arena::NativeRequest& request = out.requests[i];
-      if (request.connection == connection && (request.send != 0) != receive &&
-          request.outcome == static_cast<uint8_t>(RequestOutcome::kAmbiguous)) {
-        request.outcome = static_cast<uint8_t>(request.sequence < submitted_end
-                                                   ? RequestOutcome::kInFlight
-                                                   : RequestOutcome::kNeverSubmitted);
-      }
-    }
+    out.head.ambiguous -= open.end - open.begin;
+    out.head.in_flight += submitted_end - open.begin;
+    out.head.never_submitted += open.end - submitted_end;
+    // FindAmbiguous made all of these ambiguous, and no others of this queue.
+    const absl::Span<arena::NativeRequest> listed(out.requests,
+                                                  std::min(out.listed, arena::kReportedRequests));
+    SetOutcome(connection, receive, open.begin, submitted_end, RequestOutcome::kInFlight, listed);
+    SetOutcome(connection, receive, submitted_end, open.end, RequestOutcome::kNeverSubmitted,
+               listed);
     said = true;
     return true;
   });
@@ -189,27 +163,15 @@ std::optional<ReconciliationReport> ReadNativeReport(const arena::Arena& arena, 
   *version = arena::LoadAcquire(shared.version);
   const NativeReport in = arena::CopyOnce(shared);
   arena::FullFence();
-  if ((*version & 1) != 0 || arena::LoadRelaxed(shared.version) != *version || in.epoch != epoch) {
+  if ((*version & 1) != 0 || arena::LoadRelaxed(shared.version) != *version ||
+      in.head.epoch != epoch) {
     return std::nullopt;
   }
   ReconciliationReport report;
-  report.epoch = in.epoch;
+  static_cast<arena::ReportHead&>(report) = in.head;
   report.released = arena::ChangeCause(in.cause) == arena::ChangeCause::kRelease;
-  report.former_worker_id = in.former_worker_id;
-  report.successor_worker_id = in.successor_worker_id;
-  report.transactions_recovered = in.recovered;
-  report.unix_micros = in.unix_micros;
-  report.never_submitted = in.never_submitted;
-  report.in_flight = in.in_flight;
-  report.completed_undelivered = in.completed_undelivered;
-  report.delivered_uncommitted = in.delivered_uncommitted;
-  report.ambiguous = in.ambiguous;
   report.poisoned = PoisoningOf(in);
-  for (uint32_t i = 0; i < std::min(in.listed, arena::kReportedRequests); ++i) {
-    const arena::NativeRequest& request = in.requests[i];
-    report.requests.push_back({request.connection, request.send != 0, request.sequence,
-                               request.opcode, RequestOutcome(request.outcome)});
-  }
+  report.requests.assign(in.requests, in.requests + std::min(in.listed, arena::kReportedRequests));
   return report;
 }
 

@@ -453,16 +453,16 @@ TEST(Layout, shouldKeepWhatIsToldOfTheDeathsOfNativeOwners) {
 TEST(Layout, shouldKeepTheReportsOfNativeOwners) {
   EXPECT_EQ(sizeof(NativeReport), 4352u);
   EXPECT_EQ(offsetof(NativeReport, version), 0u);
-  EXPECT_EQ(offsetof(NativeReport, epoch), 8u);
-  EXPECT_EQ(offsetof(NativeReport, former_worker_id), 16u);
-  EXPECT_EQ(offsetof(NativeReport, successor_worker_id), 24u);
-  EXPECT_EQ(offsetof(NativeReport, recovered), 32u);
-  EXPECT_EQ(offsetof(NativeReport, unix_micros), 40u);
-  EXPECT_EQ(offsetof(NativeReport, never_submitted), 48u);
-  EXPECT_EQ(offsetof(NativeReport, in_flight), 56u);
-  EXPECT_EQ(offsetof(NativeReport, completed_undelivered), 64u);
-  EXPECT_EQ(offsetof(NativeReport, delivered_uncommitted), 72u);
-  EXPECT_EQ(offsetof(NativeReport, ambiguous), 80u);
+  EXPECT_EQ(offsetof(NativeReport, head.epoch), 8u);
+  EXPECT_EQ(offsetof(NativeReport, head.former_worker_id), 16u);
+  EXPECT_EQ(offsetof(NativeReport, head.successor_worker_id), 24u);
+  EXPECT_EQ(offsetof(NativeReport, head.recovered), 32u);
+  EXPECT_EQ(offsetof(NativeReport, head.unix_micros), 40u);
+  EXPECT_EQ(offsetof(NativeReport, head.never_submitted), 48u);
+  EXPECT_EQ(offsetof(NativeReport, head.in_flight), 56u);
+  EXPECT_EQ(offsetof(NativeReport, head.completed_undelivered), 64u);
+  EXPECT_EQ(offsetof(NativeReport, head.delivered_uncommitted), 72u);
+  EXPECT_EQ(offsetof(NativeReport, head.ambiguous), 80u);
   EXPECT_EQ(offsetof(NativeReport, cause), 88u);
   EXPECT_EQ(offsetof(NativeReport, listed), 92u);
   EXPECT_EQ(offsetof(NativeReport, poison_deaths), 96u);

@@ -645,7 +645,7 @@ TEST_F(EngineTest, shouldForgetWhatTheVictimHadNotPublished) {
   Stopped(*victim);
   heir->Take();
   EXPECT_EQ(heir->version(), 10u);
-  EXPECT_EQ(Report().transactions_recovered, 0u);
+  EXPECT_EQ(Report().recovered, 0u);
 }
 
 TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
@@ -659,7 +659,7 @@ TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
     victim->writer().ShardState("x", 42).Publish();
     victim->writer().Acknowledge(0).Write();  // never published
     engine->succession().WorkerStopped(victim->slot, victim->id, "crash");
-    recovered = engine->succession().last_report(0).transactions_recovered;
+    recovered = engine->succession().last_report(0).recovered;
   });
   EXPECT_EQ(recovered, 6u);
   EXPECT_EQ(victim->view.shard(0).owner.cut_epoch, 1u);
@@ -949,7 +949,7 @@ TEST_F(EngineReportTest, shouldTellWhatBecameOfEveryRequest) {
   EXPECT_GT(report.unix_micros, 0);
   ASSERT_EQ(report.requests.size(), 6u);
   int counts[4] = {};
-  for (const ReportedRequest& request : report.requests) {
+  for (const arena::NativeRequest& request : report.requests) {
     ++counts[static_cast<int>(request.outcome)];
     const bool unsent = request.outcome == RequestOutcome::kNeverSubmitted;
     EXPECT_EQ(request.connection, unsent ? requested : connection);
@@ -1074,7 +1074,7 @@ TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied
   EXPECT_EQ(report.poisoned->worker_ids, (std::vector<uint64_t>{100, 101, 102}));
   EXPECT_FALSE(report.poisoned->guessed);
   bool told = false;
-  for (const ReportedRequest& request : report.requests) {
+  for (const arena::NativeRequest& request : report.requests) {
     if (request.connection != connection || request.outcome != RequestOutcome::kPoisoned) continue;
     told |= request.sequence == 0;
   }

@@ -368,7 +368,7 @@ TEST_F(NativeEngineTest, shouldApplyWhatADeadOwnerHadPublished) {
   first.Die();
   ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); }, [&] { return owner() == heir.id(); }));
   Begin(heir);
-  EXPECT_EQ(engine_->succession().last_report(0).transactions_recovered, 1u);
+  EXPECT_EQ(engine_->succession().last_report(0).recovered, 1u);
   EXPECT_EQ(CompletionKind(Next(heir, peer).kind), CompletionKind::kSend);
   EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == 1; }));
 }
@@ -645,7 +645,7 @@ class SecondClaimantTest : public NativeEngineTest {
     EXPECT_EQ(change.change_begun_ns, change_.change_begun_ns);
     EXPECT_EQ(change.former_worker_id, 1u);
     EXPECT_EQ(arena::ChangeCause(change.cause), arena::ChangeCause::kDeath);
-    EXPECT_EQ(engine_->succession().last_report(0).transactions_recovered, 2u);
+    EXPECT_EQ(engine_->succession().last_report(0).recovered, 2u);
     EXPECT_EQ(engine_->succession().failover_blackout(0).count(), 1u);
     EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
     EXPECT_EQ(arena_->shard(0).owner.cut_epoch, 1u);
@@ -1404,7 +1404,7 @@ class AmbiguousTest : public NativeEngineTest {
     const ReconciliationReport& report = engine_->succession().last_report(0);
     EXPECT_EQ(report.ambiguous, 0u);
     EXPECT_EQ(report.in_flight + report.never_submitted, 2u);  // and a receive
-    for (const ReportedRequest& request : report.requests) {
+    for (const arena::NativeRequest& request : report.requests) {
       if (request.send) return request.outcome;
     }
     ADD_FAILURE() << "the send is not told of";
