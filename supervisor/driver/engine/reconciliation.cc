@@ -1,6 +1,7 @@
 #include "supervisor/driver/engine/reconciliation.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -81,39 +82,22 @@ void ListOutstanding(const arena::Arena& arena, uint32_t shard, const EndedOwner
 }  // namespace
 
 std::string_view CompletionKindName(arena::CompletionKind kind) {
-  switch (kind) {
-    case arena::CompletionKind::kSend:
-      return "send";
-    case arena::CompletionKind::kReceive:
-      return "receive";
-    case arena::CompletionKind::kConnectRequest:
-      return "connect_request";
-    case arena::CompletionKind::kEstablished:
-      return "established";
-    case arena::CompletionKind::kDisconnected:
-      return "disconnected";
-    case arena::CompletionKind::kConnectFailed:
-      return "connect_failed";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {"unknown",         "send",        "receive",
+                                                "connect_request", "established", "disconnected",
+                                                "connect_failed"};
+  static_assert(std::size(kNames) ==
+                static_cast<size_t>(arena::CompletionKind::kConnectFailed) + 1);
+  const auto index = static_cast<size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 std::string_view RequestOutcomeName(RequestOutcome outcome) {
-  switch (outcome) {
-    case RequestOutcome::kNeverSubmitted:
-      return "never_submitted";
-    case RequestOutcome::kInFlight:
-      return "in_flight";
-    case RequestOutcome::kCompletedUndelivered:
-      return "completed_undelivered";
-    case RequestOutcome::kDeliveredUncommitted:
-      return "delivered_uncommitted";
-    case RequestOutcome::kPoisoned:
-      return "poisoned";
-    case RequestOutcome::kAmbiguous:
-      return "ambiguous";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {
+      "never_submitted",       "in_flight", "completed_undelivered",
+      "delivered_uncommitted", "poisoned",  "ambiguous"};
+  static_assert(std::size(kNames) == static_cast<size_t>(RequestOutcome::kAmbiguous) + 1);
+  const auto index = static_cast<size_t>(outcome);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned) {
