@@ -180,8 +180,8 @@ const EngineLoad* Engine::load() {
 bool Engine::Turn() {
   bool worked = RunPosted();
   device_->Progress();
-  worked |= HandleEvents();
-  worked |= HandleDeviceEvents();
+  worked |= HandleEvents<&driver::QueueDriver::HandleEvent>();
+  worked |= HandleEvents<&driver::QueueDriver::HandleDeviceEvent>();
   worked |= TurnShards();
   if (!loss_ && driver_->AllBroken()) {
     BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
@@ -239,10 +239,11 @@ bool Engine::RunPosted() {
   return !work.empty();
 }
 
+template <bool (driver::QueueDriver::*kHandleNext)(uint32_t*)>
 bool Engine::HandleEvents() {
   bool worked = false;
   uint32_t shard;
-  for (int i = 0; i < kEventsPerTurn && driver_->HandleEvent(&shard); ++i) {
+  for (int i = 0; i < kEventsPerTurn && (driver_.get()->*kHandleNext)(&shard); ++i) {
     worked = true;
     if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
   }
@@ -298,16 +299,6 @@ void Engine::SetPostRates(uint32_t of_service, uint32_t of_worker) {
   if (of_service == 0 && of_worker == 0) return;
   budget_ = std::make_unique<PostBudget>(of_service, of_worker, arena_->shape().workers,
                                          options_.nanoseconds());
-}
-
-bool Engine::HandleDeviceEvents() {
-  bool worked = false;
-  uint32_t shard;
-  for (int i = 0; i < kEventsPerTurn && driver_->HandleDeviceEvent(&shard); ++i) {
-    worked = true;
-    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
-  }
-  return worked;
 }
 
 bool Engine::PollShard(uint32_t shard) {
@@ -410,11 +401,6 @@ void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVer
                        Standing standing) {
   ServiceEngine::AddWorker(slot, id, std::move(wake), versions, standing);
   if (budget_ != nullptr) budget_->Refill(slot, options_.nanoseconds());
-}
-
-absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
-                                         std::string_view private_data, uint64_t tag) {
-  return driver_->Connect(shard, address, private_data, tag);
 }
 
 uint32_t Engine::DisconnectAll(std::string_view why) {

@@ -90,7 +90,9 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
     return driver_->Listen(address);
   }
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                   std::string_view private_data, uint64_t tag) override;
+                                   std::string_view private_data, uint64_t tag) override {
+    return driver_->Connect(shard, address, private_data, tag);
+  }
   uint32_t DisconnectAll(std::string_view why) override;
   void RegisterGrant(uint32_t grant, GrantDone done) override;
   void RevokeGrant(uint32_t grant, GrantDone done) override;
@@ -127,8 +129,8 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   bool RunPosted();
   bool TurnShards();
   bool Glance(bool once);
+  template <bool (driver::QueueDriver::*kHandleNext)(uint32_t* shard)>
   bool HandleEvents();
-  bool HandleDeviceEvents();
   void BeginLoss(absl::Status why);
   void ContinueLoss();
   bool IsLeftToOwner(uint32_t shard) const;
