@@ -75,21 +75,17 @@ absl::Status DriverHost::MakeQueues(EngineOptions options) {
 }
 
 absl::Status DriverHost::MakeEngine(EngineOptions options) {
+  options.outside_effects = service_.outside_effects();
+  options.realtime_priority = static_cast<int>(service_.realtime_priority());
+  if (service_.poison_deaths() != 0) options.poison_deaths = service_.poison_deaths();
   if (service_.mode() == v1::NATIVE) {
-    NativeEngineOptions native;
-    native.outside_effects = service_.outside_effects();
-    native.realtime_priority = static_cast<int>(service_.realtime_priority());
-    if (service_.poison_deaths() != 0) native.poison_deaths = service_.poison_deaths();
     BATON_ASSIGN_OR_RETURN(auto engine,
-                           NativeEngine::Create(arena_.get(), device_.get(), &news_, native));
+                           NativeEngine::Create(arena_.get(), device_.get(), &news_, options));
     native_ = engine.get();
     engine_ = std::move(engine);
     BATON_ASSIGN_OR_RETURN(forks_,
                            WorkerForks::Create(*native_, service_.native(), std::move(presence_)));
   } else {
-    options.outside_effects = service_.outside_effects();
-    options.realtime_priority = static_cast<int>(service_.realtime_priority());
-    if (service_.poison_deaths() != 0) options.poison_deaths = service_.poison_deaths();
     BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), &news_, options));
   }
   return absl::OkStatus();

@@ -16,9 +16,9 @@ constexpr std::string_view kDetached = "detached";  // cause of an end that is n
 }  // namespace
 
 BrokeredSuccession::BrokeredSuccession(arena::Arena* arena, EngineListener* listener,
-                                       SuccessionOptions options, ApplyNext apply_next)
+                                       const SuccessionOptions& options, ApplyNext apply_next)
     : Succession(arena, listener),
-      options_(std::move(options)),
+      options_(options),
       apply_next_(std::move(apply_next)),
       changes_(arena->shape().shards) {}
 

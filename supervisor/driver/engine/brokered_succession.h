@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
+#include "lib/base/clock.h"
 #include "lib/driver/queue_driver.h"
 #include "supervisor/driver/engine/death_count.h"
 #include "supervisor/driver/engine/reconciliation.h"
@@ -18,11 +19,10 @@
 
 namespace baton::driver_process {
 
-struct SuccessionOptions {
-  bool outside_effects = false;  // as EngineOptions has these
-  uint32_t poison_deaths = 3;
+struct SuccessionOptions : ServiceOptions {
+  // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
   bool break_recovery = false;
-  std::function<uint64_t()> nanoseconds;
+  std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
 
 // Thread-compatible: the engine's thread.
@@ -31,8 +31,8 @@ class BrokeredSuccession final : public Succession {
   // Applies the next transaction of the shard, like QueueDriver::ApplyNext. The engine provides it.
   using ApplyNext = std::function<driver::CommitOutcome(uint32_t shard, absl::Status* error)>;
 
-  BrokeredSuccession(arena::Arena* arena, EngineListener* listener, SuccessionOptions options,
-                     ApplyNext apply_next);
+  BrokeredSuccession(arena::Arena* arena, EngineListener* listener,
+                     const SuccessionOptions& options, ApplyNext apply_next);
   // Call it before any other method. `driver` outlives it.
   void SetDriver(driver::QueueDriver* driver) { driver_ = driver; }
   void SetPoisonDeaths(uint32_t deaths) { options_.poison_deaths = deaths; }

@@ -49,9 +49,7 @@ Engine::Engine(arena::Arena* arena, verbs::Device* device, EngineListener* liste
                const EngineOptions& options)
     : ServiceEngine(arena, device, listener),
       options_(options),
-      succession_(arena, listener,
-                  {options.outside_effects, options.poison_deaths, options.break_recovery,
-                   options.nanoseconds},
+      succession_(arena, listener, options,
                   [this](uint32_t shard, absl::Status* error) { return ApplyNext(shard, error); }),
       unreadable_(arena->shape().shards, 0) {}
 

@@ -21,7 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
-#include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
@@ -32,24 +31,16 @@
 
 namespace baton::driver_process {
 
-struct EngineOptions {
-  // A successor starts only when the whole former process is proven dead.
-  bool outside_effects = false;
-  int realtime_priority = 0;  // of its thread; 0: none
+struct EngineOptions : SuccessionOptions {
   // How long the idle engine yields before it sleeps, at most (YieldBudget); with a real-time
   // priority at most 10 us, since nobody else would get its processor.
   uint32_t yield_microseconds = 100;
   // Native: the owner of a shard drives it, with Drive, and nobody else does.
   bool owners_drive = false;
-  // Deaths on one completion after which its connection is failed.
-  uint32_t poison_deaths = 3;
-  // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
-  bool break_recovery = false;
   // A simulation's driver dies.
   std::function<std::unique_ptr<driver::QueueDriver>(std::unique_ptr<driver::QueueDriver>,
                                                      driver::DriverObserver*)>
       wrap_driver;
-  std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
 
 class Engine final : public ServiceEngine, private driver::DriverObserver {

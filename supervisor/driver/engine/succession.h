@@ -21,6 +21,16 @@
 
 namespace baton::driver_process {
 
+// What an operator configures of both kinds of service.
+struct ServiceOptions {
+  // A successor starts only when the whole former process is proven dead.
+  bool outside_effects = false;
+  // Of the engine's thread; native: of the workers' threads that notice deaths. 0: none.
+  int realtime_priority = 0;
+  // Deaths on one completion after which its connection is failed.
+  uint32_t poison_deaths = 3;
+};
+
 // The owner of a shard.
 struct ShardOwner {
   uint64_t epoch = 0;

@@ -14,16 +14,17 @@
 namespace baton::driver_process {
 
 NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
-                           const NativeEngineOptions& options)
+                           const ServiceOptions& options)
     : ServiceEngine(arena, device, listener),
       options_(options),
       counters_(std::make_unique<NativeCounters>(arena)),
       succession_(arena, listener, options.outside_effects, [this](uint32_t slot) { Wake(slot); }) {
 }
 
-absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(
-    arena::Arena* arena, verbs::Device* device, EngineListener* listener,
-    const NativeEngineOptions& options) {
+absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(arena::Arena* arena,
+                                                                   verbs::Device* device,
+                                                                   EngineListener* listener,
+                                                                   const ServiceOptions& options) {
   BATON_RETURN_IF_ERROR(device->CheckForkable());
   std::unique_ptr<NativeEngine> engine(new NativeEngine(arena, device, listener, options));
   BATON_RETURN_IF_ERROR(engine->Open());

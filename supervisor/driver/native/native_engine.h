@@ -24,13 +24,6 @@
 
 namespace baton::driver_process {
 
-struct NativeEngineOptions {
-  // A successor starts only when the whole former process is proven dead.
-  bool outside_effects = false;
-  int realtime_priority = 0;  // of the workers' threads that notice deaths; 0: none
-  uint32_t poison_deaths = 3;
-};
-
 // Grants: the driver process's one thread registers memory itself. A thread beside it could hold a
 // lock when the process forks a worker, and that worker would wait for the lock for ever:
 // ForkWorker refuses. Meanwhile workers drive their shards, and an heir takes over from a dead
@@ -41,7 +34,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   static absl::StatusOr<std::unique_ptr<NativeEngine>> Create(arena::Arena* arena,
                                                               verbs::Device* device,
                                                               EngineListener* listener,
-                                                              const NativeEngineOptions& options);
+                                                              const ServiceOptions& options);
 
   // Returns what a worker that is about to be forked inherits.
   NativeInheritance InheritanceOf(uint32_t slot, uint64_t worker_id);
@@ -69,7 +62,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
 
  private:
   NativeEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
-               const NativeEngineOptions& options);
+               const ServiceOptions& options);
   absl::Status Open();
 
   driver::DeviceObjects* objects() const override { return manager_->objects().get(); }
@@ -80,7 +73,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void OnRefusedConnection(std::string_view why) override;
   void OnDeviceEvent(const verbs::DeviceEvent& event) override;
 
-  const NativeEngineOptions options_;
+  const ServiceOptions options_;
   FileDescriptor wake_;                // eventfd, of all processes of the service
   SocketPair news_;                    // datagrams from workers
   std::vector<FileDescriptor> wakes_;  // eventfds, by worker slot

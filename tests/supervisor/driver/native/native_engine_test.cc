@@ -133,7 +133,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     MakeEngine({});
     writer_.emplace(&*arena_, 0);
   }
-  void MakeEngine(const NativeEngineOptions& options) {
+  void MakeEngine(const ServiceOptions& options) {
     engine_.reset();
     engine_ = NativeEngine::Create(&*arena_, device_.get(), this, options).value();
   }
