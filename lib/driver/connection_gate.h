@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "lib/verbs/verbs.h"
@@ -23,6 +24,8 @@ class ConnectionGate {
 
 // Asks `gate` about a request, and rejects the request if it is refused. nullptr accepts all.
 absl::Status AdmitRequest(ConnectionGate* gate, uint32_t connections, verbs::CmEvent* event);
+// Rejects the request of `event`. `words` are what the peer is told.
+void Refuse(verbs::CmEvent* event, std::string_view words);
 // Returns a ConnectionParameters::check_route. The caller keeps the gate alive longer than the
 // connection.
 std::function<absl::Status(const verbs::Route&)> RouteCheckOf(const ConnectionGate* gate);

@@ -78,6 +78,24 @@ ObjectCounts DeviceObjects::Count() const {
   return counts;
 }
 
+uint32_t DeviceObjects::ShardOf(const verbs::SharedReceiveQueue* queue) const {
+  if (queue == nullptr) return kNoShard;
+  for (uint32_t i = 0; i < shared_receive_queues.size(); ++i) {
+    if (shared_receive_queues[i].get() == queue) return i;
+  }
+  return kNoShard;
+}
+
+verbs::QueuePairOptions DeviceObjects::QueuePairOptionsOf(const arena::Shape& shape,
+                                                          uint32_t shard) const {
+  verbs::QueuePairOptions options =
+      QueuePairOptionsFor(NeedsOf(shape), completion_queues[shard].get());
+  if (arena::HasSharedReceives(shape)) {
+    options.shared_receive_queue = shared_receive_queues[shard].get();
+  }
+  return options;
+}
+
 absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* objects,
                                           const verbs::Address& address) {
   if (const verbs::Listener* const existing = objects->FindListener(address)) {

@@ -16,7 +16,6 @@
 #include "lib/base/status_text.h"
 #include "lib/driver/connection_record.h"
 #include "lib/driver/connection_state.h"
-#include "lib/driver/device_needs.h"
 #include "lib/driver/grants.h"
 #include "lib/driver/poison.h"
 #include "lib/verbs/mlx5/polling.h"
@@ -980,13 +979,9 @@ absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   const bool broken = SharesReceives() && IsBroken(shard);
   if (sole_ || device_of(index).queue_pair == nullptr) {
     if (broken) return BrokenQueue();
-    verbs::CompletionQueue* queue = objects_->completion_queues[shard].get();
-    verbs::QueuePairOptions options = QueuePairOptionsFor(NeedsOf(arena_->shape()), queue);
-    if (SharesReceives()) {
-      options.max_receive_requests = 0;
-      options.shared_receive_queue = objects_->shared_receive_queues[shard].get();
-    }
-    BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(options));
+    BATON_ASSIGN_OR_RETURN(
+        device_of(index).queue_pair,
+        device_->CreateQueuePair(objects_->QueuePairOptionsOf(arena_->shape(), shard)));
   }
   record(index).qp_number = device_of(index).queue_pair->number();
   by_queue_pair_[record(index).qp_number] = index;
@@ -1081,7 +1076,7 @@ void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
     if (connection != DriverObserver::kNoConnection) FinishDraining(connection);
     return;
   }
-  const uint32_t sharing = ShardOf(event.shared_receive_queue);
+  const uint32_t sharing = objects_->ShardOf(event.shared_receive_queue);
   if (sharing != kNoShard) event.text = absl::StrCat("of shard ", sharing, ": ", event.text);
   observer_->OnDeviceEvent(event, connection);
   if (sharing != kNoShard && event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) {
@@ -1178,9 +1173,8 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   const uint32_t target = LeastUsedShard();
   absl::StatusOr<uint32_t> index = IsBroken(target) ? BrokenQueue() : TakeSlot(target);
   if (!index.ok()) {
-    (void)event.new_id->Reject(IsBroken(target) ? "baton: the service's device is broken"
-                                                : "baton: no connection slot is free");
-    event.new_id.reset();
+    Refuse(&event, IsBroken(target) ? "baton: the service's device is broken"
+                                    : "baton: no connection slot is free");
     observer_->OnRefusedConnection(MessageOf(index.status()));
     return;
   }
@@ -1206,8 +1200,7 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = ShardOf(connection);
   if (connection.listener_port == 0) return OnAssignedConnect(index, event);
   if (StateOf(connection) == ConnectionState::kFree && IsBroken(*shard)) {
-    (void)event.new_id->Reject("baton: the service's device is broken");
-    event.new_id.reset();
+    Refuse(&event, "baton: the service's device is broken");
     observer_->OnRefusedConnection(MessageOf(BrokenQueue()));
     observer_->OnSlotFree(index);
     return;

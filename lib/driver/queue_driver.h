@@ -155,7 +155,7 @@ class QueueDriver {
 
   // Handles one connection-manager event. Returns false if there is none. Sets `*shard` to the
   // shard whose completion log got an entry, or kNoShard.
-  static constexpr uint32_t kNoShard = ~0u;
+  static constexpr uint32_t kNoShard = DeviceObjects::kNoShard;
   BATON_DRIVER_SEAM bool HandleEvent(uint32_t* shard);
 
   // Handles one event of the device. Returns false if there is none. Ends the connection of a
@@ -308,7 +308,6 @@ class QueueDriver {
   void LoadSharedReceives(uint32_t shard);
   void SettleSharedReceives(uint32_t shard);
   bool WasTaken(uint32_t shard, uint64_t wr_id) const;
-  uint32_t ShardOf(const verbs::SharedReceiveQueue* queue) const;
   void FinishEnding(uint32_t shard);
 
   // Completions and the life of connections.

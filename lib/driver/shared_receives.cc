@@ -127,14 +127,6 @@ void QueueDriver::RefuseBroken(uint32_t shard) {
   }
 }
 
-uint32_t QueueDriver::ShardOf(const verbs::SharedReceiveQueue* queue) const {
-  if (queue == nullptr) return kNoShard;
-  for (uint32_t i = 0; i < objects_->shared_receive_queues.size(); ++i) {
-    if (objects_->shared_receive_queues[i].get() == queue) return i;
-  }
-  return kNoShard;
-}
-
 // ---------------------------------------------------------------- completions
 
 // Returns whether the slot still waits for this completion.

@@ -12,7 +12,6 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/connection_record.h"
-#include "lib/driver/device_needs.h"
 #include "lib/native/mailbox.h"
 
 namespace baton::native {
@@ -25,7 +24,6 @@ using arena::PooledState;
 using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
-constexpr uint32_t kNoShard = ~0u;
 constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made new
 // Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
 // for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). All
@@ -69,17 +67,11 @@ absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
 
 absl::Status ConnectionManager::FillPool() {
   const arena::Shape& shape = arena_->shape();
-  const driver::DeviceNeeds needs = driver::NeedsOf(shape);
   pool_.shards.resize(shape.shards);
   pool_.places.resize(shape.shards);
   occupied_.assign(shape.shards, std::vector<bool>(shape.pooled_queue_pairs));
   for (uint32_t shard = 0; shard < shape.shards; ++shard) {
-    verbs::QueuePairOptions options =
-        driver::QueuePairOptionsFor(needs, objects_->completion_queues[shard].get());
-    if (arena::HasSharedReceives(shape)) {
-      options.max_receive_requests = 0;
-      options.shared_receive_queue = objects_->shared_receive_queues[shard].get();
-    }
+    const verbs::QueuePairOptions options = objects_->QueuePairOptionsOf(shape, shard);
     for (uint32_t i = 0; i < shape.pooled_queue_pairs; ++i) {
       BATON_ASSIGN_OR_RETURN(auto queue_pair, device_->CreateQueuePair(options));
       arena_->pooled(shard, i).number = queue_pair->number();
@@ -163,16 +155,14 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
     return observer_->OnRefusedConnection(MessageOf(may));
   }
   if (free_.empty()) {
-    (void)event.new_id->Reject("baton: no connection slot is free");
-    event.new_id.reset();
+    driver::Refuse(&event, "baton: no connection slot is free");
     observer_->OnRefusedConnection(MessageOf(driver::NoSlotFree(connections_.size())));
     return;
   }
   const uint32_t shard = LeastUsedShard();
   SendWaiting(shard);
   if (const absl::Status hears = CheckHears(shard); !hears.ok()) {
-    (void)event.new_id->Reject("baton: the service does not answer");
-    event.new_id.reset();
+    driver::Refuse(&event, "baton: the service does not answer");
     observer_->OnRefusedConnection(MessageOf(hears));
     return;
   }
@@ -312,15 +302,6 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
-// Returns the shard that takes its receives from the event's queue, or kNoShard.
-uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const {
-  const auto& queues = objects_->shared_receive_queues;
-  for (uint32_t i = 0; event.shared_receive_queue != nullptr && i < queues.size(); ++i) {
-    if (queues[i].get() == event.shared_receive_queue) return i;
-  }
-  return kNoShard;
-}
-
 // Like QueueDriver::RefuseShared: the flag keeps drivers from posting and accepting.
 void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
   arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
@@ -356,7 +337,8 @@ bool ConnectionManager::HandleDeviceEvent() {
   if (event.type == verbs::DeviceEventType::kQueuePairFailed && index != kNoConnection) {
     Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, event.text);
   }
-  if (const uint32_t shard = SharingShard(event); shard != kNoShard) {
+  if (const uint32_t shard = objects_->ShardOf(event.shared_receive_queue);
+      shard != driver::DeviceObjects::kNoShard) {
     event.text = absl::StrCat("of shard ", shard, ": ", event.text);
     if (event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) {
       low_ns_[shard] = MonotonicNanoseconds();

@@ -115,7 +115,6 @@ class ConnectionManager {
   verbs::QueuePair* QueuePairOf(const Connection& connection) const;
   int Occupy(uint32_t shard, uint32_t number);
   bool HandleDeviceEvent();
-  uint32_t SharingShard(const verbs::DeviceEvent& event) const;
   void OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why);
   void ArmLimits();
   bool HandleOrder(uint32_t shard);
