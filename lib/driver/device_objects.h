@@ -20,6 +20,13 @@ struct ObjectCounts {
   uint32_t memory_regions = 0;
 };
 
+// A range of the buffers that peers may access. `access`: verbs::Access.
+struct GrantRange {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  uint32_t access = 0;
+};
+
 // The order of members matters: queue pairs are destroyed before their completion queues.
 struct DeviceObjects {
   struct Connection {
@@ -37,10 +44,7 @@ struct DeviceObjects {
     // True from the reservation until the range is registered, and from the revocation until it is
     // deregistered. Meanwhile nobody else may use the place.
     bool is_changing = false;
-    // Set by the reservation.
-    uint64_t offset = 0;
-    uint64_t length = 0;
-    uint32_t access = 0;
+    GrantRange range;  // set by the reservation
 
     bool is_free() const { return region == nullptr && !is_changing; }
   };

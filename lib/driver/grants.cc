@@ -30,13 +30,8 @@ absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::De
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", grants.size(), " grants of the service are in use: revoke one"));
   }
-  *free = {nullptr, /*is_changing=*/true, offset, length, access};
+  *free = {nullptr, /*is_changing=*/true, {offset, length, access}};
   return static_cast<uint32_t>(free - grants.begin());
-}
-
-GrantRange RangeOf(const DeviceObjects& objects, uint32_t grant) {
-  const DeviceObjects::Grant& reserved = objects.grants[grant];
-  return {reserved.offset, reserved.length, reserved.access};
 }
 
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::Arena& arena,
@@ -51,16 +46,17 @@ absl::Status FinishGrant(const arena::Arena& arena, DeviceObjects* objects, uint
   reserved.is_changing = false;
   BATON_ASSIGN_OR_RETURN(reserved.region, std::move(region));
   arena::GrantRecord& record = arena.grant(grant);
-  record.offset = reserved.offset;
+  record.offset = reserved.range.offset;
   record.rkey = reserved.region->rkey();
-  record.access = reserved.access;
-  arena::StoreRelease(record.length, reserved.length);
+  record.access = reserved.range.access;
+  arena::StoreRelease(record.length, reserved.range.length);
   return absl::OkStatus();
 }
 
 absl::Status RegisterGrant(const arena::Arena& arena, verbs::Device* device, DeviceObjects* objects,
                            uint32_t grant) {
-  return FinishGrant(arena, objects, grant, RegisterRange(arena, device, RangeOf(*objects, grant)));
+  return FinishGrant(arena, objects, grant,
+                     RegisterRange(arena, device, objects->grants[grant].range));
 }
 
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(DeviceObjects* objects,

@@ -26,12 +26,6 @@ absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::De
                                       DeviceObjects* objects, uint64_t offset, uint64_t length,
                                       uint32_t access);
 // Middle step: registers a copy of a reserved grant's range.
-struct GrantRange {
-  uint64_t offset = 0;
-  uint64_t length = 0;
-  uint32_t access = 0;
-};
-GrantRange RangeOf(const DeviceObjects& objects, uint32_t grant);
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::Arena& arena,
                                                                    verbs::Device* device,
                                                                    const GrantRange& range);

@@ -409,8 +409,7 @@ uint32_t Engine::DisconnectAll(std::string_view why) {
 
 void Engine::RegisterGrant(uint32_t grant, GrantDone done) {
   if (!registrar_) return ServiceEngine::RegisterGrant(grant, std::move(done));
-  registrar_->Post([this, grant, range = driver::RangeOf(*objects(), grant),
-                    done = std::move(done)] {
+  registrar_->Post([this, grant, range = objects()->grants[grant].range, done = std::move(done)] {
     using Region = absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>>;
     const auto region = std::make_shared<Region>(driver::RegisterRange(*arena_, device_, range));
     Post([this, grant, region, done] {
