@@ -16,7 +16,6 @@
 #include "lib/base/status_text.h"
 #include "lib/driver/connection_record.h"
 #include "lib/driver/connection_state.h"
-#include "lib/driver/grants.h"
 #include "lib/driver/poison.h"
 #include "lib/verbs/mlx5/polling.h"
 
@@ -1339,19 +1338,6 @@ void QueueDriver::Reject(const CommitEntry& entry) {
                 rejected.ok() ? "rejected by the worker"
                               : absl::StrCat("rejected by the worker, the peer was not told why: ",
                                              rejected.message()));
-}
-
-// ---------------------------------------------------------------- remote access
-
-absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, uint32_t access) {
-  BATON_ASSIGN_OR_RETURN(const uint32_t grant,
-                         ReserveGrant(*arena_, *device_, objects_.get(), offset, length, access));
-  BATON_RETURN_IF_ERROR(RegisterGrant(*arena_, device_, objects_.get(), grant));
-  return grant;
-}
-
-absl::Status QueueDriver::Revoke(uint32_t grant) {
-  return RevokeGrant(*arena_, objects_.get(), grant);
 }
 
 void QueueDriver::ForgetUnacknowledged(uint32_t shard) {

@@ -175,8 +175,6 @@ class QueueDriver {
 
   // See ListenOnce (device_objects.h).
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
-  // See DeviceObjects::StopListening.
-  void StopListening(const verbs::Address& address) { objects_->StopListening(address); }
   // Starts connecting in a new slot of `shard`. Returns the slot.
   BATON_DRIVER_SEAM absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                                      std::string_view private_data, uint64_t tag);
@@ -184,10 +182,6 @@ class QueueDriver {
   // Sets the gate for later connections; nullptr admits all. The caller keeps it alive longer than
   // the driver.
   void SetGate(ConnectionGate* gate) { gate_ = gate; }
-
-  // Returns the slot of a new grant of [offset, offset + length) of the buffers.
-  absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access);
-  absl::Status Revoke(uint32_t grant);
 
   // ---- A completion on which owners die (layout.md, "Poison"; in poison.cc).
 

@@ -34,10 +34,7 @@ class RequestList {
   RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
 
   void Clear() { send_count_ = receive_count_ = sge_count_ = send_bytes_ = 0; }
-  bool HasRoomFor(size_t requests) const {
-    return requests <= sends_.size() - send_count_ - receive_count_;
-  }
-  // kInvalidArgument: the request is invalid and not in the list. REQUIRES: HasRoomFor(1).
+  // kInvalidArgument: the request is invalid and not in the list. REQUIRES: room for it.
   absl::Status AddSend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status AddReceive(const arena::WorkRequest& shared, uint64_t wr_id);
   // Adds a connection's requests with sequence numbers in [from, to). An error names the invalid
@@ -46,7 +43,7 @@ class RequestList {
   absl::Status AddReceives(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
 
   // Writes the same requests into the device's queues, behind those of `batch`, instead of the
-  // list. Does not post them. REQUIRES: HasRoomFor(1).
+  // list. Does not post them. REQUIRES: the list has room for one.
   enum class Written : uint8_t {
     kAll,
     kRefused,  // by the queue pair; `batch` is unchanged

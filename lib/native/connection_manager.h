@@ -47,11 +47,6 @@ class ConnectionManager {
   const std::shared_ptr<driver::DeviceObjects>& objects() const { return objects_; }
   const QueuePairPool& pool() const { return pool_; }
 
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
-    return driver::ListenOnce(device_, objects_.get(), address);
-  }
-  // See DeviceObjects::StopListening.
-  void StopListening(const verbs::Address& address) { objects_->StopListening(address); }
   // Starts connecting in a new slot of `shard`, with a queue pair of the shard's pool, and notifies
   // the shard's driver. Returns the slot. kResourceExhausted names the limit. kUnavailable: there
   // is no room for the notice.

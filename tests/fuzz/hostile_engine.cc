@@ -308,7 +308,7 @@ class Attack {
               driver_process::DescribeShard(engine_, shard, engine_.counters(shard));
           BATON_CHECK(described.SerializeAsString().size() < 100'000);
           for (uint32_t i = 0; i < kConnections; ++i)
-            driver_process::DescribeConnection(engine_, i);
+            driver_process::ConnectionDescriber(engine_).Describe(i);
         });
         break;
       default:

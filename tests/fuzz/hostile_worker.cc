@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "lib/base/check.h"
+#include "lib/driver/grants.h"
 #include "tests/fuzz/brokered_service.h"
 #include "tests/fuzz/honest_worker.h"
 #include "tests/fuzz/hostile_commits.h"
@@ -205,6 +206,7 @@ class Attack {
   }
 
   void KeeperStep() {
+    driver::DeviceObjects* const objects = service_.driver().objects().get();
     switch (program_.Below(6)) {
       case 0:
         Stop(program_.Below(2));
@@ -225,12 +227,17 @@ class Attack {
       case 4: {
         const uint64_t bytes = service_.arena().shape().buffer_bytes;
         const uint64_t offset = program_.Near(program_.Flag() ? bytes : 0);
-        const auto granted = service_.driver().Grant(offset, program_.Near(bytes - offset), 15);
-        if (granted.ok()) BATON_CHECK(*granted < arena::kGrants);
+        const auto granted = driver::ReserveGrant(service_.arena(), service_.device(), objects,
+                                                  offset, program_.Near(bytes - offset), 15);
+        if (!granted.ok()) break;
+        BATON_CHECK(*granted < arena::kGrants);
+        driver::RegisterGrant(service_.arena(), &service_.device(), objects, *granted)
+            .IgnoreError();
         break;
       }
       default:
-        service_.driver().Revoke(static_cast<uint32_t>(program_.Near(8))).IgnoreError();
+        driver::RevokeGrant(service_.arena(), objects, static_cast<uint32_t>(program_.Near(8)))
+            .IgnoreError();
     }
   }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lib/arena/arena.h"
+#include "lib/driver/grants.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -129,7 +130,10 @@ TEST_F(DeviceLimitsTest, shouldRefuseWhatTheDeviceDoesNotDo) {
   const absl::Status status = Send(verbs::Opcode::kWrite, kMaxMessage + 1);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("4097 bytes in one message"));
-  EXPECT_EQ(driver_->Grant(0, 8, verbs::kLocalWrite | verbs::kRemoteAtomic).status().code(),
+  EXPECT_EQ(driver::ReserveGrant(*arena_, device_, driver_->objects().get(), 0, 8,
+                                 verbs::kLocalWrite | verbs::kRemoteAtomic)
+                .status()
+                .code(),
             absl::StatusCode::kUnimplemented);
   EXPECT_EQ(service_.connection->next_send(), 0u);  // nothing of it was staged
 

@@ -165,12 +165,6 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
   return out;
 }
 
-double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns) {
-  if (completed == 0) return 0;
-  return static_cast<double>(receives) * static_cast<double>(elapsed_ns) /
-         static_cast<double>(completed) / 1000;
-}
-
 namespace {
 
 // Native workers write the records: text may be anything, and without an end.
@@ -198,9 +192,11 @@ void ConnectionDescriber::DescribeWindow(const arena::ConnectionRecord& record, 
     out->set_receive_window_shared(true);
   }
   out->set_receive_window(static_cast<uint32_t>(receives));
-  if (since_ns == 0) return;
-  out->set_receive_window_us(
-      ReceiveWindowUs(receives, completed, MonotonicNanoseconds() - since_ns));
+  // Nobody knows how long the receives last before the first has completed.
+  if (since_ns == 0 || completed == 0) return;
+  const auto elapsed_ns = static_cast<double>(MonotonicNanoseconds() - since_ns);
+  out->set_receive_window_us(static_cast<double>(receives) * elapsed_ns /
+                             static_cast<double>(completed) / 1000);
 }
 
 v1::Connection ConnectionDescriber::Describe(uint32_t connection) {

@@ -17,9 +17,6 @@ namespace baton::driver_process {
 v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
                         const driver::ShardCounters& counters);
 internal::ShardLoad DescribeShardLoad(const driver::ShardCounters& counters);
-// How long `receives` last at the rate of `completed` in `elapsed_ns`, in microseconds; 0: nobody
-// knows.
-double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns);
 
 // Describes connections of one moment. Asks for the counters of each shard once: a native service
 // counts by looking at all of its connections.
@@ -38,9 +35,6 @@ class ConnectionDescriber {
   std::map<uint32_t, uint64_t> receives_completed_;  // by shard
 };
 
-inline v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection) {
-  return ConnectionDescriber(engine).Describe(connection);
-}
 v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
                                         size_t max_requests = ~size_t{0});

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
+#include "lib/driver/grants.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -89,6 +90,17 @@ class QueueDriverTest : public ::testing::Test {
   uint64_t unread(uint32_t shard = 0) { return arena->shard(shard).completion_tail - read[shard]; }
   arena::ConnectionState state(uint32_t connection) {
     return arena::ConnectionState(arena->connection(connection).state);
+  }
+
+  absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length) {
+    DeviceObjects* const objects = driver->objects().get();
+    const auto grant = ReserveGrant(*arena, *device, objects, offset, length, verbs::kRemoteRead);
+    if (!grant.ok()) return grant;
+    const absl::Status registered = RegisterGrant(*arena, device.get(), objects, *grant);
+    return registered.ok() ? grant : registered;
+  }
+  absl::Status Revoke(uint32_t grant) {
+    return RevokeGrant(*arena, driver->objects().get(), grant);
   }
 
   // A request of `peer` has come; its connection is returned.

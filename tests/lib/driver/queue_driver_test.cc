@@ -747,7 +747,7 @@ TEST_F(QueueDriverTest, shouldListenOnceForTheSameAddress) {
 
 TEST_F(QueueDriverTest, shouldGrantOnlyWhatIsWithinTheBuffers) {
   const uint64_t total = arena->shape().buffer_bytes;
-  EXPECT_TRUE(driver->Grant(0, total, verbs::kRemoteRead).ok());
+  EXPECT_TRUE(Grant(0, total).ok());
   for (const auto& [offset, length] :
        std::vector<std::pair<uint64_t, uint64_t>>{{0, 0},
                                                   {0, total + 1},
@@ -755,8 +755,7 @@ TEST_F(QueueDriverTest, shouldGrantOnlyWhatIsWithinTheBuffers) {
                                                   {1, total},
                                                   {~uint64_t{0}, 2},
                                                   {8, ~uint64_t{0} - 4}}) {
-    EXPECT_EQ(driver->Grant(offset, length, verbs::kRemoteRead).status().code(),
-              absl::StatusCode::kInvalidArgument)
+    EXPECT_EQ(Grant(offset, length).status().code(), absl::StatusCode::kInvalidArgument)
         << offset << " " << length;
   }
 }
@@ -764,16 +763,15 @@ TEST_F(QueueDriverTest, shouldGrantOnlyWhatIsWithinTheBuffers) {
 TEST_F(QueueDriverTest, shouldRevokeGrantsOnceAndUseTheirSlotsAgain) {
   std::vector<uint32_t> grants;
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
-    grants.push_back(driver->Grant(0, 64, verbs::kRemoteRead).value());
+    grants.push_back(Grant(0, 64).value());
   }
-  EXPECT_EQ(driver->Grant(0, 64, verbs::kRemoteRead).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Grant(0, 64).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(arena->grant(7).length, 0u);
-  EXPECT_TRUE(driver->Revoke(7).ok());
+  EXPECT_TRUE(Revoke(7).ok());
   EXPECT_EQ(arena->grant(7).length, 0u);
-  EXPECT_EQ(driver->Revoke(7).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(driver->Revoke(arena::kGrants).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(driver->Grant(0, 64, verbs::kRemoteRead).value(), 7u);
+  EXPECT_EQ(Revoke(7).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Revoke(arena::kGrants).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Grant(0, 64).value(), 7u);
 }
 
 // ---- Poison.

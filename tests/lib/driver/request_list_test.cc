@@ -154,12 +154,9 @@ TEST_F(RequestListTest, shouldKeepTheListsOfItsRequestsApart) {
   EXPECT_EQ(list->receives()[0].sges[0].address, AddressOf(200));
   ASSERT_THAT(list->sends()[1].sges, SizeIs(1));
   EXPECT_EQ(list->sends()[1].sges[0].address, AddressOf(300));
-  EXPECT_TRUE(list->HasRoomFor(1));
-  EXPECT_FALSE(list->HasRoomFor(2));
   list->Clear();
   EXPECT_THAT(list->sends(), IsEmpty());
   EXPECT_THAT(list->receives(), IsEmpty());
-  EXPECT_TRUE(list->HasRoomFor(4));
 }
 
 TEST_F(RequestListTest, shouldReadNoMoreThanTheFirstLineOfARequestThatIsOne) {
@@ -190,7 +187,6 @@ TEST_F(RequestListTest, shouldNotHoldWhatIsWrong) {
   EXPECT_FALSE(list->AddReceive(RequestOf(verbs::Opcode::kRead, 0, 1), 1).ok());
   EXPECT_THAT(list->sends(), IsEmpty());
   EXPECT_THAT(list->receives(), IsEmpty());
-  EXPECT_TRUE(list->HasRoomFor(4));
 }
 
 TEST_F(RequestListTest, shouldNotFollowWhatIsThereLater) {

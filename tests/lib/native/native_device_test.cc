@@ -186,7 +186,8 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
     if (!device) device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     manager = ConnectionManager::Create(&*arena, device.get(), this, [](uint32_t) {}).value();
-    port = manager->Listen({fabric.host, 0}).value().port;
+    port =
+        driver::ListenOnce(device.get(), manager->objects().get(), {fabric.host, 0}).value().port;
     driver::Ownership(&*arena, 0).Grant(0, 1);
     writer.emplace(&*arena, 0);
     writer->Begin(1);

@@ -48,10 +48,10 @@ class DescribeTest : public ::testing::Test {
 
 TEST_F(DescribeTest, shouldNotLookIntoAShardThatDoesNotExist) {
   arena->shard(0).shared_receives_posted = 3;
-  EXPECT_EQ(DescribeConnection(*engine, 0).receive_window(), 3u);
+  EXPECT_EQ(ConnectionDescriber(*engine).Describe(0).receive_window(), 3u);
   for (const uint32_t shard : {1u, 1u << 20, ~0u}) {
     record->shard = shard;
-    const v1::Connection described = DescribeConnection(*engine, 0);
+    const v1::Connection described = ConnectionDescriber(*engine).Describe(0);
     EXPECT_EQ(described.shard(), shard);
     EXPECT_EQ(described.receive_window(), 0u);
   }
@@ -69,7 +69,7 @@ TEST_F(DescribeTest, shouldTellTheBytesThatAShardOfANativeServiceCarries) {
 TEST_F(DescribeTest, shouldTellOfAddressesOnlyWhatControlCanRead) {
   std::fill_n(record->local_address, sizeof(record->local_address), '\xff');
   std::fill_n(record->peer_address, sizeof(record->peer_address), 'x');
-  const v1::Connection described = DescribeConnection(*engine, 0);
+  const v1::Connection described = ConnectionDescriber(*engine).Describe(0);
   EXPECT_EQ(described.local_address(), std::string(sizeof(record->local_address), '?'));
   EXPECT_EQ(described.peer_address(), std::string(sizeof(record->peer_address), 'x'));
   v1::Connection parsed;

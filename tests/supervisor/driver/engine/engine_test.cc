@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "supervisor/driver/engine/describe.h"
 #include "supervisor/driver/engine/shard_moves.h"
@@ -1034,9 +1035,11 @@ TEST_F(EnginePoisonTest, shouldTellWhatAPeerCanSendWhileNobodyServesIt) {
   auto owner = Ready();
   owner->Adopt();
   RawPeer peer;
+  const uint64_t before_ns = MonotonicNanoseconds();
   const uint32_t connection = Established(peer, *owner, /*receives=*/4);
+  const uint64_t established_ns = MonotonicNanoseconds();
   v1::Connection described;
-  const auto describe = [&] { described = DescribeConnection(*engine, connection); };
+  const auto describe = [&] { described = ConnectionDescriber(*engine).Describe(connection); };
   engine->Run(describe);
   EXPECT_EQ(described.receive_window(), 4u);
   EXPECT_EQ(described.receive_window_us(), 0);
@@ -1044,7 +1047,14 @@ TEST_F(EnginePoisonTest, shouldTellWhatAPeerCanSendWhileNobodyServesIt) {
   engine->Run(describe);
   EXPECT_EQ(described.receive_window(), 3u);
   EXPECT_GT(described.receive_window_us(), 0);
-  EXPECT_EQ(ReceiveWindowUs(/*receives=*/30, /*completed=*/10, /*elapsed_ns=*/2'000'000), 6000);
+  // Three have completed since, and one is left.
+  for (int i = 0; i < 2; ++i) Message(peer, *owner);
+  const uint64_t asked_ns = MonotonicNanoseconds();
+  engine->Run(describe);
+  EXPECT_EQ(described.receive_window(), 1u);
+  const uint64_t described_ns = MonotonicNanoseconds();
+  EXPECT_GE(described.receive_window_us(), static_cast<double>(asked_ns - established_ns) / 3001);
+  EXPECT_LE(described.receive_window_us(), static_cast<double>(described_ns - before_ns) / 2999);
 }
 
 TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied) {
