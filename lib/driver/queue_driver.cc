@@ -44,15 +44,6 @@ constexpr std::string_view kNoQueuePair =
 static_assert(2 * kPollBatch == arena::kPollSlots);
 static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
 
-absl::Status Post(verbs::QueuePair* queue_pair, absl::Span<const verbs::SendRequest> requests,
-                  size_t* posted) {
-  return queue_pair->PostSend(requests, posted);
-}
-absl::Status Post(verbs::QueuePair* queue_pair, absl::Span<const verbs::ReceiveRequest> requests,
-                  size_t* posted) {
-  return queue_pair->PostReceive(requests, posted);
-}
-
 }  // namespace
 
 QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
@@ -401,23 +392,14 @@ void QueueDriver::AcknowledgeOther(uint32_t shard, const CompletionEntry& comple
   if (index >= connection_slots_ || record(index).generation != arena::GenerationOf(completion)) {
     return;
   }
-  const auto kind = CompletionKind(completion.kind);
-  if (kind != CompletionKind::kSend && kind != CompletionKind::kReceive) {
-    AcknowledgeEvent(index, kind);
-  }
-}
-
-void QueueDriver::AcknowledgeEvent(uint32_t index, CompletionKind kind) {
-  switch (kind) {
+  switch (CompletionKind(completion.kind)) {
     case CompletionKind::kConnectRequest:
-      ForgetRequest(index);
-      break;
+      return ForgetRequest(index);
     case CompletionKind::kDisconnected:
     case CompletionKind::kConnectFailed:
-      AcknowledgeEnd(index);
-      break;
+      return AcknowledgeEnd(index);
     default:
-      break;
+      return;
   }
 }
 
@@ -459,7 +441,12 @@ void QueueDriver::PostRequests(uint32_t connection, absl::Span<const Request> re
                         static_cast<uint32_t>(cursors.posted + chunk.size()));
     BATON_CRASH_POINT("driver-before-post");
     size_t posted = 0;
-    const absl::Status status = Post(&queue_pair, chunk, &posted);
+    absl::Status status;
+    if constexpr (kReceive) {
+      status = queue_pair.PostReceive(chunk, &posted);
+    } else {
+      status = queue_pair.PostSend(chunk, &posted);
+    }
     BATON_CRASH_POINT("driver-after-post");
     arena::StoreRelease(cursors.posted, cursors.posted + posted);
     BATON_CRASH_POINT("driver-posted");

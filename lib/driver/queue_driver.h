@@ -256,7 +256,6 @@ class QueueDriver {
   void ApplyAcknowledge(uint32_t shard, const arena::CommitEntry& entry);
   uint64_t AcknowledgeRun(uint32_t shard, uint64_t begin, uint64_t end);
   void AcknowledgeOther(uint32_t shard, const arena::CompletionEntry& completion);
-  void AcknowledgeEvent(uint32_t connection, arena::CompletionKind kind);
   void AcknowledgeEnd(uint32_t connection);
   bool MayMove(uint32_t from, uint32_t to) const;
   void PrepareAccept(uint32_t shard, const arena::CommitEntry& entry);
