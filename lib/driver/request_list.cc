@@ -266,9 +266,8 @@ class RequestsInLog {
 }  // namespace
 
 template <bool kReceive>
-[[gnu::always_inline]] inline absl::Status RequestList::AddFromLog(uint32_t connection,
-                                                                   uint32_t generation,
-                                                                   uint64_t from, uint64_t to) {
+absl::Status RequestList::Add(uint32_t connection, uint32_t generation, uint64_t from,
+                              uint64_t to) {
   const RequestsInLog<kReceive> log(*arena_, connection, generation);
   log.FetchFirst(from, to);
   size_t buffers = 0;
@@ -421,14 +420,7 @@ RequestList::Written RequestList::WriteReceives(uint32_t connection, uint32_t ge
   return Written::kAll;
 }
 
-absl::Status RequestList::AddSends(uint32_t connection, uint32_t generation, uint64_t from,
-                                   uint64_t to) {
-  return AddFromLog<false>(connection, generation, from, to);
-}
-
-absl::Status RequestList::AddReceives(uint32_t connection, uint32_t generation, uint64_t from,
-                                      uint64_t to) {
-  return AddFromLog<true>(connection, generation, from, to);
-}
+template absl::Status RequestList::Add<false>(uint32_t, uint32_t, uint64_t, uint64_t);
+template absl::Status RequestList::Add<true>(uint32_t, uint32_t, uint64_t, uint64_t);
 
 }  // namespace baton::driver

@@ -37,17 +37,17 @@ class RequestList {
   // kInvalidArgument: the request is invalid and not in the list. REQUIRES: room for it.
   absl::Status AddSend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status AddReceive(const arena::WorkRequest& shared, uint64_t wr_id);
-  // Adds a connection's requests with sequence numbers in [from, to). An error names the invalid
-  // request; those before it are in the list.
-  absl::Status AddSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
-  absl::Status AddReceives(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
+  // Adds a connection's receives or sends with sequence numbers in [from, to). An error names the
+  // invalid request; those before it are in the list.
+  template <bool kReceive>
+  absl::Status Add(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
 
   // Writes the same requests into the device's queues, behind those of `batch`, instead of the
   // list. Does not post them. REQUIRES: the list has room for one.
   enum class Written : uint8_t {
     kAll,
     kRefused,  // by the queue pair; `batch` is unchanged
-    kWrong,    // wrong() has the error that AddSends would return; `batch` is unchanged
+    kWrong,    // wrong() has the error that Add would return; `batch` is unchanged
   };
   Written WriteSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to,
                      verbs::mlx5::QueuePair* queue_pair, verbs::mlx5::SendQueue::Batch* batch);
@@ -67,8 +67,6 @@ class RequestList {
   struct Head;
   struct PlainSend;
 
-  template <bool kReceive>
-  absl::Status AddFromLog(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
   absl::Status CopySend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status CopyReceive(const arena::WorkRequest& shared, uint64_t wr_id);
   // Copies buffers behind the list's end without counting them in. Sets `*length` to their sum.

@@ -214,9 +214,11 @@ bool TransactionReader::WasMoved(const CommitEntry& entry) const {
     if (written == RequestList::Written::kWrong) return requests_.wrong();
   }
   part.first_receive = static_cast<uint32_t>(requests_.receives().size());
-  BATON_RETURN_IF_ERROR(CopyRequests(entry, true, record.receive.committed, entry.receive_end));
+  BATON_RETURN_IF_ERROR(requests_.Add<true>(entry.connection, entry.generation,
+                                            record.receive.committed, entry.receive_end));
   part.first_send = static_cast<uint32_t>(requests_.sends().size());
-  return CopyRequests(entry, false, record.send.committed, entry.send_end);
+  return requests_.Add<false>(entry.connection, entry.generation, record.send.committed,
+                              entry.send_end);
 }
 
 [[gnu::always_inline]] inline RequestList::Written TransactionReader::WriteRequests(
@@ -322,12 +324,6 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
                    " are posted and it holds ", shape.shared_receive_queue_depth);
   }
   return absl::OkStatus();
-}
-
-absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool receive, uint64_t from,
-                                             uint64_t to) {
-  return receive ? requests_.AddReceives(entry.connection, entry.generation, from, to)
-                 : requests_.AddSends(entry.connection, entry.generation, from, to);
 }
 
 [[gnu::always_inline]] inline absl::Status TransactionReader::CheckAcknowledge(

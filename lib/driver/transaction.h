@@ -91,8 +91,6 @@ class TransactionReader {
   bool WasMoved(const arena::CommitEntry& entry) const;
   absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;
   absl::Status CheckShardState(uint32_t shard, const arena::CommitEntry& entry) const;
-  absl::Status CopyRequests(const arena::CommitEntry& entry, bool receive, uint64_t from,
-                            uint64_t to);
 
   const arena::Arena& arena_;
   // Scratch with the largest allowed size; part_count_ elements belong to this Read.
