@@ -702,43 +702,34 @@ void QueueDriver::LogUnexpected(uint32_t shard, uint32_t index,
   FailUnknown(index, "a completion is missing");
 }
 
-// The completion of the oldest request that has none, with that one's wr_id.
+// The completion of the oldest request that has none, with that one's wr_id. The entry is filled
+// where it is to be.
 void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
                              const verbs::Completion& completion) {
-  if (receive) {
-    AppendRequest<true>(shards_[shard], index, completion);
-  } else {
-    AppendRequest<false>(shards_[shard], index, completion);
-  }
-}
-
-// The entry is filled where it is to be.
-template <bool kReceive>
-[[gnu::always_inline]] inline void QueueDriver::AppendRequest(ShardQueue& queue, uint32_t index,
-                                                              const verbs::Completion& completion) {
+  ShardQueue& queue = shards_[shard];
   ConnectionRecord& connection = record(index);
-  QueueCursors& cursors = kReceive ? connection.receive : connection.send;
+  QueueCursors& cursors = receive ? connection.receive : connection.send;
   const uint64_t sequence = cursors.completed;
   CompletionLog& log = queue.log;
   CompletionEntry* const slot = log.Next();
   if (slot == nullptr) return;
   CompletionEntry& entry = *slot;
-  FillEntry(kReceive ? CompletionKind::kReceive : CompletionKind::kSend, completion, &entry);
+  FillEntry(receive ? CompletionKind::kReceive : CompletionKind::kSend, completion, &entry);
   static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);
   arena::StorePair<offsetof(CompletionEntry, connection)>(
       entry, arena::TwoFields(index, connection.generation), sequence);
-  entry.tag = kReceive ? arena_->receive_request(index, sequence).tag
-                       : arena_->send_request(index, sequence).tag;
+  entry.tag = receive ? arena_->receive_request(index, sequence).tag
+                      : arena_->send_request(index, sequence).tag;
   if (connection.poison != 0) Spoil(PoisonLevel(connection.poison), &entry);
   log.Append(completion.wr_id);
   arena::StoreRelease(cursors.completed, sequence + 1);
   BATON_CRASH_POINT("driver-completed");
-  ++(kReceive ? queue.counters.receives_completed : queue.counters.sends_completed);
-  if (kReceive) {
+  ++(receive ? queue.counters.receives_completed : queue.counters.sends_completed);
+  if (receive) {
     connection.bytes_received += completion.byte_len;
     queue.counters.bytes_received += completion.byte_len;
   }
-  if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
+  if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, receive);
 }
 
 // Writes all fields of a completion with one store.

@@ -309,8 +309,6 @@ class QueueDriver {
   absl::StatusOr<int> TakeBatchBySlots(uint32_t shard);
   void LogCompletion(uint32_t shard, const verbs::Completion& completion);
   void LogUnexpected(uint32_t shard, uint32_t connection, const verbs::Completion& completion);
-  template <bool kReceive>
-  void AppendRequest(ShardQueue& queue, uint32_t connection, const verbs::Completion& completion);
   void LogRequest(uint32_t shard, uint32_t connection, bool receive,
                   const verbs::Completion& completion);
   void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
