@@ -81,19 +81,12 @@ class DriverObserver {
   virtual void OnRefusedConnection(std::string_view why) = 0;
   // `connection`: the one that the event is about, or kNoConnection.
   static constexpr uint32_t kNoConnection = ~0u;
-  virtual void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
-    (void)event;
-    (void)connection;
-  }
+  virtual void OnDeviceEvent(const verbs::DeviceEvent& /*event*/, uint32_t /*connection*/) {}
   // For one of several drivers: the connection has ended, and its slot may be reused. A successor
   // may report it again.
-  virtual void OnSlotFree(uint32_t connection) { (void)connection; }
+  virtual void OnSlotFree(uint32_t /*connection*/) {}
   // Resolves the ambiguity about a dead driver's posts: requests before `end` were submitted.
-  virtual void OnSettled(uint32_t connection, bool receive, uint64_t end) {
-    (void)connection;
-    (void)receive;
-    (void)end;
-  }
+  virtual void OnSettled(uint32_t /*connection*/, bool /*receive*/, uint64_t /*end*/) {}
 };
 
 class QueueDriver {

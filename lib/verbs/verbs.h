@@ -446,10 +446,7 @@ class Device {
 
   // Takes the next event of the device. Returns false if there is none. Events are never dropped;
   // event_fd stays readable until all are taken.
-  virtual bool NextDeviceEvent(DeviceEvent* event) {
-    (void)event;
-    return false;
-  }
+  virtual bool NextDeviceEvent(DeviceEvent* /*event*/) { return false; }
 
   // Does the device's work in software (soft: sockets and timers; rdma: nothing). The caller calls
   // it in every turn of its polling loop.

@@ -20,19 +20,11 @@ class EngineListener {
   virtual void OnFenced(uint64_t worker_id) = 0;
   // Reports the outcome of a shard's work requests when an ownership ended. Called again when the
   // report changes.
-  virtual void OnReport(uint32_t shard, const ReconciliationReport& report) {
-    (void)shard;
-    (void)report;
-  }
+  virtual void OnReport(uint32_t /*shard*/, const ReconciliationReport& /*report*/) {}
   // The owner after that of `ended_epoch` has committed for the first time. Its own epoch may be
   // later than `ended_epoch` + 1: a brokered engine skips those whose commit bank is not free.
-  virtual void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
-                        uint64_t blackout_ns) {
-    (void)shard;
-    (void)ended_epoch;
-    (void)worker_id;
-    (void)blackout_ns;
-  }
+  virtual void OnServed(uint32_t /*shard*/, uint64_t /*ended_epoch*/, uint64_t /*worker_id*/,
+                        uint64_t /*blackout_ns*/) {}
   // The device can no longer be used: all connections have ended, and the engine has stopped.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };

@@ -96,13 +96,10 @@ class ServiceEngine {
 
   // Limits the work requests posted in a second; 0: no limit. Requests beyond it wait. Ignored in a
   // native service.
-  virtual void SetPostRates(uint32_t of_service, uint32_t of_worker) {
-    (void)of_service;
-    (void)of_worker;
-  }
+  virtual void SetPostRates(uint32_t /*of_service*/, uint32_t /*of_worker*/) {}
   // Sets after how many deaths on one completion its connection is failed. Ignored in a native
   // service, whose workers count deaths themselves.
-  virtual void SetPoisonDeaths(uint32_t deaths) { (void)deaths; }
+  virtual void SetPoisonDeaths(uint32_t /*deaths*/) {}
   // Null: it has no thread of its own.
   virtual const EngineLoad* load() { return nullptr; }
 

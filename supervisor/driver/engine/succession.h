@@ -123,7 +123,7 @@ class Succession {
   // The same for all shards without owner.
   virtual void GiveVacant() = 0;
   // What is known of the shard's last owner is about to be forgotten.
-  virtual void BeforeHandoff(uint32_t shard) { (void)shard; }
+  virtual void BeforeHandoff(uint32_t /*shard*/) {}
   // Asks the owner of `asked_epoch`.
   virtual void AskRelease(uint32_t shard);
   // `slot`: kNobody for none.
