@@ -44,11 +44,6 @@ bool IsNew(const verbs::QueuePair& pooled) {
   return pooled.state() == verbs::QueuePairState::kInit;
 }
 
-absl::Status KeepersWork(absl::string_view what) {
-  return absl::UnimplementedError(
-      absl::StrCat(what, ": only the baton-driver of a native service does that"));
-}
-
 }  // namespace
 
 // A queue pair of the pool that a connection has. Its destructor leaves it in the error state until
@@ -467,24 +462,6 @@ bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   event->text = arena::TextOf(arena_->native_connection(notice->connection).end_reason);
   given_from_ = static_cast<int>(shard);
   return true;
-}
-
-// ---------------------------------------------------------------- the work of `baton-driver`
-
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> NativeDevice::RegisterMemory(void*, size_t,
-                                                                                  uint32_t) {
-  return KeepersWork("registering memory");
-}
-absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> NativeDevice::CreateCompletionQueue(
-    uint32_t) {
-  return KeepersWork("making a completion queue");
-}
-absl::StatusOr<std::unique_ptr<verbs::Listener>> NativeDevice::Listen(const verbs::Address&, int) {
-  return KeepersWork("listening");
-}
-absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> NativeDevice::Connect(
-    const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) {
-  return KeepersWork("connecting");
 }
 
 }  // namespace baton::native

@@ -63,14 +63,6 @@ class NativeDevice final : public verbs::Device {
   }
   int event_fd() const override { return -1; }  // of completions: the inherited channels
 
-  // kUnimplemented: only `baton-driver` does these.
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void*, size_t,
-                                                                      uint32_t) override;
-  absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override;
-  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address&, int) override;
-  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
-      const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) override;
-
  private:
   friend class NativeConnectionId;
   friend class NativeQueuePair;

@@ -36,6 +36,11 @@ absl::Status Device::CheckForkable() const {
       "processes cannot go on with them"));
 }
 
+absl::Status Device::OpenersWork(const char* what) {
+  return absl::UnimplementedError(
+      absl::StrCat(what, ": only the process that opened the device does that"));
+}
+
 absl::Status Device::AfterFork() { return CheckForkable(); }
 
 std::string_view CompletionStatusName(CompletionStatus status) {

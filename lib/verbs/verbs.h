@@ -409,9 +409,15 @@ class Device {
   virtual DeviceLimits limits() const = 0;
   virtual DeviceInfo info() const;  // at the time of the call
 
+  // RegisterMemory, CreateCompletionQueue, Listen and Connect are kUnimplemented by default: a
+  // device whose queues another process opened does none of them.
+
   // The caller keeps [address, address + length) mapped, MAP_SHARED, as long as the region lives.
-  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
-                                                                       uint32_t access) = 0;
+  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* /*address*/,
+                                                                       size_t /*length*/,
+                                                                       uint32_t /*access*/) {
+    return OpenersWork("registering memory");
+  }
   // Announces memory that will be registered: `length` bytes at `address` are mapped from the
   // beginning of `memfd`, which is sealed against growing and shrinking. A device in another
   // process can reach no other memory. All other devices ignore the call.
@@ -423,7 +429,9 @@ class Device {
   // another thread uses the device. False: both are quick, and only the device's thread calls them.
   virtual bool registers_on_any_thread() const { return false; }
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
-      uint32_t entries) = 0;
+      uint32_t /*entries*/) {
+    return OpenersWork("making a completion queue");
+  }
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) = 0;
   // kInvalidArgument: more than the device's limits.
@@ -434,12 +442,18 @@ class Device {
   // port belongs to one service, whichever device its peers use. Port 0 chooses a port that is free
   // in TCP and in the device. kAlreadyExists: the port is taken; NamePortOwner (port_owner.h) names
   // the owner. kResourceExhausted: port 0, and no free port was found.
-  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& /*address*/,
+                                                           int /*backlog*/) {
+    return OpenersWork("listening");
+  }
 
   // Starts connecting `queue_pair` (state INIT). An event reports the outcome. The queue pair is in
   // RTS when kEstablished is reported.
   virtual absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
-      const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) = 0;
+      const Address& /*address*/, QueuePair* /*queue_pair*/,
+      const ConnectionParameters& /*parameters*/) {
+    return OpenersWork("connecting");
+  }
 
   // Takes the next connection-manager event. Returns false if there is none.
   virtual bool NextEvent(CmEvent* event) = 0;
@@ -472,6 +486,9 @@ class Device {
   // For a forked process, after AfterFork(): the descriptors that it needs. It may close all others
   // that the device had at the fork.
   virtual std::vector<int> ForkedDescriptors() const { return {}; }
+
+ private:
+  static absl::Status OpenersWork(const char* what);
 };
 
 }  // namespace baton::verbs
