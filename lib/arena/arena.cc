@@ -16,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1, not in Debian 12's headers
@@ -24,17 +25,15 @@
 namespace baton::arena {
 namespace {
 
-absl::Status CheckRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
+absl::Status CheckRange(const char* field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()),
-                                                 ": ", value, " is not between ", low, " and ",
-                                                 high));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, " is not between ", low, " and ", high));
 }
 
-absl::Status CheckPowerOfTwo(std::string_view field, uint64_t value) {
+absl::Status CheckPowerOfTwo(const char* field, uint64_t value) {
   if (std::has_single_bit(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()),
-                                                 ": ", value, " is not a power of two"));
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not a power of two"));
 }
 
 // Memory of a memfd is taken when it is first touched, and who touches it last is killed: so what
@@ -54,8 +53,7 @@ absl::Status CheckMemory(uint64_t needed, std::string_view service) {
   const uint64_t available = AvailableMemory();
   if (available == 0 || needed <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("service ", absl::string_view(service.data(), service.size()), " needs ",
-                   needed >> 20, " MiB and ", available >> 20,
+      absl::StrCat("service ", View(service), " needs ", needed >> 20, " MiB and ", available >> 20,
                    " MiB are available: lower buffer_bytes, max_connections or the queue depths"));
 }
 
@@ -96,10 +94,9 @@ void FillPageTables(uint8_t* base, uint64_t size, bool writable) {
   (void)madvise(base, size, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
-absl::Status Seal(int fd, int seals, std::string_view what) {
+absl::Status Seal(int fd, int seals, const char* what) {
   if (fcntl(fd, F_ADD_SEALS, seals) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno,
-                     absl::StrCat("sealing the ", absl::string_view(what.data(), what.size())));
+  return ErrnoStatus(errno, absl::StrCat("sealing the ", what));
 }
 
 }  // namespace
@@ -159,8 +156,7 @@ Mapping::~Mapping() {
   if (base_) munmap(base_, size_);
 }
 
-absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, std::string_view what) {
-  const absl::string_view name(what.data(), what.size());
+absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const char* name) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("fstat of the ", name));
   if (static_cast<uint64_t>(info.st_size) != size) {

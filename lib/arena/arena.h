@@ -44,7 +44,7 @@ class Mapping {
   ~Mapping();
 
   // Maps `size` bytes of `fd`. kFailedPrecondition: the file has another size.
-  static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, std::string_view what);
+  static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, const char* name);
   uint8_t* base() const { return base_; }
   uint64_t size() const { return size_; }
 

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace baton {
 
@@ -12,6 +13,8 @@ namespace baton {
 inline std::string_view MessageOf(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
+// The other way round, for Abseil's functions. Lives as long as `text`.
+inline absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace baton
 

@@ -619,8 +619,7 @@ void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
   if (IsLive(record(index))) {
     ++recovery_.connections_failed;
     StartDraining(index, CompletionStatus::kGeneralError,
-                  absl::StrCat("what became of its requests cannot be established: ",
-                               absl::string_view(why.data(), why.size())));
+                  absl::StrCat("what became of its requests cannot be established: ", View(why)));
   } else if (record(index).abandoned == 0) {
     Abandon(index, why);
   }
@@ -633,8 +632,7 @@ void QueueDriver::Abandon(uint32_t index, std::string_view why) {
   arena::StoreRelaxed(record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
-  slots_[index].end_reason +=
-      absl::StrCat("; abandoned: ", absl::string_view(why.data(), why.size()));
+  slots_[index].end_reason += absl::StrCat("; abandoned: ", View(why));
   slots_[index].abandoned_ns = MonotonicNanoseconds();
   abandoned_.push_back(index);
   ++ends_noted_;

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/fetch.h"
 #include "lib/arena/store_pair.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 #include "lib/verbs/mlx5/posting.h"
 
 namespace baton::driver {
@@ -26,11 +25,6 @@ constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 template <typename... Args>
 [[gnu::cold, gnu::noinline]] absl::Status Invalid(Args... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
-}
-
-absl::string_view NameOf(verbs::Opcode opcode) {
-  const std::string_view name = verbs::OpcodeName(opcode);
-  return {name.data(), name.size()};
 }
 
 }  // namespace
@@ -50,7 +44,8 @@ template <typename Request>
     return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
   }
   if (!receive && (limits.missing_opcodes >> request.opcode & 1) != 0) {
-    return Invalid("opcode: the device has no ", NameOf(verbs::Opcode(request.opcode)));
+    return Invalid("opcode: the device has no ",
+                   View(verbs::OpcodeName(verbs::Opcode(request.opcode))));
   }
   if ((request.flags & ~arena::kRequestFlags) != 0) {
     return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");

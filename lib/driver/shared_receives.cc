@@ -100,8 +100,7 @@ void QueueDriver::RefuseShared(uint32_t shard, std::string_view why) {
     const ConnectionRecord& connection = record(index);
     if (connection.shard != shard || StateOf(connection) == ConnectionState::kRequested) continue;
     StartDraining(index, CompletionStatus::kGeneralError,
-                  absl::StrCat(absl::string_view(kBroken.data(), kBroken.size()), ": ",
-                               absl::string_view(why.data(), why.size())));
+                  absl::StrCat(View(kBroken), ": ", View(why)));
   }
 }
 
@@ -116,9 +115,7 @@ bool QueueDriver::AllBroken() const {
   return true;
 }
 
-absl::Status QueueDriver::BrokenQueue() {
-  return absl::UnavailableError(absl::string_view(kBroken.data(), kBroken.size()));
-}
+absl::Status QueueDriver::BrokenQueue() { return absl::UnavailableError(View(kBroken)); }
 
 // A driver that died may not have come to all of its connections, or was one too many.
 void QueueDriver::RefuseBroken(uint32_t shard) {

@@ -24,9 +24,9 @@ void EndHere(int status, void*) {
   _exit(status);
 }
 
-absl::Status Unfit(const std::string& path, std::string_view why) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      path, " cannot be run as a native worker: ", absl::string_view(why.data(), why.size())));
+absl::Status Unfit(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " cannot be run as a native worker: ", why));
 }
 
 // Returns the last error of dlopen or dlsym.

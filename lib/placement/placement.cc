@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/status_text.h"
 
 namespace baton {
 namespace {
@@ -26,8 +27,7 @@ bool ParseNumber(absl::string_view text, uint32_t* number) {
 absl::StatusOr<std::set<uint32_t>> ParseCpus(std::string_view list) {
   std::set<uint32_t> cpus;
   if (list.empty()) return cpus;
-  for (const absl::string_view part :
-       absl::StrSplit(absl::string_view(list.data(), list.size()), ',')) {
+  for (const absl::string_view part : absl::StrSplit(View(list), ',')) {
     const std::vector<absl::string_view> ends = absl::StrSplit(part, absl::MaxSplits('-', 1));
     uint32_t first = 0, last = 0;
     if (!ParseNumber(ends.front(), &first) || !ParseNumber(ends.back(), &last) || last < first) {

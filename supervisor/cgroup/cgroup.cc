@@ -6,13 +6,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "lib/base/status_text.h"
 
 namespace baton::cgroup {
-namespace {
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
-}  // namespace
 
 std::optional<std::string> GroupOf(std::string_view proc_cgroup) {
   for (absl::string_view line : absl::StrSplit(View(proc_cgroup), '\n')) {

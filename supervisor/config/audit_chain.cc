@@ -8,9 +8,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 
 namespace baton {
 namespace {
@@ -27,8 +27,7 @@ bool IsHash(std::string_view text) {
 }
 
 std::string HashOf(std::string_view previous, std::string_view json) {
-  const std::string text = absl::StrCat(absl::string_view(previous.data(), previous.size()), "\n",
-                                        absl::string_view(json.data(), json.size()));
+  const std::string text = absl::StrCat(View(previous), "\n", View(json));
   uint8_t digest[SHA256_DIGEST_LENGTH];
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest);
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest), sizeof(digest)});

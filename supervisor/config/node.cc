@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/status_text.h"
 
 namespace baton {
 namespace {
@@ -10,8 +11,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 using google::protobuf::TextFormat;
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 // "48 is not a power of two; use 32 or 64", or empty.
 std::string PowerOfTwoProblem(uint64_t value, const Range& range) {

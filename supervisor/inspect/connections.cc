@@ -76,11 +76,11 @@ std::string QueueProblem(const v1::InspectedQueue& queue, uint64_t depth) {
   return "";
 }
 
-void CheckQueue(std::string_view name, const v1::InspectedQueue& queue, uint64_t depth,
+void CheckQueue(const char* name, const v1::InspectedQueue& queue, uint64_t depth,
                 v1::InspectedConnection* out) {
   const std::string problem = QueueProblem(queue, depth);
   if (problem.empty() || out->changing()) return;
-  out->add_invalid(absl::StrCat(absl::string_view(name.data(), name.size()), ": ", problem));
+  out->add_invalid(absl::StrCat(name, ": ", problem));
 }
 
 void DescribeRecord(const ArenaView& arena, const ConnectionRecord& record,

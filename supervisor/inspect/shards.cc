@@ -9,14 +9,13 @@
 namespace baton::inspect {
 namespace {
 
-absl::Status DescribeRing(const ArenaView& arena, uint64_t at, uint64_t entries,
-                          std::string_view name, v1::InspectedRing* out, Problems* problems) {
+absl::Status DescribeRing(const ArenaView& arena, uint64_t at, uint64_t entries, const char* name,
+                          v1::InspectedRing* out, Problems* problems) {
   BATON_ASSIGN_OR_RETURN(const auto look, arena.files.recovery().ReadStill<arena::MailCursors>(at));
   out->set_told(look.value.tail);
   out->set_done(look.value.head);
   if (!look.changing && look.value.tail - look.value.head > entries) {
-    problems->Add(absl::StrCat(absl::string_view(name.data(), name.size()), ": ", look.value.head,
-                               " done of ", look.value.tail));
+    problems->Add(absl::StrCat(name, ": ", look.value.head, " done of ", look.value.tail));
   }
   return absl::OkStatus();
 }

@@ -162,9 +162,8 @@ absl::Status Rename(const std::string& from, const std::string& to, bool overwri
 
 // ---------------------------------------------------------------- reading
 
-absl::Status Damaged(const std::string& path, std::string_view why) {
-  return absl::DataLossError(absl::StrCat(
-      path, " is not a snapshot, or is damaged: ", absl::string_view(why.data(), why.size())));
+absl::Status Damaged(const std::string& path, absl::string_view why) {
+  return absl::DataLossError(absl::StrCat(path, " is not a snapshot, or is damaged: ", why));
 }
 
 absl::Status CheckHeader(const std::string& path, const SnapshotHeader& header, uint64_t size) {

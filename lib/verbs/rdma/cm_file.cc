@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 #include "lib/verbs/rdma/cm_command.h"
 
 namespace baton::verbs::rdma {
@@ -101,7 +102,7 @@ absl::Status WithErrno(absl::Status status, int error) {
 
 absl::Status Failed(int error, uint32_t command, const uint32_t* id) {
   const std::string_view name = NameOf(command);
-  std::string what = absl::StrCat(absl::string_view(name.data(), name.size()), " of rdma_cm's ");
+  std::string what = absl::StrCat(View(name), " of rdma_cm's ");
   if (id != nullptr) {
     absl::StrAppend(&what, "id ", *id);
   } else {
@@ -109,8 +110,7 @@ absl::Status Failed(int error, uint32_t command, const uint32_t* id) {
   }
   const absl::Status bare = ErrnoStatus(error, what);
   const std::string_view cure = Cure(command, error);
-  const absl::Status status(
-      bare.code(), absl::StrCat(bare.message(), "; ", absl::string_view(cure.data(), cure.size())));
+  const absl::Status status(bare.code(), absl::StrCat(bare.message(), "; ", View(cure)));
   return WithErrno(status, error);
 }
 absl::Status Failed(int error, uint32_t command, uint32_t id) {

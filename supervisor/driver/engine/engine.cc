@@ -436,8 +436,7 @@ void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
   const arena::ConnectionRecord& record = arena_->connection(connection);
   listener_->OnEvent("connection",
                      absl::StrCat("connection ", connection, " with ",
-                                  static_cast<const char*>(record.peer_address), " ",
-                                  absl::string_view(what.data(), what.size())),
+                                  static_cast<const char*>(record.peer_address), " ", View(what)),
                      0, static_cast<int>(record.shard), static_cast<int>(connection));
 }
 

@@ -37,8 +37,6 @@ constexpr uint32_t kNoticesPerTurn = 64;
 // An owner that never sleeps reads its wake descriptor every so many turns: a system call each.
 constexpr uint32_t kTurnsBetweenWakes = 1024;
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
 }  // namespace
 
 std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message) {

@@ -588,8 +588,8 @@ void WorkerSessions::LeaveDead(const SessionPtr& session) {
 // It has never had a shard. Its process may live, and so may one that has got its number.
 void WorkerSessions::Drop(const SessionPtr& session, std::string_view why) {
   Leave(session, "worker_dropped",
-        absl::StrCat("worker ", session->id, " is given up: ",
-                     absl::string_view(why.data(), why.size()), "; process ", session->peer.pid,
+        absl::StrCat("worker ", session->id, " is given up: ", View(why), "; process ",
+                     session->peer.pid,
                      " is not known to be the one that connected, and is not killed"));
 }
 
@@ -656,10 +656,10 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
 void WorkerSessions::NoteKill(WorkerSession& session, std::string_view cause) {
   if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;
-  events_.Add("worker_killed",
-              absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
-                           ") is killed: ", absl::string_view(cause.data(), cause.size())),
-              session.id);
+  events_.Add(
+      "worker_killed",
+      absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") is killed: ", View(cause)),
+      session.id);
 }
 
 absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
