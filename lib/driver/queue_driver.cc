@@ -506,16 +506,94 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
 class QueueDriver::BatchLogger {
  public:
   static constexpr bool kTogether = true;
+
+  // The completions of one connection's sends or receives, from its next one on.
   template <bool kReceive>
-  class Run;
+  class Run {
+   public:
+    [[gnu::always_inline]] Run(BatchLogger* logger, uint64_t wr_id)
+        : counters_(logger->queue_->counters), all_(logger->queue_->log), log_(all_) {
+      const QueueDriver& driver = *logger->driver_;
+      const uint32_t index = arena::WrIdConnection(wr_id);
+      if (index >= driver.connection_slots_) [[unlikely]]
+        return;
+      connection_ = &driver.records_[index];
+      const QueueCursors& cursors = kReceive ? connection_->receive : connection_->send;
+      const uint64_t sequence = cursors.completed;
+      const uint64_t expected = arena::PackWrId(
+          0, connection_->generation, kReceive ? Direction::kReceive : Direction::kSend, sequence);
+      const bool is_next = (wr_id ^ expected) << arena::kWrIdConnectionBits == 0;
+      if (!is_next || StateOf(*connection_) != ConnectionState::kEstablished ||
+          connection_->poison != 0) [[unlikely]] {
+        return;
+      }
+      next_wr_id_ = wr_id;
+      sequence_ = sequence;
+      posted_ = cursors.posted;
+      whose_ = arena::TwoFields(index, connection_->generation);
+      const RequestLogs& logs = driver.request_logs_[index];
+      requests_ = kReceive ? logs.receives : logs.sends;
+      mask_ = kReceive ? driver.receive_log_mask_ : driver.send_log_mask_;
+    }
+    [[gnu::always_inline]] ~Run() {
+      all_.End(log_);
+      (kReceive ? counters_.receives_completed : counters_.sends_completed) += count_;
+      if constexpr (kReceive) counters_.bytes_received += bytes_;
+    }
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+    [[gnu::always_inline]] bool Keep(const verbs::mlx5::PlainCompletion& plain) {
+      BATON_CRASH_POINT("driver-polled");
+      CompletionEntry* const entry = log_.Next();
+      if (plain.wr_id != next_wr_id_ || sequence_ >= posted_ || entry == nullptr) [[unlikely]]
+        return false;
+      constexpr auto kKind = kReceive ? CompletionKind::kReceive : CompletionKind::kSend;
+      static_assert(offsetof(CompletionEntry, opcode) == offsetof(CompletionEntry, kind) + 2 &&
+                    offsetof(CompletionEntry, flags) == offsetof(CompletionEntry, kind) + 3 &&
+                    arena::kCompletionHasImmediate == 1 && arena::kCompletionHasInvalidate == 2);
+      const uint32_t head = (plain.what & verbs::mlx5::PlainCompletion::kOpcodeAndFlags) |
+                            static_cast<uint32_t>(kKind);
+      arena::StorePair<offsetof(CompletionEntry, kind)>(
+          *entry, arena::TwoFields(head, plain.byte_len), arena::TwoFields(plain.immediate, 0));
+      static_assert(offsetof(CompletionEntry, sequence) ==
+                    offsetof(CompletionEntry, connection) + 8);
+      arena::StorePair<offsetof(CompletionEntry, connection)>(*entry, whose_, sequence_);
+      entry->tag = requests_[sequence_ & mask_].tag;
+      log_.Append(plain.wr_id);
+      ++sequence_;
+      arena::StoreRelease((kReceive ? connection_->receive : connection_->send).completed,
+                          sequence_);
+      BATON_CRASH_POINT("driver-completed");
+      ++next_wr_id_;
+      ++count_;
+      if constexpr (kReceive) {
+        connection_->bytes_received += plain.byte_len;
+        bytes_ += plain.byte_len;
+      }
+      return true;
+    }
+
+   private:
+    ShardCounters& counters_;
+    CompletionLog& all_;
+    CompletionLog::Run log_;
+    ConnectionRecord* connection_ = nullptr;
+    const arena::WorkRequest* requests_ = nullptr;
+    uint64_t mask_ = 0;
+    uint64_t next_wr_id_ = 0;
+    uint64_t sequence_ = 0, posted_ = 0;  // equal: none is expected
+    uint64_t whose_ = 0;                  // connection and generation, as an entry has them
+    uint64_t count_ = 0, bytes_ = 0;
+  };
 
   BatchLogger(QueueDriver* driver, uint32_t shard)
       : driver_(driver), shard_(shard), queue_(&driver->shards_[shard]) {}
   BatchLogger(const BatchLogger&) = delete;
   BatchLogger& operator=(const BatchLogger&) = delete;
 
-  Run<false> Sends(uint64_t wr_id);
-  Run<true> Receives(uint64_t wr_id);
+  [[gnu::always_inline]] Run<false> Sends(uint64_t wr_id) { return {this, wr_id}; }
+  [[gnu::always_inline]] Run<true> Receives(uint64_t wr_id) { return {this, wr_id}; }
   bool Keep(const verbs::Completion& completion) {
     BATON_CRASH_POINT("driver-polled");
     driver_->LogCompletion(shard_, completion);
@@ -527,93 +605,6 @@ class QueueDriver::BatchLogger {
   const uint32_t shard_;
   ShardQueue* const queue_;
 };
-
-// The completions of one connection's sends or receives, from its next one on.
-template <bool kReceive>
-class QueueDriver::BatchLogger::Run {
- public:
-  [[gnu::always_inline]] Run(BatchLogger* logger, uint64_t wr_id)
-      : counters_(logger->queue_->counters), all_(logger->queue_->log), log_(all_) {
-    const QueueDriver& driver = *logger->driver_;
-    const uint32_t index = arena::WrIdConnection(wr_id);
-    if (index >= driver.connection_slots_) [[unlikely]]
-      return;
-    connection_ = &driver.records_[index];
-    const QueueCursors& cursors = kReceive ? connection_->receive : connection_->send;
-    const uint64_t sequence = cursors.completed;
-    const uint64_t expected = arena::PackWrId(
-        0, connection_->generation, kReceive ? Direction::kReceive : Direction::kSend, sequence);
-    const bool is_next = (wr_id ^ expected) << arena::kWrIdConnectionBits == 0;
-    if (!is_next || StateOf(*connection_) != ConnectionState::kEstablished ||
-        connection_->poison != 0) [[unlikely]] {
-      return;
-    }
-    next_wr_id_ = wr_id;
-    sequence_ = sequence;
-    posted_ = cursors.posted;
-    whose_ = arena::TwoFields(index, connection_->generation);
-    const RequestLogs& logs = driver.request_logs_[index];
-    requests_ = kReceive ? logs.receives : logs.sends;
-    mask_ = kReceive ? driver.receive_log_mask_ : driver.send_log_mask_;
-  }
-  [[gnu::always_inline]] ~Run() {
-    all_.End(log_);
-    (kReceive ? counters_.receives_completed : counters_.sends_completed) += count_;
-    if constexpr (kReceive) counters_.bytes_received += bytes_;
-  }
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
-
-  [[gnu::always_inline]] bool Keep(const verbs::mlx5::PlainCompletion& plain) {
-    BATON_CRASH_POINT("driver-polled");
-    CompletionEntry* const entry = log_.Next();
-    if (plain.wr_id != next_wr_id_ || sequence_ >= posted_ || entry == nullptr) [[unlikely]]
-      return false;
-    constexpr auto kKind = kReceive ? CompletionKind::kReceive : CompletionKind::kSend;
-    static_assert(offsetof(CompletionEntry, opcode) == offsetof(CompletionEntry, kind) + 2 &&
-                  offsetof(CompletionEntry, flags) == offsetof(CompletionEntry, kind) + 3 &&
-                  arena::kCompletionHasImmediate == 1 && arena::kCompletionHasInvalidate == 2);
-    const uint32_t head =
-        (plain.what & verbs::mlx5::PlainCompletion::kOpcodeAndFlags) | static_cast<uint32_t>(kKind);
-    arena::StorePair<offsetof(CompletionEntry, kind)>(
-        *entry, arena::TwoFields(head, plain.byte_len), arena::TwoFields(plain.immediate, 0));
-    static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);
-    arena::StorePair<offsetof(CompletionEntry, connection)>(*entry, whose_, sequence_);
-    entry->tag = requests_[sequence_ & mask_].tag;
-    log_.Append(plain.wr_id);
-    ++sequence_;
-    arena::StoreRelease((kReceive ? connection_->receive : connection_->send).completed, sequence_);
-    BATON_CRASH_POINT("driver-completed");
-    ++next_wr_id_;
-    ++count_;
-    if constexpr (kReceive) {
-      connection_->bytes_received += plain.byte_len;
-      bytes_ += plain.byte_len;
-    }
-    return true;
-  }
-
- private:
-  ShardCounters& counters_;
-  CompletionLog& all_;
-  CompletionLog::Run log_;
-  ConnectionRecord* connection_ = nullptr;
-  const arena::WorkRequest* requests_ = nullptr;
-  uint64_t mask_ = 0;
-  uint64_t next_wr_id_ = 0;
-  uint64_t sequence_ = 0, posted_ = 0;  // equal: none is expected
-  uint64_t whose_ = 0;                  // connection and generation, as an entry has them
-  uint64_t count_ = 0, bytes_ = 0;
-};
-
-[[gnu::always_inline]] inline QueueDriver::BatchLogger::Run<false> QueueDriver::BatchLogger::Sends(
-    uint64_t wr_id) {
-  return {this, wr_id};
-}
-[[gnu::always_inline]] inline QueueDriver::BatchLogger::Run<true>
-QueueDriver::BatchLogger::Receives(uint64_t wr_id) {
-  return {this, wr_id};
-}
 
 // Logs up to kPollBatch completions, and returns how many the queue had. Completions that are not
 // logged stay in the queue or in the slots, for a successor.
