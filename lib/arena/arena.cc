@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -188,7 +189,8 @@ absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const
 }
 
 void Arena::DumpBuffersIfAsked() const {
-  if (shape_.dump_buffers != 0) (void)madvise(buffers_.base(), buffers_.size(), MADV_DODUMP);
+  if (shape_.dump_buffers == 0) return;
+  (void)madvise(buffers(), memories_[kBuffersMemory].size(), MADV_DODUMP);
 }
 
 absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service) {
@@ -197,37 +199,26 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
     return absl::InvalidArgumentError("service name: longer than 63 bytes");
   }
   Arena arena(shape);
-  const uint64_t worker_bytes = FileBytes(arena.worker_map_.total);
-  const uint64_t driver_bytes = FileBytes(arena.driver_map_.total);
-  const uint64_t buffer_bytes = FileBytes(shape.buffer_bytes);
-  const uint64_t recovery_bytes = FileBytes(arena.recovery_map_.total);
+  const std::array<uint64_t, kMemoryNames.size()> bytes = {
+      FileBytes(arena.worker_map_.total), FileBytes(arena.driver_map_.total),
+      FileBytes(shape.buffer_bytes), FileBytes(arena.recovery_map_.total)};
   BATON_RETURN_IF_ERROR(
-      CheckMemory(worker_bytes + driver_bytes + buffer_bytes + recovery_bytes, service));
+      CheckMemory(std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), service));
   const uint64_t start = MonotonicNanoseconds();
-  const auto create = [&](MemoryKind kind, uint64_t bytes) {
-    return CreateMemory(absl::StrCat(kMemoryNames[kind], std::string(service), ".", start), bytes);
-  };
-  BATON_ASSIGN_OR_RETURN(arena.worker_fd_, create(kWorkerLogMemory, worker_bytes));
-  BATON_ASSIGN_OR_RETURN(arena.driver_fd_, create(kDriverLogMemory, driver_bytes));
-  BATON_ASSIGN_OR_RETURN(arena.buffers_fd_, create(kBuffersMemory, buffer_bytes));
-  BATON_ASSIGN_OR_RETURN(arena.recovery_fd_, create(kRecoveryMemory, recovery_bytes));
-  BATON_ASSIGN_OR_RETURN(
-      arena.worker_, Mapping::Map(arena.worker_fd_.get(), worker_bytes, true, "worker log memory"));
-  BATON_ASSIGN_OR_RETURN(
-      arena.driver_, Mapping::Map(arena.driver_fd_.get(), driver_bytes, true, "driver log memory"));
-  BATON_ASSIGN_OR_RETURN(arena.buffers_,
-                         Mapping::Map(arena.buffers_fd_.get(), buffer_bytes, true, "buffers"));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    BATON_ASSIGN_OR_RETURN(
+        arena.fds_[i],
+        CreateMemory(absl::StrCat(kMemoryNames[i], std::string(service), ".", start), bytes[i]));
+    BATON_ASSIGN_OR_RETURN(arena.memories_[i],
+                           Mapping::Map(arena.fds_[i].get(), bytes[i], true, kMemoryTitles[i]));
+  }
   arena.DumpBuffersIfAsked();
-  BATON_ASSIGN_OR_RETURN(arena.recovery_, Mapping::Map(arena.recovery_fd_.get(), recovery_bytes,
-                                                       true, "recovery memory"));
-  BATON_RETURN_IF_ERROR(Seal(arena.driver_fd_.get(), F_SEAL_FUTURE_WRITE, "driver log memory"));
-  for (int fd : {arena.worker_fd_.get(), arena.driver_fd_.get(), arena.buffers_fd_.get(),
-                 arena.recovery_fd_.get()}) {
-    BATON_RETURN_IF_ERROR(Seal(fd, F_SEAL_SEAL, "arena"));
+  BATON_RETURN_IF_ERROR(Seal(arena.driver_log_fd(), F_SEAL_FUTURE_WRITE, "driver log memory"));
+  for (const FileDescriptor& fd : arena.fds_) {
+    BATON_RETURN_IF_ERROR(Seal(fd.get(), F_SEAL_SEAL, "arena"));
   }
 
-  auto* worker_header = At<WorkerMemoryHeader>(arena.worker_, 0);
-  *worker_header = {kMagic, OldestReader(shape), 0};
+  *arena.At<WorkerMemoryHeader>(kWorkerLogMemory, 0) = {kMagic, OldestReader(shape), 0};
   DriverMemoryHeader& header = arena.header();
   header.magic = kMagic;
   header.shape = shape;
@@ -253,8 +244,8 @@ void Arena::ClearWorker(uint32_t slot) const {
 }
 
 void Arena::KeepFromChildren() const {
-  for (const Mapping* mapping : {&worker_, &driver_, &buffers_, &recovery_}) {
-    if (mapping->size() != 0) (void)madvise(mapping->base(), mapping->size(), MADV_DONTFORK);
+  for (const Mapping& memory : memories_) {
+    if (memory.size() != 0) (void)madvise(memory.base(), memory.size(), MADV_DONTFORK);
   }
 }
 
@@ -269,7 +260,7 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
   BATON_ASSIGN_OR_RETURN(Mapping driver,
                          Mapping::Map(driver_log.get(), static_cast<uint64_t>(info.st_size), false,
                                       "driver log memory"));
-  const auto* header = At<DriverMemoryHeader>(driver, 0);
+  const auto* header = reinterpret_cast<const DriverMemoryHeader*>(driver.base());
   const uint32_t oldest_reader = LoadAcquire(header->oldest_reader);
   if (header->magic != kMagic || oldest_reader == 0) {
     return absl::FailedPreconditionError("the driver log memory is not ready or not Baton's");
@@ -288,17 +279,16 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
   if (driver.size() != FileBytes(arena.driver_map_.total)) {
     return absl::FailedPreconditionError("the driver log memory has another size than its shape");
   }
-  arena.driver_ = std::move(driver);
-  BATON_ASSIGN_OR_RETURN(arena.worker_,
-                         Mapping::Map(worker_log.get(), FileBytes(arena.worker_map_.total), true,
-                                      "worker log memory"));
+  arena.fds_ = {std::move(worker_log), std::move(driver_log), std::move(buffers)};
+  arena.memories_[kDriverLogMemory] = std::move(driver);
+  BATON_ASSIGN_OR_RETURN(arena.memories_[kWorkerLogMemory],
+                         Mapping::Map(arena.worker_log_fd(), FileBytes(arena.worker_map_.total),
+                                      true, "worker log memory"));
   BATON_ASSIGN_OR_RETURN(
-      arena.buffers_, Mapping::Map(buffers.get(), FileBytes(shape.buffer_bytes), true, "buffers"));
+      arena.memories_[kBuffersMemory],
+      Mapping::Map(arena.buffers_fd(), FileBytes(shape.buffer_bytes), true, "buffers"));
   arena.DumpBuffersIfAsked();
   arena.KeepFromChildren();
-  arena.worker_fd_ = std::move(worker_log);
-  arena.driver_fd_ = std::move(driver_log);
-  arena.buffers_fd_ = std::move(buffers);
   return arena;
 }
 

@@ -75,101 +75,104 @@ class Arena {
   const RecoveryMemoryMap& recovery_map() const { return recovery_map_; }
 
   // The service's registered memory, shape().buffer_bytes.
-  uint8_t* buffers() const { return buffers_.base(); }
+  uint8_t* buffers() const { return memories_[kBuffersMemory].base(); }
 
   // Views. REQUIRES: valid indices.
-  DriverMemoryHeader& header() const { return *At<DriverMemoryHeader>(driver_, 0); }
+  DriverMemoryHeader& header() const { return *At<DriverMemoryHeader>(kDriverLogMemory, 0); }
   ShardRecord& shard(uint32_t shard) const {
-    return *At<ShardRecord>(driver_, driver_map_.Shard(shard));
+    return *At<ShardRecord>(kDriverLogMemory, driver_map_.Shard(shard));
   }
   ConnectionRecord& connection(uint32_t connection) const {
-    return *At<ConnectionRecord>(driver_, driver_map_.Connection(connection));
+    return *At<ConnectionRecord>(kDriverLogMemory, driver_map_.Connection(connection));
   }
   GrantRecord& grant(uint32_t grant) const {
-    return *At<GrantRecord>(driver_, driver_map_.Grant(grant));
+    return *At<GrantRecord>(kDriverLogMemory, driver_map_.Grant(grant));
   }
   CompletionEntry& completion(uint32_t shard, uint64_t index) const {
     return At<CompletionEntry>(
-        driver_, driver_map_.CompletionLog(shard))[index & (shape_.completion_log_entries - 1)];
+        kDriverLogMemory,
+        driver_map_.CompletionLog(shard))[index & (shape_.completion_log_entries - 1)];
   }
   // For drivers only: a brokered worker has no recovery memory.
   PollSlot* poll_slots(uint32_t shard) const {
-    return At<PollSlot>(recovery_, recovery_map_.PollSlots(shard));
+    return At<PollSlot>(kRecoveryMemory, recovery_map_.PollSlots(shard));
   }
   SpareRecord& spare(uint32_t shard, uint32_t spare) const {
-    return *At<SpareRecord>(recovery_, recovery_map_.Spare(shard, spare));
+    return *At<SpareRecord>(kRecoveryMemory, recovery_map_.Spare(shard, spare));
   }
   uint8_t* spare_buffer(uint32_t shard, uint32_t spare) const {
-    return recovery_.base() + recovery_map_.SpareBuffer(shard, spare);
+    return memories_[kRecoveryMemory].base() + recovery_map_.SpareBuffer(shard, spare);
   }
 
   // REQUIRES: a native service.
   NativeShard& native_shard(uint32_t shard) const {
-    return *At<NativeShard>(recovery_, recovery_map_.NativeShardOf(shard));
+    return *At<NativeShard>(kRecoveryMemory, recovery_map_.NativeShardOf(shard));
   }
   NativeDeaths& native_deaths(uint32_t shard, uint32_t copy) const {
-    return At<NativeDeaths>(recovery_, recovery_map_.NativeDeathsOf(shard))[copy];
+    return At<NativeDeaths>(kRecoveryMemory, recovery_map_.NativeDeathsOf(shard))[copy];
   }
   NativeReport& native_report(uint32_t shard, uint64_t epoch) const {
-    return At<NativeReport>(recovery_, recovery_map_.NativeReports(shard))[epoch % kNativeReports];
+    return At<NativeReport>(kRecoveryMemory,
+                            recovery_map_.NativeReports(shard))[epoch % kNativeReports];
   }
   MailCursors& notices(uint32_t shard) const {
-    return *At<MailCursors>(recovery_, recovery_map_.Notices(shard));
+    return *At<MailCursors>(kRecoveryMemory, recovery_map_.Notices(shard));
   }
   MailCursors& orders(uint32_t shard) const {
-    return *At<MailCursors>(recovery_, recovery_map_.Orders(shard));
+    return *At<MailCursors>(kRecoveryMemory, recovery_map_.Orders(shard));
   }
   PooledQueuePair& pooled(uint32_t shard, uint32_t index) const {
-    return At<PooledQueuePair>(recovery_, recovery_map_.Pool(shard))[index];
+    return At<PooledQueuePair>(kRecoveryMemory, recovery_map_.Pool(shard))[index];
   }
   NativeConnection& native_connection(uint32_t connection) const {
-    return *At<NativeConnection>(recovery_, recovery_map_.NativeConnectionOf(connection));
+    return *At<NativeConnection>(kRecoveryMemory, recovery_map_.NativeConnectionOf(connection));
   }
 
   WorkerSlot& worker(uint32_t slot) const {
-    return *At<WorkerSlot>(worker_, worker_map_.Worker(slot));
+    return *At<WorkerSlot>(kWorkerLogMemory, worker_map_.Worker(slot));
   }
   // Clears the slot for its next worker. A watcher of the former worker's locks may still read
   // them.
   void ClearWorker(uint32_t slot) const;
   BankHeader& bank(uint32_t shard, uint64_t epoch) const {
-    return *At<BankHeader>(worker_, worker_map_.Bank(shard, epoch));
+    return *At<BankHeader>(kWorkerLogMemory, worker_map_.Bank(shard, epoch));
   }
   CommitEntry& commit_entry(uint32_t shard, uint64_t epoch, uint64_t index) const {
-    return At<CommitEntry>(worker_,
+    return At<CommitEntry>(kWorkerLogMemory,
                            worker_map_.BankEntries(shard, epoch))[index & (kCommitLogEntries - 1)];
   }
   WorkRequest& send_request(uint32_t connection, uint64_t sequence) const {
     return At<WorkRequest>(
-        worker_,
+        kWorkerLogMemory,
         worker_map_.SendLog(connection))[sequence & (2 * uint64_t{shape_.send_queue_depth} - 1)];
   }
   WorkRequest& receive_request(uint32_t connection, uint64_t sequence) const {
     return At<WorkRequest>(
-        worker_, worker_map_.ReceiveLog(
-                     connection))[sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
+        kWorkerLogMemory,
+        worker_map_.ReceiveLog(
+            connection))[sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
   }
   // REQUIRES: a service with shared receives, and slot < SharedReceiveSlots(shape()).
   SharedReceive& shared_receive(uint32_t shard, uint32_t slot) const {
-    return At<SharedReceive>(driver_, driver_map_.SharedReceives(shard))[slot];
+    return At<SharedReceive>(kDriverLogMemory, driver_map_.SharedReceives(shard))[slot];
   }
   WorkRequest& shared_receive_request(uint32_t shard, uint32_t slot) const {
-    return At<WorkRequest>(worker_, worker_map_.SharedReceives(shard))[slot];
+    return At<WorkRequest>(kWorkerLogMemory, worker_map_.SharedReceives(shard))[slot];
   }
   uint8_t* connection_state(uint32_t connection, uint32_t slot) const {
-    return worker_.base() + worker_map_.ConnectionState(connection, slot);
+    return memories_[kWorkerLogMemory].base() + worker_map_.ConnectionState(connection, slot);
   }
   uint8_t* shard_state(uint32_t shard, uint32_t slot) const {
-    return worker_.base() + worker_map_.ShardState(shard, slot);
+    return memories_[kWorkerLogMemory].base() + worker_map_.ShardState(shard, slot);
   }
   uint8_t* private_data(uint32_t connection) const {
-    return worker_.base() + worker_map_.PrivateData(connection);
+    return memories_[kWorkerLogMemory].base() + worker_map_.PrivateData(connection);
   }
 
-  int worker_log_fd() const { return worker_fd_.get(); }
-  int driver_log_fd() const { return driver_fd_.get(); }
-  int buffers_fd() const { return buffers_fd_.get(); }
-  int recovery_fd() const { return recovery_fd_.get(); }
+  int worker_log_fd() const { return fds_[kWorkerLogMemory].get(); }
+  int driver_log_fd() const { return fds_[kDriverLogMemory].get(); }
+  int buffers_fd() const { return fds_[kBuffersMemory].get(); }
+  int recovery_fd() const { return fds_[kRecoveryMemory].get(); }
 
  private:
   void DumpBuffersIfAsked() const;
@@ -177,8 +180,8 @@ class Arena {
       : shape_(shape), worker_map_(shape), driver_map_(shape), recovery_map_(shape) {}
 
   template <typename T>
-  static T* At(const Mapping& mapping, uint64_t offset) {
-    return reinterpret_cast<T*>(mapping.base() + offset);
+  T* At(MemoryKind kind, uint64_t offset) const {
+    return reinterpret_cast<T*>(memories_[kind].base() + offset);
   }
 
   Shape shape_;
@@ -186,8 +189,9 @@ class Arena {
   WorkerMemoryMap worker_map_;
   DriverMemoryMap driver_map_;
   RecoveryMemoryMap recovery_map_;
-  FileDescriptor worker_fd_, driver_fd_, buffers_fd_, recovery_fd_;
-  Mapping worker_, driver_, buffers_, recovery_;
+  // Both by MemoryKind.
+  std::array<FileDescriptor, kMemoryNames.size()> fds_;
+  std::array<Mapping, kMemoryNames.size()> memories_;
 };
 
 }  // namespace baton::arena
