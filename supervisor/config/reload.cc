@@ -15,9 +15,9 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// Control and batond take these at once.
+// Control and batond take these at once, the last by a restart of control.
 constexpr std::string_view kTaken[] = {"operator_uids", "operator_gids", "viewer_uids",
-                                       "viewer_gids", "log_level"};
+                                       "viewer_gids",   "log_level",     "metrics_address"};
 // A keeper reads these whenever it needs them, or is told to change them.
 constexpr std::string_view kTakenByKeepers[] = {
     "worker_uids",     "listeners",       "max_listeners",   "handoff_timeout_ms",
@@ -172,10 +172,7 @@ TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, 
     if (absl::c_linear_search(kTaken, field->name())) {
       Take(wanted, field, &result.config);
       result.taken.push_back(field->name());
-    } else if (field->name() == "metrics_address") {
-      Take(wanted, field, &result.config);
-      result.taken.push_back(field->name());
-      result.restarts_control = true;
+      result.restarts_control |= field->name() == "metrics_address";
     } else if (field->name() == "operator_endpoint") {
       CompareEndpoints(wanted, field, &result);
     } else if (field->name() == "services") {
