@@ -20,11 +20,7 @@ absl::StatusOr<std::unique_ptr<RemoteDriver>> RemoteDriver::Meet(FileDescriptor 
   std::vector<FileDescriptor> received;
   const internal::DriverAnswer answer = driver->Execute(order, {}, &received);
   BATON_RETURN_IF_ERROR(StatusIn(answer));
-  if (received.size() != kArenaDescriptors) {
-    return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", kArenaDescriptors,
-                                                     " descriptors and ", received.size(),
-                                                     " arrived: raise RLIMIT_NOFILE"));
-  }
+  BATON_RETURN_IF_ERROR(CheckArrived(kArenaDescriptors, received.size()));
   driver->introduced_ = answer.introduced();
   BATON_ASSIGN_OR_RETURN(
       arena::Arena arena,

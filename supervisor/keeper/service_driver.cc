@@ -263,6 +263,12 @@ std::vector<ServiceDriver::ForkedWorker> ServiceDriver::ListForks() {
   }
 }
 
+absl::Status ServiceDriver::CheckArrived(size_t sent, size_t arrived) {
+  if (arrived == sent) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", sent, " descriptors and ",
+                                                   arrived, " arrived: raise RLIMIT_NOFILE"));
+}
+
 absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::ReceiveFork(
     const internal::DriverOrder& order) {
   std::vector<FileDescriptor> received;
@@ -272,11 +278,7 @@ absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::ReceiveFork(
   fork.facts = std::move(*answer.mutable_forked());
   if (fork.facts.pid() == 0) return fork;
   const size_t sent = fork.facts.attached() ? 1 : 2;
-  if (received.size() != sent) {
-    return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", sent, " descriptors and ",
-                                                     received.size(),
-                                                     " arrived: raise RLIMIT_NOFILE"));
-  }
+  BATON_RETURN_IF_ERROR(CheckArrived(sent, received.size()));
   fork.pidfd = std::move(received[0]);
   if (sent == 2) fork.session = std::move(received[1]);
   return fork;

@@ -180,6 +180,8 @@ class ServiceDriver {
 
   // Notes why the driver cannot be asked any more, and calls the listener as for a lost device.
   void NoteLost(const absl::Status& why);
+  // kResourceExhausted: not all descriptors of an answer have arrived.
+  static absl::Status CheckArrived(size_t sent, size_t arrived);
 
   internal::Introduced introduced_;
   absl::Status lost_;
