@@ -46,6 +46,7 @@ void ListCompleted(const arena::Arena& arena, uint32_t shard, const Unacknowledg
          .outcome = (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
                     : i < completions.read ? RequestOutcome::kDeliveredUncommitted
                                            : RequestOutcome::kCompletedUndelivered,
+         .pad0 = 0,
          .sequence = entry.sequence});
   }
 }
@@ -73,6 +74,7 @@ void ListOutstanding(const arena::Arena& arena, uint32_t shard, const EndedOwner
              .opcode = send ? arena.send_request(index, at).opcode : uint8_t{0},
              .outcome =
                  at < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted,
+             .pad0 = 0,
              .sequence = at});
       }
     }
