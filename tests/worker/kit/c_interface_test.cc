@@ -56,7 +56,7 @@ class Counter final : public Service {
   }
   void Answer(Shard shard, Connection connection) {
     uint32_t count = 0;
-    const View state = connection.state();
+    const v0::View state = connection.state();
     if (state.size == sizeof(count)) std::memcpy(&count, state.data, sizeof(count));
     ++count;
     EXPECT_TRUE(shard.SetState(connection, &count, sizeof(count), /*version=*/7).ok());
