@@ -45,6 +45,7 @@ ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
       wake_driver_(std::move(wake_driver)),
       connections_(arena->shape().connections),
       used_(arena->shape().shards, 0),
+      resting_(arena->shape().shards, 0),
       low_ns_(arena->shape().shards, 0),
       waiting_(arena->shape().shards) {
   for (uint32_t i = 0; i < connections_.size(); ++i) free_.push_back(i);
@@ -125,15 +126,17 @@ absl::Status ConnectionManager::CheckHears(uint32_t shard) const {
       waiting_[shard].size(), " notices wait beside the ", arena::kNotices, " of its ring"));
 }
 
-// Considers only shards that can accept connections, if there are any.
+// Considers only shards that can accept connections, if there are any. Queue pairs in their
+// time-wait count, too: a shard to which all short connections went would run out of them.
 uint32_t ConnectionManager::LeastUsedShard() const {
   uint32_t best = 0;
   const auto broken = [this](uint32_t shard) {
     return arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0 ||
            !CheckHears(shard).ok();
   };
+  const auto taken = [this](uint32_t shard) { return used_[shard] + resting_[shard]; };
   for (uint32_t i = 1; i < used_.size(); ++i) {
-    if (!broken(i) && (broken(best) || used_[i] < used_[best])) best = i;
+    if (!broken(i) && (broken(best) || taken(i) < taken(best))) best = i;
   }
   return best;
 }
@@ -505,6 +508,7 @@ void ConnectionManager::Spend(uint32_t shard, uint32_t place) {
   const Spent spent = {shard, place, MonotonicNanoseconds() + kTimeWaitNs};
   StoreState(spent, PooledState::kSpent);
   spent_.push_back(spent);
+  ++resting_[shard];
 }
 
 // The driver may have taken a queue pair for it, and the device has never heard of that: it has
@@ -522,6 +526,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index) {
   const Spent spent = {shard, place, MonotonicNanoseconds()};
   StoreState(spent, PooledState::kSpent);
   spent_.push_front(spent);
+  ++resting_[shard];
 }
 
 // Returns whether another connection's record has the queue pair, and may be accepted with it.
@@ -575,12 +580,13 @@ bool ConnectionManager::RenewQueuePairs() {
     if (MonotonicNanoseconds() < spent.not_before_ns) break;
     worked = true;
     spent_.pop_front();
+    --resting_[spent.shard];
     verbs::QueuePair& queue_pair = *pool_.shards[spent.shard][spent.place];
     const verbs::QueuePairState state = queue_pair.state();
     if (state == verbs::QueuePairState::kReadyToReceive ||
         state == verbs::QueuePairState::kReadyToSend) {
       if (!queue_pair.SetError().ok()) continue;
-      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
+      Spend(spent.shard, spent.place);
       continue;
     }
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;

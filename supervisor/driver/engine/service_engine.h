@@ -47,7 +47,8 @@ class ServiceEngine {
   // Any thread. Runs `work` on the engine's thread, soon or at once. Returns false, and does not
   // run it, once the engine has stopped.
   virtual bool Post(std::function<void()> work) {
-    work();
+    const std::function<void()> ours = std::move(work);
+    ours();
     return true;
   }
   // The same, and waits for it. Not on a thread of the engine's own.

@@ -887,9 +887,14 @@ class RenewableDevice final : public verbs::testing::ForwardingDevice {
       const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) override {
     return std::make_unique<NamedId>(0);
   }
-  bool NextEvent(verbs::CmEvent*) override { return false; }
+  bool NextEvent(verbs::CmEvent* event) override {
+    if (!std::exchange(is_asked, false)) return false;
+    event->new_id = std::make_unique<NamedId>(0);
+    return true;
+  }
 
   std::vector<RenewableQueuePair*> made;
+  bool is_asked = false;  // for a connection, by a peer
 };
 
 class RenewingTest : public NativeDeviceTest {
@@ -990,6 +995,24 @@ TEST_F(RenewingTest, shouldLookAtEachPlaceOfThePoolOnce) {
   EXPECT_EQ(manager->Connect(0, {fabric.host, 1}, "", 2).status(), absl::OkStatus());
   EXPECT_EQ(looks, 1u);
   EXPECT_EQ(pooled(2), arena::PooledState::kLent);
+}
+
+// Peers that come and go would use up the queue pairs of one shard.
+TEST_F(RenewingTest, shouldGiveARequestToTheShardWithTheFewestQueuePairsTaken) {
+  TearDown();
+  renews->made.clear();
+  Make(driver::testing::TestShape(2));
+  connection = manager->Connect(0, {fabric.host, 1}, "", 1).value();
+  renews->made[0]->at = verbs::QueuePairState::kError;
+  Free();
+  renews->is_asked = true;
+  manager->Turn();
+  EXPECT_EQ(manager->connections_of(1), 1u);
+  clock.Pass(kTimeWaitNs);
+  manager->Turn();
+  renews->is_asked = true;
+  manager->Turn();
+  EXPECT_EQ(manager->connections_of(0), 1u);
 }
 
 // Thousands may have ended at once.
