@@ -580,17 +580,18 @@ bool ConnectionManager::RenewQueuePairs() {
     if (MonotonicNanoseconds() < spent.not_before_ns) break;
     worked = true;
     spent_.pop_front();
-    --resting_[spent.shard];
     verbs::QueuePair& queue_pair = *pool_.shards[spent.shard][spent.place];
     const verbs::QueuePairState state = queue_pair.state();
     if (state == verbs::QueuePairState::kReadyToReceive ||
         state == verbs::QueuePairState::kReadyToSend) {
       if (!queue_pair.SetError().ok()) continue;
+      --resting_[spent.shard];
       Spend(spent.shard, spent.place);
       continue;
     }
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;
     occupied_[spent.shard][spent.place] = false;
+    --resting_[spent.shard];
     StoreState(spent, PooledState::kFree);
   }
   return worked;

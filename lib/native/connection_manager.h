@@ -150,7 +150,7 @@ class ConnectionManager {
   std::deque<uint32_t> free_;   // connections
   std::vector<Held> held_;
   std::deque<Spent> spent_;        // oldest first
-  std::vector<uint32_t> resting_;  // queue pairs in spent_, by shard
+  std::vector<uint32_t> resting_;  // queue pairs in spent_ or out of use, by shard
   bool freed_ = false;             // connections, in this turn
   // MonotonicNanoseconds() when low shared receives of a shard were reported and the limit has to
   // be armed again; 0: it is armed, or the driver arms it.

@@ -18,7 +18,7 @@ namespace baton::nic {
 namespace {
 
 // Longer than a NIC is starved where many want its processor: all connections end with it.
-constexpr uint64_t kPatienceNs = 5'000'000'000;
+constexpr uint64_t kPatienceNs = 4'000'000'000;
 constexpr uint64_t kLastPatienceNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
@@ -89,7 +89,7 @@ absl::StatusOr<CallSocket::Answer> CallSocket::Wait(int socket, uint32_t tag) {
       return absl::ResourceExhaustedError("no descriptor is free: raise RLIMIT_NOFILE");
     }
     if (received != Received::kNothing) return Lost("it has closed the connection");
-    if (late) return Lost("it did not reply within 5 s");
+    if (late) return Lost("it did not reply within 4 s");
     if (!turn_) BATON_RETURN_IF_ERROR(AwaitReadable(socket, deadline));
   }
   control::Reply reply;

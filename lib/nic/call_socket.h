@@ -19,7 +19,7 @@ namespace baton::nic {
 // file ends when the last copy of file() is closed, in whichever process.
 //
 // Every call waits for the reply. lost() says that the NIC has closed the connection, or has not
-// replied within two seconds (one of another process): every call fails from then on. All other
+// replied within four seconds (one of another process): every call fails from then on. All other
 // errors are the NIC's answers. Thread-compatible.
 class CallSocket {
  public:

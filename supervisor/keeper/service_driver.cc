@@ -297,6 +297,7 @@ bool ServiceDriver::Hold(const std::string& key, const std::string& value,
   internal::DriverOrder order;
   order.mutable_hold()->set_key(key);
   order.mutable_hold()->set_value(value);
+  order.mutable_hold()->set_descriptors(static_cast<uint32_t>(descriptors.size()));
   std::vector<FileDescriptor> copies;
   for (const int descriptor : descriptors) copies.push_back(CopyOf(descriptor));
   const absl::Status held = StatusIn(Execute(order, std::move(copies)));

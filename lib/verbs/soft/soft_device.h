@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions
 // Makes a device whose NIC is another process (baton-nic), at the other ends of two sockets of
 // whole messages (SOCK_SEQPACKET) that nobody has used. The device registers memory that was named
 // to it (Device::NameMemory). Forked processes can use it if `forks` is true. If the NIC ends, or
-// does not reply within two seconds, the device is lost.
+// does not reply within four seconds, the device is lost.
 absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids,
                                                        bool forks = true);
 

@@ -368,7 +368,9 @@ absl::Status OrderExecutor::CheckStoredState(const internal::CheckStoredState& o
   });
   for (uint32_t start = 0; start < arena().shape().connections && status.ok();
        start += kConnectionsPerLook) {
+    status = EngineHasStopped();
     engine_.Run([&] {
+      status = absl::OkStatus();
       const uint32_t end = std::min(arena().shape().connections, start + kConnectionsPerLook);
       for (uint32_t i = start; i < end && status.ok(); ++i) {
         const arena::ConnectionRecord& record = arena().connection(i);

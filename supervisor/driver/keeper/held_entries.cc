@@ -8,6 +8,11 @@ namespace baton::driver_process {
 
 absl::Status HeldEntries::Hold(const internal::Hold& entry,
                                std::vector<FileDescriptor> descriptors) {
+  if (entry.has_descriptors() && entry.descriptors() != descriptors.size()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("hold: ", entry.descriptors(), " descriptors were sent with ", entry.key(),
+                     " and ", descriptors.size(), " arrived: raise RLIMIT_NOFILE"));
+  }
   size_t bytes = entry.value().size();
   for (const auto& [key, held] : entries_) {
     if (key != entry.key()) bytes += held.value.size();

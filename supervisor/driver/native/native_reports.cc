@@ -118,9 +118,10 @@ void NativeReports::Write(uint32_t shard, absl::Span<const uint32_t> connections
   out.cause = static_cast<uint32_t>(report.released ? arena::ChangeCause::kRelease
                                                     : arena::ChangeCause::kDeath);
   if (report.poisoned) FillPoisoning(*report.poisoned, &out);
-  out.listed =
+  const auto listed =
       static_cast<uint32_t>(std::min<size_t>(report.requests.size(), arena::kReportedRequests));
-  std::copy_n(report.requests.begin(), out.listed, out.requests);
+  out.listed = listed;
+  std::copy_n(report.requests.begin(), listed, out.requests);
 }
 
 bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
@@ -146,8 +147,8 @@ bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
     out.head.in_flight += submitted_end - open.begin;
     out.head.never_submitted += open.end - submitted_end;
     // FindAmbiguous made all of these ambiguous, and no others of this queue.
-    const absl::Span<arena::NativeRequest> listed(out.requests,
-                                                  std::min(out.listed, arena::kReportedRequests));
+    const absl::Span<arena::NativeRequest> listed(
+        out.requests, std::min(arena::LoadRelaxed(out.listed), arena::kReportedRequests));
     SetOutcome(connection, receive, open.begin, submitted_end, RequestOutcome::kInFlight, listed);
     SetOutcome(connection, receive, submitted_end, open.end, RequestOutcome::kNeverSubmitted,
                listed);

@@ -33,6 +33,7 @@ HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig
     for (const auto& session : sessions_) {
       if (session) LookAt(*session);
     }
+    shards_.reset();
   });
 }
 
@@ -57,12 +58,13 @@ void HangWatch::LookAt(WorkerSession& session) {
 
 uint32_t HangWatch::looks() const {
   const uint32_t two_beats_ms = 2 * heartbeat_ms_;  // a worker that beats in time is not killed
-  return std::max(two_beats_ms, config_.service().hang_timeout_ms()) / between_looks_ms_;
+  const uint32_t silence_ms = std::max(two_beats_ms, config_.service().hang_timeout_ms());
+  return (silence_ms - 1) / between_looks_ms_ + 1;
 }
 
-bool HangWatch::OwnsShards(uint64_t worker_id) const {
-  const internal::ShardsSeen seen = driver_.LookAtShards();
-  return absl::c_any_of(seen.shards(),
+bool HangWatch::OwnsShards(uint64_t worker_id) {
+  if (!shards_) shards_ = driver_.LookAtShards();
+  return absl::c_any_of(shards_->shards(),
                         [&](const auto& shard) { return shard.owner_worker_id() == worker_id; });
 }
 

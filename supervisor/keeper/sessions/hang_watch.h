@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
@@ -36,7 +38,7 @@ class HangWatch {
   void LookAt(WorkerSession& session);
   // Returns the number of looks in vain after which a worker counts as hung.
   uint32_t looks() const;
-  bool OwnsShards(uint64_t worker_id) const;
+  bool OwnsShards(uint64_t worker_id);
   void OnHang(WorkerSession& session);
 
   const internal::KeeperConfig& config_;
@@ -47,6 +49,7 @@ class HangWatch {
   boost::asio::steady_timer timer_;
   const Sessions& sessions_;
   const Kill kill_;
+  std::optional<internal::ShardsSeen> shards_;  // as the driver saw them in this round of looks
 };
 
 }  // namespace baton::keeper

@@ -29,6 +29,7 @@ void StartedProcesses::Start(const internal::Program& program, uint32_t count,
   launch_->waiting = count;
   launch_->done = std::move(done);
   if (const absl::Status status = Spawn(program, count); !status.ok()) {
+    SignalAll(SIGKILL);  // before the loop lets those that were started run the program
     boost::asio::post(loop_, [this, status, launch = std::weak_ptr(launch_)] {
       if (launch.lock()) OnLaunched(status);
     });

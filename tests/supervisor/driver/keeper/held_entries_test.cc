@@ -76,6 +76,17 @@ TEST(HeldEntriesTest, shouldRefuseMoreThanItMayHoldAndKeepWhatItHas) {
   EXPECT_TRUE(held.Hold(Entry("1", "x"), {}).ok());
 }
 
+// A process that is short of descriptors receives none, and the rest of the order.
+TEST(HeldEntriesTest, shouldRefuseAnEntryWhoseDescriptorsHaveNotArrived) {
+  HeldEntries held;
+  internal::Hold entry = Entry("a", "1");
+  entry.set_descriptors(1);
+  EXPECT_EQ(held.Hold(entry, {}).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(All(held), IsEmpty());
+  EXPECT_TRUE(held.Hold(entry, OneDescriptor()).ok());
+  EXPECT_THAT(All(held), ElementsAre("a=1:1"));
+}
+
 TEST(HeldEntriesTest, shouldDropAllButThoseWithAPrefix) {
   HeldEntries held;
   ASSERT_TRUE(held.Hold(Entry("lasting/worker/1", ""), {}).ok());
