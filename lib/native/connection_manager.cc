@@ -585,8 +585,7 @@ bool ConnectionManager::RenewQueuePairs() {
     if (state == verbs::QueuePairState::kReadyToReceive ||
         state == verbs::QueuePairState::kReadyToSend) {
       if (!queue_pair.SetError().ok()) continue;
-      --resting_[spent.shard];
-      Spend(spent.shard, spent.place);
+      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
       continue;
     }
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;
