@@ -657,7 +657,7 @@ struct NativeRequest {
 };
 static_assert(sizeof(NativeRequest) == 16);
 inline constexpr uint32_t kReportedRequests = 256;
-// What a report is about, and its counts.
+// Names the change that a report is about, and counts what became of its work requests.
 struct ReportHead {
   uint64_t epoch;  // the epoch that ended; 0: none
   uint64_t former_worker_id;

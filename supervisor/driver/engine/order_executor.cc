@@ -38,7 +38,7 @@ absl::Status CheckState(const StateVersions& reader, const char* what, uint32_t 
                    reader.reads_max, "): upgrade to one that does, and converts it, first"));
 }
 
-// What an order comes to that no turn of the engine executes.
+// An order gets this answer if no turn of the engine executes it.
 absl::Status EngineHasStopped() {
   return absl::UnavailableError("the engine has stopped: the device is lost");
 }

@@ -21,11 +21,12 @@
 
 namespace baton::driver_process {
 
-// What an operator configures of both kinds of service.
+// An operator configures these for brokered and native services alike.
 struct ServiceOptions {
   // A successor starts only when the whole former process is proven dead.
   bool outside_effects = false;
-  // Of the engine's thread; native: of the workers' threads that notice deaths. 0: none.
+  // The engine's thread has this priority; in a native service, the workers' threads that notice
+  // deaths have it. 0: none.
   int realtime_priority = 0;
   // Deaths on one completion after which its connection is failed.
   uint32_t poison_deaths = 3;
