@@ -17,6 +17,12 @@ using Change = internal::ChangeWorker;
 // A hang is noticed so much later than it is one.
 constexpr uint32_t kMostBetweenLooksMs = 100;
 
+uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms,
+                        uint32_t between_looks_ms) {
+  const uint32_t silence_ms = std::max(2 * heartbeat_ms, hang_timeout_ms);
+  return (silence_ms - 1) / between_looks_ms + 1;
+}
+
 HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                      ServiceDriver& driver, Policies& policies, EventLog& events,
                      const Sessions& sessions, Kill kill)
@@ -57,9 +63,7 @@ void HangWatch::LookAt(WorkerSession& session) {
 }
 
 uint32_t HangWatch::looks() const {
-  const uint32_t two_beats_ms = 2 * heartbeat_ms_;  // a worker that beats in time is not killed
-  const uint32_t silence_ms = std::max(two_beats_ms, config_.service().hang_timeout_ms());
-  return (silence_ms - 1) / between_looks_ms_ + 1;
+  return LooksUntilHung(heartbeat_ms_, config_.service().hang_timeout_ms(), between_looks_ms_);
 }
 
 bool HangWatch::OwnsShards(uint64_t worker_id) {

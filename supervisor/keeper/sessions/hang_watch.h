@@ -20,6 +20,11 @@
 
 namespace baton::keeper {
 
+// Returns the number of looks in vain after which a worker counts as hung: at least
+// `hang_timeout_ms` of silence, and at least two heartbeats, since a worker that beats in time is
+// not killed.
+uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms, uint32_t between_looks_ms);
+
 // A worker hangs if it owns shards and has not counted a beat for the service's hang_timeout_ms.
 //
 // Thread-compatible: the management loop's thread.
@@ -36,8 +41,7 @@ class HangWatch {
 
  private:
   void LookAt(WorkerSession& session);
-  // Returns the number of looks in vain after which a worker counts as hung.
-  uint32_t looks() const;
+  uint32_t looks() const;  // in vain, until a worker counts as hung
   bool OwnsShards(uint64_t worker_id);
   void OnHang(WorkerSession& session);
 
