@@ -42,19 +42,23 @@ constexpr uint32_t kVisitors = 112;
 // that is more than the hang timeouts of what hung.
 class Arrivals {
  public:
-  void Add(Clock::duration taken, Clock::duration hang_timeouts) {
-    milliseconds_.push_back(
-        std::max(0.0, std::chrono::duration<double, std::milli>(taken - hang_timeouts).count()));
+  // `hurt`: what was killed or stopped before.
+  void Add(Clock::duration taken, Clock::duration hang_timeouts, const std::string& hurt) {
+    const double milliseconds =
+        std::max(0.0, std::chrono::duration<double, std::milli>(taken - hang_timeouts).count());
+    if (milliseconds_.empty() || milliseconds > *Quantile(milliseconds_, 1)) worst_ = hurt;
+    milliseconds_.push_back(milliseconds);
   }
   void Print(const char* when) {
     if (milliseconds_.empty()) return;
-    std::printf("%6zu peers connected %s: p50 %.1f ms, p99 %.1f ms, longest %.1f ms\n",
+    std::printf("%6zu peers connected %s: p50 %.1f ms, p99 %.1f ms, longest %.1f ms%s\n",
                 milliseconds_.size(), when, *Quantile(milliseconds_, 0.5),
-                *Quantile(milliseconds_, 0.99), *Quantile(milliseconds_, 1));
+                *Quantile(milliseconds_, 0.99), *Quantile(milliseconds_, 1), worst_.c_str());
   }
 
  private:
   std::vector<double> milliseconds_;
+  std::string worst_;  // what the longest one came after
 };
 
 enum Victim { kControl, kKeeper, kBatond, kOwner, kVictims };
@@ -141,7 +145,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
     const auto visitor = cluster_->StartPeer(harness::PeerOptions());
     if (!visitor.ok()) AwaitService();  // the next keeper says why
     ASSERT_OK(visitor);
-    arrivals.Add(Clock::now() - began, hang_timeouts_);
+    arrivals.Add(Clock::now() - began, hang_timeouts_, hurt_);
     harness::ExpectNothingLost(**visitor);
   }
 
