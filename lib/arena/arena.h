@@ -68,7 +68,8 @@ class Arena {
   void KeepFromChildren() const;
 
   const Shape& shape() const { return shape_; }
-  // The version that both sides know. Fields added later are not used.
+  // Returns the older of the arena's layout version and this build's. Callers do not use fields of
+  // later versions.
   uint32_t layout_version() const { return layout_version_; }
   const WorkerMemoryMap& worker_map() const { return worker_map_; }
   const DriverMemoryMap& driver_map() const { return driver_map_; }
@@ -189,7 +190,7 @@ class Arena {
   WorkerMemoryMap worker_map_;
   DriverMemoryMap driver_map_;
   RecoveryMemoryMap recovery_map_;
-  // Both by MemoryKind.
+  // Both are indexed by MemoryKind.
   std::array<FileDescriptor, kMemoryNames.size()> fds_;
   std::array<Mapping, kMemoryNames.size()> memories_;
 };

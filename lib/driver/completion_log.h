@@ -56,9 +56,10 @@ class CompletionLog {
     return &slot(tail_);
   }
   void Append(uint64_t wr_id) {
-    // A slot is complete once it has its wr_id. The append before has cleared the wr_id of the slot
-    // at the tail. This one clears that of the next slot before it sets its own. The fetched slot
-    // is in the cache of the owner's processor, which has read it.
+    // A slot is complete once it has its wr_id. The previous append has cleared the wr_id of the
+    // slot at the tail. This one clears that of the next slot before it sets its own. It also
+    // fetches a later slot, because the owner's processor has read that one and has it in its
+    // cache.
     Run run(*this);
     run.Append(wr_id);
     End(run);
@@ -97,7 +98,8 @@ class CompletionLog {
   };
   void End(const Run& run) { tail_ = run.tail(); }
 
-  // Returns whether anything was appended since the last call.
+  // Shows all appended entries to the owner. Returns false if there are no new ones, or if the log
+  // is broken.
   bool Publish();
 
  private:
