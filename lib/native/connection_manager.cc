@@ -260,8 +260,7 @@ verbs::QueuePair* ConnectionManager::QueuePairOf(const Connection& connection) c
   return pool_.shards[connection.pooled_shard][static_cast<size_t>(connection.pooled)].get();
 }
 
-// Reserves the queue pair for one connection. Returns its place; -1: it is not the shard's, or not
-// new.
+// Reserves the queue pair for one connection. Returns its place; -1: not the shard's, or not new.
 int ConnectionManager::Occupy(uint32_t shard, uint32_t number) {
   const int place = pool_.Find(shard, number);
   if (place < 0 || occupied_[shard][static_cast<size_t>(place)]) return -1;
@@ -534,8 +533,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index) {
   ++resting_[shard];
 }
 
-// Returns true if another connection's record has the queue pair, so that it may be accepted with
-// it.
+// Returns true if another connection's record names the queue pair and may be accepted with it.
 bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) const {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     if (i == index || connections_[i].phase == Phase::kNone) continue;
@@ -567,7 +565,7 @@ void ConnectionManager::StoreState(const Spent& spent, PooledState state) {
 }
 
 // Frees held slots once the first shard has acknowledged their requests. Until then a request takes
-// room in that shard's log, which another one of the same slot could make overflow.
+// room in that shard's log, which could overflow if the slot were used again.
 bool ConnectionManager::GiveHeldSlots() {
   return std::erase_if(held_, [this](const Held& held) {
            const arena::ShardRecord& first = arena_->shard(held.shard);
@@ -577,8 +575,8 @@ bool ConnectionManager::GiveHeldSlots() {
          }) != 0;
 }
 
-// A queue pair that cannot be reset stays out of use. One that the device says is connected was not
-// out of use: its time-wait begins now.
+// A queue pair that cannot be reset stays out of use. If the device says that one is still
+// connected, its time-wait begins now.
 bool ConnectionManager::RenewQueuePairs() {
   bool worked = false;
   for (int i = 0; i < kPerTurn && !spent_.empty(); ++i) {

@@ -402,8 +402,7 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
     case NoticeKind::kRequested:
     case NoticeKind::kConnecting:
       event->type = verbs::CmEventType::kConnectRequest;
-      // A driver died while it handled this notice: the slot is in use, and Restore() has made its
-      // id.
+      // A driver died while handling this notice: the slot is in use, and Restore() made its id.
       if (event->id != nullptr) return true;
       event->new_id = std::make_unique<NativeConnectionId>(this, shard, notice.connection);
       event->private_data = PrivateDataOf(connection);

@@ -94,7 +94,7 @@ class NativeDevice final : public verbs::Device {
   // workers can write it.
   std::vector<uint32_t> shard_of_;
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
-  uint32_t draining_ = 0;  // of these: some caller waits for the drain
+  uint32_t draining_ = 0;  // of them, those that wait to be drained
   arena::MailEntry notice_ = {};
   int given_from_ = -1;  // shard whose notice was returned and is not passed; -1: none
 };

@@ -64,8 +64,7 @@ void UnmapIfShared(const char* line, const char* line_end) {
   }
 }
 
-// The kernel continues the file behind the last mapping that was read, whatever is unmapped
-// meanwhile.
+// The kernel continues the file behind the last mapping that was read, whatever was unmapped.
 void UnmapShared() {
   const auto file =
       static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
