@@ -42,8 +42,7 @@ FileDescriptor CopyOf(int fd, int least = 0);
 struct SocketPair {
   FileDescriptor ours, theirs;
 };
-// Returns two connected AF_UNIX sockets. `type`: as for socket(2), e.g. SOCK_STREAM |
-// SOCK_NONBLOCK.
+// Returns two connected AF_UNIX sockets. `type`: SOCK_STREAM | SOCK_NONBLOCK, for example.
 absl::StatusOr<SocketPair> MakeSocketPair(int type);
 
 struct Pipe {

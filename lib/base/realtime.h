@@ -5,8 +5,8 @@
 
 namespace baton {
 
-// Makes the calling thread run before all ordinary ones (SCHED_RR at `priority`, 1 to 99), but no
-// thread or process that it starts. kPermissionDenied names what is needed.
+// Makes the calling thread, but no thread or process that it starts, run before all ordinary ones
+// (SCHED_RR at `priority`, 1 to 99). kPermissionDenied names what is needed.
 absl::Status UseRealtimePriority(int priority);
 
 }  // namespace baton

@@ -90,7 +90,7 @@ int ConnectAtOnce(int fd, const sockaddr_un& address) {
 }
 
 // The same, but waits for at most `timeout_ms`; EAGAIN: that was not enough. poll(2) cannot wait
-// for a full backlog. But the time limit of sends bounds connect(2), too, from a clock tick up.
+// for room in a backlog. But the time limit of sends bounds connect(2), too, from a clock tick up.
 int ConnectWithin(int fd, const sockaddr_un& address, int timeout_ms) {
   if (timeout_ms <= 0) return ConnectAtOnce(fd, address);
   const uint64_t deadline = MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ms) * 1'000'000;

@@ -58,8 +58,7 @@ class CompletionLog {
   void Append(uint64_t wr_id) {
     // A slot is complete once it has its wr_id. The previous append has cleared the wr_id of the
     // slot at the tail. This one clears that of the next slot before it sets its own. It also
-    // fetches a later slot, because the owner's processor has read that one and has it in its
-    // cache.
+    // fetches a later slot, which the owner's processor has read and cached.
     Run run(*this);
     run.Append(wr_id);
     End(run);
@@ -98,8 +97,8 @@ class CompletionLog {
   };
   void End(const Run& run) { tail_ = run.tail(); }
 
-  // Shows all appended entries to the owner. Returns false if there are no new ones, or if the log
-  // is broken.
+  // Shows appended entries to the owner. Returns false if there are no new ones, or the log is
+  // broken.
   bool Publish();
 
  private:

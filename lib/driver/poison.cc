@@ -88,15 +88,16 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
   }
   const uint32_t generation = arena::GenerationOf(blamed);
   arena::ConnectionRecord& connection = record(blamed.connection);
-  // The level also applies to the connection's later completions. If it was accepted into another
-  // shard, an owner that lives reads them there, so it ends as it would by itself.
+  // The level also applies to the connection's later completions. If the connection was accepted
+  // into another shard, a living owner reads them there, so the connection ends as it would by
+  // itself.
   PoisonLevel level = known.value_or(LevelFor(blamed));
   if (connection.generation == generation && connection.shard == shard) {
     level = std::max(level, PoisonLevel(connection.poison));
     connection.poison = static_cast<uint32_t>(level);
   }
   // Logs the connection's end at once if nothing of it is outstanding. A shard that this driver
-  // does not operate has another one, which knows nothing of these deaths.
+  // does not operate has another driver, which knows nothing of these deaths.
   if (connection.generation == generation && Operates(ShardOf(connection))) {
     StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }

@@ -1164,8 +1164,8 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = target;
 }
 
-// For one of several drivers: `baton-driver` has assigned a slot in one of this driver's shards to
-// the connection, and has filled its record.
+// One of several drivers handles a request: `baton-driver` has assigned a slot in one of this
+// driver's shards to the connection, and has filled its record.
 void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);

@@ -82,8 +82,8 @@ class DriverObserver {
   // `connection`: the one that the event is about, or kNoConnection.
   static constexpr uint32_t kNoConnection = ~0u;
   virtual void OnDeviceEvent(const verbs::DeviceEvent& /*event*/, uint32_t /*connection*/) {}
-  // For one of several drivers: the connection has ended, and its slot may be reused. A successor
-  // may report it again.
+  // Only one of several drivers calls this: the connection has ended, and its slot may be reused. A
+  // successor may report it again.
   virtual void OnSlotFree(uint32_t /*connection*/) {}
   // Resolves the ambiguity about a dead driver's posts: requests before `end` were submitted.
   virtual void OnSettled(uint32_t /*connection*/, bool /*receive*/, uint64_t /*end*/) {}

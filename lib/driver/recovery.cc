@@ -321,7 +321,8 @@ void QueueDriver::LoadEvent() {
 absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
   arena::PollSlot* const slots = arena_->poll_slots(shard);
   const auto filled = [&](uint32_t i) { return slots[i].wr_id != arena::kInvalidWrId; };
-  // From the last to `first`, so that a successor of a driver killed in between can do the rest.
+  // Empties slots from the last to `first`, so that a successor of a driver killed in between can
+  // do the rest.
   const auto forget = [&](uint32_t first, uint32_t last) {
     for (uint32_t i = last; i-- > first;) {
       arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);

@@ -36,7 +36,7 @@ RequestLimits LimitsOf(const arena::Arena& arena) {
 
 namespace {
 
-// Every request passes these checks. `request`: a WorkRequest, or the Head of one.
+// Every request that is copied passes these checks. `request`: a WorkRequest, or the Head of one.
 template <typename Request>
 [[gnu::always_inline]] inline absl::Status CheckHead(const Request& request, bool receive,
                                                      const RequestLimits& limits) {

@@ -239,7 +239,7 @@ void QueueDriver::LoadSharedReceives(uint32_t shard) {
   owner.shared_receives_posted = posted;
   arena::StoreRelaxed(owner.shared_receives_unsure, unsure);
   recovery_.shared_receives_ambiguous += unsure;
-  // With room for less than two an owner may never post again (layout.md).
+  // An owner that has room for less than two may never post again (layout.md).
   if (SharesReceives() && arena::SharedReceiveSlots(arena_->shape()) - unsure < 2) {
     owner.shared_receives_refused = 1;
   }

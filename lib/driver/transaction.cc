@@ -173,8 +173,7 @@ void TransactionReader::SetAdopted(absl::Span<const uint32_t> shards) {
   for (const uint32_t shard : shards) adopted_[shard] = true;
 }
 
-// Returns true if an accept in this transaction moved the connection, to a shard adopted with this
-// one.
+// Returns true if an accept in this transaction moved the connection into an adopted shard.
 bool TransactionReader::WasMoved(const CommitEntry& entry) const {
   const uint32_t shard = arena::LoadRelaxed(arena_.connection(entry.connection).shard);
   if (!adopted_.empty() && (shard >= adopted_.size() || !adopted_[shard])) return false;

@@ -45,8 +45,8 @@ struct Transaction {
 };
 constexpr uint32_t KindBit(arena::CommitKind kind) { return 1u << static_cast<uint32_t>(kind); }
 
-// Returns the connection's queue pair if the reader may write requests to its queues, where the
-// driver posts them at once. Null: the requests go through a list.
+// Returns the connection's queue pair if its requests can be posted as soon as they are committed.
+// The reader then writes them to its queues. Null: they go through a list.
 using DirectQueuesOf = absl::FunctionRef<verbs::mlx5::QueuePair*(uint32_t connection)>;
 
 // Reads transactions of one service. Allocates scratch memory for the largest transaction at
