@@ -26,7 +26,7 @@ inline constexpr uint32_t kOldestLayoutVersion = 1;  // its readers can still us
 inline constexpr uint32_t kSharedReceivesLayoutVersion = 2;
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
-inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of the three files are multiples
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of all files are multiples
 
 inline constexpr uint32_t kMaxShards = 64;
 inline constexpr uint32_t kMaxConnections = 65536;

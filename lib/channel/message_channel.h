@@ -31,8 +31,8 @@ inline constexpr int kMaxFrameDescriptors = 8;
 // Both return a UNIX stream socket at `path` (at most 107 bytes), close-on-exec. ListenUnix
 // replaces a socket on which no process listens any more. kAlreadyExists: a process listens on it,
 // or `path` is no socket. ConnectUnix waits for at most `timeout_ms` (0: not at all) while the
-// listener's backlog is full. kUnavailable: it still is. A connected socket is blocking, a
-// listening one is not.
+// listener's backlog is full. kUnavailable: it still is, or no process listens. A connected socket
+// is blocking, a listening one is not.
 inline constexpr int kConnectTimeoutMs = 2000;
 absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path,
                                            int timeout_ms = kConnectTimeoutMs);
