@@ -47,7 +47,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
-  CompletionChannel channel_;  // of this queue alone, whose poller takes the notification
+  CompletionChannel channel_;  // for this queue alone, because its poller takes notifications
   VerbsQueue queue_;
   Notice notice_ = Notice::kNone;
   bool watched_ = false;  // this process has asked for a notification
@@ -60,8 +60,7 @@ class QueuePairLink {
  public:
   virtual ~QueuePairLink() = default;
   virtual void QueuePairGone() = 0;
-  // Called when the peer has sent data before its message that it is ready arrived
-  // (IBV_EVENT_COMM_EST, ibv_get_async_event(3)).
+  // Called when data of the peer arrives before its message that it is ready (IBV_EVENT_COMM_EST).
   virtual void PeerIsReady() = 0;
 };
 
