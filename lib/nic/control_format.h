@@ -110,7 +110,7 @@ struct CompletionQueue {
   Place records;  // consumed, arm, `failed`
   uint32_t entry_count = 0;
   uint32_t entry_bytes = 0;
-  uint32_t reg = 0;      // the register that it is armed by
+  uint32_t reg = 0;      // the register that arms it
   uint32_t channel = 0;  // 0: none, and it makes no events
 };
 static_assert(sizeof(CompletionQueue) == 56 && offsetof(CompletionQueue, entry_count) == 40);

@@ -29,7 +29,7 @@ using FlushLater = std::function<void(uint32_t number)>;
 struct QueuePairParts {
   Domain domain;
   uint32_t number = 0;
-  uint32_t reg = 0;  // the register of its owner that it is rung by
+  uint32_t reg = 0;  // the register of its owner that rings for it
   std::shared_ptr<MappedFile> files[3];
   verbs::mlx5::FoundSendQueue sends;
   verbs::soft::WindowLimits window;
@@ -99,7 +99,7 @@ class QueuePairUse final : private verbs::soft::QueuePairUser {
   verbs::soft::WireQueuePair wire_;
 };
 
-// A client's queue pair. What it executes lies in the client's memory.
+// A client's queue pair. The requests that it executes lie in the client's memory.
 class QueuePair {
  public:
   // `host` outlives it. It begins in RESET.

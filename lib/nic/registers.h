@@ -83,8 +83,8 @@ class Registers final : private verbs::soft::Pollable {
     Bells bells;
     const FileDescriptor wake;
     const int epoll_fd;
-    bool complained = false;     // of what its client rings there
-    bool failed = false;         // it was rung for what is another client's
+    bool complained = false;     // its client was reported for a wrong ring
+    bool failed = false;         // its client has rung for another client's queue
     std::vector<uint64_t> held;  // rings that NicBehaviour leaves for another turn
   };
 

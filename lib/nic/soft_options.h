@@ -27,7 +27,7 @@ inline constexpr uint32_t kSoftRemoteInvalidate = 1u << 16;
 // The first four are probabilities for each turn or ring of a register, drawn from the seed.
 struct NicBehaviour {
   uint64_t seed = 0;
-  double early = 0;            // it looks at all records, rung or not
+  double early = 0;            // the NIC looks at all records, rung or not
   double late = 0;             // a ring waits for another turn
   double repeated = 0;         // a ring comes once more, in another turn
   double reordered = 0;        // the rings of a turn come in the opposite order

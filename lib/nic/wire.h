@@ -59,7 +59,7 @@ enum class NakCode : uint8_t {
   kInvalidRequest = 1,
   kRemoteAccess = 2,
   kRemoteOperation = 3,
-  kQueuePairInError = 4,  // a NIC is silent instead, until the requester gives up its retries
+  kQueuePairInError = 4,  // hardware is silent instead, until the requester gives up its retries
 };
 
 struct FrameHeader {

@@ -264,8 +264,8 @@ bool CompletionQueue::MayHaveFormer() const {
          std::atomic_ref(*memory_.former).load(std::memory_order_acquire) != 0;
 }
 
-// Returns true if `begin` is the index of an entry behind that at `index`. ForgetFormer clears a
-// `begin` that was passed before the indices wrap around.
+// Returns true if `begin` is the index of an entry behind that at `index`. Before the indices wrap
+// around, ForgetFormer clears every `begin` that was passed.
 bool CompletionQueue::IsAhead(uint32_t begin, uint32_t index) const {
   const uint32_t distance = (begin - index) & kConsumedMask;
   return (begin & kNoted) != 0 && distance != 0 && distance <= memory_.entry_count;

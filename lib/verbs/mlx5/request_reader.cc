@@ -60,7 +60,7 @@ absl::Status ReadData(const Bytes& bytes, size_t at, size_t end, FoundSend* send
       if (send->sge_count > 0) {
         return absl::InvalidArgumentError("inline data behind a buffer");
       }
-      // With inline data, no buffer would bound how much of the answer is stored.
+      // Inline data would not bound how much of the answer is stored.
       if (IsAnswered(send->opcode)) {
         return absl::InvalidArgumentError("inline data where an answer is to be stored");
       }

@@ -18,7 +18,7 @@ struct PortClaim {
   uint16_t port = 0;
 };
 
-// Claims a port; 0: TCP chooses one. Of several processes that claim a port, at most one gets it.
+// Claims a port; 0: TCP chooses one. If several processes claim a port, at most one gets it.
 // kAlreadyExists: it is taken (port_taken.h).
 absl::StatusOr<PortClaim> ClaimPort(const Address& address);
 

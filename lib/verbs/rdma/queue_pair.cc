@@ -111,7 +111,7 @@ void RdmaCompletionQueue::Resume() {
 void RdmaCompletionQueue::ForgetNotification() {
   if (std::exchange(watched_, false)) core_->Unwatch(channel_->fd);
   notice_ = Notice::kNone;
-  // The process that polls next awaits the drains of its queue pairs, and resets them for reuse.
+  // The process that polls next awaits the drains of its queue pairs.
   for (const auto& [number, queue_pair] : core_->queue_pairs) {
     if (queue_pair->CompletesIn(this)) queue_pair->ForgetDrain();
   }
@@ -129,8 +129,8 @@ absl::StatusOr<int> RdmaCompletionQueue::Take(absl::Span<Completion> taken) {
                                 reinterpret_cast<ibv_wc*>(taken.data()));
   if (count < 0) return absl::DataLossError("polling: the completion queue is unusable");
   if (count > 0 && notice_ == Notice::kAsked) notice_ = Notice::kDue;
-  // A notification is taken after the completions. Later ones are notified only after another
-  // request, which its caller follows with a poll.
+  // The notification is taken after the completions. Later completions are notified only after
+  // another request, whose caller polls after it.
   if (notice_ == Notice::kDue && TakeNotification()) notice_ = Notice::kNone;
   return count;
 }
