@@ -29,8 +29,8 @@ inline constexpr uint64_t kRegisterEvent = uint64_t{1} << 63;
 // pair of the same file and register, whose records say what is queued.
 //
 // The work of a turn for one file is bounded, so that no client keeps others waiting. A turn takes
-// so many rings, and continues one flush. While flushes are left, the engine calls it in every
-// turn.
+// a limited number of rings, and continues one flush. While flushes are left, the engine calls it
+// in every turn.
 class Registers final : private verbs::soft::Pollable {
  public:
   // `host` outlives it.

@@ -51,7 +51,7 @@ struct SoftDeviceOptions {
   // The most connections of a file that exchange frames with a NIC of the same machine through
   // memory. Each takes 135,168 bytes for both ends. 0: all connections stay on TCP.
   uint32_t max_memory_wires = 1024;
-  // A connection gets memory after so many frames. 0: when it is established.
+  // A connection gets memory after this many frames. 0: when it is established.
   uint32_t memory_wire_after = 64;
   // Connects a queue pair in INIT to another one of the NIC, for tests of queues without
   // connections. Empty: MODIFY cannot connect.

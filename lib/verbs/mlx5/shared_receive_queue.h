@@ -29,7 +29,7 @@ struct SharedReceiveQueueMemory {
 //   bits  0-15  slots freed so far
 //        16-31  completions consumed, its low bits
 //        32-55  number of a completion queue
-//        63     1: one slot more is freed if that queue has consumed so many
+//        63     1: a free is pending: one slot more is free if that queue has consumed so many
 struct FreedWord {
   uint16_t freed = 0;
   uint16_t consumed = 0;

@@ -301,7 +301,7 @@ absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckRequested("reject"));
   BATON_RETURN_IF_ERROR(CheckLength(private_data, kMaxRejectData));
   phase_ = Phase::kEnded;
-  if (core_->IsPortDown()) return absl::OkStatus();  // the peer hears of it later
+  if (core_->IsPortDown()) return absl::OkStatus();  // the peer is told later (DeviceCore::Dispose)
   if (rdma_reject(id_.get(), private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
     return ErrnoStatus(errno, "rdma_reject");
   }
@@ -315,7 +315,7 @@ absl::Status RdmaConnectionId::Disconnect() {
   }
   phase_ = Phase::kDisconnecting;
   LeaveQueuePair();
-  if (core_->IsPortDown()) {  // the peer hears of it later (DeviceCore::Dispose)
+  if (core_->IsPortDown()) {  // the peer is told later (DeviceCore::Dispose)
     CmEvent event;
     if (End(CmEventType::kDisconnected, absl::OkStatus(), &event)) {
       core_->PushEvent(std::move(event));
@@ -404,8 +404,8 @@ bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
 }
 
 bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
-  // The kernel did not tell the peer of an earlier disconnect, because it had not answered the
-  // accept.
+  // The kernel did not tell the peer of an earlier disconnect, because the peer had not answered
+  // the accept yet.
   if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
   core_->unanswered.Remove(this);

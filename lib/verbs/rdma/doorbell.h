@@ -21,9 +21,9 @@ namespace baton::verbs::rdma {
 // request *bad: the provider's errno is that of the doorbell, and the caller has checked everything
 // but the room. REQUIRES: no other thread uses the device's context.
 //
-// The kernel would refuse the provider's own doorbell write, so it goes to no file, which costs a
-// third (Linux 6.1, emulated: 0.3 us; refused by uverbs 0.7 to 1.0 us; the doorbell itself 3.1 us
-// by write and 3.9 us by ioctl).
+// The kernel would refuse the provider's own doorbell write. So it goes to no file, which costs a
+// third of a refused write (Linux 6.1, emulated: 0.3 us; refused by uverbs 0.7 to 1.0 us; the
+// doorbell itself 3.1 us by write and 3.9 us by ioctl).
 int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);
 
 // Returns 0 if the kernel has that ioctl, otherwise an errno.
