@@ -10,7 +10,7 @@
 
 namespace baton::driver_process {
 
-// Hears what an engine has to report, on the engine's thread.
+// Receives an engine's reports, on the engine's thread.
 class EngineListener {
  public:
   virtual ~EngineListener() = default;
