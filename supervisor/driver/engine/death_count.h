@@ -44,9 +44,9 @@ class DeathCount {
     kOldest,   // the oldest unacknowledged completion, for want of anything better
   };
 
-  // Counts one more death. Blames a completion after `limit` deaths in its handler in a row. Blames
-  // the oldest after `limit` deaths without progress that name no completion, or after twice as
-  // many that name different ones.
+  // Counts one more death. Blames a completion after `limit` deaths in its handler, if no other was
+  // named in between. Blames the oldest after `limit` deaths without progress that name no
+  // completion, or after twice as many that name different ones.
   Blame Add(const Death& death, uint32_t limit);
   void Clear();
 
@@ -64,7 +64,7 @@ class DeathCount {
   uint64_t logged_ = 0;              // at the first death
   uint32_t deaths_ = 0;              // without progress
   std::optional<uint64_t> suspect_;  // the completion that was named last
-  uint32_t run_ = 0;                 // deaths in a row that named `suspect_`
+  uint32_t run_ = 0;                 // deaths that named it, and no other between
   std::deque<Death> last_;
 };
 
