@@ -57,7 +57,7 @@ void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
   if (!peer.ok()) return;
   if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
-  // Control and batond are in our pid namespace.
+  // Control and batond are in the keeper's pid namespace.
   if (parts_.config.distrust_contained_root() && IsPeerContained(socket.get())) return;
   auto session = std::make_shared<FramedSession>(parts_.loop, std::move(socket), kSessionLimits);
   const std::weak_ptr<FramedSession> weak = session;

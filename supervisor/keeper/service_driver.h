@@ -32,11 +32,11 @@ class DriverListener {
  public:
   virtual ~DriverListener() = default;
   virtual void OnEvent(const internal::EngineEvent& event) = 0;
-  // The worker wrote what no correct worker writes. The listener must kill it.
+  // Called when the worker wrote what no correct worker writes. The listener must kill it.
   virtual void OnFenced(uint64_t worker_id) = 0;
-  // A thread of the worker ended with a lock of the worker held.
+  // Called when a thread of the worker ended with a lock of the worker held.
   virtual void OnThreadEnded(uint64_t worker_id) = 0;
-  // The device can no longer be used: all connections have ended.
+  // Called when the device can no longer be used, or the driver cannot be asked any more.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
@@ -51,7 +51,6 @@ class ServiceDriver {
 
   virtual const arena::Arena& arena() const = 0;
   virtual std::string_view device_name() const = 0;
-  // Returns how the driver introduced itself.
   const internal::Introduced& introduced() const { return introduced_; }
   // Returns why the driver cannot be asked any more; OK: it can. After an error, answers are empty,
   // and the keeper can only end.
@@ -96,7 +95,7 @@ class ServiceDriver {
   using MoveDone = std::function<void(absl::Status, double blackout_us)>;
   uint64_t HandOver(uint32_t shard, uint32_t slot, MoveDone done);
   void CancelHandOver(uint64_t move, uint32_t shard, const std::string& why);
-  // kFailedPrecondition: some state in the arena is not of a version that `reader` reads.
+  // kFailedPrecondition: some state in the arena has a version that `reader` does not read.
   absl::Status CheckStoredState(const StateVersions& reader);
 
   // ---- Listeners, connections and grants. The driver checks what a worker asks for (Admission).

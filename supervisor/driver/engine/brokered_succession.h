@@ -44,10 +44,10 @@ class BrokeredSuccession final : public Succession {
   void WorkerDead(uint32_t slot, uint64_t id) override;
   uint64_t poisoned_connections(uint32_t shard) const override { return changes_[shard].poisoned; }
 
-  // The owner's next transaction was applied. `released`: that transaction gave the shard up, and
-  // the shard may have a successor already.
+  // Called when the owner's next transaction was applied. `released`: that transaction gave the
+  // shard up, and the shard may have a successor already.
   void OnCommit(uint32_t shard, bool released);
-  // The owner's next transaction was invalid. The worker loses all its shards.
+  // Called when the owner's next transaction was invalid. The worker loses all its shards.
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
 
   // Marks the owner for the roster's next WakeNotified, because it has something new.

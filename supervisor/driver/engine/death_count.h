@@ -53,7 +53,7 @@ class DeathCount {
   uint64_t suspect() const { return suspect_.value_or(0); }
   // Every completion before this one was logged at each counted death.
   uint64_t logged() const { return logged_; }
-  // The workers that died of what is blamed, oldest first, at most the last kRemembered.
+  // Returns the workers that died of what is blamed, oldest first, at most the last kRemembered.
   std::vector<uint64_t> WorkersOf(Blame blame) const;
   uint32_t DeathsOf(Blame blame) const { return blame == Blame::kSuspect ? run_ : deaths_; }
 

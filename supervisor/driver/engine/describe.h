@@ -18,7 +18,7 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
                         const driver::ShardCounters& counters);
 internal::ShardLoad DescribeShardLoad(const driver::ShardCounters& counters);
 
-// Describes connections of one moment. Asks for the counters of each shard once: a native service
+// Describes connections at one moment. Asks for the counters of each shard once: a native service
 // counts by looking at all of its connections.
 class ConnectionDescriber {
  public:

@@ -39,7 +39,7 @@ class NewsQueue final : public EngineListener {
   void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
                 uint64_t blackout_ns) override;
   void OnFenced(uint64_t worker_id) override;
-  // A thread of the worker ended with a lock of the worker held. Any thread.
+  // Called, on any thread, when a thread of the worker ended with a lock of the worker held.
   void OnThreadEnded(uint32_t slot, uint64_t worker_id);
   void OnDeviceLost(const absl::Status& why) override;
 

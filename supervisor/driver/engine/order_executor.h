@@ -105,7 +105,7 @@ class OrderExecutor {
   const uint64_t started_ns_ = MonotonicNanoseconds();
   uint64_t next_owner_search_ns_ = 0;  // when a worker's request may search next
 
-  // The engine's thread.
+  // The engine's thread uses the following.
   WorkerForks* const forks_;
   std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
   std::vector<pid_t> not_ready_;           // by slot: pid of a worker not ready yet; else 0

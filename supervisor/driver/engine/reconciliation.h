@@ -44,7 +44,7 @@ struct ReconciliationReport : arena::ReportHead {
   std::optional<Poisoning> poisoned;
 };
 
-// What the arena does not say any more of an ownership that has ended.
+// Describes an ownership that has ended: what the arena does not say of it any more.
 struct EndedOwnership {
   uint64_t epoch = 0;
   uint64_t owner_id = 0;

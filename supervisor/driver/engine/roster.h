@@ -61,7 +61,7 @@ class Roster {
 
   static bool CanServe(const Worker& worker);
   static bool ReadsState(const Worker& worker, uint32_t version);
-  // kFailedPrecondition: why the worker cannot take a shard whose owner writes this version.
+  // kFailedPrecondition says why the worker cannot take a shard whose owner writes this version.
   static absl::Status CheckSuccessor(const Worker& worker, uint32_t version);
   // Returns the slot of the best worker; kNobody: there is none, and WhyNobody() says why.
   uint32_t Choose(const Vacancy& vacancy) const;

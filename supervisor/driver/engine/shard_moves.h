@@ -22,8 +22,8 @@ class ShardMoves {
 
   // Called when an ownership has ended, and again when more is known of what it left.
   void OnReport(uint32_t shard, v1::ReconciliationReport report);
-  // The owner after that of `ended_epoch` has committed for the first time. The report of
-  // `ended_epoch` may come later.
+  // Called when the owner after that of `ended_epoch` has committed for the first time. The report
+  // of `ended_epoch` may come later.
   void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id, uint64_t blackout_ns);
 
   // Returns the moves of `shard` (-1: of all shards), the newest first. A move without successor

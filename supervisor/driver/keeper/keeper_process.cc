@@ -28,7 +28,7 @@ bool HasCrashed(const siginfo_t& end) {
   return end.si_status != SIGKILL && end.si_status != SIGTERM && end.si_status != SIGINT;
 }
 
-// Returns whether the process has ended, and is reaped.
+// Reaps the process if it has ended, and returns whether it has.
 bool ReapOf(const SpawnedProcess& process, siginfo_t* end) {
   return waitid(P_PIDFD, static_cast<id_t>(process.pidfd.get()), end, WEXITED | WNOHANG) == 0 &&
          end->si_pid != 0;

@@ -15,7 +15,7 @@
 
 namespace baton::driver_process {
 
-// What the start does when former workers outlive the wait: it fails, or goes on.
+// The start fails, or goes on, when former workers outlive the wait.
 enum class Survivors {
   kAreAnError,  // the service has outside effects, which only one generation of workers may have
   kAreLogged,

@@ -154,7 +154,7 @@ class NativeDriver final : private driver::DriverObserver {
   uint32_t operated_ = 0;         // shards
   std::vector<Claimed> claimed_;  // in the order in which they are taken
   uint32_t busy_turns_ = 0;
-  bool slept_ = true;  // our descriptors may be readable
+  bool slept_ = true;  // the driver's descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
   bool watch_due_ = false;         // WatchOwners() is due in the next turn, before any sleep

@@ -36,7 +36,7 @@ class NativeSuccession final : public Succession {
   uint64_t last_served_ns() const { return last_served_ns_; }
 
  private:
-  // What is known here of what workers have done to a shard.
+  // The driver's knowledge of what workers have done to a shard. The first four are epochs.
   struct Known {
     uint64_t epoch = 0;     // the last whose owner is known
     uint64_t served = 0;    // the last whose first commit is known

@@ -28,7 +28,7 @@ namespace {
 
 NativeDriver* g_driver = nullptr;
 
-// A lock that another thread held would be held in the child for ever.
+// Checks that there is one thread: a lock that another held would be held in the child for ever.
 absl::Status CheckAlone() {
   std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
   if (!threads) return ErrnoStatus(errno, "opendir of /proc/self/task");

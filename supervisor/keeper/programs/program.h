@@ -35,9 +35,9 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uin
 // process. kUnavailable: the reading has failed.
 absl::StatusOr<bool> TakeMapsFile(const StartedReading& reading);
 
-// Checks that `path` is absolute. kInvalidArgument names the field exec, and `what` ("an
-// executable") has to be there. Does not look at the file, because a file system that does not
-// answer would stop the keeper: the process that is to run the file looks at it.
+// Checks that `path` is absolute. kInvalidArgument names the field exec, and `what` has to be at
+// the path ("an executable"). Does not look at the file, because a file system that does not answer
+// would stop the keeper: the process that is to run the file looks at it.
 absl::Status CheckProgramPath(const std::string& path, std::string_view what);
 
 struct StartedProgram {
@@ -45,8 +45,8 @@ struct StartedProgram {
   FileDescriptor pidfd;
   FileDescriptor
       output;  // what it prints (program_output.h); none: its service's workers share one
-  // At its end when the program was entered; before that, has the reason why it cannot be. Reading
-  // does not block. None: the process is a fork.
+  // Has the reason if the program cannot be entered, and then ends (ReadEntered). Ends without a
+  // reason when the program was entered. Reading does not block. None: the process is a fork.
   FileDescriptor entered;
 };
 

@@ -1,4 +1,4 @@
-// The process of a worker that this keeper has started.
+// A worker's process that this keeper, or a former one, has started.
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 

@@ -71,11 +71,11 @@ struct SessionFacts {
   uint32_t silent_owner_looks = 0;       // that found it silent, and an owner of shards
   bool hangs = false;                    // as WorkerInfo's
   const void* control_stream = nullptr;  // what reported that it is open; null: it is not
-  std::string kill_cause;                // empty: we did not kill it
+  std::string kill_cause;                // empty: the keeper did not kill it
   bool thread_ended = false;             // with its lock held
   bool detached = false;
   bool retired = false;  // it is to end, and is given no shard
-  // It attached to the keeper before this one, and has not resumed its session yet.
+  // The worker attached to the former keeper, and has not resumed its session yet.
   bool awaits_resumption = false;
   uint64_t beat_at_restore = 0;  // the worker's count then
   std::string key;               // by which it resumes its session
@@ -95,7 +95,7 @@ struct WorkerSession : SessionFacts {
   v1::Worker Describe(const arena::Arena& arena) const;
   // Returns OK also if the process is dead already. kFailedPrecondition: not `process_certain` yet.
   absl::Status Signal(int number);
-  bool IsProcessDead();  // or it is the session's no more
+  bool IsProcessDead();  // or no longer the session's
 
   std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
   boost::asio::posix::stream_descriptor process;  // pidfd

@@ -401,7 +401,7 @@ void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
       RestoreOne(worker, std::move(entry.descriptors[0]));
     }
   }
-  // The driver may have reported these to the keeper before this one.
+  // The driver may have reported these workers to the former keeper.
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const SessionPtr session = slots_[slot];
     if (session && driver_process::DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
@@ -422,7 +422,7 @@ void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescript
   session->GoOnFrom(worker, std::move(pidfd));
   session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
   session->heartbeat.Look(session->beat_at_restore, /*patience=*/1);  // this is no sign of life
-  // The keeper before this one may have called it stalled. This one counts anew.
+  // The former keeper may have called the worker stalled. This one counts anew.
   driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
   // A native worker whose library cannot resume sessions goes on serving without one.
   session->awaits_resumption =
@@ -481,7 +481,7 @@ void WorkerSessions::WatchProcess(const SessionPtr& session) {
 
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state == v1::WORKER_STATE_READY) {
-    // It may have given a shard back unasked, and wants shards again.
+    // The worker may have given a shard back unasked, and wants shards again.
     driver_.ChangeWorker(session->slot, session->id, Change::READY);
     return absl::OkStatus();
   }
@@ -495,7 +495,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   return absl::OkStatus();
 }
 
-// The worker has released its shards and writes no more: as good as dead.
+// The worker has released its shards and writes no more: it is as good as dead.
 absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   if (!driver_.Detach(session->slot, session->id)) {
     return absl::FailedPreconditionError("the worker was fenced and is being killed");
@@ -653,7 +653,7 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   return Signal(*session, SIGKILL);
 }
 
-// The first cause is the true one: what follows from the kill may look like another.
+// Only the first cause is kept, because what follows from the kill may look like another.
 void WorkerSessions::NoteKill(WorkerSession& session, std::string_view cause) {
   if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;

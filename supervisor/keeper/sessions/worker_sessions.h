@@ -33,8 +33,8 @@ class WorkerObserver {
   // Returns the worker's standing as a successor.
   virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
   virtual void OnReady(uint64_t worker_id) = 0;
-  // The worker's process is dead, or the worker has detached. Also called for a child that ends
-  // before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
+  // Called when the worker's process is dead, or the worker has detached. Also called for a child
+  // that ends before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
   virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
 };
 

@@ -43,7 +43,7 @@ class Standbys {
   Standbys(const KeeperParts& context, const Upgrades& upgrades);
   ~Standbys();
 
-  // Goes on with the standbys of the keeper before this one.
+  // Goes on with the standbys of the former keeper.
   void Restore(const ServiceDriver::HeldByKey& held);
 
  private:
@@ -110,7 +110,7 @@ class Standbys {
   uint64_t program_of_ = 0;        // the worker; 0: none
   bool reading_program_ = false;   // of an owner; no standby is started until then
   uint64_t program_epoch_ = 0;     // counts the times it was forgotten
-  uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
+  uint64_t unreadable_owner_ = 0;  // whose program could not be read at the last look
   std::string told_;               // why none can be started
   std::string held_;               // the value that is held for the next keeper
   uint64_t last_upgrade_ = 0;      // the last whose end was noticed

@@ -424,7 +424,7 @@ void UpgradeUnderWay::OnReturned(const HandoffsResult& result) {
     return Return(status_.detail());
   }
   if (result.status.ok()) return End(new_workers_);
-  // Their deaths give the shards to the heirs.
+  // The deaths of the new workers give the shards to the heirs.
   for (const uint64_t worker_id : new_workers_) {
     (void)context_.workers.Kill(
         worker_id, absl::StrCat("it does not give its shards back: ", result.status.message()));

@@ -5,8 +5,8 @@
 // watched, with the old workers standing by, warm and named as heirs: if a new one dies, hangs (it
 // is then killed), turns unhealthy or gives a shard back, every shard goes back, and the new
 // workers are ended. A dead owner's shards do not wait for that: the engine gives them to the heir
-// at once. After the watch window the old workers are ended. Everything is decided here: control
-// may be dead.
+// at once. After the watch window the old workers are ended. This class decides everything, because
+// control may be dead.
 //
 //   STARTING -> HANDING_OVER -> WATCHING -> RETIRING -> COMPLETED
 //        \            \             \-> RETURNING -> ROLLED_BACK, or
@@ -61,8 +61,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
                   const v1::UpgradePlan& plan, Callbacks callbacks);
 
   // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
-  // new processes run. After an error the upgrade has not begun, and the caller drops it. From the
-  // start of the processes on `on_change` is called: the next keeper continues it.
+  // new processes run. After an error the upgrade has not begun, and the caller drops it. Once the
+  // processes are started, `on_change` is called, and the next keeper can continue the upgrade.
   void Start(std::function<void(const absl::Status&)> done);
 
   // The next keeper calls Continue() once, and not Start(), with what Held() returned. The upgrade

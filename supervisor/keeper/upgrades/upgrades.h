@@ -47,10 +47,11 @@ class Upgrades : private WorkerObserver {
   void Rollback(const internal::Rollback& request, Done done);
 
   // Pauses or resumes the upgrade under way. kFailedPrecondition: there is none, it is returning or
-  // retiring, or is to be resumed and is not paused.
+  // retiring, or `paused` is false and it is not paused.
   absl::StatusOr<v1::Upgrade> SetPaused(bool paused);
 
-  // kFailedPrecondition: one is under way; says how far it is and what can be done.
+  // kFailedPrecondition: an upgrade is under way. The message says how far it is and what can be
+  // done.
   absl::Status CheckIdle() const;
 
   bool idle() const { return current_ == nullptr || !current_->begun(); }
