@@ -36,7 +36,7 @@ class Admission final : public driver::ConnectionGate {
   explicit Admission(uint64_t registered_bytes = 0);
 
   const v1::Policy& policy() const { return policy_; }
-  // REQUIRES: `policy` is complete. What exists already stays.
+  // REQUIRES: `policy` is complete. Existing objects stay.
   void SetPolicy(v1::Policy policy);
 
   // Refuses each new connection from now on, for this reason, which is not empty.

@@ -108,8 +108,8 @@ void BrokeredSuccession::GiveVacant() {
 
 // ---------------------------------------------------------------- changes of owner
 
-// The cut. What the owner has published up to here is applied and counts. Nothing that it publishes
-// later counts.
+// The cut. Transactions that the owner has published up to here are applied and count. Later ones
+// do not.
 EndedOwnership BrokeredSuccession::EndOwnership(uint32_t shard, std::string_view cause,
                                                 bool released) {
   driver::Ownership& ownership = shards_[shard].ownership;

@@ -66,8 +66,8 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   // With owners_drive, the owner of the shard calls this: it applies what the owner has committed,
   // and moves completions to its log.
   void Drive(uint32_t shard);
-  // Returns true if nothing is left to do. From then on, workers, other threads and the device send
-  // a signal when they have something.
+  // Returns true if nothing is left to do. Workers, other threads and the device then send a signal
+  // when they have something.
   bool BeginSleep();
   // Waits for a signal. Returns false if none came within `timeout_ms` (-1: waits for ever).
   bool AwaitSignal(int timeout_ms);

@@ -14,7 +14,7 @@ namespace baton::keeper {
 
 using Change = internal::ChangeWorker;
 
-// A hang is noticed at most this long after the worker's time is over.
+// Limits how late a hang is noticed.
 constexpr uint32_t kMostBetweenLooksMs = 100;
 
 uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms,

@@ -62,9 +62,9 @@ class WorkerSessions {
   absl::StatusOr<internal::WorkerPlace> Reserve();
   void Release(const internal::WorkerPlace& place);
   // Takes the keeper's end of a socket pair with a process that the driver has forked. The process
-  // may attach with any identity, and becomes the worker of `place`. From now on it is watched, and
-  // can be killed. The reservation, which a former keeper may have made, ends if the process ends
-  // before it attaches.
+  // may attach with any identity, and becomes the worker of `place`. The keeper watches it from now
+  // on, and can kill it. The reservation, which a former keeper may have made, ends if the process
+  // ends before it attaches.
   void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
                    const internal::WorkerPlace& place);
 
