@@ -28,8 +28,8 @@
 // acknowledgement of the completion itself are one transaction. pingd keeps nothing anywhere else;
 // the position is read from the connection's state for each completion.
 //   - Killed before the commit: nothing was sent, and nothing of the position has changed. The
-//     successor is given the same completion, at the same position, and makes the same step. That
-//     the buffer for the message may hold it already does not matter: it is written again.
+//   successor is given the same completion, at the same position, and makes the same step. The
+//   buffer may already hold the step's message, which does no harm: it is written again.
 //   - Killed after the commit: the position is the next one, the completion is acknowledged and not
 //     given to anybody again, and the driver posts the work requests, once, whoever lives (P2).
 //   - The data: the READ's target is the connection's data buffer, and it is the WRITE's source.
@@ -68,7 +68,7 @@ static_assert(offsetof(Advertisement, rkey) == 8);
 static_assert(offsetof(Advertisement, size) == 12);
 static_assert(sizeof(Advertisement) == kMessageBytes);
 
-// Between our byte order and the wire's; its own inverse.
+// Converts between this machine's byte order and the wire's; its own inverse.
 inline Advertisement SwapBytes(const Advertisement& advertisement) {
   return {__builtin_bswap64(advertisement.address), __builtin_bswap32(advertisement.rkey),
           __builtin_bswap32(advertisement.size)};
