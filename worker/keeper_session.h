@@ -92,12 +92,12 @@ class KeeperSession {
   const pid_t process_ = getpid();  // the process that has the session
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
-  uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time
+  uint32_t replies_due_ = 0;  // guarded by mutex_; requests that were not answered in time
   // Guarded by mutex_: whether the keeper at the other end knows the session.
   enum class Tie { kUp, kLost, kAsked };
   Tie tie_ = Tie::kUp;
-  absl::Status over_;         // likewise: why the session cannot be resumed
-  uint64_t last_number_ = 0;  // likewise: of a request
+  absl::Status over_;         // guarded by mutex_; why the session cannot be resumed
+  uint64_t last_number_ = 0;  // guarded by mutex_; the last request's
   std::atomic<uint32_t> sockets_used_{0};
   // Set by KeepResumable.
   std::string socket_, key_;

@@ -100,8 +100,8 @@ WorkerImpl::~WorkerImpl() {
   if ((attached_ || arena_) && (!keeper_gone_ || native_)) Detach();
 }
 
-// For a process that the worker's process forked. The arena, the control stream's thread and the
-// session are not the child's, so it leaves all of them as they are.
+// Runs in a process that the worker's process forked. The arena, the control stream's thread and
+// the session are not the child's, so it leaves all of them as they are.
 void WorkerImpl::Abandon() {
   static auto* const left = new std::vector<std::shared_ptr<const arena::Arena>>();
   left->push_back(std::move(arena_));
@@ -619,7 +619,7 @@ void WorkerImpl::AcknowledgeDelivered() {
   }
 }
 
-// For a connection that this worker has not loaded in this epoch, or that has ended.
+// Returns a connection that this worker has not loaded in this epoch, or null if it has ended.
 Connection* WorkerImpl::Find(Shard& shard, uint32_t index, uint32_t generation) {
   Connection& connection = connections_[index];
   if (connection.shard_ == &shard && connection.generation_ == generation &&
@@ -774,8 +774,8 @@ absl::Status WorkerImpl::Run() {
     BATON_ASSIGN_OR_RETURN(const int work, Poll());
     if (work == 0) BATON_RETURN_IF_ERROR(Wait(-1));
   }
-  // Shards that became ours since the last turn are given back with the rest. Nobody follows a
-  // claimant that ends in order: its lock is given back, so that it never counts as dead.
+  // Shards that this worker has got since the last turn are given back with the rest. No heir
+  // follows a claimant that ends in order: it unlocks its lock, so it never counts as dead.
   if (native_) {
     Drive();
     HandleOwnership();

@@ -13,11 +13,10 @@ namespace baton {
 // if control ran as another user before. Then it makes a link to the file in `state_dir`, which is
 // open, for `baton audit --verify`.
 //
-// The trail is in the first of systemd's directories for logs, where the unit has LogsDirectory=,
-// since what is in the state directory may end with the machine's run; otherwise in `state_dir`.
-// With a `user` the trail is in a directory of that user's there. The rest stays batond's, which
-// opens services' logs there and must not follow a link of a control that an attacker has taken
-// over.
+// If the unit has LogsDirectory=, the trail is in the first of these directories, because the state
+// directory may not survive a reboot. Otherwise it is in `state_dir`. With a `user` the trail is in
+// a directory of that user's there. The rest stays batond's, which opens services' logs there and
+// must not follow a link of a control that an attacker has taken over.
 //
 // Logs a failure and goes on: the operators' work matters more than its record. REQUIRES: no
 // control runs.

@@ -83,7 +83,7 @@ absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::st
   uint64_t bytes = trail_->Begin(service, &change);
   absl::Status result = work();
   bytes += trail_->End(service, std::move(change), Printable(result));
-  // Every error costs. Callers choose their deadlines, so even a timeout can be had for nothing.
+  // Every error counts. Callers choose their deadlines, so even a time-out costs them nothing.
   if (result.ok()) {
     budget_.Succeeded(caller, same, MonotonicNanoseconds());
   } else {

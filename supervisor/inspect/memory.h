@@ -76,7 +76,7 @@ struct ArenaFiles {
   const Memory& worker_log() const { return memories[arena::kWorkerLogMemory]; }
   const Memory& driver_log() const { return memories[arena::kDriverLogMemory]; }
   const Memory& recovery() const { return memories[arena::kRecoveryMemory]; }  // may be missing
-  const Memory& buffers() const { return memories[arena::kBuffersMemory]; }    // likewise
+  const Memory& buffers() const { return memories[arena::kBuffersMemory]; }    // may be missing
 
   // The process that has, or had, the memories open.
   int pid = 0;

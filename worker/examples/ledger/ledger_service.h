@@ -1,11 +1,11 @@
 // The ledger on Baton: an account per connection, kept as the connection's state.
 //
 // One request is one step of one transaction: its completion is acknowledged, its reply is sent,
-// its receive is posted anew and the account is replaced together or not at all. A successor is
-// given the requests of a transaction that was never committed again, with the account as it was
-// before them, so it computes the same replies; nothing here has to know whether that happened.
-// It loads an account when the first request for it comes: to take a shard over costs the same for
-// one connection and for ten thousand.
+// its receive is posted anew and the account is replaced together or not at all. If a transaction
+// was never committed, the successor receives its requests again, with the account as it was before
+// them, so it computes the same replies. No code here has to know whether that happened. An account
+// is loaded when its first request comes, so taking a shard over costs the same for one connection
+// and for ten thousand.
 #ifndef WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
 #define WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
 
@@ -42,8 +42,8 @@ class LedgerService : public Service {
   // Returns what is wrong with `options`, if anything.
   static absl::Status Validate(const LedgerServiceOptions& options);
 
-  // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the window is larger
-  // than the service's queues.
+  // Call it between Worker::Attach and Worker::Ready. kInvalidArgument: the window is larger than
+  // the service's queues.
   absl::Status Fit(const Capacity& capacity);
 
   absl::Status OnAdopt(Shard& shard) override;

@@ -511,7 +511,7 @@ void TargetService::Begin(Queue& queue, uint16_t slot, uint32_t bytes) {
   Perform(step, chunk);
 }
 
-// Returns whether a thread is to execute the command of a slot. Then sets `*work` to what it
+// Returns whether a thread is to execute the command of a slot. If so, `*work` becomes what it
 // executes.
 bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work,
                                  DataPointer::Kind* data) {

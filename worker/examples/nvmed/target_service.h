@@ -61,8 +61,8 @@ class TargetService final : public Service {
   // Sets the port that hosts are told to connect to, instead of the configured one. Call after Fit.
   void SetPort(uint16_t port) { options_.port = port; }
 
-  // To be called between Worker::Attach and Worker::Ready. An error names what in the configuration
-  // or in the service's capacity does not suffice, and what would.
+  // Call it between Worker::Attach and Worker::Ready. An error names what in the configuration or
+  // in the service's capacity does not suffice, and what would.
   absl::Status Fit(Worker& worker);
 
   absl::Status OnAdopt(Shard& shard) override;

@@ -30,8 +30,8 @@ class PingService final : public Service {
  public:
   explicit PingService(const PingServiceOptions& options) : options_(options) {}
 
-  // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the service's capacity
-  // does not suffice; the message says what would.
+  // Call it between Worker::Attach and Worker::Ready. kInvalidArgument: the service's capacity does
+  // not suffice; the message says what would.
   absl::Status Fit(const Worker& worker);
 
   void OnCompletion(Shard& shard, const Completion& completion) override;
