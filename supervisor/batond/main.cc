@@ -107,8 +107,7 @@ int Run(int argc, char** argv, OwnProgram* own) {
 }  // namespace baton
 
 int main(int argc, char** argv) {
-  prctl(PR_SET_NAME, "batond");  // a program run by a descriptor has the descriptor's number as its
-                                 // name
+  prctl(PR_SET_NAME, "batond");  // a program run by a descriptor is named by its number
   baton::OwnProgram own(argc, argv);
   const int result = baton::Run(argc, argv, &own);
   if (result != 0 && own.on_trial()) own.GoBack("it could not serve: its messages above tell why");

@@ -29,10 +29,7 @@ class OwnProgram {
   // Returns the path from which the program was started. Another file may be there now.
   const std::string& path() const { return path_; }
   std::string directory() const { return path_.substr(0, path_.rfind('/')); }
-  const std::vector<std::string>& arguments() const {
-    return arguments_;
-  }  // including the
-     // program's name
+  const std::vector<std::string>& arguments() const { return arguments_; }  // with argv[0]
 
   // Adds a variable to the environment in which Replace and GoBack execute the other program. The
   // rest of it is what this program was started with, such as the service manager's variables.

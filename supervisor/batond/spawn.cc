@@ -44,8 +44,7 @@ struct ChildPlan {
   const char* program;  // path
   char* const* arguments;
   char* const* environment;
-  const std::vector<int>& kept;  // descriptors that it inherits, or needs before its program;
-                                 // ascending
+  const std::vector<int>& kept;  // descriptors that it needs or inherits, ascending
   int input;
   int error_pipe;
   pid_t parent;

@@ -187,8 +187,8 @@ absl::StatusOr<bool> KeeperClient::TakeReply() {
 }
 
 void KeeperClient::Dispatch(internal::ManagementReply reply) {
-  back_off_.Reset();  // reset only now, so that a keeper that only accepts and closes is not called
-                      // without a pause
+  // Only now, so that a keeper that only accepts and closes is not called without a pause.
+  back_off_.Reset();
   if (reply.has_event()) {
     if (observer_.on_event) observer_.on_event(reply.event());
     return;

@@ -59,8 +59,7 @@ class PeerRegistry {
 
   const size_t connections_per_uid_;
   mutable std::mutex mutex_;
-  std::map<int, Entry> entries_;       // by descriptor; those of closed ones stay until their place
-                                       // is needed
+  std::map<int, Entry> entries_;       // by descriptor; closed ones stay until it is used again
   std::map<uint32_t, size_t> of_uid_;  // the number of entries
 };
 

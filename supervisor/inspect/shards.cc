@@ -131,10 +131,8 @@ void DescribeEntries(const ArenaView& arena, const ShardRecord& before, uint64_t
 
 absl::Status DescribeCommitLog(const ArenaView& arena, uint32_t shard, const ShardRecord& record,
                                v1::InspectedShard* out) {
-  if (!arena::CursorIsOf(record.commit_head, out->epoch()))
-    return absl::OkStatus();  // not begun
-                              // in this
-                              // epoch
+  // The epoch's driver has not begun.
+  if (!arena::CursorIsOf(record.commit_head, out->epoch())) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const auto bank, arena.files.worker_log().ReadStill<arena::BankHeader>(
                                               arena.worker_map.Bank(shard, out->epoch())));
   BATON_ASSIGN_OR_RETURN(const auto after, arena.files.driver_log().ReadStill<ShardRecord>(

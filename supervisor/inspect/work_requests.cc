@@ -85,9 +85,7 @@ absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnectio
                                   Room* room, WorkRequests* out) {
   const uint64_t entries = 2 * uint64_t{queue.depth};
   const uint64_t outstanding = queue.cursors.committed() - queue.cursors.acknowledged();
-  if (outstanding > entries)
-    return absl::OkStatus();  // more than the log holds: reported as
-                              // invalid elsewhere
+  if (outstanding > entries) return absl::OkStatus();  // impossible, and reported as invalid
   const uint64_t shown = std::min(outstanding, room->work_requests);
   const uint64_t log = queue.receive ? arena.worker_map.ReceiveLog(queue.connection)
                                      : arena.worker_map.SendLog(queue.connection);

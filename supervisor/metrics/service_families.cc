@@ -290,8 +290,7 @@ internal::Description Describe(const v1::Inspection& inspection) {
     v1::Shard* const shard = described.add_shards();
     shard->set_index(seen.index());
     shard->set_epoch(seen.epoch());
-    shard->set_owner_worker_id(seen.owner_slot() >= 0 ? 1 : 0);  // no metric says which worker it
-                                                                 // is
+    shard->set_owner_worker_id(seen.owner_slot() >= 0 ? 1 : 0);  // no metric names the worker
     shard->set_connections(seen.connections());
     shard->set_commits(seen.transactions());
     shard->set_completions(seen.completions());

@@ -19,8 +19,7 @@ struct Options {
   int gid_index = -1;                        // see FindLoopbackAddress
   uint32_t kills = 200;                      // drivers killed in each check that kills some
   uint64_t seed = 1;                         // of the instants of the kills
-  std::chrono::milliseconds patience{1000};  // the longest time for anything that the device has to
-                                             // do
+  std::chrono::milliseconds patience{1000};  // for anything that the device has to do
 
   uint64_t patience_ns() const {
     return static_cast<uint64_t>(std::chrono::nanoseconds(patience).count());

@@ -11,8 +11,7 @@
 namespace baton::nvmed {
 namespace {
 
-constexpr uint8_t kMinBlockShift = 9;            // a format with smaller blocks is not available to
-                                                 // hosts
+constexpr uint8_t kMinBlockShift = 9;            // hosts do not get formats with smaller blocks
 constexpr uint8_t kMaxBlockShift = 16;           // 64 KiB
 constexpr uint8_t kMaxMdts = 12;                 // 16 MiB: as much as a keyed descriptor names
 constexpr uint32_t kMaxCapsuleUnits = 1u << 16;  // IOCCSZ: 1 MiB

@@ -120,10 +120,8 @@ inline constexpr uint16_t kOptionalDatasetManagement = 0x04;
 inline constexpr uint16_t kOptionalWriteZeroes = 0x08;
 inline constexpr uint16_t kOptionalSaveAndSelect = 0x10;
 inline constexpr uint8_t kWriteCachePresent = 0x01;           // VWC
-inline constexpr uint8_t kWriteCacheNoBroadcastFlush = 0x04;  // a Flush of all namespaces is
-                                                              // refused
-inline constexpr uint8_t kWriteCacheBroadcastFlush = 0x06;    // a Flush of all namespaces is
-                                                              // executed
+inline constexpr uint8_t kWriteCacheNoBroadcastFlush = 0x04;  // Flush of all namespaces: refused
+inline constexpr uint8_t kWriteCacheBroadcastFlush = 0x06;    // the same: executed
 inline constexpr uint32_t kSglsSupported = 0x01;              // with any alignment
 inline constexpr uint32_t kSglsKeyed = uint32_t{1} << 2;
 inline constexpr uint32_t kSglsOversized = uint32_t{1} << 18;  // may name more than is moved

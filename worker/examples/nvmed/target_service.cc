@@ -1148,8 +1148,7 @@ void TargetService::EndTurn(uint64_t now) {
     Resume();
     Commit();
     AnswerRequests();
-  } while (chunks_freed_ && !waiting_.empty());  // nothing else may come that resumes waiting
-                                                 // commands
+  } while (chunks_freed_ && !waiting_.empty());  // nothing else may come to resume them
 }
 
 void TargetService::Commit() {
