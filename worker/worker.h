@@ -384,10 +384,10 @@ struct WorkerOptions {
   // Keeps the gRPC stream to control, in a thread of its own: health for operators, notices.
   bool control_stream = true;
   // The longest time for which Wait polls and yields before it sleeps. 0: it sleeps at once. Wait
-  // adapts: about 10 us when waits have lately been longer than four times this. While none of the
-  // committed sends has completed, it polls up to 200 times as long, but at most 20 ms, and not
-  // when such waits have lately been longer. With a real-time priority it polls at most 20 us,
-  // since no other thread would get the processor.
+  // adapts: about 10 us when waits have lately been longer than four times this. While no send has
+  // completed since sends were last committed, it polls up to 200 times as long, but at most 20 ms,
+  // and not when such waits have lately been longer. With a real-time priority it polls at most 20
+  // us, since no other thread would get the processor.
   uint32_t yield_microseconds = 100;
 };
 

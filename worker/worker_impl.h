@@ -188,7 +188,7 @@ class WorkerImpl final : public Worker {
   uint32_t heartbeat_ms_ = 1000;
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
-  uint32_t idle_looks_ = 0;  // in a row that found nothing
+  uint32_t idle_looks_ = 0;  // looks in a row that found nothing
   bool armed_ = false;
   bool driven_ = false;  // a look for work has driven the queues since the last turn
   // Sends were committed, and since then none has completed, and no connection has ended.

@@ -34,7 +34,7 @@ struct TakenConfig {
   v1::Config config;               // the configuration that is in force after the reload
   std::vector<std::string> taken;  // changed fields that are taken: "operator_endpoint.viewers"
   std::vector<Refused> refused;    // changed fields that are not taken
-  // Services whose drivers are to be started, ended, and restarted.
+  // Services whose drivers are to be started, to be ended, and to be restarted.
   std::vector<std::string> added, removed, changed;
   // Services of `config` whose running keepers take changes.
   std::vector<std::string> live;

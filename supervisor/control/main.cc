@@ -59,7 +59,7 @@ baton::FileDescriptor Given(const char* variable) {
 }
 
 // Makes the kernel kill control before Baton's other processes: batond starts another, and no
-// connection notices. Raising the own score needs no right.
+// connection notices. Raising its own score needs no right.
 void BeFirstWhenMemoryIsShort() { std::ofstream("/proc/self/oom_score_adj") << 500; }
 
 int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
