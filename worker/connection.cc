@@ -16,7 +16,7 @@ std::string_view Connection::peer_address() const {
   return {record.peer_address, strnlen(record.peer_address, sizeof(record.peer_address))};
 }
 
-// A sibling can write the record: neither length nor text lead out of their fields.
+// Another native worker can write the record, so the length is limited to the field's.
 std::string_view Connection::private_data() const {
   const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
   return {reinterpret_cast<const char*>(record.private_data),

@@ -16,11 +16,11 @@ namespace {
 
 constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kMillisecondNs = 1'000'000;
-// How often who must not block looks whether another thread has its reply.
+// How often a caller that must not block looks whether another thread's request is over.
 constexpr int kOtherReplyMs = 1;
 constexpr int kResumptionLookMs = 5;
 constexpr size_t kAttemptBytes = 16;
-// Keepers may be dying of this very request to attach.
+// Attach gives up after as many deaths: keepers may be dying of its request.
 constexpr int kMostDeaths = 3;
 
 }  // namespace
@@ -67,9 +67,9 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
   absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
   if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
-  ++replies_due_;  // also of what is still on its way
+  ++replies_due_;  // also for a request that is still on its way
   if (!wait) BATON_RETURN_IF_ERROR(sent);
-  // Replies come in order: those that came too late for their requests are before ours.
+  // Replies come in order: those that came too late for their requests are before this one's.
   for (; replies_due_ > 0; --replies_due_) {
     const absl::Status received = Receive(&reply, wait, descriptors);
     if (absl::IsUnavailable(received)) tie_ = Tie::kLost;
@@ -91,7 +91,8 @@ void KeeperSession::KeepResumable(const std::string& socket, const internal::Att
 absl::StatusOr<bool> KeeperSession::Resume() {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return false;
-  // The caller has seen the socket close, and nobody else has asked meanwhile.
+  // No request has failed on the socket that the caller saw close. If the socket is open, a request
+  // has resumed the session meanwhile.
   if (tie_ == Tie::kUp) {
     pollfd socket = {channel_.fd(), POLLRDHUP, 0};
     if (poll(&socket, 1, 0) != 1) return true;
@@ -102,7 +103,8 @@ absl::StatusOr<bool> KeeperSession::Resume() {
 
 absl::StatusOr<bool> KeeperSession::ResumeLocked() {
   BATON_RETURN_IF_ERROR(over_);
-  // Its socket is there whether a keeper runs or not, but for the moment at which one is replaced.
+  // The socket is there whether a keeper runs or not, except at the moment when a keeper is
+  // replaced.
   if (tie_ == Tie::kLost && !AskForSession(socket_).ok()) return false;
   internal::WorkerReply reply;
   const absl::Status received = channel_.Receive(&reply, 0);
@@ -180,7 +182,7 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
   }
 }
 
-// The driver listens there while no keeper lives, and so this seldom waits.
+// The driver listens on `socket` while no keeper lives, so this seldom waits.
 absl::Status KeeperSession::UseNextKeeper(const std::string& socket) {
   const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
   for (;;) {

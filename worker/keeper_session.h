@@ -23,32 +23,33 @@
 
 namespace baton {
 
-// Each call is a request and waits for its reply. Thread-safe: the control stream's thread asks for
-// tokens.
+// Each call sends a request and waits for its reply. Thread-safe: the control stream's thread asks
+// for tokens.
 //
 // If the keeper dies, `baton-driver` starts another, and the session can be resumed there
-// (KeepResumable). Then SetReady, Listen, Connect, Grant and Revoke wait until it is, and send
-// their request again under its number, so that it is executed once.
+// (KeepResumable). Until then SetReady, Listen, Connect, Grant and Revoke wait. They send their
+// request again under its number, so it is executed once.
 class KeeperSession {
  public:
-  // Returns when one of the events of `socket` has come, or something else, or `timeout_ms` is
-  // over. The socket's descriptor may be -1.
+  // Returns when an event of `socket` has come or `timeout_ms` is over, or earlier. The socket's
+  // descriptor may be -1.
   using Wait = std::function<void(pollfd socket, int timeout_ms)>;
 
   explicit KeeperSession(FileDescriptor socket) : channel_(std::move(socket)) {}
 
-  // From now on SetReady, Listen, Connect, Grant and Revoke wait with this, on their caller's
-  // thread, and never in another way. Before the first of them. Not from within `wait`.
+  // Makes SetReady, Listen, Connect, Grant and Revoke wait with `wait` alone, on their caller's
+  // thread. Call it before the first of them. `wait` must not call any of them.
   void WaitWith(Wait wait) { wait_ = std::move(wait); }
 
-  // For a session with the keeper of a service.
+  // Connects to `socket` for a session with the keeper of `service`.
   static absl::StatusOr<FileDescriptor> Reach(const std::string& socket,
                                               const std::string& service);
 
   int fd() const { return channel_.fd(); }
 
-  // The session goes on with the next keeper at `socket`, after Attach has returned `attached`.
-  // Does nothing if no keeper follows this one, or `socket` is empty.
+  // Makes the session go on with the next keeper at `socket`. Call it after Attach has returned
+  // `attached`. Does nothing if `socket` is empty, or `attached` has no key because no keeper
+  // follows.
   void KeepResumable(const std::string& socket, const internal::Attached& attached);
   bool resumable() const { return !key_.empty(); }
   // Grows whenever fd() becomes another socket.
@@ -58,8 +59,8 @@ class KeeperSession {
   // with each attempt. An error: the session is over. REQUIRES: resumable().
   absl::StatusOr<bool> Resume();
 
-  // `descriptors`: what comes with the reply. If the keeper dies unanswered, the one that follows
-  // at `socket` is asked, unless that is empty; the third such death is an error.
+  // `descriptors` receives those of the reply. If the keeper dies before it answers, Attach asks
+  // the next one at `socket`, unless `socket` is empty. The third such death is an error.
   absl::StatusOr<internal::Attached> Attach(const WorkerOptions& options, uint32_t layout_version,
                                             const std::string& socket,
                                             std::vector<FileDescriptor>* descriptors);
@@ -87,16 +88,16 @@ class KeeperSession {
   absl::Status AskForSession(const std::string& socket);
   absl::Status UseNextKeeper(const std::string& socket);
 
-  Wait wait_;                       // empty: as poll(2)
-  const pid_t process_ = getpid();  // whose session it is
+  Wait wait_;                       // empty: poll(2)
+  const pid_t process_ = getpid();  // the process that has the session
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
-  uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time
+  uint32_t replies_due_ = 0;  // guarded by mutex_; requests that were not answered in time
   // Guarded by mutex_: whether the keeper at the other end knows the session.
   enum class Tie { kUp, kLost, kAsked };
   Tie tie_ = Tie::kUp;
-  absl::Status over_;         // likewise: why the session cannot be resumed
-  uint64_t last_number_ = 0;  // likewise: of a request
+  absl::Status over_;         // guarded by mutex_; why the session cannot be resumed
+  uint64_t last_number_ = 0;  // guarded by mutex_; the last request's
   std::atomic<uint32_t> sockets_used_{0};
   // Set by KeepResumable.
   std::string socket_, key_;

@@ -16,7 +16,7 @@ extern "C" const BatonNativeObject baton_native_object = {
 namespace baton {
 
 absl::StatusOr<std::unique_ptr<NativeHost>> NativeHost::Find() {
-  // Not at link time: a brokered worker's executable has none.
+  // Looked up at run time, because a brokered worker's executable has no such function.
   const auto find =
       reinterpret_cast<decltype(&baton_native_host)>(dlsym(RTLD_DEFAULT, BATON_NATIVE_HOST_SYMBOL));
   BatonNativeHost* host = find != nullptr ? find() : nullptr;

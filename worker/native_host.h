@@ -17,14 +17,15 @@ namespace baton {
 
 class NativeHost {
  public:
-  // Null: this process is no native worker. kFailedPrecondition names both versions.
+  // Returns null if this process is no native worker. kFailedPrecondition: the versions do not fit;
+  // the message names both.
   static absl::StatusOr<std::unique_ptr<NativeHost>> Find();
 
-  // The session with the keeper that was made for this worker. There is one.
+  // Returns the session that was made for this worker with the keeper. The second call fails.
   absl::StatusOr<FileDescriptor> TakeSession();
   int event_fd() const { return host_->event_fd; }
 
-  // The first error: from then on nothing is called any more, and the process has to end.
+  // Returns the first error. After it the functions below do nothing, and the process has to end.
   const absl::Status& status() const { return status_; }
 
   void Attend() {
@@ -55,7 +56,7 @@ class NativeHost {
   }
   void Fail(const char* what, int result);
 
-  BatonNativeHost* const host_;  // the executable's, for as long as the process lives
+  BatonNativeHost* const host_;  // owned by the executable; valid while the process lives
   absl::Status status_;
 };
 

@@ -22,8 +22,8 @@ using arena::CommitKind;
 // The same as the driver's limit (lib/driver/transaction.h).
 constexpr uint32_t kMaxStagedRequests = 4096;
 
-// The driver has read it, and so it is in another processor's cache: on its way back when it is
-// needed.
+// The driver has read the entry, so another processor has it in its cache. Fetched now, it is on
+// its way back when it is needed.
 inline void FetchRequest(const arena::WorkRequest& request) {
   arena::FetchToWrite(&request);
   arena::FetchToWrite(&request.sges);
@@ -70,7 +70,8 @@ absl::Status Shard::WhyUnusable(const Connection& connection) const {
       absl::StrCat("connection ", connection.index_, " has ended or moved to another shard"));
 }
 
-// A READ or atomic, which a connection may not do: it is known as soon as it is established.
+// Refuses READs and atomics if the peer answers none, which is known once the connection is
+// established.
 absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode) const {
   const arena::Arena& arena = impl_->arena();
   if (arena.header().tells_depths == 0 || !connection.established() ||
@@ -112,20 +113,20 @@ absl::Status Shard::AddConnection(Connection& connection) {
 
 namespace {
 
-// The application may have read it out of the other slot.
+// The application may have read `state` out of a slot.
 void CopyState(absl::Span<const uint8_t> state, uint8_t* slot) {
   if (!state.empty()) std::memmove(slot, state.data(), state.size());
 }
 
 }  // namespace
 
-// It is in the open transaction, which has room for another request.
+// Returns whether the connection is in the open transaction, and that has room for another request.
 [[gnu::always_inline]] inline bool Shard::MayStageMore(const Connection& connection) const {
   return connection.entry_ != 0 && connection.shard_ == this && connection.known_epoch_ == epoch_ &&
          staged_->requests != kMaxStagedRequests;
 }
 
-// Most often it is not the first request of its connection in the transaction.
+// The fast path: a request of one buffer that is not its connection's first in the transaction.
 absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buffers,
                             uint64_t tag) {
   const uint64_t sequence = connection.receive_staged_;
@@ -209,7 +210,7 @@ uint32_t Shard::shared_receive_room() const {
   return std::min(room, static_cast<uint32_t>(shared_free_.size()));
 }
 
-// At an adoption: nothing but our own acknowledgements makes a slot free from here on.
+// Called at an adoption. From then on only this worker's acknowledgements free slots.
 void Shard::LoadSharedReceives() {
   const arena::Arena& arena = impl_->arena();
   shared_free_.clear();
@@ -229,8 +230,8 @@ absl::Status Shard::Send(Connection& connection, const SendWork& work) {
   return StagePlainSend(connection, work) ? absl::OkStatus() : StageSend(connection, work);
 }
 
-// Most often it has one buffer, and is not the first request of its connection in the transaction.
-// Returns false, and has done nothing, where that is not so.
+// The fast path: one buffer, no READ or atomic, and not its connection's first request in the
+// transaction. Otherwise returns false and does nothing.
 [[gnu::always_inline]] inline bool Shard::StagePlainSend(Connection& connection,
                                                          const SendWork& work) {
   const uint64_t sequence = connection.send_staged_;
@@ -381,7 +382,8 @@ void Shard::AddSharedReceives() {
   }
 }
 
-// In the entry of a connection, where there is one and the driver knows that.
+// Acknowledges in the first connection's entry, if there is one and the layout's version allows it,
+// otherwise in an entry of its own.
 void Shard::Acknowledge() {
   CommitEntry* acknowledge;
   if (!staged_->connections.empty() && impl_->layout_version() >= 2) {
@@ -482,7 +484,8 @@ void Shard::ForgetDelivered() {
   shared_unacknowledged_.clear();
 }
 
-// An application that was given nothing has no reason to commit, and what was skipped would stay.
+// Returns whether the library skipped all completions that are not acknowledged. An application
+// that was given none has no reason to commit, so the library has to acknowledge them.
 bool Shard::OnlySkipped() const {
   return handed_ <= acknowledged_ && delivered_ > acknowledged_ && NothingStaged();
 }
@@ -500,8 +503,8 @@ void Shard::Abandon() {
 
 namespace {
 
-// The driver has checked and posted a copy of its own. A former owner that went wild may have
-// written over this one since: it names no buffer then.
+// The driver has checked and posted a copy of its own. A former owner that misbehaved may have
+// overwritten `request` since, so ranges outside the buffers are left out.
 template <typename Visit>
 void VisitBuffers(const arena::WorkRequest& request, uint64_t buffer_bytes, const Visit& visit) {
   for (uint32_t i = 0; i < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++i) {
@@ -549,7 +552,7 @@ std::vector<Connection*> Shard::connections() {
     const arena::ConnectionRecord& record = arena.connection(i);
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
-    // Its end will not be told.
+    // No worker is told the end of such a connection.
     if (state == arena::ConnectionState::kClosed &&
         record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {
       continue;

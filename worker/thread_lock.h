@@ -9,8 +9,8 @@
 
 namespace baton {
 
-// Held from Acquire to destruction, both by the same thread. Only that one can unlock it: destroyed
-// by another, it stays held until its thread ends.
+// Held from Acquire to destruction. Only the thread that called Acquire can unlock it: if another
+// thread destroys the object, the lock stays held until the first thread ends.
 class ThreadLock {
  public:
   explicit ThreadLock(arena::ThreadLock* place) : place_(place) {}
@@ -19,7 +19,7 @@ class ThreadLock {
   ~ThreadLock();
 
   absl::Status Acquire();
-  // Until its thread ends, also when this is destroyed.
+  // Keeps the lock held until its thread ends, also when this object is destroyed.
   void Keep() { holder_ = 0; }
 
  private:

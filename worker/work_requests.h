@@ -1,6 +1,6 @@
 // Inside the worker library: work requests in the form in which the driver reads them.
 //
-// Inline, since they are filled in for every message.
+// The functions are inline because each message needs them.
 #ifndef WORKER_WORK_REQUESTS_H_
 #define WORKER_WORK_REQUESTS_H_
 
@@ -19,7 +19,7 @@
 
 namespace baton {
 
-// Out of the way of what is right, which is most of what comes.
+// Kept out of the hot path, because most requests are right.
 template <typename... Args>
 [[gnu::cold, gnu::noinline]] absl::Status Invalid(Args... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
@@ -44,7 +44,7 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
                  " are not within the service's ", buffer_bytes);
 }
 
-// `length`: of all of them.
+// `*length`, 0 before the call, becomes the bytes of all buffers.
 [[gnu::always_inline]] inline absl::Status FillBuffers(absl::Span<const Buffer> buffers,
                                                        uint64_t buffer_bytes,
                                                        arena::WorkRequest* request,
@@ -85,8 +85,8 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
   return FillBuffers(buffers, buffer_bytes, request, &length);
 }
 
-// Refuses what the service's device does not do. An older driver does not say what that is.
-// `length` is the message's, in bytes.
+// Refuses requests that the service's device cannot do; an older driver does not report which.
+// `length`: bytes of the message.
 [[gnu::always_inline]] inline absl::Status CheckDevice(const SendWork& work, uint64_t length,
                                                        const arena::DriverMemoryHeader& header) {
   if ((header.missing_opcodes >> static_cast<uint32_t>(work.opcode) & 1) != 0) {
@@ -127,7 +127,8 @@ inline void FillRemote(const SendWork& work, arena::WorkRequest* request) {
   return absl::OkStatus();
 }
 
-// For a request of one buffer, which was checked. `head`: opcode, and flags in the next byte.
+// Fills in a request of one buffer, which the caller has checked. `head`: opcode, and flags in the
+// next byte.
 [[gnu::always_inline]] inline void FillPlain(uint32_t head, const Buffer& buffer,
                                              uint32_t immediate, uint64_t tag,
                                              arena::WorkRequest* request) {
@@ -138,7 +139,8 @@ inline void FillRemote(const SendWork& work, arena::WorkRequest* request) {
   StoreRange(buffer, &request->sges[0]);  // where workers of version 1 look for it
 }
 
-// Opcodes that need nothing of the peer or the device that others do not.
+// Returns a bit for each opcode that the device has and the peer need not answer (no READ, no
+// atomic).
 inline uint32_t PlainOpcodes(const arena::DriverMemoryHeader& device) {
   uint32_t plain = 0;
   for (uint8_t i = 0; i < verbs::kOpcodeCount; ++i) {
@@ -147,7 +149,7 @@ inline uint32_t PlainOpcodes(const arena::DriverMemoryHeader& device) {
   return plain & ~device.missing_opcodes;
 }
 
-// An older driver does not say.
+// An older driver does not report the limit.
 inline uint64_t MostSendBytes(const arena::DriverMemoryHeader& device) {
   return device.max_message_bytes == 0 ? ~uint64_t{0} : device.max_message_bytes;
 }

@@ -82,8 +82,8 @@ class Connection {
   uint32_t send_room() const;
   uint32_t receive_room() const;
 
-  // For the application. A successor, and this worker after it adopted the shard again, find
-  // nullptr.
+  // For the application's use. A successor finds nullptr, and so does this worker after it adopted
+  // the shard again.
   void* context = nullptr;
 
  private:
@@ -93,7 +93,8 @@ class Connection {
   Shard* shard_ = nullptr;
   uint32_t index_ = 0;
   uint32_t generation_ = 0;
-  // Sequence numbers: staged by us, committed, seen completed, acknowledged (as committed).
+  // Sequence numbers: staged by this worker, committed, seen completed, acknowledged (as
+  // committed).
   uint64_t send_staged_ = 0, send_committed_ = 0, send_completed_ = 0, send_acknowledged_ = 0;
   uint64_t receive_staged_ = 0, receive_committed_ = 0, receive_completed_ = 0,
            receive_acknowledged_ = 0;
@@ -101,8 +102,8 @@ class Connection {
   uint32_t entry_ = 0;           // 1 + index of its entry in the open transaction; 0: none
   uint64_t known_epoch_ = 0;     // of the shard when this was loaded; 0: ended or moved
   uint64_t ended_epoch_ = 0;     // of the shard when its end was delivered
-  bool unacknowledged_ = false;  // among its shard's
-  // Its work requests in the arena; a receive's are unused where the shard shares them.
+  bool unacknowledged_ = false;  // listed in Shard::unacknowledged_
+  // The connection's logs in the arena. receive_log_ is unused if the shard's receives are shared.
   arena::WorkRequest* send_log_ = nullptr;
   arena::WorkRequest* receive_log_ = nullptr;
 };
@@ -230,8 +231,8 @@ class Shard {
   }
 
   // Calls `visit` for each buffer of a work request that is not acknowledged: an owner must not use
-  // it for anything else. All of them lie within Worker::buffers(). For a successor that manages
-  // its buffers itself; one that chooses them by sequence number does not need it.
+  // it for anything else. All of them lie within Worker::buffers(). A successor that manages its
+  // buffers itself needs this; one that chooses them by sequence number does not.
   void ForEachBufferInUse(Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
   // The same for shared receives, with their tags.
@@ -286,21 +287,21 @@ class Shard {
   const arena::CompletionEntry* log_;
   uint64_t log_mask_, send_log_mask_, receive_log_mask_, buffer_bytes_;
   uint32_t send_depth_;
-  uint32_t receive_depth_;       // 0: receives are shared
-  uint32_t plain_opcodes_;       // a bit for each that the device has, and is no READ or atomic
-  uint64_t most_send_bytes_;     // of one message
-  uint64_t epoch_ = 0;           // 0: not ours
-  uint64_t released_epoch_ = 0;  // the last one that we gave back
+  uint32_t receive_depth_;             // 0: receives are shared
+  uint32_t plain_opcodes_;             // a bit for each opcode of the device but READs and atomics
+  uint64_t most_send_bytes_;           // of one message
+  uint64_t epoch_ = 0;                 // 0: not owned
+  uint64_t released_epoch_ = 0;        // the last one that this worker gave back
   arena::BankHeader* bank_ = nullptr;  // of the epoch, with its entries
   arena::CommitEntry* bank_entries_ = nullptr;
   uint64_t commit_tail_ = 0;
-  mutable uint64_t folded_ = 0;        // entries that the driver is done with: so many, or more
-  mutable uint32_t entries_left_ = 0;  // the open transaction has room for so many, or more
+  mutable uint64_t folded_ = 0;        // entries that the driver has applied, at least
+  mutable uint32_t entries_left_ = 0;  // room in the open transaction, at least
   uint64_t delivered_ = 0;             // completions given to the application, or skipped
-  uint64_t handed_ = 0;                // up to the last that was given to it
+  uint64_t handed_ = 0;                // completions up to the last one given to the application
   uint64_t acknowledged_ = 0;          // as committed
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
-  std::vector<uint16_t> shared_free_;  // slots of shared receives that are nobody's, the next last
+  std::vector<uint16_t> shared_free_;  // free slots of shared receives; the last is next
   uint32_t shared_outstanding_ = 0;
   // The connections, and slots of shared receives, of completions between acknowledged_ and
   // delivered_.
@@ -322,7 +323,7 @@ class Service {
 
   // This worker owns `shard` from now on, with the connections and the state that its former owner
   // committed. Completions that the former owner had not acknowledged follow. What is staged here
-  // is committed on return. After an error the shard is given back.
+  // is committed on return. If OnAdopt returns an error, the library gives the shard back.
   virtual absl::Status OnAdopt([[maybe_unused]] Shard& shard) { return absl::OkStatus(); }
 
   // `completion` is valid during the call.
@@ -382,11 +383,11 @@ struct WorkerOptions {
   int realtime_priority = 0;
   // Keeps the gRPC stream to control, in a thread of its own: health for operators, notices.
   bool control_stream = true;
-  // The longest time for which Wait polls and yields before it sleeps. 0: it sleeps at once.
-  // Wait adapts: about 10 us when waits have lately been longer than four times this. After sends
-  // of which none has completed yet it polls up to 200 times as long, but at most 20 ms, and not
-  // when such waits have lately been longer. With a real-time priority it polls at most 20 us,
-  // since no other thread would get the processor.
+  // The longest time for which Wait polls and yields before it sleeps. 0: it sleeps at once. Wait
+  // adapts: about 10 us when waits have lately been longer than four times this. While no send has
+  // completed since sends were last committed, it polls up to 200 times as long, but at most 20 ms,
+  // and not when such waits have lately been longer. With a real-time priority it polls at most 20
+  // us, since no other thread would get the processor.
   uint32_t yield_microseconds = 100;
 };
 
@@ -432,7 +433,7 @@ class Worker {
   // completions and changes of ownership it delivered. kUnavailable: the service's driver is gone,
   // or no keeper has this worker's session any more, and all that the driver had published before
   // was delivered. A native worker goes on without its keeper. The process of a native worker must
-  // end after any error. Another one destroys the Worker, and may attach again.
+  // end after any error. A brokered worker's process destroys the Worker, and may attach again.
   virtual absl::StatusOr<int> Poll() = 0;
 
   // For poll and epoll loops. Call ArmEvent before each sleep. If it returns true, event_fd()
@@ -458,16 +459,16 @@ class Worker {
   // service may call it, and listeners outlive workers. Returns the port.
   virtual absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) = 0;
   // Begins a connection to host:port that lives in `shard`, which this worker must own. The
-  // outcome, kEstablished or kConnectFailed with `tag`, is delivered to the shard's owner of that
-  // time. kResourceExhausted: the message names the limit, and nothing was begun. kAborted: the
-  // shard is another worker's, or the connection has ended already.
+  // outcome, kEstablished or kConnectFailed with `tag`, is delivered to the worker that owns the
+  // shard then. kResourceExhausted: the message names the limit, and nothing was begun. kAborted:
+  // the shard is another worker's, or the connection has ended already.
   virtual absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                               std::string_view private_data, uint64_t tag) = 0;
 
   virtual const Capacity& capacity() const = 0;  // does not change
 
   // Returns the service's registered memory, the same for all of its workers. The application
-  // divides it up. What is written there is not part of a transaction.
+  // divides it up. Writes to it are not part of a transaction.
   virtual absl::Span<uint8_t> buffers() const = 0;
 
   // Gives peers access to `length` bytes of the buffers from `offset`. `access`: kRemoteRead,
@@ -486,10 +487,10 @@ class Worker {
   // else. kUnavailable: another worker is revoking it now.
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
 
-  // Reports whether this worker is healthy; one that never reports is. An upgrade waits until the
-  // new worker is ready and healthy, and goes back if it reports that it is not while it is
-  // watched. Operators see the first 256 bytes of `detail`. Any thread. Does not block, and is
-  // cheap while nothing changes.
+  // Reports whether this worker is healthy; a worker that never reports counts as healthy. An
+  // upgrade waits until the new worker is ready and healthy, and goes back if it reports that it is
+  // not while it is watched. Operators see the first 256 bytes of `detail`. Any thread. Does not
+  // block, and is cheap while nothing changes.
   virtual void ReportHealth(bool healthy, std::string_view detail) = 0;
 
   virtual uint64_t id() const = 0;  // as operators see it; no other worker gets the same

@@ -29,19 +29,20 @@
 namespace baton {
 namespace {
 
-// For a native worker: nothing that it waits for needs its processor.
+// A native worker looks several times before it yields, because it waits for the device, which does
+// not need its processor.
 constexpr int kLooksPerYield = 4;
 constexpr uint32_t kRealtimeYieldMicroseconds = 20;
 constexpr uint64_t kMillisecondNs = 1'000'000;
-// A send that is under way completes soon, by the device alone. Who sleeps until then leaves it
-// with nothing to do while he wakes up, which on Soft-RoCE, where a list of sends completes as a
-// whole, is a fifth of the bandwidth at 4 KiB.
+// The device completes a send that is under way soon, and by itself. If the worker slept until
+// then, the device would have nothing to do while the worker wakes up. On Soft-RoCE, where a list
+// of sends completes as a whole, that costs a fifth of the bandwidth at 4 KiB.
 constexpr uint32_t kDeviceYieldFactor = 200;
 constexpr uint64_t kMostDeviceYieldMicroseconds = 20'000;
 constexpr uint64_t kDeviceSoon = 1;
-constexpr uint64_t kNothingCame = ~uint64_t{0};  // however short the caller's time-out was
+constexpr uint64_t kNothingCame = ~uint64_t{0};  // also after a short time-out of the caller
 constexpr uint64_t kDeliverBatch = 64;
-// One after the other that found nothing: about as long as an answer takes to come from near by.
+// Looks in a row that find nothing. They take about as long as an answer of a peer near by.
 constexpr uint32_t kLooksBeforeAcknowledging = 16;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the driver or the keeper is gone.
@@ -90,24 +91,24 @@ WorkerImpl::~WorkerImpl() {
     return;
   }
   if (native_ && !native_->status().ok()) {
-    // Our shards are moved when our process has ended, as after any death.
+    // The shards move when this process has ended, as after any death.
     if (lock_) HoldUntilTheEnd();
     return;
   }
-  // Also after an Attach that failed on our side: the keeper kills a worker whose session
-  // closes before it detaches.
+  // The worker detaches also if its own side of Attach failed, because the keeper kills a worker
+  // whose session closes before it detaches.
   if ((attached_ || arena_) && (!keeper_gone_ || native_)) Detach();
 }
 
-// In a child of the worker's process, to which the arena and the thread of the control stream do
-// not belong, nor a word of the session. Nothing of them is touched.
+// Runs in a process that the worker's process forked. The arena, the control stream's thread and
+// the session are not the child's, so it leaves all of them as they are.
 void WorkerImpl::Abandon() {
   static auto* const left = new std::vector<std::shared_ptr<const arena::Arena>>();
   left->push_back(std::move(arena_));
   (void)control_.release();
 }
 
-// The kernel finds a lock by its address, and so it stays mapped.
+// The kernel finds the lock by its address, so the arena stays mapped.
 void WorkerImpl::HoldUntilTheEnd() {
   lock_->Keep();
   static auto* const mapped = new std::vector<std::shared_ptr<const arena::Arena>>();
@@ -204,14 +205,15 @@ absl::Status WorkerImpl::CheckDescriptors() const {
   return absl::OkStatus();
 }
 
-// Policy only: a worker serves without it, so that control may be down when it attaches.
+// The stream carries policy only. A worker serves without it, so control may be down when the
+// worker attaches.
 void WorkerImpl::StartControlStream(const internal::Attached& attached) {
   ControlStreamOptions stream;
   stream.control_socket = attached.control_socket();
   stream.service = options_.service;
   stream.first_token = attached.token();
   stream.new_token = [this] { return keeper_->NewToken(); };
-  // The arena says it too, and reaches the worker's own thread.
+  // The worker's own thread learns of a handoff from the arena.
   stream.on_handoff = [](const std::vector<uint32_t>&) {};
   stream.on_shutdown = [this](const std::string& reason) { AskShutdown(reason); };
   auto started = ControlStream::Start(std::move(stream));
@@ -275,7 +277,7 @@ void WorkerImpl::Detach() {
   }
   // The slot, and the lock in it, may be another worker's as soon as the keeper has answered.
   lock_.reset();
-  // Fails if the keeper is gone, which changes nothing.
+  // This fails if the keeper is gone, which does not matter.
   (void)keeper_->Detach();
 }
 
@@ -291,7 +293,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
     CheckKeeper();
   }
-  // Unless a look for work has just done so.
+  // Not needed if a look for work has just driven the queues.
   if (native_ && !std::exchange(driven_, false)) Drive();
   int work = HandleOwnership();
   for (auto& shard : shards_) {
@@ -302,7 +304,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   if (work == 0) NoteIdleLook();
   if (native_) {
     if (!native_->status().ok()) return native_->status();
-    return work;  // also without a keeper: the queues are ours
+    return work;  // a native worker needs no keeper to serve
   }
   // The logs are delivered first: they say how the connections ended.
   if (keeper_gone_ && work == 0) {
@@ -343,7 +345,7 @@ void WorkerImpl::CheckKeeper() {
       ContinueResumption();
     }  // The driver takes its own events.
   }
-  // A request has resumed the session.
+  // A request may have resumed the session, over another socket.
   const bool unwatched = keeper_->sockets_used() != watched_socket_number_;
   if (!resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();
 }
@@ -377,7 +379,7 @@ void WorkerImpl::LoseKeeper() {
   keeper_gone_ = true;
   if (!native_) return;
   if (std::exchange(resuming_, false)) SetResumptionTimer(0);
-  // It is told once: a native worker goes on, and sleeps.
+  // A native worker goes on, and sleeps. These events must not wake it over and over.
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
 }
@@ -407,8 +409,9 @@ int WorkerImpl::HandleOwnership() {
   return handled;
 }
 
-// Our driver takes what it has claimed one after the other: what it has not come to is given back
-// with the rest, since nobody follows a claimant that ends in order.
+// The native driver recovers the shards that it has claimed one by one. This worker adopts also the
+// remaining ones, and gives them back with the rest, because no heir follows a claimant that ends
+// in order.
 void WorkerImpl::AdoptTheRest() {
   const auto is_due = [this](const auto& shard) {
     const uint64_t word = arena::LoadAcquire(arena_->shard(shard->index_).owner.ownership);
@@ -416,7 +419,7 @@ void WorkerImpl::AdoptTheRest() {
     if (slot == (arena::kClaim | slot_)) return true;
     return slot == slot_ && !Owns(*shard) && arena::OwnershipEpoch(word) != shard->released_epoch_;
   };
-  // No more often than each can be adopted: another process can write the words, too.
+  // One turn per shard at most, because another process can write the words, too.
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (std::none_of(shards_.begin(), shards_.end(), is_due)) return;
     Drive();
@@ -434,8 +437,9 @@ void WorkerImpl::NoteStopRequest() {
 }
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
-  // A shard that we gave back is still ours until the driver has seen it. (The bank's tail cannot
-  // say so: a former owner's late store there is not of our epoch, and must not keep us away.)
+  // The ownership word names this worker until the driver has seen that it gave the shard back.
+  // (The bank's tail cannot tell: a former owner's late store there has another epoch, and must not
+  // keep this worker from adopting.)
   if (epoch == shard.released_epoch_) return false;
   if (native_) {
     native_->Adopt(shard.index_, epoch);
@@ -480,7 +484,7 @@ void WorkerImpl::Release(Shard& shard) {
   shard.Publish(/*release=*/true);
   BATON_CRASH_POINT("release-published");
   shard.released_epoch_ = std::exchange(shard.epoch_, 0);
-  awaits_device_ = false;  // a successor is told
+  awaits_device_ = false;  // a successor gets their completions
 }
 
 void WorkerImpl::Lose(Shard& shard) {
@@ -492,8 +496,8 @@ void WorkerImpl::Lose(Shard& shard) {
   service_->OnLost(shard);
 }
 
-// Hints, to be read when we are dead: whether we are in a handler now, and of which completion. The
-// shard is ours.
+// Stores hints for the time after this worker's death: whether it is in a handler now, and of which
+// completion. REQUIRES: Owns(shard).
 [[gnu::always_inline]] inline void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
   arena::BankHeader& bank = *shard.bank_;
   const bool tells = layout_version_ >= 2;
@@ -507,7 +511,7 @@ uint32_t WorkerImpl::GenerationOfVoid(const arena::CompletionEntry& entry) const
   return layout_version_ >= 2 ? arena::GenerationOf(entry) : entry.generation;
 }
 
-// `head`: the first four bytes of what the entry says.
+// `head`: the entry's kind, status, opcode and flags.
 [[gnu::always_inline]] inline Completion WorkerImpl::Translate(const arena::CompletionEntry& entry,
                                                                uint32_t head,
                                                                Connection* connection) {
@@ -539,7 +543,7 @@ uint32_t WorkerImpl::GenerationOfVoid(const arena::CompletionEntry& entry) const
   }
   shard.NoteDelivered(connection);
   shard.handed_ = shard.delivered_;
-  // Before the handler: should it be our last, this is what we died on.
+  // Stored before the handler runs: if the worker dies in it, it died on this completion.
   TellHandling(shard, /*in_handler=*/true);
   BATON_CRASH_POINT("deliver-before-handler");
   service_->OnCompletion(shard, Translate(entry, head, &connection));
@@ -554,8 +558,8 @@ int WorkerImpl::Deliver(Shard& shard) {
   idle_looks_ = 0;
   int count = 0;
   // A completion may need an entry for its connection, one for a decision and one for shared
-  // receives, and with CommitMode::kAfterEachCompletion each of them takes room for good. When the
-  // driver is that far behind, it gets its time first.
+  // receives, and with CommitMode::kAfterEachCompletion no two completions share one. If the log
+  // lacks that room, the driver is far behind, and delivery waits for it.
   const bool shares_receives = shard.receive_depth_ == 0;
   const uint32_t needed = shares_receives ? 3 : 2;
   const bool commits_each = options_.commit_mode == CommitMode::kAfterEachCompletion;
@@ -571,8 +575,8 @@ int WorkerImpl::Deliver(Shard& shard) {
   return count;
 }
 
-// A transaction that only acknowledges takes as long as one that posts, and the next message may
-// wait for its end. So what needs no other waits until there is time.
+// A transaction that only acknowledges takes as long as one that posts, and may delay the next
+// message. So acknowledgements alone wait until the worker is idle.
 void WorkerImpl::NoteIdleLook() {
   if (++idle_looks_ >= kLooksBeforeAcknowledging) [[unlikely]]
     AcknowledgeDelivered();
@@ -581,7 +585,7 @@ void WorkerImpl::NoteIdleLook() {
 void WorkerImpl::AcknowledgeDelivered() {
   idle_looks_ = 0;
   if (options_.commit_mode == CommitMode::kManual) return;
-  // Where there is no room now, a later look acknowledges.
+  // If the log has no room now, a later look acknowledges.
   for (const auto& shard : shards_) {
     if (Owns(*shard) && shard->delivered_ != shard->acknowledged_) (void)shard->Commit();
   }
@@ -604,7 +608,7 @@ void WorkerImpl::AcknowledgeDelivered() {
     shard.shared_unacknowledged_.push_back(
         static_cast<uint16_t>(arena::SharedReceiveSlot(entry.wr_id)));
   }
-  // Its end was acknowledged in a transaction that the former owner committed.
+  // The former owner committed a transaction that acknowledged the connection's end.
   if (connection == nullptr) return;
   if (!is_void) [[likely]]
     Hand(shard, entry, head, *connection, shared_receive);
@@ -615,7 +619,7 @@ void WorkerImpl::AcknowledgeDelivered() {
   }
 }
 
-// One that is new to us, or that has ended.
+// Returns a connection that this worker has not loaded in this epoch, or null if it has ended.
 Connection* WorkerImpl::Find(Shard& shard, uint32_t index, uint32_t generation) {
   Connection& connection = connections_[index];
   if (connection.shard_ == &shard && connection.generation_ == generation &&
@@ -633,8 +637,8 @@ Connection* WorkerImpl::Find(Shard& shard, uint32_t index, uint32_t generation) 
   return &connection;
 }
 
-// Loads a connection that we have not committed anything to in this epoch: its cursors stand still,
-// but for completions that we have not been given yet.
+// REQUIRES: this worker has committed nothing to the connection in this epoch. So its cursors stand
+// still, except for completions that were not delivered yet.
 void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
   const arena::ConnectionRecord& record = arena_->connection(index);
   const bool unacknowledged = connection.unacknowledged_;
@@ -657,7 +661,7 @@ void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
 
 // ---------------------------------------------------------------- waiting
 
-// The driver in our own process: nobody needs to be woken.
+// The driver is in this process, so nobody needs to be woken.
 void WorkerImpl::TellNativeHost(const Shard& shard, bool released) {
   if (released) return native_->Release(shard.index_, shard.epoch_);
   native_->Apply(shard.index_);
@@ -687,7 +691,7 @@ bool WorkerImpl::HasWork() {
 bool WorkerImpl::LookForWork() {
   if (native_) {
     Drive();
-    if (!native_->status().ok()) return true;  // for Poll to tell
+    if (!native_->status().ok()) return true;  // Poll returns the error
   }
   if (stop_.load(std::memory_order_relaxed) || shutdown_asked_.load(std::memory_order_relaxed)) {
     return true;
@@ -733,7 +737,7 @@ absl::Status WorkerImpl::Await(int timeout_ms) {
   }
   YieldBudget& budget = awaits_device_ ? device_yield_budget_ : yield_budget_;
   const uint64_t began = MonotonicNanoseconds();
-  // It shows a sign of life as often as a sleeping worker.
+  // The worker has to show a sign of life as often as a sleeping one.
   uint64_t limit = std::min(budget.nanoseconds(), uint64_t{heartbeat_ms_} * kMillisecondNs / 2);
   if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * kMillisecondNs);
   uint64_t now = began;
@@ -752,7 +756,7 @@ absl::Status WorkerImpl::Await(int timeout_ms) {
   return absl::OkStatus();
 }
 
-// Whether something came.
+// Returns whether something came.
 absl::StatusOr<bool> WorkerImpl::Sleep(int timeout_ms) {
   if (!ArmEvent()) return true;
   // Never longer than a heartbeat: a sleeping worker is not a hung one.
@@ -770,8 +774,8 @@ absl::Status WorkerImpl::Run() {
     BATON_ASSIGN_OR_RETURN(const int work, Poll());
     if (work == 0) BATON_RETURN_IF_ERROR(Wait(-1));
   }
-  // Shards that became ours since the last turn are given back with the rest. Nobody follows a
-  // claimant that ends in order: its lock is given back, so that it never counts as dead.
+  // Shards that this worker has got since the last turn are given back with the rest. No heir
+  // follows a claimant that ends in order: it unlocks its lock, so it never counts as dead.
   if (native_) {
     Drive();
     HandleOwnership();
@@ -795,9 +799,9 @@ void WorkerImpl::Wake() {
 
 // ---------------------------------------------------------------- requests to the keeper
 
-// A keeper that is stopped or busy takes its time. Meanwhile a worker does not hang, and a native
-// one drives its queues: what completes goes to the logs, and what was committed to the device. No
-// handler is called, so what is in the logs waits for the next Poll.
+// A keeper that is stopped or busy answers late. Meanwhile the worker shows signs of life, and a
+// native worker drives its queues: completions go to the logs, and committed requests go to the
+// device. No handler is called, so logged completions wait for the next Poll.
 void WorkerImpl::AwaitKeeper(pollfd socket, int timeout_ms) {
   arena::StoreRelaxed(arena_->worker(slot_).heartbeat, ++polls_);
   std::array<pollfd, 2> entries = {socket, {-1, POLLIN, 0}};
@@ -810,9 +814,9 @@ void WorkerImpl::AwaitKeeper(pollfd socket, int timeout_ms) {
     if (native_->status().ok()) entries[1].fd = native_->event_fd();
   }
   int most = std::max(1, static_cast<int>(heartbeat_ms_) / 2);
-  // An heir takes a shard with each turn, and nobody wakes it for the next.
+  // An heir takes one shard in each turn, and nobody wakes it for the next one.
   if (native_ && arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) most = 1;
-  // When it is interrupted, or fails, the caller looks and calls again.
+  // If poll is interrupted or fails, the caller looks and calls again.
   (void)poll(entries.data(), entries.size(), std::min(timeout_ms, most));
 }
 
@@ -835,7 +839,7 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   }
   BATON_ASSIGN_OR_RETURN(const internal::Connecting connecting,
                          keeper_->Connect(shard.index_, host, port, private_data, tag));
-  if (native_) Drive();  // handles the notice of it, which `baton-driver` has put
+  if (native_) Drive();  // handles `baton-driver`'s notice of the connection
   Connection* connection = Resolve(shard, connecting.connection(), connecting.generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;

@@ -25,7 +25,7 @@
 
 namespace baton {
 
-// How many more requests a queue and its log have room for.
+// Returns how many more requests a queue and its log have room for.
 inline uint32_t RoomOf(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
   const uint64_t log = 2 * uint64_t{depth} - (staged - acknowledged);
   const uint64_t queue = depth - std::min<uint64_t>(staged - completed, depth);
@@ -38,17 +38,17 @@ inline uint64_t RoomEnd(uint64_t completed, uint64_t acknowledged, uint32_t dept
 }
 
 struct Shard::Staged {
-  // Kept for what Commit itself adds (shard state, acknowledgement), and for the release that must
-  // always be possible after it.
+  // Entries kept free for what Commit itself adds (shard state, acknowledgement), and for the
+  // release, which must always be possible after a commit.
   static constexpr uint32_t kReservedEntries = 8;
 
-  // The number of entries that name so many shared receives.
+  // Returns how many entries `receives` shared receives need.
   static size_t SharedEntries(size_t receives) {
     return (receives + arena::kSharedReceivesPerEntry - 1) / arena::kSharedReceivesPerEntry;
   }
 
   std::vector<arena::CommitEntry> entries;
-  std::vector<Connection*> connections;  // that have a kConnection entry
+  std::vector<Connection*> connections;  // those with a kConnection entry
   std::vector<uint16_t> shared;          // slots of shared receives
   bool has_state = false;
   bool moves = false;  // a connection is accepted into another shard
@@ -81,7 +81,7 @@ class WorkerImpl final : public Worker {
   }
   absl::Status Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake, uint64_t id,
                      uint32_t slot);
-  // Gives everything back and says farewell, as the destructor does.
+  // Releases all shards and detaches from the keeper, like the destructor.
   void Detach();
   // For a simulation: the worker's process is dead, and nothing of it happens any more.
   void Die() { keeper_gone_ = true; }
@@ -108,7 +108,8 @@ class WorkerImpl final : public Worker {
   const arena::Arena& arena() const { return *arena_; }
   bool Owns(const Shard& shard) const { return shard.epoch_ != 0; }
   Shard& shard(uint32_t index) { return *shards_[index]; }
-  // The connection in a slot, loaded from the driver's record when it is new to us.
+  // Returns the connection in slot `index`, or null if the slot has another one or none. Loads it
+  // from the driver's record if this worker does not know it yet.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation) {
     if (index >= capacity_.connections) return nullptr;
     Connection& connection = connections_[index];
@@ -120,7 +121,7 @@ class WorkerImpl final : public Worker {
   void NoteSendsCommitted() { awaits_device_ = true; }
   uint32_t layout_version() const { return layout_version_; }
   bool awaits_device() const { return awaits_device_; }
-  // After a transaction was published; `released`: the one that gives the shard away.
+  // Called after each transaction was published. `released`: it gives the shard away.
   void TellDriver(const Shard& shard, bool released) {
     if (native_) return TellNativeHost(shard, released);
     WakeDriver();
@@ -168,16 +169,16 @@ class WorkerImpl final : public Worker {
 
   void Abandon();
 
-  const pid_t process_;  // whose the worker is
+  const pid_t process_;  // the process that made the worker
   const WorkerOptions options_;
   Service* const service_;
   YieldBudget yield_budget_;
   YieldBudget device_yield_budget_;  // while awaits_device_
   std::optional<KeeperSession> keeper_;
   std::shared_ptr<const arena::Arena> arena_;
-  uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
+  uint32_t layout_version_ = arena::kLayoutVersion;  // the newest that library and arena know
   Capacity capacity_;
-  std::unique_ptr<NativeHost> native_;  // null: the driver is baton-driver's, and is woken
+  std::unique_ptr<NativeHost> native_;  // null: the driver is `baton-driver`, and has to be woken
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
   FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices
@@ -187,18 +188,18 @@ class WorkerImpl final : public Worker {
   uint32_t heartbeat_ms_ = 1000;
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
-  uint32_t idle_looks_ = 0;  // since something was found
+  uint32_t idle_looks_ = 0;  // looks in a row that found nothing
   bool armed_ = false;
-  bool driven_ = false;  // since the last turn, by a look for work that found some
+  bool driven_ = false;  // a look for work has driven the queues since the last turn
   // Sends were committed, and since then none has completed, and no connection has ended.
   bool awaits_device_ = false;
-  bool attached_ = false;  // the keeper counts us among its workers
+  bool attached_ = false;  // the keeper counts this worker among its own
   bool keeper_gone_ = false;
   // Armed while the keeper is gone and another may follow it.
   FileDescriptor resumption_timer_;
   bool resuming_ = false;
-  int watched_socket_ = -1;             // the session's, in event_fd_
-  uint32_t watched_socket_number_ = 0;  // KeeperSession::sockets_used() then
+  int watched_socket_ = -1;             // the session's socket in event_fd_
+  uint32_t watched_socket_number_ = 0;  // KeeperSession::sockets_used() when it was added
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<Connection> connections_;
   std::atomic<bool> stop_{false};

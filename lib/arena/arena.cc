@@ -37,8 +37,9 @@ absl::Status CheckPowerOfTwo(const char* field, uint64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not a power of two"));
 }
 
-// Memory of a memfd is taken when it is first touched, and who touches it last is killed: so what
-// cannot be had is refused before. 0: unknown.
+// Returns the bytes that the kernel can provide; 0: unknown. The kernel takes a memfd's memory when
+// it is first touched, and kills a process if there is none left. So a service that does not fit is
+// refused in advance.
 uint64_t AvailableMemory() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
@@ -58,9 +59,9 @@ absl::Status CheckMemory(uint64_t needed, std::string_view service) {
                    " MiB are available: lower buffer_bytes, max_connections or the queue depths"));
 }
 
-// Size of the file of a memory: whole huge pages. A dying worker then unmaps tens of megabytes in
-// microseconds instead of a millisecond, during which a kernel that does not preempt itself keeps a
-// processor from the successor.
+// Returns the size of a memory's file: whole huge pages. With these a dying worker unmaps tens of
+// megabytes in microseconds instead of a millisecond. Meanwhile a kernel that does not preempt
+// itself keeps a processor from the successor.
 uint64_t FileBytes(uint64_t bytes) { return AlignUp(bytes, kHugePageBytes); }
 
 absl::StatusOr<FileDescriptor> CreateMemory(const std::string& name, uint64_t bytes) {
@@ -81,12 +82,11 @@ absl::Status NoRoom(uint64_t size, absl::string_view name) {
                                          " (see RLIMIT_AS and free memory)"));
 }
 
-// A successor that took its page faults when it takes over would prolong the blackout by a
-// millisecond for 64 connections. Kernels that know neither advice refuse it, and only time is
-// lost.
+// Page faults of a successor that takes over would prolong the blackout by a millisecond for 64
+// connections. A kernel that does not know an advice refuses it, and only time is lost.
 void FillPageTables(uint8_t* base, uint64_t size, bool writable) {
-  if (writable) {  // once for all who map the file
-    // Where there is no page at all yet, there is nothing to collapse: EINVAL.
+  if (writable) {  // huge pages serve every process that maps the file
+    // MADV_COLLAPSE fails where no page is present, so each huge page first gets one.
     for (uint64_t at = 0; at < size; at += kHugePageBytes) {
       (void)madvise(base + at, kPageBytes, MADV_POPULATE_READ);
     }
@@ -165,7 +165,8 @@ absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const
         absl::StrCat("the ", name, " has ", info.st_size, " bytes, its header asks for ", size));
   }
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  // Huge pages need an address that is a multiple of theirs: more is reserved, then cut to fit.
+  // Huge pages need an address that is a multiple of their size. So this reserves one more than
+  // needed, and unmaps the rest.
   void* const reserved =
       mmap(nullptr, size + kHugePageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (reserved == MAP_FAILED) return NoRoom(size, name);
@@ -182,7 +183,7 @@ absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const
   Mapping mapping;
   mapping.base_ = place;
   mapping.size_ = size;
-  // A dump is written before a dying thread's locks are marked, and those who follow wait for that.
+  // The kernel writes a core dump before it marks a dying thread's locks, for which heirs wait.
   (void)madvise(place, size, MADV_DONTDUMP);
   FillPageTables(place, size, writable);
   return mapping;

@@ -55,11 +55,11 @@ class Mapping {
 
 class Arena {
  public:
-  // For the driver: creates memories of this shape, zeroed, with headers.
+  // The driver calls this. Creates memories of this shape, zeroed, with headers.
   static absl::StatusOr<Arena> Create(const Shape& shape, std::string_view service);
 
-  // For a worker: maps the memories whose descriptors the keeper sent. kFailedPrecondition: this
-  // build cannot read them; names both layout versions.
+  // A worker calls this. Maps the memories whose descriptors the keeper sent. kFailedPrecondition:
+  // this build cannot read them; names both layout versions.
   static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
                                       FileDescriptor buffers);
 
@@ -68,7 +68,8 @@ class Arena {
   void KeepFromChildren() const;
 
   const Shape& shape() const { return shape_; }
-  // The version that both sides know. Fields added later are not used.
+  // Returns the older of the arena's layout version and this build's. Callers do not use fields of
+  // later versions.
   uint32_t layout_version() const { return layout_version_; }
   const WorkerMemoryMap& worker_map() const { return worker_map_; }
   const DriverMemoryMap& driver_map() const { return driver_map_; }
@@ -93,7 +94,7 @@ class Arena {
         kDriverLogMemory,
         driver_map_.CompletionLog(shard))[index & (shape_.completion_log_entries - 1)];
   }
-  // For drivers only: a brokered worker has no recovery memory.
+  // Only drivers call these: a brokered worker has no recovery memory.
   PollSlot* poll_slots(uint32_t shard) const {
     return At<PollSlot>(kRecoveryMemory, recovery_map_.PollSlots(shard));
   }
@@ -189,7 +190,7 @@ class Arena {
   WorkerMemoryMap worker_map_;
   DriverMemoryMap driver_map_;
   RecoveryMemoryMap recovery_map_;
-  // Both by MemoryKind.
+  // Both are indexed by MemoryKind.
   std::array<FileDescriptor, kMemoryNames.size()> fds_;
   std::array<Mapping, kMemoryNames.size()> memories_;
 };

@@ -19,7 +19,7 @@ T LoadRelaxed(const T& word) {
   return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_relaxed);
 }
 
-// Four neighbouring bytes, the first of which lies at a multiple of four, by one load.
+// Reads four neighbouring bytes with one load. REQUIRES: `first` is at a multiple of four.
 inline uint32_t LoadFourBytes(const uint8_t& first) {
   using Word [[gnu::may_alias]] = uint32_t;
   return __atomic_load_n(reinterpret_cast<const Word*>(&first), __ATOMIC_RELAXED);

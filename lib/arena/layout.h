@@ -26,7 +26,7 @@ inline constexpr uint32_t kOldestLayoutVersion = 1;  // its readers can still us
 inline constexpr uint32_t kSharedReceivesLayoutVersion = 2;
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
-inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of the three files are multiples
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of all files are multiples
 
 inline constexpr uint32_t kMaxShards = 64;
 inline constexpr uint32_t kMaxConnections = 65536;
@@ -131,8 +131,8 @@ static_assert(offsetof(WorkerSlot, sleeping) == 64);
 static_assert(offsetof(WorkerSlot, thread_locks) == 128);
 static_assert(sizeof(WorkerSlot) == 640);
 
-// BankHeader::handling while its writer does not say: the driver's initial value, and what workers
-// of version 1 leave.
+// BankHeader::handling of a writer that does not report it. The driver stores it with every epoch,
+// and workers of version 1 leave it.
 inline constexpr uint64_t kHandlingNotTold = ~uint64_t{0};
 
 // The owner of an epoch writes bank epoch % kCommitBanks.
@@ -450,8 +450,8 @@ struct ConnectionRecord {
   MarkerCursors send_markers;
   MarkerCursors receive_markers;
   uint8_t abandoned;  // its queue pair was destroyed with work outstanding
-  // 1: a driver is accepting it into `shard`, and has not applied cursors and state yet. No worker
-  // loads it. Since version 2.
+  // 1: a driver is accepting the connection into `shard`, and has not applied its cursors and state
+  // yet. No worker loads the connection meanwhile. Since version 2.
   uint8_t arriving;
   // READs and atomics that may be outstanding, to the peer and from the peer. Valid once
   // established, if DriverMemoryHeader::tells_depths is set.
@@ -483,7 +483,8 @@ static_assert(std::is_trivially_copyable_v<ConnectionRecord>);
 
 // ---------------------------------------------------------------- recovery memory (version 2)
 
-// A slot for verbs::CompletionQueue::Take, whose format only wr_id belongs to this layout.
+// A slot for verbs::CompletionQueue::Take. Only wr_id is part of this layout; the completion queue
+// defines the rest.
 struct PollSlot {
   uint64_t wr_id;  // kInvalidWrId: the slot is empty
   uint8_t rest[40];

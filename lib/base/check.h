@@ -1,5 +1,5 @@
-// BATON_CHECK: aborts, with the broken invariant, on a defect of our own. Never for input, and
-// never in the worker library, which must not abort its host.
+// BATON_CHECK prints the broken invariant and aborts. It is for defects of Baton, never for input,
+// and not for the worker library, which must not abort its host.
 #ifndef LIB_BASE_CHECK_H_
 #define LIB_BASE_CHECK_H_
 

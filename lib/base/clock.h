@@ -1,4 +1,4 @@
-// The two clocks that are used.
+// The two clocks that Baton uses.
 #ifndef LIB_BASE_CLOCK_H_
 #define LIB_BASE_CLOCK_H_
 
@@ -8,7 +8,7 @@
 
 namespace baton {
 
-// Comparable between the processes of one machine (CLOCK_MONOTONIC).
+// Returns the time of CLOCK_MONOTONIC, which all processes of a machine share.
 inline uint64_t MonotonicNanoseconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

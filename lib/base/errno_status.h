@@ -7,7 +7,7 @@
 
 namespace baton {
 
-// The status that fits `error_number`, with the text "what: strerror (errno N)".
+// Returns the status that fits `error_number`, with the text "what: strerror (errno N)".
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 }  // namespace baton

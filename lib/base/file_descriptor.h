@@ -33,21 +33,22 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// All that follows is not inherited by programs that this process executes.
+// All descriptors that these functions return are close-on-exec.
 
-// Another descriptor of the same open file, at `least` or above. None: errno says why.
+// Returns another descriptor of the same open file, numbered `least` or above. If there is none,
+// errno says why.
 FileDescriptor CopyOf(int fd, int least = 0);
 
 struct SocketPair {
   FileDescriptor ours, theirs;
 };
-// Connected sockets of AF_UNIX. `type`: SOCK_STREAM | SOCK_NONBLOCK, for one.
+// Returns two connected AF_UNIX sockets. `type`: SOCK_STREAM | SOCK_NONBLOCK, for example.
 absl::StatusOr<SocketPair> MakeSocketPair(int type);
 
 struct Pipe {
   FileDescriptor reading, writing;
 };
-// `flags`: of pipe2(2), O_NONBLOCK for one.
+// `flags`: as for pipe2(2), e.g. O_NONBLOCK.
 absl::StatusOr<Pipe> MakePipe(int flags = 0);
 
 }  // namespace baton

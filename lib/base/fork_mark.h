@@ -1,4 +1,4 @@
-// Tells a process from those that it forks.
+// Tells a process from the children that it forks.
 #ifndef LIB_BASE_FORK_MARK_H_
 #define LIB_BASE_FORK_MARK_H_
 
@@ -12,8 +12,8 @@
 
 namespace baton {
 
-// A page that a process has written, and that the kernel gives empty to its children
-// (madvise(2), MADV_WIPEONFORK): to look at it costs a load, where getpid costs a system call.
+// A page that a process has written, and that its children get empty from the kernel (madvise(2),
+// MADV_WIPEONFORK). A look at it costs a load, where getpid costs a system call.
 class ForkMark {
  public:
   static absl::StatusOr<ForkMark> Create() {
@@ -35,7 +35,7 @@ class ForkMark {
     if (page_ != nullptr) munmap(page_, kBytes);
   }
 
-  // This is the process that has created it, and no child of that.
+  // Returns true in the process that created the mark, and false in its children.
   bool IsOurs() const { return *page_ != 0; }
 
  private:

@@ -11,7 +11,8 @@
 
 namespace baton {
 
-// The descriptor by which a child shows batond that it lives. For that child alone.
+// The environment variable with the pipe by which a child shows batond that it lives. The child
+// does not pass it on.
 inline constexpr char kHeartbeatVariable[] = "BATON_HEARTBEAT_FD";
 
 // How often a child of batond shows that it lives, once it is ready.
@@ -34,16 +35,16 @@ inline FileDescriptor& Heart() {
 
 }  // namespace internal
 
-// Shows it: by a byte in a pipe, whose descriptor batond has named, and which it looks into now and
-// then. Waits for nothing. Returns false if the batond that read the pipe is gone; true also where
-// there has never been one. Called from one thread. REQUIRES: SIGPIPE is ignored.
+// Shows batond that this process lives, by a byte in the pipe that kHeartbeatVariable names. batond
+// reads it now and then. Does not wait. Returns false if the batond that read the pipe is gone, and
+// true if there never was one. Call it from one thread. REQUIRES: SIGPIPE is ignored.
 inline bool ShowLife(AfterLastSign then = AfterLastSign::kAsBefore) {
   const char sign = static_cast<char>(then);
   const FileDescriptor& pipe = internal::Heart();
   return !pipe || write(pipe.get(), &sign, 1) == 1 || errno != EPIPE;
 }
 
-// Takes `pipe`, which the next batond reads, in the place of the former one.
+// Replaces the former pipe by `pipe`, which the next batond reads. Takes ownership of it.
 inline void SetHeart(int pipe) { internal::Heart().Reset(pipe); }
 
 }  // namespace baton

@@ -11,8 +11,8 @@
 
 namespace baton {
 
-// Returns the index, in ascending order, of the smallest of `count` values that the share
-// `quantile` of them does not exceed. REQUIRES: count > 0, 0 <= quantile <= 1.
+// Returns the index of the quantile among `count` values in ascending order: the first value that
+// at least the share `quantile` of them does not exceed. REQUIRES: count > 0, 0 <= quantile <= 1.
 inline uint64_t QuantileRank(double quantile, uint64_t count) {
   // A product such as 0.07 * 100 is a little more than the whole number that it stands for.
   constexpr double kRounding = 1e-6;
@@ -46,8 +46,8 @@ class LatencyHistogram {
     return max_;
   }
 
-  // How many were no longer than `nanoseconds`. Those that share a bucket with it are counted as
-  // longer, unless it is the end of the bucket.
+  // Returns how many durations were at most `nanoseconds`. Those in the bucket of `nanoseconds`
+  // count as longer, unless it is the bucket's end or at least max().
   uint64_t CountUpTo(uint64_t nanoseconds) const {
     uint64_t seen = 0;
     for (size_t i = 0; i < buckets_.size() && UpperEnd(i) <= nanoseconds; ++i) seen += buckets_[i];

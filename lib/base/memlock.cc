@@ -19,7 +19,7 @@ bool MayLockWithoutLimit() {
   return (sets[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
 }
 
-// Rounded up: what is shown is enough.
+// Rounds up, so that a limit of what is shown is enough.
 std::string Mebibytes(uint64_t bytes) {
   return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB");
 }

@@ -1,4 +1,4 @@
-// RLIMIT_MEMLOCK: what a process may register with RDMA devices.
+// RLIMIT_MEMLOCK limits the memory that a process may register with RDMA devices.
 #ifndef LIB_BASE_MEMLOCK_H_
 #define LIB_BASE_MEMLOCK_H_
 
@@ -8,11 +8,11 @@
 
 namespace baton {
 
-// To the hard limit: registered memory counts against the soft one (getrlimit(2)).
+// Raises the soft limit, against which registered memory counts, to the hard one (getrlimit(2)).
 void RaiseMemlockLimit();
 
-// kResourceExhausted, with the limit, what is needed and what to do, when `bytes` cannot be
-// registered. Who may lock whatever he wants (CAP_IPC_LOCK) has no limit.
+// Returns kResourceExhausted, with the limit, the need and the cure, if `bytes` cannot be
+// registered. A process with CAP_IPC_LOCK has no limit.
 absl::Status CheckMemlockLimit(uint64_t bytes);
 
 }  // namespace baton

@@ -9,12 +9,12 @@
 
 namespace baton {
 
-// A number may be another process's when it is looked at, unless it is that of a child of ours that
-// is not reaped yet.
+// The id may be another process's by the time of the call, unless it is that of a child of this
+// process that is not reaped yet.
 absl::StatusOr<FileDescriptor> OpenPidfd(pid_t process);
 
-// Returns false, with errno, if the process is gone or may not be signalled. Any descriptor may be
-// given: one that is no pidfd is an error.
+// Returns false, with errno, if the process is gone or may not be signalled. The caller may pass
+// any descriptor: one that is no pidfd is an error.
 bool SendSignal(int pidfd, int signal);
 
 }  // namespace baton

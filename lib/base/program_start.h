@@ -11,45 +11,45 @@
 
 namespace baton {
 
-// The descriptor of its lock, by which the next batond finds a service's driver. For that process
-// alone.
+// Environment variables for one process alone, which does not pass them on (IsForOneProcess).
+
+// The descriptor of a driver's lock, by which the next batond finds the driver.
 inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
-// The reading end of a pipe whose end tells it that batond was stopped for good. Likewise.
+// The reading end of a pipe. Its end tells the driver that batond was stopped for good.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
-// A batond that executes another program tells it by these that it is on trial, or why the one
-// before it was given up, and where the program is that can be replaced. For batond alone.
+// A batond that executes another program tells it with these that it is on trial, or why the
+// program before it was given up, and the path of the program that can be replaced.
 inline constexpr char kTrialVariable[] = "BATON_ON_TRIAL";
 inline constexpr char kGivenUpVariable[] = "BATON_GIVEN_UP";
 inline constexpr char kProgramVariable[] = "BATON_PROGRAM";
 
 // The descriptors of a keeper: a socket for its orders to `baton-driver`, one for the news that
-// `baton-driver` reports, and the network namespace of batond, if the service has another. For that
-// keeper alone.
+// `baton-driver` reports, and the network namespace of batond, if the service has another.
 inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";
 
-// The descriptor through which the process that started us is told. For us alone.
+// The descriptor into which TellReady() writes.
 inline constexpr char kReadyVariable[] = "BATON_READY_FD";
-// Tells the process that started us that we serve. Nobody listening is no error.
+// Tells the process that started this one that it serves now. It is no error if none listens.
 void TellReady();
 
 // Returns the descriptor whose number `variable` of the environment has. It is close-on-exec from
-// now on. None: there is no such variable.
+// now on. It is empty if there is no such variable.
 FileDescriptor GivenDescriptor(const char* variable);
 
-// A file in memory with `bytes`, at its beginning: standard input of any length for a program, with
-// nobody who has to write it as a pipe would need.
+// Returns a memory file that holds `bytes`, positioned at its beginning. It can be a program's
+// standard input of any length; a pipe would need a process that goes on writing.
 absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes);
 
-// The array that execve takes, into `strings`, which outlive it.
+// Returns the array that execve takes. It points into `strings`, which the caller keeps as long.
 std::vector<char*> PointersTo(std::vector<std::string>& strings);
 
 // Returns the directory of the program that runs, where Baton's other programs are, too.
 std::string OwnDirectory();
 
-// Whether a variable of the environment ("NAME=value") was meant for batond, or one child of it,
+// Returns true if a variable of the environment ("NAME=value") is for batond or one other process
 // alone, and is not passed on.
 bool IsForOneProcess(std::string_view variable);
 

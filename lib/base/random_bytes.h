@@ -1,4 +1,4 @@
-// Bytes that nobody can guess: keys, tokens, and what tells two attempts apart.
+// Bytes that nobody can guess, for keys, for tokens, and to tell two attempts apart.
 #ifndef LIB_BASE_RANDOM_BYTES_H_
 #define LIB_BASE_RANDOM_BYTES_H_
 
@@ -9,10 +9,10 @@
 
 namespace baton {
 
-// Bytes of the token that a keeper makes for a worker, and the worker shows to control.
+// The length of the token that a keeper makes for a worker, and that the worker shows to control.
 inline constexpr size_t kWorkerTokenBytes = 16;
 
-// REQUIRES: count <= 256. The kernel never returns fewer than that (getrandom(2)). Any thread.
+// Thread-safe. REQUIRES: count <= 256, which the kernel always returns in full (getrandom(2)).
 inline std::string RandomBytes(size_t count) {
   std::string bytes(count, '\0');
   (void)!getrandom(bytes.data(), bytes.size(), 0);

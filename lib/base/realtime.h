@@ -5,7 +5,7 @@
 
 namespace baton {
 
-// Lets the calling thread, and no thread or process that it starts, run before all ordinary ones
+// Makes the calling thread, but no thread or process that it starts, run before all ordinary ones
 // (SCHED_RR at `priority`, 1 to 99). kPermissionDenied names what is needed.
 absl::Status UseRealtimePriority(int priority);
 

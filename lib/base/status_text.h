@@ -8,12 +8,12 @@
 
 namespace baton {
 
-// Debian's Abseil has a string_view of its own; this is the standard one. Lives as long as
-// `status`.
+// Returns the message as a standard string_view; Debian's Abseil has a string_view of its own.
+// Valid as long as `status`.
 inline std::string_view MessageOf(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
-// The other way round, for Abseil's functions. Lives as long as `text`.
+// Converts a standard string_view for Abseil's functions. Valid as long as `text`.
 inline absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// Text of others on its way into a protobuf string, which has to be valid UTF-8.
+// Makes foreign text fit for a protobuf string, which has to be valid UTF-8.
 #ifndef LIB_BASE_UTF8_H_
 #define LIB_BASE_UTF8_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// Bytes of the character that `text` begins with; 0 when that is none.
+// Returns the length of the character that `text` begins with, in bytes; 0: there is none.
 inline size_t Utf8Length(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
@@ -20,7 +20,7 @@ inline size_t Utf8Length(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Longer than needed, surrogates, beyond the last code point.
+  // Overlong forms, surrogates, and what is beyond the last code point are no UTF-8.
   if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
       (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) {
     return 0;
@@ -37,7 +37,8 @@ inline bool IsUtf8(std::string_view text) {
   return true;
 }
 
-// The first `max_bytes` of `text`, whole characters only, with '?' for each byte that is not UTF-8.
+// Returns the first `max_bytes` of `text`, whole characters only, with '?' for each byte that is
+// not UTF-8.
 inline std::string ValidUtf8(std::string_view text, size_t max_bytes) {
   std::string valid;
   while (!text.empty()) {

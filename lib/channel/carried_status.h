@@ -1,5 +1,5 @@
-// A status in a message of a protocol of ours: the fields `status_code` and `status_message`, which
-// hold absl::StatusCode and the text. A message without them says OK.
+// A status in a message of one of Baton's protocols: the fields `status_code` and `status_message`,
+// which hold absl::StatusCode and the text. A message without them says OK.
 #ifndef LIB_CHANNEL_CARRIED_STATUS_H_
 #define LIB_CHANNEL_CARRIED_STATUS_H_
 

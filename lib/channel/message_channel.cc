@@ -80,7 +80,7 @@ absl::Status WaitFor(int fd, int events, const Deadline& deadline, absl::string_
   }
 }
 
-// connect(2) of a blocking socket, without waiting; the error number, EAGAIN when the backlog is
+// Connects a blocking socket without waiting. Returns 0 or the error number; EAGAIN: the backlog is
 // full.
 int ConnectAtOnce(int fd, const sockaddr_un& address) {
   const int flags = fcntl(fd, F_GETFL);
@@ -89,14 +89,14 @@ int ConnectAtOnce(int fd, const sockaddr_un& address) {
   return fcntl(fd, F_SETFL, flags) == 0 ? 0 : errno;
 }
 
-// The same, for at most `timeout_ms`; EAGAIN when that was not enough. A full backlog cannot be
-// polled for: the time limit of sends bounds connect as well, from a tick of the clock up.
+// The same, but waits for at most `timeout_ms`; EAGAIN: that was not enough. poll(2) cannot wait
+// for room in a backlog. But the time limit of sends bounds connect(2), too, from a clock tick up.
 int ConnectWithin(int fd, const sockaddr_un& address, int timeout_ms) {
   if (timeout_ms <= 0) return ConnectAtOnce(fd, address);
   const uint64_t deadline = MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ms) * 1'000'000;
   for (;;) {
     const uint64_t now = MonotonicNanoseconds();
-    // 0 would mean without a limit.
+    // 0 would mean no limit.
     const uint64_t left_us = now >= deadline ? 1 : (deadline - now) / 1000 + 1;
     const timeval limit = {static_cast<time_t>(left_us / 1'000'000),
                            static_cast<suseconds_t>(left_us % 1'000'000)};
@@ -108,8 +108,8 @@ int ConnectWithin(int fd, const sockaddr_un& address, int timeout_ms) {
   return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none)) == 0 ? 0 : errno;
 }
 
-// How many pid namespaces, from that of /proc down, a process has numbers in, as "NSpid:" of this
-// file says; 0: it does not.
+// Returns in how many pid namespaces, from that of /proc down, a process has an id, as "NSpid:" of
+// the file says; 0: it does not say.
 size_t PidNamespaces(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -142,7 +142,7 @@ absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path, int timeout_
 
 absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, uint32_t mode) {
   BATON_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
-  // One that hangs with its backlog full listens, too.
+  // A process that hangs with a full backlog listens, too.
   const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!probe) return ErrnoStatus(errno, "socket(AF_UNIX)");
   const int probed = ConnectAtOnce(probe.get(), address);
@@ -194,8 +194,8 @@ absl::StatusOr<PeerProcess> GetPeerProcess(int socket) {
 }
 
 bool IsPeerContained(int socket) {
-  // A process of a namespace beside ours has no number here. GetPeerProcess() would open a pidfd
-  // before Linux 6.5, which control's filter of system calls does not let it do.
+  // A process of a namespace beside ours has no id here. This does not call GetPeerProcess(), which
+  // opens a pidfd before Linux 6.5: control's filter of system calls forbids that.
   const auto peer = GetPeerCredentials(socket);
   if (!peer.ok() || peer->pid <= 0) return true;
   int fd = -1;
@@ -264,7 +264,7 @@ absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& messag
   return written.ok() ? written : TakeBack(written);
 }
 
-// Send() already returned OK for every queued message.
+// Send() or Enqueue() has returned OK for every queued message, so a failure breaks the channel.
 absl::Status MessageChannel::Flush() {
   BATON_RETURN_IF_ERROR(broken_);
   const absl::Status written = WriteQueued();
@@ -282,8 +282,8 @@ absl::Status MessageChannel::WriteQueued() {
   return absl::OkStatus();
 }
 
-// The newest frame, whose sender is told `why` it is not sent. It is the one that failed if it is
-// the only one.
+// Drops the newest frame, whose sender gets `why`. That is possible only if it is the one that
+// failed: the only one, and not written in part. Otherwise breaks the channel.
 absl::Status MessageChannel::TakeBack(const absl::Status& why) {
   if (output_.size() != 1 || output_.front().written != 0) return Break(why);
   output_.clear();
@@ -296,7 +296,7 @@ absl::Status MessageChannel::Break(const absl::Status& why) {
       "the connection is given up: what was on its way could not be sent: ", why.message()));
   output_.clear();
   output_bytes_ = 0;
-  shutdown(socket_.get(), SHUT_RDWR);  // an event loop of ours hears it, too
+  shutdown(socket_.get(), SHUT_RDWR);  // wakes an event loop of this process, too
   return broken_;
 }
 
@@ -343,7 +343,7 @@ absl::Status MessageChannel::AwaitSender(pid_t pid) {
   return absl::OkStatus();
 }
 
-// One read has bytes of one sender. The kernel took the number when it was sending.
+// One read returns bytes of one sender only. The kernel noted the sender's id when it was sending.
 void MessageChannel::NoteSender(msghdr* header) {
   if (awaited_sender_ == 0 || !emptied_) return;
   for (cmsghdr* item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
@@ -360,7 +360,7 @@ uint32_t MessageChannel::LengthAt(size_t position) const {
   return le32toh(length);
 }
 
-// The last that has begun, in bytes of the stream.
+// Returns where the last frame begins that was read, at least in part, in bytes of the stream.
 uint64_t MessageChannel::LastFrame() const {
   size_t last = input_start_;
   for (size_t next = last; next < input_.size();) {
@@ -371,9 +371,9 @@ uint64_t MessageChannel::LastFrame() const {
   return taken_ + (last - input_start_);
 }
 
-// A read ends with the bytes that descriptors came with, though it may begin with others: so these
-// belong to the last frame that begins in it. None begins there when they came with the middle of
-// one.
+// A read ends with the bytes that descriptors came with, though it may begin with others. So the
+// descriptors belong to the last frame that begins in the read. If none does, they came with the
+// middle of a frame, and are closed.
 absl::Status MessageChannel::Fill() {
   // If two frames have descriptors, the first is complete. It is returned before more is read.
   while (received_.size() < 2) {
@@ -452,7 +452,7 @@ absl::Status MessageChannel::Receive(google::protobuf::MessageLite* message, int
     // Queued requests must be written, or they would never be answered.
     const int events = pending() ? POLLIN | POLLOUT : POLLIN;
     BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), events, deadline, "no answer in time"));
-    (void)Flush();  // should it fail, Fill tells why
+    (void)Flush();  // if it fails, Fill returns why
     const absl::Status filled = Fill();
     if (!filled.ok()) {
       // A frame that arrived before the end still counts.

@@ -1,6 +1,6 @@
-// Protobuf messages, with file descriptors, over a UNIX stream socket. A frame is a 4-byte
-// little-endian length and that many bytes; descriptors travel with the first byte of a frame, each
-// of which is written by calls of its own. Those that come otherwise are closed.
+// Carries protobuf messages, with file descriptors, over a UNIX stream socket. A frame is a 4-byte
+// little-endian length and that many bytes. Each frame is written by calls of its own, and its
+// descriptors travel with its first byte. The receiver closes descriptors that come otherwise.
 //
 // A refused message is never sent, in whole or in part. If the channel cannot keep that promise, or
 // cannot send a message that it took, it ends: the other side sees it closed, and every later call
@@ -28,11 +28,11 @@ namespace baton {
 inline constexpr uint32_t kMaxFrameBytes = 16u << 20;
 inline constexpr int kMaxFrameDescriptors = 8;
 
-// A connected or listening UNIX stream socket at `path` (at most 107 bytes), close-on-exec.
-// ListenUnix takes the place of a socket that nobody listens on any more; kAlreadyExists when
-// somebody does, or when something else has that name. ConnectUnix waits, for at most `timeout_ms`
-// (0: it does not), while the listener has as many connections waiting as its backlog holds; then
-// kUnavailable. The socket is blocking.
+// Both return a UNIX stream socket at `path` (at most 107 bytes), close-on-exec. ListenUnix
+// replaces a socket on which no process listens any more. kAlreadyExists: a process listens on it,
+// or `path` is no socket. ConnectUnix waits for at most `timeout_ms` (0: not at all) while the
+// listener's backlog is full. kUnavailable: it still is, or no process listens. A connected socket
+// is blocking, a listening one is not.
 inline constexpr int kConnectTimeoutMs = 2000;
 absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path,
                                            int timeout_ms = kConnectTimeoutMs);
@@ -47,57 +47,60 @@ absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket);
 
 struct PeerProcess {
   FileDescriptor pidfd;
-  // The kernel says that it is the process that connected. Before Linux 6.5 it names that by its
-  // number alone, which may have become another process's before the pidfd was taken: then
-  // MessageChannel::AwaitSender says when it is known.
+  // True: the kernel says that this is the process that connected. Before Linux 6.5 the kernel only
+  // names the process's id, which may have become another's before the pidfd was opened.
+  // MessageChannel::AwaitSender then tells when it is certain.
   bool certain = false;
 };
-// The process that connected. Taken when the connection is accepted: a number that is looked up
-// later is even more likely another's. kNotFound: the process is dead.
+// Returns the process that connected. Call it when the connection is accepted: later, the id is
+// even more likely another process's. kNotFound: the process is dead.
 absl::StatusOr<PeerProcess> GetPeerProcess(int socket);
 
-// Whether the process that connected is in another pid namespace than this process, as in a
-// container with one of its own, or cannot be judged. Nobody leaves such a namespace for one above
-// it. Before Linux 6.5 it is about the process that has the number now.
+// Returns true if the process that connected is in another pid namespace than this process, such as
+// a container's, or if that cannot be found out. No process leaves such a namespace for one above
+// it. Before Linux 6.5 the result is about the process that has the id now.
 bool IsPeerContained(int socket);
 
 class MessageChannel {
  public:
   static constexpr int kSendTimeoutMs = 10'000;
 
-  // `max_frame_bytes`: of what is received, from a side that is not to take more memory.
+  // `max_frame_bytes` limits the frames that are received, and so the memory that the other side
+  // can use up here.
   explicit MessageChannel(FileDescriptor socket, uint32_t max_frame_bytes = kMaxFrameBytes)
       : socket_(std::move(socket)), max_frame_bytes_(max_frame_bytes) {}
 
   int fd() const { return socket_.get(); }
 
-  // Blocking, for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
-  // kDeadlineExceeded, of Send: the other side does not read; the message counts as sent, and goes
-  // on its way with the next call of any. Of Receive: nothing came; the channel stays usable.
+  // Both block for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
+  // kDeadlineExceeded of Send: the other side does not read; the message counts as sent, and the
+  // next Send, Receive or Flush goes on writing it. kDeadlineExceeded of Receive: nothing came; the
+  // channel stays usable.
   absl::Status Send(const google::protobuf::MessageLite& message,
                     const std::vector<int>& descriptors = {}, int timeout_ms = kSendTimeoutMs);
   absl::Status Receive(google::protobuf::MessageLite* message, int timeout_ms,
                        std::vector<FileDescriptor>* descriptors = nullptr);
 
-  // For event loops. Fill reads what is there without blocking, up to a frame of the largest size
-  // (kUnavailable: closed). NextFrame
-  // takes a whole message out of what was read: false when there is none yet, an error when the
-  // bytes are not a frame of this protocol. Its descriptors are closed if nobody wants them.
+  // Both are for event loops. Fill reads what is there without blocking, up to a frame of the
+  // largest size. kUnavailable: the channel is closed. NextFrame takes a whole message out of what
+  // was read. It returns false if there is none yet, and an error if the bytes are not a frame of
+  // this protocol. It closes the message's descriptors if `descriptors` is null.
   absl::Status Fill();
   absl::StatusOr<bool> NextFrame(google::protobuf::MessageLite* message,
                                  std::vector<FileDescriptor>* descriptors = nullptr);
 
-  // Queues a frame and writes what the socket takes without blocking; pending() tells that some is
-  // left, to be written by Flush once the socket is writable. kResourceExhausted: the other side
-  // does not read, more than `kMaxFrameBytes` are queued, or the system is short of what it takes.
+  // Queues a frame and writes what the socket takes without blocking. If pending(), some is left,
+  // and the caller calls Flush once the socket is writable. kResourceExhausted: the message is too
+  // long, more than `kMaxFrameBytes` would be queued because the other side does not read, or the
+  // system lacks resources.
   absl::Status Enqueue(const google::protobuf::MessageLite& message,
                        const std::vector<int>& descriptors = {});
   absl::Status Flush();
   bool pending() const { return !output_.empty(); }
 
-  // Has Fill look for bytes that process `pid` sends from now on; sender_seen(): some have come. A
-  // process whose pidfd was taken before the call, by this number, and that is alive after
-  // sender_seen(), has sent them: all the while it had the number, and nobody else.
+  // Makes Fill look for bytes that process `pid` sends from now on; sender_seen() returns true once
+  // some have come. If a pidfd was opened for `pid` before this call, and its process is alive
+  // after sender_seen(), that process has sent them: no other had the id in between.
   absl::Status AwaitSender(pid_t pid);
   bool sender_seen() const { return sender_seen_; }
 
@@ -108,7 +111,7 @@ class MessageChannel {
     std::vector<FileDescriptor> descriptors;  // duplicates, closed once sent
   };
 
-  // Descriptors, and the frame that begins so many bytes into the stream.
+  // Descriptors, and where their frame begins, in bytes of the stream.
   struct Received {
     uint64_t frame;
     std::vector<FileDescriptor> descriptors;
@@ -133,7 +136,7 @@ class MessageChannel {
   size_t output_bytes_ = 0;
   absl::Status broken_;  // why nothing goes out any more
   pid_t awaited_sender_ = 0;
-  bool emptied_ = false;  // since AwaitSender: what comes was sent after it
+  bool emptied_ = false;  // the input was, since AwaitSender: later bytes were sent after it
   bool sender_seen_ = false;
 };
 

@@ -56,9 +56,9 @@ class CompletionLog {
     return &slot(tail_);
   }
   void Append(uint64_t wr_id) {
-    // A slot is complete once it has its wr_id. The append before has cleared the wr_id of the slot
-    // at the tail. This one clears that of the next slot before it sets its own. The fetched slot
-    // is in the cache of the owner's processor, which has read it.
+    // A slot is complete once it has its wr_id. The previous append has cleared the wr_id of the
+    // slot at the tail. This one clears that of the next slot before it sets its own. It also
+    // fetches a later slot, which the owner's processor has read and cached.
     Run run(*this);
     run.Append(wr_id);
     End(run);
@@ -97,7 +97,8 @@ class CompletionLog {
   };
   void End(const Run& run) { tail_ = run.tail(); }
 
-  // Returns whether anything was appended since the last call.
+  // Shows appended entries to the owner. Returns false if there are no new ones, or the log is
+  // broken.
   bool Publish();
 
  private:

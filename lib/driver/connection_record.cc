@@ -18,7 +18,7 @@ void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* recor
 }
 
 void FillPrivateData(std::string_view data, arena::ConnectionRecord* record) {
-  // Not to be read back: other processes may write the record.
+  // The length is not read back from the record, because other processes may write it.
   const size_t length = std::min<size_t>(data.size(), arena::kPrivateDataBytes);
   std::memcpy(record->private_data, data.data(), length);
   arena::StoreRelaxed(record->private_data_length, static_cast<uint32_t>(length));

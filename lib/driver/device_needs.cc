@@ -18,7 +18,8 @@ DeviceNeeds NeedsOf(const arena::Shape& shape) {
       arena::SharedReceiveSlots(shape) + arena::kShardMarkers + arena::kSpares;
   needs.send_requests = uint64_t{shape.send_queue_depth} + arena::kMarkers;
   if (arena::HasSharedReceives(shape)) {
-    // Every slot can be in it: what a dead driver may have posted does not count as posted.
+    // Each queue has room for every slot, because receives that a dead driver may have posted do
+    // not count as posted.
     needs.shared_receive_queues = shape.shards;
     needs.shared_receive_requests = arena::SharedReceiveSlots(shape);
   } else {
@@ -92,11 +93,11 @@ absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
                          verbs::CompletionQueue* queue) {
   if (needs.inline_bytes == 0) return absl::OkStatus();
   verbs::QueuePairOptions options = QueuePairOptionsFor(needs, queue);
-  options.max_receive_requests = 1;  // also where they are a shared queue's
+  options.max_receive_requests = 1;  // also if the service shares receives
   absl::Status refused = device->CreateQueuePair(options).status();
   if (refused.ok()) return refused;
   options.max_inline_data = 0;
-  BATON_RETURN_IF_ERROR(device->CreateQueuePair(options).status());  // another reason
+  BATON_RETURN_IF_ERROR(device->CreateQueuePair(options).status());  // refused for another reason
   return absl::InvalidArgumentError(absl::StrCat(
       "max_inline_bytes: device ", std::string(device->name()), " makes no queue pairs with ",
       needs.inline_bytes, " bytes inline (", refused.message(), "): lower it"));

@@ -10,7 +10,7 @@
 namespace baton::driver {
 namespace {
 
-// For workers, and for checking their commits.
+// Stores the limits where workers read them and the driver checks commits against them.
 void TellLimits(const verbs::DeviceLimits& limits, arena::DriverMemoryHeader* header) {
   const auto bit = [](verbs::Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); };
   header->max_message_bytes = limits.max_message_bytes;

@@ -25,7 +25,7 @@ namespace baton::driver {
 absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::Device& device,
                                       DeviceObjects* objects, uint64_t offset, uint64_t length,
                                       uint32_t access);
-// Middle step: registers a copy of a reserved grant's range.
+// Middle step: registers the range of a reserved grant, of which the caller passes a copy.
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::Arena& arena,
                                                                    verbs::Device* device,
                                                                    const GrantRange& range);

@@ -9,7 +9,7 @@
 
 namespace baton::driver {
 
-// Skipping an epoch skips its bank.
+// Skips epochs whose bank a former owner may still write.
 uint64_t Ownership::NextEpoch() const {
   for (uint64_t next = epoch() + 1; next <= epoch() + arena::kCommitBanks; ++next) {
     if (writers_[next % arena::kCommitBanks] == 0) return next;
@@ -39,13 +39,13 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
 }
 
-// The one word that moves the shard: everything before is visible with it.
+// This one store moves the shard. A worker that sees it sees everything stored before.
 void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot) {
   arena::StoreRelease(record().ownership, WordOf(next, worker_slot));
   Announce();
 }
 
-// For a caller with the right to store the word: keeps the sequence.
+// Keeps the sequence of the present word. REQUIRES: the caller has the right to store the word.
 uint64_t Ownership::WordOf(uint64_t epoch, uint32_t slot) const {
   return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(word()));
 }
@@ -83,7 +83,7 @@ bool Ownership::Vacate(uint64_t seen) {
                                          arena::OwnershipSequence(seen)));
 }
 
-// All former owners have released, or are dead: every bank is free.
+// All former owners have released the shard or are dead, so every bank is free.
 absl::StatusOr<uint64_t> Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
   const auto lost = [this] {
     return absl::AbortedError(
@@ -136,7 +136,7 @@ void Ownership::WithdrawRelease() {
 }
 
 void Ownership::Announce() {
-  // Several processes of a native service count.
+  // Several processes of a native service increment it.
   std::atomic_ref<uint64_t>(arena_->header().ownership_changes)
       .fetch_add(1, std::memory_order_release);
 }

@@ -45,9 +45,9 @@ class Ownership {
   // is the right to end the epoch in the word and to begin the next as its owner.
 
   uint64_t word() const { return arena::LoadAcquire(record().ownership); }
-  // Claims the shard for the worker. Returns false if the word has changed since `seen`. A full
-  // fence: `baton-driver` puts a notice and then reads the word, a claimant claims and then reads
-  // the notices, so that at least one of the two sees the other.
+  // Claims the shard for the worker. Returns false if the word has changed since `seen`. Ends with
+  // a full fence: `baton-driver` puts a notice and then reads the word, and a claimant claims and
+  // then reads the notices, so that at least one of the two sees the other.
   bool Claim(uint64_t seen, uint32_t worker_slot);
   // Takes the shard from a dead claimant or owner that has no heir. Returns false as Claim() does.
   bool Vacate(uint64_t seen);

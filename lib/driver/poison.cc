@@ -16,7 +16,7 @@ using verbs::CompletionStatus;
 
 bool IsVoid(const CompletionEntry& entry) { return (entry.flags & arena::kCompletionVoid) != 0; }
 
-// From this level on an entry of this kind is void.
+// Returns the lowest level at which an entry of this kind is void.
 PoisonLevel VoidFrom(CompletionKind kind) {
   switch (kind) {
     case CompletionKind::kEstablished:
@@ -88,15 +88,16 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
   }
   const uint32_t generation = arena::GenerationOf(blamed);
   arena::ConnectionRecord& connection = record(blamed.connection);
-  // The level also applies to the connection's later completions. A connection that was accepted
-  // into another shard completes there, where an owner lives, so it only ends as by itself.
+  // The level also applies to the connection's later completions. If the connection was accepted
+  // into another shard, a living owner reads them there, so the connection ends as it would by
+  // itself.
   PoisonLevel level = known.value_or(LevelFor(blamed));
   if (connection.generation == generation && connection.shard == shard) {
     level = std::max(level, PoisonLevel(connection.poison));
     connection.poison = static_cast<uint32_t>(level);
   }
-  // Its end is in the log after this, if nothing of it is on the way any more.
-  // That shard may be another driver's, which knows nothing of these deaths.
+  // Logs the connection's end at once if nothing of it is outstanding. A shard that this driver
+  // does not operate has another driver, which knows nothing of these deaths.
   if (connection.generation == generation && Operates(ShardOf(connection))) {
     StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }

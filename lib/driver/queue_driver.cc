@@ -147,9 +147,9 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   BATON_CRASH_POINT("driver-folded");
 }
 
-// Most transactions have one entry, which posts requests of one connection, and maybe acknowledges.
-// Returns false, and has changed nothing, where that is not so or something is wrong with it: Read
-// then says what.
+// Most transactions have one entry, which posts requests of one connection and may acknowledge.
+// Applies such a transaction. Returns false, and has applied nothing, if it is another or invalid:
+// TransactionReader::Read() then tells which.
 [[gnu::always_inline]] inline bool QueueDriver::ApplyPlain(uint32_t shard,
                                                            arena::ShardRecord& record,
                                                            const CommitEntry& shared) {
@@ -176,8 +176,9 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   return true;
 }
 
-// Order within a transaction: queue pairs of accepted connections exist before their receives are
-// posted, receives before sends, connections end before their slots can be acknowledged away.
+// Order within a transaction: queue pairs of accepted connections are created before their receives
+// are posted, receives are posted before sends, and connections end before an acknowledgement can
+// free their slots.
 [[gnu::always_inline]] inline void QueueDriver::Apply(uint32_t shard,
                                                       const Transaction& transaction) {
   constexpr uint32_t kFirst = KindBit(CommitKind::kAccept) | KindBit(CommitKind::kSharedReceives);
@@ -254,7 +255,7 @@ void QueueDriver::PostListed(const TransactionPart& part) {
   PostCommitted(entry.connection, sends);
 }
 
-// Requests of others wait, or go to a queue pair that a worker cannot write to.
+// Returns null if requests have to wait or the connection's queues cannot be written directly.
 [[gnu::always_inline]] inline verbs::mlx5::QueuePair* QueueDriver::DirectQueuesOf(
     uint32_t index) const {
   const ConnectionRecord& connection = record(index);
@@ -269,7 +270,7 @@ void QueueDriver::PostListed(const TransactionPart& part) {
   return direct != nullptr && direct->may_send() ? direct : nullptr;
 }
 
-// An entry before this one may have ended the connection: then they are never posted.
+// If an earlier entry has ended the connection, its requests are committed and never posted.
 [[gnu::always_inline]] inline void QueueDriver::PostWritten(const TransactionPart& part) {
   ConnectionRecord& connection = record(part.entry.connection);
   const bool live = IsLive(connection);
@@ -318,15 +319,15 @@ void QueueDriver::PostCommitted(uint32_t connection, absl::Span<const Request> r
   if (Release(connection, kReceive, requests.size())) PostRequests(connection, requests);
 }
 
-// The next `count` of the queue. Returns whether they are to be posted now: otherwise they were
-// with those that waited, or have to wait.
+// Commits the next `count` requests of the queue. Returns true if the caller must post them now.
+// Otherwise they were posted here behind those that waited, have to wait, or are never posted.
 bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
   ConnectionRecord& connection = record(index);
   QueueCursors& cursors = receive ? connection.receive : connection.send;
   const bool nothing_deferred = cursors.posted == cursors.committed;
   cursors.committed += count;
   BATON_CRASH_POINT("driver-cursor-folded");
-  if (!IsLive(connection)) return false;  // never to be posted
+  if (!IsLive(connection)) return false;  // they are never posted
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
   (receive ? counters.receives_committed : counters.sends_committed) += count;
   if (receive && slots_[index].receives_held) {
@@ -341,7 +342,8 @@ bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
 void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
   const uint64_t end = entry.acknowledged;
-  // No more than the log holds, whatever another process has written there since it was checked.
+  // Acknowledges at most as many as the log holds: another process may have overwritten
+  // `acknowledged` since the entry was checked.
   const uint64_t most = std::min<uint64_t>(end, arena_->shape().completion_log_entries);
   uint64_t next = std::max(shard_record.acknowledged, end - most);
   while (next < end) next = AcknowledgeRun(shard, next, end);
@@ -349,7 +351,8 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
 }
 
 // Acknowledges the completion at `begin` and those behind it, before `end`, that are of the same
-// queue: of these only the last one counts. Returns where the next one is.
+// queue. One store of the last one's sequence number does it. Returns the index of the next
+// completion.
 [[gnu::always_inline]] inline uint64_t QueueDriver::AcknowledgeRun(uint32_t shard, uint64_t begin,
                                                                    uint64_t end) {
   const CompletionEntry* const log = &arena_->completion(shard, 0);
@@ -383,7 +386,7 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   return next;
 }
 
-// A void completion acknowledges nothing: its buffers come back with the connection's end.
+// A void send or receive acknowledges nothing: its buffers are free when the connection has ended.
 void QueueDriver::AcknowledgeOther(uint32_t shard, const CompletionEntry& completion) {
   if (SharesReceives() && arena::IsSharedReceive(completion.wr_id)) {
     return ReturnSharedReceive(shard, completion);
@@ -406,7 +409,7 @@ void QueueDriver::AcknowledgeOther(uint32_t shard, const CompletionEntry& comple
 void QueueDriver::AcknowledgeEnd(uint32_t index) {
   const ConnectionState state = StateOf(record(index));
   if (state == ConnectionState::kClosed) return FreeSlot(index);
-  // A driver died between that and the end of the acknowledgement.
+  // A dead driver freed the slot and did not finish the acknowledgement.
   if (state == ConnectionState::kFree) return;
   constexpr std::string_view kWhy =
       "its end was acknowledged, and its record says that it has not ended: another process of the "
@@ -460,7 +463,7 @@ void QueueDriver::PostRequests(uint32_t connection, absl::Span<const Request> re
   }
 }
 
-// For work requests that were committed before they could be posted: they have been in a worker's
+// Posts requests that were committed before they could be posted. They have been in a worker's
 // memory since, so they are copied and checked again.
 void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
   const ConnectionRecord& target = record(connection);
@@ -501,8 +504,8 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   return shards_[shard].log.Publish() || took;
 }
 
-// Keeps completions for TakeEach: plain ones of established connections are logged here, and
-// everything else by LogCompletion. All that is logged is found by a successor that gets it again.
+// Logs the completions of TakeEach(): plain ones of established connections itself, all others with
+// LogCompletion(). A successor that gets a completion again finds it in the log.
 class QueueDriver::BatchLogger {
  public:
   static constexpr bool kTogether = true;
@@ -637,7 +640,7 @@ absl::StatusOr<int> QueueDriver::TakeBatchBySlots(uint32_t shard) {
   return taken;
 }
 
-// Until the queue was found empty. Nothing is posted meanwhile, so that there is an end.
+// Polls until the queue was found empty. Nothing is posted meanwhile, so this ends.
 absl::Status QueueDriver::DrainCompletions(uint32_t shard) {
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool took, PollCompletions(shard));
@@ -655,11 +658,11 @@ absl::Status QueueDriver::RequestNotification(uint32_t shard) {
   return objects_->completion_queues[shard]->RequestNotification();
 }
 
-// Most often it is that of the oldest request that has none.
+// Most completions are of the oldest request that has none. LogUnexpected() handles all others.
 void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& completion) {
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
-  // Nobody's: should another process of the service have written it over that of a connection, that
-  // one will miss it.
+  // Drops a completion that names no connection. If another process of the service has overwritten
+  // its wr_id, the connection that it belonged to misses it.
   if (index >= connection_slots_) return;
   ConnectionRecord& connection = record(index);
   const Direction direction = arena::WrIdDirection(completion.wr_id);
@@ -693,8 +696,8 @@ void QueueDriver::LogUnexpected(uint32_t shard, uint32_t index,
   FailUnknown(index, "a completion is missing");
 }
 
-// The completion of the oldest request that has none, with that one's wr_id. The entry is filled
-// where it is to be.
+// Logs the completion of the oldest request that has none. REQUIRES: it has that request's wr_id.
+// Fills the entry in its place, without a copy.
 void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
                              const verbs::Completion& completion) {
   ShardQueue& queue = shards_[shard];
@@ -723,7 +726,7 @@ void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
   if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, receive);
 }
 
-// Writes all fields of a completion with one store.
+// Writes the fields from `kind` to `vendor_error` with one store.
 void QueueDriver::FillEntry(CompletionKind kind, const verbs::Completion& completion,
                             CompletionEntry* entry) {
   const uint32_t flags = (completion.has_immediate ? arena::kCompletionHasImmediate : 0u) |
@@ -736,7 +739,7 @@ void QueueDriver::FillEntry(CompletionKind kind, const verbs::Completion& comple
       arena::TwoFields(completion.immediate, completion.vendor_error));
 }
 
-// It was ambiguous: now it is known to have been posted.
+// The request was ambiguous. Its completion shows that it was posted.
 void QueueDriver::NoteFoundPosted(ShardCounters& counters, ConnectionRecord& connection,
                                   bool receive) {
   QueueCursors& cursors = receive ? connection.receive : connection.send;
@@ -792,8 +795,8 @@ bool QueueDriver::EndIfFailedBefore(uint32_t index) {
   return true;
 }
 
-// Goes to the error state, never to RESET: the device flushes what is outstanding, and the last
-// completion ends the connection (P4: only then nothing touches its buffers any more).
+// Sets the queue pair to the error state, never to RESET: the device flushes what is outstanding,
+// and the last completion ends the connection (P4: until then the device may touch its buffers).
 void QueueDriver::StartDraining(uint32_t index, CompletionStatus status, std::string_view reason) {
   ConnectionRecord& connection = record(index);
   if (!IsLive(connection)) return;
@@ -815,12 +818,12 @@ void QueueDriver::EndConnection(uint32_t index) {
   const DeviceObjects::Connection& device = device_of(index);
   if (device.id) {
     const bool unanswered = connection.listener_port != 0 && connection.answered == 0;
-    // Failing to tell the peer changes nothing here: the queue pair goes to the error state.
+    // An error is ignored: the queue pair goes to the error state whether the peer was told or not.
     (void)(unanswered ? device.id->Reject("") : device.id->Disconnect());
   }
   BATON_CRASH_POINT("driver-peer-told");
-  // Also where it is in error: another process may have put it there, and what we have posted since
-  // would stay in its queues.
+  // Sets the state even if it is the error state already: another process may have set it, and what
+  // this driver has posted since would stay in the queues.
   if (device.queue_pair) {
     const absl::Status error = device.queue_pair->SetError();
     if (!error.ok()) slots_[index].end_reason += absl::StrCat("; ", error.message());
@@ -834,7 +837,7 @@ void QueueDriver::FinishDraining(uint32_t index) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) != ConnectionState::kDraining || !Drained(index)) return;
   if (SharesReceives() && device_of(index).queue_pair) {
-    // Receives that it took are in the completion queue by now, but not all in the log.
+    // Receives that the queue pair took are in the completion queue by now, but not all in the log.
     if (std::exchange(slots_[index].ending, true)) return;
     ending_.push_back(index);
     ++ends_noted_;
@@ -861,7 +864,7 @@ absl::Status QueueDriver::CheckDeviceKept() const {
 
 namespace {
 
-// Other threads read the state, and nothing else of a slot that is free.
+// Other threads read the state of a free slot, and nothing else of it.
 void ClearAllButState(ConnectionRecord* connection) {
   constexpr size_t kBefore = offsetof(ConnectionRecord, state);
   constexpr size_t kAfter = kBefore + sizeof(connection->state);
@@ -901,8 +904,8 @@ void QueueDriver::FreeSlot(uint32_t index) {
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(ShardOf(connection)).connections;
   --connection_count_;
-  // With several drivers, one may operate this shard and another the log. `baton-driver` checks
-  // both.
+  // With several drivers, another one may operate the shard whose log has the request.
+  // `baton-driver` checks both shards.
   if (!request_in_log || !sole_) GiveSlot(index);
 }
 
@@ -927,7 +930,8 @@ void QueueDriver::DropObjects(uint32_t index) {
 }
 
 // A connection that was accepted into another shard can have ended there while its request still
-// takes room in the log of the first. Its slot serves again only now, or that log would overflow.
+// takes room in the log of the first. Its slot is used again only now, because that log could
+// overflow otherwise.
 void QueueDriver::ForgetRequest(uint32_t index) {
   if (!std::exchange(slots_[index].request_in_log, false)) return;
   if (sole_ && StateOf(record(index)) == ConnectionState::kFree) GiveSlot(index);
@@ -941,7 +945,7 @@ absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address
 }
 
 // The connection may have a queue pair of the pool already: a driver took it and died, or
-// `baton-driver` connects it. It has to be found by its number even if it cannot be used.
+// `baton-driver` connects it. The driver must find it by its number even if its shard is broken.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   const uint32_t shard = ShardOf(record(index));
   const bool broken = SharesReceives() && IsBroken(shard);
@@ -1000,7 +1004,7 @@ bool QueueDriver::HandleEvent(uint32_t* shard) {
   if (!objects_->has_event) return false;
   BATON_CRASH_POINT("driver-event-taken");
   if (event.type == verbs::CmEventType::kConnectRequest) {
-    // Without an id: a driver died when all but the last word on it was said.
+    // The event has no id if a driver died that had handled it and not cleared has_event.
     if (event.new_id) {
       sole_ ? OnConnectRequest(event, shard) : OnAssignedRequest(event, shard);
     }
@@ -1035,7 +1039,7 @@ bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
   return true;
 }
 
-// Can be repeated.
+// Idempotent: the successor of a driver that died here calls it again.
 void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   uint32_t connection = DriverObserver::kNoConnection;
   if (event.qp_number != 0) connection = FindQueuePair(event.qp_number);
@@ -1058,7 +1062,7 @@ void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   }
   if (event.type == verbs::DeviceEventType::kQueuePairFailed &&
       connection != DriverObserver::kNoConnection) {
-    // There may be nothing outstanding that would complete with an error.
+    // Perhaps no request is outstanding that would complete with an error.
     StartDraining(connection, CompletionStatus::kGeneralError, event.text);
     *shard = ShardOf(record(connection));
     shards_[*shard].log.Publish();
@@ -1106,7 +1110,7 @@ void QueueDriver::GiveUp(uint32_t shard, std::string_view why) {
     }
     Abandon(index, why);
   }
-  // Completions from before are logged if they can be polled.
+  // Logs earlier completions if they can be polled.
   if (DrainCompletions(shard).ok()) return;
   FinishAbandoned(shard);
   shards_[shard].log.Publish();
@@ -1160,8 +1164,8 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = target;
 }
 
-// For one of several drivers: `baton-driver` has assigned a slot in one of this driver's shards to
-// the connection, and has filled its record.
+// One of several drivers handles a request: `baton-driver` has assigned a slot in one of this
+// driver's shards to the connection, and has filled its record.
 void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
@@ -1226,8 +1230,8 @@ std::string QueueDriver::CopyPrivateData(uint32_t index, uint32_t length) const 
   return data;
 }
 
-// Between shards of one owner. Where owners drive, what one operates is its own, or was the dead
-// one's whose heir it is.
+// Returns true if both shards have the same owner. A native driver operates only shards that it
+// owns, or that it inherits from one dead owner.
 bool QueueDriver::MayMove(uint32_t from, uint32_t to) const {
   if (!sole_) return Operates(to);
   return arena::OwnershipSlot(arena_->shard(from).owner.ownership) ==
@@ -1302,7 +1306,7 @@ void QueueDriver::Reject(const CommitEntry& entry) {
     rejected = device.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
   }
   BATON_CRASH_POINT("driver-rejected");
-  device.id.reset();  // rejects, if that has not
+  device.id.reset();  // rejects, if Reject() has not
   StartDraining(entry.connection, CompletionStatus::kSuccess,
                 rejected.ok() ? "rejected by the worker"
                               : absl::StrCat("rejected by the worker, the peer was not told why: ",

@@ -44,9 +44,9 @@ namespace baton::driver {
 
 // The result of ApplyNext().
 enum class CommitOutcome : uint8_t {
-  kIdle,      // none were published
+  kIdle,      // no transaction is published
   kApplied,   // one transaction
-  kReleased,  // one transaction, which gave the shard away
+  kReleased,  // one transaction, which releases the shard
   kInvalid,   // the next transaction is invalid; nothing of it was applied
 };
 
@@ -82,8 +82,8 @@ class DriverObserver {
   // `connection`: the one that the event is about, or kNoConnection.
   static constexpr uint32_t kNoConnection = ~0u;
   virtual void OnDeviceEvent(const verbs::DeviceEvent& /*event*/, uint32_t /*connection*/) {}
-  // For one of several drivers: the connection has ended, and its slot may be reused. A successor
-  // may report it again.
+  // Only one of several drivers calls this: the connection has ended, and its slot may be reused. A
+  // successor may report it again.
   virtual void OnSlotFree(uint32_t /*connection*/) {}
   // Resolves the ambiguity about a dead driver's posts: requests before `end` were submitted.
   virtual void OnSettled(uint32_t /*connection*/, bool /*receive*/, uint64_t /*end*/) {}
@@ -112,8 +112,8 @@ class QueueDriver {
   // killed in this call; this or another driver then calls it again. Error: the shards can no
   // longer be operated.
   absl::Status Adopt(absl::Span<const uint32_t> shards);
-  // The same for one of several drivers. Reads only `connections`, which include all in these
-  // shards.
+  // The same for one of several drivers. Reads only `connections`, which must include all
+  // connections in these shards.
   absl::Status Adopt(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
   // Returns the other shards into which published but not applied transactions of this shard accept
   // connections. Only a driver that has adopted both shards can apply them.
@@ -183,8 +183,8 @@ class QueueDriver {
   std::optional<uint64_t> OldestToBlame(uint32_t shard, uint64_t end) const;
   // Fails the connection of an unacknowledged completion and rewrites its entries from there on.
   // Returns the entry as it was. REQUIRES: the shard has no owner or is only claimed, so that
-  // nobody reads its log. `known`: the level chosen by a driver that died in this call; none:
-  // chosen by the entry. kFailedPrecondition: nothing was done, because the shard has an owner, or
+  // nobody reads its log. `known`: the level chosen by a driver that died in this call; none: the
+  // entry determines it. kFailedPrecondition: nothing was done, because the shard has an owner, or
   // its log has no such unacknowledged completion of an existing connection.
   absl::StatusOr<arena::CompletionEntry> Poison(
       uint32_t shard, uint64_t completion, std::string_view why,
@@ -214,7 +214,7 @@ class QueueDriver {
     ShardCounters counters;
     uint32_t markers = 0;        // outstanding
     uint32_t spares_in_use = 0;  // of this shard
-    // The shared receive queue's.
+    // The next two are about the shard's shared receive queue.
     bool limit_armed = false;
     uint64_t low_ns = 0;  // MonotonicNanoseconds() of its last kSharedReceiveQueueLow; 0: never
   };
@@ -266,7 +266,8 @@ class QueueDriver {
   void PostBatch(arena::ConnectionRecord& connection, uint64_t count,
                  verbs::mlx5::QueuePair* queue_pair, const Batch& batch, ShardCounters& counters);
 
-  // Posting. `requests` are [committed, committed + size), and then [posted, posted + size).
+  // Posting. PostCommitted() gets the requests from `committed` on, PostRequests() those from
+  // `posted` on.
   template <typename Request>
   void PostCommitted(uint32_t connection, absl::Span<const Request> requests);
   bool Release(uint32_t connection, bool receive, uint64_t count);
@@ -410,12 +411,12 @@ class QueueDriver {
   std::vector<uint32_t> abandoned_;
   // Connections that end as soon as a poll finds their completion queue empty.
   std::vector<uint32_t> ending_;
-  uint64_t ends_noted_ = 0;                                // connections ever added to these two
+  uint64_t ends_noted_ = 0;  // connections ever added to abandoned_ and ending_
   absl::flat_hash_map<uint32_t, uint32_t> by_queue_pair_;  // connections; space for all is reserved
   uint32_t connection_count_ = 0;
-  // A recovery reads all completions before it posts, so that receives are posted before the sends
-  // of their transaction: the dead driver's completions may free sends whose receives wait for a
-  // spare.
+  // True while a recovery reads completions. It posts nothing before it has read all, so that
+  // receives are posted before the sends of their transaction: a completion of the dead driver may
+  // free sends whose receives wait for a spare.
   bool posts_held_ = false;
   std::string device_lost_;  // the reason; empty: not lost
   RecoveryCounters recovery_;

@@ -1,4 +1,4 @@
-// A driver takes the place of one that is dead. layout.md, "When a driver dies", has the algorithm
+// How a driver takes the place of a dead one. layout.md, "When a driver dies", has the algorithm
 // and why each step of it can be repeated.
 #include <algorithm>
 #include <cstring>
@@ -18,8 +18,8 @@
 namespace baton::driver {
 namespace {
 
-// In which a device is through with the packet that it was at work on when its queue pair went to
-// the error state. It was seen interrupted for milliseconds (rdma.md, "Reset").
+// The time in which a device finishes the packet that it was processing when the queue pair went to
+// the error state. That work was seen interrupted for milliseconds (rdma.md, "Reset").
 constexpr uint64_t kAtWorkNs = 1'000'000'000;
 
 using arena::CompletionEntry;
@@ -229,7 +229,7 @@ void QueueDriver::LoadRequests(uint32_t shard) {
 void QueueDriver::LoadSpares(uint32_t shard) {
   for (uint32_t i = 0; i < arena::kSpares; ++i) {
     SpareRecord& spare = arena_->spare(shard, i);
-    const uint32_t number = arena::LoadRelaxed(spare.owner);  // of a connection, + 1
+    const uint32_t number = arena::LoadRelaxed(spare.owner);  // connection + 1
     if (number == 0) continue;
     if (number > slots_.size()) {
       spare.owner = 0;
@@ -289,7 +289,7 @@ void QueueDriver::LoadCounters(uint32_t index) {
   counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
 }
 
-// A grant is one when both its region and its record are there.
+// A grant exists only if both its region and its record do. Clears the one without the other.
 void QueueDriver::LoadGrants() {
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     arena::GrantRecord& grant = arena_->grant(i);
@@ -298,7 +298,7 @@ void QueueDriver::LoadGrants() {
   }
 }
 
-// A connection request that had its slot already keeps it; one that had not gets another.
+// A connection request that had a slot in state kRequested keeps it. Any other is handled anew.
 void QueueDriver::LoadEvent() {
   if (!objects_->has_event || !objects_->event.new_id) return;
   verbs::ConnectionId& id = *objects_->event.new_id;
@@ -321,7 +321,8 @@ void QueueDriver::LoadEvent() {
 absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
   arena::PollSlot* const slots = arena_->poll_slots(shard);
   const auto filled = [&](uint32_t i) { return slots[i].wr_id != arena::kInvalidWrId; };
-  // From the last to `first`, so that a successor of a driver killed in between can do the rest.
+  // Empties slots from the last to `first`, so that a successor of a driver killed in between can
+  // do the rest.
   const auto forget = [&](uint32_t first, uint32_t last) {
     for (uint32_t i = last; i-- > first;) {
       arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
@@ -370,7 +371,7 @@ void QueueDriver::RepeatLife(uint32_t index) {
   DeviceObjects::Connection& device = device_of(index);
   switch (StateOf(connection)) {
     case ConnectionState::kConnecting:
-      // An accept that had no effect is made again with its transaction.
+      // An accept that had no effect is repeated with its transaction.
       if (connection.listener_port != 0 && device.queue_pair &&
           device.queue_pair->state() == verbs::QueuePairState::kInit) {
         connection.answered = 0;
@@ -391,8 +392,8 @@ void QueueDriver::RepeatLife(uint32_t index) {
   }
 }
 
-// The transaction that accepts it is not ours to finish: the shard that it came from has another
-// owner now.
+// This driver cannot finish the transaction that accepts the connection: the shard that it came
+// from has another owner now.
 void QueueDriver::FailArriving(uint32_t index) {
   ConnectionRecord& connection = record(index);
   if (connection.arriving == 0) return;
@@ -415,7 +416,7 @@ void QueueDriver::SettleQueues(uint32_t index) {
   PostAllDeferred(index);
 }
 
-// A device that can say what is queued was not asked before: not all completions were logged.
+// Asks a device that can say what is queued only now, because all completions are logged by now.
 void QueueDriver::SettleEnding(uint32_t index) {
   for (const bool receive : {true, false}) AskFate(index, receive);
   FinishDraining(index);
@@ -587,18 +588,18 @@ void QueueDriver::LogMarker(uint32_t index, bool receive, const verbs::Completio
   }
 }
 
-// All that was posted to the queue so far has completed: the rest never was.
+// Everything posted to the queue so far has completed: other requests were never posted.
 void QueueDriver::SettleCompleted(uint32_t index, bool receive) {
   const ConnectionRecord& connection = record(index);
   Settle(index, receive, (receive ? connection.receive : connection.send).completed);
 }
 
-// Requests before `end` were posted, the rest never was.
+// Records that the requests before `end` were posted, and no others.
 void QueueDriver::Settle(uint32_t index, bool receive, uint64_t end) {
   ConnectionRecord& connection = record(index);
   QueueCursors& cursors = receive ? connection.receive : connection.send;
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
-  const uint64_t more = end - cursors.posted;  // less, of an abandoned one
+  const uint64_t more = end - cursors.posted;  // negative (it wraps) if abandoned
   const uint64_t found = end > cursors.posted ? more : 0;
   if (!receive) recovery_.sends_found_posted += found;
   (receive ? recovery_.receives_never_posted : recovery_.sends_never_posted) +=
@@ -614,7 +615,7 @@ void QueueDriver::Settle(uint32_t index, bool receive, uint64_t end) {
                       static_cast<uint32_t>(end));
 }
 
-// The connection alone is given up (P6).
+// Gives up this connection, and no other (P6).
 void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
   if (IsLive(record(index))) {
     ++recovery_.connections_failed;
@@ -626,8 +627,8 @@ void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
 }
 
 // Destroys a queue pair that does not complete even in the error state, so that the device touches
-// no buffer of it any more. Its earlier completions are in the completion queue. A pooled one stays
-// in the error state.
+// no buffer of it any more. Its earlier completions are in the completion queue. A pooled queue
+// pair stays in the error state instead.
 void QueueDriver::Abandon(uint32_t index, std::string_view why) {
   arena::StoreRelaxed(record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
@@ -638,8 +639,9 @@ void QueueDriver::Abandon(uint32_t index, std::string_view why) {
   ++ends_noted_;
 }
 
-// The completion queue is empty, and the device has had its time. One that had told its end after
-// all may have another connection in its slot by now.
+// Ends the shard's abandoned connections, once the device has had its time. Called when the
+// completion queue gives nothing more. If an abandoned connection has ended by itself, its slot may
+// have another connection by now.
 void QueueDriver::FinishAbandoned(uint32_t shard) {
   const std::vector<uint32_t> all = std::exchange(abandoned_, {});
   for (const uint32_t index : all) {
@@ -672,8 +674,8 @@ uint32_t QueueDriver::CountSpares(uint32_t index) const {
   return count;
 }
 
-// Behind receives that may have been posted: the peer finds one in any case. No other receive is
-// posted before it has completed, so it is known which one it stands for.
+// Posts a spare behind receives that may have been posted: the peer finds a receive in any case. No
+// other receive is posted before the spare completes, so it is known which one it stands for.
 void QueueDriver::PostSpare(uint32_t index) {
   ConnectionRecord& connection = record(index);
   const uint32_t shard = ShardOf(connection);
@@ -769,8 +771,8 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
   DeliverSpares(index);
 }
 
-// Messages that came into spares become the completions of the receives that they stand for, as
-// soon as those are committed.
+// Messages that came into spares become the completions of the receives that the spares stand for,
+// as soon as those receives are committed.
 void QueueDriver::DeliverSpares(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   const uint32_t shard = ShardOf(connection);
@@ -842,7 +844,8 @@ void QueueDriver::FreeSpare(uint32_t shard, SpareRecord& spare) {
   BATON_CRASH_POINT("driver-spare-freed");
 }
 
-// Those up to `last` in their order: they have completed, or never were posted.
+// Frees the connection's spares up to `last` in their order, which have completed or never were
+// posted. `filled_too`: also spares whose message was not delivered.
 void QueueDriver::FreeSpares(uint32_t index, bool filled_too, uint32_t last) {
   const uint32_t shard = ShardOf(record(index));
   for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {

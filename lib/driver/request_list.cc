@@ -18,7 +18,7 @@ namespace {
 using verbs::ScatterGather;
 using verbs::SendRequest;
 
-// A scatter-gather list is one message: its length travels in 31 bits.
+// A scatter-gather list is one message, which has at most 2^31 bytes.
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 
 // Kept out of the path of valid requests.
@@ -36,7 +36,7 @@ RequestLimits LimitsOf(const arena::Arena& arena) {
 
 namespace {
 
-// These are in the way of every request. `request`: a WorkRequest, or the Head of one.
+// Every request that is copied passes these checks. `request`: a WorkRequest, or the Head of one.
 template <typename Request>
 [[gnu::always_inline]] inline absl::Status CheckHead(const Request& request, bool receive,
                                                      const RequestLimits& limits) {
@@ -70,7 +70,7 @@ template <typename Request>
   return absl::OkStatus();
 }
 
-// `length`: of all ranges.
+// `length`: the sum of all ranges.
 [[gnu::always_inline]] inline absl::Status CheckLength(uint64_t length, bool receive,
                                                        const RequestLimits& limits) {
   if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
@@ -89,9 +89,9 @@ absl::Status CheckAtomic(uint8_t sge_count, uint64_t length, uint64_t remote_add
   return absl::OkStatus();
 }
 
-// Requests come out of another processor's cache: some of them on the way at once. To write, though
-// they are read: what nobody shares with its worker, that one has back at once for the next
-// request.
+// Requests come from the cache of the worker's processor, so several are fetched at once. They are
+// fetched for writing although the driver only reads them: the worker gets a line that nobody
+// shares back at once, for its next request.
 constexpr uint64_t kFetchAhead = 4;
 void FetchRequest(const arena::WorkRequest& request, bool both_lines) {
   arena::FetchToWrite(&request);
@@ -242,7 +242,7 @@ class RequestsInLog {
   void FetchFirst(uint64_t from, uint64_t to) const {
     for (uint64_t i = from; i < std::min(to, from + kFetchAhead); ++i) FetchRequest(at(i), false);
   }
-  // The next are most often like the last.
+  // `both_lines`: the last request needed both. The next ones are most often like it.
   void FetchNext(uint64_t sequence, uint64_t to, bool both_lines) const {
     if (sequence + kFetchAhead < to) FetchRequest(at(sequence + kFetchAhead), both_lines);
   }
@@ -280,8 +280,8 @@ absl::Status RequestList::Add(uint32_t connection, uint32_t generation, uint64_t
 
 namespace {
 
-// The first word of a request that is plain: it has one buffer, in the first line, and no flag or
-// opcode that does not exist.
+// The first word of a plain request: it has one buffer, which is in the first line, and only flags
+// and an opcode that exist.
 constexpr uint32_t kPlainMask =
     arena::FourBytes(static_cast<uint8_t>(~(verbs::kOpcodeCount - 1)),
                      static_cast<uint8_t>(~arena::kRequestFlags), 0xff, 0xff);

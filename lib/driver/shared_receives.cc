@@ -25,15 +25,16 @@ using verbs::CompletionStatus;
 // The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
-// How many slots a recovery asks the device for, each of which takes a look at the whole queue.
+// The most slots that a recovery asks the device about. Each costs a look at the whole queue.
 constexpr int kMostAsked = 8;
 
 constexpr std::string_view kBroken = "the shared receive queue is broken";
 
 }  // namespace
 
-// One at a time: of a driver that dies no more than one is maybe posted, and that one is out of use
-// until it completes. Those of a broken queue stay free: its owner's connections end.
+// Posts one at a time, so that a dead driver leaves at most one receive that may be posted. That
+// one is out of use until it completes. The slots of a broken queue stay free: the shard's
+// connections end.
 void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part) {
   if (IsBroken(shard)) return;
   const auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
@@ -46,7 +47,7 @@ void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part
   ArmLimit(shard);
 }
 
-// One that the device refuses it may have all the same.
+// A receive that the device refuses may be posted all the same, so its slot stays kAttempted.
 absl::Status QueueDriver::PostSharedReceive(uint32_t shard, uint32_t slot,
                                             absl::Span<const verbs::ScatterGather> sges) {
   ShardCounters& counters = shards_[shard].counters;
@@ -79,14 +80,15 @@ void QueueDriver::SetSharedReceive(uint32_t shard, uint32_t slot, SharedReceiveS
                       arena::PackSharedReceiveState(state, arena::GenerationOf(receive)));
 }
 
-// Told when a quarter is left, and again when they have been more than half since.
+// Asks the device to report when a quarter of the receives is left. It is asked again only when
+// more than half are posted.
 void QueueDriver::ArmLimit(uint32_t shard) {
   ShardQueue& queue = shards_[shard];
   const uint32_t depth = arena_->shape().shared_receive_queue_depth;
   const uint32_t posted = arena_->shard(shard).shared_receives_posted;
   if (queue.limit_armed || IsBroken(shard) || depth < 4 || posted <= depth / 2) return;
   if (queue.low_ns != 0 && MonotonicNanoseconds() - queue.low_ns < kLowPauseNs) return;
-  // A device that cannot tell is used all the same.
+  // A device that cannot report this is used all the same.
   (void)objects_->shared_receive_queues[shard]->ArmLimit(depth / 4);
   queue.limit_armed = true;
 }
@@ -117,7 +119,8 @@ bool QueueDriver::AllBroken() const {
 
 absl::Status QueueDriver::BrokenQueue() { return absl::UnavailableError(View(kBroken)); }
 
-// A driver that died may not have come to all of its connections, or was one too many.
+// Ends the connections of a broken queue. A dead driver may not have ended all of them, or its
+// death was the one that broke the queue.
 void QueueDriver::RefuseBroken(uint32_t shard) {
   if (IsBroken(shard)) {
     RefuseShared(shard, "drivers died, and what they may have posted is out of use or unknown");
@@ -152,7 +155,7 @@ void QueueDriver::NoteSharedReceive(uint32_t shard, uint32_t slot, SharedReceive
 
 // Shared receives complete in any order. Each slot records whether its completion was logged.
 void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& completion) {
-  const uint64_t wr_id = completion.wr_id;   // where other processes of a native service write, too
+  const uint64_t wr_id = completion.wr_id;   // other processes of a native service can write it
   if (!IsOutstanding(shard, wr_id)) return;  // a driver that died has logged it already
   const uint32_t index = FindQueuePair(completion.qp_number);
   const bool ended = index == DriverObserver::kNoConnection ||
@@ -205,8 +208,9 @@ void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& ent
 
 // ---------------------------------------------------------------- ends, recovery
 
-// The completion queue was empty after these connections had their last completion in it. Destroys
-// their queue pairs before it logs their ends, because the application may use the buffers then.
+// Ends connections of `ending_`: a poll found the completion queue empty after their last
+// completion was in it. Destroys their queue pairs before it logs their ends, because the
+// application may use the buffers then.
 void QueueDriver::FinishEnding(uint32_t shard) {
   size_t kept = 0;
   const size_t count = ending_.size();
@@ -235,7 +239,7 @@ void QueueDriver::LoadSharedReceives(uint32_t shard) {
   owner.shared_receives_posted = posted;
   arena::StoreRelaxed(owner.shared_receives_unsure, unsure);
   recovery_.shared_receives_ambiguous += unsure;
-  // With room for less than two an owner may never post again (layout.md).
+  // An owner that has room for less than two may never post again (layout.md).
   if (SharesReceives() && arena::SharedReceiveSlots(arena_->shape()) - unsure < 2) {
     owner.shared_receives_refused = 1;
   }
@@ -272,7 +276,7 @@ void QueueDriver::SettleSharedReceives(uint32_t shard) {
   }
 }
 
-// Its completion was taken from the queue, and is not logged yet.
+// Returns true if the receive's completion was taken from the queue and is not logged yet.
 bool QueueDriver::WasTaken(uint32_t shard, uint64_t wr_id) const {
   const arena::PollSlot* const slots = arena_->poll_slots(shard);
   return std::any_of(slots, slots + arena::kPollSlots, [wr_id](const arena::PollSlot& slot) {

@@ -27,7 +27,8 @@ bool NamesConnection(CommitKind kind) {
          kind == CommitKind::kReject || kind == CommitKind::kDisconnect;
 }
 
-// `end` may release what the log and the queue have room for, and never take anything back.
+// Returns true if the log and the queue have room for the requests before `end`, and `end` takes
+// back none that was committed.
 [[gnu::always_inline]] inline bool MayEndAt(uint64_t end, const QueueCursors& cursors,
                                             uint32_t depth) {
   return end >= cursors.committed && end - cursors.acknowledged <= 2 * uint64_t{depth} &&
@@ -172,7 +173,7 @@ void TransactionReader::SetAdopted(absl::Span<const uint32_t> shards) {
   for (const uint32_t shard : shards) adopted_[shard] = true;
 }
 
-// By the accept in this very transaction.
+// Returns true if an accept in this transaction moved the connection into an adopted shard.
 bool TransactionReader::WasMoved(const CommitEntry& entry) const {
   const uint32_t shard = arena::LoadRelaxed(arena_.connection(entry.connection).shard);
   if (!adopted_.empty() && (shard >= adopted_.size() || !adopted_[shard])) return false;
@@ -285,8 +286,9 @@ bool TransactionReader::ReadPlain(uint32_t shard, TransactionPart* part, uint64_
   return Invalid("receive_end: ", entry.receive_end, ", receives of the service are shared");
 }
 
-// A slot can be posted when the driver holds it for free: it alone knows what the device still has.
-// Of a transaction that was begun before, what is not free was posted then, or maybe.
+// A transaction may name only slots that are free in the driver's memory, because only the driver
+// knows what the device still has. A resumed transaction leaves out slots that are not free: a dead
+// driver has posted them, or may have.
 absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionPart& part) {
   const arena::Shape& shape = arena_.shape();
   auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
@@ -309,7 +311,7 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
       return Invalid("slots[", i, "]: ", slot, " is not free");
     }
     if (++request_count_ > kMaxTransactionRequests) return TooManyRequests();
-    // Its wr_id depends on what becomes of the slot until it is posted.
+    // PostSharedReceive() makes the wr_id, because each post changes the slot's generation.
     const absl::Status checked =
         requests_.AddReceive(arena_.shared_receive_request(shard, slot), /*wr_id=*/0);
     if (!checked.ok()) return Invalid("shared receive ", slot, ": ", checked.message());

@@ -1,5 +1,5 @@
 // Copies a worker's transaction out of its commit, send and receive logs, and checks all of it
-// before any part has an effect (design: "Shared memory is a protocol").
+// before any part has an effect (layout.md, "A transaction").
 #ifndef LIB_DRIVER_TRANSACTION_H_
 #define LIB_DRIVER_TRANSACTION_H_
 
@@ -22,10 +22,11 @@ inline constexpr uint32_t kMaxTransactionRequests = 4096;
 
 struct TransactionPart {
   arena::CommitEntry entry;
-  // kConnection, kSharedReceives: index of its first in Transaction::receives and ::sends.
+  // Indices of the part's first requests in Transaction::receives and ::sends. Valid for
+  // kConnection and kSharedReceives.
   uint32_t first_receive = 0;
   uint32_t first_send = 0;
-  // If not null, its requests were written to these queues and are not in the transaction.
+  // If not null, the part's requests were written to these queues and are not in the transaction.
   verbs::mlx5::QueuePair* direct = nullptr;
   verbs::mlx5::ReceiveQueue::Batch receives_written;
   verbs::mlx5::SendQueue::Batch sends_written;
@@ -38,14 +39,14 @@ struct Transaction {
   uint64_t send_bytes = 0;  // in the buffers of the sends
   uint32_t entries = 0;     // of the commit log
   uint32_t requests = 0;    // sends, receives and shared receives
-  uint32_t kinds = 0;       // KindBit of each part's
+  uint32_t kinds = 0;       // KindBit() of each part's kind
 
   bool Has(uint32_t bits) const { return (kinds & bits) != 0; }
 };
 constexpr uint32_t KindBit(arena::CommitKind kind) { return 1u << static_cast<uint32_t>(kind); }
 
-// Returns the queue pair of a connection whose requests can be posted as soon as they are
-// committed, by writing them to its queues; null: they go through a list.
+// Returns the connection's queue pair if its requests can be posted as soon as they are committed.
+// The reader then writes them to its queues. Null: they go through a list.
 using DirectQueuesOf = absl::FunctionRef<verbs::mlx5::QueuePair*(uint32_t connection)>;
 
 // Reads transactions of one service. Allocates scratch memory for the largest transaction at
@@ -100,7 +101,7 @@ class TransactionReader {
   Transaction transaction_;
   std::vector<uint64_t> seen_;         // by connection: the last Read that named it
   std::vector<uint64_t> seen_shared_;  // by slot for a shared receive: the last Read that named it
-  uint32_t shared_ = 0;                // such slots in this Read
+  uint32_t shared_ = 0;                // slots for shared receives in this Read
   size_t request_count_ = 0;           // of all kinds in this Read
   uint32_t kinds_ = 0;                 // KindBit of each part of this Read
   uint64_t reads_ = 0;

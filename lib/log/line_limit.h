@@ -1,5 +1,4 @@
-// How many lines a log takes: of each kind so many in a second, so that a flood of one hides no
-// other.
+// Limits how many lines of each kind a log takes, so that a flood of one kind hides no other.
 #ifndef LIB_LOG_LINE_LIMIT_H_
 #define LIB_LOG_LINE_LIMIT_H_
 
@@ -16,14 +15,15 @@ namespace baton::log {
 // Thread-compatible.
 class LineLimit {
  public:
-  static constexpr uint32_t kBurst = 50;      // lines of one kind at once
-  static constexpr uint32_t kPerSecond = 10;  // and then
-  static constexpr size_t kMaxKinds = 64;     // more count as one
+  static constexpr uint32_t kBurst = 50;      // lines of one kind at once,
+  static constexpr uint32_t kPerSecond = 10;  // and per second after that
+  static constexpr size_t kMaxKinds = 64;     // all further kinds count as one
 
-  // Whether a line of `kind` may be written; it is counted otherwise. `now_ns`: monotonic.
+  // Returns true if a line of `kind` may be written, and counts it otherwise. `now_ns`: monotonic.
   bool Take(std::string_view kind, uint64_t now_ns);
 
-  // Tells, and forgets, how many lines of each kind were not written.
+  // Calls `tell` for each kind of which lines were not written, with their number, and forgets
+  // them.
   void TakeLeftOut(const std::function<void(const std::string& kind, uint64_t lines)>& tell);
 
  private:

@@ -13,10 +13,10 @@
 namespace baton::log {
 namespace {
 
-constexpr size_t kMaxMessageBytes = 3072;  // escaped, as all of these are
+constexpr size_t kMaxMessageBytes = 3072;  // when escaped, like the next
 constexpr size_t kMaxFieldBytes = 128;
 
-// Lines of this logger are objects already, which lack what JsonFormatter adds.
+// Lines of this logger are objects already. JsonFormatter only adds its own members.
 constexpr char kObjectsLogger[] = "objects";
 std::shared_ptr<spdlog::logger>& ObjectsLogger() {
   static auto* const logger = new std::shared_ptr<spdlog::logger>;
@@ -30,7 +30,7 @@ nlohmann::ordered_json Bounded(std::string_view text, size_t max_bytes) {
     constexpr size_t kQuotes = 2;
     const size_t bytes = bounded.dump().size() - kQuotes;
     if (bytes <= max_bytes) return bounded;
-    // A byte takes six at most when it is escaped.
+    // An escaped byte takes six bytes at most.
     const auto& former = bounded.get_ref<const std::string&>();
     bounded = ValidUtf8(former, former.size() - (bytes - max_bytes + 5) / 6);
   }

@@ -1,4 +1,4 @@
-// Lines of a log with fields, beside those of spdlog: as text, or as one JSON object a line.
+// Writes log lines with fields, beside spdlog's own lines: as text, or as one JSON object a line.
 #ifndef LIB_LOG_LOG_H_
 #define LIB_LOG_LOG_H_
 
@@ -20,15 +20,15 @@ struct Subject {
   int connection = -1;
 };
 
-// One line of the default logger. As text it is "KIND: MESSAGE (traceparent …)": a service that a
-// reader is to know stands in `message`. Thread-safe, like spdlog.
+// Writes a line to the default logger. As text it is "KIND: MESSAGE (traceparent …)" without other
+// fields, so `message` names the service if a reader is to know it. Thread-safe, like spdlog.
 void Write(spdlog::level::level_enum level, const Subject& subject, std::string_view message);
 
-// From here on each line, those of spdlog's own functions, too, is an object with `time` (RFC 3339,
-// UTC), `level`, `process`, `message` and the fields of Subject. A line has at most 4096 bytes
-// (PIPE_BUF), so that those of several processes do not mix in a pipe: a longer message is cut. A
-// byte that is not UTF-8 is written as "?". `service`: of lines that name none; empty: none. Call
-// it once, when the default logger is set, before other threads.
+// Makes each further line, also of spdlog's own functions, an object with `time` (RFC 3339, UTC),
+// `level`, `process`, `message` and the fields of Subject. A line has at most 4096 bytes
+// (PIPE_BUF), so that lines of several processes do not mix in a pipe: a longer message is cut. A
+// byte that is not UTF-8 is written as "?". `service` is that of lines that name none; empty: they
+// have none. Call it once, when the default logger is set, before other threads start.
 void UseJson(std::string process, std::string service);
 bool IsJson();
 

@@ -41,7 +41,7 @@ class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_
   }
   void flush_() override {}
 
-  // A line that is too long is cut.
+  // Cuts a line that is too long.
   bool Write(const spdlog::details::log_msg& message) {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
@@ -74,7 +74,7 @@ bool PatientWriter::Write(std::string_view bytes) {
   } else if (own_) {
     written = write(own_.get(), bytes.data(), bytes.size());
   } else {
-    // So many bytes are written whole, or a pipe is not writable (pipe(7)).
+    // A pipe that is writable takes PIPE_BUF bytes whole (pipe(7)).
     pollfd reader = {descriptor_, POLLOUT, 0};
     if (poll(&reader, 1, 0) != 1 || (reader.revents & POLLOUT) == 0) return false;
     written = write(descriptor_, bytes.data(), bytes.size());

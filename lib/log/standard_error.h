@@ -1,6 +1,6 @@
-// Where processes of Baton log: standard error, which they share, and which somebody else reads, or
-// does not. Nobody waits for that reader: what he does not take is lost, and a line says so when he
-// takes some again.
+// Baton's processes log to standard error, which they share and which another process may read.
+// They do not wait for that reader: lines that it does not take are lost. With LogThread::kNone a
+// line says so when it takes lines again.
 #ifndef LIB_LOG_STANDARD_ERROR_H_
 #define LIB_LOG_STANDARD_ERROR_H_
 
@@ -12,33 +12,34 @@
 
 namespace baton::log {
 
-// Writes to a descriptor that others have, too, whose flags are therefore left as they are.
+// Writes to a descriptor that other processes have, too, and so leaves its flags as they are.
 // Thread-compatible.
 class PatientWriter {
  public:
-  // `descriptor` stays the caller's, and open.
+  // The caller owns `descriptor`, and keeps it open longer than this.
   explicit PatientWriter(int descriptor);
 
-  // At once and whole, or not at all; at most PIPE_BUF bytes. A regular file is written as it takes
-  // it: nothing else is possible. A reader that has gone is no signal.
+  // Writes `bytes` (at most PIPE_BUF) at once and whole, and returns true; or writes none. A
+  // regular file is the exception: it may take a part, or take its time. REQUIRES: SIGPIPE is
+  // ignored.
   bool Write(std::string_view bytes);
 
  private:
   int descriptor_;
   bool is_socket_ = false;
-  FileDescriptor own_;  // the same file, opened for us alone; none: it cannot be
+  FileDescriptor own_;  // the same file, opened again for this object; none: not possible
 };
 
 enum class LogThread { kNone, kOwn };
 
-// Makes standard error the default logger's. kOwn: a thread writes the lines, and the oldest of
-// some thousands are lost when it falls behind. kNone: for processes that fork, and for those whose
-// parent death signal hangs on a thread. `pattern`, of spdlog: empty, its own. SIGPIPE is ignored
-// by the process from here on. Call it once, before other threads and before UseJson.
+// Makes the default logger write to standard error. kOwn: a thread writes the lines; when it falls
+// some thousands behind, the oldest are lost. kNone is for processes that fork, and for those whose
+// parent death signal depends on a thread. `pattern` is spdlog's; empty: its default. The process
+// ignores SIGPIPE from now on. Call it once, before other threads start and before UseJson.
 void LogToStandardError(const std::string& name, LogThread thread, const std::string& pattern = "");
 
-// At the end of the process: what is still to be written, for at most some seconds; then SIGALRM
-// ends it.
+// Call it at the end of the process. Writes the lines that still wait. If that takes more than some
+// seconds, SIGALRM ends the process.
 void EndLog();
 
 }  // namespace baton::log

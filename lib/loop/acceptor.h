@@ -19,19 +19,19 @@
 
 namespace baton {
 
-// The loop, which has one thread, has ended when this is destroyed.
+// The loop has one thread. REQUIRES: it has ended when this is destroyed.
 class Acceptor {
  public:
   struct Callbacks {
     // Gets a connected socket that does not block.
     std::function<void(FileDescriptor)> on_client;
     // Gets the errno of a client that could not be accepted, because no descriptor is free. Null:
-    // nobody is told.
+    // failures are not reported.
     std::function<void(int)> on_failure;
   };
 
-  // `listening` does not block. After a failure the next client is accepted after `pause`: the
-  // client goes on waiting, so the socket stays readable. Any thread.
+  // Call it on any thread. REQUIRES: `listening` does not block. After a failure it tries again
+  // after `pause`, because the client goes on waiting and the socket stays readable.
   Acceptor(boost::asio::io_context& loop, FileDescriptor listening, std::chrono::milliseconds pause,
            Callbacks callbacks)
       : listening_(loop, listening.Release()),

@@ -1,4 +1,4 @@
-// Waits in an Asio loop for a descriptor that is not read: a process that is to end.
+// Waits in an Asio loop until a descriptor is readable, and does not read it: a pidfd, for example.
 #ifndef LIB_LOOP_AWAIT_READABLE_H_
 #define LIB_LOOP_AWAIT_READABLE_H_
 

@@ -12,7 +12,8 @@ using boost::asio::posix::stream_descriptor;
 
 namespace {
 
-// Frames of one session before the loop serves other sessions and the deaths of processes.
+// The most frames of one session that are handled before the loop serves other sessions and the
+// deaths of processes.
 constexpr int kFramesPerTurn = 8;
 
 }  // namespace
@@ -90,7 +91,7 @@ absl::Status FramedSession::TrySend(const google::protobuf::MessageLite& message
   return sent;
 }
 
-// Reports it from the loop, and not from within the caller.
+// Ends the session from the loop, and not within the caller's call.
 void FramedSession::FailLater(const absl::Status& why) {
   boost::asio::post(descriptor_.get_executor(),
                     [self = shared_from_this(), why] { self->Fail(why); });

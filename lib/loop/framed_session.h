@@ -29,8 +29,9 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   FramedSession(boost::asio::io_context& loop, FileDescriptor socket, const Limits& limits);
   ~FramedSession();
 
-  // `on_frame` handles one frame of the channel, if there is a whole one, and returns whether there
-  // was; an error ends the session. `on_closed`: with why, once.
+  // The loop calls `on_frame` when bytes have come. It handles one frame of the channel and returns
+  // true, or false if there is no whole one; an error ends the session. When the session has ended,
+  // the loop calls `on_closed` once, with the reason.
   void Start(std::function<absl::StatusOr<bool>()> on_frame,
              std::function<void(absl::Status)> on_closed);
   // Sends a message. Replaces text that is not valid UTF-8, so that the other side can parse it. If
@@ -40,8 +41,8 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   // system is short of resources): only this message is not sent.
   absl::Status TrySend(const google::protobuf::MessageLite& message,
                        const std::vector<int>& descriptors = {});
-  // After the call of `on_frame` in which Pause was called there is none before Resume, nor is the
-  // other side's end noticed. The caller keeps the session alive until then.
+  // Call it in `on_frame`, which is not called again before Resume. Until then the other side's end
+  // is not noticed, and the caller keeps the session alive.
   void Pause() { paused_ = true; }
   void Resume();
   void Close();
@@ -63,7 +64,7 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   std::function<void(absl::Status)> on_closed_;
   bool awaiting_output_ = false;
   bool paused_ = false;
-  absl::Status filled_;  // when it was paused
+  absl::Status filled_;  // result of the last Fill before the pause
 };
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// Times in an Asio loop.
+// Timers of an Asio loop.
 #ifndef LIB_LOOP_TIMERS_H_
 #define LIB_LOOP_TIMERS_H_
 

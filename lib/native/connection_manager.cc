@@ -25,13 +25,14 @@ using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
 constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made new
-// Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
-// for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). All
-// that time it is in the error state, so that a reset is safe (rdma.md, "Reset").
+// After this time no packet of a queue pair's former connection is on the way: it is twice the
+// packet lifetime of rdma_cm (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). The queue
+// pair is in the error state all that time, so that a reset is safe (rdma.md, "Reset").
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // The least time between two reports that a queue is low.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
-// One of each kind, and as many that it takes to look for those which count no more.
+// The most notices that wait for each connection before DropWaiting(), which leaves at most one of
+// each kind and so drops at least half.
 constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);
 
 }  // namespace
@@ -118,7 +119,8 @@ bool ConnectionManager::HandleEvent() {
   return true;
 }
 
-// kUnavailable: as many notices wait as there can be connections, so the driver frees no slots.
+// Returns kUnavailable if as many notices wait as there can be connections: the driver does not
+// read them, and so frees no slots.
 absl::Status ConnectionManager::CheckHears(uint32_t shard) const {
   if (waiting_[shard].size() < connections_.size()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
@@ -177,7 +179,8 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   Tell(index, NoticeKind::kRequested);
 }
 
-// A free one. The record is the driver's from the notice on that follows.
+// Gives the connection a free slot. The caller then puts a notice, after which the record is the
+// driver's.
 uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
                                      std::unique_ptr<verbs::ConnectionId> id) {
   const uint32_t index = free_.front();
@@ -186,8 +189,8 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   fresh.generation = record.generation;
   fresh.shard = record.shard;
   record = fresh;
-  // Drivers look for free slots of their shards: one that finds it in its shard finds it to be this
-  // one.
+  // Drivers that look for free slots of their shards read these two in the reverse order: a driver
+  // that finds the slot in its shard sees the new generation.
   arena::StoreRelease(record.generation, fresh.generation + 1);
   arena::StoreRelease(record.shard, shard);
   id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
@@ -205,7 +208,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
 
 // ---------------------------------------------------------------- connecting to a peer
 
-// Its owner finds the connection when it is answered, so there has to be room to tell.
+// The owner looks for the connection once it has the answer, so the ring needs room for the notice.
 absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
   if (free_.empty()) return driver::NoSlotFree(connections_.size());
   if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0) {
@@ -227,7 +230,7 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
                                                     std::string_view private_data, uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
   uint32_t place = 0;
-  for (;; ++place) {  // one that only a worker's word says is free stays lent
+  for (;; ++place) {  // one that the arena wrongly calls free stays kLent
     BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kLent, place));
     if (occupied_[shard][place]) continue;
     if (pool_.shards[shard][place]->state() == verbs::QueuePairState::kInit) break;
@@ -244,7 +247,7 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
   }
   arena::ConnectionRecord fresh = {};
   fresh.tag = tag;
-  fresh.qp_number = queue_pair->number();  // not as the arena has it, where workers write, too
+  fresh.qp_number = queue_pair->number();  // workers can write the arena's copy of it
   arena::SetText(fresh.peer_address, absl::StrCat(address.host, ":", address.port));
   const uint32_t index = GiveSlot(shard, Phase::kConnecting, fresh, *std::move(id));
   Tell(index, NoticeKind::kConnecting);
@@ -257,7 +260,7 @@ verbs::QueuePair* ConnectionManager::QueuePairOf(const Connection& connection) c
   return pool_.shards[connection.pooled_shard][static_cast<size_t>(connection.pooled)].get();
 }
 
-// The place of that queue pair, for one connection; -1: it is none of the shard's, or not new.
+// Reserves the queue pair for one connection. Returns its place; -1: not the shard's, or not new.
 int ConnectionManager::Occupy(uint32_t shard, uint32_t number) {
   const int place = pool_.Find(shard, number);
   if (place < 0 || occupied_[shard][static_cast<size_t>(place)]) return -1;
@@ -318,7 +321,8 @@ void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_v
   }
 }
 
-// A driver arms it once (QueueDriver::ArmLimit) and does not hear that it was reached.
+// A driver arms the limit once (QueueDriver::ArmLimit). Only `baton-driver` learns that it was
+// reached, and arms it again.
 void ConnectionManager::ArmLimits() {
   const uint32_t depth = arena_->shape().shared_receive_queue_depth;
   for (uint32_t shard = 0; shard < low_ns_.size(); ++shard) {
@@ -394,8 +398,8 @@ bool ConnectionManager::SendWaiting(uint32_t shard) {
 
 // ---------------------------------------------------------------- orders
 
-// Each can be given again, by the successor of a driver that died, and is about the connection that
-// has the slot now, or about none.
+// The successor of a dead driver may repeat an order. An order counts only for the connection that
+// has the slot now.
 bool ConnectionManager::HandleOrder(uint32_t shard) {
   Mailbox orders = Mailbox::Orders(*arena_, shard);
   // If a worker overwrites the ring, only its own shard's connections suffer.
@@ -426,8 +430,8 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
 }
 
 // The driver has accepted the connection into another shard, and puts its orders there from then
-// on. Notices of its end in the first shard were not read. A connection with a queue pair was
-// accepted and is in that one's shard, whatever its record says.
+// on. Notices of its end in the first shard were not read. A connection that has a queue pair stays
+// in the queue pair's shard, whatever its record says.
 void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
   Connection& connection = connections_[index];
@@ -466,7 +470,7 @@ void ConnectionManager::Accept(uint32_t index) {
 
 void ConnectionManager::Reject(uint32_t index) {
   Connection& connection = connections_[index];
-  // A driver that died had accepted it.
+  // A dead driver had accepted it.
   if (connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting) {
     return Disconnect(index);
   }
@@ -503,7 +507,7 @@ void ConnectionManager::Free(uint32_t index) {
   held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
 }
 
-// Its time-wait begins now.
+// The queue pair's time-wait begins now.
 void ConnectionManager::Spend(uint32_t shard, uint32_t place) {
   const Spent spent = {shard, place, MonotonicNanoseconds() + kTimeWaitNs};
   StoreState(spent, PooledState::kSpent);
@@ -511,9 +515,9 @@ void ConnectionManager::Spend(uint32_t shard, uint32_t place) {
   ++resting_[shard];
 }
 
-// The driver may have taken a queue pair for it, and the device has never heard of that: it has
-// nothing to wait for, nor anybody before it. But only its record says which one, where the number
-// of another connection's can have been written.
+// Spends the queue pair that a driver may have taken for a connection that was never accepted. The
+// device never connected it, so it needs no time-wait and goes to the front of spent_. Only the
+// connection's record names it, and a worker can write another connection's number there.
 void ConnectionManager::SpendNeverConnected(uint32_t index) {
   const uint32_t shard = connections_[index].shard;
   const uint32_t number = arena::LoadRelaxed(arena_->connection(index).qp_number);
@@ -529,7 +533,7 @@ void ConnectionManager::SpendNeverConnected(uint32_t index) {
   ++resting_[shard];
 }
 
-// Returns whether another connection's record has the queue pair, and may be accepted with it.
+// Returns true if another connection's record names the queue pair and may be accepted with it.
 bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) const {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     if (i == index || connections_[i].phase == Phase::kNone) continue;
@@ -538,7 +542,7 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
   return false;
 }
 
-// Returns queue pairs that ended connections had from their drivers and that no record names any
+// Spends queue pairs that ended connections had from their drivers and that no record names any
 // more. No connection has or claims them, and a driver has set them to the error state. Their
 // time-wait begins now, as if they had still been in use.
 void ConnectionManager::SpendForgotten() {
@@ -560,8 +564,8 @@ void ConnectionManager::StoreState(const Spent& spent, PooledState state) {
   arena::StoreRelease(arena_->pooled(spent.shard, spent.place).state, static_cast<uint32_t>(state));
 }
 
-// Its request may still take room in the first shard's log: with others in its place that log would
-// overflow.
+// Frees held slots once the first shard has acknowledged their requests. Until then a request takes
+// room in that shard's log, which could overflow if the slot were used again.
 bool ConnectionManager::GiveHeldSlots() {
   return std::erase_if(held_, [this](const Held& held) {
            const arena::ShardRecord& first = arena_->shard(held.shard);
@@ -571,8 +575,8 @@ bool ConnectionManager::GiveHeldSlots() {
          }) != 0;
 }
 
-// One that cannot be made new stays out of use. One that is connected, whoever said that it is not
-// used any more, has its time-wait before it.
+// A queue pair that cannot be reset stays out of use. If the device says that one is still
+// connected, its time-wait begins now.
 bool ConnectionManager::RenewQueuePairs() {
   bool worked = false;
   for (int i = 0; i < kPerTurn && !spent_.empty(); ++i) {

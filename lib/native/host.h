@@ -1,6 +1,6 @@
-/* Between the executable of `baton-driver` and a native worker's shared object, in one process:
- * what each finds of the other with dlsym. A C interface, so that the two may be of different
- * releases, compilers and libraries. host.md is its specification. */
+/* The interface between the executable of `baton-driver` and a native worker's shared object, in
+ * one process. Each finds the other with dlsym. It is C, so that the two may be of different
+ * releases, compilers and libraries. host.md is the specification. */
 #ifndef LIB_NATIVE_HOST_H_
 #define LIB_NATIVE_HOST_H_
 
@@ -25,28 +25,28 @@ struct BatonNativeHost {
   const char* baton_release; /* of `baton-driver`, for messages */
 
   void* context; /* first argument of the functions */
-  /* The worker's end of its session with the keeper, connected. The worker library takes it: it
-   * sets -1 here, and closes it. */
+  /* The worker's end of its session with the keeper, connected. The worker library takes ownership:
+   * it sets -1 here, and closes the socket. */
   int32_t socket;
-  /* For poll and epoll, of the host: readable when attend or poll has something to do that was
-   * asked for with request_notification, or that the host waits for by itself. */
+  /* The host's descriptor, for poll and epoll. It is readable when attend or poll has work that
+   * request_notification asked for, or that the host waits for by itself. */
   int32_t event_fd;
 
-  /* What is to be done for no shard in particular, such as taking over from a dead owner. */
+  /* Does all work that is not of one shard, such as taking over from a dead owner. */
   int (*attend)(void* context);
-  /* The ownership word says that the shard is this worker's since `epoch`: from now on this process
-   * is its driver. What a dead one left is settled before it returns, as far as the worker's
-   * records in the arena depend on it. */
+  /* Makes this process the driver of a shard whose ownership word names this worker and `epoch`.
+   * Before it returns, it settles what a dead driver left, as far as the worker's records in the
+   * arena depend on it. */
   int (*adopt)(void* context, uint32_t shard, uint64_t epoch);
-  /* Of an adopted shard: applies what is committed. */
+  /* Applies what is committed. REQUIRES: the shard is adopted; so do the next two. */
   int (*apply)(void* context, uint32_t shard);
-  /* Of an adopted shard: moves what is completed to its log. */
+  /* Moves completions to the shard's log. */
   int (*poll)(void* context, uint32_t shard);
-  /* Of an adopted shard: event_fd becomes readable at its next completion. One that came before is
-   * found by the next poll. */
+  /* Makes event_fd readable at the shard's next completion. The next poll finds completions that
+   * came before. */
   int (*request_notification)(void* context, uint32_t shard);
-  /* The worker neither reads nor writes the shard any more: it has published the transaction that
-   * gives it away, or has seen that the shard is not its own since a later epoch. */
+  /* The worker calls this when it neither reads nor writes the shard any more: it has published the
+   * transaction that gives the shard away, or has seen that the ownership word has moved on. */
   int (*release)(void* context, uint32_t shard, uint64_t epoch);
   /* Why the last call failed. Good until the next call; never null. */
   const char* (*last_error)(void* context);

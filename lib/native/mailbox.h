@@ -31,7 +31,8 @@ class Mailbox {
 
   // ---- For the writer, which stores everything that an entry refers to before it puts the entry.
   bool full() const { return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_; }
-  // Returns whether the ring has such an entry, not passed yet. For entries that may be repeated.
+  // Returns true if the ring has such an entry that is not passed yet. The writer asks before it
+  // repeats an entry.
   bool Holds(const arena::MailEntry& entry) const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
     const uint64_t tail = arena::LoadAcquire(cursors_->tail);
@@ -44,7 +45,7 @@ class Mailbox {
     }
     return false;
   }
-  void Put(const arena::MailEntry& entry) {  // not when full
+  void Put(const arena::MailEntry& entry) {  // REQUIRES: !full()
     entries_[cursors_->tail & (capacity_ - 1)] = entry;
     arena::StoreRelease(cursors_->tail, cursors_->tail + 1);
   }

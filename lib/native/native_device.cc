@@ -62,7 +62,7 @@ class NativeQueuePair final : public verbs::QueuePair {
     Leave();
     if (inherited_->state() != verbs::QueuePairState::kError) (void)inherited_->SetError();
   }
-  // It belongs to the shard's next driver: destroying this changes nothing.
+  // Leaves the queue pair to the shard's next driver: its state stays when this is destroyed.
   void Leave() {
     if (draining_) --device_->draining_;
     device_ = nullptr;
@@ -97,7 +97,7 @@ class NativeQueuePair final : public verbs::QueuePair {
   const uint32_t shard_;
   verbs::QueuePair* const inherited_;
   bool drained_ = false;
-  mutable bool draining_ = false;  // somebody waits for it
+  mutable bool draining_ = false;  // a caller waits for the drain
 };
 
 // Sends the driver's orders about a connection to `baton-driver`.
@@ -115,7 +115,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   ~NativeConnectionId() override {
     if (device_ == nullptr) return;
     device_->ids_[connection_] = nullptr;
-    if (!ended_) (void)Order(OrderKind::kDisconnect);  // refused, so is the slot's end: FreeSlot
+    if (!ended_) (void)Order(OrderKind::kDisconnect);  // if refused, FreeSlot() will be, too
   }
   void Leave() { device_ = nullptr; }
 
@@ -156,7 +156,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
     told.answer_length = static_cast<uint32_t>(private_data.size());
     return Order(kind);
   }
-  // From the shard that it was accepted into, once it was.
+  // Puts the order into the ring of the shard that the record names: after an accept, the new one.
   absl::Status Order(OrderKind kind) {
     return device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
   }
@@ -193,7 +193,8 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
     for (const uint32_t i : connections) {
-      // Before its generation: `baton-driver` may be giving the slot to another at this moment.
+      // The shard is read before the generation: `baton-driver` may be giving the slot to another
+      // connection at this moment.
       if (arena::LoadAcquire(record(i).shard) == shard) RestoreConnection(shard, i);
     }
     RestorePool(shard, connections);
@@ -201,7 +202,7 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards,
 }
 
 void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
-  // It has objects here for another shard, whatever its record says by now.
+  // The connection has objects here for another shard, whatever its record says by now.
   if (ids_[index] != nullptr) return;
   const ConnectionState state = driver::StateOf(record(index));
   if (state == ConnectionState::kFree) {
@@ -211,7 +212,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
-      (void)Order(shard, index, generation, OrderKind::kFree);  // refused, it stays out of use
+      (void)Order(shard, index, generation, OrderKind::kFree);  // if refused, the slot stays unused
     }
     return;
   }
@@ -220,8 +221,8 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
-  // An heir of many connections answers the first that has a request without having asked the
-  // kernel for any that is established.
+  // The kernel is not asked for the state of established queue pairs, so that an heir of many
+  // connections answers its first request soon.
   if (state == ConnectionState::kEstablished) {
     inherited->NoteConnected(record(index).initiator_depth != 0);
     device.queue_pair = std::make_unique<NativeQueuePair>(this, shard, inherited);
@@ -291,7 +292,7 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
   entry.connection = connection;
   entry.generation = generation;
   Mailbox orders = Mailbox::Orders(*arena_, shard);
-  // A successor gives those of the dead again: once is enough, however many die.
+  // A successor repeats the orders of its dead predecessors. The ring keeps one, however many die.
   if (orders.Holds(entry)) return absl::OkStatus();
   if (orders.full()) {
     return absl::ResourceExhaustedError(
@@ -357,7 +358,7 @@ void NativeDevice::Pass() {
 }
 
 bool NativeDevice::HasNotice() const {
-  // The last one is passed when the next is asked for, and a drain is told by our own device.
+  // NextEvent() passes the last notice, and this process's own device reports a drain.
   if (given_from_ >= 0 || draining_ != 0) return true;
   return std::any_of(shards_.begin(), shards_.end(),
                      [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
@@ -392,7 +393,7 @@ bool NativeDevice::NextEvent(verbs::CmEvent* event) {
   return true;
 }
 
-// False: it is an event of the device.
+// Returns false if the notice is an event of the device.
 bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEvent* event) {
   *event = {};
   const arena::ConnectionRecord& connection = record(notice.connection);
@@ -401,7 +402,7 @@ bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEve
     case NoticeKind::kRequested:
     case NoticeKind::kConnecting:
       event->type = verbs::CmEventType::kConnectRequest;
-      // Its driver died in the middle of this: the slot is in use, and its id was restored.
+      // A driver died while handling this notice: the slot is in use, and Restore() made its id.
       if (event->id != nullptr) return true;
       event->new_id = std::make_unique<NativeConnectionId>(this, shard, notice.connection);
       event->private_data = PrivateDataOf(connection);

@@ -61,7 +61,7 @@ class NativeDevice final : public verbs::Device {
   void Progress() override {
     if (draining_ != 0) device_->Progress();
   }
-  int event_fd() const override { return -1; }  // of completions: the inherited channels
+  int event_fd() const override { return -1; }  // completions use the inherited channels
 
  private:
   friend class NativeConnectionId;
@@ -88,13 +88,13 @@ class NativeDevice final : public verbs::Device {
   driver::DeviceObjects* objects_;
   const std::function<void()> wake_driver_;
   const std::function<void(std::string_view)> tell_;
-  std::vector<uint32_t> shards_;          // that are operated
+  std::vector<uint32_t> shards_;          // that the driver operates
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   // By connection with objects here: its shard, as notified. Its record is not trusted, because
   // workers can write it.
   std::vector<uint32_t> shard_of_;
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
-  uint32_t draining_ = 0;  // of them
+  uint32_t draining_ = 0;  // of them, those that wait to be drained
   arena::MailEntry notice_ = {};
   int given_from_ = -1;  // shard whose notice was returned and is not passed; -1: none
 };

@@ -67,7 +67,7 @@ absl::StatusOr<NativeObject> NativeObject::Load(const std::string& path) {
         absl::StrCat("the native worker's object is \"", path, "\": give its absolute path"));
   }
   if (on_exit(EndHere, nullptr) != 0) return absl::ResourceExhaustedError("on_exit: no memory");
-  // Everything is bound now: what is missing is an error here, and not a death later.
+  // RTLD_NOW binds all symbols: a missing one is an error here, and does not kill the worker later.
   void* const object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
     return Unfit(path, absl::StrCat(LoaderError(),
@@ -86,7 +86,7 @@ absl::StatusOr<NativeObject> NativeObject::Load(const std::string& path) {
 }
 
 void NativeObject::Run(const std::vector<std::string>& arguments) const {
-  // For good: the object may keep pointers to them.
+  // These are never freed, because the object may keep pointers to them.
   auto& strings = *new std::vector<std::string>{path_};
   strings.insert(strings.end(), arguments.begin(), arguments.end());
   auto& pointers = *new std::vector<char*>(PointersTo(strings));

@@ -13,8 +13,8 @@ namespace {
 
 // A line of proc(5)'s maps has a path at its end, of at most PATH_MAX.
 constexpr size_t kLineBytes = 8192;
-// A private range of more than this is reserved, and not used: so do runtimes and sanitizers, some
-// with more than there is memory.
+// A larger private range is reserved and not used: runtimes and sanitizers have such ranges, some
+// larger than the machine's memory.
 constexpr size_t kMostPrivateBytes = size_t{1} << 30;
 
 struct Range {
@@ -23,7 +23,7 @@ struct Range {
   bool writable = false;
 };
 
-// All of them first: to read the file maps memory.
+// Returns all ranges before any is populated, because reading the file maps memory.
 std::vector<Range> MappedRanges() {
   std::vector<Range> ranges;
   const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),

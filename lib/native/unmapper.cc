@@ -35,8 +35,8 @@ constexpr timespec kPause = {0, 20'000};
 constexpr size_t kStackBytes = 32 << 10;
 constexpr uint64_t kStartNs = 1'000'000'000;
 
-// The unmapper has the memory of the process, its thread-local variables too. So it calls nothing
-// that has a lock or allocates, and has its own stack and buffer.
+// The unmapper shares the process's memory, including its thread-local variables. So it calls
+// nothing that locks or allocates, and has its own stack and buffer.
 struct Unmapper {
   alignas(16) uint8_t stack[kStackBytes];
   char maps[16 << 10];
@@ -46,8 +46,8 @@ struct Unmapper {
 };
 Unmapper g_unmapper;
 
-// `line` is of proc(5)'s maps: "7f0000000000-7f0000010000 rw-s ...". What is private stays: code,
-// and the stack among it.
+// `line` is one of proc(5)'s maps: "7f0000000000-7f0000010000 rw-s ...". Private mappings stay,
+// among them the code and the stack.
 void UnmapIfShared(const char* line, const char* line_end) {
   uintptr_t begin = 0, end = 0;
   const char* at = std::from_chars(line, line_end, begin, 16).ptr;
@@ -64,7 +64,7 @@ void UnmapIfShared(const char* line, const char* line_end) {
   }
 }
 
-// The file goes on behind the last mapping that was read, whatever is unmapped meanwhile.
+// The kernel continues the file behind the last mapping that was read, whatever was unmapped.
 void UnmapShared() {
   const auto file =
       static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
@@ -93,7 +93,7 @@ bool Close(int first, int last) {
 
 int Run(void*) {
   syscall(SYS_prctl, PR_SET_NAME, kUnmapperName);
-  // Others wait for the last copy of a descriptor to be closed.
+  // Other processes may wait until the last copy of a descriptor is closed.
   int next = 0;
   for (const int kept : {std::min(g_unmapper.process, g_unmapper.kept),
                          std::max(g_unmapper.process, g_unmapper.kept)}) {
@@ -117,7 +117,7 @@ absl::Status StartUnmapper([[maybe_unused]] int kept) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor process, OpenPidfd(getpid()));
   g_unmapper.process = process.get();
   g_unmapper.kept = kept;
-  // No handler of ours is to run there.
+  // The unmapper inherits this mask, so no signal handler of this process runs in it.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

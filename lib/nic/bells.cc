@@ -7,13 +7,14 @@ namespace baton::nic {
 
 using verbs::mlx5::DoorbellPage;
 
-// A page that was a register before has its places cleared: what was rung there is over.
+// Clears the places, because the page may have been a register before. Its old rings are void.
 Bells::Bells(std::shared_ptr<MappedFile> file, DoorbellPage* page)
     : file_(std::move(file)), page_(page) {
   *page_ = {};
 }
 
-// The head before the place: a driver that sees the place empty sees the head behind it.
+// Stores the head before it clears the place, so a driver that sees the place empty also sees the
+// new head.
 bool Bells::Take(absl::Span<uint64_t> places, std::atomic_ref<uint32_t> shared_head, uint32_t* head,
                  uint64_t* bytes) {
   std::atomic_ref place(places[*head % places.size()]);

@@ -18,12 +18,12 @@ class Bells {
   // The page lies in `file`.
   Bells(std::shared_ptr<MappedFile> file, verbs::mlx5::DoorbellPage* page);
 
-  // Takes the oldest value of a queue. False: there is none.
+  // Take the oldest value of a queue. Return false if there is none.
   bool TakeSend(uint64_t* bytes);
   bool TakeArm(uint64_t* bytes);
 
-  // Takes kOverflow and kLook. After the call the NIC sees what the driver stored before it set
-  // them.
+  // Takes the bits kOverflow and kLook. After the call the NIC sees what the driver stored before
+  // it set them.
   uint32_t TakeAttention();
   // Takes the numbers of queue pairs to look at, as many as `numbers` has room for, and returns how
   // many these are. After the call the NIC sees what their drivers stored before.

@@ -29,11 +29,11 @@ static_assert(offsetof(RingControl, sleeping) == 8 && offsetof(RingControl, head
 
 class RingWriter {
  public:
-  // The memory outlives it. A new ring is all 0.
+  // The memory outlives the writer. A new ring is all 0.
   RingWriter(RingControl* control, uint8_t* bytes) : control_(control), bytes_(bytes) {}
 
-  // Writes as much as there is room for and returns how much that was. -1: the reader has stored a
-  // position that it cannot be at.
+  // Writes as many bytes as there is room for and returns how many. -1: the reader has stored an
+  // impossible position.
   ssize_t Write(const iovec* iovecs, int count);
   // After Write(): returns true if the reader sleeps. The caller has to wake it, once.
   bool ReaderSleeps();
@@ -51,7 +51,7 @@ class RingWriter {
 
   RingControl* const control_;
   uint8_t* const bytes_;
-  uint64_t tail_ = 0;  // its own copy: what is in the memory may be anything
+  uint64_t tail_ = 0;  // our own copy, because the peer can write to the memory
   uint64_t head_ = 0;  // as it was read last
 };
 
@@ -59,8 +59,8 @@ class RingReader {
  public:
   RingReader(RingControl* control, const uint8_t* bytes) : control_(control), bytes_(bytes) {}
 
-  // Copies as much as there is and fits, takes it out, and returns how much that was. -1: the
-  // writer has stored a position that it cannot be at.
+  // Takes as many bytes as there are and fit, and returns how many. -1: the writer has stored an
+  // impossible position.
   ssize_t Read(const iovec* iovecs, int count);
   // After Read(): returns true if the writer waits for room. The caller has to wake it, once.
   bool WriterWaits();

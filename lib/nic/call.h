@@ -18,9 +18,9 @@ namespace baton::nic {
 // A request of a client. Its bytes are a copy that the client cannot change.
 struct Call {
   absl::Span<const uint8_t> bytes;
-  FileDescriptor passed;                // with it
-  FileDescriptor answer;                // to be passed with the reply
-  uint32_t more = 0;                    // of the reply
+  FileDescriptor passed;                // the descriptor that came with it
+  FileDescriptor answer;                // a descriptor to pass with the reply
+  uint32_t more = 0;                    // the reply's `more`
   std::optional<control::Event> event;  // follows the reply
 };
 
@@ -51,8 +51,8 @@ absl::StatusOr<uint32_t> CallMethod(Object* object, Call* call,
   }
 }
 
-// Executes a call by that method of its class which takes its message. `what`: of which objects it
-// is a call.
+// Executes a call with the method that takes its message. `what` names the kind of call socket in
+// errors.
 template <typename Object, typename... Results, typename... Messages>
 absl::StatusOr<uint32_t> Dispatch(Object* object, Call* call, absl::string_view what,
                                   Results (Object::*... methods)(const Messages&, Call*)) {
@@ -67,7 +67,8 @@ absl::StatusOr<uint32_t> Dispatch(Object* object, Call* call, absl::string_view 
       absl::StrCat("op: ", header.op, " is none of a call socket of ", what));
 }
 
-// Makes a socket that tells the client of events: `call` gets its end.
+// Makes a pair of sockets that tells the client of events. Returns the NIC's end. The reply passes
+// the client's end.
 absl::StatusOr<FileDescriptor> MakeChannel(Call* call);
 // Sends one byte. A full socket is readable, which is all that the client needs.
 void Notify(const FileDescriptor& channel);

@@ -17,7 +17,8 @@
 namespace baton::nic {
 namespace {
 
-// Longer than a NIC is starved where many want its processor: all connections end with it.
+// Longer than a NIC starves if many processes want its processor, because all connections end with
+// the NIC.
 constexpr uint64_t kPatienceNs = 4'000'000'000;
 constexpr uint64_t kLastPatienceNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
@@ -76,8 +77,8 @@ absl::StatusOr<CallSocket::Answer> CallSocket::Wait(int socket, uint32_t tag) {
   bool last = false;
   ControlMessage message;
   for (;;) {
-    bool late = !turn_ && MonotonicNanoseconds() > deadline;  // before the last look
-    // Both may have been frozen, and the NIC has had no time to reply since.
+    bool late = !turn_ && MonotonicNanoseconds() > deadline;  // decided before the last look
+    // Both processes may have been frozen, and the NIC may have had no time to reply since.
     if (late && !std::exchange(last, true)) {
       deadline = MonotonicNanoseconds() + kLastPatienceNs;
       late = false;

@@ -15,29 +15,30 @@
 
 namespace baton::nic {
 
-// A client's file on a NIC, and the calls of this process to it (control.md). What belongs to the
-// file ends when the last copy of file() is closed, in whichever process.
+// A client's file on a NIC, and the calls of this process to it (control.md). The file's objects
+// end when the last copy of file() is closed, in any process.
 //
-// Every call waits for the reply. lost() says that the NIC has closed the connection, or has not
-// replied within four seconds (one of another process): every call fails from then on. All other
+// Every call waits for the reply. The NIC is lost() once it has closed the connection, or, if it is
+// another process, has not replied within four seconds. Every call fails from then on. All other
 // errors are the NIC's answers. Thread-compatible.
 class CallSocket {
  public:
   struct Answer {
     uint32_t value = 0;
     uint32_t more = 0;
-    FileDescriptor descriptor;  // that came with it
+    FileDescriptor descriptor;  // that came with the reply
     std::optional<control::Event> event;
   };
 
-  // Opens a file for objects or for ids. `turn` (may be empty) is called while a call waits: it has
-  // a NIC of the same thread serve its sockets, however long that takes.
+  // Opens a file for objects or for ids. While a call waits, it calls `turn`, which makes a NIC of
+  // the same thread serve its sockets, and waits without a limit. Empty: the NIC is another
+  // process.
   static absl::StatusOr<CallSocket> Open(FileDescriptor socket, control::Op op,
                                          std::function<void()> turn);
 
   // A forked process calls it first, and gets a call socket of its own.
   absl::Status AfterFork();
-  // Called instead by a forked process that makes no calls: all of them fail.
+  // A forked process that makes no calls calls this instead. Every call then fails.
   void GiveUp() { forked_ = given_up_ = true; }
   bool forked() const { return forked_; }
   bool lost() const { return lost_; }

@@ -26,12 +26,12 @@ class Client final : public verbs::mlx5::Commands {
     FileDescriptor descriptor;
   };
 
-  // `turn` (may be empty) is called while a call waits: it turns a NIC of the same thread.
+  // `turn`: see CallSocket::Open.
   static absl::StatusOr<std::unique_ptr<Client>> Open(FileDescriptor socket,
                                                       std::function<void()> turn = {});
 
-  // A forked process calls it first. After it, the destruction of objects here takes nothing from
-  // the NIC.
+  // A forked process calls it first. Destroying objects in that process then leaves the NIC's
+  // objects alone.
   absl::Status AfterFork() { return calls_.AfterFork(); }
 
   int file() const { return calls_.file(); }
@@ -46,15 +46,15 @@ class Client final : public verbs::mlx5::Commands {
   // Returns the socket that tells of events of the file itself.
   absl::StatusOr<FileDescriptor> AddEventChannel();
 
-  // Makes the object of a message, and returns its number. The client sets the message's header.
+  // Makes the object that `message` describes, and returns its number. Sets the message's header.
   template <typename Message>
   absl::StatusOr<uint32_t> Add(const Message& message, int passed = -1) {
     BATON_ASSIGN_OR_RETURN(const CallSocket::Answer answer, calls_.Call(message, passed));
     return answer.value;
   }
 
-  // A completion queue and a queue pair that lie at `place` as their layouts say. `message` has all
-  // of the queue pair that its layout does not say.
+  // Make a completion queue, or a queue pair, that lies at `place` in the given layout. `message`
+  // has what the layout does not say about the queue pair.
   absl::StatusOr<uint32_t> AddCompletionQueue(const control::Place& place,
                                               const verbs::mlx5::CompletionQueueLayout& layout,
                                               uint32_t reg, uint32_t channel);

@@ -2,8 +2,8 @@
 // sink of completions.
 //
 // The client may write anything there at any time. Each request is copied once, and checked in the
-// copy. One that is malformed, or larger than the window's limits, fails with kLocalQpError behind
-// all that are before it, as on mlx5.
+// copy. A request that is malformed, or exceeds the window's limits, fails with kLocalQpError after
+// all requests before it, as on mlx5.
 #ifndef LIB_NIC_CLIENT_QUEUES_H_
 #define LIB_NIC_CLIENT_QUEUES_H_
 
@@ -30,13 +30,13 @@ struct WindowLimits {
   uint32_t inline_bytes = 0;  // of each
 };
 
-// A flush takes at most so many requests from a client's queue, and is called again for the rest.
+// A flush takes at most this many requests from a client's queue, and is called again for the rest.
 inline constexpr uint32_t kFlushedAtOnce = 256;
 
 // How far a device has read a client's queue.
 class ClientCursor {
  public:
-  // `record` tells how many slots were queued so far, in 16 bits.
+  // `record` says how many slots were queued so far, in 16 bits.
   explicit ClientCursor(const __be32* record) : record_(record) {}
 
   uint16_t next() const { return next_; }
@@ -45,9 +45,10 @@ class ClientCursor {
 
   // Reads the record. Returns how many slots are queued and not read.
   uint32_t Look();
-  // Reads the record only if all that it last told of was read.
+  // Returns whether a slot is queued and not read. Reads the record only if all slots that it last
+  // announced were read.
   bool HasMore() { return (!lost_ && ahead() > 0) || Look() > 0; }
-  // Moves past a request. `slots` 0: nobody knows where the next one begins, so there is none.
+  // Moves past a request. `slots` 0: nobody knows where the next one begins, so no more are read.
   void Pass(uint32_t slots);
 
  private:
@@ -57,9 +58,9 @@ class ClientCursor {
   bool lost_ = false;
 };
 
-// Once it has met a malformed request whose end is unknown, it fetches nothing any more. The
-// requests behind that one never complete. One that was changed since it was found queued is
-// malformed.
+// The sends in a client's queue. After a malformed request whose end is unknown, nothing more is
+// fetched, and the requests behind it never complete. A request that was changed since it was found
+// queued is malformed.
 class ClientSends final : public SendSource {
  public:
   ClientSends(const mlx5::FoundSendQueue& queue, const __be32* record, const WindowLimits& limits)
@@ -70,14 +71,14 @@ class ClientSends final : public SendSource {
   bool Fetch() override;
   uint32_t Waiting() override;
 
-  // Tells what is wrong with the first malformed request.
+  // Says what is wrong with the first malformed request.
   const absl::Status& error() const { return error_; }
 
  private:
   absl::Status CheckLimits(const mlx5::FoundSend& found) const;
   void Push(const mlx5::FoundSend& found);
   void PushMalformed();
-  // To notice what is changed before it is fetched.
+  // Remembers queued slots, to notice changes before they are fetched.
   void See() { seen_.See(queue_.slots, queue_.slot_count, cursor_.next(), cursor_.queued()); }
 
   const mlx5::FoundSendQueue queue_;
@@ -86,8 +87,9 @@ class ClientSends final : public SendSource {
   absl::Status error_;
 };
 
-// A message takes a receive when it begins. A record that is further ahead than the queue is long
-// is one malformed receive, and the last. A slot has room for at most kMaxScatterGather buffers.
+// The receives in a client's queue. A message takes a receive when it begins. If the record is
+// further ahead than the queue is long, the next receive is malformed, and is the last. A slot has
+// room for at most kMaxScatterGather buffers.
 class ClientReceives final : public ReceiveSource {
  public:
   ClientReceives(const mlx5::FoundReceiveQueue& queue, const __be32* record)
@@ -96,7 +98,7 @@ class ClientReceives final : public ReceiveSource {
   bool Fetch() override;
   uint32_t Waiting() override { return std::min(cursor_.Look(), kFlushedAtOnce); }
 
-  // Tells what is wrong with the malformed receive.
+  // Says what is wrong with the malformed receive.
   const absl::Status& error() const { return error_; }
 
  private:
@@ -108,8 +110,8 @@ class ClientReceives final : public ReceiveSource {
 // The id of a malformed receive that lies in no slot, so it has no completion.
 inline constexpr uint64_t kNoSlot = 1u << 16;
 
-// Receives of a queue that several queue pairs share. The reader outlives it. Once the queue has
-// failed, a message that comes takes a malformed receive in no slot: it fails its queue pair.
+// Receives of a queue that several queue pairs share. The reader outlives this object. Once the
+// queue has failed, a message takes a malformed receive in no slot, which fails its queue pair.
 class SharedReceives final : public ReceiveSource {
  public:
   // `taken` is called after each receive.
@@ -117,7 +119,7 @@ class SharedReceives final : public ReceiveSource {
       : ReceiveSource(1, max_sges), reader_(reader), taken_(std::move(taken)) {}
   SharedReceives(const SharedReceives&) = delete;
   SharedReceives& operator=(const SharedReceives&) = delete;
-  // Gives back what a message has taken and not completed.
+  // Gives back the receives that messages have taken and not completed.
   ~SharedReceives() override;
 
   bool Fetch() override;
@@ -135,7 +137,8 @@ class ClientCompletions final : public CompletionSink {
                     mlx5::CompletionWriter* receives)
       : qp_number_(qp_number), sends_(sends), receives_(receives) {}
 
-  // Receives come from a shared queue of this number. An id is a slot of it then, or kNoSlot.
+  // Receives come from the shared queue of this number. Their ids are then slots of that queue, or
+  // kNoSlot.
   void Share(uint32_t srq_number) { srq_number_ = srq_number; }
 
   // A send that is not signalled completes without an entry, unless it failed.

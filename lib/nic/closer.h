@@ -7,11 +7,12 @@
 
 namespace baton::nic {
 
-// Closes what clients had their hands on, in a thread that does nothing else: a close can wait for
-// a file system or a peer that does not answer, and a socket closes what is on its way through it.
+// Closes descriptors that clients have passed or shared, in a thread that does nothing else. A
+// close can wait for a file system or a peer that does not answer. Closing a socket also closes the
+// descriptors that are in transit through it.
 //
-// The thread starts with the first descriptor and is left alone in the end, because it may wait for
-// ever. It holds no more than the process has descriptors. Thread-compatible.
+// The thread starts with the first descriptor. The destructor does not wait for it, because it may
+// wait for ever. It holds no more than the process has descriptors. Thread-compatible.
 class Closer {
  public:
   Closer();
@@ -19,7 +20,7 @@ class Closer {
   Closer& operator=(const Closer&) = delete;
   ~Closer();
 
-  // Never waits, unless no thread can be started: then it closes here.
+  // Never waits, unless no thread can be started. Then it closes `descriptor` itself.
   void Close(FileDescriptor descriptor);
 
  private:

@@ -30,7 +30,7 @@ class CompletionQueue final : public verbs::mlx5::CompletionWriter {
   // those that the value calls consumed, perhaps at once. It ignores the value of the last event,
   // because a ring may come late or twice.
   void Arm(uint32_t value);
-  // Ends it: nothing completes in it any more.
+  // Fails the queue: every later Write() returns false.
   void Fail(absl::string_view why);
   // Arms with the value of the arm record.
   void ArmByRecord();

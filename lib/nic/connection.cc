@@ -36,13 +36,13 @@ uint8_t FeaturesOf(const SoftDeviceOptions& options) {
   return options.max_memory_wires > 0 ? kTakesMemoryOffers : 0;
 }
 
-// Whether a connection between these may be one within this machine.
+// Returns whether a connection between these addresses may be within this machine.
 bool MayBeLocal(const Address& local, const Address& peer) {
   const auto loopback = [](const Address& address) { return address.host.rfind("127.", 0) == 0; };
   return local.host == peer.host || (loopback(local) && loopback(peer));
 }
 
-// Head and private data of a management frame; false when they do not fit together.
+// Reads the head and private data of a management frame. Returns false if they are invalid.
 bool ParseHead(const FrameHeader& header, const uint8_t* body, ConnectHead* head,
                std::string* private_data) {
   std::memcpy(head, body, sizeof(*head));
@@ -62,7 +62,7 @@ void SetNoDelay(int fd) {
 
 }  // namespace
 
-// Where SoftConnection is complete.
+// Defined here, where SoftConnection is complete.
 ConnectionCore::ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine)
     : options(*device_options), engine(device_engine) {}
 
@@ -224,7 +224,7 @@ absl::Status SoftConnection::Reject(std::string_view private_data) {
 }
 
 absl::Status SoftConnection::Disconnect() {
-  // The peer was first, and our user has not heard of it yet.
+  // The peer disconnected first, and the user has not taken the event yet.
   if (phase_ == Phase::kClosed && disconnected_ && events_queued_ > 0) return absl::OkStatus();
   if (phase_ != Phase::kEstablished && phase_ != Phase::kAwaitReady) {
     return absl::FailedPreconditionError("disconnect: there is no connection");
@@ -248,7 +248,7 @@ ReadDepths SoftConnection::depths() const {
           std::min(mine_.responder_resources, theirs_.initiator_depth)};
 }
 
-// rdma_cm's rule: rnr_retry_count is the peer's to say.
+// The peer chooses our rnr_retry_count. This is rdma_cm's rule.
 WireQueuePair::Connection SoftConnection::Negotiate(uint8_t retry_count) {
   WireQueuePair::Connection connection;
   connection.requester.initiator_depth = depths().ours;
@@ -276,7 +276,7 @@ void SoftConnection::SendHead(FrameType type, std::string_view private_data) {
 void SoftConnection::SendManagement(FrameType type) { stream_.Enqueue(OutFrame(type, 0, 0)); }
 
 void SoftConnection::Posted() {
-  if (stream_.blocked() || stalled_) return;  // goes on by itself when that ends
+  if (stream_.blocked() || stalled_) return;  // transmission resumes when that ends
   if (transmitted_turn_ == core_->engine->turn()) {
     core_->engine->MarkDirty(this);
     return;
@@ -311,7 +311,7 @@ void SoftConnection::TransmitNow() {
     return;
   }
   const bool wrote = stream_.bytes_sent() != before;
-  // An answer is to be expected.
+  // The peer is expected to answer soon.
   if (wrote && stream_.reads_memory()) core_->engine->Heat(this);
   if (queue_pair_ != nullptr) queue_pair_->AfterTransmit(wrote);
   UpdateInterest();
@@ -344,7 +344,8 @@ void SoftConnection::OnReady(uint32_t events) {
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
     const StreamState state = stream_.Receive();
     if (phase_ == Phase::kClosed) return;
-    // Requests that the peer wrote to memory before its end are executed, like those it sent.
+    // Requests that the peer wrote to the memory before it ended are executed, like those that it
+    // sent.
     if (state != StreamState::kOpen && stream_.reads_memory()) ReadMemory();
     if (!Survives(state)) return;
     LookAtMemory();
@@ -356,7 +357,7 @@ void SoftConnection::OnReady(uint32_t events) {
   }
 }
 
-// Returns false if the connection has ended, with this or before.
+// Returns false if the connection has ended, now or before.
 bool SoftConnection::Survives(StreamState state) {
   if (phase_ == Phase::kClosed) return false;
   if (state == StreamState::kOpen) return true;
@@ -401,7 +402,7 @@ void SoftConnection::ReleaseMemory() {
 
 void SoftConnection::CountFrame() {
   if (memory_ != Memory::kMayOffer || ++frames_ < core_->options.memory_wire_after) return;
-  frames_ = 0;  // if it cannot be now, then later
+  frames_ = 0;  // if memory cannot be offered now, then later
   OfferMemory();
 }
 
@@ -464,11 +465,12 @@ void SoftConnection::RefuseMemory() {
 
 void SoftConnection::OnMemory(absl::StatusOr<FileDescriptor> memfd) {
   core_->engine->Bury(std::move(memory_request_));
-  if (phase_ != Phase::kEstablished) return;  // it ends on TCP
+  if (phase_ != Phase::kEstablished) return;  // the connection ends on TCP
   if (!UseMemory(std::move(memfd)).ok()) RefuseMemory();
 }
 
-// From the memory's maker to be read from now on, and after kMemoryReady to be written.
+// The maker of the memory may write to it as soon as it has this side's kMemoryReady, which is
+// queued here. This side's later frames go through the memory.
 absl::Status SoftConnection::UseMemory(absl::StatusOr<FileDescriptor> memfd) {
   BATON_RETURN_IF_ERROR(memfd.status());
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<nic::MemoryWire> wire, nic::MemoryWire::Map(memfd->get()));
@@ -479,7 +481,8 @@ absl::Status SoftConnection::UseMemory(absl::StatusOr<FileDescriptor> memfd) {
   return absl::OkStatus();
 }
 
-// The maker switches when its peer has. Called between two frames of what was read from TCP.
+// The side that made the memory switches its own direction when its peer has switched. Called
+// between two frames that were read from TCP.
 bool SoftConnection::OnMemoryReady() {
   if (memory_ != Memory::kShared || stream_.reads_memory()) return false;
   stream_.SwitchIn();
@@ -489,7 +492,7 @@ bool SoftConnection::OnMemoryReady() {
   return true;
 }
 
-// The peer may have failed after it got the memory, and then nothing is in it.
+// The peer may have failed after it got the memory. Then it has written nothing there.
 bool SoftConnection::OnMemoryRefused() {
   if (phase_ == Phase::kDisconnecting) return true;
   if ((memory_ != Memory::kOffered && memory_ != Memory::kShared) || stream_.switched_out()) {
@@ -517,13 +520,14 @@ bool SoftConnection::OnPoll() {
   return any;
 }
 
-// One that is stalled looks when that is over.
+// A stalled connection looks at the memory when the stall is over.
 bool SoftConnection::OnCool() {
   return phase_ == Phase::kClosed || stalled_ || !stream_.reads_memory() ||
          stream_.PrepareToSleep();
 }
 
-// After a wake-up. One of too many that are polled sleeps again, and is woken for each message.
+// Called after a wake-up. If too many connections are polled already, this one sleeps again, and is
+// woken for each message.
 void SoftConnection::LookAtMemory() {
   if (!stream_.shared() || stalled_ || cut_) return;
   const bool hot = stream_.reads_memory() && core_->engine->Heat(this);

@@ -24,12 +24,13 @@ class SoftConnection final : public Pollable,
   explicit SoftConnection(ConnectionCore* core);
   ~SoftConnection() override;
 
-  // The connecting side. What cannot be done at once is reported as an event.
+  // The connecting side. If connecting cannot even start, an event reports it.
   absl::Status Connect(const Address& address, WireQueuePair* queue_pair,
                        const ConnectionParameters& parameters);
-  // A connection that asks waits for Proceed when its route is known (ConnectionCore::RouteKnown).
+  // Makes the connection wait for Proceed when its route is known (ConnectionCore::RouteKnown).
   void AskRoute() { ask_route_ = true; }
-  // kFailedPrecondition: it does not wait. An error in `may` is that of the connection.
+  // Continues, or fails the connection if `may` is an error. kFailedPrecondition: the connection
+  // does not wait.
   absl::Status Proceed(absl::Status may);
   // The accepting side: `socket` is connected, the request is still to come.
   absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
@@ -63,7 +64,7 @@ class SoftConnection final : public Pollable,
     kClosed,
   };
 
-  // Memory that both sides have. One that has none and never will is kNever.
+  // The state of the memory that both sides share. kNever: the connection stays on TCP.
   enum class Memory : uint8_t { kMayOffer, kMayAsk, kOffered, kAsked, kShared, kNever };
 
   // QueuePairLink
@@ -142,11 +143,11 @@ class SoftConnection final : public Pollable,
   uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
   int events_queued_ = 0;          // events in the device's queue that name this id
   bool ask_route_ = false;
-  bool disconnected_ = false;  // and its event says so
+  bool disconnected_ = false;  // the last event that was reported is kDisconnected
   bool cut_ = false;
   bool stalled_ = false;
   Memory memory_ = Memory::kNever;
-  uint32_t frames_ = 0;  // that came, until memory is offered
+  uint32_t frames_ = 0;  // received ones, until memory is offered
   std::unique_ptr<nic::MemoryRequest> memory_request_;
   absl::Status connect_error_;  // found at once, to be reported as an event
   Timer timer_;                 // of the handshake or the disconnect

@@ -37,8 +37,8 @@ class ConnectionCore {
   ConnectionCore& operator=(const ConnectionCore&) = delete;
 
   virtual void PushEvent(ConnectionEvent event) = 0;
-  // The local address of a connection that connects is known. One that was told to ask waits for
-  // Proceed.
+  // Called when the local address of a connecting connection is known. If AskRoute was called, the
+  // connection waits for Proceed.
   virtual void RouteKnown(SoftConnection* id) = 0;
 
   const SoftDeviceOptions& options;
@@ -46,7 +46,7 @@ class ConnectionCore {
   uint64_t connections = 0;                     // ordinal of the next one, for the fault plan
   uint32_t memory_wires = 0;                    // connections that have memory, or are about to
   std::unique_ptr<nic::Rendezvous> rendezvous;  // made for the first offer
-  // Peers that connected and have not asked yet: nobody else holds these.
+  // Owns the connections of peers that have connected and not sent their request yet.
   absl::flat_hash_map<SoftConnection*, std::unique_ptr<SoftConnection>> half_open;
 };
 

@@ -31,7 +31,8 @@ absl::Status NoSuch(absl::string_view what, uint32_t number) {
 Connections::Connections(const Host* host)
     : ConnectionCore(host->options, host->engine), host_(host) {}
 
-// Ids tell their peers, and take their events with them.
+// The ids are destroyed here, while all members exist, because they tell their peers and may report
+// events.
 Connections::~Connections() {
   listeners_.clear();
   half_open.clear();
@@ -122,7 +123,8 @@ absl::Status Connections::Disconnect(const control::Disconnect& message, Call*) 
   return id->Disconnect();
 }
 
-// The client counts what it has taken. Where nothing was left, the next event notifies again.
+// The reply says how many events are left. If none was left, the next event notifies the client
+// again.
 Connections::Value Connections::NextEvent(const control::NextEvent&, Call* call) {
   call->event.emplace();
   if (events_.empty()) return 0u;
@@ -179,7 +181,7 @@ void Connections::Fill(const SoftConnection& id, control::Event* event) const {
 }
 
 void Connections::PushEvent(verbs::soft::ConnectionEvent event) {
-  if (event.new_id == nullptr && NumberOf(event.id) == 0) return;  // it is going
+  if (event.new_id == nullptr && NumberOf(event.id) == 0) return;  // the id is being destroyed
   control::Event message;
   message.type = static_cast<uint32_t>(event.type) + 1;
   message.error = ErrnoOf(event.status);
@@ -208,7 +210,7 @@ void Connections::RouteKnown(SoftConnection* id) {
   Queue(message);
 }
 
-// Ids that go reject their requests.
+// Destroying an id rejects its request.
 void Connections::RejectRequestsOf(uint32_t listener) {
   std::vector<uint32_t> waiting;
   std::erase_if(events_, [&waiting, listener](const control::Event& event) {
@@ -218,7 +220,7 @@ void Connections::RejectRequestsOf(uint32_t listener) {
   for (const uint32_t id : waiting) Erase(id);
 }
 
-// The id may look at us while it goes.
+// The id is destroyed last, because its destructor may call PushEvent().
 void Connections::Erase(uint32_t id) {
   auto node = ids_.extract(id);
   if (node.empty()) return;  // its user has destroyed it

@@ -36,8 +36,8 @@ absl::Status CheckSize(absl::string_view what, uint32_t value, uint32_t least, u
       absl::StrCat(what, ": ", value, ", not a power of two from ", least, " to ", most));
 }
 
-// Room grows with what is in flight. A client that does not tell what its sends have gets a window
-// of few, because each takes the most then.
+// The window takes memory for each request in flight. A client that does not say how large its
+// sends are gets a small window, because each request then takes the most memory.
 verbs::soft::WindowLimits WindowOf(const control::QueuePair& message) {
   constexpr uint32_t kMostInline = 512;
   if (message.send_sges == 0) return {128, verbs::soft::kMaxScatterGather, kMostInline};
@@ -61,7 +61,7 @@ absl::Status CheckRoom(absl::string_view what, size_t count, size_t limit) {
 
 }  // namespace
 
-// At most half of what the other files leave.
+// A file gets at most half of what the other files leave.
 absl::Status Context::CheckShare(absl::string_view what, size_t ours, size_t all,
                                  size_t limit) const {
   BATON_RETURN_IF_ERROR(CheckRoom(what, all, limit));
@@ -360,7 +360,7 @@ void Context::ForgetEventsOf(uint32_t number) {
   std::erase_if(events_, [number](const Event& event) { return event.number == number; });
 }
 
-// The value is 1 more than the type. 0: there is none.
+// Returns 1 more than the event's type. 0: there is no event.
 Context::Value Context::NextDeviceEvent(const control::NextDeviceEvent&, Call* call) {
   if (events_.empty()) return 0u;
   const Event event = events_.front();

@@ -33,7 +33,7 @@ class Context final : public ClientFile {
 
   absl::StatusOr<uint32_t> Execute(Call* call) override;
 
-  // Queues an event for NEXT_DEVICE_EVENT, unless the object has one of the type there.
+  // Queues an event for NEXT_DEVICE_EVENT, unless one of the type is queued for the object.
   void Tell(verbs::DeviceEventType type, uint32_t number);
 
   Registers& registers() { return registers_; }

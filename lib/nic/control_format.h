@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t kControlVersion = 1;
 inline constexpr size_t kMaxControlBytes = 1024;
 
-// Numbers stay what they are.
+// The protocol has these numbers, so they never change.
 enum class Op : uint16_t {
   kOpenObjects = 1,
   kAttach = 2,
@@ -110,7 +110,7 @@ struct CompletionQueue {
   Place records;  // consumed, arm, `failed`
   uint32_t entry_count = 0;
   uint32_t entry_bytes = 0;
-  uint32_t reg = 0;      // the register that it is armed by
+  uint32_t reg = 0;      // the register that arms it
   uint32_t channel = 0;  // 0: none, and it makes no events
 };
 static_assert(sizeof(CompletionQueue) == 56 && offsetof(CompletionQueue, entry_count) == 40);
@@ -129,7 +129,7 @@ struct QueuePair {
   uint32_t send_queue = 0;  // completion queues
   uint32_t receive_queue = 0;
   uint32_t shared_receive_queue = 0;  // 0: it has receives of its own
-  uint32_t send_sges = 0;             // most buffers of a send; 0: nobody knows
+  uint32_t send_sges = 0;             // most buffers of a send; 0: unknown
   uint32_t send_inline = 0;           // most inline bytes of one
 };
 static_assert(sizeof(QueuePair) == 96 && offsetof(QueuePair, send_slots) == 56);
@@ -240,7 +240,7 @@ struct Proceed {
   static constexpr Op kOp = Op::kProceed;
   RequestHeader header;
   uint32_t id = 0;
-  uint32_t refused = 0;  // 1: the route will not do
+  uint32_t refused = 0;  // 1: the user refuses the route
 };
 static_assert(sizeof(Proceed) == 16);
 
@@ -280,7 +280,7 @@ struct Reply {
   uint32_t tag = 0;
   uint32_t error = 0;   // errno; 0: done
   uint32_t value = 0;   // the number of what was made, or the state that was asked for
-  uint32_t more = 0;    // LISTEN: the port; NEXT_DEVICE_EVENT: what it is about
+  uint32_t more = 0;    // LISTEN: the port; NEXT_DEVICE_EVENT: the object's number
   char text[240] = {};  // why not; ends with a 0
 };
 static_assert(sizeof(Reply) == 256 && offsetof(Reply, text) == 16);

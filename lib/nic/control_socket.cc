@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxPassed = 2;  // what CMSG_SPACE of one has room for
 
-// Takes all that came, and returns how many there were.
+// Takes all descriptors that came, and returns how many there were.
 size_t TakePassed(msghdr* header, ControlMessage* message) {
   size_t count = 0;
   for (cmsghdr* item = CMSG_FIRSTHDR(header); item != nullptr; item = CMSG_NXTHDR(header, item)) {
@@ -46,7 +46,7 @@ Received Receive(int socket, ControlMessage* message) {
   message->passed.Reset();
   message->second.Reset();
   const size_t passed = TakePassed(&header, message);
-  // An empty message looks like an end, and is one.
+  // An empty message looks like an end, and is treated as one.
   if (size == 0) return Received::kEnded;
   if (passed > 1 || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;
   message->size = static_cast<size_t>(size);

@@ -20,7 +20,7 @@ struct ControlMessage {
   std::array<uint8_t, control::kMaxControlBytes> bytes;
   size_t size = 0;
   FileDescriptor passed;
-  FileDescriptor second;  // where one came too many; there is room for no third one
+  FileDescriptor second;  // if one came too many; there is room for no third one
 
   absl::Span<const uint8_t> span() const { return {bytes.data(), size}; }
 };
@@ -29,8 +29,8 @@ enum class Received {
   kMessage,
   kNothing,       // there is none now
   kEnded,         // the other side has closed it
-  kNoDescriptor,  // the one that came with it did not fit: this process has none free
-  kMalformed,     // no message, too long a one, or one with more than one descriptor
+  kNoDescriptor,  // one came with a message, but this process has none free
+  kMalformed,     // a message that is too long, or has more than one descriptor
 };
 
 // Takes the next message of a SOCK_SEQPACKET socket. Never waits.

@@ -14,11 +14,12 @@
 
 namespace baton::nic {
 
-// An errno for each code that a NIC's answer can have; EIO for all others.
+// Return the errno for a code that a NIC's answer can have (EIO for all others), and the code for
+// an errno (kInternal for all others).
 uint32_t ErrnoOf(const absl::Status& status);
 absl::StatusCode CodeOf(uint32_t error);
 
-// Copies as much as there is room for, and a 0.
+// Copies as much of `text` as there is room for, and a 0.
 template <size_t kSize>
 void PutText(absl::string_view text, char (&field)[kSize]) {
   const size_t size = std::min(text.size(), kSize - 1);
@@ -36,7 +37,7 @@ verbs::Address FromControl(const control::Address& address);
 
 // Requires private data that fit.
 control::Parameters ToControl(const verbs::ConnectionParameters& parameters);
-// kInvalidArgument: it calls more private data than it has.
+// kInvalidArgument: private_bytes is more than the field has.
 absl::Status FromControl(const control::Parameters& message,
                          verbs::ConnectionParameters* parameters);
 

@@ -101,14 +101,15 @@ void Engine::Cool(Pollable* pollable) {
   pollable->hot_ = 0;
 }
 
-// One that cools makes room for the last, which was polled before.
+// Goes backwards, because Cool() moves the last one, which was polled before, to the place of the
+// one that cools.
 void Engine::PollHot(bool* idle) {
   for (size_t i = hot_.size(); i-- > 0;) {
     if (i >= hot_.size()) continue;
     Pollable* const pollable = hot_[i].pollable;
     const bool worked = pollable->OnPoll();
     if (worked) *idle = false;
-    if (pollable->hot_ == 0) continue;  // it has ended
+    if (pollable->hot_ == 0) continue;  // OnPoll has ended it
     uint64_t& since = hot_[pollable->hot_ - 1u].since;
     if (worked) {
       since = now_;

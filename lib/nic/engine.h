@@ -28,7 +28,7 @@ class Pollable {
  private:
   friend class Engine;
   bool dirty_ = false;
-  uint8_t hot_ = 0;  // its place among those that are polled, and 1
+  uint8_t hot_ = 0;  // its index in Engine::hot_ plus 1; 0: not hot
 };
 
 class Engine {
@@ -40,32 +40,34 @@ class Engine {
   void Rewatch(int fd, uint32_t events, Pollable* pollable);
   void Unwatch(int fd);
 
-  // OnTransmit in the next Progress.
+  // Calls OnTransmit in the next Progress.
   void MarkDirty(Pollable* pollable);
-  // OnPoll in each turn. Once it finds nothing for a while, or before a wait, OnCool ends that:
-  // from then on somebody has to call Heat again. While anybody is hot, event_fd() is readable.
-  // Returns false if too many are hot. Otherwise it has called OnHeat, unless it was hot before.
+  // Makes a pollable hot: calls OnHeat, unless it was hot before, and then OnPoll in each turn.
+  // When OnPoll has found nothing for a while, or before a wait, the engine calls OnCool. If that
+  // returns true, the pollable is no longer hot. While any pollable is hot, event_fd() is readable.
+  // Returns false if too many are hot.
   bool Heat(Pollable* pollable);
   void Cool(Pollable* pollable);
   bool hot(const Pollable* pollable) const { return pollable->hot_ != 0; }
   // Cools all. Returns false if one of them has something to do.
   bool PrepareToWait();
 
-  // To be called before a pollable goes, outside Progress.
+  // Called before a pollable is destroyed, which must not happen inside Progress except through
+  // Bury().
   void Forget(Pollable* pollable);
   // Keeps a pollable until no event of this turn can name it.
   void Bury(std::unique_ptr<Pollable> pollable) { graveyard_.push_back(std::move(pollable)); }
 
-  // The fault plan loses the device.
+  // Marks the device as lost. The fault plan does this.
   void Lose() { lost_ = true; }
   bool lost() const { return lost_; }
 
   void Arm(Timer* timer, uint64_t delay_ns);
   void Cancel(Timer* timer) { timers_.Cancel(timer); }
 
-  // Reads the clock, for what is done outside of a turn.
+  // Reads the clock, for work outside of a turn.
   void UpdateNow();
-  // One turn. Returns false if there was nothing to do.
+  // Does one turn. Returns false if there was nothing to do.
   bool Progress();
   int event_fd() const { return epoll_.get(); }
   uint64_t now() const { return now_; }    // ns, of the latest Progress or UpdateNow
@@ -74,7 +76,7 @@ class Engine {
  private:
   struct Hot {
     Pollable* pollable;
-    uint64_t since;  // when it had something last
+    uint64_t since;  // when OnPoll found something last
   };
 
   void TransmitDirty();

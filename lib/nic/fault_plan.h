@@ -17,7 +17,7 @@ enum class FaultKind : uint8_t {
   kRnr,    // as if the peer had answered "receiver not ready"
   kCut,    // the link is cut: both sides lose the connection without a disconnect
   kRetry,  // as if the peer had not answered any retry: kRetryExceeded
-  kLost,   // the device tells that it is lost; this message still leaves
+  kLost,   // the device reports that it is lost; this message still leaves
   kError,  // the request completes with a chosen error and the queue pair fails
 };
 

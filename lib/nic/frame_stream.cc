@@ -12,11 +12,11 @@ constexpr size_t kReceiveBytes = 128 * 1024;
 constexpr size_t kBatchFrames = 32;
 constexpr size_t kBatchBytes = 1024 * 1024;  // a batch ends with the frame that exceeds it
 constexpr int kBatchIovecs = kBatchFrames * (2 + kMaxScatterGather);  // below IOV_MAX, 1024
-// From this on, what is missing of a payload is read into its place and not copied there.
+// If at least this much of a payload is missing, it is read into its place and not copied there.
 constexpr uint32_t kDirectBytes = 16 * 1024;
 
-// Shared by all streams of a thread: an idle connection holds no buffer. Nothing is kept in them
-// between calls.
+// All streams of a thread share these buffers, so an idle connection holds none. Nothing is kept in
+// them between calls.
 struct Scratch {
   uint8_t received[kReceiveBytes];
   OutFrame frames[kBatchFrames];
@@ -34,7 +34,8 @@ bool IsWakes(const uint8_t* data, size_t size) {
 
 }  // namespace
 
-// The places for what is read next: `*direct` bytes of the payload in progress, and a buffer.
+// Gives the places for the next read: `*direct` bytes of the payload in progress, and a buffer.
+// Returns how many.
 int FrameStream::PlacesToRead(iovec* iovecs, uint32_t* direct) {
   int used = 0;
   *direct = in_payload_ ? shape_.payload_size - payload_done_ : 0;
@@ -60,7 +61,7 @@ StreamState FrameStream::Receive() {
   return Take(static_cast<size_t>(count), direct);
 }
 
-// `count` bytes were read into PlacesToRead().
+// Handles `count` bytes that were read into the places of PlacesToRead().
 StreamState FrameStream::Take(size_t count, uint32_t direct) {
   const size_t placed = std::min<size_t>(direct, count);
   payload_done_ += static_cast<uint32_t>(placed);
@@ -189,7 +190,8 @@ bool FrameStream::AddFrame(const OutFrame& frame, iovec* iovecs, int* used) {
   return true;
 }
 
-// Frames behind kMemoryReady are not for the socket.
+// Returns how many pending frames are for the next batch. Frames behind kMemoryReady are not for
+// the socket.
 size_t FrameStream::CountKept() const {
   size_t kept = std::min(pending_.size(), kBatchFrames);
   if (!switching_) return kept;
@@ -274,7 +276,7 @@ StreamState FrameStream::Transmit() {
   return StreamState::kOpen;
 }
 
-// Sets blocked_ if not all of it was written. False: see error().
+// Sets blocked_ if not everything was written. Returns false on failure, see error().
 bool FrameStream::Write(const iovec* iovecs, int count, size_t total, size_t* written) {
   if (!writes_memory_) {
     if (!WriteToSocket(iovecs, count, written)) return false;
@@ -299,7 +301,7 @@ bool FrameStream::WriteToSocket(const iovec* iovecs, int count, size_t* written)
   message.msg_iovlen = static_cast<size_t>(count);
   const ssize_t size = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   *written = size < 0 ? 0 : static_cast<size_t>(size);
-  // Where the peer has ended, the receiving side reports it, after what is still to be read.
+  // If the peer has ended, Receive() reports it, after what is still to be read.
   if (size >= 0 || errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == ECONNRESET) {
     return true;
   }

@@ -1,6 +1,6 @@
-// Frames over one nonblocking TCP socket, and then through a memory that the peer has, too: cuts
-// what arrives into frames and puts their payload where it belongs, and writes frames in batches,
-// their payload straight from registered memory.
+// Frames over one nonblocking TCP socket, and later through a memory that the peer shares. The
+// stream cuts incoming bytes into frames and puts their payload where it belongs. It writes frames
+// in batches, with their payload straight from registered memory.
 #ifndef LIB_NIC_FRAME_STREAM_H_
 #define LIB_NIC_FRAME_STREAM_H_
 
@@ -42,7 +42,7 @@ struct OutFrame {
   OutFrame() = default;
   OutFrame(FrameType type, uint8_t flags, uint32_t sequence) { Begin(type, flags, sequence); }
 
-  // Without a body or payload, whatever it was before.
+  // Makes this a new frame without body and payload.
   void Begin(FrameType type, uint8_t flags, uint32_t sequence) {
     header = {kWireVersion, static_cast<uint8_t>(type), flags, 0, 0, sequence, 0};
     body_size = 0;
@@ -69,14 +69,18 @@ class FrameEndpoint {
  public:
   virtual ~FrameEndpoint() = default;
 
-  // The next frame to be written; false: none now. header.length is the stream's to set.
+  // Fills `frame` with the next frame to write, except header.length, which the stream sets.
+  // Returns false if there is none now.
   virtual bool NextFrame(OutFrame* frame) = 0;
-  // Payload of `frame` from byte `skip` on as iovecs; -1: its memory may not be read any more.
+  // Gives the payload of `frame` from byte `skip` on as iovecs and returns how many. -1: its memory
+  // may not be read any more.
   virtual int GatherPayload(const OutFrame& frame, uint32_t skip, iovec* iovecs, int max) = 0;
 
-  // A frame's checked header and collected body. False: it breaks the protocol.
+  // Handles a frame's checked header and collected body. Returns false if the frame breaks the
+  // protocol.
   virtual bool OnFrame(const FrameHeader& header, const uint8_t* body) = 0;
-  // Where payload bytes [done, done + length) of the current frame go; 0: nowhere.
+  // Gives the places for payload bytes [done, done + length) of the current frame and returns how
+  // many. 0: the bytes are dropped.
   virtual int PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, int max) = 0;
   virtual bool OnFrameEnd() = 0;
 };
@@ -105,23 +109,23 @@ class FrameStream {
   void Share(std::unique_ptr<nic::MemoryWire> memory) { memory_ = std::move(memory); }
   void Unshare() { memory_.reset(); }
   bool shared() const { return memory_ != nullptr; }
-  // Writes those frames that are to be written now, and a kMemoryReady, to the socket. All others
-  // go through the memory.
+  // Queues kMemoryReady for the socket, behind the pending frames. All later frames go through the
+  // memory.
   void SwitchOut();
   bool switched_out() const { return switching_ || writes_memory_; }
-  // The peer has sent kMemoryReady: from the socket only wake-ups come.
+  // Called when the peer has sent kMemoryReady, after which only wake-ups come from the socket.
   void SwitchIn() { reads_memory_ = true; }
   bool reads_memory() const { return reads_memory_; }
   // Reads all that is in the memory, once. `*any` is set if there was something.
   StreamState ReceiveFromMemory(bool* any);
-  // Returns whether it was blocked by a full memory and is no more.
+  // Unblocks the stream if a full memory blocked it and has room now. Returns whether it did.
   bool UnblockMemory();
   // Returns false if there is something in the memory. Returns true if the peer sends a wake-up
   // when there is.
   bool PrepareToSleep() { return memory_->in().PrepareToSleep(); }
   void Awake() { memory_->in().Awake(); }
 
-  // Ahead of all frames that were not generated yet.
+  // Queues a frame ahead of all frames that were not generated yet.
   void Enqueue(OutFrame frame) { pending_.push_back(std::move(frame)); }
   // Writes until nothing is left or the socket, or the memory, is full (then blocked()).
   StreamState Transmit();
@@ -130,15 +134,15 @@ class FrameStream {
   void Unblock() { blocked_ = false; }
   uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Frames of these sources no longer read user memory: those not begun are dropped, a begun one
-  // is finished from a copy, for the peer must see it whole.
+  // Makes frames of this source no longer read user memory. Drops those that were not begun, and
+  // finishes a begun one from a copy, because the peer must see it whole.
   void Detach(PayloadSource source);
-  // Frames of these sources that were generated are finished from copies, begun or not.
+  // Finishes all generated frames of this source from copies, begun or not.
   void Keep(PayloadSource source);
   // Drops request frames that were not begun, of any kind.
   void DropRequests();
-  // The first request, by its index, of which something was generated and not wholly written; `end`
-  // if there is none.
+  // Returns the index of the first request that has a generated and not wholly written frame, or
+  // `end` if there is none.
   uint64_t FirstUnwritten(uint64_t end) const;
 
   std::string_view error() const { return error_; }

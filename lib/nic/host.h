@@ -20,7 +20,8 @@ struct Host {
   verbs::soft::Engine* engine = nullptr;
   const verbs::soft::SoftDeviceOptions* options = nullptr;
   ComplainOf complain;  // names the client
-  // Clients are of this process: they register memory by its address, and need no shares.
+  // True: clients are in this process. They register memory by its address, and shares do not limit
+  // them.
   bool own_addresses = false;
   int epoll_fd = -1;  // becomes readable when a register wakes the NIC
 };

@@ -7,13 +7,13 @@
 
 namespace baton::nic {
 
-// For the whole NIC. A file gets at most half of what others leave of objects, so that there are
-// always some for another one.
+// Bounds of the whole NIC. A file gets at most half of the objects that the others leave, so that
+// there are always some for another file.
 inline constexpr size_t kMaxSockets = 1024;
 inline constexpr size_t kMaxRegions = 65'536;
 inline constexpr size_t kMaxCompletionQueues = 4096;
 inline constexpr size_t kMaxSharedReceiveQueues = 4096;
-// For each file.
+// Bounds of each file.
 inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 256;  // that are mapped
 inline constexpr size_t kMaxRegisters = 4096;
@@ -21,7 +21,7 @@ inline constexpr size_t kMaxChannels = 4096;
 inline constexpr size_t kMaxIds = 65'536;
 inline constexpr size_t kMaxListeners = 1024;
 
-// A turn of the NIC takes so many rings of each file.
+// A turn of the NIC takes about this many rings of each file.
 inline constexpr uint32_t kMaxRingsInTurn = 1024;
 
 inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;  // of all that a file has mapped

@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<SoftListener>> SoftListener::Create(ConnectionCor
                                                                    int backlog) {
   BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, OpenTcpSocket(at, SOCK_NONBLOCK));
-  // Linux: binding beside connections of a former listener is allowed, beside a live one is not.
+  // On Linux this allows binding beside connections of a former listener, but not beside a live
+  // listener.
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const int bounded = backlog > 0 ? std::min(backlog, kMaxBacklog) : kDefaultBacklog;
@@ -86,7 +87,7 @@ bool SoftListener::AcceptOne() {
   return true;
 }
 
-// The backlog of the system holds the rest meanwhile.
+// The system's backlog holds the rest meanwhile.
 void SoftListener::Pause() {
   core_->engine->Rewatch(socket_.get(), 0, this);
   core_->engine->Arm(&resume_timer_, kPauseNs);

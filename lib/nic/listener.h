@@ -19,7 +19,7 @@ class SoftListener final : public Pollable {
   const Address& address() const { return address_; }
   void OnReady(uint32_t events) override;
 
-  // Requests in the device's event queue.
+  // Count the listener's requests in the event queue.
   void RequestQueued() { ++unreported_; }
   void RequestTaken() { --unreported_; }
 

@@ -15,8 +15,8 @@
 
 namespace baton::nic {
 
-// Nothing else is asked of a descriptor before: fstat of what is no memfd can wait for a file
-// system that does not answer.
+// Asks for the seals first, because fstat of a file that is no memfd can wait for a file system
+// that does not answer.
 absl::StatusOr<MappedFile::Identity> MappedFile::IdentityOf(int fd) {
   if (fcntl(fd, F_GET_SEALS) < 0) return absl::InvalidArgumentError("file: no memfd");
   struct stat status = {};
@@ -32,13 +32,13 @@ absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd, uint64_t mos
     return absl::InvalidArgumentError(
         "file: add F_SEAL_SHRINK and F_SEAL_GROW before it is passed");
   }
-  // A page of these that is not there ends who touches it, where the machine has no more of them.
+  // Touching a huge page that is not there kills the process if the machine has none left.
   struct statfs system = {};
   if (fstatfs(fd, &system) != 0) return ErrnoStatus(errno, "fstatfs of the file that was passed");
   if (system.f_type == HUGETLBFS_MAGIC) {
     return absl::InvalidArgumentError("file: pass one without huge pages");
   }
-  // Only now: what is sealed stays as long as it is.
+  // Asks for the size only now, because a sealed file keeps its size.
   struct stat status = {};
   if (fstat(fd, &status) != 0) return ErrnoStatus(errno, "fstat of the file that was passed");
   const uint64_t size = static_cast<uint64_t>(status.st_size);
@@ -50,8 +50,8 @@ absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd, uint64_t mos
   if (begin == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes of the file that was passed"));
   }
-  // A client's memory is for no child of the NIC and in no core dump. Both fail only for what is
-  // not mapped.
+  // A client's memory must be in no child of the NIC and in no core dump. Both calls fail only for
+  // memory that is not mapped.
   madvise(begin, size, MADV_DONTFORK);
   madvise(begin, size, MADV_DONTDUMP);
   return std::make_shared<MappedFile>(static_cast<uint8_t*>(begin), size,

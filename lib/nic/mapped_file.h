@@ -15,7 +15,7 @@ namespace baton::nic {
 // within it. An access to a hole needs a page, which the machine may not have.
 class MappedFile {
  public:
-  // Tells files apart.
+  // Identifies a file.
   struct Identity {
     dev_t device = 0;
     ino_t inode = 0;

@@ -15,18 +15,18 @@ class MemoryAccess {
  public:
   virtual ~MemoryAccess() = default;
 
-  // Return where [address, address + length) is in this process. nullptr: the key is none, or does
-  // not grant this. Require a length.
+  // Return where [address, address + length) is in this process. nullptr: there is no such key, or
+  // it does not grant this access. Require a length above 0.
   virtual uint8_t* FindLocal(uint32_t lkey, uint64_t address, uint64_t length,
                              uint32_t access) const = 0;
   virtual uint8_t* FindRemote(uint32_t rkey, uint64_t address, uint64_t length,
                               uint32_t access) const = 0;
 
-  // Makes `rkey` unusable. Returns false if it is none that may be invalidated remotely.
+  // Makes `rkey` unusable. Returns false if no key of this value may be invalidated remotely.
   virtual bool Invalidate(uint32_t rkey) = 0;
 
-  // Return whether that memory may be accessed so. Nothing is looked up for length 0, as InfiniBand
-  // has it.
+  // Return whether the key grants this access. Length 0 is granted without a look at the key, as in
+  // InfiniBand.
   bool GrantsLocal(uint32_t lkey, uint64_t address, uint64_t length, uint32_t access) const {
     return length == 0 || FindLocal(lkey, address, length, access) != nullptr;
   }

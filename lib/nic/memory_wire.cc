@@ -32,7 +32,8 @@ absl::StatusOr<std::unique_ptr<MemoryWire>> MemoryWire::Map(int memfd, bool make
   return std::unique_ptr<MemoryWire>(new MemoryWire(std::move(file), layout, maker));
 }
 
-// Until the reader is told that frames come this way, it is woken for them.
+// This side's reader sleeps at first, so the peer wakes it until it knows that frames come this
+// way.
 MemoryWire::MemoryWire(std::shared_ptr<MappedFile> file, MemoryWireLayout* layout, bool maker)
     : file_(std::move(file)),
       out_(maker ? &layout->to_peer : &layout->from_peer,

@@ -29,7 +29,8 @@ class MemoryWire {
  public:
   // Makes the memory. `*memfd` is set to the descriptor that the peer needs.
   static absl::StatusOr<std::unique_ptr<MemoryWire>> Make(FileDescriptor* memfd);
-  // Maps the peer's, or, for `maker`, that of this side. kInvalidArgument: it is no such memory.
+  // Maps a memory that the peer has made, or, if `maker`, this side. kInvalidArgument: `memfd` is
+  // no such memory.
   static absl::StatusOr<std::unique_ptr<MemoryWire>> Map(int memfd, bool maker = false);
 
   RingWriter& out() { return out_; }

@@ -19,12 +19,12 @@
 namespace baton::nic {
 namespace {
 
-// The source of the engine's events in the epoll set. Sockets have ids above it, and registers have
+// Identifies the engine's events in the epoll set. Sockets have ids above it, and registers have
 // their eventfds with kRegisterEvent.
 constexpr uint64_t kEngine = 1;
 
 constexpr int kEventsInTurn = 32;
-constexpr uint64_t kBusyTurns = 64;  // sockets are served once in so many, or more often
+constexpr uint64_t kBusyTurns = 64;  // sockets are served once in this many turns, or more often
 constexpr uint64_t kServeEveryNs = 1'000'000;
 
 absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
@@ -53,7 +53,7 @@ struct EventReply {
   control::Event event;
 };
 
-// False: not even its header can be believed.
+// Returns false if not even the header is valid.
 bool ReadHeader(const ControlMessage& message, control::RequestHeader* header) {
   if (message.size < sizeof(*header)) return false;
   std::memcpy(header, message.bytes.data(), sizeof(*header));
@@ -88,7 +88,8 @@ Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
 
 absl::Status Nic::Add(FileDescriptor socket) { return Watch(std::move(socket), 0).status(); }
 
-// A file's socket has its number. What a client shares with others is of the process that made it.
+// A file's socket has the file's number. If forked processes share a file, this names the process
+// that made the socket.
 void Nic::ComplainOf(Owner file, const std::string& what) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -161,7 +162,7 @@ bool Nic::Serve() {
   epoll_event events[kEventsInTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsInTurn, 0);
   bool served = false;
-  // While all registers of these events are there: a message may end one.
+  // Empties the eventfds while all registers of these events exist, because a message may end one.
   for (int i = 0; i < count; ++i) {
     if ((events[i].data.u64 & kRegisterEvent) == 0) continue;
     Empty(static_cast<int>(events[i].data.u64 & ~kRegisterEvent));
@@ -169,7 +170,7 @@ bool Nic::Serve() {
   }
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[i].data.u64;
-    // Each turn has the engine's turn.
+    // Each turn of the NIC runs the engine anyway.
     if (id == kEngine || (id & kRegisterEvent) != 0) continue;
     ServeSocket(id);
     served = true;
@@ -210,14 +211,14 @@ bool Nic::Answer(uint64_t id, Received received, ControlMessage* message) {
   return true;
 }
 
-// The client has a copy, and may have taken its O_NONBLOCK away.
+// The client has a copy of the eventfd, and may have cleared its O_NONBLOCK.
 void Nic::Empty(int eventfd) {
   uint64_t count = 0;
   const iovec into = {&count, sizeof(count)};
   (void)!preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);
 }
 
-// A client in this process is trusted not to pass what does not close.
+// A client in this process is trusted to pass only descriptors that close at once.
 void Nic::Discard(FileDescriptor descriptor) {
   if (host_.own_addresses) return descriptor.Reset();
   closer_.Close(std::move(descriptor));
@@ -247,8 +248,8 @@ bool Nic::Open(uint64_t id, const control::RequestHeader& header, const ControlM
   return true;
 }
 
-// The call socket is made here. One of the client's could be the last copy of its file, which would
-// then never end.
+// The NIC makes the call socket. A socket of the client could be the last copy of the client's
+// file, which would then never end.
 void Nic::Attach(const Socket& file, const control::RequestHeader& header,
                  const ControlMessage& message) {
   if (!message.passed) return;
@@ -288,7 +289,7 @@ void Nic::Close(uint64_t id) {
   const bool file = sockets_.at(id).file;
   absl::erase_if(sockets_, [&](auto& entry) {
     if (entry.first != id && !(file && entry.second.owner == id)) return false;
-    // Its client sees the end now, whenever it is closed.
+    // The client sees the end now, no matter when the descriptor is closed.
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.second.fd.get(), nullptr);
     shutdown(entry.second.fd.get(), SHUT_RDWR);
     Discard(std::move(entry.second.fd));

@@ -20,12 +20,12 @@
 namespace baton::nic {
 
 // A NIC in software: it executes what its clients queue in memory that they share with it
-// (soft_nic.md). What a client writes there or to its sockets (control.md) is copied, checked and
-// used. A client that wants to can still slow or end the NIC: soft_nic.md, "Open", has the ways.
+// (soft_nic.md). The NIC copies and checks what a client writes there or to its sockets
+// (control.md) before it uses it. A client that wants to can still slow or end the NIC:
+// soft_nic.md, "Open", has the ways.
 //
 // The NIC has no thread, except one that closes what clients of other processes passed (Closer).
-// Its user calls Progress() in every turn of a loop that polls. A loop that
-// sleeps does this:
+// Its user calls Progress() in every turn of a loop that polls. A loop that sleeps does this:
 //   while (nic->Progress() || !nic->PrepareToWait()) {}
 //   wait until nic->event_fd() is readable;
 // Thread-compatible.
@@ -44,9 +44,9 @@ class Nic {
   // there was nothing to do.
   bool Progress();
 
-  // The parts of Progress(), for a NIC that has its clients in its own thread: takes what was rung;
-  // does this and executes some of it; answers some messages. Each returns false if there was
-  // nothing to do.
+  // The parts of Progress(), for a NIC that has its clients in its own thread. TakeRings() takes
+  // what was rung. Execute() does that and executes some of it. Serve() answers some messages. Each
+  // returns false if there was nothing to do.
   bool TakeRings();
   bool Execute();
   bool Serve();
@@ -67,7 +67,7 @@ class Nic {
  private:
   struct Socket {
     FileDescriptor fd;
-    Owner owner = 0;  // 0: it has not said what it is
+    Owner owner = 0;  // 0: the client has not opened a file yet
     bool file = false;
   };
 

@@ -23,7 +23,8 @@ uint32_t Objects::NewKey() {
   }
 }
 
-// One after the other, so that a late ring is not for another queue of the same number.
+// Gives numbers one after the other, so that a late ring does not reach a new queue of the same
+// number.
 uint32_t Objects::NewNumber() {
   for (;;) {
     last_number = (last_number + 1) & verbs::mlx5::kNumberMask;

@@ -32,7 +32,7 @@ struct Region {
   uint64_t address = 0;  // what clients call `begin`
   uint64_t length = 0;
   uint32_t access = 0;
-  bool invalidated = false;  // its rkey is none any more
+  bool invalidated = false;  // a peer has invalidated its rkey
 };
 
 class QueuePair;
@@ -48,7 +48,7 @@ struct OwnedCompletionQueue {
 struct OwnedSharedReceiveQueue {
   Owner owner = 0;
   uint32_t users = 0;  // queue pairs
-  uint32_t limit = 0;  // 0: it tells nobody
+  uint32_t limit = 0;  // 0: no event is asked for
   bool failed = false;
   uint32_t max_sges = 0;
   std::shared_ptr<MappedFile> files[2];
@@ -60,7 +60,7 @@ struct Objects {
   explicit Objects(uint64_t seed);
   Objects(const Objects&) = delete;
   Objects& operator=(const Objects&) = delete;
-  ~Objects();  // where QueuePair is complete
+  ~Objects();  // defined where QueuePair is complete
 
   absl::flat_hash_map<uint32_t, Region> regions;  // by key
   absl::flat_hash_map<uint32_t, OwnedCompletionQueue> completion_queues;
@@ -69,17 +69,17 @@ struct Objects {
 
   std::mt19937_64 random;
   uint32_t last_number = static_cast<uint32_t>(random());
-  uint64_t events = 0;  // that files had for their clients so far
+  uint64_t events = 0;  // queued so far, for all clients
 
-  // Return a key for a region, and a number for a queue pair or completion queue. Neither is 0 or
-  // in use.
+  // Return a key for a region, and a number for a queue pair, completion queue or shared receive
+  // queue. Neither is 0 or in use.
   uint32_t NewKey();
   uint32_t NewNumber();
 
   // Returns nullptr if there is none of that number.
   QueuePair* FindQueuePair(uint32_t number) const;
 
-  // Makes the rkey unusable. Returns false if it is none that may be invalidated remotely.
+  // Makes the rkey unusable. Returns false if no rkey of this value may be invalidated remotely.
   bool Invalidate(const Domain& domain, uint32_t rkey);
 
   // Returns where [address, address + length) is. nullptr: the domain has no such key, or the

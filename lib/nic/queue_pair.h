@@ -22,14 +22,14 @@ namespace baton::nic {
 
 // Tells the client of a queue pair, or of another object, that something has happened to it.
 using Tell = std::function<void(verbs::DeviceEventType type, uint32_t number)>;
-// Called when a queue pair fails: QueuePair::Flush is to be called in later turns.
+// Called when a queue pair fails. The callee calls QueuePair::Flush in later turns.
 using FlushLater = std::function<void(uint32_t number)>;
 
 // The parts from which a client made a queue pair.
 struct QueuePairParts {
   Domain domain;
   uint32_t number = 0;
-  uint32_t reg = 0;  // the register of its owner that it is rung by
+  uint32_t reg = 0;  // the register of its owner that rings for it
   std::shared_ptr<MappedFile> files[3];
   verbs::mlx5::FoundSendQueue sends;
   verbs::soft::WindowLimits window;
@@ -99,7 +99,7 @@ class QueuePairUse final : private verbs::soft::QueuePairUser {
   verbs::soft::WireQueuePair wire_;
 };
 
-// A client's queue pair. What it executes lies in the client's memory.
+// A client's queue pair. The requests that it executes lie in the client's memory.
 class QueuePair {
  public:
   // `host` outlives it. It begins in RESET.
@@ -115,9 +115,10 @@ class QueuePair {
   QueuePairUse* use() { return use_.get(); }  // nullptr: RESET
 
   void Reset();
-  // From RESET. kInvalidArgument: what an earlier use left in the queues would be executed again.
+  // Moves from RESET to INIT. kInvalidArgument: the records are not 0, so requests of an earlier
+  // use would be executed again.
   absl::Status Init();
-  // To the error state, from any but RESET.
+  // Moves to the error state, from any state but RESET.
   void SetError() { use_->wire().SetError(); }
   // In the error state, flushes some of what is queued. Returns true if there is more.
   bool Flush() {
@@ -125,7 +126,7 @@ class QueuePair {
     use_->wire().Posted();
     return use_->HasMore();
   }
-  // Its client has rung for it, or asks for a look at its records.
+  // Called when the client has rung for it, or asks for a look at its records.
   void Rung() {
     if (use_ != nullptr) use_->wire().Posted();
   }

@@ -37,13 +37,14 @@ Registers::Registers(Owner owner, const Host* host)
                host->options->behaviour.repeated > 0 || host->options->behaviour.reordered > 0),
       random_(host->options->behaviour.seed + owner) {}
 
-// The client may have a copy of the eventfd, which would stay in the set.
+// The client may have a copy of the eventfd, which would keep it in the epoll set.
 Registers::Register::~Register() { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wake.get(), nullptr); }
 
 absl::StatusOr<FileDescriptor> Registers::Add(uint32_t number, Bells bells) {
   FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   FileDescriptor copy = CopyOf(wake.get());
-  // Each write is an event, also of one that another process has read before the NIC empties it.
+  // EPOLLET: each write makes an event, even if another process reads the eventfd before the NIC
+  // empties it.
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = kRegisterEvent | static_cast<uint32_t>(wake.get());
@@ -83,7 +84,7 @@ void Registers::OnTransmit() {
   if (!flushes_.empty() || !overrun_.empty()) host_->engine->MarkDirty(this);
 }
 
-// One completion queue in a turn: there may be as many queue pairs as a file has.
+// Handles one completion queue in a turn, because all queue pairs of the file may complete in it.
 void Registers::FindUsers() {
   if (overrun_.empty()) return;
   const uint32_t cq_number = overrun_.back();
@@ -98,7 +99,7 @@ void Registers::FindUsers() {
   }
 }
 
-// A flush that is longer than what it may do at a time goes on in another turn.
+// A flush that is longer than what one turn may do goes on in another turn.
 void Registers::FlushOne() {
   if (flushes_.empty()) return;
   const uint32_t qp_number = flushes_.front();

@@ -21,14 +21,16 @@
 
 namespace baton::nic {
 
-// An event of the NIC's epoll set: the rest of its data is the eventfd of a register.
+// Marks an event of a register in the NIC's epoll set. The rest of the event's data is the
+// register's eventfd.
 inline constexpr uint64_t kRegisterEvent = uint64_t{1} << 63;
 
 // The doorbell registers of one client's file, by number. A ring is a hint: it schedules a queue
 // pair of the same file and register, whose records say what is queued.
 //
-// The work of a turn for one file is bounded, so that no client keeps others waiting: it takes so
-// many rings, and continues one flush. The engine has a turn for it as long as there is one.
+// The work of a turn for one file is bounded, so that no client keeps others waiting. A turn takes
+// a limited number of rings, and continues one flush. While flushes are left, the engine calls it
+// in every turn.
 class Registers final : private verbs::soft::Pollable {
  public:
   // `host` outlives it.
@@ -37,9 +39,10 @@ class Registers final : private verbs::soft::Pollable {
   Registers& operator=(const Registers&) = delete;
   ~Registers() override { host_->engine->Forget(this); }
 
-  // Returns the client's copy of the eventfd that wakes the NIC. `number` is not in use.
+  // Returns the client's copy of the eventfd that wakes the NIC. Requires that `number` is not in
+  // use.
   absl::StatusOr<FileDescriptor> Add(uint32_t number, Bells bells);
-  // The caller has destroyed all queues that use it.
+  // Requires that the caller has destroyed all queues that use the register.
   void Erase(uint32_t number);
   bool Contains(uint32_t number) const { return registers_.contains(number); }
   size_t size() const { return registers_.size(); }
@@ -52,10 +55,10 @@ class Registers final : private verbs::soft::Pollable {
   };
   // Requires Contains(number).
   Queues& QueuesOf(uint32_t number) { return *registers_.at(number); }
-  // Returns true if it rings any.
+  // Returns true if the register rings any queue.
   bool IsUsed(uint32_t number) const;
 
-  // Flushes a queue pair of the file in a later turn, whose flush may be longer than what one does.
+  // Flushes a queue pair of the file in later turns, because one turn may not suffice.
   void Flush(uint32_t qp_number) { Queue(qp_number); }
   // Moves all queue pairs of the file that complete in it to the error state, one in a turn.
   void FailUsersOf(uint32_t cq_number) {
@@ -63,8 +66,8 @@ class Registers final : private verbs::soft::Pollable {
     host_->engine->MarkDirty(this);
   }
 
-  // Takes what was rung, and at most kMaxRingsInTurn and one register's places more. Registers take
-  // turns. Returns false if nothing was.
+  // Takes what was rung, at most kMaxRingsInTurn rings and one register's places more. Registers
+  // take turns. Returns false if nothing was rung.
   bool Take();
   void SetSleeping(bool sleeping);
   bool empty() const;  // see Bells::empty
@@ -80,12 +83,12 @@ class Registers final : private verbs::soft::Pollable {
     Bells bells;
     const FileDescriptor wake;
     const int epoll_fd;
-    bool complained = false;     // of what its client rings there
-    bool failed = false;         // it was rung for what is another client's
-    std::vector<uint64_t> held;  // rings of NicBehaviour that are for another turn
+    bool complained = false;     // its client was reported for a wrong ring
+    bool failed = false;         // its client has rung for another client's queue
+    std::vector<uint64_t> held;  // rings that NicBehaviour leaves for another turn
   };
 
-  // Return how much there was.
+  // Return how many rings and looks there were.
   uint32_t TakeFrom(uint32_t number, Register* from);
   uint32_t TakeByBehaviour(uint32_t number, Register* from);
   void Ring(QueuePair* queue_pair);
@@ -105,7 +108,7 @@ class Registers final : private verbs::soft::Pollable {
 
   const Owner owner_;
   const Host* const host_;
-  const bool behaves_;  // NicBehaviour says something
+  const bool behaves_;  // NicBehaviour changes how rings are taken
   std::mt19937_64 random_;
   absl::flat_hash_map<uint32_t, std::unique_ptr<Register>> registers_;
   std::vector<uint32_t> order_;    // their numbers
@@ -114,7 +117,7 @@ class Registers final : private verbs::soft::Pollable {
   // Queue pairs that are to be flushed, or fail: each in a turn of its own.
   std::deque<uint32_t> flushes_;
   absl::flat_hash_set<uint32_t> flushing_;  // what is in `flushes_`
-  absl::flat_hash_set<uint32_t> failing_;   // of these, what fails
+  absl::flat_hash_set<uint32_t> failing_;   // those of these that also have to fail
 };
 
 }  // namespace baton::nic

@@ -45,7 +45,7 @@ FileDescriptor UnixSocket() {
   return FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-// A process of the same user could do to this one whatever a memory or a descriptor could.
+// A process of the same user can harm this one without a memory or a descriptor, too.
 bool IsOfSameUser(int socket) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -100,7 +100,7 @@ void Rendezvous::OnReady(uint32_t) {
   }
 }
 
-// The listener's backlog holds the rest, while there are many.
+// While there are too many guests, the listener's backlog holds the rest.
 bool Rendezvous::Admit() {
   if (guests_.size() >= kMaxMemoryOffers) {
     engine_->Rewatch(listener_.get(), 0, this);
@@ -138,7 +138,7 @@ void Rendezvous::Serve(Guest* guest) {
   Dismiss(guest);
 }
 
-// A token is good for once.
+// A token can be used once.
 MemoryMaker* Rendezvous::TakeOffer(absl::string_view token) {
   const auto found = offers_.find(token);
   if (found == offers_.end()) return nullptr;

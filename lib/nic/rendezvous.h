@@ -1,6 +1,6 @@
-// How the memory between two NICs of one machine gets from the one to the other: over an abstract
-// UNIX socket, whose name and a token the peer has learnt over TCP. A NIC of another user, or in
-// another network namespace, gets none.
+// Passes the memory between two NICs of one machine from one to the other, over an abstract UNIX
+// socket. The peer has learnt the socket's name and a token over TCP. A NIC of another user, or in
+// another network namespace, gets no memory.
 #ifndef LIB_NIC_RENDEZVOUS_H_
 #define LIB_NIC_RENDEZVOUS_H_
 
@@ -37,7 +37,7 @@ class Rendezvous final : public verbs::soft::Pollable {
   ~Rendezvous() override;
 
   // Returns what the peer has to know to get memory of `maker`. kResourceExhausted: there are
-  // kMaxMemoryOffers. The maker withdraws its offer before it goes.
+  // kMaxMemoryOffers. The maker withdraws its offer before it is destroyed.
   absl::StatusOr<verbs::soft::MemoryOffer> Offer(MemoryMaker* maker);
   void Withdraw(const MemoryMaker* maker);
 
@@ -75,11 +75,12 @@ class MemoryRequest final : public verbs::soft::Pollable {
   class User {
    public:
     virtual ~User() = default;
-    // The last call. What is passed may be any file.
+    // Called once, at the end. The peer may have passed any file.
     virtual void OnMemory(absl::StatusOr<FileDescriptor> memfd) = 0;
   };
 
-  // Both outlive it. An error: this machine has nobody of that name, or one of another user.
+  // `engine` and `user` outlive the request. Fails if no socket of this machine has that name, or
+  // it is another user's.
   static absl::StatusOr<std::unique_ptr<MemoryRequest>> Make(verbs::soft::Engine* engine,
                                                              const verbs::soft::MemoryOffer& offer,
                                                              User* user);
@@ -87,7 +88,7 @@ class MemoryRequest final : public verbs::soft::Pollable {
       : engine_(engine), socket_(std::move(socket)), user_(user) {}
   ~MemoryRequest() override { Cancel(); }
 
-  // Ends it without a call.
+  // Ends the request without a call of the user.
   void Cancel();
   void OnReady(uint32_t events) override;
 

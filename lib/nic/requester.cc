@@ -50,7 +50,7 @@ bool Requester::MayStart(const SendWork& work) const {
   return !work.fence && !(IsAnswered(work.opcode) && unanswered_ >= parameters_.initiator_depth);
 }
 
-// True: the message goes on as if nothing were.
+// Returns true if the message goes on as usual.
 bool Requester::DrawFault(SendWork* work) {
   if (work->drawn || !parameters_.faults.active()) return true;
   work->drawn = true;
@@ -114,7 +114,7 @@ bool Requester::Start(SendWork* work) {
   return true;
 }
 
-// A full window is fetched to when a request in it completes.
+// If the window is full, the next request is fetched when one in the window completes.
 bool Requester::Fetch() {
   if (!ring().full()) return source_->Fetch();
   held_ = source_->Waiting() > 0;
@@ -184,7 +184,8 @@ int Requester::Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* i
   return host_->memory().Gather(ring().sges(index), work.sge_count, offset, length, 0, iovecs, max);
 }
 
-// A request before one that has failed here may have to wait for its peer, and fails first then.
+// The request at `index` fails when its turn has come. One before it may still wait for the peer,
+// and fail first.
 void Requester::Halt(uint64_t index, CompletionStatus status) {
   halted_ = true;
   halt_index_ = index;
@@ -212,7 +213,8 @@ void Requester::RetryLater(uint64_t index, uint64_t delay_us) {
   Wait(delay_us);
 }
 
-// Index of an outstanding, transmitted request; the ring's tail when there is none.
+// Returns the index of an outstanding request that was transmitted, at least in part. The ring's
+// tail: there is none.
 uint64_t Requester::IndexOf(uint32_t sequence) const {
   const uint64_t index = ring().head() + (sequence - static_cast<uint32_t>(ring().head()));
   return index < started_end() ? index : ring().tail();
@@ -241,8 +243,8 @@ void Requester::FailHead(CompletionStatus status) {
   host_->Fail();
 }
 
-// An answer also acknowledges the requests before its own, but for READs and atomics. The queue
-// pair fails on the way, and the head passes `end`, if its completion queue is full.
+// An answer also acknowledges the requests before its own, except READs and atomics. If the
+// completion queue is full, the queue pair fails on the way, and the head passes `end`.
 bool Requester::CompleteUpTo(uint64_t end) {
   while (ring().head() < end) {
     if (IsAnswered(ring()[ring().head()].opcode)) {
@@ -261,7 +263,7 @@ bool Requester::OnAck(uint32_t sequence) {
   return CompleteUpTo(index + 1);
 }
 
-// The peer may have failed since it answered that the head has no receive.
+// The peer may have failed since it answered "receiver not ready" to the head.
 bool Requester::OnNak(uint32_t sequence, NakCode code) {
   const bool again = AwaitsRetry() && sequence == static_cast<uint32_t>(ring().head());
   const uint64_t index = again ? ring().head() : IndexOf(sequence);
@@ -376,11 +378,12 @@ void Requester::WatchPeer() {
   host_->engine().Arm(&peer_timer_, parameters_.ack_timeout_ns * (parameters_.retry_count + 1));
 }
 
-// A request that was not begun waits for a socket that its peer does not read, or for us.
+// A request that was not begun waits for a socket that the peer does not read, or for a delay on
+// this side. Only the former counts as the peer's silence.
 void Requester::OnPeerTimer() {
   if (ring().empty()) {
     if (!source_->Fetch()) return;  // the next request arms it again
-    // Its user has queued it, and was stopped or killed before it said so.
+    // The client has queued the request, and was stopped or killed before it rang.
     Touch();
     host_->WantTransmit();
   }

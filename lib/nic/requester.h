@@ -1,5 +1,5 @@
-// The send half of a queue pair: requests of its source in order, out as frames, and the peer's
-// answers.
+// The send half of a queue pair. It sends the requests of its source as frames, in order, and
+// handles the peer's answers.
 #ifndef LIB_NIC_REQUESTER_H_
 #define LIB_NIC_REQUESTER_H_
 
@@ -30,7 +30,7 @@ class Requester {
   ~Requester();
   void Start(const Parameters& parameters) { parameters_ = parameters; }
 
-  // Whether the peer takes it: it may answer no READs and atomics.
+  // Returns whether the peer takes such requests: it may answer no READs and atomics.
   bool Allows(Opcode opcode) const;
   // Completes all requests that are in flight or queued with kFlushError. In the error state it is
   // called again whenever the client has posted more.
@@ -38,20 +38,21 @@ class Requester {
 
   bool NextFrame(OutFrame* frame);
   int Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* iovecs, int max);
-  // After transmission and after answers: completes a request that failed here, when its turn has
-  // come.
+  // Called after transmission and after answers. Completes a request that failed on this side, when
+  // its turn has come.
   void Settle();
   void Touch();  // the peer showed life
-  // After a post: bounds the time in which a peer that reads nothing keeps it from being sent.
+  // Called after a post. Bounds the time for which a peer that reads nothing keeps the request from
+  // being sent.
   void WatchPosted();
 
-  // Answers. False: the peer breaks the protocol.
+  // Handle answers. Return false if the peer breaks the protocol.
   bool OnAck(uint32_t sequence);
   bool OnNak(uint32_t sequence, NakCode code);
   bool OnReceiverNotReady(uint32_t sequence, uint32_t timer_us);
   bool OnReadResponse(const FrameHeader& header);
   int PlaceReadResponse(uint32_t done, uint32_t length, iovec* iovecs, int max);
-  bool OnAnswerEnd();  // of any answer's frame
+  bool OnAnswerEnd();  // at the end of any answer's frame
   bool OnAtomicResponse(uint32_t sequence, uint64_t value);
 
  private:
@@ -70,7 +71,8 @@ class Requester {
     return !ring().empty() && next_ == ring().head() && !started_ && ring()[next_].rnr_tries > 0;
   }
   uint64_t started_end() const { return next_ + (started_ ? 1 : 0); }
-  // The requests before it are with the peer, which cannot have executed any other.
+  // The requests before this index were wholly transmitted. The peer cannot have executed any
+  // other.
   uint64_t transmitted_end() const { return host_->FirstUnwritten(next_); }
   bool CompleteUpTo(uint64_t end);
   void CompleteHead(CompletionStatus status, uint32_t byte_len);
@@ -96,7 +98,7 @@ class Requester {
   bool waiting_ = false;  // RNR or injected delay: wait_timer_ runs
   bool held_ = false;     // the window was full: fetch when there is room again
   bool halted_ = false;   // halt_index_ fails with halt_status_ once all before it are complete
-  bool suspect_ = false;  // the peer's time is up; one short grace, for we may have slept ourselves
+  bool suspect_ = false;  // the peer's time is up; it gets a short grace, as we may have slept
   uint64_t halt_index_ = 0;
   CompletionStatus halt_status_ = CompletionStatus::kSuccess;
   uint64_t life_ns_ = 0;  // when the peer last showed life

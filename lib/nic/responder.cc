@@ -16,7 +16,7 @@ Body ReadBody(const uint8_t* body) {
 
 }  // namespace
 
-// The one at the head of the window, which leaves it.
+// Completes the receive at the head of the window, and removes it.
 void Responder::CompleteReceive(const Completion& completion) {
   const bool fits = sink_->CompleteReceive(ring()[ring().head()], completion);
   ring().Pop();
@@ -103,8 +103,8 @@ bool Responder::HasAnswer(Kind kind) const {
                      [kind](const Answer& answer) { return answer.kind == kind; });
 }
 
-// Whether the segment is the one that must come next. Segments that an RNR answer made void are
-// dropped. A peer that sends again before it can have that answer breaks the protocol.
+// Returns whether the segment is the one that must come next. Segments that an RNR answer made void
+// are dropped. A peer that sends again before it can have that answer breaks the protocol.
 bool Responder::InOrder(const FrameHeader& header) {
   const bool first = (header.flags & kFirst) != 0;
   if (dropping_) {
@@ -227,7 +227,7 @@ int Responder::Place(uint32_t done, uint32_t length, iovec* iovecs, int max) {
   if (discard_) return 0;
   if (static_cast<FrameType>(current_.type) == FrameType::kWrite) {
     const uint64_t address = address_ + offset_ + done;
-    // Checked again: the region may have gone since the frame began.
+    // Looks the region up again, because it may have been deregistered since the frame began.
     uint8_t* const at = host_->memory().FindRemote(rkey_, address, length, kRemoteWrite);
     if (at == nullptr) {
       Reject(expected_, NakCode::kRemoteAccess);

@@ -1,5 +1,5 @@
-// The receive half of a queue pair: the peer's requests against the receives of its source and
-// memory, and the answers to them.
+// The receive half of a queue pair. It executes the peer's requests on the receives of its source
+// and on memory, and answers them.
 #ifndef LIB_NIC_RESPONDER_H_
 #define LIB_NIC_RESPONDER_H_
 
@@ -31,8 +31,8 @@ class Responder {
   bool OnRequest(const FrameHeader& header, const uint8_t* body);
   int Place(uint32_t done, uint32_t length, iovec* iovecs, int max);
   bool OnRequestEnd();
-  // For a request that arrives, or ends, while the queue pair is in the error state. The answer
-  // names the first message that was not executed, for it says that all before it were.
+  // Refuses a request that arrives, or ends, while the queue pair is in the error state. The answer
+  // names the first message that was not executed, because it says that all before it were.
   void Refuse() { Refuse(expected_); }
 
   bool NextFrame(OutFrame* frame);
@@ -87,8 +87,9 @@ class Responder {
   uint32_t rkey_ = 0;            // WRITE
   uint32_t segment_size_ = 0;
 
-  // From first_answer_ on. Between two acknowledgements is another answer, and there are at most as
-  // many of these as responder resources, one "receiver not ready" and one NAK.
+  // Answers that are not sent yet begin at first_answer_. There is another answer between any two
+  // acknowledgements, and there are at most as many others as responder resources, one "receiver
+  // not ready" and one NAK.
   std::vector<Answer> answers_;
   size_t first_answer_ = 0;
   uint32_t reads_ = 0;  // READ and atomic answers among them

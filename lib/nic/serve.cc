@@ -19,8 +19,8 @@ absl::Status Sleep(Nic* nic) {
   return ErrnoStatus(errno, "poll of the NIC");
 }
 
-// Short looks at memory, without a call of the system: a client that has just been served is about
-// to ring again.
+// Looks at the doorbells for a short time, without a system call, because a client that has just
+// been served is about to ring again.
 bool Glance(Nic* nic) {
   for (uint32_t look = 0; look < kLooksBeforeYield; ++look) {
     if (nic->TakeRings()) return true;

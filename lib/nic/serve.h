@@ -10,7 +10,7 @@ namespace baton::nic {
 
 // Turns `nic` until its last client has closed its last socket. While there is nothing to do it
 // looks at the doorbells for half a microsecond, yields for `yield_microseconds`, and then sleeps
-// until a bell or a socket wakes it. It returns an error if it cannot wait.
+// until a bell or a socket wakes it. Returns an error if it cannot wait.
 absl::Status Serve(Nic* nic, uint32_t yield_microseconds);
 
 }  // namespace baton::nic

@@ -12,7 +12,7 @@ namespace baton::verbs::soft {
 
 class TimerQueue;
 
-// Calls fire(context) once per arming. Its owner cancels it before it goes.
+// Calls fire(context) once per arming. Its owner cancels it before destroying it.
 struct Timer {
   void (*fire)(void* context) = nullptr;
   void* context = nullptr;
@@ -51,7 +51,7 @@ class TimerQueue {
 
   uint64_t next_deadline() const { return heap_.empty() ? kNever : heap_.front()->deadline; }
 
-  // Fires what is due at `now`; what is armed meanwhile waits for the next call.
+  // Fires timers that are due at `now`, at most as many as were armed at the beginning.
   void Run(uint64_t now) {
     for (size_t left = heap_.size(); left > 0 && next_deadline() <= now; --left) {
       Timer* timer = heap_.front();

@@ -15,7 +15,7 @@ const char* Shape(const FrameHeader& header, uint32_t head, uint32_t payload, bo
   return nullptr;
 }
 
-// A message is cut into segments of the largest size, but for its last.
+// All segments of a message except the last have the largest size.
 const char* Segment(const FrameHeader& header, uint32_t head, FrameShape* shape) {
   if ((header.flags & kLast) == 0 && header.length != head + kMaxSegment) {
     return "short segment inside a message";

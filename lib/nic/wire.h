@@ -18,7 +18,8 @@ inline constexpr uint32_t kWireMagic = 0x4e544142;  // "BATN"
 inline constexpr uint32_t kMaxSegment = 256 * 1024;
 inline constexpr uint64_t kMaxMessage = 1ull << 30;
 
-// rdma_connect(3), rdma_accept(3), rdma_reject(3): what remains to the caller with RDMA_PS_TCP.
+// The bytes that remain to the caller with RDMA_PS_TCP: rdma_connect(3), rdma_accept(3),
+// rdma_reject(3).
 inline constexpr uint32_t kMaxConnectPrivateData = 56;
 inline constexpr uint32_t kMaxAcceptPrivateData = 196;
 inline constexpr uint32_t kMaxRejectPrivateData = 148;
@@ -58,7 +59,7 @@ enum class NakCode : uint8_t {
   kInvalidRequest = 1,
   kRemoteAccess = 2,
   kRemoteOperation = 3,
-  kQueuePairInError = 4,  // what a NIC says by silence: the requester gives up its retries
+  kQueuePairInError = 4,  // hardware is silent instead, until the requester gives up its retries
 };
 
 struct FrameHeader {
@@ -115,7 +116,7 @@ static_assert(sizeof(ConnectHead) == 16 && offsetof(ConnectHead, private_data_le
 
 inline constexpr uint8_t kTakesMemoryOffers = 1;  // of `features`
 
-// Where the peer finds the memory that is offered, and what it has to say there.
+// The name of the socket that passes the offered memory, and the token that the peer sends there.
 struct MemoryOffer {
   uint8_t name[16];
   uint8_t token[16];
@@ -130,7 +131,7 @@ struct MemoryPassed {
 static_assert(sizeof(MemoryPassed) == 8 && offsetof(MemoryPassed, version) == 4);
 inline constexpr uint32_t kMemoryVersion = 1;
 
-// All that follows kMemoryReady on TCP: "look at the memory".
+// The only byte that follows kMemoryReady on TCP. It means "look at the memory".
 inline constexpr uint8_t kWakeByte = 0x57;
 
 // Bytes that a receiver collects before it acts on a frame: header and fixed body, and for frames
@@ -143,8 +144,8 @@ struct FrameShape {
   uint32_t payload_size = 0;  // follows the head
 };
 
-// Whether `header` can be the start of a frame of this protocol; nullptr when it is, else what is
-// wrong with it.
+// Sets `shape` and returns nullptr if `header` can be the start of a frame of this protocol.
+// Otherwise returns what is wrong with it.
 const char* CheckHeader(const FrameHeader& header, FrameShape* shape);
 
 }  // namespace baton::verbs::soft

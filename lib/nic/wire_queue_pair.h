@@ -1,5 +1,5 @@
-// The half of a queue pair that executes: its requests, and those of its peer, over a link. Its
-// user has the other half, which takes requests from who posts them and keeps their completions.
+// The half of a queue pair that executes its requests, and those of its peer, over a link. Its user
+// has the other half, which takes posted requests and keeps their completions.
 #ifndef LIB_NIC_WIRE_QUEUE_PAIR_H_
 #define LIB_NIC_WIRE_QUEUE_PAIR_H_
 
@@ -19,16 +19,16 @@
 
 namespace baton::verbs::soft {
 
-// The connection under a queue pair, as the queue pair sees it. An object of this class itself is
-// that of a queue pair without one: it does nothing.
+// The connection under a queue pair, as the queue pair sees it. A queue pair without a connection
+// has an object of this class itself, which does nothing.
 class QueuePairLink {
  public:
   virtual ~QueuePairLink() = default;
   virtual void Posted() {}        // sends were posted: transmit now or soon
-  virtual void WantTransmit() {}  // in the next turn
-  // Request frames that were generated and not begun are void.
+  virtual void WantTransmit() {}  // transmit in the next turn
+  // Drops request frames that were generated and not begun.
   virtual void DropRequests() {}
-  // The same, and a frame that was begun no longer reads the user's memory.
+  // Does the same, and makes a begun frame no longer read the user's memory.
   virtual void ReleaseRequests() {}
   // See FrameStream::FirstUnwritten.
   virtual uint64_t FirstUnwritten(uint64_t end) const { return end; }
@@ -47,7 +47,8 @@ class QueuePairUser {
   virtual SendSource& sends() = 0;
   virtual ReceiveSource& receives() = 0;
   virtual CompletionSink& sink() = 0;
-  // It is in the error state. What is outstanding is flushed when the call returns.
+  // Called when the queue pair has entered the error state. Outstanding requests are flushed after
+  // the call returns.
   virtual void OnError() = 0;
 };
 
@@ -68,17 +69,18 @@ class WireQueuePair final : private WorkHost {
   QueuePairState state() const { return state_; }
   bool Allows(Opcode opcode) const { return requester_.Allows(opcode); }
 
-  // Its user has queued requests, or receives in the error state, which are flushed.
+  // Called when the user has queued requests, or receives in the error state. In that state both
+  // are flushed.
   void Posted();
   void SetError();
 
-  // A queue pair is bound to one connection at a time, and only in INIT.
+  // Binds the queue pair to a connection: to one at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
   void Unbind() { link_ = &no_link_; }
   void Activate(const Connection& connection);  // to RTS
   void Break();  // the link is gone: to the error state, nothing more is sent
 
-  // The link's FrameEndpoint, for frames of the data path.
+  // The link calls these from its FrameEndpoint, for frames of the data path.
   bool NextFrame(OutFrame* frame);
   int GatherPayload(const OutFrame& frame, uint32_t skip, iovec* iovecs, int max);
   bool OnFrame(const FrameHeader& header, const uint8_t* body);

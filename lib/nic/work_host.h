@@ -14,11 +14,11 @@ class WorkHost {
   virtual ~WorkHost() = default;
   virtual Engine& engine() = 0;
   virtual MemoryAccess& memory() = 0;
-  // To the error state, with answers that are due to the peer still being sent.
+  // Moves to the error state. Answers that are due to the peer are still sent.
   virtual void Fail() = 0;
-  // There is something to transmit, in the next turn.
+  // Called when there is something to transmit, in the next turn.
   virtual void WantTransmit() = 0;
-  // Request frames that were generated and not begun are void.
+  // Drops request frames that were generated and not begun.
   virtual void DropRequestFrames() = 0;
   // See FrameStream::FirstUnwritten.
   virtual uint64_t FirstUnwritten(uint64_t end) const = 0;

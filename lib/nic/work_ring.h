@@ -31,10 +31,10 @@ class WorkRing {
 
   Work& operator[](uint64_t index) { return work_[index & mask()]; }
   const ScatterGather* sges(uint64_t index) const { return &sges_[(index & mask()) * max_sges_]; }
-  // Until the next Push.
+  // The pointer is valid until the next Push.
   uint8_t* inline_data(uint64_t index) { return inline_.data() + (index & mask()) * max_inline_; }
 
-  // Only when not full, and with no more sges than the ring was made for.
+  // Requires that the ring is not full, and no more sges than it was made for.
   Work& Push(absl::Span<const ScatterGather> sges) {
     if (tail_ - head_ == work_.size()) Grow();
     std::copy(sges.begin(), sges.end(), sges_.begin() + (tail_ & mask()) * max_sges_);

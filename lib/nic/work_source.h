@@ -36,7 +36,7 @@ struct ReceiveWork {
   bool malformed;  // the message that takes it fails with kLocalQpError
 };
 
-// Where a queue pair takes its sends from, or its receives.
+// The source of a queue pair's sends, or of its receives.
 //
 // The window holds the requests that are in flight: they are fetched in order, one just before it
 // begins, and stay until they complete. What is in the window is the engine's copy. Each try of a
@@ -54,7 +54,7 @@ class WorkSource {
   virtual bool Fetch() = 0;
 
   // Returns how many requests are queued behind the window for this queue pair alone, or a larger
-  // number. A flush fetches at most so many, so a user that keeps posting does not prolong it.
+  // number. A flush fetches at most this many, so a user that keeps posting does not prolong it.
   virtual uint32_t Waiting() = 0;
 
  protected:
@@ -68,9 +68,9 @@ class WorkSource {
 using SendSource = WorkSource<SendWork>;
 using ReceiveSource = WorkSource<ReceiveWork>;
 
-// Where the completions of a queue pair go. `completion` has neither wr_id nor qp_number, and that
-// of a send has no opcode: the sink knows them. Returns false if the completion queue is overrun.
-// Must not call the queue pair.
+// The sink of a queue pair's completions. `completion` has neither wr_id nor qp_number, and that of
+// a send has no opcode, because the sink knows them. Returns false if the completion queue is
+// overrun. Must not call the queue pair.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;

@@ -74,7 +74,7 @@ MemoryOn::MemoryOn(std::optional<uint32_t> node) {
   }
   Nodes nodes = {};
   nodes[*node / kBitsPerWord] |= 1ul << *node % kBitsPerWord;
-  // The kernel takes one bit less than it is told of.
+  // The kernel reads one bit less than this argument says.
   if (syscall(SYS_get_mempolicy, &policy_before_, nodes_before_.data(), kMaxNodes + 1, nullptr,
               0) != 0 ||
       syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes.data(), kMaxNodes + 1) != 0) {

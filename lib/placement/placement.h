@@ -1,4 +1,4 @@
-// On which processors threads run, and of which NUMA node memory is taken.
+// Sets the processors on which threads run, and the NUMA node from which memory is taken.
 #ifndef LIB_PLACEMENT_PLACEMENT_H_
 #define LIB_PLACEMENT_PLACEMENT_H_
 
@@ -15,16 +15,16 @@
 
 namespace baton {
 
-// "2-5,8", as Linux lists CPUs and nodes: numbers below CPU_SETSIZE (1024). An empty list is none.
+// Parses a list of CPUs or nodes as Linux writes it, "2-5,8": numbers below CPU_SETSIZE (1024). An
+// empty list has none.
 absl::StatusOr<std::set<uint32_t>> ParseCpus(std::string_view list);
 
 // The effect of the CPUs that a thread was allowed before. kBounds: new CPUs that are not among
 // them are left out. kIsReplaced: all new CPUs are requested.
 enum class Inherited { kBounds, kIsReplaced };
 
-// Binds the calling thread to `cpus`, and every thread that it starts meanwhile for good. Its
-// destructor gives the calling thread back what it had. Without CPUs, or with an error, nothing
-// changes.
+// Binds the calling thread to `cpus` until this is destroyed, and every thread that it starts
+// meanwhile for good. Without CPUs, or with an error, nothing changes.
 class ThreadsOn {
  public:
   ThreadsOn(const std::set<uint32_t>& cpus, Inherited inherited);
@@ -40,8 +40,8 @@ class ThreadsOn {
   absl::Status status_;
 };
 
-// Memory that the calling thread is the first to touch is taken of `node`, as long as that has
-// some; so is that of files in memory. Its destructor ends that. Without a node, or with an error,
+// Until this is destroyed, the kernel takes memory that the calling thread touches first from
+// `node`, as long as that has some, also for files in memory. Without a node, or with an error,
 // nothing changes.
 class MemoryOn {
  public:

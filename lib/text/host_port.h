@@ -13,8 +13,8 @@ struct HostPort {
   uint16_t port = 0;
 };
 
-// "HOST:PORT", with brackets around an IPv6 literal; of no other kind, and not without a host.
-// Whether there is such a host is not looked at.
+// Parses "HOST:PORT". An IPv6 literal, and nothing else, has brackets; the host is not empty. Does
+// not look whether there is such a host. std::nullopt: `text` is of another form.
 std::optional<HostPort> ParseHostPort(std::string_view text);
 
 }  // namespace baton

@@ -9,11 +9,11 @@
 
 namespace baton {
 
-// Whether every `string` field of `message`, at any depth, is UTF-8 and has at most `max_bytes`.
-// Fields of type `bytes` and maps are not looked at.
+// Returns true if every `string` field of `message`, at any depth, is UTF-8 and has at most
+// `max_bytes`. Ignores maps and fields of type `bytes`.
 bool HasValidText(const google::protobuf::Message& message, size_t max_bytes);
 
-// Cuts and mends the fields that are not, as ValidUtf8 does.
+// Cuts and mends the fields that HasValidText() does not accept, as ValidUtf8() does.
 void MakeTextValid(google::protobuf::Message* message, size_t max_bytes);
 
 }  // namespace baton

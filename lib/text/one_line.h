@@ -9,8 +9,8 @@
 
 namespace baton {
 
-// Text of others on its way into a log or an event: the first `max_bytes`, valid UTF-8, with '?'
-// for what would end the line or command a terminal.
+// Makes foreign text fit for a log or an event. Returns its first `max_bytes`, valid UTF-8, with
+// '?' for what would end the line or control a terminal.
 inline std::string OneLine(std::string_view text, size_t max_bytes) {
   std::string line = ValidUtf8(text, max_bytes);
   for (size_t i = 0; i < line.size(); ++i) {
@@ -23,8 +23,8 @@ inline std::string OneLine(std::string_view text, size_t max_bytes) {
   return line;
 }
 
-// Text of others on its way into a value of gRPC's metadata: the first `max_bytes`, with '?' for
-// each byte that is not printable ASCII. gRPC ends a process that adds another.
+// Makes foreign text fit for a value of gRPC's metadata. Returns its first `max_bytes`, with '?'
+// for each byte that is not printable ASCII. gRPC ends a process that adds another byte.
 inline std::string AsciiLine(std::string_view text, size_t max_bytes) {
   std::string line(text.substr(0, max_bytes));
   for (char& c : line) {

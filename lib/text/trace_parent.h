@@ -7,8 +7,8 @@
 
 namespace baton {
 
-// `text` as one of version 00, "00-<32 hex digits>-<16>-<2>" (a later version's first four fields
-// are that, too), or empty where it is none: other digits, other lengths, an id of zeros.
+// Returns `text` as one of version 00, "00-<32 hex digits>-<16>-<2>"; the first four fields of a
+// later version make one, too. Returns "" if it has other digits, other lengths or an id of zeros.
 // https://www.w3.org/TR/trace-context/#traceparent-header
 std::string CheckedTraceParent(std::string_view text);
 

@@ -28,7 +28,7 @@
 namespace baton::verbs {
 namespace {
 
-constexpr int kListening = 10;  // TCP_LISTEN, in what the kernel calls TCP's states
+constexpr int kListening = 10;  // the kernel's TCP_LISTEN
 constexpr timeval kPatience = {1, 0};
 constexpr size_t kMaxNameBytes = 64;
 
@@ -36,8 +36,8 @@ constexpr size_t kMaxNameBytes = 64;
 
 using Message = std::function<void(nlmsghdr*)>;
 
-// One request whose answer is a list, each of which is given to `on_message`. False: the kernel
-// does not answer it.
+// Sends a request whose answer is a list, and gives each message of the list to `on_message`.
+// Returns false if the kernel does not answer.
 bool Ask(int protocol, int type, const void* request, size_t size, const Message& on_message) {
   const std::unique_ptr<nl_sock, decltype(&nl_socket_free)> socket(nl_socket_alloc(),
                                                                    &nl_socket_free);
@@ -57,7 +57,7 @@ bool Ask(int protocol, int type, const void* request, size_t size, const Message
 
 // ---------------------------------------------------------------- addresses
 
-// An IPv4 address in IPv6's clothes is the one that it is.
+// Returns the IPv4 address of an IPv4-mapped IPv6 address, and any other host unchanged.
 std::string PlainHost(const std::string& host) {
   constexpr char kMapped[] = "::ffff:";
   const std::string rest = host.substr(std::min(host.size(), sizeof(kMapped) - 1));
@@ -66,7 +66,8 @@ std::string PlainHost(const std::string& host) {
 
 bool IsIpv4(const std::string& host) { return host.find(':') == std::string::npos; }
 
-// Whether who is bound to `a` keeps others from `b`.
+// Returns true if a socket bound to `a` (`ipv6_only`: with IPV6_V6ONLY) keeps others from binding
+// to `b`.
 bool Overlap(const std::string& a, const std::string& b, bool ipv6_only) {
   if (a == b) return true;
   if (IsIpv4(a) == IsIpv4(b)) {
@@ -135,7 +136,7 @@ bool HasSocket(const std::filesystem::path& process, const std::string& link) {
   return false;
 }
 
-// The first process of those that we may look into.
+// Returns the pid of the first process with this socket, among those that we may look into.
 std::optional<int> FindProcessWith(uint32_t inode) {
   const std::string link = absl::StrCat("socket:[", inode, "]");
   std::error_code error;
@@ -165,7 +166,7 @@ std::string DescribeOwner(const TcpSocket& socket, const Address& asked) {
 
 // ---------------------------------------------------------------- RDMA
 
-// Devices, by the kernel's number.
+// Returns the devices, by the kernel's number.
 std::vector<uint32_t> FindRdmaDevices() {
   std::vector<uint32_t> devices;
   (void)Ask(NETLINK_RDMA, RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET), nullptr, 0,
@@ -176,7 +177,7 @@ std::vector<uint32_t> FindRdmaDevices() {
   return devices;
 }
 
-// Reads an entry about an id of the connection manager.
+// Describes the owner of a connection manager's id. nullopt: the id does not conflict with `asked`.
 std::optional<std::string> DescribeRdmaOwner(nlattr* entry, const Address& asked) {
   nlattr* const source =
       nla_find(static_cast<nlattr*>(nla_data(entry)), nla_len(entry), RDMA_NLDEV_ATTR_RES_SRC_ADDR);
@@ -229,7 +230,8 @@ std::string FindOwner(const TakenPort& port) {
       if (socket.inode != 0) return DescribeOwner(socket, port.address);
     }
   }
-  // A socket that does not listen may be held for a listener of rdma_cm's.
+  // A TCP socket that does not listen may hold the port for an rdma_cm listener
+  // (rdma/port_claim.h).
   if (std::optional<std::string> owner = FindRdmaOwner(port.address)) return *std::move(owner);
   return port.space == PortSpace::kTcp
              ? "a TCP socket has it that does not listen; the kernel does not tell whose"

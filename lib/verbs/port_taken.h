@@ -21,10 +21,10 @@ struct TakenPort {
 // Returns kAlreadyExists. The message does not name the owner, because finding it takes time; see
 // port_owner.h.
 absl::Status PortTakenError(const TakenPort& port);
-// Returns kResourceExhausted, for port 0.
+// Returns kResourceExhausted, for a request of port 0 that found no free port.
 absl::Status NoPortFreeError(const Address& address);
-// Returns the status of a bind(2) or listen(2) of TCP that failed with `error`: one of these, or
-// that of the error, with `what` was tried.
+// Returns the status of a bind(2) or listen(2) of TCP that failed with `error`. EADDRINUSE gives
+// one of the two above. Any other error gives its own status, which says `what` was tried.
 absl::Status TcpBindError(int error, const Address& address, const std::string& what);
 // Returns the port of a PortTakenError, or nullopt for any other status.
 std::optional<TakenPort> TakenPortOf(const absl::Status& status);

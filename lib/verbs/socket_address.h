@@ -19,14 +19,14 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
-// Literals only: names are the caller's to resolve.
+// Takes IPv4 and IPv6 literals only; the caller resolves names. kInvalidArgument: not a literal.
 absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address);
-// Empty when it is neither IPv4 nor IPv6.
+// Returns an empty address if the family is neither IPv4 nor IPv6.
 Address FromSocketAddress(const sockaddr& address);
 // Return the address that `socket` is bound to, and that of its peer.
 Address BoundAddressOf(int socket);
 Address PeerAddressOf(int socket);
-// Makes a TCP socket for such an address, close-on-exec, with more `flags` of socket(2).
+// Makes a close-on-exec TCP socket of the address's family, with additional `flags` of socket(2).
 absl::StatusOr<FileDescriptor> OpenTcpSocket(const SocketAddress& address, int flags);
 std::string ToString(const Address& address);
 

@@ -7,7 +7,8 @@
 namespace baton::verbs {
 namespace {
 
-// The name of a value that may be from another process. `names` is in the order of its enum.
+// Returns the name of a value, or `unknown`, because the value may come from another process.
+// `names` is in the order of its enum.
 template <typename Enum, size_t kCount>
 std::string_view NameIn(const std::string_view (&names)[kCount], Enum value,
                         std::string_view unknown) {

@@ -104,8 +104,8 @@ constexpr bool IsAtomic(Opcode opcode) {
 // Returns true if the peer's answer carries data: READ and atomics.
 constexpr bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opcode); }
 
-// For devices: checks a request with `inline_data`. kInvalidArgument: a READ or atomic, or longer
-// than `max_inline_data` bytes.
+// Checks a request with `inline_data`, for implementations of Device. kInvalidArgument: the request
+// is a READ or an atomic, or has more than `max_inline_data` bytes.
 absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data);
 
 struct ReceiveRequest {
@@ -148,7 +148,7 @@ struct DeviceLimits {
   uint32_t max_private_data_reject = 0;
   uint32_t max_initiator_depth = 0;          // outstanding READs and atomics
   uint32_t max_shared_receive_queues = 0;    // 0: the device has none
-  uint32_t max_shared_receive_requests = 0;  // of each
+  uint32_t max_shared_receive_requests = 0;  // per shared receive queue
   uint32_t max_shared_receive_scatter_gather = 0;
   uint64_t max_message_bytes = 0;
   bool atomics = false;
@@ -174,9 +174,10 @@ class CompletionQueue {
 
   // Polls in two steps so that a killed poller loses nothing. The caller passes slots in memory
   // that outlives it, with invalid wr_ids. Take() fills a slot completely before it consumes the
-  // completion. After a crash, a slot with a valid wr_id holds a consumed completion, and calling
-  // Take() again returns the next ones. Only the wr_id of a slot has a meaning until Read(), called
-  // on this queue in any process, converts it.
+  // completion. After a crash, the slots with valid wr_ids hold all consumed completions, and
+  // calling Take() again returns the next ones. It may return the last completion in the slots a
+  // second time, if that was not consumed yet. Only the wr_id of a slot has a meaning until Read(),
+  // called on this queue in any process, converts it.
   virtual absl::StatusOr<int> Take(absl::Span<Completion> taken) { return Poll(taken); }
   virtual void Read(absl::Span<const Completion> taken, Completion* completions) {
     std::copy(taken.begin(), taken.end(), completions);
@@ -216,9 +217,9 @@ class SharedReceiveQueue {
   // than `limit`. 0 cancels the request.
   virtual absl::Status ArmLimit(uint32_t limit) = 0;
 
-  // Returns whether a receive with this wr_id was posted whose completion Poll and Take have not
-  // returned yet. The successor of a killed driver calls it after CompletionQueue::Resume() of all
-  // queues where such receives complete. Errors: see QueuePair::LastQueued.
+  // Returns true if a receive with this wr_id was posted and Poll and Take have not returned its
+  // completion yet. The successor of a killed driver calls it after CompletionQueue::Resume() of
+  // all queues where such receives complete. Errors: see QueuePair::LastQueued.
   virtual absl::StatusOr<bool> IsQueued(uint64_t wr_id) const;
 };
 
@@ -236,8 +237,8 @@ struct QueuePairOptions {
   SharedReceiveQueue* shared_receive_queue = nullptr;  // null: the queue pair has its own receives
 };
 
-// A reliable-connected queue pair, created in state INIT: receives may be posted, sends not.
-// Every send is signalled. Destroying it leaves its completions in the completion queue.
+// A reliable-connected queue pair, created in state INIT, in which the caller may post receives but
+// no sends. Every send is signalled. Destroying it leaves its completions in the completion queue.
 class QueuePair {
  public:
   virtual ~QueuePair() = default;
@@ -267,24 +268,25 @@ class QueuePair {
   // Moves to the error state: everything outstanding completes with kFlushError.
   virtual absl::Status SetError() = 0;
 
-  // For reuse by another connection. SetReset() drops all outstanding requests without completions;
-  // the device no longer touches their memory. It may also drop completions that were not polled,
-  // if another process polls. SetInit() then makes the queue pair as new. The caller waits out the
-  // time-wait before it reuses the queue pair. kUnimplemented: the device cannot reuse queue pairs.
+  // Prepare the queue pair for reuse by another connection. SetReset() drops all outstanding
+  // requests without completions; the device no longer touches their memory. It may also drop
+  // completions that were not polled, if another process polls. SetInit() then makes the queue pair
+  // as new. The caller waits out the time-wait before it reuses the queue pair. kUnimplemented: the
+  // device cannot reuse queue pairs.
   virtual absl::Status SetReset();
   virtual absl::Status SetInit();
 
-  // For a queue pair with a shared receive queue, in the error state: returns true when it takes no
-  // more receives and the completion queue has the completions of those it took. Destroying it
-  // earlier may lose a receive that it took. kLastWorkRequestReached reports the change to true.
+  // Returns true once a queue pair with a shared receive queue is in the error state, takes no more
+  // receives, and the completion queue has the completions of those it took. Destroying it earlier
+  // may lose a receive that it took. kLastWorkRequestReached reports the change to true.
   virtual bool receives_drained() const { return false; }
 
-  // For forked processes: drops the state cached in this process, because another process may have
-  // changed it. The device is asked again.
+  // Replaces the state that a forked process has cached by the device's, because another process
+  // may have changed it.
   virtual void ForgetState() { (void)state(); }
 
-  // For forked processes: notes that another process has connected the queue pair, so that its
-  // state need not be queried. `reads`: the peer answers READs and atomics.
+  // Tells a forked process that another process has connected the queue pair, so that its state
+  // need not be queried. `reads`: the peer answers READs and atomics.
   virtual void NoteConnected([[maybe_unused]] bool reads) {}
 };
 
@@ -329,8 +331,9 @@ class ConnectionId {
   // REQUIRES: the id is from kConnectRequest, or its route is known.
   virtual Route route() const;
 
-  // For an id from kConnectRequest: binds `queue_pair` (state INIT) and moves it to RTS.
-  // kEstablished follows when the peer is ready too. The caller calls Accept or Reject, once.
+  // REQUIRES: the id is from kConnectRequest. Accept binds `queue_pair` (state INIT) and moves it
+  // to RTS. kEstablished follows when the peer is ready too. The caller calls Accept or Reject,
+  // once.
   virtual absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) = 0;
   virtual absl::Status Reject(std::string_view private_data) = 0;
 
@@ -358,7 +361,7 @@ enum class CmEventType : uint8_t {
 struct CmEvent {
   CmEventType type = CmEventType::kConnectRequest;
   Listener* listener = nullptr;          // kConnectRequest
-  std::unique_ptr<ConnectionId> new_id;  // kConnectRequest: the receiver's to keep
+  std::unique_ptr<ConnectionId> new_id;  // kConnectRequest: owned by the receiver
   ConnectionId* id = nullptr;            // all others
   std::string private_data;
   absl::Status status;  // kUnreachable, kRejected: why
@@ -462,8 +465,8 @@ class Device {
   // event_fd stays readable until all are taken.
   virtual bool NextDeviceEvent(DeviceEvent* /*event*/) { return false; }
 
-  // Does the device's work in software (soft: sockets and timers; rdma: nothing). The caller calls
-  // it in every turn of its polling loop.
+  // Does the device's work in software (soft: sockets and timers; rdma: event channels and timers).
+  // The caller calls it in every turn of its polling loop.
   virtual void Progress() = 0;
 
   // Readable when Progress, NextEvent, NextDeviceEvent, or Poll of a queue whose notification this
@@ -483,7 +486,7 @@ class Device {
   // process requested may wake this one in vain.
   virtual absl::Status AfterFork();
 
-  // For a forked process, after AfterFork(): the descriptors that it needs. It may close all others
+  // Returns the descriptors that a forked process needs after AfterFork(). It may close all others
   // that the device had at the fork.
   virtual std::vector<int> ForkedDescriptors() const { return {}; }
 

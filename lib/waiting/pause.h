@@ -1,4 +1,4 @@
-// Between two looks at memory that another processor is about to write.
+// Pauses between two looks at memory that another processor is about to write.
 #ifndef LIB_WAITING_PAUSE_H_
 #define LIB_WAITING_PAUSE_H_
 
@@ -6,9 +6,9 @@
 
 namespace baton {
 
-// Looks that are made at once, before a wait gives its processor to others: half a us. The other
-// side answers within that, if it is awake; and who needs the processor does not wait longer than
-// a wake-up takes.
+// The number of looks that a wait makes before it first yields its processor: half a microsecond.
+// The other side answers within that if it is awake, and a thread that needs the processor does not
+// wait longer than a wake-up takes.
 inline constexpr uint32_t kLooksBeforeYield = 24;
 
 inline void Pause() {

@@ -1,5 +1,5 @@
-// How often something may happen: tokens come at a rate, up to a bucket full of them, and are
-// taken.
+// Limits how often something may happen: tokens come at a rate, up to a bucket full of them, and
+// each event takes one.
 #ifndef LIB_WAITING_TOKEN_BUCKET_H_
 #define LIB_WAITING_TOKEN_BUCKET_H_
 
@@ -12,11 +12,11 @@ namespace baton {
 // Thread-compatible. Times are monotonic, in nanoseconds.
 class TokenBucket {
  public:
-  // A full one. `per_second` is more than 0.
+  // The bucket is full at first. REQUIRES: per_second > 0.
   TokenBucket(double per_second, double most, uint64_t now_ns)
       : per_second_(per_second), most_(most), tokens_(most), filled_ns_(now_ns) {}
 
-  // Takes one, if there is one.
+  // Takes a token and returns true, or returns false if there is none.
   bool TryTake(uint64_t now_ns) {
     Fill(now_ns);
     if (tokens_ < 1) return false;
@@ -29,13 +29,13 @@ class TokenBucket {
     return tokens_ >= most_;
   }
 
-  // Until there is one; 0: there is.
+  // Returns the time until there is a token; 0: there is one.
   uint64_t NanosecondsToWait(uint64_t now_ns) {
     Fill(now_ns);
     return tokens_ >= 1 ? 0 : static_cast<uint64_t>(std::ceil((1 - tokens_) / per_second_ * 1e9));
   }
 
-  // Also those that are not there yet, but owes at most `most_debt`.
+  // Takes tokens even if they are not there yet. The bucket then owes them, at most `most_debt`.
   void Take(double tokens, double most_debt) { tokens_ = std::max(-most_debt, tokens_ - tokens); }
 
  private:

@@ -1,10 +1,10 @@
-// How long a wait yields before it sleeps. Who sleeps has to be woken, which takes as long as many
-// messages; who yields burns a processor until somebody else wants it, and under a real-time
-// priority even then.
+// Decides how long a wait yields before it sleeps. A thread that sleeps has to be woken, which
+// takes as long as many messages. A thread that yields burns a processor until another thread wants
+// it, and with a real-time priority even then.
 //
-// So it depends on the waits before. While they end soon, a wait yields up to a limit, and nobody
-// sleeps between two messages of a dialogue. When they do not, it gives up early: what comes now
-// and then costs little, and what does not come nothing.
+// So the time depends on the waits before. While they end soon, a wait yields up to a limit, and no
+// thread sleeps between two messages of a dialogue. Otherwise a wait yields only briefly: messages
+// that come now and then cost little, and silence costs nothing.
 //
 // Thread-compatible.
 #ifndef LIB_WAITING_YIELD_BUDGET_H_
@@ -19,11 +19,12 @@ class YieldBudget {
  public:
   static constexpr uint64_t kLeastNs = 10'000;
 
-  // Times the limit: who slept has waited for waking up as well, and that is to be told from a
-  // pause.
+  // A factor of the limit. It is more than 1, because a thread that slept has also waited for its
+  // wake-up, which must not count as a pause.
   static constexpr uint64_t kSoon = 4;
 
-  // The limit; 0: it never yields. A wait ended soon if it did within `soon` times that.
+  // `most_microseconds` is the limit; 0: a wait never yields. A wait ended soon if it took less
+  // than `soon` times the limit.
   explicit YieldBudget(uint32_t most_microseconds, uint64_t soon = kSoon)
       : most_ns_(uint64_t{most_microseconds} * 1000),
         soon_ns_(soon * most_ns_),

@@ -26,8 +26,8 @@ mode_t TypeOf(const std::string& path) {
   return lstat(path.c_str(), &status) == 0 ? status.st_mode & S_IFMT : 0;
 }
 
-// Control may have put anything in the place of a file of its own: only one that has no other name
-// is given. kNotFound: there is none.
+// Control may have put anything in the place of a file, so only a file without another name is
+// given. kNotFound: there is no file.
 absl::Status GiveFile(const std::string& path, const ProgramUser& user) {
   const FileDescriptor file(
       open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -43,7 +43,7 @@ absl::Status GiveFile(const std::string& path, const ProgramUser& user) {
   return ErrnoStatus(errno, absl::StrCat("chown ", path));
 }
 
-// The directory's owner changes last, so that what was ended in the middle is done again.
+// The directory's owner changes last, so that a run that was ended in the middle is repeated.
 absl::Status GiveDirectory(const std::string& path, const ProgramUser& user) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
   const FileDescriptor directory(
@@ -59,7 +59,7 @@ absl::Status GiveDirectory(const std::string& path, const ProgramUser& user) {
   return ErrnoStatus(errno, absl::StrCat("chown ", path));
 }
 
-// The newest file last, for the same reason.
+// Moves the newest file last, for the same reason.
 absl::Status MoveTrail(const std::string& from, const std::string& to, const ProgramUser& user) {
   if (TypeOf(AuditTrailPath(from)) != S_IFREG) return absl::OkStatus();
   if (TypeOf(AuditTrailPath(to)) == S_IFREG) {
@@ -90,7 +90,7 @@ absl::Status LinkTrail(const std::string& state_dir, const std::string& director
   return ErrnoStatus(errno, absl::StrCat(usual, " does not lead to ", directory, ": symlink"));
 }
 
-// A trail of before LogsDirectory=, or that control's user had, is not lost when `user` changes.
+// Keeps a trail that is older than LogsDirectory=, or that a former user of control had.
 absl::Status Prepare(const std::string& base, const std::string& state_dir,
                      const std::optional<ProgramUser>& user) {
   const std::string own = ControlDirectoryPath(base);
@@ -101,7 +101,7 @@ absl::Status Prepare(const std::string& base, const std::string& state_dir,
   }
   BATON_RETURN_IF_ERROR(MoveTrail(own, base, {geteuid(), getegid()}));
   if (base != state_dir) return LinkTrail(state_dir, base);
-  // A link that is left of another start leads to where we may not write.
+  // A former start may have left a link, which leads to where this batond may not write.
   if (TypeOf(AuditTrailPath(base)) == S_IFLNK) (void)unlink(AuditTrailPath(base).c_str());
   return absl::OkStatus();
 }

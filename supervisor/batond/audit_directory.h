@@ -8,17 +8,18 @@
 
 namespace baton {
 
-// Where control, which runs as `user` [ours], keeps the audit trail. Makes the directory, gives it
-// and the files of the trail to that user, and moves the files there if control was somebody else
-// before. `state_dir`, which is open, has a link to the file then, for `baton audit --verify`.
+// Returns the directory where control keeps the audit trail. Control runs as `user` [batond's].
+// Makes the directory, gives it and the files of the trail to that user, and moves the files there
+// if control ran as another user before. Then it makes a link to the file in `state_dir`, which is
+// open, for `baton audit --verify`.
 //
-// The trail is in the first of systemd's directories for logs, where the unit has LogsDirectory=,
-// since what is in the state directory may end with the machine's run; otherwise in `state_dir`.
-// With a `user` it is in a directory of that user's there: the rest stays ours, so that no link of
-// a control that was taken over is followed by batond, which opens services' logs there.
+// If the unit has LogsDirectory=, the trail is in the first of these directories, because the state
+// directory may not survive a reboot. Otherwise it is in `state_dir`. With a `user` the trail is in
+// a directory of that user's there. The rest stays batond's, which opens services' logs there and
+// must not follow a link of a control that an attacker has taken over.
 //
-// A failure is logged and stops nothing: in such trouble the operators' work matters more than its
-// record. REQUIRES: no control runs.
+// Logs a failure and goes on: the operators' work matters more than its record. REQUIRES: no
+// control runs.
 std::string MakeAuditDirectory(const std::string& state_dir,
                                const std::optional<ProgramUser>& user);
 

@@ -28,10 +28,10 @@
 namespace baton {
 namespace {
 
-// The pauses between starts begin anew after a life of that length.
+// The pauses between starts begin anew after a process has lived that long.
 constexpr std::chrono::seconds kHealthyAfter(10);
 constexpr std::chrono::milliseconds kReapPause(100);
-constexpr char kNicName[] = "baton-nic";  // of nic_main.cc
+constexpr char kNicName[] = "baton-nic";  // the process name that nic_main.cc sets
 
 }  // namespace
 
@@ -45,7 +45,7 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       timer_(io),
       heart_timer_(io),
       reap_timer_(io) {
-  (void)program_.ToRun();  // the file that is there now; Start tells why there is none
+  (void)program_.ToRun();  // opens the file that is there now; Start reports errors
 }
 
 Child::~Child() {
@@ -84,7 +84,7 @@ absl::Status Child::Start() {
   return absl::OkStatus();
 }
 
-// It says soon that it is ready (Rejoin), unless it hangs.
+// The child soon asks to be taken in (Rejoin), unless it hangs.
 void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
   ready_ = on_trial_ = false;
@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
   }
   std::vector<FileDescriptor> ends(2);
   BATON_ASSIGN_OR_RETURN(ends[0], MakeHeart());
-  // The release before had a store channel here. A driver of that release says in its log that
+  // A driver of the release before expects a store channel here. With a closed one it logs that
   // batond holds nothing for it, and goes on.
   BATON_ASSIGN_OR_RETURN(SocketPair closed_channel, MakeSocketPair(SOCK_STREAM));
   ends[1] = std::move(closed_channel.ours);
@@ -156,14 +156,14 @@ absl::Status Child::SpawnWith(int ready_write_end) {
 }
 
 absl::StatusOr<FileDescriptor> Child::MakeHeart() {
-  // Neither waits: the child shows itself whether or not anybody looks.
+  // Neither end blocks: the child writes whether or not batond reads.
   BATON_ASSIGN_OR_RETURN(Pipe pipe, MakePipe(O_NONBLOCK));
   heart_ = std::move(pipe.reading);
   return std::move(pipe.writing);
 }
 
-// Anew at each start: a file may have been moved away. None: it cannot be had, which is no reason
-// for a service not to run.
+// Opens the log anew at each start, because a file may have been moved away. Returns none if it
+// cannot be opened, because the service runs all the same.
 FileDescriptor Child::OpenLog() const {
   if (plan_.log.empty()) return FileDescriptor();
   absl::StatusOr<FileDescriptor> file = OpenServiceLog(plan_.log, plan_.service);
@@ -175,8 +175,8 @@ FileDescriptor Child::OpenLog() const {
 void Child::WatchReadiness() {
   readiness_.async_read_some(boost::asio::buffer(&ready_byte_, 1),
                              [this](const boost::system::error_code& error, size_t) {
-                               // An error: closed unwritten. Its end, which is watched, or the time
-                               // limit tells.
+                               // An error: the child closed the pipe unwritten. Its end, which is
+                               // watched, or the time limit follows.
                                if (error || !alive()) return;
                                readiness_.close();
                                timer_.cancel();
@@ -192,7 +192,7 @@ void Child::OnReady() {
   callbacks_.ready();
 }
 
-// Looks now and then, so that signs of life wake nobody.
+// Looks now and then, so that signs of life do not wake batond.
 void Child::WatchHeart() {
   After(heart_timer_, plan_.hang_timeout / kLooks, [this] {
     if (!alive()) return;
@@ -210,7 +210,7 @@ void Child::LookAtHeart() {
   if (count > 0) ProveIfDue();
   silent_looks_ = count > 0 ? 0 : std::min(silent_looks_ + 1, kLooks);
   if (hung() == was_hung) return;
-  settled_ = true;  // one that has outlived the former batond and is not taken in is not waited for
+  settled_ = true;  // do not wait for a child that outlived the former batond and hangs
   callbacks_.hung();
   if (!hung()) return Log(spdlog::level::info, "shows again that it lives");
   Log(spdlog::level::err,
@@ -234,10 +234,10 @@ void Child::WatchEnd() {
 
 void Child::Reap() {
   siginfo_t end = {};
-  // The child of a former batond is the init process's, unless this process was that batond.
+  // The child of a former batond is now the init process's, unless that batond was this process.
   const bool is_ours =
       waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0;
-  // A debugger that traces the child is shown its end first.
+  // A debugger that traces the child sees its end first.
   if (is_ours && end.si_pid == 0) return After(reap_timer_, kReapPause, [this] { Reap(); });
   timer_.cancel();
   heart_timer_.cancel();
@@ -250,7 +250,7 @@ void Child::Reap() {
   settled_ = true;
   const std::string how =
       absl::StrCat(is_ours ? DescribeEnd(end) : "ended", ready_ ? "" : " while starting");
-  // A process that was told to end says nothing of its program.
+  // The end of a process that was told to end does not count against its program.
   const bool is_proven = !was_hung && ProveIfDue();
   if (!is_proven && on_trial_ && (was_hung || !told_to_end_)) GiveUpProgram(how);
   ready_ = false;
@@ -297,7 +297,7 @@ void Child::StartLater() {
   });
 }
 
-// The flag, because a timer that has expired can no longer be cancelled.
+// The flag is needed because a timer that has expired can no longer be cancelled.
 void Child::CancelStart() {
   start_due_ = false;
   timer_.cancel();
@@ -309,9 +309,9 @@ void Child::Signal(int signal) {
 }
 
 void ReapOrphans() {
-  siginfo_t ended = {};  // most often nobody has
+  siginfo_t ended = {};  // most often no child has ended
   if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
-  // proc(5): the children of a thread; orphans are the main thread's.
+  // proc(5): the file lists the children of a thread. Orphans are the main thread's.
   std::ifstream children(absl::StrCat("/proc/self/task/", getpid(), "/children"));
   for (pid_t child = 0; children >> child;) {
     std::string name;

@@ -24,46 +24,47 @@
 
 namespace baton {
 
-// One process that batond keeps running: a service's driver, or control. Knows how to start it, to
-// notice that it is ready or gone, and how long to wait before it is started again; when to do so
-// is the supervisor's. Single-threaded, on `io`'s thread. No timer runs while it does.
+// One process that batond keeps running: a service's driver, or control. Starts it, notices that it
+// is ready or gone, and knows how long to wait before the next start. The supervisor decides when
+// to start it again. Single-threaded, on `io`'s thread.
 class Child {
  public:
   using GivenDescriptors = std::vector<std::pair<std::string, FileDescriptor>>;
   struct Plan {
     std::string name;     // in the log and in errors: "driver of service ledger"
-    std::string service;  // whose driver it is; empty: nobody's
+    std::string service;  // whose driver it is; empty: not a driver
     std::string program;
-    // A child that outlived us may run this one: the mode of its service was another, or its
-    // release.
+    // A child that outlived a former batond may run this program: its release was another.
     std::string former_program;
     std::string input;
-    std::string log;   // what its standard error is, as ServiceConfig.log says; empty: ours
+    std::string log;   // its standard error, in the form of ServiceConfig.log; empty: batond's
     std::string lock;  // path of its lock (ChildLock), which it inherits
     // The child goes on when batond dies, and Start finds one that went on.
     bool outlives_us = false;
     // The pipe of kStayVariable, which the child inherits; -1: there is none.
     int stay = -1;
-    // Not null: it gets a socket to talk to us (BATON_CONTROL_FD); this one gets our end, at every
-    // start.
+    // If not null, the child gets a socket to talk to batond (BATON_CONTROL_FD). `talk` gets
+    // batond's end at every start.
     std::function<void(FileDescriptor)> talk;
     std::chrono::milliseconds start_timeout{};
-    // Once ready, it shows that it lives (lib/base/heartbeat.h). One that has not for so long
-    // hangs.
+    // Once ready, the child gives signs of life (lib/base/heartbeat.h). Without one for so long it
+    // counts as hung.
     std::chrono::milliseconds hang_timeout{};
     bool kill_hung = false;           // unless its signs of life say otherwise
-    std::optional<ProgramUser> user;  // who it runs as [batond's]
-    // Not null: makes descriptors that it is given, by the names of variables, at every start.
+    std::optional<ProgramUser> user;  // the user that it runs as [batond's]
+    // If not null, makes the descriptors that the child inherits, with names of variables, at every
+    // start.
     std::function<absl::StatusOr<GivenDescriptors>()> give;
   };
   struct Callbacks {
     std::function<void()> ready;
-    // The process is gone and reaped. `how` reads "was killed by signal 9 (Killed)", and "... while
-    // starting" of one that was not ready.
+    // The process is gone and reaped. `how` reads "was killed by signal 9 (Killed)", and ends with
+    // "while starting" if it was not ready.
     std::function<void(const std::string& how)> gone;
-    // hung() is another than it was.
+    // hung() has changed.
     std::function<void()> hung;
-    // Why the program that was to replace it was given up. Null: it is never replaced.
+    // The program that was to replace the child's was given up, because of `why`. Null: the program
+    // is never replaced.
     std::function<void(const std::string& why)> program_given_up = nullptr;
   };
 
@@ -76,37 +77,38 @@ class Child {
   const std::string& service() const { return plan_.service; }
   bool alive() const { return process_.pid > 0; }
   bool ready() const { return ready_; }
-  // It has been ready, or its start has failed, at least once.
+  // Returns true once the child has been ready, or its start has failed, at least once.
   bool settled() const { return settled_; }
   bool hung() const { return silent_looks_ >= kLooks; }
-  // It has outlived a former batond, and Rejoin is still to take it in.
+  // Returns true if the child has outlived a former batond and Rejoin has not taken it in yet.
   bool is_awaited() const { return awaited_ && alive(); }
 
-  // Sets the input for its next start, or everything. REQUIRES: `plan` has the same name and lock.
+  // Sets the input for the next start, or the whole plan. REQUIRES: `plan` has the same name and
+  // lock.
   void SetInput(std::string input) { plan_.input = std::move(input); }
   void SetPlan(Plan plan) { plan_ = std::move(plan); }
 
-  // Logs a line that begins with its name.
+  // Logs a line that begins with the child's name.
   void Log(spdlog::level::level_enum level, const std::string& what) const;
 
-  // Starts it, or goes on with the one that outlived a former batond, which Rejoin has still to
-  // take in. kUnavailable: one that is dead or dying still has the lock.
+  // Starts the child, or goes on with one that outlived a former batond, which Rejoin then has to
+  // take in. kUnavailable: a process that is dead or dying still has the lock.
   absl::Status Start();
-  // Takes in the child of a former batond. Returns the descriptors of
-  // internal::RejoinReply. kPermissionDenied: it does not have the child's lock.
-  // kFailedPrecondition: another process is the child.
+  // Takes in the child of a former batond. Returns the descriptors of internal::RejoinReply.
+  // kPermissionDenied: `process` does not have the child's lock. kFailedPrecondition: another
+  // process is the child.
   absl::StatusOr<std::vector<FileDescriptor>> Rejoin(SpawnedProcess process, FileDescriptor lock);
-  // Starts it after its back-off, and again should that fail.
+  // Starts the child after its back-off, and again if that fails.
   void StartLater();
-  // No start that is still due takes place.
+  // Cancels a start that is due.
   void CancelStart();
-  // Does nothing when it is not alive. Cannot hit another process.
+  // Sends a signal, if the child is alive. Cannot hit another process.
   void Signal(int signal);
 
-  // From its next start on it runs the program that is at its path now. If a process of that
-  // program is not ready in time, or ends or hangs within kTrial, the next one runs the program
-  // before. Without this, it runs the file that was there at its first start, whatever a package
-  // has put in its place.
+  // From its next start on the child runs the program that is at its path now. If a process of that
+  // program is not ready in time, or ends or hangs within kTrial, the next one runs the former
+  // program. Without ReplaceProgram the child runs the file that was there when batond began,
+  // whatever a package has put in its place.
   absl::Status ReplaceProgram();
   static constexpr std::chrono::seconds kTrial{5};
 
@@ -116,7 +118,8 @@ class Child {
   absl::StatusOr<FileDescriptor> MakeHeart();
   void OnReady();
   FileDescriptor OpenLog() const;
-  // A machine that stood still has shown nothing either: the last look is after it has gone on.
+  // Two, because a machine that was suspended has given no signs: the second look comes after it
+  // has resumed.
   static constexpr int kLooks = 2;  // in a hang_timeout
 
   void WatchReadiness();
@@ -133,14 +136,14 @@ class Child {
   const Callbacks callbacks_;
 
   ReplaceableProgram program_;
-  bool on_trial_ = false;     // the process that runs, or ran last, has the program on trial
-  bool told_to_end_ = false;  // likewise, by SIGTERM
+  bool on_trial_ = false;     // the process that runs, or ran last, runs the program on trial
+  bool told_to_end_ = false;  // that process was sent SIGTERM
   bool awaited_ = false;
   ChildLock lock_;
   SpawnedProcess process_;
   bool ready_ = false;
   bool settled_ = false;
-  bool start_due_ = false;  // the timer is the back-off
+  bool start_due_ = false;  // timer_ is the back-off
   std::chrono::steady_clock::time_point started_;
   BackOff back_off_{std::chrono::milliseconds(10), std::chrono::seconds(5)};
 
@@ -150,14 +153,15 @@ class Child {
   boost::asio::steady_timer timer_;  // the start's time limit, or the back-off
   FileDescriptor heart_;             // read end of the pipe of its signs of life
   int silent_looks_ = 0;             // in a row
-  bool kill_hung_ = false;           // as the process that runs last said
+  bool kill_hung_ = false;           // what the process last asked for
   boost::asio::steady_timer heart_timer_;
   boost::asio::steady_timer reap_timer_;
 };
 
 // Reaps unmappers of native workers (lib/native/unmapper.h) and NICs of dead drivers (baton-nic)
-// that have ended. A process whose parent is dead is the init process's child, which batond is in a
-// pid namespace of its own. Other children are left to those who wait for them. Never waits.
+// that have ended. The init process inherits children of dead parents, and batond is that process
+// in a pid namespace of its own. Leaves other children to the code that waits for them. Never
+// waits.
 void ReapOrphans();
 
 }  // namespace baton

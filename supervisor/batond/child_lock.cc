@@ -51,8 +51,8 @@ absl::Status ChildLock::Take() {
   return absl::OkStatus();
 }
 
-// A descriptor of the same open file has the lock already; for any other this one fails, as long as
-// the child has it.
+// flock succeeds on a descriptor of the child's open file, which has the lock already. On any other
+// it fails while the child has the lock.
 absl::Status ChildLock::Receive(FileDescriptor descriptor) {
   if (!descriptor || !IsSameFile(descriptor.get(), path_) ||
       flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -72,7 +72,7 @@ absl::Status ChildLock::NameHolder(pid_t child) {
   return ErrnoStatus(errno, absl::StrCat("cannot write ", path_));
 }
 
-// The number may have become another process's, so its program is looked at, after the pidfd.
+// Another process may have the number by now, so the program is checked once the pidfd is open.
 std::optional<SpawnedProcess> ChildLock::Holder(const std::vector<std::string>& programs) const {
   pid_t pid = 0;
   std::ifstream(path_) >> pid;

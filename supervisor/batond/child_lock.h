@@ -1,4 +1,4 @@
-// The locks of batond and of its children. Through a child's the next batond finds a child that
+// The locks of batond and of its children. By a child's lock the next batond finds a child that
 // outlived this one.
 #ifndef SUPERVISOR_BATOND_CHILD_LOCK_H_
 #define SUPERVISOR_BATOND_CHILD_LOCK_H_
@@ -15,9 +15,9 @@
 
 namespace baton {
 
-// A file that is locked with flock(2). The child inherits the descriptor, so that the kernel drops
-// the lock with the last process that has it, whatever that died of. The file contains the child's
-// pid. Thread-compatible.
+// A file that is locked with flock(2). The child inherits the descriptor, so the kernel drops the
+// lock when the last process that has it ends, however it ends. The file contains the child's pid.
+// Thread-compatible.
 class ChildLock {
  public:
   explicit ChildLock(std::string path) : path_(std::move(path)) {}
@@ -25,15 +25,15 @@ class ChildLock {
   // Takes the lock, if this process does not have it yet. kUnavailable: a process of a former
   // batond has it.
   absl::Status Take();
-  // Takes over the lock that a child has, through the child's descriptor. kPermissionDenied: that
-  // is no descriptor of this file, or does not have its lock.
+  // Takes over the lock that a child has, through the child's descriptor. kPermissionDenied: it is
+  // no descriptor of this file, or does not have its lock.
   absl::Status Receive(FileDescriptor descriptor);
   void Drop() { file_.Reset(); }
 
   // Writes down which child has the lock. REQUIRES: it was taken.
   absl::Status NameHolder(pid_t child);
-  // Returns the living child that has the lock, when Take has returned kUnavailable. None: the
-  // child is dead, or nobody has written down which it is. The child runs one of `programs`.
+  // Returns the living child that has the lock, after Take has returned kUnavailable. Returns none
+  // if the child is dead, does not run one of `programs`, or was not written down yet.
   std::optional<SpawnedProcess> Holder(const std::vector<std::string>& programs) const;
 
   int descriptor() const { return file_.get(); }

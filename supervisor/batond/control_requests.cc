@@ -23,7 +23,7 @@ ControlRequests::ControlRequests(boost::asio::io_context& io, FileDescriptor soc
                     if (!absl::IsUnavailable(why)) {
                       spdlog::error("control: its channel is closed: {}", MessageOf(why));
                     }
-                    // Control hears of it, which would wait for answers.
+                    // Control sees the end of the connection, and does not wait for answers.
                     shutdown(session_->channel().fd(), SHUT_RDWR);
                     session_.reset();
                   });
@@ -45,7 +45,7 @@ void ControlRequests::Answer(const internal::BatondRequest& request) {
                          const absl::StatusOr<internal::BatondReply>& answer,
                          const FileDescriptor& file = FileDescriptor()) {
     const std::shared_ptr<FramedSession> alive = session.lock();
-    if (!alive) return;  // it asked, and did not wait
+    if (!alive) return;  // control is gone
     internal::BatondReply reply;
     if (answer.ok()) reply = *answer;
     reply.set_id(id);

@@ -14,9 +14,10 @@
 
 namespace baton {
 
-// Answers what one control process asks over its socketpair (proto/baton/internal/control.proto). A
-// control that breaks the protocol loses its channel and nothing else, and one that asks without a
-// pause keeps nobody waiting. Lives as long as that process.
+// Answers the requests of one control process over its socketpair
+// (proto/baton/internal/control.proto). A control that breaks the protocol loses its channel and
+// nothing else. A control that asks without a pause keeps nobody waiting. The object lives as long
+// as that process.
 class ControlRequests {
  public:
   // Calls `done` once, at once or later.

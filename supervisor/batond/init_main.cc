@@ -2,12 +2,12 @@
 // with the first one. Runs batond, starts it again when it dies, passes signals on to it, and reaps
 // orphans. Services do not notice that batond has died, because their drivers outlive it.
 //
-// Before it ends it kills every process below it, as the end of a container does. With process
-// numbers of the machine (hostPID) the kernel does not.
+// Before it ends it kills every process below it, as the end of a container does. In the machine's
+// process namespace (hostPID) the kernel does not.
 //
-// Exit code: that of a batond that was told to stop, or ended with 0 or 2 (a wrong command line or
-// configuration, which no restart heals); 128 and the signal of one that was killed while it was to
-// stop; 1 when told to stop while batond is dead; 126 when PROGRAM cannot be run to begin with.
+// Exit code: batond's, if it was told to stop, or ended with 0 or 2 (a wrong command line or
+// configuration, which no restart heals); 128 plus the signal, if batond was killed while it was to
+// stop; 1, if told to stop while batond is dead; 126, if PROGRAM cannot be run at the first start.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -42,9 +42,9 @@ class Init {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
       sigaddset(&signals_, signal);
     }
-    signal(SIGCHLD, SIG_DFL);  // ignored, as an ancestor may have left it, it would hide ends
-    sigprocmask(SIG_BLOCK, &signals_, &before_);  // they wait for sigtimedwait
-    prctl(PR_SET_CHILD_SUBREAPER, 1);             // where this is not process 1
+    signal(SIGCHLD, SIG_DFL);  // an ancestor may have set it to be ignored, which would hide ends
+    sigprocmask(SIG_BLOCK, &signals_, &before_);  // sigtimedwait takes them
+    prctl(PR_SET_CHILD_SUBREAPER, 1);             // needed where this is not process 1
   }
 
   // Returns the exit code.
@@ -116,7 +116,8 @@ class Init {
     const bool stops = signal.si_signo == SIGTERM || signal.si_signo == SIGINT;
     stopping_ = stopping_ || stops;
     if (child_ > 0) {
-      // A terminal's comes from the kernel and has reached batond, which would take two for haste.
+      // A terminal's signal comes from the kernel and has reached batond, too. A second one would
+      // make batond kill what is left.
       if (signal.si_code != SI_KERNEL) kill(child_, signal.si_signo);
     } else if (stops) {
       std::fprintf(stderr,
@@ -126,8 +127,8 @@ class Init {
     }
   }
 
-  // The children of a process that has ended are ours before it can be waited for. Returns when
-  // there is no child, or none that we may kill.
+  // When a process can be waited for, its children are already this process's. Returns when there
+  // is no child left, or none that may be killed.
   static void KillWhatIsLeft() {
     for (bool killed = true; killed;) {
       killed = false;
@@ -140,7 +141,7 @@ class Init {
 
   char** const program_;
   sigset_t signals_, before_;
-  pid_t child_ = 0;  // 0: it is started at start_at_ms_
+  pid_t child_ = 0;  // 0: the next is started at start_at_ms_
   time_t started_ms_ = 0, start_at_ms_ = 0, pause_ms_ = kFirstPauseMs;
   bool stopping_ = false, ended_ = false;
   int starts_ = 0, exit_code_ = 1;

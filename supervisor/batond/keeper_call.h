@@ -1,4 +1,4 @@
-// Asks a running keeper something on its management socket.
+// Sends a request to a running keeper over its management socket.
 #ifndef SUPERVISOR_BATOND_KEEPER_CALL_H_
 #define SUPERVISOR_BATOND_KEEPER_CALL_H_
 
@@ -12,9 +12,9 @@
 
 namespace baton {
 
-// Sends `request` to the keeper at `socket_path`. `io` calls `done` once, and never before this
-// returns: with the keeper's reply or the error that it answered; kUnavailable: it cannot be
-// reached; kDeadlineExceeded: it has not answered within `timeout`. Never waits.
+// Sends `request` to the keeper at `socket_path`. `io` calls `done` once, after this has returned,
+// with the keeper's reply or the error that it answered. kUnavailable: the keeper cannot be
+// reached. kDeadlineExceeded: it has not answered within `timeout`. Never waits.
 void CallKeeper(boost::asio::io_context& io, const std::string& socket_path,
                 internal::ManagementRequest request, std::chrono::milliseconds timeout,
                 std::function<void(absl::StatusOr<internal::ManagementReply>)> done);

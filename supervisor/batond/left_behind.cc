@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 
 struct Child {
   pid_t pid;
-  std::string path;  // that it waits for
+  std::string path;  // the path that it waits for
 };
 
 std::vector<Child>& LeftBehind() {
@@ -66,7 +66,7 @@ pid_t ForkToWait(const std::function<void()>& run) {
   const pid_t pid = fork();
   if (pid == 0) {
     run();
-    _exit(127);  // a second batond is the last thing that is wanted
+    _exit(127);  // the child must never go on as a second batond
   }
   const int error = errno;
   sigprocmask(SIG_SETMASK, &before, nullptr);

@@ -1,4 +1,4 @@
-// Children that wait for a file system, which may not answer: nothing ends such a wait, not even
+// Children that wait for a file system that may not answer. Nothing ends such a wait, not even
 // SIGKILL.
 #ifndef SUPERVISOR_BATOND_LEFT_BEHIND_H_
 #define SUPERVISOR_BATOND_LEFT_BEHIND_H_
@@ -15,27 +15,28 @@
 
 namespace baton {
 
-// Children that were killed and have not died are left behind, so many at most.
+// At most so many children that were killed and have not died are left behind.
 inline constexpr size_t kMostLeftBehind = 16;
 
-// Whether another child may be made to wait for `path`. kDeadlineExceeded: one that was left behind
-// still waits for it. kResourceExhausted: too many are left behind. Reaps those that have died.
-// Never waits. This and the next are for one thread of a process.
+// Returns OK if another child may be made to wait for `path`. kDeadlineExceeded: a child that was
+// left behind still waits for it. kResourceExhausted: too many are left behind. Reaps those that
+// have died. Never waits. One thread of a process calls this and the functions below.
 absl::Status MayWaitFor(const std::string& path);
 
-// Forks. `run` is the child, and does not return. Its signals stay blocked: a handler of ours would
-// write into what it shares with us.
+// Forks. The child calls `run`, which must not return. Signals stay blocked in the child: a handler
+// of the parent's would write into what both share.
 pid_t ForkToWait(const std::function<void()>& run);
 
-// Kills and reaps a child that was to wait for `path`. It is waited for until `timeout`, and left
-// behind if it lives then. `pidfd` is the child's, or -1, which is not waited for.
+// Kills and reaps a child that was to wait for `path`. Waits for its death for `timeout`, and
+// leaves it behind if it lives then. `pidfd` is the child's; with -1 there is no wait.
 void KillAndReap(pid_t pid, int pidfd, std::chrono::milliseconds timeout, const std::string& path);
 
-// In a child, before it waits: closes all descriptors but `kept`, which is in ascending order. A
-// child that never dies would keep locks, lifelines and the device of its parent.
+// Closes all descriptors but `kept`, which must be in ascending order. A child calls it before it
+// waits: otherwise a child that never dies would keep locks, lifelines and the device of its
+// parent.
 void CloseAllBut(const std::vector<int>& kept);
 
-// Whether `fd` became readable in time.
+// Returns whether `fd` became readable in time.
 bool BecomesReadable(int fd, std::chrono::milliseconds timeout);
 
 }  // namespace baton

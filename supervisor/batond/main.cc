@@ -1,5 +1,5 @@
-// batond: see supervisor.h. Exit codes: 0 stopped as told, 1 could not run, 2 wrong command line
-// or configuration.
+// batond: see supervisor.h. Exit codes: 0: it was told to stop; 1: it could not run; 2: the command
+// line or the configuration is wrong.
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -40,7 +40,8 @@ void RaiseDescriptorLimit() {
   }
 }
 
-// Finds what a keeper would find, in one message for all of them and before any has been started.
+// Checks what each driver would check, in one message for all services and before any driver is
+// started.
 absl::Status CheckNetworkNamespaces(const v1::Config& config) {
   std::string problems;
   for (const v1::ServiceConfig& service : config.services()) {
@@ -72,7 +73,8 @@ int Run(int argc, char** argv, OwnProgram* own) {
     std::printf("the configuration is valid\n");
     return 0;
   }
-  // Without a thread: children's parent death signals hang on the one that forks.
+  // Logs without a thread, so that the main thread forks: children's parent death signals depend on
+  // the thread that forked.
   log::LogToStandardError("batond", log::LogThread::kNone,
                           "%Y-%m-%dT%H:%M:%S.%e batond[%P] %l: %v");
   const v1::Config& config = line.options.config;
@@ -105,7 +107,7 @@ int Run(int argc, char** argv, OwnProgram* own) {
 }  // namespace baton
 
 int main(int argc, char** argv) {
-  prctl(PR_SET_NAME, "batond");  // a program that is gone back to has a descriptor's name
+  prctl(PR_SET_NAME, "batond");  // a program run by a descriptor is named by its number
   baton::OwnProgram own(argc, argv);
   const int result = baton::Run(argc, argv, &own);
   if (result != 0 && own.on_trial()) own.GoBack("it could not serve: its messages above tell why");

@@ -23,15 +23,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kDeathTimeout(100);  // of a process that has done all that it was for
+constexpr milliseconds kDeathTimeout(100);  // of a process that has done its work
 
-// The report of the process that opens the file, with the file when `error` is 0.
+// The report of the process that opens the file. The file comes with it if `error` is 0.
 struct Opened {
   int error = 0;
   bool regular = false;
 };
 
-// A message of one Opened, and room for one descriptor beside it.
+// A message: one Opened, and room for one descriptor.
 struct Message {
   Message() {
     header.msg_iov = &bytes;
@@ -48,7 +48,7 @@ struct Message {
   msghdr header = {};
 };
 
-// In the child. A FIFO that nobody reads or writes is not waited for.
+// Runs in the child. O_NONBLOCK: it must not wait for the other end of a FIFO.
 [[noreturn]] void OpenAndSend(const std::string& path, int flags, mode_t mode, int socket) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   CloseAllBut({socket});
@@ -87,7 +87,7 @@ absl::StatusOr<FileDescriptor> Receive(int socket, const std::string& path) {
   if (got != sizeof(message.opened)) {
     return absl::InternalError(absl::StrCat(path, ": the process that opens it has ended"));
   }
-  // open(2) says so of a directory that is to be written to, and of a FIFO that nobody reads.
+  // open(2) fails so for a directory that is to be written to, and for a FIFO that nobody reads.
   const int error = message.opened.error;
   if (error == EISDIR || error == ENXIO) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a file"));

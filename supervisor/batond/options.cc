@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 
-// Flags as they were given; the rest is left to the configuration's own defaults and checks.
+// Flags as they were given. The configuration's own code sets defaults and makes checks.
 struct Flags {
   std::string config_file;
   bool dev = false;
@@ -45,7 +45,7 @@ struct Flags {
   std::string control_user;
   std::string nic_user;
   bool check_only = false;
-  v1::ServiceConfig service;  // what all of them have
+  v1::ServiceConfig service;  // what all services have
   std::vector<std::string> service_names = {"ledger"};
   std::vector<std::string> listeners;
   std::string device = "soft";
@@ -128,7 +128,7 @@ void AddNumber(CLI::App& app, const Number& number, v1::ServiceConfig& service) 
   OnlyWithDev(app.add_option_function<uint64_t>(flag, set, number.help));
 }
 
-// How its workers are native, and its device.
+// Adds flags for native workers and for the device.
 void AddNativeFlags(CLI::App& app, Flags& flags) {
   v1::ServiceConfig& service = flags.service;
   OnlyWithDev(app.add_option_function<std::string>(
@@ -273,7 +273,7 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   return config;
 }
 
-// `option` names it, for a program that is `what`.
+// Finds the user that `option` names. `what` describes the program that runs as that user.
 absl::StatusOr<std::optional<ProgramUser>> FindUser(absl::string_view option,
                                                     const std::string& name,
                                                     absl::string_view what) {
@@ -338,7 +338,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const Own
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
   line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);
   line.options.keep_services = flags.keep_services;
-  line.options.strict = flags.strict || flags.dev;  // there, somebody looks
+  line.options.strict = flags.strict || flags.dev;  // with --dev a person sees the failure
   line.check_only = flags.check_only;
   return line;
 }

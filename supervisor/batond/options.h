@@ -14,8 +14,8 @@ struct CommandLine {
   bool check_only = false;
 };
 
-// The command line asks either to run with complete options, or to exit with a code at once
-// (help, version, or a problem: already printed).
+// Returns complete options, or the code to exit with at once, after it has printed help, the
+// version or a problem.
 std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const OwnProgram& own);
 
 }  // namespace baton

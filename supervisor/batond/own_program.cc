@@ -30,10 +30,10 @@
 namespace baton {
 namespace {
 
-// A service manager starts batond again before that when one on trial has died.
+// If a program on trial dies, a service manager starts batond again in less time.
 constexpr time_t kTrialIsOverSeconds = 600;
 
-// It is for this process alone.
+// Returns the variable and removes it, so that no child inherits it.
 std::string TakeVariable(const char* name) {
   const char* const value = std::getenv(name);
   std::string taken = value == nullptr ? "" : value;
@@ -56,7 +56,8 @@ absl::Status Copy(int from, int to) {
 #define MFD_EXEC 0x0010U  // since Linux 6.3
 #endif
 
-// A state directory may be where files cannot be executed, as in /run.
+// Returns an executable copy in memory. Files in the state directory may not be executable, as in
+// /run.
 absl::StatusOr<FileDescriptor> InMemory(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   FileDescriptor memory(memfd_create("batond", MFD_CLOEXEC | MFD_EXEC));
@@ -80,9 +81,9 @@ OwnProgram::OwnProgram(int argc, char** argv)
   if (path_.empty()) path_ = OwnDirectory() + "/batond";
 }
 
-// The file is complete, or not there.
+// The rename makes the file appear complete, or not at all.
 absl::Status OwnProgram::Keep(const std::string& state_dir) {
-  if (on_trial_) return absl::OkStatus();  // the one before this one is kept, which has served
+  if (on_trial_) return absl::OkStatus();  // the former program, which has served, is kept already
   const std::string path = FormerBatondPath(state_dir);
   const std::string unfinished = path + ".new";
   const FileDescriptor own(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
@@ -119,12 +120,12 @@ void OwnProgram::GoBackIfTrialDied(const std::string& state_dir) {
   struct stat info = {};
   if (on_trial_ || stat(FormerBatondPath(state_dir).c_str(), &info) != 0) return;
   kept_ = FormerBatondPath(state_dir);
-  // This is the program before, or nobody has started batond for long.
+  // This is the former program, or batond was not started for long.
   if (!given_up_.empty() || time(nullptr) - info.st_mtime > kTrialIsOverSeconds) return EndTrial();
   GoBack("its process died before it had served for long");
 }
 
-// The program before removes the file, once it runs.
+// The former program removes the file once it runs.
 void OwnProgram::GoBack(const std::string& why) {
   on_trial_ = false;
   const std::string given_up = DescribeGivenUp(path_, why);

@@ -1,9 +1,9 @@
-// The program that batond runs, and how another takes its place: the process executes the other
-// one, keeps its number, and finds drivers as any next batond does.
+// The program that batond runs, and how another one takes its place. The process executes the other
+// program, keeps its number, and finds drivers like any next batond.
 //
-// The other program is on trial until it has served for a while. Until then the program before is
-// kept as a file of the state directory. A batond that is started meanwhile, because the one on
-// trial has died, goes back to it.
+// The other program is on trial until it has served for a while. Until then the former program is
+// kept as a file of the state directory. If the one on trial dies, the batond that is started next
+// goes back to the former program.
 #ifndef SUPERVISOR_BATOND_OWN_PROGRAM_H_
 #define SUPERVISOR_BATOND_OWN_PROGRAM_H_
 
@@ -23,44 +23,45 @@ namespace baton {
 // Thread-compatible. One per process.
 class OwnProgram {
  public:
-  // `argc`, `argv`: of main. Takes what a former program has left in the environment.
+  // `argc`, `argv`: of main. Takes the variables that a former program has left in the environment.
   OwnProgram(int argc, char** argv);
 
-  // Where the program was when it was started, and where another file may be now.
+  // Returns the path from which the program was started. Another file may be there now.
   const std::string& path() const { return path_; }
   std::string directory() const { return path_.substr(0, path_.rfind('/')); }
-  const std::vector<std::string>& arguments() const { return arguments_; }  // with its name
+  const std::vector<std::string>& arguments() const { return arguments_; }  // with argv[0]
 
-  // Adds a variable to the environment in which Replace and GoBack execute the other program. For
-  // the rest it is what this program was started with, such as the service manager's variables.
+  // Adds a variable to the environment in which Replace and GoBack execute the other program. The
+  // rest of it is what this program was started with, such as the service manager's variables.
   void LeaveVariable(const std::string& name, const std::string& value);
 
-  // Keeps the program that runs, for Replace. An error: the other one may not be executed.
+  // Keeps a copy of the running program to go back to. Call it before Replace. After an error the
+  // other program must not be executed.
   absl::Status Keep(const std::string& state_dir);
   // Executes the program that is at the path now, or this one again if it cannot be run. Returns
   // only with an error.
   absl::Status Replace();
 
   bool on_trial() const { return on_trial_; }
-  // Goes back to the program before if a trial has ended with the death of its process. Returns
-  // otherwise.
+  // Goes back to the former program if the process of a trial has died. Returns otherwise.
   void GoBackIfTrialDied(const std::string& state_dir);
-  // This process, on trial, cannot serve: goes back. Returns if there is no program to go back to.
+  // Goes back to the former program, because this one, on trial, cannot serve. Returns only if the
+  // former program cannot be run.
   void GoBack(const std::string& why);
-  // It serves, or was told to stop: this program stays.
+  // Makes this program stay, because it serves, or was told to stop.
   void EndTrial();
 
-  // Why the program that was to replace this one was given up; empty: none was.
+  // Returns why the program that was to replace this one was given up; empty: none was given up.
   const std::string& given_up() const { return given_up_; }
 
  private:
   std::string path_, given_up_;
   std::vector<std::string> arguments_, environment_;
   bool on_trial_ = false;
-  std::string kept_;  // path of the program before; empty: none is kept
+  std::string kept_;  // path of the former program; empty: none is kept
 };
 
-// Has another program of batond check this one's command line and configuration. One check at a
+// Lets another program of batond check this one's command line and configuration. One check at a
 // time. Single-threaded, on `io`'s thread.
 class ProgramCheck {
  public:

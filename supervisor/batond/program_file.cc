@@ -26,7 +26,7 @@ absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path) {
   return program;
 }
 
-// Not by /proc/self: a child closes the descriptor before it enters the program.
+// Not /proc/self, because a child closes the descriptor before it enters the program.
 std::string ProgramFile::Path() const {
   return absl::StrCat("/proc/", getpid(), "/fd/", descriptor());
 }

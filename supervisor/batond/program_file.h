@@ -1,5 +1,5 @@
 // The executable files of Baton's own processes. A package may put another file at the same path at
-// any time: nothing changes before somebody says that the process is to be replaced.
+// any time. It is not run until an operator replaces the process.
 #ifndef SUPERVISOR_BATOND_PROGRAM_FILE_H_
 #define SUPERVISOR_BATOND_PROGRAM_FILE_H_
 
@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// An open executable file, which can be run after another has taken its place.
+// An open executable file, which can be run even if another file has taken its place.
 class ProgramFile {
  public:
   // Opens the file that is at `path` now.
@@ -48,10 +48,11 @@ class ReplaceableProgram {
 
   const std::string& path() const { return path_; }
 
-  // Returns the file to run: the one on trial, or the one that was proven last, or the first that
-  // this has opened.
+  // Returns the file to run: the one on trial, else the one that was proven last, else the first
+  // one that was opened.
   absl::StatusOr<ProgramFile> ToRun();
-  // Puts the file that is at the path now on trial, if it is another than the one before the trial.
+  // Puts the file that is at the path now on trial, unless it is the file that was run before the
+  // trial.
   absl::Status Replace();
   bool on_trial() const { return trial_.has_value(); }
   void Prove();

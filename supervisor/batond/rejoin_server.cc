@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause(100);
-// One connects again a little later.
+// A driver that is refused connects again a little later.
 constexpr size_t kMostClients = 64;
-// A configuration is far smaller.
+// Far more than a configuration has.
 constexpr uint32_t kMostBytes = 1 << 20;
 
 }  // namespace

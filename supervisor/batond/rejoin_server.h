@@ -1,4 +1,4 @@
-// Where drivers that outlived a former batond introduce themselves
+// The socket at which drivers that outlived a former batond introduce themselves
 // (proto/baton/internal/rejoin.proto).
 #ifndef SUPERVISOR_BATOND_REJOIN_SERVER_H_
 #define SUPERVISOR_BATOND_REJOIN_SERVER_H_
@@ -21,8 +21,8 @@
 
 namespace baton {
 
-// Answers this process's user, and root, alone. One that breaks the protocol, or asks without a
-// pause, keeps nobody waiting. Thread-compatible: `io`'s thread.
+// Answers only root and the user of this process. A client that breaks the protocol, or asks
+// without a pause, keeps nobody waiting. Thread-compatible: `io`'s thread.
 class RejoinServer {
  public:
   // Takes the driver `process` in. Returns the descriptors of RejoinReply.

@@ -1,4 +1,4 @@
-// A reload whose keepers have not all answered yet.
+// A reload for which some keepers have not answered yet.
 #ifndef SUPERVISOR_BATOND_RELOAD_UNDER_WAY_H_
 #define SUPERVISOR_BATOND_RELOAD_UNDER_WAY_H_
 
@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// Puts what `service`'s keeper answered into `taken`: the configuration that is in force, and the
+// Puts the answer of `running`'s keeper into `taken`: the configuration that is in force, and the
 // fields that the keeper did not take. After an error the keeper goes on with `running`.
 void NoteAnswer(const v1::ServiceConfig& running,
                 const absl::StatusOr<internal::ConfigTaken>& answer, TakenConfig* taken);

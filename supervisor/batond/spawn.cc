@@ -26,7 +26,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDeathTimeout(1000);  // of a process that was killed
 
-// Ours, without what speaks to batond alone, and with the descriptors of `request`.
+// Returns the caller's environment without what is for the caller alone, and with the descriptors
+// of `request`.
 std::vector<std::string> EnvironmentFor(const SpawnRequest& request) {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -43,7 +44,7 @@ struct ChildPlan {
   const char* program;  // path
   char* const* arguments;
   char* const* environment;
-  const std::vector<int>& kept;  // what it inherits, and needs up to its program, ascending
+  const std::vector<int>& kept;  // descriptors that it needs or inherits, ascending
   int input;
   int error_pipe;
   pid_t parent;
@@ -64,8 +65,8 @@ bool BecomeUser(const ProgramUser& user) {
          prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 
-// In the child: system calls only. Signals are still blocked, so none of the parent's handlers
-// runs here and writes into what it shares with the parent.
+// Runs in the child and makes system calls only. Signals are still blocked, so none of the parent's
+// handlers runs here and writes into what it shares with the parent.
 [[noreturn]] void BecomeProgram(const ChildPlan& plan) {
   setpgid(0, 0);
   const SpawnRequest& request = plan.request;
@@ -73,9 +74,9 @@ bool BecomeUser(const ProgramUser& user) {
                   (request.standard_error < 0 || dup2(request.standard_error, STDERR_FILENO) >= 0);
   prepared = prepared && (!request.user || BecomeUser(*request.user));
   if (request.dies_with_us) {
-    // After the change of user: the kernel clears the request then.
+    // After the change of user, because the kernel clears the request then.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != plan.parent) _exit(127);  // it died before the line above
+    if (getppid() != plan.parent) _exit(127);  // the parent died before the line above
   }
   CloseAllBut(plan.kept);  // entering a program may take for ever
   for (const auto& [name, descriptor] : request.descriptors) {
@@ -83,8 +84,8 @@ bool BecomeUser(const ProgramUser& user) {
   }
   if (prepared) {
     ResetSignals();
-    // By the descriptor, because another user may not follow a path through our /proc. A script's
-    // interpreter is given a path, and needs one.
+    // By the descriptor, because another user may not follow a path through the parent's /proc. A
+    // script's interpreter needs a path, though.
     if (request.file) {
       execveat(request.file->descriptor(), "", plan.arguments, plan.environment, AT_EMPTY_PATH);
     }

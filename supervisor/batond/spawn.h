@@ -24,21 +24,21 @@ struct ProgramUser {
 };
 
 struct SpawnRequest {
-  std::string program;                 // path; its first argument, too
-  std::optional<ProgramFile> file;     // that is run; none: what is at `program`
+  std::string program;                 // path, and its first argument
+  std::optional<ProgramFile> file;     // the file to run; none: the one at `program`
   std::vector<std::string> arguments;  // after the first
   std::string input;                   // what it reads from standard input
   // Environment variables that carry the number of an inherited descriptor, and the descriptor.
   std::vector<std::pair<std::string, int>> descriptors;
-  int standard_error = -1;  // -1: ours
+  int standard_error = -1;  // -1: the caller's
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.
   std::optional<ProgramUser> user;
-  // The kernel kills it when we die, however we die.
+  // The kernel kills the process when the caller dies, in whatever way.
   bool dies_with_us = true;
-  // A program that is not entered by then is given up. Reading it from a file system that does not
-  // answer takes for ever. The caller does nothing else meanwhile. Drivers wait for batond for
-  // 5 s.
+  // Spawn gives up a program that is not entered by then, because reading it from a file system
+  // that does not answer would take for ever. The caller does nothing else meanwhile, and drivers
+  // wait for batond for 5 s.
   std::chrono::milliseconds enter_timeout{3'000};
 };
 
@@ -50,16 +50,16 @@ struct SpawnedProcess {
 // Says how a process ended, from what waitid(2) filled: "was killed by signal 9 (Killed)".
 std::string DescribeEnd(const siginfo_t& end);
 
-// Runs `request.program` in a process group of its own (a terminal's Ctrl-C reaches us alone) with
-// default signals.
+// Runs `request.program` with default signals, in a process group of its own, so that a terminal's
+// Ctrl-C reaches the caller alone.
 //
 // A service's driver outlives batond, because connections end with it. The next batond finds it by
 // its lock (child_lock.h). Control dies with batond, and a service's keeper dies with its driver.
 // The next batond, or driver, starts another.
 //
-// Returns after the program was entered; an error tells why it could not be. The process is killed
-// then. As long as one does not die of that, its program is refused (left_behind.h). Only the main
-// thread may call it: the kernel sends the signal when the *thread* ends that forked.
+// Returns after the program was entered. An error says why it could not be; Spawn has then killed
+// the process, and refuses its program until it has died (left_behind.h). Only the main thread may
+// call Spawn: for dies_with_us the kernel watches the *thread* that forked.
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request);
 
 }  // namespace baton

@@ -26,7 +26,7 @@
 namespace baton {
 namespace {
 
-// The kernel takes a killed keeper's memory apart at some 3 GB/s.
+// The kernel frees a killed keeper's memory at some 3 GB/s.
 constexpr uint64_t kLeftoversWaitNs = 10'000'000'000;
 
 absl::Status LetPass(const std::string& path, bool shared) {
@@ -50,7 +50,7 @@ absl::Status MakeDirectory(const std::string& path, bool shared) {
     return absl::FailedPreconditionError(
         absl::StrCat("the state directory ", path, " is not a directory; remove it"));
   }
-  // A user who may write there could put a socket in the place of ours.
+  // A user who may write there could put a socket in the place of batond's.
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return absl::PermissionDeniedError(
         absl::StrCat("the state directory ", path, " is writable by others; chmod go-w ", path));
@@ -73,9 +73,9 @@ absl::Status TakeLock(ChildLock* lock, const std::string& directory) {
       directory, "; stop it, or choose another state directory"));
 }
 
-// Returns true once nobody has the lock. Returns false if a living keeper has it, which `stays`.
-// One that does not stay is asked to end, and killed after half of the time. Tries again and again:
-// flock has no time limit, and this happens only while starting.
+// Returns true once nobody has the lock. If a living driver or keeper has it, returns false if it
+// `stays`; otherwise asks it to end, and kills it after half of the time. Tries again and again,
+// because flock has no time limit, and this happens only during a start.
 absl::StatusOr<bool> AwaitLock(const std::string& path, bool stays) {
   const uint64_t start = MonotonicNanoseconds();
   int sent = 0;
@@ -110,7 +110,7 @@ void RemoveSocketsAt(const std::vector<std::string>& paths) {
   }
 }
 
-// The services that a keeper has served here, and that are not among `services`.
+// Returns the services that were served here before and are not among `services`.
 std::vector<std::string> FormerServices(const std::string& directory,
                                         const std::vector<std::string>& services) {
   std::vector<std::string> former;

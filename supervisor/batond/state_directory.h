@@ -11,26 +11,29 @@
 
 namespace baton {
 
-// Users besides our own may operate, look, attach workers, or be those that native workers run as.
+// Returns whether users other than batond's may operate, look or attach workers, or native workers
+// run as such a user.
 bool ServesOthers(const v1::Config& config);
 
-// The state directory, for as long as this batond has it to itself.
+// The state directory, which this batond has to itself while the object lives.
 //
-// Three things may stand in the way of a start, and each has a lock: another batond is refused at
-// once. Children of a former batond that are dead or dying are waited for. Living drivers of the
-// services stay (Child::Start goes on with them), those of other services are ended. All locks are
-// flocks: the kernel drops them with their last descriptor, whatever the holder died of.
+// Three things may stand in the way of a start, and each has a lock. If another batond has the
+// directory, Open fails at once. Open waits for children of a former batond that are dead or dying.
+// Living drivers of the services stay (Child::Start goes on with them); Open ends those of other
+// services. All locks are flocks: the kernel drops them with their last descriptor, however the
+// holder ends.
 class StateDirectory {
  public:
-  // Makes the directory, with mode 0700, when it is missing; takes batond's lock; removes sockets
-  // that nobody listens at any more. kAlreadyExists names the pid of the batond that has it.
+  // Makes the directory, with mode 0700, if it is missing. Takes batond's lock, and removes sockets
+  // at which nobody listens any more. kAlreadyExists: another batond has it; the message names its
+  // pid.
   //
-  // `shared`: other users reach the sockets, so the directory is made passable (0711); who may
-  // speak at a socket is decided by the peer's credentials.
+  // `shared`: other users need the sockets, so the directory is made passable (0711). The peer's
+  // credentials decide who may speak at a socket.
   static absl::StatusOr<StateDirectory> Open(const std::string& path,
                                              const std::vector<std::string>& services, bool shared);
 
-  // The same as `shared` of Open, later on; what was made passable stays so.
+  // Does later what `shared` does in Open. A directory that was made passable stays so.
   absl::Status Share(bool shared) const;
 
   // Removes the sockets of batond, control and the keepers of `services`, and nothing else.

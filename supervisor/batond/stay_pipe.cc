@@ -26,7 +26,7 @@ void Tell(const std::string& message, const int* descriptor) {
   spdlog::error("the service manager cannot be told what to keep: {}", strerror(-result));
 }
 
-// FDPOLL=0: the manager keeps an end whose other end is gone, too.
+// FDPOLL=0: the manager keeps an end also when the other end is gone.
 void Store(const std::string& name, const FileDescriptor& end) {
   const int descriptor = end.get();
   Tell(absl::StrCat("FDSTORE=1\nFDPOLL=0\nFDNAME=", name), &descriptor);
@@ -77,7 +77,7 @@ void StayPipe::Leave(const StayPipe* pipe, OwnProgram* program) {
   if (pipe == nullptr) return;
   program->LeaveVariable("LISTEN_PID", absl::StrCat(getpid()));
   program->LeaveVariable("LISTEN_FDNAMES", absl::StrCat(kReadingEnd, ":", kWritingEnd));
-  // Neither is where the other has to be.
+  // The copies are above both target numbers, so that neither dup2 overwrites the other end.
   const FileDescriptor writing = CopyOf(pipe->writing.get(), SD_LISTEN_FDS_START + 2);
   const FileDescriptor reading = CopyOf(pipe->reading.get(), SD_LISTEN_FDS_START + 2);
   dup2(reading.get(), SD_LISTEN_FDS_START);

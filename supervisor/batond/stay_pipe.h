@@ -1,7 +1,7 @@
-// The pipe by which drivers learn that batond was stopped for good (kStayVariable): nobody writes
-// to it, and then its last writing end is closed. The service manager keeps both ends for the next
+// The pipe by which drivers learn that batond was stopped for good (kStayVariable). Nobody writes
+// to it: its last writing end is closed then. The service manager keeps both ends for the next
 // batond (systemd's file descriptor store: "FDSTORE=1" of sd_notify(3), FileDescriptorStoreMax= of
-// the unit), which gives the reading end to drivers that it starts.
+// the unit). The next batond gives the reading end to drivers that it starts.
 #ifndef SUPERVISOR_BATOND_STAY_PIPE_H_
 #define SUPERVISOR_BATOND_STAY_PIPE_H_
 
@@ -14,9 +14,9 @@ namespace baton {
 struct StayPipe {
   FileDescriptor reading, writing;
 
-  // Takes the ends that the manager has given back to this process, as far as it has, and
-  // LISTEN_FDS out of the environment. Closes everything else that was given back, and has the
-  // manager let go of it.
+  // Takes the ends that the manager has given back to this process, if any, and removes LISTEN_FDS
+  // from the environment. Closes other descriptors that were given back, and has the manager let go
+  // of them.
   static StayPipe GivenBack();
 
   // Returns `given_back` if it is complete. Otherwise makes another pipe and has the manager keep
@@ -26,8 +26,8 @@ struct StayPipe {
   // Has the manager let go of both ends.
   static void GiveUp();
 
-  // Gives both ends, or with none nothing, to the program that this process executes next, as the
-  // manager would have given them back. Takes the numbers of descriptors that are in use.
+  // Passes both ends of `pipe`, or nothing if it is null, to the program that this process executes
+  // next, as the manager would have given them back. It overwrites open descriptors to do so.
   static void Leave(const StayPipe* pipe, OwnProgram* program);
 };
 

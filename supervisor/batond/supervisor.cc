@@ -39,11 +39,11 @@
 namespace baton {
 namespace {
 
-// Until control is restarted, by which it has passed batond's answer on.
+// The time in which control passes batond's answer on before it is restarted.
 constexpr std::chrono::milliseconds kAnswersFirst{500};
-// For a keeper's answer to a changed configuration, less than control waits for batond's.
+// The time for a keeper's answer to a changed configuration. Control waits longer for batond's.
 constexpr std::chrono::seconds kKeeperTimeout{3};
-// For what batond does itself in a start.
+// The time for what batond does itself in a start.
 constexpr std::chrono::seconds kStartMargin{5};
 
 std::string AsText(const google::protobuf::Message& message) {
@@ -61,13 +61,13 @@ void LogReload(const TakenConfig& taken) {
   }
 }
 
-// To the service manager, if there is one; `systemctl status` shows it.
+// Reports to the service manager, if there is one. `systemctl status` shows it.
 void TellStatus(const std::string& state, const std::string& status) {
   sd_notify(/*unset_environment=*/0, absl::StrCat(state, "STATUS=", status).c_str());
 }
 
-// Made for each control anew: while there is none, nobody is kept waiting. Who connects sees
-// batond's credentials at them, whoever control is.
+// Makes control's sockets, anew for each control, so that no client waits at them while there is
+// none. Clients see batond's credentials at them, whatever user control runs as.
 absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& config) {
   const std::string& state_dir = config.state_dir();
   Child::GivenDescriptors sockets;
@@ -88,7 +88,8 @@ absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& confi
   return sockets;
 }
 
-// Those that batond handles. What comes while they are blocked waits, also over execve.
+// Blocks or unblocks the signals that batond handles. Blocked signals stay pending, also across
+// execve.
 void HoldSignals(int how) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -165,7 +166,7 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
 }
 
 Child& Supervisor::AddDriver(const v1::ServiceConfig& service) {
-  const auto child = std::make_shared<Child*>();  // itself, which its callbacks are part of
+  const auto child = std::make_shared<Child*>();  // the child, for its own callbacks
   drivers_.push_back(std::make_unique<Child>(
       io_, PlanOf(service),
       Child::Callbacks{[this, name = service.name()] {
@@ -248,7 +249,7 @@ absl::Status Supervisor::Run() {
     WatchReload();
   }
   // Shows the service manager now and then that this loop turns (WatchdogSec= of the unit).
-  uint64_t microseconds = 0;  // in the environment no more: it is not the children's
+  uint64_t microseconds = 0;  // removed from the environment, because it is not for children
   if (sd_watchdog_enabled(/*unset_environment=*/1, &microseconds) > 0 && microseconds > 1) {
     const auto feed = [] { sd_notify(/*unset_environment=*/0, "WATCHDOG=1"); };
     feed();
@@ -269,7 +270,7 @@ absl::Status Supervisor::Run() {
 absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
     const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock) {
   if (stopping()) return absl::UnavailableError("batond is stopping");
-  // Its configuration would become part of what the reload compared. The keeper asks again.
+  // The driver's configuration would mix with what the reload has compared. The driver asks again.
   if (reload_) return absl::UnavailableError("batond is taking a changed configuration");
   const std::string& service = request.config().service().name();
   Child* const driver = FindDriver(service);
@@ -282,7 +283,8 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
   return given;
 }
 
-// Keeps in force what the running keeper was started with, and asks the keeper to take the rest.
+// Keeps in force the configuration that the running keeper has, and asks it to take what has
+// changed.
 void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver) {
   v1::Config running = options_.config;
   *FindService(&running, service.name()) = service;
@@ -295,7 +297,7 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& drive
   options_.config = std::move(running);
   driver.SetPlan(PlanOf(service));
   if (difference.live.empty()) return;
-  // Once this keeper has its answer.
+  // Posted, so that the driver has its answer first.
   boost::asio::post(io_, [this, wanted = *FindService(&difference.config, service.name())] {
     Child* const rejoined = FindDriver(wanted.name());
     if (rejoined == nullptr || stopping()) return;
@@ -332,7 +334,7 @@ std::string Supervisor::JoinedNames() const {
   return absl::StrJoin(ServiceNames(options_.config), ", ");
 }
 
-// Once all have been tried.
+// Describes which children run. Called once all starts have been tried.
 std::string Supervisor::Health() const {
   std::string missing = control_->ready() ? "" : control_->name();
   for (const std::unique_ptr<Child>& driver : drivers_) {
@@ -397,7 +399,7 @@ void Supervisor::WatchReload() {
   });
 }
 
-// One at a time: a signal that comes meanwhile is about what the file is then.
+// One reload at a time. A signal that comes meanwhile causes another, which reads the file again.
 void Supervisor::ReloadForSignal() {
   if (reload_ || !std::exchange(reload_again_, false)) return;
   Reload(internal::ReloadConfig(), [this](const absl::StatusOr<internal::BatondReply>& read) {
@@ -405,7 +407,7 @@ void Supervisor::ReloadForSignal() {
   });
 }
 
-// `done` gets the news for control. A control that is started later has it from its start.
+// `done` gets the news for control. A control that is started later gets it in its input.
 void Supervisor::Reload(const internal::ReloadConfig& request, ReloadUnderWay::Done done) {
   if (options_.read_config == nullptr) {
     return done(absl::FailedPreconditionError(
@@ -428,7 +430,7 @@ void Supervisor::Reload(const internal::ReloadConfig& request, ReloadUnderWay::D
 
 void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
   v1::Config former = std::exchange(options_.config, taken.config);
-  reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done)};  // 1: this
+  reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done)};  // 1: this function
   Apply(reload_->taken);
   spdlog::default_logger()->set_level(LevelOf(options_.config.log_level()));
   for (const std::string& name : reload_->taken.live) {
@@ -437,7 +439,7 @@ void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
   FinishReload();
 }
 
-// A keeper that does not run takes it when it is started.
+// A keeper that does not run takes the configuration when it is started.
 void Supervisor::AskKeeper(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted) {
   Child& driver = *FindDriver(wanted.name());
   if (!driver.alive()) return driver.SetPlan(PlanOf(wanted));
@@ -467,7 +469,7 @@ void Supervisor::CallKeeperOf(const v1::ServiceConfig& wanted,
              });
 }
 
-// Once all keepers have answered.
+// Ends the reload once all keepers have answered.
 void Supervisor::FinishReload() {
   if (--reload_->unanswered > 0) return;
   const ReloadUnderWay reload = *std::exchange(reload_, std::nullopt);
@@ -529,7 +531,7 @@ void Supervisor::KillLeavingLater() {
   });
 }
 
-// Its own clients first get their answers.
+// Control's clients first get their answers.
 void Supervisor::RestartControlSoon() {
   After(control_timer_, kAnswersFirst, [this] {
     if (!stopping()) control_->Signal(SIGTERM);
@@ -572,7 +574,7 @@ void Supervisor::ReplaceOwnProgramSoon() {
   });
 }
 
-// While it is on trial, this batond has to start control, and to reach the drivers that go on.
+// While this batond is on trial, it has to start control and to reach the drivers that go on.
 void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
   if (!options_.own->on_trial()) return;
   After(program_timer_, limit, [this] {
@@ -584,7 +586,7 @@ void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
   });
 }
 
-// Files that operator_endpoint names, whose owner may be batond's user alone.
+// Opens files that operator_endpoint names, which batond's user alone may be able to read.
 absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& path) const {
   const v1::OperatorEndpoint& endpoint = options_.config.operator_endpoint();
   const std::string files[] = {endpoint.certificate_file(), endpoint.key_file(),
@@ -595,7 +597,7 @@ absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& pat
   return OpenWithin(path, O_RDONLY);
 }
 
-// The socket's mode lets its owner in, and those who may everything.
+// The socket's mode admits its owner and root alone, so control becomes the owner.
 void Supervisor::LetControlConnect(const std::string& service) const {
   if (!options_.control_user) return;
   const std::string path = ManagementSocketPath(options_.config.state_dir(), service);
@@ -604,7 +606,7 @@ void Supervisor::LetControlConnect(const std::string& service) const {
                 MessageOf(ErrnoStatus(errno, absl::StrCat("chown ", path))));
 }
 
-// A child is ready, or has failed.
+// Called when a child is ready or has failed.
 void Supervisor::Advance() {
   if (phase_ == Phase::kRunning) TellStatus("", Health());
   if (phase_ == Phase::kStartingDrivers &&
@@ -624,7 +626,7 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
   if (left != leaving_.end()) {
     child.Log(spdlog::level::info, absl::StrCat(how, "; the service is no longer configured"));
     if (FindDriver(child.service()) == nullptr) state_.RemoveFilesOf(child.service());
-    // Later: this is called by the child.
+    // Destroyed later, because the child is calling this function.
     boost::asio::post(io_, [gone = std::shared_ptr<Child>(std::move(*left))] {});
     leaving_.erase(left);
     return stopping() ? AdvanceStop() : Advance();
@@ -663,7 +665,7 @@ void Supervisor::AnnounceReady() const {
     spdlog::error("{}", health);
     absl::StrAppend(&services, services.empty() ? "none; " : "; ", health);
   }
-  // In parts that a pipe takes whole.
+  // Written in parts that a pipe takes whole.
   const std::string line =
       absl::StrCat("batond ready: state directory ", directory, ", operator socket ",
                    OperatorSocketPath(directory), ", services: ", services, "\n");
@@ -710,7 +712,8 @@ void Supervisor::AdvanceStop() {
   if (phase_ == Phase::kStoppingDrivers && drivers_gone && leaving_.empty()) io_.stop();
 }
 
-// With the next batond: the service manager's, or another program in this process.
+// Returns true if another batond follows: one that the service manager starts, or another program
+// in this process.
 bool Supervisor::services_go_on() const {
   return stay_.has_value() || replaced_ || (!result_.ok() && options_.own->on_trial());
 }

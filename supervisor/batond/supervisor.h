@@ -28,22 +28,22 @@ namespace baton {
 
 struct SupervisorOptions {
   v1::Config config;          // complete
-  OwnProgram* own = nullptr;  // outlives the supervisor
+  OwnProgram* own = nullptr;  // must outlive the supervisor
   std::string libexec;        // directory of baton-driver, baton-keeper and baton-control
   // Applies to each child. A driver with a large arena has longer (StartTimeout).
   std::chrono::milliseconds start_timeout{};
   std::chrono::milliseconds stop_timeout{};  // of all together
-  // A child that does not become ready the first time ends batond. Otherwise it is started again
-  // and again, as one that dies later is, and the others serve meanwhile.
+  // If set, a child that does not become ready at its first start ends batond. Otherwise the child
+  // is started again and again, like one that dies later, and the others serve meanwhile.
   bool strict = false;
-  std::chrono::milliseconds hang_timeout{};  // a child that has shown nothing for so long hangs
-  // Drivers go on when this batond is told to stop, and end when the service manager lets go of
-  // the pipe that it keeps for the next batond (StayPipe).
+  std::chrono::milliseconds hang_timeout{};  // a child without a sign of life for so long hangs
+  // If set, drivers go on when this batond is told to stop. They end when the service manager lets
+  // go of the pipe that it keeps for the next batond (StayPipe).
   bool keep_services = false;
   std::optional<ProgramUser> control_user;  // [batond's]
   std::optional<ProgramUser> nic_user;      // of the soft device's NICs [batond's]
   std::string audit_directory;              // control keeps its trail there [the state directory]
-  // Reads the configuration again, complete. Null: there is none that could be read.
+  // Reads the configuration again, completed. Null: there is no file to read.
   std::function<absl::StatusOr<v1::Config>()> read_config;
 };
 
@@ -56,19 +56,21 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Returns when all children are gone: OK after SIGTERM or SIGINT, an error when one of them did
-  // not become ready the first time and that was asked for.
+  // Returns when all children are gone: OK after SIGTERM or SIGINT, an error if options.strict is
+  // set and one of them did not become ready at its first start.
   absl::Status Run();
 
-  // After Run: this process is to go on as the program that is at batond's path now.
+  // Call it after Run. Returns true if this process has to execute the program that is at batond's
+  // path now.
   bool is_replaced() const { return replaced_; }
-  // Before another program is executed in this process. The supervisor can only be destroyed then.
+  // Call it before another program is executed in this process. After it the supervisor can only be
+  // destroyed.
   void LeaveToProgram() { StayPipe::Leave(stay_ ? &*stay_ : nullptr, options_.own); }
 
  private:
-  // The order of phases: every driver is ready or has failed, then control is started; it is
-  // ready or has failed, then batond is ready. When batond stops, control goes first, so that
-  // nobody asks keepers that are leaving.
+  // When every driver is ready or has failed, control is started. When control is ready or has
+  // failed, batond is ready. When batond stops, control ends first, so that nobody asks keepers
+  // that are ending.
   enum class Phase {
     kStartingDrivers,
     kStartingControl,
@@ -86,14 +88,14 @@ class Supervisor {
                                                      SpawnedProcess process, FileDescriptor lock);
   std::chrono::microseconds LongestStart() const;
   void WatchSignals();
-  // `status` is the first start's.
+  // `status` is that of the child's first start.
   void OnStarted(Child& child, const absl::Status& status);
   void Advance();
   void WatchReload();
   void ReloadForSignal();
   void Reload(const internal::ReloadConfig& request, ReloadUnderWay::Done done);
   void BeginReload(TakenConfig taken, ReloadUnderWay::Done done);
-  // `running`: the service as it was. Counts as unanswered until then.
+  // `running`: the service as it was. The keeper counts as unanswered until it answers.
   void AskKeeper(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted);
   void FinishReload();
   void CallKeeperOf(const v1::ServiceConfig& wanted,
@@ -124,7 +126,7 @@ class Supervisor {
   bool stopping() const { return phase_ >= Phase::kStoppingControl; }
 
   SupervisorOptions options_;
-  uint64_t revision_ = 0;  // of the configuration that control was told last
+  uint64_t revision_ = 0;  // of the configuration that was sent to control last
   const StateDirectory& state_;
   boost::asio::io_context io_{1};
   boost::asio::signal_set signals_;
@@ -133,17 +135,17 @@ class Supervisor {
   boost::asio::steady_timer watchdog_timer_;
   std::optional<StayPipe> stay_;  // none: drivers end with an orderly stop
   std::optional<ReloadUnderWay> reload_;
-  bool reload_again_ = false;  // when that one has ended
+  bool reload_again_ = false;  // another reload has to follow reload_
   std::vector<std::unique_ptr<Child>> drivers_;
   std::vector<std::unique_ptr<Child>> leaving_;  // drivers of services that were removed
-  boost::asio::steady_timer control_timer_;      // its restart
-  boost::asio::steady_timer leaving_timer_;      // the death of those that do not end
+  boost::asio::steady_timer control_timer_;      // control's restart
+  boost::asio::steady_timer leaving_timer_;      // when those that do not end are killed
   RejoinServer rejoins_;
   ProgramCheck program_check_;
   bool replaced_ = false;
   boost::asio::steady_timer program_timer_;  // batond's own program is replaced, or on trial
   std::unique_ptr<Child> control_;
-  std::string control_given_up_;  // why its program of the last replacement was; empty: it was not
+  std::string control_given_up_;  // why its new program was given up; empty: it was not
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
   Phase phase_ = Phase::kStartingDrivers;
   absl::Status result_;

@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookInterval(200);
-// For the next process to serve.
+// The time for the next process to serve.
 constexpr std::chrono::seconds kFollowTimeout(60);
 // A little longer than a new program has to prove itself.
 constexpr double kWatchSeconds = 7;
@@ -62,7 +62,7 @@ absl::Status CheckServes(const v1::Service& service) {
   return absl::AbortedError(absl::StrCat("service ", service.name(), ": ", why));
 }
 
-// Returns the service as the keeper after `former` describes it.
+// Returns the service as the keeper that follows process `former` describes it.
 absl::StatusOr<v1::Service> AwaitNext(Session* session, const std::string& name, int32_t former) {
   const Progress progress(session, absl::StrCat("replacing the keeper of ", name),
                           "the next keeper to serve");
@@ -88,8 +88,8 @@ absl::Status CheckStays(const v1::Service& next, const v1::Service& now) {
                                          " meanwhile: see `baton events ", now.name(), "`"));
 }
 
-// Calls `look` for `seconds`, and returns its first error. `last`: what does not answer now is an
-// error.
+// Calls `look` for `seconds`, and returns its first error. `last`: from now on a process that does
+// not answer is an error.
 absl::Status Watch(Session* session, const std::string& what, double seconds,
                    const std::function<absl::Status(bool last)>& look) {
   const Progress progress(session, absl::StrCat("watching ", what),
@@ -119,7 +119,7 @@ absl::StatusOr<Replaced> ReplaceKeeper(Session* session, const std::string& name
   return Replaced{before, next};
 }
 
-// One after the other; then they are watched together.
+// Replaces the keepers one after the other, then watches them together.
 absl::Status ReplaceKeepers(Session* session, const Names& names, double watch_seconds) {
   std::vector<Replaced> all;
   for (const std::string& name : names) {
@@ -189,7 +189,7 @@ std::string Describe(const v1::GetStatusResponse& status, Program::Program progr
              : absl::StrCat("pid ", status.control_pid(), ", release ", status.version().release());
 }
 
-// Control is away meanwhile.
+// Connects anew, because control is away meanwhile.
 absl::StatusOr<v1::GetStatusResponse> LookAtControl(Session* session) {
   BATON_RETURN_IF_ERROR(session->Reconnect().status());
   return session->Ask(&Operator::GetStatus, {});
@@ -201,7 +201,7 @@ absl::Status CheckServes(const v1::GetStatusResponse& status, Program::Program p
   return why.empty() ? absl::OkStatus() : absl::AbortedError(why);
 }
 
-// Both are seen by the next control.
+// Waits for the next control. A new batond starts another control, too.
 absl::StatusOr<v1::GetStatusResponse> AwaitNextControl(Session* session, const char* name,
                                                        int32_t former) {
   const Progress progress(session, absl::StrCat("replacing ", name), "the next control to serve");

@@ -1,4 +1,4 @@
-// The service, shard or worker that a command line may leave out where there is only one.
+// Chooses the service, shard or worker that a command line may leave out if there is only one.
 #ifndef SUPERVISOR_CLI_CHOOSE_H_
 #define SUPERVISOR_CLI_CHOOSE_H_
 
@@ -15,27 +15,27 @@ namespace baton {
 
 enum class Purpose : uint8_t { kLook, kChange };
 
-// Sets an empty `*service` to the name of the only service. Before a change it also says on
-// standard error which one it took. kInvalidArgument, with the names, when there are several;
-// kNotFound when there is none.
+// Sets an empty `*service` to the name of the only service. Before a change it also prints on
+// standard error which service it took. kInvalidArgument: there are several; the message names
+// them. kNotFound: there is none.
 absl::Status ChooseService(Session* session, Purpose purpose, std::string* service);
 
-// Reads the words [SERVICE] and [NUMBER], of which `*service` is the first that was typed. A first
-// word that is a number and not the name of a service is the number. Then chooses the service as
-// above. `*number` stays empty when none was typed.
+// Reads the words [SERVICE] and [NUMBER]. `*service` is the first word that was typed; if it is a
+// number and not the name of a service, it becomes `*number`. Then chooses the service as above.
+// `*number` stays empty if none was typed.
 absl::Status ChooseServiceOf(Session* session, Purpose purpose, std::string* service,
                              std::optional<uint64_t>* number);
 
 absl::StatusOr<v1::GetWorkerResponse> AskWorker(Session* session, const std::string& service,
                                                 uint64_t id);
 
-// Names of services.
+// Returns the names of the services.
 std::vector<std::string> NamesOf(const v1::ListServicesResponse& services);
-// kNotFound, with the names of those that there are.
+// Returns kNotFound, with the names of the services that exist.
 absl::Status NoService(const std::string& name, const v1::ListServicesResponse& services);
 
-// The number of the only worker, shard or connection. kInvalidArgument, which says what to type,
-// when there are several; kNotFound when there is none.
+// Return the number of the only worker, shard or connection. kInvalidArgument: there are several;
+// the message says what to type. kNotFound: there is none.
 absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service);
 absl::StatusOr<uint64_t> OnlyShard(Session* session, const std::string& service);
 absl::StatusOr<uint64_t> OnlyConnection(Session* session, const std::string& service);

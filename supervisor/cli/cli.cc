@@ -18,8 +18,8 @@
 namespace baton {
 namespace {
 
-// Returns the action's output; on a terminal with its messages, which would be in the way
-// elsewhere.
+// Returns the action's output. On a terminal it includes the action's messages, so that they stay
+// on the screen.
 std::pair<absl::Status, std::string> Look(Session* session, bool on_terminal) {
   std::ostringstream text;
   std::streambuf* const out = session->out.rdbuf(text.rdbuf());
@@ -32,9 +32,9 @@ std::pair<absl::Status, std::string> Look(Session* session, bool on_terminal) {
   return {std::move(status), std::move(text).str()};
 }
 
-// Does session->action every session->watch_seconds, until SIGINT, which is a good end: in the
-// same place of a terminal, otherwise with an empty line before every look but the first. A control
-// that goes away is waited for, once the first look has succeeded.
+// Does session->action every session->watch_seconds, until SIGINT, which is success. Prints in the
+// same place of a terminal, elsewhere with an empty line before every look but the first. Once the
+// first look has succeeded, waits for a control that goes away.
 absl::Status Watch(Session* session) {
   const int terminal = session->console.terminal_out;
   Interruption interruption;
@@ -63,16 +63,16 @@ absl::Status Watch(Session* session) {
   return absl::OkStatus();
 }
 
-// "there is no service \"NAME\"; there are: …", as control says it.
+// The beginning of control's "there is no service \"NAME\"; there are: …".
 constexpr char kNoService[] = "there is no service \"";
 
-// The name of the service that is missing; empty: the message is about something else.
+// Returns the name of the service that is missing; empty: the message is about something else.
 std::string MissingService(absl::string_view message) {
   if (!absl::ConsumePrefix(&message, kNoService)) return "";
   return std::string(message.substr(0, message.find('"')));
 }
 
-// `status`, with what the CLI knows besides of how to mend it.
+// Returns `status` with the CLI's own advice added.
 absl::Status WithCure(Session* session, const absl::Status& status) {
   const std::string service = MissingService(status.message());
   if (!absl::IsNotFound(status) || service.empty() || !session->connection) return status;
@@ -102,7 +102,7 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
-// The environment is for those who say nothing on the command line.
+// The environment counts only if the command line names no socket.
 void ReadEnvironment(const CLI::App& app, Session* session) {
   const char* socket = std::getenv("BATON_SOCKET");
   if (socket == nullptr || app.count("--socket") > 0 || app.count("--state-dir") > 0) return;
@@ -124,7 +124,7 @@ int RunCli(std::vector<std::string> arguments, const Console& console) {
     arguments.erase(mark, arguments.end());
   }
   try {
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them in reverse
     app->parse(std::move(arguments));
     if (session.program_arguments && !session.takes_program_arguments) {
       throw CLI::ExtrasError("baton", {"\"--\" and what follows: only `upgrade` starts a program"});

@@ -24,21 +24,21 @@ enum ExitCode {
   kExitTimedOut = 6,
 };
 
-// Where a command line is typed and answered. What it points to outlives the call.
+// Where a command line is typed and answered. What it refers to must outlive the call.
 struct Console {
   std::istream& in;          // answers to questions
   std::ostream& out;         // data
   std::ostream& err;         // messages
   bool interactive = false;  // a person answers at `in`
-  // Descriptors of the terminals that `in`, `out` and `err` are. -1: no terminal, or one that knows
-  // no escape sequences.
+  // Descriptors of the terminals behind `in`, `out` and `err`. -1: it is no terminal, or one
+  // without escape sequences.
   int terminal_in = -1;
   int terminal_out = -1;
   int terminal_err = -1;
-  // How long something takes before it is told on `err` what is waited for.
+  // How long a command waits before it says on `err` what it waits for.
   double patience_seconds = 1;
-  // The machine that `baton doctor` looks at, and its user. Null: this machine, this process's
-  // user.
+  // The machine that `baton doctor` looks at, and the user that it looks as. Null: this machine,
+  // and this process's user.
   const doctor::Machine* machine = nullptr;
   const doctor::Identity* identity = nullptr;
 };

@@ -27,15 +27,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxResponseBytes = 64 << 20;
-constexpr char kGrpcDeadline[] = "Deadline Exceeded";  // as gRPC says it of its own
-constexpr std::chrono::milliseconds kPause(50);        // before control is tried again
+constexpr char kGrpcDeadline[] = "Deadline Exceeded";  // gRPC's own message
+constexpr std::chrono::milliseconds kPause(50);        // before the next attempt to reach control
 
 Clock::time_point After(double seconds) {
   return Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// For gRPC, which takes times of the wall clock and converts them when the call begins: make it
-// anew for each call.
+// Converts a deadline for gRPC, which takes wall-clock times and converts them back when the call
+// begins. Call it anew for each call.
 std::chrono::system_clock::time_point WallClockTime(Clock::time_point deadline) {
   return std::chrono::system_clock::now() +
          std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline - Clock::now());
@@ -47,9 +47,9 @@ int MillisecondsUntil(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, kConnectTimeoutMs));
 }
 
-// A socket that nobody listens on any more was left by a control that was killed: batond starts
-// another, which takes its place, and while it does there is none for a moment. Without one for
-// longer there is no batond, or none yet.
+// Connects to control. If a killed control has left a socket at which nobody listens, batond starts
+// another control, which replaces the socket; for a moment there is none. If there is none for
+// longer, batond does not run, or not yet.
 absl::StatusOr<FileDescriptor> ConnectSocket(const std::string& path, Clock::time_point deadline) {
   for (bool missing = false;;) {
     auto socket = ConnectUnix(path, MillisecondsUntil(deadline));
@@ -61,7 +61,7 @@ absl::StatusOr<FileDescriptor> ConnectSocket(const std::string& path, Clock::tim
   }
 }
 
-// Names the user who may use the socket, where this process may not.
+// Says who may use the socket, if this process may not.
 std::string WhoMay(const std::string& socket_path) {
   struct stat directory = {};
   const std::string path = socket_path.substr(0, socket_path.rfind('/'));
@@ -120,7 +120,7 @@ absl::Status OperatorClient::UseTls() {
   return absl::OkStatus();
 }
 
-// Connects by itself, not through gRPC, which would try again until the deadline and hide why.
+// Connects without gRPC, which would try again until the deadline and hide the reason.
 absl::Status OperatorClient::ConnectUntil(Clock::time_point deadline) {
   auto socket = ConnectSocket(socket_path_, deadline);
   if (!socket.ok()) return Unreachable(socket_path_, socket.status());
@@ -133,8 +133,8 @@ absl::Status OperatorClient::ConnectUntil(Clock::time_point deadline) {
   return absl::OkStatus();
 }
 
-// Control closes its listener first, its connections last. "Unavailable" alone may be what it said
-// of a keeper.
+// Control closes its listener first and its connections last. "Unavailable" alone may be what
+// control says about a keeper.
 bool OperatorClient::Lost() const {
   if (channel_) return false;
   pollfd entry = {connection_.get(), POLLRDHUP, 0};
@@ -150,14 +150,14 @@ absl::Status OperatorClient::FromGrpc(const grpc::Status& status) const {
         absl::StrCat(own ? "no answer in time" : result.message(), kTimeoutCure));
   }
   if (absl::IsUnavailable(result) && channel_) {
-    // On a connection that stands it is what control said, of a keeper.
+    // If the connection is up, control has said this about a keeper.
     if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return result;
     return absl::UnavailableError(
         absl::StrCat("cannot reach Baton at ", tls_.address, ": ", result.message(),
                      "; is that its operator_endpoint, signed by --tls-ca, and --tls-cert by its "
                      "client_ca_file?"));
   }
-  // gRPC's message for a lost connection says little: look whether batond is there at all.
+  // gRPC's message for a lost connection says little, so check whether batond is there at all.
   if (absl::IsUnavailable(result)) {
     const absl::StatusOr<FileDescriptor> probe = ConnectUnix(socket_path_, /*timeout_ms=*/0);
     if (!probe.ok()) return Unreachable(socket_path_, probe.status());

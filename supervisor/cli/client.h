@@ -24,32 +24,32 @@ namespace baton {
 // The operator service over TCP, with mutual TLS. Files are PEM.
 struct TlsTarget {
   std::string address = {};  // HOST:PORT
-  std::string ca_file = {};  // that the server's certificate is signed by
+  std::string ca_file = {};  // has signed the server's certificate
   std::string certificate_file = {};
   std::string key_file = {};
-  std::string server_name = {};  // that its certificate is to have; empty: the host
+  std::string server_name = {};  // name in the server's certificate; empty: the host
 };
 
-// How each kDeadlineExceeded of an OperatorClient ends.
+// The end of the message of each kDeadlineExceeded of an OperatorClient.
 inline constexpr char kTimeoutCure[] = "; --timeout gives more";
 
-using Operator = v1::OperatorService::Stub;  // what can be asked for
+using Operator = v1::OperatorService::Stub;  // its methods can be called
 
 class OperatorClient {
  public:
-  // Connects; a control that was killed is waited for, batond starts it again. kUnavailable or
-  // kPermissionDenied, with cause and cure, when that fails. Calls, too, end after
-  // `timeout_seconds`, and those that only look are made again when control goes away under them.
+  // Connects. If control was killed, waits until batond has started it again. kUnavailable,
+  // kPermissionDenied: it could not connect; the message has cause and cure. Each call ends after
+  // `timeout_seconds`, too. Calls that only look are made again if control goes away under them.
   static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const std::string& socket_path,
                                                                  double timeout_seconds);
-  // Connects with the first call. Nothing is waited for, and no call made again.
+  // Connects with the first call. Waits for no control, and makes no call again.
   static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const TlsTarget& target,
                                                                  double timeout_seconds);
 
-  // Told with every call from now on: a `traceparent` of W3C's; empty: none.
+  // Every later call carries this W3C `traceparent`; empty: none.
   void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }
 
-  // Calls a method of Operator. `more_seconds`: beyond those of any call.
+  // Calls a method of Operator. `more_seconds`: added to the timeout of each call.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(grpc::Status (Operator::*method)(grpc::ClientContext*,
                                                                 const Request&, Response*),
@@ -60,18 +60,18 @@ class OperatorClient {
     }));
     return response;
   }
-  // Until the end of the stream; one that follows ends with control.
+  // Returns at the end of the stream. A stream that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);
 
-  // Why changes are asked for from now on, for the record.
+  // Sets the reason for later changes, for the record.
   void SetReason(std::string reason) { reason_ = std::move(reason); }
 
-  // Returns what answers left out since the last call.
+  // Returns what answers have left out since the last call of this function.
   std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
 
  private:
-  using Clock = std::chrono::steady_clock;  // nobody sets it while we wait
+  using Clock = std::chrono::steady_clock;  // nobody sets it during a wait
 
   OperatorClient(std::string socket_path, TlsTarget target, double timeout_seconds)
       : socket_path_(std::move(socket_path)),
@@ -89,8 +89,8 @@ class OperatorClient {
   const std::string socket_path_;
   const TlsTarget tls_;
   const double timeout_seconds_;
-  FileDescriptor connection_;               // a duplicate of the socket's, to look at
-  std::shared_ptr<grpc::Channel> channel_;  // over TLS; null: to the socket
+  FileDescriptor connection_;               // a duplicate of the socket, to see its end
+  std::shared_ptr<grpc::Channel> channel_;  // null: not over TLS
   std::unique_ptr<Operator> stub_;
   std::string reason_;
   std::vector<std::string> warnings_;

@@ -30,7 +30,7 @@ class Help final : public CLI::FormatterBase {
 
 constexpr size_t kColumns = 80;
 constexpr char kNoBreak[] = "\x01";
-constexpr size_t kWidestLabel = 30;  // wider ones have their description below
+constexpr size_t kWidestLabel = 30;  // wider labels have their description below
 constexpr char kExitCodes[] =
     "Exit: 1 failed, 2 usage, 3 Baton unreachable, 4 not found, 5 denied, 6 timed out";
 constexpr char kExitCodesInShort[] =
@@ -61,7 +61,7 @@ const CLI::App& RootOf(const CLI::App& app) {
   return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
 }
 
-// Those that every command has, in a row; baton(1) describes them.
+// Returns one line with the options that every command has; baton(1) describes them.
 std::string CommonOptions(const CLI::App& root, bool of_root) {
   std::vector<std::string> all;
   for (const CLI::Option* option : OptionsOf(root)) {
@@ -156,7 +156,7 @@ void AddTlsOptions(CLI::App* app, Session* session) {
       ->needs(address);
 }
 
-// The command that the words lead to, as far as they are known.
+// Returns the command that the known words lead to.
 const CLI::App& Deepest(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? app : Deepest(*parsed.front());
@@ -183,7 +183,7 @@ std::string Unexpected(const CLI::App& command, const std::string& word) {
                       DidYouMean(word, names), "; there are: ", absl::StrJoin(names, ", "));
 }
 
-// Levenshtein's: letters to insert, remove or replace.
+// Returns the Levenshtein distance: letters to insert, remove or replace.
 size_t Distance(const std::string& from, const std::string& to) {
   std::vector<size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -249,7 +249,7 @@ std::string Nearest(const std::string& typed, const std::vector<std::string>& kn
   size_t least = far;
   for (const std::string& candidate : known) {
     const std::string name = absl::AsciiStrToLower(candidate);
-    // One that was typed in part is nearer than any that was typed wrong.
+    // A word that was typed in part is nearer than any that was misspelt.
     size_t distance = Distance(wanted, name);
     if (wanted.size() >= 2 && name.starts_with(wanted)) distance = 0;
     // Two words that have nothing in common are not each other's misspelling.

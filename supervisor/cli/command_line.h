@@ -1,5 +1,5 @@
-// The command line as a whole, described once: it is parsed by it, and --help, the manual pages and
-// completion are made from it.
+// The description of the whole command line. It parses the command line, and --help, the manual
+// pages and completion are made from it.
 #ifndef SUPERVISOR_CLI_COMMAND_LINE_H_
 #define SUPERVISOR_CLI_COMMAND_LINE_H_
 
@@ -12,15 +12,15 @@
 
 namespace baton {
 
-// `session` outlives it.
+// `session` must outlive the result.
 std::unique_ptr<CLI::App> MakeCommandLine(Session* session);
 
 // Says what is wrong with the line that `app` failed to parse with `error`, and what to type.
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const Session& session);
 
-// The one of `known` that was probably meant by `typed`; empty when none is near.
+// Returns the word of `known` that `typed` probably means; empty: none is near.
 std::string Nearest(const std::string& typed, const std::vector<std::string>& known);
-// "; did you mean \"kv\"?", or nothing.
+// Returns "; did you mean \"kv\"?", or nothing.
 std::string DidYouMean(const std::string& typed, const std::vector<std::string>& known);
 
 }  // namespace baton

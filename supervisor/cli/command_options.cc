@@ -27,7 +27,7 @@ CLI::App* AddNoun(CLI::App* app, const std::string& name, const std::string& des
   return noun;
 }
 
-// A flag with an optional value: an option would take a positional for its value.
+// Adds a flag with an optional value, because an option would take a positional as its value.
 void AddWatchOption(CLI::App* command, Session* session) {
   auto typed = std::make_shared<std::string>();
   command->add_flag("--watch{2}", *typed, "look again every S seconds [2], until interrupted")
@@ -82,7 +82,7 @@ void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* ses
                          : "for scripts; this command asks nothing");
   command->add_option("--reason", session->reason, "why, for `baton audit`")
       ->type_name("TEXT")
-      // gRPC takes nothing else in metadata.
+      // gRPC's metadata allow nothing else.
       ->check(CLI::Validator(
           [](std::string& text) -> std::string {
             const bool plain =

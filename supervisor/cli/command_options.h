@@ -1,4 +1,4 @@
-// Options that several commands have, spelled and described alike.
+// Options that several commands share, spelled and described alike.
 #ifndef SUPERVISOR_CLI_COMMAND_OPTIONS_H_
 #define SUPERVISOR_CLI_COMMAND_OPTIONS_H_
 
@@ -21,10 +21,10 @@ namespace baton {
 inline constexpr char kItsService[] = "its service [the only one]";
 inline constexpr char kTheirService[] = "their service [the only one]";
 
-// A command of nouns has verbs.
+// Adds a noun, a command that has verbs as commands.
 CLI::App* AddNoun(CLI::App* app, const std::string& name, const std::string& description);
 
-// Has `run` done, with what was typed, when `command` is chosen.
+// Runs `run` with the parsed options if `command` is chosen.
 template <typename Options, typename Run>
 void OnChosen(CLI::App* command, Session* session, const std::shared_ptr<Options>& options,
               Run run) {
@@ -33,30 +33,31 @@ void OnChosen(CLI::App* command, Session* session, const std::shared_ptr<Options
   });
 }
 
-// --watch, of whatever looks.
+// Adds --watch, for commands that look.
 void AddWatchOption(CLI::App* command, Session* session);
-// --watch and --no-headers.
+// Adds --watch and --no-headers.
 void AddListingOptions(CLI::App* command, Session* session);
 
-// A filter of a listing: "--state ready|dying". Empty: all.
+// Adds a filter of a listing: "--state ready|dying". Empty: all.
 CLI::Option* AddChoice(CLI::App* command, const std::string& flag, std::string* value,
                        const std::vector<std::string>& choices, const std::string& description);
-// A filter by a number from 0, "--shard SHARD", or by an id, "--owner WORKER".
+// Adds a filter by a number from 0, "--shard SHARD", or by an id, "--owner WORKER".
 CLI::Option* AddNumber(CLI::App* command, const std::string& flag, std::optional<uint64_t>* value,
                        const std::string& type, const std::string& description);
-// In seconds, from a millisecond to `most`.
+// Adds an option in seconds, from a millisecond to `most`.
 CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* value, double most,
                         const std::string& description);
 
-// --dry-run, --yes and --reason, of whatever changes something.
+// --dry-run, --yes and --reason, for commands that change something.
 struct Change {
   bool dry_run = false;
   bool yes = false;
 };
-// `asks`: it takes something away that does not come back by itself.
+// `asks`: the command asks first, because it takes something away that does not come back by
+// itself.
 void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* session);
-// Before such a change: asks whoever sits at a terminal; refuses when nobody does. `question`:
-// "Stop worker 1 of service kv? …", `undone`: "nothing was stopped".
+// Asks the person at the terminal before such a change; fails if there is no terminal. `question`:
+// "Stop worker 1 of service kv? …". `undone`: "nothing was stopped".
 absl::Status Confirm(Session* session, const Change& change, const std::string& question,
                      const std::string& undone);
 // Prints the outcome of --dry-run: `text` for people, `request`, as it would be sent, as JSON.
@@ -64,7 +65,7 @@ absl::Status Confirm(Session* session, const Change& change, const std::string& 
 absl::Status PrintPlan(Session* session, const absl::StatusOr<std::string>& text,
                        const google::protobuf::Message& request);
 
-// Filter and order what is listed, whatever it is printed as.
+// Filter and order what is listed, for every form of output.
 template <typename Message, typename Predicate>
 void KeepIf(google::protobuf::RepeatedPtrField<Message>* list, Predicate keep) {
   list->erase(

@@ -1,5 +1,5 @@
-// The commands, by noun. Each function adds its commands to `app`; a chosen one sets
-// session->action. `app` and `session` outlive the parse.
+// The commands, by noun. Each function adds its commands to `app`; a chosen command sets
+// session->action. `app` and `session` must outlive the parse.
 #ifndef SUPERVISOR_CLI_COMMANDS_H_
 #define SUPERVISOR_CLI_COMMANDS_H_
 

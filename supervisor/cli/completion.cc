@@ -15,7 +15,8 @@
 namespace baton {
 namespace {
 
-// Finds an option of the command, or of one above it, whose options it takes, too. Null: none.
+// Finds an option of the command, or of a command above it, whose options it takes, too. Returns
+// null if there is none.
 const CLI::Option* FindOption(const CLI::App* command, const std::string& name) {
   for (; command != nullptr; command = command->get_parent()) {
     for (const CLI::Option* option : OptionsOf(*command)) {
@@ -30,7 +31,7 @@ struct Typed {
   const CLI::App* command;
   std::vector<std::string> positionals = {};
   std::map<std::string, std::string> options = {};
-  const CLI::Option* awaits_value = nullptr;  // the last of them
+  const CLI::Option* awaits_value = nullptr;  // an option that was typed last
   bool of_program = false;                    // "--" was typed
 
   void Take(const std::string& word) {
@@ -108,7 +109,7 @@ class Completer {
     const size_t next = typed_.positionals.size();
     if (next < positionals.size()) {
       AddValues(*positionals[next], "");
-      // Where there is one service, its name may be left out.
+      // If there is only one service, its name may be left out.
       if (next == 0 && positionals.size() > 1 && !Service().empty()) AddValues(*positionals[1], "");
     } else {
       AddOptions();
@@ -136,7 +137,7 @@ class Completer {
     if (type == "PATH" || type == "FILE" || type == "DIR") result_.files = true;
   }
 
-  // The service that the words so far are about: the one that is named, or else the only one.
+  // Returns the service that the words so far are about: the one that they name, else the only one.
   std::string Service() const {
     if (!typed_.positionals.empty()) return typed_.positionals.front();
     const auto option = typed_.options.find("--service");
@@ -215,11 +216,11 @@ end
 complete -c baton -f -k -a '(__baton_complete)'
 )";
 
-// Somebody waits for a key to take effect.
+// Short, because a person waits for a key to take effect.
 constexpr double kPatienceSeconds = 0.5;
 constexpr uint32_t kMaxConnections = 1000;  // more than anybody reads
 
-// Says nothing of what fails.
+// Ignores errors.
 class AskedNames final : public LiveNames {
  public:
   explicit AskedNames(Session* session) : session_(session) {}

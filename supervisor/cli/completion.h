@@ -15,11 +15,11 @@ struct Candidate {
   std::string description;
 };
 
-// The names that exist now. Empty where they cannot be had.
+// The names that exist now. Functions return nothing if the names cannot be had.
 class LiveNames {
  public:
   virtual ~LiveNames() = default;
-  // Before all others: the options that were typed, "--socket" with its value among them.
+  // Called before all others, with the options that were typed, such as "--socket" with its value.
   virtual void UseOptions(const std::map<std::string, std::string>& options) = 0;
   virtual std::vector<Candidate> Services() = 0;
   virtual std::vector<Candidate> Workers(const std::string& service) = 0;  // empty: of all
@@ -29,14 +29,14 @@ class LiveNames {
 
 struct Completion {
   std::vector<Candidate> candidates;  // whole words, each beginning with the last one typed
-  bool files = false;                 // any file will do
+  bool files = false;                 // any file name fits
 };
 
-// `words` are those behind "baton"; the last is being typed and may be empty.
+// `words` are those after "baton". The last one is being typed and may be empty.
 Completion Complete(const CLI::App& root, const std::vector<std::string>& words, LiveNames* names);
 
-// For `shell`, one of kShells: calls `baton __complete WORDS...`, which prints "WORD\tDESCRIPTION"
-// lines, or ":files".
+// Returns the script for `shell`, one of kShells. It calls `baton __complete WORDS...`, which
+// prints "WORD\tDESCRIPTION" lines, or ":files".
 std::string CompletionScript(const std::string& shell);
 inline const std::vector<std::string> kShells = {"bash", "zsh", "fish"};
 

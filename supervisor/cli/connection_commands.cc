@@ -31,7 +31,7 @@ struct Filter {
   std::string state;
 };
 
-// All pages as one answer.
+// Returns all pages as one answer.
 absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Session* session, const Filter& filter) {
   auto request = About<v1::ListConnectionsRequest>(filter.service);
   request.set_shard(filter.shard);
@@ -52,7 +52,7 @@ std::string Progress(uint64_t completed, uint64_t posted, uint64_t committed) {
   return absl::StrCat(completed, "/", posted, "/", committed);
 }
 
-// "32 messages, 4.1ms at the rate so far": what a peer can send while nobody serves it.
+// "32 messages, 4.1ms at the rate so far": how much a peer can send while no worker serves it.
 std::string FormatReceiveWindow(const v1::Connection& one) {
   std::string messages = absl::StrCat(one.receive_window(), " messages",
                                       one.receive_window_shared() ? " of all in the shard" : "");
@@ -61,14 +61,14 @@ std::string FormatReceiveWindow(const v1::Connection& one) {
                       " at the rate so far");
 }
 
-// "16 at a time to the peer, 1 from it": READs and atomics.
+// "16 at a time to the peer, 1 from it": limits of READs and atomics.
 std::string FormatDepths(const v1::Connection& one) {
   if (!one.has_initiator_depth()) return "";
   return absl::StrCat(one.initiator_depth(), " at a time to the peer, ", one.responder_resources(),
                       " from it");
 }
 
-// A connection does not know its shard's owner.
+// Returns the shards of `owner`, because a connection's description lacks its shard's owner.
 absl::StatusOr<std::set<uint32_t>> ShardsOf(Session* session, const std::string& service,
                                             uint64_t owner) {
   BATON_ASSIGN_OR_RETURN(
@@ -97,7 +97,8 @@ absl::StatusOr<v1::ListConnectionsResponse> Filtered(Session* session, const Fil
   return all;
 }
 
-// "1000 connections: 2 draining, 998 established", below a list that is longer than the screen.
+// Prints "1000 connections: 2 draining, 998 established" below a list that is longer than the
+// screen.
 void PrintSum(Session* session, const v1::ListConnectionsResponse& response) {
   const TableStyle& style = session->style;
   if (style.rows == 0 || session->watch_seconds > 0 || response.connections_size() < style.rows) {

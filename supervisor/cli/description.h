@@ -13,16 +13,16 @@ class Option;
 
 namespace baton {
 
-// The group of the options that choose another way to Baton. Only the manual has them: no --help
-// has room.
+// The group of the options that choose another way to Baton. Only the manual shows them, because
+// --help has no room.
 inline constexpr char kOverTls[] = "Over TLS";
 
-// The group of positionals that cannot be left out though the ones before them can.
+// The group of positionals that are required although the ones before them are optional.
 inline constexpr char kNeeded[] = "Needed";
 
 // "baton worker stop"
 std::string PathOf(const CLI::App& command);
-// Those that are shown, in the order of their definition.
+// Return those that are shown, in the order of their definition.
 std::vector<const CLI::App*> SubcommandsOf(const CLI::App& command);
 std::vector<const CLI::Option*> PositionalsOf(const CLI::App& command);
 // Without --help, which every command has.
@@ -36,11 +36,12 @@ std::string NameOf(const CLI::Option& option);
 std::string LabelOf(const CLI::Option& option);
 // "table|wide|json", "S"; empty for a flag.
 std::string ValueOf(const CLI::Option& option);
-// The first sentence of a description: the rest is on a line of its own, for who reads it all.
+// Returns the first sentence of a description. Only full descriptions show the rest, which is on a
+// line of its own.
 std::string InShort(const std::string& description);
-// The words that an option takes; empty when it takes others, too.
+// Returns the words that an option takes; empty: it takes others, too.
 std::vector<std::string> ChoicesOf(const CLI::Option& option);
-// With the default, if it has one that the description does not tell: "[10]".
+// Returns the description, with the default ("[10]") if there is one that it does not mention.
 std::string DescriptionOf(const CLI::Option& option);
 
 }  // namespace baton

@@ -22,10 +22,10 @@ struct Flags {
   std::string user;
 };
 
-// Nobody who runs a doctor waits long for a patient that does not speak.
+// Short, because the doctor is run when batond does not answer.
 constexpr double kPatienceSeconds = 2;
 
-// Asks for the releases of the parts of the batond that runs, if one does.
+// Asks the running batond, if there is one, for the releases of its parts.
 std::optional<doctor::RunningVersions> AskVersions(Session* session, const doctor::Machine& machine,
                                                    const std::string& state_dir) {
   if (!doctor::RunningBatond(machine, state_dir)) return std::nullopt;
@@ -51,7 +51,7 @@ std::optional<doctor::RunningVersions> AskVersions(Session* session, const docto
   return versions;
 }
 
-// Asks a batond that runs for its versions, and needs none.
+// Asks a running batond for its versions, but does not need one.
 absl::Status Doctor(Session* session, const Flags& flags) {
   doctor::Request request;
   request.state_dir = session->state_dir;
@@ -60,7 +60,7 @@ absl::Status Doctor(Session* session, const Flags& flags) {
       session->console.identity != nullptr ? *session->console.identity : doctor::OwnIdentity();
   if (!flags.user.empty()) {
     absl::StatusOr<doctor::Identity> identity = doctor::IdentityOf(flags.user);
-    // A name that is none is bad usage, not something that batond did not find.
+    // An unknown user is bad usage, not something that batond did not find.
     if (!identity.ok()) return absl::InvalidArgumentError(identity.status().message());
     request.identity = *std::move(identity);
   }

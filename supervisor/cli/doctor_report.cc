@@ -48,7 +48,7 @@ void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report, const 
         << '\n';
     if (finding.severity() == v1::SEVERITY_OK) continue;
     out << indent << "so:   " << fitted(finding.consequence(), column + 6) << '\n';
-    // It is there to be copied.
+    // Not wrapped, because it is there to be copied.
     out << indent << "cure: " << Printable(finding.cure()) << '\n';
   }
   const uint64_t fine =

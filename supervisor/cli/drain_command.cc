@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookInterval(100);
-// Connections that were disconnected at the deadline are gone after this, as a rule.
+// Connections that were disconnected at the deadline are usually gone after this time.
 constexpr std::chrono::seconds kDisconnecting(10);
 
 struct Options {
@@ -33,8 +33,8 @@ struct Options {
   Change change;
 };
 
-// Its clients cannot connect while it lasts, so that a service is named even where it is the only
-// one.
+// Requires the service's name even if it is the only one, because its clients cannot connect during
+// a drain.
 absl::Status CheckName(Session* session, const Options& options) {
   const bool named = !options.service.empty();
   if (options.all && named) {
@@ -57,7 +57,7 @@ absl::Status CheckOptions(const Options& options) {
   return absl::OkStatus();
 }
 
-// Those that are meant, as they are now.
+// Returns the services that the options name, as they are now.
 absl::StatusOr<v1::ListServicesResponse> Look(Session* session, const Options& options) {
   BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, session->AskServices());
   if (options.all) return all;
@@ -70,7 +70,7 @@ absl::StatusOr<v1::ListServicesResponse> Look(Session* session, const Options& o
 
 absl::Status Ask(Session* session, const Options& options, const v1::Service& service) {
   if (options.end) {
-    // With --all, those that are not drained are as they should be.
+    // With --all, services that are not drained are as they should be.
     if (options.all && service.reachable() && !service.has_drain()) return absl::OkStatus();
     return session->Ask(&Operator::EndDrain, About<v1::EndDrainRequest>(service.name())).status();
   }
@@ -88,8 +88,8 @@ uint64_t ConnectionsLeft(const v1::ListServicesResponse& services) {
   return left;
 }
 
-// Whether what is counted is true: a service that cannot be asked, or that takes connections again,
-// has nothing left by no means.
+// Checks that the counts are meaningful: a service that cannot be asked, or that takes connections
+// again, does not count as drained.
 absl::Status CheckDrained(const v1::ListServicesResponse& services) {
   for (const v1::Service& service : services.services()) {
     if (!service.reachable()) {
@@ -114,7 +114,8 @@ std::string Deadline(const Options& options, Clock::duration elapsed) {
                    : absl::StrCat(", ", FormatDuration(left), " until the deadline");
 }
 
-// Until no connection is left, or the deadline has passed. `services` is what was last seen.
+// Returns when no connection is left or the deadline has passed. `services` becomes what was seen
+// last.
 absl::Status Await(Session* session, const Options& options, v1::ListServicesResponse* services) {
   const auto begun = Clock::now();
   auto patience = std::chrono::duration<double>(options.deadline_seconds);
@@ -182,7 +183,7 @@ absl::Status Drain(Session* session, const Options& options) {
   BATON_RETURN_IF_ERROR(CheckOptions(options));
   BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, Look(session, options));
   if (options.change.dry_run) return Plan(session, options, services);
-  // All are asked, whatever one of them says.
+  // All services are asked, also after one has refused.
   absl::Status status;
   for (const v1::Service& service : services.services()) {
     const absl::Status asked = Ask(session, options, service);

@@ -30,16 +30,16 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPause(100);
 constexpr std::chrono::milliseconds kMaxPause(5000);
 constexpr size_t kRemembered = 16384;  // events of a service; more than control keeps
-constexpr size_t kNarrowest = 24;      // text is not wrapped to less
+constexpr size_t kNarrowest = 24;      // the narrowest column to which text is wrapped
 
 // Prints events as they come, each at once, in UTC.
 class EventPrinter {
  public:
   explicit EventPrinter(Session* session) : session_(session) {}
 
-  // In JSON the event, one a line. On a terminal, unless with -o wide: the time of the day, `head`,
-  // and `text`, which is wrapped beside it; each day is named once, above its first event.
-  // Otherwise `line`.
+  // With -o json prints the event, one a line. On a terminal, unless with -o wide, prints the time
+  // of day, `head`, and `text`, which is wrapped beside it; each day is named once, above its first
+  // event. Otherwise prints `line`.
   void Print(const v1::Event& event, const std::string& head, const std::string& text,
              const std::string& line) {
     printed_any_ = true;
@@ -106,8 +106,8 @@ std::string EventLine(const v1::Event& event, bool wide) {
                          about);
 }
 
-// Prints each event once. A stream begins with what is logged, so one that takes the place of
-// another begins with events that the former has brought.
+// Prints each event once. A stream begins with logged events, so a stream that replaces another one
+// repeats events of the former.
 class Printer {
  public:
   Printer(Session* session, const Filter& filter)
@@ -123,7 +123,7 @@ class Printer {
   bool printed_any() const { return printer_.printed_any(); }
 
  private:
-  // A keeper that was started anew counts from 1 again, at another time.
+  // Number and time, because a keeper that was started anew counts from 1 again.
   using Key = std::pair<uint64_t, int64_t>;
   struct Printed {
     std::set<Key> known;
@@ -148,7 +148,7 @@ class Printer {
   std::map<std::string, Printed> printed_;  // by service
 };
 
-// Whether another stream would end in the same way, whoever is in control by then.
+// Returns whether another stream would end in the same way, also with another control.
 bool IsFinal(const absl::Status& end) {
   return absl::IsNotFound(end) || absl::IsPermissionDenied(end) || absl::IsInvalidArgument(end) ||
          absl::IsUnauthenticated(end) || absl::IsUnimplemented(end);
@@ -189,7 +189,7 @@ struct AuditOptions {
   std::string service;  // empty: all
   bool follow = false;
   bool verify = false;
-  std::string file;  // empty: that of the state directory
+  std::string file;  // empty: the file in the state directory
   std::string expected_hash;
 };
 
@@ -212,12 +212,12 @@ void PrintChange(const v1::Event& event, EventPrinter* printer) {
                       Outcome(change)));
 }
 
-// Without control, which writes the files: by reading them.
+// Reads the files itself, without control.
 absl::Status Verify(Session* session, const AuditOptions& options) {
   std::string path = options.file;
   if (path.empty()) {
     path = AuditTrailPath(session->StateDir());
-    // It may be a link to the file, and the older files are beside that.
+    // It may be a link to the file. The older files are beside the file, not beside the link.
     std::error_code error;
     const std::filesystem::path target = std::filesystem::canonical(path, error);
     if (!error) path = target.string();
@@ -244,7 +244,7 @@ absl::Status Audit(Session* session, const AuditOptions& options) {
   request.set_follow(options.follow);
   request.set_changes(true);
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  // A change whose outcome is known is one line, where nobody waits for the next.
+  // A change whose outcome is known is one line, unless the command follows.
   std::map<uint64_t, v1::Event> begun;
   EventPrinter printer(session);
   absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {

@@ -31,8 +31,8 @@ std::string FormatMove(double blackout_us);              // "-" for none
 // Makes the names of services and workers safe for a terminal: they are not trusted.
 std::string Printable(const std::string& text);
 std::string FormatVersion(const v1::Version& version);
-// One object, with every field under its name in the .proto files; on one line, without its end,
-// unless with `whitespace`.
+// Returns one object, with every field under its name in the .proto files. Without `whitespace` it
+// is one line, without a newline.
 std::string ToJson(const google::protobuf::Message& message, bool whitespace = false);
 
 }  // namespace baton

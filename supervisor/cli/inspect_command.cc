@@ -39,7 +39,7 @@ using inspect::ArenaFiles;
 using inspect::ArenaView;
 
 constexpr int kKeeperTimeoutMs = 1000;
-// All states of one answer together.
+// The time for all states of one answer together.
 constexpr std::chrono::seconds kDecoderTime{20};
 
 struct Target {
@@ -62,7 +62,7 @@ struct SnapshotFlags {
   inspect::SnapshotOptions options;
 };
 
-// By their keepers' sockets: control is not asked, so that this works without it.
+// Finds services by their keepers' sockets, so that it works without control.
 absl::StatusOr<std::vector<std::string>> ServicesIn(const std::string& state_dir) {
   const std::string suffix = ManagementSocketPath("", "").substr(1);
   std::vector<std::string> names;
@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<std::string>> ServicesIn(const std::string& state_dir
   return names;
 }
 
-// Sets the name of the only service where none was typed and the arena is no other process's.
+// Sets the name of the only service if the command line names no service, process or file.
 absl::Status ChooseArena(const Session& session, Target* target) {
   if (!target->service.empty() || !target->offline.empty() || target->pid != 0) {
     return absl::OkStatus();
@@ -99,7 +99,8 @@ absl::Status ChooseArena(const Session& session, Target* target) {
   return absl::OkStatus();
 }
 
-// One word for [SERVICE] and FILE is the file, unless it is the name of a service.
+// If only one of [SERVICE] and FILE was typed, takes it as the file, unless it is the name of a
+// service.
 absl::Status ChooseFile(const Session& session, SnapshotFlags* flags) {
   if (!flags->file.empty()) return absl::OkStatus();
   const auto names = ServicesIn(session.StateDir());
@@ -128,11 +129,11 @@ absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& targe
 
 struct Configured {
   v1::StateDecoder decoder;
-  uint32_t uid;  // of the process that said so
+  uint32_t uid;  // of the process that reported it
 };
 
-// The service's keeper says which program decodes its state. Control hears the network, so it has
-// no say in what is run here.
+// The service's keeper says which program decodes its state. Control is not asked, because it is
+// exposed to the network and must not choose a program that is run here.
 absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::string& service) {
   BATON_ASSIGN_OR_RETURN(
       FileDescriptor socket,
@@ -147,7 +148,7 @@ absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::
   return Configured{reply.description().service().state_decoder(), keeper.uid};
 }
 
-// The process that listens says which program is run: root's and our own may say so to us.
+// The process that listens names the program, so it must belong to root or to this process's user.
 absl::Status CheckTrusted(const Configured& configured) {
   if (configured.uid == 0 || configured.uid == geteuid()) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(configured.decoder.program(),
@@ -155,7 +156,7 @@ absl::Status CheckTrusted(const Configured& configured) {
                                                   " and not run for you"));
 }
 
-// No program: there is none to be run.
+// Returns a decoder without a program if none is to be run.
 absl::StatusOr<v1::StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags) {
   v1::StateDecoder named;
   named.set_program(flags.decoder);

@@ -29,7 +29,7 @@ std::string FormatBuffers(const v1::InspectedWorkRequest& request) {
                        });
 }
 
-// The details that the opcode has a use for.
+// Returns the details that matter for the opcode.
 std::string FormatDetails(const v1::InspectedWorkRequest& request) {
   std::vector<std::string> parts(request.flags().begin(), request.flags().end());
   const std::string& opcode = request.opcode();
@@ -72,7 +72,7 @@ std::string HexLine(std::string_view bytes, size_t offset) {
   return absl::StrFormat("%08x  %s %s", offset, hex, text);
 }
 
-// Lines that repeat the one before are left out behind a "*", as hexdump(1) does.
+// Replaces lines that repeat the one before by a "*", as hexdump(1) does.
 void PrintHex(std::ostream& out, std::string_view bytes) {
   std::string_view last;
   bool starred = false;

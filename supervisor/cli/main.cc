@@ -10,7 +10,7 @@
 
 namespace {
 
-// `fd`, or -1 where it is no terminal that can be told to move its cursor.
+// Returns `fd`, or -1 if it is no terminal with cursor movement.
 int Terminal(int fd) {
   const char* const type = std::getenv("TERM");
   const bool dumb = type == nullptr || std::string(type).empty() || std::string(type) == "dumb";

@@ -117,19 +117,19 @@ when it is not root's.
 The operators' socket of root's batond.
 )";
 
-// Text that is no request and no escape sequence; its dashes are those that one types.
+// Escapes text, so that it is no request and no escape sequence, and has dashes as they are typed.
 std::string Escaped(const std::string& text) {
   std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}, {"\n", " "}});
   if (escaped.starts_with(".") || escaped.starts_with("'")) escaped = "\\&" + escaped;
   return escaped;
 }
 
-// An argument of a macro.
+// Returns the text as an argument of a macro.
 std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::StrReplaceAll(Escaped(text), {{"\"", "\\(dq"}}), "\"");
 }
 
-// A sentence, each on a line of its own as roff likes it.
+// Returns each sentence on a line of its own, as roff likes it.
 std::string Sentences(std::string text) {
   absl::StrReplaceAll({{".\n", ". "}, {"\n", " "}}, &text);
   if (!text.ends_with(".")) text += '.';
@@ -171,7 +171,7 @@ std::string ExitStatus() {
   return text;
 }
 
-// Where a man page begins.
+// Returns the beginning of a man page.
 std::string Head(const CLI::App& command) {
   const std::string name = PageName(command);
   return absl::StrCat(".\\\" Made from the description of the command line.\n.TH ",

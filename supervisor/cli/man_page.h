@@ -14,7 +14,7 @@ struct ManPage {
   std::string text;  // roff, with man(7)'s macros
 };
 
-// baton(1), and a page for each of its commands.
+// Returns baton(1), and a page for each of its commands.
 std::vector<ManPage> MakeManPages(const CLI::App& root);
 
 }  // namespace baton

@@ -22,7 +22,7 @@ std::string Name(const std::string& service, const v1::Worker& worker) {
                       worker.pid(), ") of service ", service);
 }
 
-// Says which workers follow in the shards that it owns.
+// Says which workers would follow in the shards that `worker` owns.
 absl::StatusOr<std::string> Heirs(Session* session, const std::string& service,
                                   const v1::Worker& worker) {
   if (worker.shards().empty()) return "it owns no shard";
@@ -52,7 +52,7 @@ absl::Status CheckIdle(const v1::Service& service) {
       "): wait until it has ended, or undo it with `baton rollback ", service.name(), "`"));
 }
 
-// Chooses like a keeper: the newest that is ready and does not own the first shard.
+// Chooses like a keeper: the newest worker that is ready and does not own the first shard.
 absl::StatusOr<uint64_t> Successor(const v1::GetServiceResponse& described,
                                    const v1::HandoffRequest& request) {
   const uint64_t wanted = request.to_worker_id();
@@ -97,7 +97,7 @@ std::string Window(uint32_t watch_window_ms, bool no_rollback) {
                       ", with the old program standing by");
 }
 
-// How many programs before the present one a keeper with that history knows of.
+// Returns how many programs before the present one a keeper with this history knows.
 int Predecessors(const v1::ListUpgradesResponse& history) {
   int count = 0;
   for (const v1::Upgrade& upgrade : history.upgrades()) {

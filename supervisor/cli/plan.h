@@ -1,5 +1,5 @@
-// The answers of --dry-run. They look up and check everything that the request would, as far as it
-// can be seen from outside, and fail as the request would.
+// The answers of --dry-run. They check everything that the request would, as far as that is visible
+// from outside the keeper, and fail as the request would.
 #ifndef SUPERVISOR_CLI_PLAN_H_
 #define SUPERVISOR_CLI_PLAN_H_
 
@@ -10,7 +10,7 @@
 
 namespace baton {
 
-// In words. The requests get what their keeper would choose.
+// Each returns what would happen, in words, and fills in what the keeper would choose.
 absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerRequest& request);
 absl::StatusOr<std::string> PlanKill(Session* session, const v1::KillWorkerRequest& request);
 absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* request);

@@ -41,7 +41,7 @@ void Progress::Tell(const std::string& awaited, const std::string& line) {
     if (drawn_) Draw();
     return;
   }
-  drawn_ = true;  // what the constructor was given is no news any more
+  drawn_ = true;  // the constructor's text is outdated
   if (line != last_line_) session_->err << Printable(line) << std::endl;
   last_line_ = line;
 }

@@ -11,23 +11,25 @@
 
 namespace baton {
 
-// Says on standard error what a command waits for, while one exists. Nothing with -o json.
+// Says on standard error what a command waits for, as long as the object lives. With -o json it
+// says nothing.
 //
-// On a terminal: one line with the time since the start, written anew until the end, which takes it
-// away. It appears when Console::patience_seconds have passed. Elsewhere: a line for each Tell() at
-// once, and one for what the constructor is given when that has lasted as long.
+// On a terminal it is one line with the time since the start, which is updated, and removed at the
+// end. It appears after Console::patience_seconds. Elsewhere each Tell() prints a line at once, and
+// the constructor's text is printed after as many seconds.
 //
-// Nobody else writes to standard error meanwhile. One thread calls it.
+// Nobody else may write to standard error meanwhile. One thread calls it.
 class Progress {
  public:
-  // `what` is done, for example "handing over service kv", and waits for `awaited`.
+  // `what`: what the command does, for example "handing over service kv". `awaited`: what it waits
+  // for.
   Progress(Session* session, std::string what, std::string awaited);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // It waits for something else, or for less of it. Elsewhere than on a terminal, `line` is printed
-  // when it is not the last one.
+  // The command now waits for `awaited`. Elsewhere than on a terminal, prints `line` if it differs
+  // from the last line.
   void Tell(const std::string& awaited, const std::string& line);
 
  private:

@@ -35,7 +35,7 @@ absl::StatusOr<v1::ReloadResponse> Ask(Session* session, const v1::ReloadRequest
   return session->Ask(&Operator::Reload, request);
 }
 
-// The services that --disconnect would disconnect, each once.
+// Returns the services that --disconnect would disconnect, each once.
 std::set<std::string> WouldDisconnect(const v1::ReloadResponse& response) {
   std::set<std::string> services;
   for (const v1::NotTaken& one : response.not_taken()) {

@@ -19,8 +19,8 @@ struct InspectionParts {
 void PrintInspection(std::ostream& out, const v1::Inspection& inspection,
                      const InspectionParts& parts, const TableStyle& style = {});
 
-// A line for each finding, with consequence and cure below those that need them, and
-// the sum at the end.
+// Prints a line for each finding, with consequence and cure below those that need them, and the sum
+// at the end.
 void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report,
                        const TableStyle& style = {});
 

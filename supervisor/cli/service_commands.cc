@@ -97,7 +97,7 @@ struct Filter {
   std::string state;
 };
 
-// Each service that was named has to be there.
+// Checks that each named service exists.
 absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
   const std::vector<std::string> names = NamesOf(all);
   for (const std::string& name : filter.services) {
@@ -149,7 +149,7 @@ std::string FormatNetwork(const v1::Service& service) {
                       service.network_namespace());
 }
 
-// The objects of the device, by the keeper's count.
+// Formats the device's objects, as the keeper counts them.
 std::string FormatObjects(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.queue_pairs(), " QPs, ", accounts.completion_queues(), " CQs, ",
                       accounts.shared_receive_queues(), " SRQs, ", accounts.memory_regions(),
@@ -172,9 +172,9 @@ std::string FormatKeeper(const v1::Service& service) {
       given_up.empty() ? "" : "; ", given_up);
 }
 
-// Connections end with this process.
+// Formats the driver, because connections end with this process.
 std::string FormatDriver(const v1::Service& service) {
-  // A keeper of the release before this one does not say it.
+  // A keeper of the release before does not report it.
   if (service.driver_pid() == 0) return "";
   if (service.driver_pid() == service.keeper_pid()) return "its keeper";
   return FormatProcess(service.driver_pid(), service.driver_uptime_seconds(),
@@ -239,7 +239,7 @@ absl::Status Status(Session* session) {
   return absl::OkStatus();
 }
 
-// The client's own version is told even when there is nobody to compare it with.
+// Prints the client's own version even if Baton cannot be reached.
 absl::Status Version(Session* session) {
   const absl::StatusOr<v1::GetStatusResponse> answer = session->Ask(&Operator::GetStatus, {});
   const absl::Status& problem = answer.status();

@@ -29,7 +29,7 @@ std::string FormatListeners(const v1::Service& service, const std::string& separ
 
 namespace {
 
-// Short, unless something is wrong with it.
+// Names the device, and its port's state if it is not active.
 std::string NameDevice(const v1::Service& service) {
   const v1::DeviceState& state = service.device_state();
   if (state.port() == 0 || state.port_state() == "active") return service.device();

@@ -15,9 +15,10 @@ namespace baton {
 // "rxe0, RoCE on eth0, port 1 active, MTU 4096"
 std::string FormatDevice(const v1::Service& service);
 std::string FormatListeners(const v1::Service& service, const std::string& separator);
-// "ok", "waiting" for owners of shards, "unreachable".
+// Returns "ok", "waiting" (for owners of shards) or "unreachable".
 std::string StateOf(const v1::Service& service);
-// The next step for a service that nobody serves; empty: each is served, or cannot be reached.
+// Returns the next step for a service that no worker serves; empty: each is served or cannot be
+// reached.
 std::string NextForServices(const google::protobuf::RepeatedPtrField<v1::Service>& services);
 void PrintServices(std::ostream& out,
                    const google::protobuf::RepeatedPtrField<v1::Service>& services,

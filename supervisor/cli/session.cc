@@ -13,7 +13,7 @@
 namespace baton {
 namespace {
 
-// An invalid one counts as none: a tracer's mistake keeps nobody from operating.
+// An invalid TRACEPARENT counts as none, because a tracer's mistake must not stop an operator.
 std::string TraceParentOfEnvironment() {
   const char* text = std::getenv("TRACEPARENT");
   return text == nullptr ? "" : CheckedTraceParent(text);

@@ -21,7 +21,8 @@
 
 namespace baton {
 
-// With the terminal's width and, unless NO_COLOR is set, its colours. -1: none.
+// Returns a style with the terminal's width and, unless NO_COLOR is set, colours. `terminal` -1:
+// none.
 TableStyle StyleOf(int terminal);
 
 struct Session {
@@ -33,7 +34,7 @@ struct Session {
 
   std::string state_dir = {};
   std::string socket = {};  // empty: in state_dir
-  TlsTarget tls = {};       // with an address: in the place of the socket
+  TlsTarget tls = {};       // with an address: used instead of the socket
   bool json = false;
   TableStyle style = StyleOf(console.terminal_out);
   double timeout_seconds = 10;
@@ -44,14 +45,13 @@ struct Session {
   std::optional<std::vector<std::string>> program_arguments = {};
   bool takes_program_arguments = false;  // set when the command line is parsed
 
-  // The chosen command; set when the command line is parsed. Made again and again by
-  // --watch.
+  // The chosen command; set when the command line is parsed. --watch calls it again and again.
   std::function<absl::Status()> action = {};
 
   std::unique_ptr<OperatorClient> connection = {};
 
   absl::StatusOr<OperatorClient*> Connect();
-  // Asks control, over a connection that is made when it is needed.
+  // Asks control. Connects if there is no connection yet.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(grpc::Status (Operator::*method)(grpc::ClientContext*,
                                                                 const Request&, Response*),
@@ -61,22 +61,22 @@ struct Session {
   }
   absl::StatusOr<v1::GetServiceResponse> AskService(const std::string& service);
   absl::StatusOr<v1::ListServicesResponse> AskServices();
-  // On a new connection, in place of one that was lost.
+  // Connects anew, after a connection was lost.
   absl::StatusOr<OperatorClient*> Reconnect();
   // Prints what answers left out, each once, on `err`.
   void PrintWarnings();
-  // A message for `err`, without its end: `label`, "error: " or "warning: ", in its colour, and
-  // `text`, wrapped where `err` is a terminal.
+  // Returns a message for `err`, without a newline: `label` ("error: " or "warning: ") in its
+  // colour, and `text`, wrapped if `err` is a terminal.
   std::string Message(const std::string& label, absl::string_view text) const;
-  // Prints the next step, for a person at a terminal. Nobody else gets it, nor does --watch.
+  // Prints the next step, for a person at a terminal only, and not with --watch.
   void PrintNext(const std::string& text);
-  // One object, with every field under its name in the .proto files. Returns OK.
+  // Prints one object, with every field under its name in the .proto files. Returns OK.
   absl::Status PrintJson(const google::protobuf::Message& message);
-  // That of the batond whose socket it is.
+  // Returns the state directory of the batond whose socket is used.
   std::string StateDir() const;
 };
 
-// A request that names a service.
+// Returns a request that names a service.
 template <typename Request>
 Request About(const std::string& service) {
   Request request;
@@ -84,7 +84,7 @@ Request About(const std::string& service) {
   return request;
 }
 
-// Whether the next look may succeed where this one has failed.
+// Returns whether the next look may succeed where this one has failed.
 bool MayPass(const absl::Status& status);
 
 }  // namespace baton

@@ -197,7 +197,7 @@ absl::Status History(Session* session, Target past) {
   return absl::OkStatus();
 }
 
-// How long an answer may take when the keeper is left to choose its own time-out.
+// How long an answer may take if the keeper chooses the time-out.
 constexpr double kServiceTimeoutSeconds = 60;
 
 struct HandoffOptions {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kGap[] = "  ";
 constexpr size_t kGapWidth = 2;
-constexpr size_t kNarrowest = 16;  // texts are not wrapped to less
+constexpr size_t kNarrowest = 16;  // the narrowest column to which texts are wrapped
 
 // Takes `mark` from the front of `text`, if it is there.
 bool Take(char mark, std::string* text) {
@@ -21,14 +21,14 @@ bool Take(char mark, std::string* text) {
   return true;
 }
 
-// `text`, which begins at `column` and ends its line.
+// Returns `text`, wrapped if it does not fit. It begins at `column` and is the last of its line.
 std::string Fitted(const std::string& text, size_t column, const TableStyle& style) {
   const bool fits = style.columns == 0 || column + WidthOf(text) <= style.columns;
   if (fits || column + kNarrowest > style.columns) return text;
   return Wrap(text, column, column, style.columns);
 }
 
-// The words of `text`. What stands in backquotes is one of them: it is there to be copied.
+// Returns the words of `text`. Text in backquotes is one word, because it is there to be copied.
 std::vector<std::string> Words(const std::string& text) {
   std::vector<std::string> words;
   std::string word;

@@ -15,28 +15,28 @@
 
 namespace baton {
 
-// Breaks `text` between words into lines of at most `columns`, without an end of the last one. The
+// Breaks `text` between words into lines of at most `columns`; the last line has no newline. The
 // first line begins at `column`, the others are indented by `indent`. A word that is longer than a
-// line stays whole, as does what stands in `backquotes`.
+// line stays whole, and so does text in `backquotes`.
 std::string Wrap(const std::string& text, size_t indent, size_t column, size_t columns);
 
-// The columns that `text`, valid UTF-8, takes: one for each character.
+// Returns the columns that `text`, valid UTF-8, takes: one for each character.
 size_t WidthOf(const std::string& text);
 
 // Colours of a terminal. They only repeat what words say.
 
 enum class Colour { kNone, kGreen, kYellow, kRed };
 
-// `text` in that colour; `text` itself for kNone.
+// Returns `text` in that colour; for kNone `text` itself.
 std::string Painted(const std::string& text, Colour colour);
 
-// The colour of a state as FormatState() and others write it, with or without what follows it:
-// "watching, 25s left", "bad: disk full". Green: nothing is to be done. Yellow: it passes, or waits
-// for something. Red: something failed. kNone for every other text.
+// Returns the colour of a state in the words of FormatState() and others, with or without more
+// text: "watching, 25s left", "bad: disk full". Green: nothing is to be done. Yellow: it passes, or
+// waits for something. Red: something failed. kNone: the text is no state.
 Colour ColourOf(std::string_view state);
 
 struct TableStyle {
-  bool wide = false;  // with the columns that not everybody wants to see
+  bool wide = false;  // with columns for special interests
   bool headers = true;
   bool colour = false;  // paints states
   // The terminal's width. Long texts are wrapped to its columns; 0: there is none.
@@ -46,12 +46,12 @@ struct TableStyle {
 
 class Table {
  public:
-  // A title that begins with '+' is of a column that only wide tables have; then, one that begins
-  // with '>' aligns its column to the right, as numbers are, and one with '!' has states, which are
-  // painted. A last column that is aligned to the left is wrapped where it does not fit.
+  // The first characters of a title may be marks. '+': only wide tables have the column. Then '>':
+  // it is aligned to the right, for numbers; or '!': it has states, which are painted. A last
+  // column that is aligned to the left is wrapped if it does not fit.
   explicit Table(std::vector<std::string> titles, TableStyle style = {});
 
-  // A cell for every column, whether it is shown or not; cells that are missing are empty.
+  // Adds a row with a cell for every column, shown or not. Missing cells are empty.
   void Add(std::initializer_list<absl::AlphaNum> row);
   void Add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
@@ -76,8 +76,8 @@ class Table {
   std::vector<Row> rows_;        // of the columns that are shown
 };
 
-// "Name:   value" per line, values aligned, and wrapped where they do not fit. The value of a name
-// that begins with '!' is a state.
+// Prints "Name:   value" lines, with the values aligned, and wrapped if they do not fit. The value
+// of a name that begins with '!' is a state.
 void PrintFields(std::ostream& out, const std::vector<std::pair<std::string, std::string>>& fields,
                  const TableStyle& style = {}, const std::string& indent = "");
 

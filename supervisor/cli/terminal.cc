@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// The signal handler's state. Lock-free, so that it may be used there.
+// The signal handler's state, which must be lock-free.
 std::atomic<int> signal_asked{0};
 std::atomic<int> wake_fd{-1};
 std::atomic<void (*)()> undo_at_once{nullptr};
@@ -90,7 +90,7 @@ std::string Redraw(const std::string& text, const ScreenSize& size) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   const size_t rows =
-      static_cast<size_t>(std::max(size.rows, 2)) - 1;  // the last one is a prompt's
+      static_cast<size_t>(std::max(size.rows, 2)) - 1;  // the last row is for a prompt
   if (lines.size() > rows) {
     const size_t left_out = lines.size() - rows + 1;
     lines.resize(rows - 1);
@@ -112,8 +112,8 @@ Interruption::Interruption(void (*undo)()) {
   action.sa_flags = SA_RESTART;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     sigaction(kSignals[i], nullptr, &former_actions[i]);
-    // SIGHUP stays ignored if nohup ignored it. A background job of a script has SIGINT ignored,
-    // too, and a script that sends one means it.
+    // SIGHUP stays ignored if nohup ignored it. A script's background job ignores SIGINT, too, but
+    // a script that sends one means it.
     const bool ignored = former_actions[i].sa_handler == SIG_IGN;
     if (kSignals[i] != SIGHUP || !ignored) sigaction(kSignals[i], &action, nullptr);
   }
@@ -150,7 +150,7 @@ FullScreen::FullScreen(int terminal_in, int terminal_out) {
     modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
     modes.c_cc[VMIN] = 0;
     modes.c_cc[VTIME] = 0;
-    // A shell would get its prompt on this screen.
+    // Otherwise a shell would print its prompt on this screen.
     modes.c_cc[VSUSP] = modes.c_cc[VQUIT] = _POSIX_VDISABLE;
     tcsetattr(terminal_in, TCSANOW, &modes);
     screen_in = terminal_in;

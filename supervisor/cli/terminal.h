@@ -13,33 +13,34 @@ struct ScreenSize {
   int columns = 80;
 };
 
-// 24x80 where it does not tell.
+// Returns 24x80 if the terminal does not report its size.
 ScreenSize SizeOf(int terminal);
-// The first `columns` characters of `line`, with every colour that is set in it or after them.
+// Returns the first `columns` characters of `line`, and all of its colour sequences.
 std::string FirstColumns(const std::string& line, size_t columns);
-// `text` in the place of what was shown, as much of it as fits: long lines are cut, and the last
-// one tells of lines that are left out. `text` may have colours.
+// Returns output that replaces what was shown by as much of `text` as fits. Long lines are cut, and
+// the last line says how many are left out. `text` may have colours.
 std::string Redraw(const std::string& text, const ScreenSize& size);
 
-// Signals that ask for an end (SIGINT, SIGTERM, SIGHUP) are noticed while one exists, and end the
-// process no more; the second one does, after `undo`. At its end SIGTERM and SIGHUP are raised
-// again. One at a time.
+// While an object lives, the first signal that asks for an end (SIGINT, SIGTERM, SIGHUP) is noted
+// and does not end the process. A second one calls `undo` and ends it. The destructor raises
+// SIGTERM and SIGHUP again. One object at a time.
 class Interruption {
  public:
-  // `undo` may do what a signal handler may.
+  // `undo` must be async-signal-safe.
   explicit Interruption(void (*undo)() = nullptr);
   ~Interruption();
   Interruption(const Interruption&) = delete;
   Interruption& operator=(const Interruption&) = delete;
 
   bool asked() const;
-  // Until one came, `seconds` have passed, or `input` (if not -1) can be read, which is told.
+  // Waits until a signal came, `seconds` have passed, or `input` (if not -1) can be read. Returns
+  // whether it can be read.
   bool WaitForInput(double seconds, int input);
   void Wait(double seconds) { WaitForInput(seconds, -1); }
 };
 
-// The other screen of a terminal, without a cursor, and keys as they are pressed; all as it was at
-// the end. One at a time.
+// Shows the other screen of a terminal, without a cursor, and makes keys readable as they are
+// pressed. The destructor restores everything. One object at a time.
 class FullScreen {
  public:
   FullScreen(int terminal_in, int terminal_out);

@@ -16,14 +16,14 @@
 namespace baton {
 namespace {
 
-// Somebody who presses a key does not wait longer for it to take effect.
+// A person who presses a key waits at most so long for it to take effect.
 constexpr double kPatienceSeconds = 2;
 constexpr char kKeys[] = "q quit, s sort, p pause";
 
 struct Options {
   std::vector<std::string> services;  // empty: all
   double delay_seconds = 2;
-  uint32_t count = 0;  // 0: until it is ended
+  uint32_t count = 0;  // 0: no limit
 };
 
 double Now() {
@@ -46,7 +46,7 @@ absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRa
     if (!IsWanted(options, service.name())) continue;
     *wanted.add_services() = service;
     if (!service.reachable()) continue;
-    // One that went away since is shown next time as unreachable.
+    // A service that went away since then is shown as unreachable next time.
     auto response = session->AskService(service.name());
     if (response.ok()) described.push_back(*std::move(response));
   }
@@ -57,7 +57,7 @@ absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRa
   return MakeTopView(wanted, described, now, rates);
 }
 
-// Looks, shows, and does as keys say.
+// Looks, shows the result, and handles keys.
 class Top {
  public:
   Top(Session* session, Options options)
@@ -111,7 +111,7 @@ class Top {
     session_->out << std::flush;
   }
 
-  // Whether to go on, after the delay or after a key that changes what is shown.
+  // Returns, after the delay or after a key that changes what is shown, whether to go on.
   bool Wait(Interruption* interruption) {
     const int keys = terminal_ >= 0 ? session_->console.terminal_in : -1;
     if (!interruption->WaitForInput(options_.delay_seconds, keys)) return !interruption->asked();
@@ -125,7 +125,7 @@ class Top {
 
   Session* const session_;
   const Options options_;
-  const int terminal_;  // -1: blocks, one below the other
+  const int terminal_;  // -1: no screen; prints one view below the other
   CounterRates rates_;
   TopView view_;
   TopSort sort_ = TopSort::kShard;

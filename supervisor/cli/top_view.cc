@@ -40,7 +40,7 @@ void Add(const std::optional<double>& rate, std::optional<double>* sum) {
   if (rate) *sum = sum->value_or(0) + *rate;
 }
 
-constexpr const char* kSortNames[] = {"shard", "commits", "in flight"};  // TopSort numbers them so
+constexpr const char* kSortNames[] = {"shard", "commits", "in flight"};  // in the order of TopSort
 
 std::vector<TopShard> Sorted(std::vector<TopShard> shards, TopSort sort) {
   const auto key = [sort](const TopShard& one) {

@@ -15,12 +15,12 @@ namespace baton {
 
 class CounterRates {
  public:
-  // Per second, from the last time that `key` was seen. None where that cannot be told: the first
-  // time, when the process that counts, `incarnation`, is another one, when the counter has gone
-  // down, and when no time has passed.
+  // Returns the rate per second since `key` was last seen. Returns none the first time, if the
+  // counting process (`incarnation`) has changed, if the counter has gone down, or if no time has
+  // passed.
   std::optional<double> Update(const std::string& key, uint64_t incarnation, uint64_t value,
                                double now_seconds);
-  // Those that were not seen since.
+  // Forgets keys that were not seen since then.
   void ForgetOlderThan(double seconds);
 
  private:
@@ -48,7 +48,7 @@ struct TopShard {
 struct TopService {
   v1::Service service;
   uint64_t in_flight = 0;
-  TopRates rates;  // of all its shards; known when one is
+  TopRates rates;  // of all its shards; known if one shard's is
 };
 
 struct TopView {
@@ -57,7 +57,7 @@ struct TopView {
   std::vector<TopShard> shards;      // by service and number
 };
 
-// `described`: of the services that can be reached. Advances `rates`.
+// `described`: the services that can be reached. Updates `rates`.
 TopView MakeTopView(const v1::GetStatusResponse& status,
                     const std::vector<v1::GetServiceResponse>& described, double now_seconds,
                     CounterRates* rates);
@@ -70,9 +70,9 @@ struct TopFrame {
   std::string note = {};  // at the end of the first line: what keys do, or why nothing changes
   TableStyle style = {};
 };
-// Lines of at most 80 columns where names are short.
+// Lines have at most 80 columns if names are short.
 std::string RenderTop(const TopView& view, const TopFrame& frame);
-// One object on one line.
+// Returns one object on one line.
 std::string RenderTopAsJson(const TopView& view);
 
 std::string FormatRate(const std::optional<double>& rate);  // "-", "0.3", "812", "12.3k", "4.56M"

@@ -43,14 +43,14 @@ struct Options {
   double max_blackout_ms = 0;
   uint64_t min_completions = 0;
   bool no_wait = false;
-  bool baton = false;  // its own processes, in the place of a service's program
+  bool baton = false;  // upgrade Baton's own processes, not a service's program
   Change change;
 };
 
 uint32_t Milliseconds(double seconds) { return static_cast<uint32_t>(seconds * 1000); }
 
-// An operator's socket is on this machine, so the program is, too; but only the keeper knows
-// whether it may start it, or what there is on its machine when that is another.
+// With a socket the keeper is on this machine, and so is the program, but only the keeper knows
+// whether it may start it. With --address only the keeper knows its machine's files.
 absl::StatusOr<std::string> FindProgram(const Session& session, const std::string& path) {
   if (!session.tls.address.empty()) {
     if (path.starts_with("/")) return path;
@@ -81,7 +81,7 @@ void SayWhatNext(Session* session, const std::string& service, const v1::Upgrade
                                     " --watch` follows it, `baton rollback ", service,
                                     "` undoes it"));
   } else if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) {
-    if (upgrade.rollback()) return;  // one step back may have been all that there was
+    if (upgrade.rollback()) return;  // there may be no further step back
     session->PrintNext(
         absl::StrCat("`baton rollback ", service, "` returns to the program before"));
   } else {
@@ -89,7 +89,7 @@ void SayWhatNext(Session* session, const std::string& service, const v1::Upgrade
   }
 }
 
-// Prints what came of it.
+// Waits for the outcome, unless --no-wait, and prints it.
 template <typename Response>
 absl::Status Follow(Session* session, const Options& options, Response response, bool undo) {
   v1::Upgrade* upgrade = response.mutable_upgrade();
@@ -107,7 +107,7 @@ absl::Status Follow(Session* session, const Options& options, Response response,
   return status;
 }
 
-// After a request whose answer was lost with control: what the keeper did with it is in its list.
+// Finds, in the keeper's list, the upgrade of a request whose answer was lost with control.
 absl::StatusOr<v1::UpgradeResponse> FindBegun(Session* session, const Options& options,
                                               const v1::ListUpgradesResponse& before,
                                               const absl::Status& lost) {
@@ -121,7 +121,7 @@ absl::StatusOr<v1::UpgradeResponse> FindBegun(Session* session, const Options& o
   return response;
 }
 
-// "0,3" or "25%", of which at least one shard is made, and never all.
+// Parses "0,3" or "25%". A share is at least one shard, and never all.
 absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan* plan) {
   const std::string& canary = options.canary;
   const auto wrong = [&] {
@@ -226,7 +226,7 @@ absl::Status Rollback(Session* session, Options options) {
 
 struct Filter {
   std::string service;
-  std::string state;  // a phase, as FormatState has it
+  std::string state;  // a phase, in the words of FormatState
 
   bool Passes(const v1::Upgrade& upgrade) const {
     if (state.empty()) return true;
@@ -266,7 +266,7 @@ absl::Status History(Session* session, Filter filter) {
   return absl::OkStatus();
 }
 
-// Holds the one under way, or lets it go on.
+// Pauses the upgrade under way, or lets it go on.
 absl::Status Hold(Session* session, Options options, bool pause) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   const std::string& service = options.service;

@@ -33,7 +33,8 @@ void Tell(const v1::Upgrade& upgrade, const std::string& name, const std::string
                    upgrade.detail().empty() ? "" : ": ", upgrade.detail()));
 }
 
-// One that gave up its return fails and goes on serving.
+// Returns whether the new program serves. An upgrade that could not go back fails, and its program
+// goes on serving.
 absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& service,
                                       const v1::Upgrade& upgrade) {
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, session->AskService(service));
@@ -52,8 +53,8 @@ absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
 
 bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }
 
-// Ids count from 1 again, at another time, when the service's driver was started anew, or has
-// dropped what crashing keepers left.
+// Compares times, too, because ids count from 1 again when the service's driver was started anew,
+// or has dropped the state of crashing keepers.
 bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other) {
   return one.id() == other.id() && one.started_unix_micros() == other.started_unix_micros();
 }

@@ -1,5 +1,5 @@
-// How an upgrade of a service's program goes on, and what came of it; and the replacement of
-// Baton's own processes under running services: `baton upgrade --baton`.
+// Follows the upgrade of a service's program to its outcome, and replaces Baton's own processes
+// under running services (`baton upgrade --baton`).
 #ifndef SUPERVISOR_CLI_UPGRADES_H_
 #define SUPERVISOR_CLI_UPGRADES_H_
 
@@ -18,27 +18,28 @@ bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other);
 // "/opt/kv-1.1 --fast"
 std::string FormatProgram(const v1::Upgrade& upgrade);
 
-// Until it is over; phases are told on standard error. Control may be away in between; nobody waits
-// for it longer than for any answer.
+// Waits until the upgrade is over, and prints its phases on standard error. Control may be away in
+// between, for as long as any answer may take.
 absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
                                           v1::Upgrade upgrade);
 void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade,
                   const TableStyle& style);
-// Whether one that is over ended as asked. `undo`: it was to be undone, and not to complete.
+// Returns OK if an upgrade that is over has ended as asked. `undo`: the operator asked to undo it,
+// not to complete it.
 absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
                    bool undo);
 
 struct BatonUpgrade {
-  std::string service;       // whose keeper alone is replaced; empty: all keepers, control, batond
-  std::string canary;        // names of services, or "25%" of them, whose keepers are first
+  std::string service;       // only its keeper is replaced; empty: all keepers, control, batond
+  std::string canary;        // services whose keepers come first, by names or as "25%"
   double watch_seconds = 0;  // each new process is watched for so long; 0: long enough
   bool dry_run = false;
 };
 
-// Replaces one process after the other by the program that is in its place now. With a canary, the
-// keepers of the others follow together once those of the canary have been watched. Stops at the
-// first that does not stay, and says why. kAborted: the new process has ended, and the program
-// before it may be back.
+// Replaces one process after the other with the program that is at its path now. With a canary, the
+// other keepers follow together once those of the canary have been watched. Stops at the first
+// process that does not stay, and says why. kAborted: the new process has ended, and the former
+// program may be back.
 absl::Status UpgradeBaton(Session* session, const BatonUpgrade& upgrade);
 
 }  // namespace baton

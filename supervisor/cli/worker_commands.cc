@@ -22,7 +22,7 @@ namespace {
 
 struct Target {
   std::string service;
-  std::optional<uint64_t> worker_id;  // nothing: the only one, to look at
+  std::optional<uint64_t> worker_id;  // nothing: the only one, for commands that look
   Change change;
   double wait_seconds = 10;
 };
@@ -96,7 +96,7 @@ absl::Status Describe(Session* session, Target target) {
   return absl::OkStatus();
 }
 
-// The question before `verb` is done to a worker that exists.
+// Returns the question before `verb` is done to a worker.
 absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
                                      const Target& target) {
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
@@ -109,7 +109,7 @@ absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
                                     : "Its shards go to another worker, if one is ready."));
 }
 
-// Asks a person; needs --yes of everybody else.
+// Asks a person. Without a terminal it needs --yes.
 absl::Status ConfirmEnd(Session* session, const Target& target, const std::string& verb,
                         const std::string& undone) {
   if (target.change.yes || !session->interactive) {
@@ -119,7 +119,7 @@ absl::Status ConfirmEnd(Session* session, const Target& target, const std::strin
   return Confirm(session, target.change, question, undone);
 }
 
-// One that ends is named, even where it is the only one.
+// A worker that is to end must be named, even if it is the only one.
 absl::Status ChooseWorker(Session* session, Target* target) {
   BATON_RETURN_IF_ERROR(
       ChooseServiceOf(session, Purpose::kChange, &target->service, &target->worker_id));

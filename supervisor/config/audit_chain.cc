@@ -66,7 +66,7 @@ class Verifier {
       return absl::OkStatus();
     }
     const std::string json = line.substr(0, line.size() - kSuffixBytes) + "}";
-    // The first record has no predecessor here, unless it is the first that was ever written.
+    // The first record's predecessor is missing here, unless it is the first that was ever written.
     const bool follows = hash == HashOf(report_.last_hash, json);
     if (!follows && report_.records > 0) {
       return absl::DataLossError(absl::StrCat(
@@ -108,7 +108,7 @@ std::string_view AuditHashOf(std::string_view line) {
 
 absl::StatusOr<AuditReport> VerifyAuditFiles(const std::string& path, std::string_view expected) {
   Verifier verifier(expected);
-  bool older = false;  // one was there
+  bool older = false;  // an older file exists
   for (int age = kAuditFiles - 1; age >= 0; --age) {
     const std::string file = AuditFile(path, age);
     const absl::Status status = verifier.AddFile(file);

@@ -1,6 +1,6 @@
 // The lines of the audit trail: one JSON object each, whose last member, "hash", is the SHA-256 of
-// the hash of the line before and of the object without that member. Whoever changes, takes out or
-// adds a line has to write every later one anew, and their hashes are elsewhere, too: in the log.
+// the hash of the line before and of the object without that member. An attacker who changes,
+// removes or adds a line has to write every later line anew, and the log has their hashes, too.
 #ifndef SUPERVISOR_CONFIG_AUDIT_CHAIN_H_
 #define SUPERVISOR_CONFIG_AUDIT_CHAIN_H_
 
@@ -23,21 +23,22 @@ struct AuditLine {
 };
 AuditLine ChainAuditLine(std::string_view json, std::string_view previous);
 
-// The hash that `line` ends with; empty: it has none. It is not checked.
+// Returns the hash that `line` ends with, unchecked; empty: it has none.
 std::string_view AuditHashOf(std::string_view line);
 
 struct AuditReport {
-  uint64_t records = 0;    // that are what was written, each behind the one before it
-  uint64_t unchained = 0;  // before those, of a release that had no hashes
-  uint64_t torn = 0;       // lines in whose middle control was killed
+  uint64_t records = 0;    // unchanged records, each after the one before it
+  uint64_t unchained = 0;  // older records, of a release without hashes
+  uint64_t torn = 0;       // incomplete lines, in whose middle control was killed
   int files = 0;
   std::string last_hash;
   bool expected_found = false;
 };
 
-// Checks all files of the trail. What an older file had is not known once that was dropped, so the
-// first line that is there is taken as it is. kDataLoss names the first line that is not what was
-// written, or that does not follow the one before it. `expected`: a hash that was noted elsewhere.
+// Checks all files of the trail. The predecessor of the first line may have been dropped with an
+// older file, so that line is taken as it is. kDataLoss: a line was changed, or does not follow the
+// one before it; the message names the first such line. `expected`: a hash that was noted
+// elsewhere.
 absl::StatusOr<AuditReport> VerifyAuditFiles(const std::string& path, std::string_view expected);
 
 }  // namespace baton

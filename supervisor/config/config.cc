@@ -18,14 +18,14 @@
 namespace baton {
 namespace {
 
-// A configuration of more than this is a mistake (the wrong file).
+// A larger configuration must be a mistake (the wrong file).
 constexpr size_t kMaxFileBytes = 4u << 20;
 
 class ParseErrors : public google::protobuf::io::ErrorCollector {
  public:
   explicit ParseErrors(Problems& problems) : problems_(problems) {}
 
-  // Both count from 0, and people from 1.
+  // Both numbers count from 0; people count from 1.
   void AddError(int line, google::protobuf::io::ColumnNumber column,
                 const std::string& message) override {
     problems_.AddAt(line + 1, column + 1, message);
@@ -64,7 +64,8 @@ absl::StatusOr<v1::Config> ParseConfig(std::string_view text, std::string_view f
   parser.RecordErrorsTo(&errors);
   parser.WriteLocationsTo(&places);
   v1::Config config;
-  // Values of a text that does not parse are not judged: what is missing would be blamed too.
+  // Values are checked only if the text parses, because otherwise missing ones would be reported,
+  // too.
   if (parser.ParseFromString(std::string(text), &config)) {
     CompleteAndValidate(config, &places, problems);
   }

@@ -12,10 +12,10 @@
 
 namespace baton {
 
-// A complete configuration: parsed, defaults filled in, every value within its range.
+// Return a complete configuration: parsed, with defaults, and with every value in its range.
 //
-// kInvalidArgument carries every problem found, one per line:
-// "FILE:LINE:COLUMN: services[1].send_queue_depth: 48 is not a power of two; use 32 or 64".
+// kInvalidArgument: the message has all problems, one per line: "FILE:LINE:COLUMN:
+// services[1].send_queue_depth: 48 is not a power of two; use 32 or 64".
 absl::StatusOr<v1::Config> LoadConfig(const std::string& path);
 absl::StatusOr<v1::Config> ParseConfig(std::string_view text, std::string_view file_name);
 
@@ -24,7 +24,7 @@ absl::Status CompleteConfig(v1::Config& config);
 
 // Parses protobuf text format into `message`. Checks no values.
 //
-// kInvalidArgument carries every problem found, one per line: "`what`:LINE:COLUMN: ...".
+// kInvalidArgument: the message has all problems, one per line: "`what`:LINE:COLUMN: ...".
 absl::Status ParseText(std::string_view text, std::string_view what,
                        google::protobuf::Message* message);
 

@@ -1,5 +1,5 @@
-// The sockets that control serves, whoever makes them: batond, which hands them to it, or a control
-// that nobody has started.
+// The sockets that control serves. batond makes them and passes them to control. A control that
+// batond has not started makes its own.
 #ifndef SUPERVISOR_CONFIG_CONTROL_SOCKET_H_
 #define SUPERVISOR_CONFIG_CONTROL_SOCKET_H_
 
@@ -16,7 +16,8 @@ inline constexpr char kBatondVariable[] = "BATON_CONTROL_FD";
 inline constexpr char kOperatorSocketVariable[] = "BATON_OPERATOR_SOCKET_FD";
 inline constexpr char kWorkerSocketVariable[] = "BATON_WORKER_SOCKET_FD";
 
-// Everybody may connect: whom to serve is judged by who connects, or by his token.
+// Everybody may connect. Control decides whom to serve by the peer's credentials, or by the
+// worker's token.
 inline absl::StatusOr<FileDescriptor> ListenForControl(const std::string& path) {
   constexpr int kBacklog = 128;
   constexpr uint32_t kMode = 0666;

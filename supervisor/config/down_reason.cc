@@ -18,7 +18,8 @@ namespace baton {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 1024;
-// The last character is read whole: where it is too long, it is left out, and not told as damaged.
+// Enough to read the last character whole. If it does not fit, it is left out, not shown as
+// damaged.
 constexpr size_t kReadBytes = kMaxReasonBytes + 3;
 
 }  // namespace
@@ -35,8 +36,8 @@ void SetDownReason(const std::string& state_dir, const std::string& service, std
 }
 
 std::string DownReason(const std::string& state_dir, const std::string& service) {
-  // Loops that everything else waits for call this, and something else may have the name: a FIFO
-  // would be waited for until somebody writes, and a device may do anything.
+  // Event loops call this, and something else may have the name. Opening a FIFO would wait until
+  // somebody writes, and opening a device may do anything.
   const FileDescriptor file(open(DownReasonPath(state_dir, service).c_str(),
                                  O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY));
   struct stat status = {};

@@ -1,5 +1,5 @@
-// Why a service is down, as its last driver or keeper left it in the state directory, for callers
-// that cannot ask it any more. A process that was killed leaves nothing.
+// Why a service is down. Its last driver or keeper leaves the reason in the state directory, for
+// callers that cannot ask it any more. A process that was killed leaves nothing.
 #ifndef SUPERVISOR_CONFIG_DOWN_REASON_H_
 #define SUPERVISOR_CONFIG_DOWN_REASON_H_
 
@@ -8,12 +8,12 @@
 
 namespace baton {
 
-// By the driver or keeper, when it ends; without `why` when the service is up. What cannot be
-// written is not told.
+// The driver or keeper calls it when it ends, and with an empty `why` when the service is up.
+// Ignores errors.
 void SetDownReason(const std::string& state_dir, const std::string& service, std::string_view why);
 
-// One line of printable UTF-8, at most 1024 bytes; empty: nothing is known. For event loops, too:
-// what is no regular file is neither waited for nor told.
+// Returns one line of printable UTF-8, at most 1024 bytes; empty: nothing is known. Event loops may
+// call it: it does not wait for a file that is no regular one, and ignores it.
 std::string DownReason(const std::string& state_dir, const std::string& service);
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// Addresses as configurations have them: IPv4 and IPv6 literals; a GID is one.
+// Addresses of configurations: IPv4 and IPv6 literals. A GID is an IPv6 literal.
 #ifndef SUPERVISOR_CONFIG_IP_ADDRESS_H_
 #define SUPERVISOR_CONFIG_IP_ADDRESS_H_
 

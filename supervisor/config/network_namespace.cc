@@ -39,7 +39,7 @@ std::string NetworkNamespaceCure(const std::string& name, const absl::Status& wh
   }
   if (!IsNamed(name)) return "name one that is there: ip netns list, lsns -t net";
   const std::string add = absl::StrCat("ip netns add ", name);
-  // A file that is left when its mount is not.
+  // Otherwise the file is left, and its mount is gone.
   return absl::IsNotFound(why) ? add : absl::StrCat("ip netns delete ", name, " && ", add);
 }
 

@@ -1,4 +1,4 @@
-// The network namespace of a service, as its configuration names it.
+// The network namespace that a service's configuration names.
 #ifndef SUPERVISOR_CONFIG_NETWORK_NAMESPACE_H_
 #define SUPERVISOR_CONFIG_NETWORK_NAMESPACE_H_
 
@@ -14,20 +14,20 @@ namespace baton {
 // returned unchanged.
 std::string NetworkNamespacePath(const std::string& name);
 
-// Its file, for setns(2).
+// Opens its file, for setns(2).
 absl::StatusOr<FileDescriptor> OpenNetworkNamespace(const std::string& name);
 // Returns the command or action that helps when the namespace cannot be opened or entered.
 std::string NetworkNamespaceCure(const std::string& name, const absl::Status& why);
-// Both, in terms of the field of the configuration.
+// Returns an error about the configuration's field, with `why` and the cure.
 absl::Status NetworkNamespaceError(const std::string& name, const absl::Status& why);
 
 // Opens the network namespace of the calling thread.
 absl::StatusOr<FileDescriptor> OpenOwnNetworkNamespace();
-// Whether both files are of the same one.
+// Returns whether both files are of the same namespace.
 bool IsSameNetworkNamespace(const FileDescriptor& a, const FileDescriptor& b);
 
-// From here on the calling thread is in it, and so are the threads and processes that it starts.
-// Needs CAP_SYS_ADMIN.
+// Moves the calling thread into the namespace, and so the threads and processes that it starts
+// later. Needs CAP_SYS_ADMIN.
 absl::Status EnterNetworkNamespace(const FileDescriptor& file);
 
 }  // namespace baton

@@ -50,7 +50,7 @@ void Node::Refuse(std::string_view field, std::string_view text) const {
   int column = 0;
   if (places_ != nullptr && !Find(field)->is_repeated()) {
     const TextFormat::ParseLocation place = places_->GetLocation(Find(field), -1);
-    line = place.line + 1;  // -1 where there is none
+    line = place.line + 1;  // the location is -1 if there is none
     column = place.column + 1;
   }
   problems_.AddAt(line, column, absl::StrCat(NameOf(field), ": ", View(text)));

@@ -1,4 +1,4 @@
-// One message of a configuration while it is validated, and what is wrong with it.
+// One message of a configuration while it is validated, and its problems.
 #ifndef SUPERVISOR_CONFIG_NODE_H_
 #define SUPERVISOR_CONFIG_NODE_H_
 
@@ -14,8 +14,8 @@
 
 namespace baton {
 
-// Everything that is wrong with one configuration, each with its place in the file, so that a user
-// mends it in one go.
+// All problems of one configuration, each with its place in the file, so that a user can correct
+// them in one go.
 class Problems {
  public:
   // `file_name` is empty for a configuration that comes from no file.
@@ -24,7 +24,7 @@ class Problems {
   // `line` and `column` count from 1; 0 for no place.
   void AddAt(int line, int column, std::string_view text);
 
-  // kInvalidArgument with one line per problem, or OK when there is none.
+  // Returns kInvalidArgument with one line per problem, or OK if there is none.
   absl::Status ToStatus() const;
 
  private:
@@ -32,7 +32,7 @@ class Problems {
   std::vector<std::string> lines_;
 };
 
-// The range of a number, by the name of its field: limits are inclusive, 0 takes the default.
+// The range of a number. Limits are inclusive; 0 takes the default.
 struct Range {
   const char* field;
   uint64_t default_value;
@@ -41,22 +41,22 @@ struct Range {
   bool power_of_two = false;
 };
 
-// With its name ("services[1]") and its place in the file.
+// A message with its name ("services[1]") and its place in the file.
 class Node {
  public:
-  // `places`: null when there is no file. The references outlive it.
+  // `places`: null if there is no file. The references must outlive the node.
   Node(google::protobuf::Message& message, std::string name,
        google::protobuf::TextFormat::ParseInfoTree* places, Problems& problems)
       : message_(message), name_(std::move(name)), places_(places), problems_(problems) {}
 
-  // `field` is wrong because of `text`. Stands at the field or, where the file does not mention
-  // it, nowhere.
+  // Adds the problem `text` of `field`, at the field's place in the file, or without a place if the
+  // file does not have the field.
   void Refuse(std::string_view field, std::string_view text) const;
 
-  // The message in `field`; `index` for a repeated one.
+  // Returns the node of the message in `field`. `index`: for a repeated field.
   Node Child(std::string_view field, google::protobuf::Message& child, int index = -1) const;
 
-  // Fills in the default.
+  // Fills in the default, and adds a problem if the number is out of range.
   void CheckRange(const Range& range) const;
 
  private:

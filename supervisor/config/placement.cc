@@ -21,11 +21,11 @@ std::optional<std::string> ReadSystemFile(const std::string& path) {
 }
 
 std::optional<uint32_t> NodeOfDevice(const std::string& device, const ReadFileFunction& read) {
-  // "0" of a machine with one node, "0-1" of one with two.
+  // "0" on a machine with one node, "0-1" with two.
   const auto online = read(absl::StrCat(kNodes, "online"));
   if (!online || online->find_first_of("-,") == std::string::npos) return std::nullopt;
   const auto text = read(absl::StrCat("/sys/class/infiniband/", device, "/device/numa_node"));
-  uint32_t node = 0;  // "-1" where the kernel knows none
+  uint32_t node = 0;  // the file has "-1" if the kernel knows none
   if (!text || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &node)) return std::nullopt;
   return node;
 }
@@ -39,7 +39,7 @@ v1::Placement PlacementOf(const v1::Placement& configured, const std::string& de
   }
   if (placement.cpus().empty() && placement.has_numa_node()) {
     const auto cpus = read(absl::StrCat(kNodes, "node", placement.numa_node(), "/cpulist"));
-    // Empty of a node that has memory alone.
+    // The file is empty for a node that has memory alone.
     if (cpus) placement.set_cpus(std::string(absl::StripAsciiWhitespace(*cpus)));
   }
   return placement;

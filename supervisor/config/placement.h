@@ -9,19 +9,21 @@
 
 namespace baton {
 
-// The contents of a file, if it can be read.
+// Returns the contents of a file, if it can be read.
 using ReadFileFunction = std::function<std::optional<std::string>(const std::string& path)>;
 std::optional<std::string> ReadSystemFile(const std::string& path);
 
-// The NUMA node of an RDMA device; none on a machine with one node, or when the kernel knows none.
+// Returns the NUMA node of an RDMA device; none on a machine with one node, or if the kernel knows
+// none.
 std::optional<uint32_t> NodeOfDevice(const std::string& device, const ReadFileFunction& read);
 
-// Where a service is: as configured, otherwise on the node of its RDMA device and the CPUs of that.
-// What says nothing else stays unset. `device`: its name; empty: the service has none.
+// Returns where a service should run: as configured, otherwise on the node of its RDMA device and
+// that node's CPUs. Fields that neither decides stay unset. `device`: its name; empty: the service
+// has none.
 v1::Placement PlacementOf(const v1::Placement& configured, const std::string& device,
                           const ReadFileFunction& read = ReadSystemFile);
 
-// "CPUs 4-7, memory of NUMA node 1"; empty: it is nowhere in particular.
+// Returns "CPUs 4-7, memory of NUMA node 1"; empty: nothing is set.
 std::string DescribePlacement(const v1::Placement& placement);
 
 }  // namespace baton

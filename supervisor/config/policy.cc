@@ -15,7 +15,7 @@ namespace {
 constexpr int kMaxEntries = 64;  // of each list
 constexpr uint32_t kMaxPort = 65535;
 constexpr uint32_t kMaxPKey = 0xffff;
-constexpr uint32_t kPartitionBits = 0x7fff;  // the other one is full membership
+constexpr uint32_t kPartitionBits = 0x7fff;  // the remaining bit is full membership
 constexpr uint32_t kMaxServiceLevel = 15;
 constexpr uint32_t kDefaultFirstDelayMs = 10;
 constexpr uint32_t kDefaultMaxDelayMs = 5000;
@@ -40,10 +40,10 @@ void CheckQuota(const v1::Quota& quota, const v1::ServiceConfig& service, const 
   }
 }
 
-// The service could not be made with less of them.
+// Checks that quotas allow the objects with which the service is made.
 void CheckObjects(const v1::Quota& quota, const v1::ServiceConfig& service, const Node& node) {
   const arena::Shape shape = ShapeOf(service);
-  if (!arena::ValidateShape(shape).ok()) return;  // which is told of by itself
+  if (!arena::ValidateShape(shape).ok()) return;  // another check reports this
   const driver::DeviceNeeds needs = driver::NeedsOf(shape);
   const auto check = [&](const char* field, uint64_t quota, uint64_t need, const char* what,
                          const char* cure) {

@@ -15,10 +15,10 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// Control and batond take these at once, the last by a restart of control.
+// Control and batond take these at once; for the last one control is restarted.
 constexpr std::string_view kTaken[] = {"operator_uids", "operator_gids", "viewer_uids",
                                        "viewer_gids",   "log_level",     "metrics_address"};
-// A keeper reads these whenever it needs them, or is told to change them.
+// A running keeper takes these: it reads them when it needs them, or is asked to change them.
 constexpr std::string_view kTakenByKeepers[] = {
     "worker_uids",     "listeners",       "max_listeners",   "handoff_timeout_ms",
     "hang_timeout_ms", "watch_window_ms", "stop_timeout_ms", "ready_timeout_ms",
@@ -29,7 +29,7 @@ constexpr char kRestart[] =
 constexpr char kDisconnects[] =
     "and that would end the service's connections: `baton reload --disconnect` does so";
 
-// `message` with nothing but this field.
+// Returns a copy of `message` with this field only.
 std::unique_ptr<Message> Only(const Message& message, const FieldDescriptor* field) {
   std::unique_ptr<Message> whole(message.New());
   whole->CopyFrom(message);
@@ -38,7 +38,7 @@ std::unique_ptr<Message> Only(const Message& message, const FieldDescriptor* fie
   return only;
 }
 
-// Fields in which the two differ, which are of one type.
+// Returns the fields in which two messages of one type differ.
 std::vector<const FieldDescriptor*> Differences(const Message& a, const Message& b) {
   std::vector<const FieldDescriptor*> differences;
   for (int i = 0; i < a.GetDescriptor()->field_count(); ++i) {
@@ -114,7 +114,8 @@ void CompareServices(const v1::Config& running, const v1::Config& wanted, bool d
   result->restarts_control |= !result->added.empty() || !result->removed.empty();
 }
 
-// Control takes all of it at once but the address, and whether there is one.
+// Control takes all changes of the endpoint at once, except those of the address and of whether
+// there is an endpoint.
 void CompareEndpoints(const v1::Config& wanted, const FieldDescriptor* field, TakenConfig* result) {
   v1::Config* config = &result->config;
   if (!config->has_operator_endpoint() || !wanted.has_operator_endpoint()) {
@@ -131,7 +132,7 @@ void CompareEndpoints(const v1::Config& wanted, const FieldDescriptor* field, Ta
   }
 }
 
-// Every keeper has it.
+// Every keeper has the field, so all running keepers take it.
 void TakeDistrust(const v1::Config& wanted, const FieldDescriptor* field, TakenConfig* result) {
   Take(wanted, field, &result->config);
   result->taken.push_back(field->name());
@@ -156,7 +157,7 @@ ServiceChange CompareService(const v1::ServiceConfig& running, const v1::Service
   ServiceChange change;
   change.config = running;
   for (const FieldDescriptor* field : Differences(running, wanted)) {
-    // Native workers count deaths themselves, by what they were started with.
+    // Native workers count deaths themselves, with the limit that they were started with.
     const bool taken = absl::c_linear_search(kTakenByKeepers, field->name()) ||
                        (field->name() == "poison_deaths" && running.mode() == v1::BROKERED);
     if (taken) Take(wanted, field, &change.config);

@@ -9,15 +9,15 @@
 
 namespace baton {
 
-// The fields of one service that a reload takes, and those that it does not. batond and the keeper
-// derive it from the same two configurations, so that they decide alike.
+// The fields of one service that a reload takes, and those that it does not take. batond and the
+// keeper compute it from the same two configurations, so they decide alike.
 struct ServiceChange {
   v1::ServiceConfig config;          // the running one, with the fields of `taken`
   std::vector<std::string> taken;    // fields that a running keeper takes
   std::vector<std::string> refused;  // fields that need another driver
 };
 
-// Both must be complete, and of one name.
+// REQUIRES: both are complete and have the same name.
 ServiceChange CompareService(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted);
 
 // Returns the service of this name in `config`, or nullptr.
@@ -26,25 +26,24 @@ v1::ServiceConfig* FindService(v1::Config* config, const std::string& name);
 struct TakenConfig {
   struct Refused {
     std::string field;  // "services[kv].shards"
-    std::string why;    // and what to do about it
+    std::string why;    // the reason, and what to do about it
     // The service whose connections would end if the field were taken. Empty: it cannot be taken.
     std::string ends_connections_of = {};
   };
 
-  v1::Config config;               // what is in force then
-  std::vector<std::string> taken;  // fields that differ from before, "operator_endpoint.viewers"
-  std::vector<Refused> refused;    // fields that differ, and stay as they were
-  // Services of `config` whose keepers are to be started, ended, and ended and started again.
+  v1::Config config;               // the configuration that is in force after the reload
+  std::vector<std::string> taken;  // changed fields that are taken: "operator_endpoint.viewers"
+  std::vector<Refused> refused;    // changed fields that are not taken
+  // Services whose drivers are to be started, to be ended, and to be restarted.
   std::vector<std::string> added, removed, changed;
-  // Services of `config` whose keepers take it while they run.
+  // Services of `config` whose running keepers take changes.
   std::vector<std::string> live;
-  bool restarts_control = false;  // what was taken, control reads only when it starts
+  bool restarts_control = false;  // control reads a taken field only when it starts
 };
 
 // Both configurations must be complete. Takes the rights of callers, everything else that only
-// control reads, services that are new, and what running keepers take. `disconnect`: takes also
-// what ends the connections of services, which are those that need another driver or are no longer
-// there.
+// control reads, new services, and what running keepers can take. `disconnect`: takes also changes
+// that end a service's connections, because it needs another driver or was removed.
 TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, bool disconnect);
 
 }  // namespace baton

@@ -24,13 +24,13 @@ absl::Status WriteFile(const std::string& path, std::string_view contents) {
     if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", path));
     contents.remove_prefix(static_cast<size_t>(written));
   }
-  // Before it has the name: a file that is empty after a loss of power has taken the former's
-  // place.
+  // Before the rename: otherwise an empty file could have taken the former's place after a loss of
+  // power.
   if (fsync(file.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path));
   return absl::OkStatus();
 }
 
-// So that the name is there after a loss of power, too.
+// Makes the name survive a loss of power.
 absl::Status SynchronizeDirectoryOf(const std::string& path) {
   const std::string directory = path.substr(0, path.rfind('/') + 1);
   const FileDescriptor file(

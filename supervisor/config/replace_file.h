@@ -1,4 +1,4 @@
-// Files of the state directory that others may read, or a successor finds, at any moment.
+// For files of the state directory that others may read, or a successor may find, at any moment.
 #ifndef SUPERVISOR_CONFIG_REPLACE_FILE_H_
 #define SUPERVISOR_CONFIG_REPLACE_FILE_H_
 
@@ -9,9 +9,9 @@
 
 namespace baton {
 
-// Whole or not at all, after a loss of power, too: by PATH.new, which one process at a time may
-// write. After an error the file is as it was, or, where only the last step failed, new until power
-// is lost. Waits for the disk, where the directory is on one (/run is not).
+// Replaces the file as a whole or not at all, also across a loss of power. Uses PATH.new, which one
+// process at a time may write. After an error the file is unchanged, or, if only the last step
+// failed, new until power is lost. Waits for the disk, if the directory is on one (/run is not).
 absl::Status ReplaceFile(const std::string& path, std::string_view contents);
 
 }  // namespace baton

@@ -22,7 +22,7 @@ arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   shape.pooled_queue_pairs =
       config.mode() == v1::NATIVE ? config.native().queue_pairs_per_shard() : 0;
   const uint64_t completions = arena::RequiredCompletionEntries(shape);
-  // Too many for the field are refused by ValidateShape.
+  // 0 stands for more than the field can hold; ValidateShape refuses it.
   shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
   return shape;
 }

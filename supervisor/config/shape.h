@@ -8,15 +8,15 @@
 
 namespace baton {
 
-// The shape of a service's arena. `config` is complete.
+// Returns the shape of a service's arena. `config` must be complete.
 arena::Shape ShapeOf(const v1::ServiceConfig& config);
 
-// For each GiB of an arena, beyond what any start may take. A busy machine of two processors takes
-// 3 s to fill a GiB, and 1 s to map one that is full.
+// Time for each GiB of an arena, beyond that of any start. A busy machine with two processors takes
+// 3 s to fill a GiB, and 1 s to map a full one.
 inline constexpr std::chrono::seconds kStartTimeoutPerGiB{4};
 
-// The time in which a process that fills, registers or maps the arena of `service` is to be ready:
-// `base`, and kStartTimeoutPerGiB for each whole GiB. `service` is complete.
+// Returns the time in which a process that fills, registers or maps the arena of `service` has to
+// be ready: `base`, and kStartTimeoutPerGiB for each whole GiB. `service` must be complete.
 std::chrono::milliseconds StartTimeout(const v1::ServiceConfig& service,
                                        std::chrono::milliseconds base);
 

@@ -24,7 +24,7 @@ absl::Status MakeDirectory(const std::string& path) {
     return absl::AlreadyExistsError(
         absl::StrCat(path, " is in the way: it is no directory of this user's; remove it"));
   }
-  // Whatever the umask is.
+  // chmod, so that the umask does not matter.
   if (chmod(path.c_str(), kPassable) != 0) return ErrnoStatus(errno, absl::StrCat("chmod ", path));
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// Second names of a service's sockets, and where they are.
+// Second names of a service's sockets.
 #ifndef SUPERVISOR_CONFIG_SOCKET_LINK_H_
 #define SUPERVISOR_CONFIG_SOCKET_LINK_H_
 
@@ -9,10 +9,10 @@
 
 namespace baton {
 
-// A directory of `service` in the state directory, for a container that is given this and nothing
-// else of that: links to the socket that its workers attach at and to control's for their gRPC
-// streams, made anew with the sockets, while the directory stays. No path is longer than
-// ManagementSocketPath().
+// Returns the directory of `service` in the state directory, for a container that gets this
+// directory only. It has links to the socket at which workers attach and to control's socket for
+// their gRPC streams. The links are made anew with the sockets; the directory stays. No path is
+// longer than ManagementSocketPath().
 inline std::string ServiceDirectoryPath(std::string_view state_dir, std::string_view service) {
   return std::string(state_dir) + "/" + std::string(service);
 }
@@ -23,9 +23,9 @@ inline std::string LinkedControlSocketPath(std::string_view state_dir, std::stri
   return ServiceDirectoryPath(state_dir, service) + "/stream.sock";
 }
 
-// Gives `socket`, which is bound, the name `link` as well, in the place of what had it. Makes the
-// directory of `link`, which everybody may pass and nobody but us may write, if it is missing.
-// kAlreadyExists: something else has its name.
+// Gives `socket`, which is bound, the second name `link`, and replaces what had that name. Makes
+// the directory of `link` if it is missing: everybody may pass it, and only this user may write.
+// kAlreadyExists: something else has the directory's name.
 absl::Status LinkSocket(const std::string& socket, const std::string& link);
 
 }  // namespace baton

@@ -1,5 +1,5 @@
-// The files in a state directory: who makes each, and what it is called. One place, so that
-// batond, drivers, keepers, control and tools agree, and so that the longest name can be checked
+// The names of the files in a state directory, and which process makes each. They are in one place
+// so that batond, drivers, keepers, control and tools agree, and the longest name can be checked
 // before a socket is bound (a socket's path has at most 107 bytes).
 #ifndef SUPERVISOR_CONFIG_STATE_FILES_H_
 #define SUPERVISOR_CONFIG_STATE_FILES_H_
@@ -70,8 +70,8 @@ inline std::string ManagementSocketPath(std::string_view state_dir, std::string_
   return std::string(state_dir) + "/" + std::string(service) + ".keeper.sock";
 }
 
-// Left by the driver or keeper of `service` when it ends because it has to; removed by the next
-// keeper that is up.
+// Written by the driver or keeper of `service` when it ends because of a problem; removed by the
+// next keeper that is up.
 inline std::string DownReasonPath(std::string_view state_dir, std::string_view service) {
   return std::string(state_dir) + "/" + std::string(service) + ".down";
 }

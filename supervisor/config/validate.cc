@@ -52,7 +52,7 @@ constexpr Range kServiceRanges[] = {
     {"realtime_priority", 0, 0, 99},
     {"heartbeat_ms", 1000, 10, 60'000},
     {"hang_timeout_ms", 5000, 20, UINT32_MAX},
-    {"ready_timeout_ms", 0, 0, 86'400'000},  // completed at last
+    {"ready_timeout_ms", 0, 0, 86'400'000},  // its default is set last
     {"watch_window_ms", 30'000, 1, 86'400'000},
     {"stop_timeout_ms", 10'000, 1, 600'000},
     {"poison_deaths", 3, 1, UINT32_MAX},
@@ -66,13 +66,13 @@ bool IsName(const std::string& name) {
          });
 }
 
-// Port 0 is any that is free.
+// Port 0 stands for any free one.
 bool IsAddressWithPort(const std::string& text) {
   const std::optional<HostPort> parsed = ParseHostPort(text);
   return parsed && IsAddress(parsed->host);
 }
 
-// A listener's network namespace, host and port to the name of the service that has it.
+// From a listener's network namespace, host and port to the name of the service that has it.
 using Ports = std::map<std::tuple<std::string, std::string, uint32_t>, std::string>;
 
 void CheckListener(v1::ListenerConfig& listener, const Node& node, const v1::ServiceConfig& service,
@@ -157,8 +157,8 @@ uint32_t DefaultQueuePairs(const v1::ServiceConfig& service) {
   return static_cast<uint32_t>(std::max<uint64_t>(8, share + share / 4));
 }
 
-// A uid alone would leave the workers in batond's group. The last number is none: to the kernel it
-// means that nothing changes.
+// A uid alone would leave the workers in batond's group. The largest number is no id: for the
+// kernel it means that nothing changes.
 void CheckIdentity(const v1::NativeConfig& native, const Node& node) {
   if (native.has_uid() && !native.has_gid()) {
     node.Refuse("gid", "is missing: name the group that the workers of that uid are in, too");
@@ -290,7 +290,8 @@ void CheckStateDir(const v1::Config& config, const Node& root) {
     return;
   }
   if (!IsUtf8(state_dir)) {
-    // A path may be so, but workers are told the sockets in it, in messages that would not parse.
+    // A path need not be UTF-8, but workers get the paths of its sockets in messages that would not
+    // parse.
     root.Refuse("state_dir", "is not UTF-8; name a directory that is");
     return;
   }

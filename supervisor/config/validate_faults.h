@@ -6,7 +6,7 @@
 
 namespace baton {
 
-// Refuses every value of `plan`, which `node` names, that is out of its range.
+// Adds a problem for each value of `plan`, whose node is `node`, that is out of its range.
 void CheckFaults(v1::FaultPlan& plan, const Node& node);
 
 }  // namespace baton

@@ -22,7 +22,7 @@ namespace baton {
 namespace {
 
 constexpr char kKind[] = "change";
-constexpr int64_t kTieMicros = 1000;  // more than a clock shows the same time
+constexpr int64_t kTieMicros = 1000;  // a clock shows the same time for less than this
 
 std::string MessageFor(const v1::Change& change) {
   return absl::StrCat(change.number(), ": ", change.what(), " asked by ", change.who(),
@@ -43,11 +43,11 @@ AuditTrail::AuditTrail(std::string path, EventLog* events, uint64_t max_file_byt
   Open();
 }
 
-// A line that is none, as the last one is when somebody was killed in it, is left out.
+// Skips incomplete lines, such as the last one if a former control was killed while it wrote.
 void AuditTrail::ReadFile(const std::string& path) {
   std::ifstream file(path);
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // the hash, and what a later release has
+  options.ignore_unknown_fields = true;  // the hash, and fields of later releases
   for (std::string line; std::getline(file, line);) {
     v1::Event event;
     if (!google::protobuf::util::JsonStringToMessage(line, &event, options).ok() ||
@@ -72,7 +72,7 @@ void AuditTrail::Open() {
   bytes_ = static_cast<uint64_t>(status.st_size);
   char last = '\n';
   if (bytes_ > 0 && pread(file_.get(), &last, 1, status.st_size - 1) == 1 && last != '\n') {
-    (void)Write("");  // ends the line in which somebody was killed
+    (void)Write("");  // ends the line in which a former control was killed
   }
 }
 
@@ -99,7 +99,7 @@ uint64_t AuditTrail::End(const std::string& service, v1::Change change,
 }
 
 AuditTrail::Recorded AuditTrail::Record(const std::string& service, const v1::Change& change) {
-  // Readers tell records apart by their times. A clock that was stepped back is believed.
+  // Readers tell records apart by their times. A clock that was stepped back is taken as it is.
   int64_t now = unix_micros_();
   if (now <= last_unix_micros_ && now > last_unix_micros_ - kTieMicros) now = last_unix_micros_ + 1;
   last_unix_micros_ = now;
@@ -129,7 +129,7 @@ AuditTrail::Recorded AuditTrail::Record(const std::string& service, const v1::Ch
   return recorded;
 }
 
-// The oldest is overwritten.
+// Renames each file to its next age. The oldest one is overwritten.
 void AuditTrail::MoveFiles() {
   for (int age = kAuditFiles - 1; age > 0; --age) {
     const std::string from = AuditFile(path_, age - 1);

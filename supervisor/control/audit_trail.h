@@ -28,29 +28,30 @@ class AuditTrail {
  public:
   static constexpr uint64_t kMaxFileBytes = 4 << 20;
 
-  // Goes on with what is in the last two files, and puts it into `events`, which outlives it. A
-  // file that cannot be read or written is logged, and nothing else: what operators do in that
-  // trouble is more important than its record.
-  // `unix_micros` gives the time of a record, and may be stepped back.
+  // Reads the last two files, puts their records into `events`, which must outlive the trail, and
+  // goes on after them. Logs a file that cannot be read or written, and goes on, because what
+  // operators do then matters more than its record. `unix_micros` gives the time of a record, and
+  // may be stepped back.
   AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes = kMaxFileBytes,
              std::function<int64_t()> unix_micros = UnixMicroseconds);
 
-  // About to be tried: gives it its number. `service`: one that there is, or none.
-  // Both return the bytes of their record, whether or not it could be written.
+  // Begin records a change that is about to be tried, and sets its number. End records its outcome.
+  // `service` must exist or be empty. Both return the bytes of their record, whether or not it
+  // could be written.
   uint64_t Begin(const std::string& service, v1::Change* change);
   uint64_t End(const std::string& service, v1::Change change, const absl::Status& outcome);
 
-  // Records that are not in the file, since this process was started.
+  // Returns how many records could not be written since this process was started.
   uint64_t failed_writes() const { return failed_writes_.load(std::memory_order_relaxed); }
 
  private:
   void ReadFile(const std::string& path);
   struct Recorded {
-    std::string hash;  // of the line, for the log; empty: it could not be written
+    std::string hash;  // of the line, for the log; empty: it was not written
     uint64_t bytes = 0;
   };
   Recorded Record(const std::string& service, const v1::Change& change);
-  // False: it is not in the file.
+  // Returns false if the line is not in the file.
   bool Write(const std::string& line);
   void MoveFiles();
   void Open();

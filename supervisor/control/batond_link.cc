@@ -85,7 +85,7 @@ absl::StatusOr<bool> BatondLink::TakeReply() {
 void BatondLink::GiveAnswer(uint64_t id, absl::StatusOr<Answer> answer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = waiting_.find(id);
-  if (found == waiting_.end()) return;  // who asked has given up
+  if (found == waiting_.end()) return;  // the caller has given up
   found->second.set_value(std::move(answer));
   waiting_.erase(found);
 }

@@ -25,21 +25,21 @@ class BatondLink {
     internal::BatondReply reply;
     std::vector<FileDescriptor> descriptors;
   };
-  // Batond has read its configuration again, unasked. Called by the loop.
+  // Called by the loop when batond has read its configuration again without a request of control's.
   using OnNews = std::function<void(const internal::BatondReply&)>;
 
-  // Without a socket nobody answers.
+  // Without a socket every request fails.
   BatondLink(boost::asio::io_context& loop, FileDescriptor socket);
   BatondLink(const BatondLink&) = delete;
   BatondLink& operator=(const BatondLink&) = delete;
 
   void Start(OnNews on_news);
-  // Fails the calls that wait, and every later one. REQUIRES: the loop has ended.
+  // Fails the waiting calls, and every later one. REQUIRES: the loop has ended.
   void Stop();
 
-  // Thread-safe, and not from the loop. Sends `request`, whose id is set here, and waits.
-  // kFailedPrecondition: nobody is there who could be asked; otherwise what batond says, or that it
-  // does not answer.
+  // Sends `request`, whose id it sets, and waits for the answer. Thread-safe; must not be called by
+  // the loop. kFailedPrecondition: batond did not start this control, so nobody can be asked. Other
+  // errors are batond's, or say that it does not answer.
   absl::StatusOr<Answer> Ask(internal::BatondRequest request);
 
  private:
@@ -48,8 +48,8 @@ class BatondLink {
   void End(const absl::Status& why);
 
   boost::asio::io_context& loop_;
-  const std::shared_ptr<FramedSession> session_;  // the loop's; null: nobody answers
-  OnNews on_news_;                                // the loop's
+  const std::shared_ptr<FramedSession> session_;  // used by the loop; null: no socket
+  OnNews on_news_;                                // used by the loop
 
   std::mutex mutex_;  // guards what follows
   std::map<uint64_t, std::promise<absl::StatusOr<Answer>>> waiting_;

@@ -93,7 +93,7 @@ std::string Callers::Refuse(const grpc::ServerContextBase& call, std::string_vie
   if (!peer) return "this caller may not operate Baton";
   const Role role = RoleOf(*config(), *peer);
   std::string why = RefusalOfPeer(role, *peer, method);
-  // The others when they connected.
+  // Callers without a role were logged when they connected.
   if (role != Role::kNone) LogRefusal(absl::StrCat("pid ", peer->pid, ": ", why));
   return why;
 }

@@ -1,7 +1,8 @@
 // Identifies the caller of a call in progress: a process at the operator socket, or the owner of a
 // certificate.
 //
-// Permissions can change at any time. Each call is judged by those in force when it is made.
+// Permissions can change at any time. Each call is judged by those that are in force when it is
+// made.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_CALLERS_H_
@@ -24,11 +25,11 @@ namespace baton {
 
 class Callers {
  public:
-  // `peers` outlives it.
+  // `peers` must outlive it.
   Callers(const internal::ControlConfig& config, const PeerRegistry* peers)
       : config_(std::make_shared<const internal::ControlConfig>(config)), peers_(peers) {}
 
-  // In force from now on.
+  // The new configuration and trust are in force from now on.
   void SetConfig(const internal::ControlConfig& config);
   void SetTrust(std::shared_ptr<const CertificateTrust> trust);
   std::shared_ptr<const internal::ControlConfig> config() const;
@@ -36,9 +37,9 @@ class Callers {
   // "uid 0 pid 12", or `certificate "alice"`.
   std::string Describe(const grpc::ServerContextBase& call) const;
 
-  // Whether the owner of this certificate may call `method` now. kUnauthenticated: the certificate
-  // is not good any more; kPermissionDenied: its name may not. The log has it, too, but not without
-  // end.
+  // Returns OK if the owner of this certificate may call `method` now. kUnauthenticated: the
+  // certificate is not valid any more. kPermissionDenied: its names do not allow it. Logs refusals,
+  // up to a limit.
   absl::Status Judge(const grpc::AuthContext& certificate, std::string_view method) const;
 
   // Returns the refusal for a caller on the operator socket that may not call `method`, and logs it

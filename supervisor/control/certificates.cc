@@ -92,7 +92,7 @@ Certificates AllCertificates(std::string_view pem) {
   while (X509* one = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     if (sk_X509_push(all.get(), one) == 0) X509_free(one);
   }
-  ERR_clear_error();  // the end of the text is one
+  ERR_clear_error();  // the end of the text counts as an error
   return all;
 }
 
@@ -109,7 +109,8 @@ absl::Status Unfit(const char* field, const std::string& path, std::string_view 
       absl::StrCat("operator_endpoint.", field, ": ", path, ": ", std::string(what)));
 }
 
-// Puts what there is of each kind in `pem` into `store`.
+// Adds the certificates and revocation lists in `pem` to `store`, and counts them. A null count:
+// that kind is left out.
 void AddAll(std::string_view pem, X509_STORE* store, int* certificates, int* lists) {
   const Infos infos(PEM_X509_INFO_read_bio(Reading(pem).get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
@@ -123,8 +124,8 @@ void AddAll(std::string_view pem, X509_STORE* store, int* certificates, int* lis
   }
 }
 
-// The end of a chain is trusted because it is in the file of authorities: nobody's list is asked
-// about it, who may be unknown.
+// Accepts the end of a chain without a revocation list. It is trusted because it is in the file of
+// authorities, and its issuer may be unknown.
 int JudgeProblem(int good, X509_STORE_CTX* context) {
   if (good == 1 || X509_STORE_CTX_get_error(context) != X509_V_ERR_UNABLE_TO_GET_CRL) return good;
   const int depth = X509_STORE_CTX_get_error_depth(context);
@@ -165,7 +166,7 @@ absl::StatusOr<std::shared_ptr<const CertificateTrust>> CertificateTrust::Make(
     return Unfit("client_ca_file", endpoint.client_ca_file(),
                  "has no certificate in PEM; name a file that has");
   }
-  // gRPC's handshake uses the same.
+  // gRPC's handshake uses the same flags.
   unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST;
   if (pem.crl) {
     int lists = 0;

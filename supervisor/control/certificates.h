@@ -28,32 +28,32 @@ struct EndpointPem {
   friend bool operator==(const EndpointPem&, const EndpointPem&) = default;
 };
 
-// A file for reading; opening it does not wait, whatever it is.
+// Opens a file for reading. Does not wait, whatever the file is.
 using FileOpener = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);
 
-// All of them. The error names the field, the file and the cure.
+// Reads all of them. An error names the field, the file and the cure.
 absl::StatusOr<EndpointPem> ReadEndpointFiles(const v1::OperatorEndpoint& endpoint,
                                               const FileOpener& open);
 
 // Decides which certificates are trusted: those of the authorities in one file, except those that
 // the lists in another file revoke.
 //
-// gRPC's handshake checks the authorities, too. But a connection outlives what was true in its
-// handshake. gRPC 1.51 reads revocation lists once (set_crl_directory), and admits every
+// gRPC's handshake checks the authorities, too. But trust may change after a connection's
+// handshake, gRPC 1.51 reads revocation lists only once (set_crl_directory), and it admits every
 // certificate whose authority has none.
 //
 // Immutable, so thread-safe.
 class CertificateTrust {
  public:
-  // Parses `pem`, the contents of the files of `endpoint`. The error names the field, the file and
+  // Parses `pem`, the contents of the files of `endpoint`. An error names the field, the file and
   // the cure.
   static absl::StatusOr<std::shared_ptr<const CertificateTrust>> Make(
       const v1::OperatorEndpoint& endpoint, const EndpointPem& pem);
 
-  // Whether this one is good now: in its time, of an authority, on no revocation list. With
-  // revocation lists, an authority without a current one has no good certificates. `chain`: what
-  // else its owner has shown.
+  // Returns OK if `certificate` is valid now: within its time, signed by an authority, and on no
+  // revocation list. If there are revocation lists, no certificate of an authority without a
+  // current one is valid. `chain`: the other certificates that its owner has sent.
   absl::Status Check(std::string_view certificate, std::string_view chain) const;
 
  private:
@@ -62,11 +62,11 @@ class CertificateTrust {
   const std::shared_ptr<x509_store_st> store_;
 };
 
-// Whether certificate and key are there and fit together.
+// Checks that certificate and key are there and fit together.
 absl::Status CheckIdentity(const v1::OperatorEndpoint& endpoint, const EndpointPem& pem);
 
-// When the first of all certificates in a file in PEM ends, in seconds since 1970; nothing when the
-// file cannot be read or has none.
+// Returns when the first of the certificates in a PEM file expires, in seconds since 1970; nothing
+// if the file cannot be read or has none.
 std::optional<int64_t> CertificateExpiry(FileDescriptor file);
 
 }  // namespace baton

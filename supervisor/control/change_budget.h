@@ -1,14 +1,16 @@
-// Bounds how often one caller may ask for a change. Each change is on record, and a record that is
-// filled without a pause forgets what was before.
+// Bounds how often one caller may ask for a change. Each change is recorded, and a trail that is
+// filled without a pause loses its older records.
 //
-// A caller has two budgets: one counts its changes, the other the bytes that its failed changes put
-// on record. Once the second is used up, a change is not tried if the same one failed the last
-// time: a script that repeats what fails keeps its user from nothing else, unless it varies what it
-// asks for, kMaxFailing times. What failed before that budget was last full is forgotten: a caller
-// that fails now and then never comes to that number. So a caller that achieves nothing adds at
-// most kFailedBytesBurst and kMaxFailing failures at once, together less than 2.5 MiB, then
-// kFailedBytesPerDay, and the records of what was not tried, which are less than 1 KiB a minute.
-// The latter two are less than 3.5 MiB a day: the trail, of 64 MiB, lasts for 17 days.
+// A caller has two budgets: one for its changes, one for the bytes that its failed changes add to
+// the trail. Once the second is used up, a change that failed the last time is not tried. So a
+// script that repeats one failing change does not keep its user from other changes. After
+// kMaxFailing different failing changes none is tried. Failures are forgotten whenever the second
+// budget is full, so a caller that fails now and then never reaches that number.
+//
+// A caller whose changes all fail adds at once at most kFailedBytesBurst and kMaxFailing failures,
+// together less than 2.5 MiB. Then it adds kFailedBytesPerDay, and records of changes that were not
+// tried, less than 1 KiB a minute: together less than 3.5 MiB a day. So the trail, of 64 MiB, lasts
+// for 17 days.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_CHANGE_BUDGET_H_
@@ -37,17 +39,18 @@ class ChangeBudget {
 
   struct Verdict {
     bool allowed = false;
-    // Not allowed: the time until it is, in nanoseconds, if this caller asks for nothing else.
+    // If not allowed, the time until it is, in nanoseconds, if this caller asks for nothing else.
     uint64_t wait_ns = 0;
-    // Not allowed because of the caller's failed changes.
+    // It is not allowed because of the caller's failed changes.
     bool failed_too_much = false;
-    // This change was one of those. If not, so many others were that none is tried.
+    // This change was one of those. If false, so many others failed that none is tried.
     bool failed_itself = false;
-    // More than 0: so many of this caller's were not allowed, and it is time to put that on record.
+    // More than 0: so many of this caller's changes were not allowed, and it is time to record
+    // that.
     uint64_t to_record = 0;
   };
 
-  // `change`: all that tells it from others.
+  // `change`: identifies the change.
   Verdict Take(const std::string& caller, const std::string& change, uint64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Caller& one = Find(caller, now_ns);
@@ -75,8 +78,9 @@ class ChangeBudget {
     Find(caller, now_ns).failing.erase(HashOf(change));
   }
 
-  // A change of this caller was tried and failed. `bytes`: of its records. They are known only now,
-  // so the budget may go below zero, and is paid back before the same one is tried again.
+  // Call it when a change of this caller was tried and failed. `bytes`: the length of its records,
+  // which is known only now. So the budget may go below zero, and the caller pays that back before
+  // the same change is tried again.
   void Failed(const std::string& caller, const std::string& change, uint64_t bytes,
               uint64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -87,9 +91,9 @@ class ChangeBudget {
 
  private:
   static constexpr size_t kMaxCallers = 256;
-  static constexpr size_t kMaxFailing = 64;  // of a caller
-  // More than kMaxFailing failures put on record, so that all of that is paid back: a caller would
-  // gain what it is let off each time that it has waited for its budget to be full.
+  static constexpr size_t kMaxFailing = 64;  // remembered per caller
+  // More bytes than kMaxFailing failures add to the trail, so that a caller pays back all of them.
+  // Otherwise it would gain the difference each time that it has waited for a full budget.
   static constexpr uint64_t kMaxFailedBytesOwed = 2 * kFailedBytesBurst;
   static constexpr uint64_t kRecordPauseNs = 60'000'000'000;
   static constexpr double kFailedBytesPerSecond = kFailedBytesPerDay / 86'400.0;
@@ -97,8 +101,8 @@ class ChangeBudget {
   struct Caller {
     TokenBucket changes;
     TokenBucket failures;      // bytes
-    std::set<size_t> failing;  // hashes of changes that failed the last time, since it was full
-    uint64_t refused = 0;      // that are not on record yet
+    std::set<size_t> failing;  // hashes of changes that failed last, since `failures` was full
+    uint64_t refused = 0;      // refused changes that are not recorded yet
     uint64_t recorded_ns = 0;  // 0: never
   };
 
@@ -110,7 +114,7 @@ class ChangeBudget {
     return caller;
   }
 
-  // One of many callers shares what the others that find no place have.
+  // Returns the caller's place. Callers that find none, because there are kMaxCallers, share one.
   Caller& Place(const std::string& name, uint64_t now_ns) {
     const auto found = callers_.find(name);
     if (found != callers_.end()) return found->second;

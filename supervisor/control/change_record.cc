@@ -26,12 +26,12 @@ std::string Metadata(const grpc::ServerContextBase& call, const char* key) {
   return OneLine({found->second.data(), found->second.size()}, kMaxMetadata);
 }
 
-// Without the number of its process: a caller may have as many of those as it likes.
+// Returns the caller without its pid, because a caller may have as many processes as it likes.
 std::string CallerOf(const std::string& who) {
   return who.starts_with("uid ") ? who.substr(0, who.find(" pid ")) : who;
 }
 
-// An outcome may have words of the caller in it.
+// An outcome may contain text of the caller.
 absl::Status Printable(const absl::Status& status) {
   return absl::Status(status.code(), OneLine(MessageOf(status), kMaxOutcome));
 }
@@ -56,7 +56,7 @@ absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::st
                               const google::protobuf::Message& request,
                               const std::string& named_service,
                               const std::function<absl::Status()>& work) {
-  // Names that there are not are in the request, and make no history of their own.
+  // A name that does not exist is recorded with the request only, and gets no history of its own.
   const bool known = keepers_->Find(named_service).ok();
   const std::string service = known ? named_service : "";
   v1::Change change;
@@ -83,7 +83,7 @@ absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::st
   uint64_t bytes = trail_->Begin(service, &change);
   absl::Status result = work();
   bytes += trail_->End(service, std::move(change), Printable(result));
-  // Every error costs. Callers choose their deadlines, so even a timeout can be had for nothing.
+  // Every error counts. Callers choose their deadlines, so even a time-out costs them nothing.
   if (result.ok()) {
     budget_.Succeeded(caller, same, MonotonicNanoseconds());
   } else {

@@ -14,17 +14,17 @@
 
 namespace baton {
 
-// Puts the calls that change something into the audit trail. Thread-safe.
+// Records the calls that change something in the audit trail. Thread-safe.
 class ChangeRecord {
  public:
-  // All outlive it.
+  // All must outlive it.
   ChangeRecord(Keepers* keepers, const Callers* callers, AuditTrail* trail)
       : keepers_(keepers), callers_(callers), trail_(trail) {}
 
-  // Does `work`, which is what `call` asks for: recorded before and after it. `service`: as the
-  // request names it, which may be none that there is. kResourceExhausted: this caller has asked
-  // for too many changes lately, or too many of its changes have failed; nothing was done, and that
-  // is on record once a minute.
+  // Does `work`, the change that `call` asks for, and records it before and after. `service`: the
+  // name in the request, which may not exist. kResourceExhausted: this caller has asked for too
+  // many changes lately, or too many of its changes have failed. Then nothing was done, and that is
+  // recorded once a minute.
   absl::Status Do(const grpc::ServerContextBase& call, const std::string& what,
                   const google::protobuf::Message& request, const std::string& service,
                   const std::function<absl::Status()>& work);

@@ -62,8 +62,8 @@ constexpr std::chrono::seconds kAcceptPause(1);
 // Once per process, before the first server is built.
 void SetUpGrpc() {
   static const bool done = [] {
-    // Never undone: gRPC's own shutdown, with the last server, can wait 10 s for a poller that it
-    // started when a peer did not read.
+    // gRPC is never shut down. Its shutdown, which comes with the last server, can wait 10 s for a
+    // poller that it started when a peer did not read.
     grpc_init();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -75,7 +75,7 @@ void SetUpGrpc() {
 // Limits on the resources that one server's callers may use.
 struct Bounds {
   int message_bytes;
-  int streams;  // of a connection
+  int streams;  // per connection
   // Bounds all connections together. gRPC 1.51 takes a message of up to 4 GiB whole before it
   // compares its length with `message_bytes`. Above `memory_bytes` it ends streams until it is
   // below.
@@ -84,7 +84,7 @@ struct Bounds {
 constexpr Bounds kOperatorBounds = {1 << 20, 64, 64 << 20};
 constexpr Bounds kViewerBounds = {1 << 20, 64, 32 << 20};
 constexpr Bounds kRefusedBounds = {1 << 16, 8, 8 << 20};
-// A hello and a word on health are of some hundred bytes, and a worker needs one stream.
+// A hello and a health report have some hundred bytes, and a worker needs one stream.
 constexpr Bounds kWorkerBounds = {4096, 8, 32 << 20};
 
 void Bound(grpc::ServerBuilder* builder, const Bounds& bounds) {
@@ -96,7 +96,7 @@ void Bound(grpc::ServerBuilder* builder, const Bounds& bounds) {
       grpc::ResourceQuota("baton").SetMaxThreads(kMaxCallThreads).Resize(bounds.memory_bytes));
 }
 
-// `refusing`: whoever calls what `service` does not serve; null: it does not exist.
+// `refusing` answers calls that `service` does not serve. Null: such methods do not exist.
 std::unique_ptr<grpc::Server> Serve(const Bounds& bounds, grpc::Service* service, const char* name,
                                     RefusingService* refusing = nullptr) {
   grpc::ServerBuilder builder;
@@ -108,15 +108,15 @@ std::unique_ptr<grpc::Server> Serve(const Bounds& bounds, grpc::Service* service
   return server;
 }
 
-// A server for the workers of each user, so that the memory that a user's calls take is not taken
-// from another's. Two users share one only when their ids are equal modulo kServers.
+// A server for the workers of each user, so that one user's calls take no memory from another's.
+// Two users share a server only if their ids are equal modulo kServers.
 //
 // Thread-compatible.
 class WorkerServers {
  public:
   explicit WorkerServers(WorkerServiceContext* context) : context_(context) {}
 
-  // Null: gRPC did not start one. `uid` is that of a process that has connected.
+  // Returns null if gRPC did not start a server. `uid`: of a process that has connected.
   grpc::Server* For(uint32_t uid) {
     Entry& entry = entries_[uid % kServers];
     if (!entry.server) {
@@ -140,7 +140,7 @@ class WorkerServers {
   };
 
   WorkerServiceContext* const context_;
-  std::array<Entry, kServers> entries_;  // made when they are needed
+  std::array<Entry, kServers> entries_;  // made when needed
 };
 
 }  // namespace
@@ -208,7 +208,8 @@ class ControlServer::Impl {
              Adopt(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
            });
     batond_.Start([this](const internal::BatondReply& news) {
-      // Not here: what is taken may ask batond for files, and the loop has the answers.
+      // Taken by another thread: taking the news may ask batond for files, and this loop gets the
+      // answers.
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);
       news_ = news;
       upkeep_changed_.notify_all();
@@ -220,8 +221,8 @@ class ControlServer::Impl {
       const std::lock_guard<std::mutex> lock(endpoint_mutex_);
       (void)RefreshEndpoint();
     }
-    // By the loop, which each connection of this machine and each call of a keeper goes through:
-    // when it hangs, control does.
+    // The loop shows life, because each connection of this machine and each call of a keeper goes
+    // through it: if the loop hangs, control hangs.
     boost::asio::post(loop(), [this] {
       ShowLife();
       Every(heart_, kHeartbeat, [] { ShowLife(); });
@@ -232,7 +233,7 @@ class ControlServer::Impl {
 
   ~Impl() {
     loop_.Stop();
-    // A client that connects from here on waits for the next control, and not for this one's end.
+    // A client that connects from now on waits for the next control, not for this one's end.
     operator_listener_.reset();
     worker_listener_.reset();
     batond_.Stop();
@@ -244,7 +245,7 @@ class ControlServer::Impl {
     if (upkeep_.joinable()) upkeep_.join();
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
     metrics_endpoint_.reset();
-    // One deadline for all, which a step of the wall clock does not move.
+    // One deadline for all servers, which a step of the wall clock does not move.
     const gpr_timespec deadline = gpr_time_add(
         gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(kShutdownGrace.count(), GPR_TIMESPAN));
     for (auto* server :
@@ -316,22 +317,23 @@ class ControlServer::Impl {
   // as they were, if they do.
   absl::Status Take(const internal::BatondReply& reply) {
     const std::lock_guard<std::mutex> one_at_a_time(take_mutex_);
-    // An answer and news come by two threads, and the later one may be here already.
+    // An answer and news come on two threads, so the later configuration may be in force already.
     if (reply.revision() < revision_) return absl::OkStatus();
     revision_ = reply.revision();
     const internal::ControlConfig& config = reply.config();
     const auto former = callers_.config();
     callers_.SetConfig(config);
     spdlog::default_logger()->set_level(LevelOf(config.log_level()));
-    // A connection is served by what it was let in as.
+    // A connection is served by the role that it was accepted with, so those whose role has changed
+    // end.
     peers_.End([&](const Peer& peer) { return RoleOf(*former, peer) != RoleOf(config, peer); });
     if (!config.has_operator_endpoint()) return absl::OkStatus();
     const std::lock_guard<std::mutex> lock(endpoint_mutex_);
     return RefreshEndpoint();
   }
 
-  // A file that is missing, or a port that is taken, is no reason for those on this machine to go
-  // without control: it is tried again. Files are looked at for changes for ever.
+  // Takes news, and looks again and again for changes of the endpoint's files. If a file is
+  // missing, or the port is taken, control serves this machine and tries again.
   void KeepUp() {
     const auto woken = [this] { return stopping_ || news_.has_value(); };
     for (;;) {
@@ -355,7 +357,7 @@ class ControlServer::Impl {
     }
   }
 
-  // Batond opens them, whose user may read more than ours.
+  // batond opens the file, because its user may read more than control's.
   absl::StatusOr<FileDescriptor> OpenFile(const std::string& path) {
     if (!has_batond_) return OpenForReading(path);
     internal::BatondRequest request;
@@ -369,7 +371,7 @@ class ControlServer::Impl {
     return config_.audit_directory().empty() ? config_.state_dir() : config_.audit_directory();
   }
 
-  // Under endpoint_mutex_. Takes what the files are now, and starts the server if there is none.
+  // REQUIRES: endpoint_mutex_. Reads the files again, and starts the server if there is none.
   absl::Status RefreshEndpoint() {
     absl::Status status = endpoint_files_.Read(callers_.config()->operator_endpoint());
     endpoint_events_.JudgeAgain();
@@ -387,8 +389,8 @@ class ControlServer::Impl {
     return status;
   }
 
-  // A server and a service of its own: who comes from afar cannot use up the calls, nor the streams
-  // of events, of those who are here.
+  // The endpoint has its own server and service, so that remote callers cannot use up the calls and
+  // the event streams of local ones.
   absl::Status StartEndpoint() {
     const v1::OperatorEndpoint& endpoint = config_.operator_endpoint();
     grpc::ServerBuilder builder;
@@ -411,8 +413,8 @@ class ControlServer::Impl {
     return absl::OkStatus();
   }
 
-  // Finds out who connects, which gRPC's own listener cannot tell. `listening`'s file stays:
-  // removing it could hit that of a successor.
+  // Accepts connections and identifies the peers, which gRPC's own listener cannot do.
+  // `listening`'s file stays at the end, because a successor's file may have its name by then.
   void Accept(FileDescriptor listening, std::optional<Acceptor>* listener,
               std::function<void(FileDescriptor, const Peer&)> on_peer) {
     const auto identify = [on_peer = std::move(on_peer)](FileDescriptor socket) {
@@ -443,7 +445,7 @@ class ControlServer::Impl {
     Adopt(refusing_server_.get(), std::move(socket), peer, role);
   }
 
-  // `role`: what `server` serves it as; none: all are served alike.
+  // `role`: the role that `server` serves; none: it serves all alike.
   void Adopt(grpc::Server* server, FileDescriptor socket, const Peer& peer,
              std::optional<Role> role) {
     if (server == nullptr) {
@@ -452,7 +454,7 @@ class ControlServer::Impl {
     }
     if (peers_.Add(socket.get(), peer,
                    role ? PeerRegistry::Served::kByRole : PeerRegistry::Served::kAlike)) {
-      // Its role may have changed since it was looked up, before it was among those that Take ends.
+      // The role may have changed after it was looked up and before Take could end this connection.
       if (role && RoleOf(*callers_.config(), peer) != *role) shutdown(socket.get(), SHUT_RDWR);
       grpc::AddInsecureChannelFromFd(server, socket.Release());
       return;
@@ -464,15 +466,15 @@ class ControlServer::Impl {
   }
 
   LoopThread loop_;
-  const internal::ControlConfig config_;  // as it was at the start
+  const internal::ControlConfig config_;  // the configuration at the start
   PeerRegistry peers_;
   Callers callers_;
   const bool has_batond_;
   BatondLink batond_;
   std::mutex take_mutex_;
-  uint64_t revision_ = 0;                 // of what was taken last; guarded by take_mutex_
+  uint64_t revision_ = 0;                 // of the configuration taken last; guarded by take_mutex_
   OperatorEndpointFiles endpoint_files_;  // guarded by endpoint_mutex_
-  FileDescriptor operator_socket_;        // until the listeners have them
+  FileDescriptor operator_socket_;        // until the listeners have the two sockets
   FileDescriptor worker_socket_;
   LogBudget log_budget_;
   Keepers keepers_;
@@ -483,15 +485,15 @@ class ControlServer::Impl {
   EventStreams operator_events_{&keepers_};
   EventStreams viewer_events_{&keepers_};
   EventStreams endpoint_events_{&keepers_};
-  WorkerServers worker_servers_;  // the loop's, once it has a listener
+  WorkerServers worker_servers_;  // used by the loop, once it has a listener
   std::unique_ptr<grpc::Service> operator_service_;
   std::unique_ptr<grpc::Service> viewer_service_;
   std::unique_ptr<grpc::Service> endpoint_service_;  // over TLS
   RefusingService refusing_service_;
   RefusingService viewer_refusing_service_;
-  mutable std::mutex endpoint_mutex_;  // guards what is of the endpoint
+  mutable std::mutex endpoint_mutex_;  // guards the members of the endpoint
   absl::Status endpoint_status_;
-  absl::Status endpoint_problem_;  // the last one, which is not told again
+  absl::Status endpoint_problem_;  // the last one, which is not logged again
   int endpoint_port_ = 0;
   std::unique_ptr<grpc::Server> operator_server_;
   std::unique_ptr<grpc::Server> viewer_server_;
@@ -504,7 +506,7 @@ class ControlServer::Impl {
   std::mutex upkeep_mutex_;
   std::condition_variable upkeep_changed_;
   bool stopping_ = false;                      // guarded by upkeep_mutex_
-  std::optional<internal::BatondReply> news_;  // guarded by upkeep_mutex_; nobody has taken it yet
+  std::optional<internal::BatondReply> news_;  // guarded by upkeep_mutex_; not taken yet
   std::thread upkeep_;
 };
 

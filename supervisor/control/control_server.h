@@ -14,14 +14,14 @@ namespace baton {
 // The descriptors that batond gave control at its start. All are empty if batond did not start it.
 struct FromBatond {
   FileDescriptor link;             // BatondLink
-  FileDescriptor operator_socket;  // listen already
+  FileDescriptor operator_socket;  // both listen already
   FileDescriptor worker_socket;
 };
 
 class ControlServer {
  public:
-  // Serves once it returns. kAlreadyExists: another control serves in this state_dir.
-  // A worker's stream that says nothing for `hello_timeout` is ended.
+  // The server serves once Start returns. kAlreadyExists: another control serves in this state_dir.
+  // A worker's stream without a first message is ended after `hello_timeout`.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const internal::ControlConfig& config,
       std::chrono::milliseconds hello_timeout = std::chrono::seconds(10),
@@ -31,7 +31,7 @@ class ControlServer {
 
   // The port of operator_endpoint; 0 if there is no endpoint.
   int operator_port() const;
-  // Why it is not served yet; OK: it is, or there is to be none.
+  // Returns why the endpoint is not served yet. OK: it is served, or none is configured.
   absl::Status operator_endpoint_status() const;
 
  private:

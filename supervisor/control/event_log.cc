@@ -71,14 +71,14 @@ std::shared_ptr<EventFollower> EventLog::Follow(EventFilter filter, std::functio
   return follower;
 }
 
-// They are merged, and not sorted: the order of each ring is right, whatever the clock did. One
-// ring after the other would have the first one's events copied once for each of the services.
+// Merges the rings and does not sort, because the order in each ring is right, whatever the clock
+// did. Merging one ring after the other would copy the first one's events once for each service.
 std::deque<SharedEvent> EventLog::Logged(const EventFilter& filter) const {
   struct Rest {
     std::deque<SharedEvent>::const_iterator next, end;
     size_t ring;
   };
-  // At the same time, the first ring's is the first.
+  // At equal times the event of the first ring comes first.
   const auto is_later = [](const Rest& a, const Rest& b) {
     const int64_t time_a = (*a.next)->unix_micros();
     const int64_t time_b = (*b.next)->unix_micros();

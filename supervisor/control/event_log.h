@@ -1,4 +1,4 @@
-// The last events of every service, as the keepers told them, and those who follow them.
+// The last events of every service, as the keepers reported them, and their followers.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_EVENT_LOG_H_
@@ -25,26 +25,26 @@ using SharedEvent = std::shared_ptr<const v1::Event>;
 // The events that a reader wants.
 struct EventFilter {
   std::string service;   // empty: all
-  bool changes = false;  // only what operators asked for
+  bool changes = false;  // only changes that operators asked for
 
   bool Takes(const std::string& of_service, bool change) const {
     return (service.empty() || service == of_service) && (change || !changes);
   }
 };
 
-// One reader. It starts with what was logged and, while it lives, is given what comes. One that
-// does not keep up is cut off, not waited for.
+// One reader. It gets the logged events and, while it lives, new ones. A reader that does not keep
+// up is cut off.
 class EventFollower {
  public:
-  // The next event, or nothing when there is none yet.
+  // Returns the next event, or null if there is none yet.
   SharedEvent Pop();
-  // More events waited than the bound allows: some are missing from here on.
+  // Returns true if more events waited than the limit allows. Some are missing from here on.
   bool overflowed() const;
 
  private:
   friend class EventLog;
 
-  bool Push(const SharedEvent& event);  // whether the follower should be woken
+  bool Push(const SharedEvent& event);  // returns whether to wake the follower
 
   mutable std::mutex mutex_;
   std::deque<SharedEvent> queue_;
@@ -59,8 +59,8 @@ class EventLog {
   explicit EventLog(size_t events_per_service = 4096, size_t follower_limit = 8192)
       : events_per_service_(events_per_service), follower_limit_(follower_limit) {}
 
-  // Drops an event that is already here, and says so with false: a keeper tells its whole log after
-  // every reconnect.
+  // Adds an event. Returns false if it is already here, because a keeper reports its whole log
+  // after every reconnect.
   bool Append(const std::string& service, const v1::Event& event);
 
   // `wake` is called, without locks held, from the thread that appends. Drop the pointer to stop.
@@ -74,13 +74,13 @@ class EventLog {
     std::set<Identity> known;
   };
 
-  // Those that `filter` takes, in the order of their times. With mutex_ held.
+  // Returns the events that `filter` takes, in the order of their times. REQUIRES: mutex_ is held.
   std::deque<SharedEvent> Logged(const EventFilter& filter) const;
 
   const size_t events_per_service_;
   const size_t follower_limit_;
   std::mutex mutex_;
-  // By service; what operators asked for is apart, for a flood of events not to wash it away.
+  // By service, with operators' changes apart, so that a flood of events does not push them out.
   std::map<std::pair<std::string, bool>, Ring> rings_;
   std::vector<std::weak_ptr<EventFollower>> followers_;
 };

@@ -60,7 +60,7 @@ void EventStream::Pump() {
   bool write = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // Finish waits for the write under way, and for the keepers' answers in Begin.
+    // Finish has to wait for the write under way, and for the keepers' answers in Begin.
     if (writing_ || finished_ || !follower_) return;
     SharedEvent event = cancelled_.ok() ? follower_->Pop() : nullptr;
     if (event) {
@@ -92,7 +92,7 @@ namespace {
 
 constexpr int kMaxEventStreams = 64;
 
-// A stream that says only how it ends.
+// A stream that only reports how it ends.
 class RefusedEventStream final : public EventStreams::Reactor {
  public:
   explicit RefusedEventStream(const absl::Status& status) { Finish(ToGrpc(status)); }
@@ -111,7 +111,7 @@ EventStreams::Reactor* EventStreams::Open(const v1::WatchEventsRequest& request,
     if (!client.ok()) return new RefusedEventStream(client.status());
     clients.push_back(*client);
   }
-  if (request.changes()) clients.clear();  // no keeper knows them
+  if (request.changes()) clients.clear();  // no keeper has them
   if (++open_ > kMaxEventStreams) {
     --open_;
     return new RefusedEventStream(absl::ResourceExhaustedError(

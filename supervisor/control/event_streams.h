@@ -18,18 +18,18 @@ namespace baton {
 class EventStream final : public grpc::ServerWriteReactor<v1::WatchEventsResponse>,
                           public std::enable_shared_from_this<EventStream> {
  public:
-  // Whether its caller may still follow it. Null: always.
+  // Returns OK if the caller may still follow the stream. Null: it always may.
   using Judge = std::function<absl::Status()>;
 
-  // `open_streams` is counted down at the end of this one.
+  // `open_streams` is decremented at the end of the stream.
   EventStream(Keepers* keepers, const v1::WatchEventsRequest& request, Judge judge,
               std::atomic<int>* open_streams);
   ~EventStream() override { --*open_streams_; }
 
-  // Events of `clients`, once what they have logged so far is here.
+  // Begins with the events of `clients`, once those that they have logged so far are here.
   void Begin(const std::vector<KeeperClient*>& clients);
 
-  // Ends it if its caller may not follow it any more.
+  // Ends the stream if its caller may not follow it any more.
   void JudgeAgain();
 
   void OnWriteDone(bool ok) override;
@@ -38,7 +38,7 @@ class EventStream final : public grpc::ServerWriteReactor<v1::WatchEventsRespons
 
  private:
   void End(const absl::Status& why);
-  void Pump();  // Writes the next event, or finishes, or waits.
+  void Pump();  // Writes the next event, finishes, or waits.
 
   Keepers* const keepers_;
   const EventFilter filter_;
@@ -50,31 +50,32 @@ class EventStream final : public grpc::ServerWriteReactor<v1::WatchEventsRespons
 
   std::mutex mutex_;  // guards what follows; gRPC is called outside of it
   std::shared_ptr<EventFollower> follower_;
-  absl::Status end_;        // told after the last event when the stream is not followed
-  absl::Status cancelled_;  // why it ends before that; OK: it does not
+  absl::Status end_;        // sent after the last event if the stream does not follow
+  absl::Status cancelled_;  // why it ends earlier; OK: it does not
   bool writing_ = false;
   bool finished_ = false;
 };
 
-// The WatchEvents calls of a service, of which so many may be open. Thread-safe; outlives them.
+// The WatchEvents calls of a service, and their limit. Thread-safe. Must outlive the calls.
 class EventStreams {
  public:
   using Reactor = grpc::ServerWriteReactor<v1::WatchEventsResponse>;
 
-  // `keepers` outlives it.
+  // `keepers` must outlive it.
   explicit EventStreams(Keepers* keepers) : keepers_(keepers) {}
 
-  // Owns itself, as gRPC wants it; one that is refused says only why.
+  // Returns a stream that deletes itself, as gRPC requires. If it is refused, the stream only
+  // reports the reason.
   Reactor* Open(const v1::WatchEventsRequest& request, EventStream::Judge judge);
 
-  // Ends those whose callers may not follow them any more.
+  // Ends the streams whose callers may not follow them any more.
   void JudgeAgain();
 
  private:
   Keepers* const keepers_;
   std::atomic<int> open_{0};
   std::mutex mutex_;
-  std::vector<std::weak_ptr<EventStream>> judged_;  // guarded by mutex_; those with a judge
+  std::vector<std::weak_ptr<EventStream>> judged_;  // guarded by mutex_; streams with a judge
 };
 
 }  // namespace baton

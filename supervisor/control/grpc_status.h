@@ -13,10 +13,11 @@
 
 namespace baton {
 
-// gRPC writes up to three bytes for each of a message, and takes no header of more than 8 KiB.
+// gRPC writes up to three bytes for each byte of a message, and accepts no header of more than 8
+// KiB.
 inline constexpr size_t kMaxStatusBytes = 2048;
 
-// The codes of the two are the same numbers.
+// Codes of Abseil and gRPC are the same numbers.
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),

@@ -101,12 +101,13 @@ absl::Status KeeperClient::Connect() {
   return absl::OkStatus();
 }
 
-// A session without events is none: whoever follows them would wait for ever. Nothing else is sent
-// by one that ends because of that, so no keeper does what its caller is told it was not asked for.
+// A session without a subscription must not go on: followers of events would wait for ever. It
+// sends nothing else before it ends, so no keeper executes a request that its caller was told had
+// not been sent.
 absl::Status KeeperClient::Subscribe() {
   internal::ManagementRequest subscribe;
   subscribe.set_id(next_id_++);
-  // All that is logged: what is known already is dropped by the event log.
+  // Asks for all logged events. The event log drops those that it has.
   subscribe.mutable_subscribe()->set_after_sequence(0);
   return session_->TrySend(subscribe);
 }
@@ -186,13 +187,14 @@ absl::StatusOr<bool> KeeperClient::TakeReply() {
 }
 
 void KeeperClient::Dispatch(internal::ManagementReply reply) {
-  back_off_.Reset();  // it works: one that only accepts and closes is not called without a pause
+  // Only now, so that a keeper that only accepts and closes is not called without a pause.
+  back_off_.Reset();
   if (reply.has_event()) {
     if (observer_.on_event) observer_.on_event(reply.event());
     return;
   }
   const auto found = pending_.find(reply.id());
-  if (found == pending_.end()) return;  // its caller has given up, or it is Subscribe's
+  if (found == pending_.end()) return;  // the caller has given up, or it answers Subscribe
   Done done = std::move(found->second.done);
   pending_.erase(found);
   const absl::Status status = StatusIn(reply);

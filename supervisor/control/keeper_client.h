@@ -1,5 +1,5 @@
-// Control's end of one keeper's management socket, on control's loop. A keeper that hangs delays
-// nobody else's calls: nothing waits for it.
+// Control's end of one keeper's management socket, on control's loop. A hung keeper does not delay
+// calls to others, because the loop never waits for it.
 #ifndef SUPERVISOR_CONTROL_KEEPER_CLIENT_H_
 #define SUPERVISOR_CONTROL_KEEPER_CLIENT_H_
 
@@ -46,15 +46,15 @@ class KeeperClient {
   const std::string& socket_path() const { return socket_path_; }
 
   void Start();
-  // Fails what is pending and every later call with kUnavailable. REQUIRES: the loop has ended.
+  // Fails pending calls and every later one with kUnavailable. REQUIRES: the loop has ended.
   void Stop();
 
-  // Thread-safe. Sends `request` (its id is set here) and calls `done` exactly once, without locks
-  // held: from the loop, which `done` must not keep waiting, or from this thread or Stop's at the
-  // end. kUnavailable: the keeper cannot be reached (a call tries to connect at once, whatever the
-  // back-off); kDeadlineExceeded: no answer within `timeout_ns`; otherwise what the keeper said.
+  // Sends `request`, whose id it sets, and calls `done` exactly once, without locks held.
+  // Thread-safe. The loop calls `done`, which must not block; at the end this thread or Stop's may
+  // call it. kUnavailable: the keeper cannot be reached (a call tries to connect at once, whatever
+  // the back-off). kDeadlineExceeded: no answer within `timeout_ns`. Other errors are the keeper's.
   void Call(internal::ManagementRequest request, uint64_t timeout_ns, Done done);
-  // The same. The loop does not wait for the result.
+  // The same, with a future. The loop must not wait for the result.
   std::future<Reply> Ask(internal::ManagementRequest request, uint64_t timeout_ns);
 
  private:
@@ -90,14 +90,14 @@ class KeeperClient {
   std::vector<Outgoing> queue_;  // guarded by mutex_
   bool stopping_ = false;        // guarded by mutex_
 
-  // The loop's, and Stop's after it.
+  // Used by the loop, and after its end by Stop.
   std::shared_ptr<FramedSession> session_;  // null: not connected
   std::map<uint64_t, Pending> pending_;
   uint64_t next_id_ = 1;
   BackOff back_off_{std::chrono::milliseconds(20), std::chrono::seconds(2)};
   boost::asio::steady_timer reconnect_;
   boost::asio::steady_timer expiry_;
-  uint64_t expiry_ns_ = UINT64_MAX;  // when `expiry_` ends; UINT64_MAX: it does not run
+  uint64_t expiry_ns_ = UINT64_MAX;  // when `expiry_` expires; UINT64_MAX: it does not run
   bool problem_logged_ = false;
   LogBudget log_budget_;
 };

@@ -16,7 +16,7 @@ namespace {
 
 // A keeper answers from memory, within milliseconds.
 constexpr uint64_t kMaxDescribeNs = 3'000'000'000;
-constexpr size_t kMaxNameBytes = 64;  // of what somebody takes for a service, in an answer
+constexpr size_t kMaxNameBytes = 64;  // of a caller's service name, in an answer
 
 internal::ManagementRequest DescribeRequest() {
   internal::ManagementRequest request;
@@ -96,7 +96,8 @@ std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
   return all;
 }
 
-// A keeper replies in order, so what it had logged before it answers Describe has come by then.
+// A keeper replies in order, so its answer to Describe comes after the events that it had logged
+// before.
 void Keepers::SyncEvents(const std::vector<KeeperClient*>& clients,
                          const std::function<void(absl::Status)>& done) {
   if (clients.empty()) {

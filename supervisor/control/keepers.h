@@ -1,4 +1,4 @@
-// All keepers of this Baton, the events they tell, and what control asks of them.
+// All keepers of this Baton, the events that they report, and what control asks of them.
 //
 // Thread-safe between Start and Stop.
 #ifndef SUPERVISOR_CONTROL_KEEPERS_H_
@@ -21,9 +21,9 @@ namespace baton {
 class Keepers {
  public:
   struct Observer {
-    // A service's keeper was reached, first or again.
+    // A service's keeper was reached, for the first time or again.
     std::function<void(const std::string& service)> on_connected;
-    // One that was not here before.
+    // A keeper has reported an event that was not known yet.
     std::function<void(const std::string& service, const v1::Event&)> on_event;
   };
   Keepers(boost::asio::io_context& loop, const internal::ControlConfig& config,
@@ -32,7 +32,7 @@ class Keepers {
   void Start();
   void Stop();  // REQUIRES: the loop has ended
 
-  // kNotFound names the services that there are.
+  // kNotFound: there is no such service; the message names those that exist.
   absl::StatusOr<KeeperClient*> Find(const std::string& service);
   std::vector<KeeperClient*> All();
   EventLog& events() { return events_; }

@@ -17,7 +17,7 @@ namespace baton {
 
 class LogBudget {
  public:
-  // If one more line may be written, how many were withheld before it.
+  // If one more line may be written, returns how many were withheld before it; else nothing.
   std::optional<uint64_t> Take() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (lines_.TryTake(MonotonicNanoseconds())) return std::exchange(suppressed_, 0);

@@ -23,7 +23,8 @@ class LoopThread {
 
   boost::asio::io_context& loop() { return loop_; }
 
-  // Waits for what the loop is doing. Nothing more runs in it afterwards, not even what was posted.
+  // Waits until the loop's present handler has returned. Nothing runs in the loop afterwards, not
+  // even what was posted.
   void Stop() {
     loop_.stop();
     if (thread_.joinable()) thread_.join();

@@ -38,9 +38,9 @@ constexpr char kHelp[] =
     "input, logs to standard error, and ends on SIGTERM or SIGINT.\n"
     "Exit codes: 0 ended by a signal, 1 could not serve, 2 bad usage or configuration.\n";
 
-// gRPC's threads come and go, and glibc gives each an arena of its own, up to eight for a
-// processor: then what calls leave free is spread over all of them, and the process grows for
-// hours. These threads wait for the network, and not for each other's allocations.
+// gRPC's threads come and go, and glibc would give them up to eight arenas for each processor. The
+// memory that calls free would be spread over all arenas, and the process would grow for hours.
+// With few arenas, threads rarely wait for each other, because they mostly wait for the network.
 constexpr int kAllocatorArenas = 2;
 
 // Logs gRPC's messages, for example about failed handshakes. Peers cause them, so they are bounded.
@@ -51,15 +51,15 @@ void LogOfGrpc(gpr_log_func_args* line) {
   }
 }
 
-// A descriptor that batond has started us with, which nobody else is to have.
+// Takes a descriptor that batond has started control with, and removes the variable.
 baton::FileDescriptor Given(const char* variable) {
   baton::FileDescriptor descriptor = baton::GivenDescriptor(variable);
   unsetenv(variable);
   return descriptor;
 }
 
-// Before all others of Baton's: batond starts another control, and no connection notices. It takes
-// no right to be likelier to be chosen.
+// Makes the kernel kill control before Baton's other processes: batond starts another, and no
+// connection notices. Raising its own score needs no right.
 void BeFirstWhenMemoryIsShort() { std::ofstream("/proc/self/oom_score_adj") << 500; }
 
 int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
@@ -103,7 +103,7 @@ int Run(const absl::Status& sandbox, const sigset_t& end_signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // batond enters it by a descriptor, and the name would be its number.
+  // batond executes this program by a descriptor, so its name would be that number.
   prctl(PR_SET_NAME, "baton-control");
   if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
     std::fputs(kHelp, stdout);
@@ -118,14 +118,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   mallopt(M_ARENA_MAX, kAllocatorArenas);
-  // Every thread inherits this, so that sigwait in the main one is who takes them.
+  // Every thread inherits the mask, so that sigwait in the main thread takes the signals.
   sigset_t end_signals;
   sigemptyset(&end_signals);
   sigaddset(&end_signals, SIGTERM);
   sigaddset(&end_signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &end_signals, nullptr);
   BeFirstWhenMemoryIsShort();
-  // Before the log has a thread, which would be outside.
+  // Before the log starts a thread, which would be outside the sandbox.
   const absl::Status sandbox = baton::EnterSandbox();
   baton::log::LogToStandardError("control", baton::log::LogThread::kOwn);
   const int result = Run(sandbox, end_signals);

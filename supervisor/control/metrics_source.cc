@@ -33,13 +33,13 @@ MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
       batond_(batond),
       started_ns_(MonotonicNanoseconds()) {}
 
-// Each time anew: the files may be replaced.
+// Reads the certificates anew each time, because the files may be replaced.
 metrics::Family MetricsSource::Certificates() const {
   auto expiry =
       metrics::Family::Gauge("baton_certificate_expiry_timestamp_seconds",
                              "When the first certificate in a file of operator_endpoint ends, in "
                              "seconds since 1970.");
-  const v1::OperatorEndpoint endpoint = endpoint_();  // as it is now
+  const v1::OperatorEndpoint endpoint = endpoint_();  // the present configuration
   const std::pair<const char*, const std::string*> files[] = {
       {"certificate_file", &endpoint.certificate_file()},
       {"client_ca_file", &endpoint.client_ca_file()}};

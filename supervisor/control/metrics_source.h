@@ -1,4 +1,4 @@
-// Collects control's metrics: its own, and those of the keepers' services, processes and events.
+// Collects control's own metrics, and those of the keepers' services, processes and events.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_METRICS_SOURCE_H_
@@ -26,12 +26,12 @@ class MetricsSource final : public prometheus::Collectable {
  public:
   using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
 
-  // `keepers` and `trail` outlive it; `batond` is its process; 0: not known. `endpoint`: whose
-  // certificates are looked at, in files that `open` opens for reading.
+  // `keepers` and `trail` must outlive it. `endpoint` returns the endpoint whose certificates are
+  // reported; `open` opens their files for reading. `batond`: batond's pid; 0: not known.
   MetricsSource(Keepers* keepers, const AuditTrail* trail,
                 std::function<v1::OperatorEndpoint()> endpoint, Open open, pid_t batond);
 
-  // Takes up to 3 s when a keeper does not answer.
+  // Takes up to 3 s if a keeper does not answer.
   std::vector<prometheus::MetricFamily> Collect() const override;
 
   void NoteEvent(const std::string& service, const v1::Event& event) {

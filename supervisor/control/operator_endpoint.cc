@@ -20,7 +20,7 @@ namespace {
 
 constexpr unsigned kRefreshSeconds = 1;
 
-// Judges every call, whatever its method.
+// Lets Callers judge every call.
 class NameJudge final : public grpc::AuthMetadataProcessor {
  public:
   explicit NameJudge(const Callers* callers) : callers_(callers) {}
@@ -44,7 +44,7 @@ std::string PathOf(const FileDescriptor& copy) {
   return absl::StrCat("/proc/self/fd/", copy.get());
 }
 
-// Makes the copy if there is none yet.
+// Replaces the contents of the copy. Makes the copy if there is none yet.
 absl::Status Replace(FileDescriptor& copy, const std::string& text) {
   if (!copy) copy.Reset(memfd_create("operator_endpoint", MFD_CLOEXEC));
   if (!copy) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");

@@ -1,4 +1,5 @@
-// The operator service over TCP: mutual TLS, and who may call what by the names in certificates.
+// The operator service over TCP, with mutual TLS. The names in a certificate decide what its owner
+// may call.
 #ifndef SUPERVISOR_CONTROL_OPERATOR_ENDPOINT_H_
 #define SUPERVISOR_CONTROL_OPERATOR_ENDPOINT_H_
 
@@ -15,27 +16,27 @@
 
 namespace baton {
 
-// The files of operator_endpoint that are in force: the last ones that were all there and fit
-// together. Thread-compatible.
+// The files of operator_endpoint that are in force: the last complete set that fits together.
+// Thread-compatible.
 class OperatorEndpointFiles {
  public:
-  // `callers`, whose certificates are judged by them, outlives it.
+  // `callers` judges certificates by these files, and must outlive the object.
   OperatorEndpointFiles(FileOpener open, Callers* callers)
       : open_(std::move(open)), callers_(callers) {}
 
-  // Reads them again. After an error what was read before stays in force; there is nothing in force
-  // before the first success.
+  // Reads the files again. After an error the former ones stay in force. Before the first success
+  // none are in force.
   absl::Status Read(const v1::OperatorEndpoint& endpoint);
 
-  // After Read has been successful. Every call has passed `callers`. gRPC takes what Read finds
-  // later within a second.
+  // REQUIRES: Read has succeeded. Every call is judged by `callers` first. gRPC takes files that
+  // Read finds later within a second.
   std::shared_ptr<grpc::ServerCredentials> Credentials() const;
 
  private:
   const FileOpener open_;
   Callers* const callers_;
-  // Copies without a name, which gRPC is given in the place of the configured files: it may read
-  // these whoever it is, and it never sees any that do not fit together.
+  // Copies without a name, which gRPC reads instead of the configured files. Control's user can
+  // always read them, and gRPC never sees files that do not fit together.
   FileDescriptor certificate_, key_, client_ca_;
   std::optional<EndpointPem> pem_;  // none: nothing is in force
 };

@@ -21,7 +21,7 @@
 namespace baton {
 namespace {
 
-// A handoff is bounded by the keeper; this is for a keeper that never answers.
+// The keeper limits a handoff's time. This is for a keeper that never answers.
 constexpr uint64_t kMaxHandoffNs = 600 * kSecondNs;
 constexpr char kWatchEvents[] = "/baton.v1.OperatorService/WatchEvents";
 constexpr uint32_t kDefaultPage = 1000;
@@ -367,7 +367,7 @@ class OperatorServiceImpl final
     return absl::OkStatus();
   }
 
-  // The keeper answers when it has begun; the rest goes on without us.
+  // The keeper answers when the change has begun. The rest goes on without control.
   template <typename Request, typename Response>
   grpc::Status ChangeProgram(const grpc::ServerContext& call, const char* what,
                              const Request& asked, internal::ManagementRequest request,
@@ -414,7 +414,8 @@ class OperatorServiceImpl final
     }
   }
 
-  // Lets owners prepare. The handoff does not depend on it: the keeper asks them by itself.
+  // Lets owners prepare. The handoff does not depend on the notices, because the keeper asks the
+  // owners itself.
   void NoticeOwners(const v1::HandoffRequest& request, const internal::Description& described) {
     std::map<uint64_t, v1::AttachResponse> notices;
     for (const v1::Shard& shard : described.shards()) {
@@ -430,7 +431,7 @@ class OperatorServiceImpl final
     }
   }
 
-  // Does `work`, which changes something, on the record.
+  // Does `work`, which changes something, and records it.
   template <typename Request, typename Response, typename Work>
   grpc::Status Change(const grpc::ServerContext& call, const char* what, const Request& request,
                       Response* response, const Work& work) {

@@ -19,7 +19,7 @@ namespace baton {
 
 class EventStreams;
 
-// The objects that the operator service uses. They outlive it.
+// The objects that the operator service uses. They must outlive it.
 struct OperatorServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;
@@ -30,12 +30,13 @@ struct OperatorServiceContext {
   std::function<absl::Status(const v1::ReplaceProgramRequest&)> replace_program;
 };
 
-// For `role`: what that may not call is left to the server's generic service.
+// Makes the service for `role`. Methods that the role may not call are left to the server's generic
+// service.
 std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context,
                                                    Role role);
 
-// Answers calls that a caller may not make with PERMISSION_DENIED and the reason, which a closed
-// socket could not carry.
+// Answers calls that a caller may not make with PERMISSION_DENIED and the reason. Closing the
+// socket could not tell the reason.
 class RefusingService final : public grpc::CallbackGenericService {
  public:
   explicit RefusingService(Callers* callers) : callers_(callers) {}

@@ -66,7 +66,8 @@ void PeerRegistry::End(const std::function<bool(const Peer&)>& whose) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [fd, entry] : entries_) {
     if (entry.served != Served::kByRole || !whose(entry.peer)) continue;
-    // A duplicate, because gRPC may close this one any time, and its number be another socket's.
+    // Uses a duplicate, because gRPC may close `fd` at any time, and another socket may get its
+    // number.
     const FileDescriptor socket = CopyOf(fd);
     if (socket && InodeOf(socket.get()) == entry.inode) shutdown(socket.get(), SHUT_RDWR);
   }

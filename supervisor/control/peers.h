@@ -16,8 +16,8 @@
 
 namespace baton {
 
-// The peer's credentials, which the kernel recorded when the peer called connect(). A later change
-// of its groups has no effect.
+// The peer's credentials, as the kernel recorded them when the peer called connect(). A later
+// change of its groups has no effect.
 struct Peer {
   int32_t pid = 0;
   uint32_t uid = 0;
@@ -38,12 +38,12 @@ class PeerRegistry {
   // Whether the calls served on a connection depend on its peer's role, or are the same for all.
   enum class Served : uint8_t { kByRole, kAlike };
 
-  // Before `fd` is given to gRPC. False: that uid has too many open already.
+  // Call it before `fd` is given to gRPC. Returns false if the peer's uid has too many connections.
   bool Add(int fd, const Peer& peer, Served served = Served::kAlike);
   // `grpc_peer` is ServerContext::peer() of a call in progress.
   std::optional<Peer> Find(const std::string& grpc_peer) const;
-  // Ends the connections that are served by role, with the calls on them, of those for whom `whose`
-  // is true.
+  // Ends the connections that are served by role, and their calls, of each peer for which `whose`
+  // returns true.
   void End(const std::function<bool(const Peer&)>& whose);
   // For log lines: "uid 0 pid 12".
   std::string Describe(const std::string& grpc_peer) const;
@@ -51,7 +51,7 @@ class PeerRegistry {
  private:
   struct Entry {
     Peer peer;
-    ino_t inode;  // of the socket: tells whether the number still means this connection
+    ino_t inode;  // of the socket; shows whether the number still means this connection
     Served served;
   };
 
@@ -59,8 +59,8 @@ class PeerRegistry {
 
   const size_t connections_per_uid_;
   mutable std::mutex mutex_;
-  std::map<int, Entry> entries_;       // by descriptor; closed ones stay until they are in the way
-  std::map<uint32_t, size_t> of_uid_;  // how many entries
+  std::map<int, Entry> entries_;       // by descriptor; closed ones stay until it is used again
+  std::map<uint32_t, size_t> of_uid_;  // the number of entries
 };
 
 }  // namespace baton

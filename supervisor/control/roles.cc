@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-constexpr size_t kMaxMethodBytes = 128;  // of what a caller takes for a method, in an answer
+constexpr size_t kMaxMethodBytes = 128;  // of a caller's method name, in an answer
 
 // The methods that a viewer may call. They read, and neither change nor send anything.
 constexpr std::string_view kLooks[] = {

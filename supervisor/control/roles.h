@@ -1,5 +1,5 @@
 // Decides who may call which method of the operator service. Viewers may call the methods of one
-// table, which only read. All others are for operators.
+// table, which only read. All other methods are for operators.
 #ifndef SUPERVISOR_CONTROL_ROLES_H_
 #define SUPERVISOR_CONTROL_ROLES_H_
 
@@ -18,17 +18,17 @@ enum class Role : uint8_t { kNone, kViewer, kOperator };
 // Returns the role of a peer of the operator socket.
 Role RoleOf(const internal::ControlConfig& config, const Peer& peer);
 
-// The role of a caller whose certificate has certain names.
+// The role of a caller by the names in its certificate.
 struct NamedRole {
   Role role = Role::kNone;
-  std::string name;  // that gave the role; without one, the first
+  std::string name;  // the name that gave the role; without a role the first name
 };
 NamedRole RoleOfNames(const v1::OperatorEndpoint& endpoint, const std::vector<std::string>& names);
 
-// `method` as gRPC has it: "/baton.v1.OperatorService/Handoff".
+// `method` in gRPC's form: "/baton.v1.OperatorService/Handoff".
 bool MayCall(Role role, std::string_view method);
 
-// Why not, and the cure.
+// Return why the caller may not call `method`, and the cure.
 std::string RefusalOfPeer(Role role, const Peer& peer, std::string_view method);
 std::string RefusalOfName(Role role, std::string_view who, std::string_view method);
 

@@ -29,7 +29,7 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #else
 #error "name this architecture's AUDIT_ARCH_ here"
 #endif
-// Where the low half of an argument is.
+// The filter loads the low half of an argument, which is first.
 static_assert(std::endian::native == std::endian::little);
 
 #ifdef BATON_SANITIZED
@@ -38,9 +38,9 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-// socket, socketpair, clone and tgkill are judged by their arguments, too.
+// socket, socketpair, clone and tgkill are allowed by their arguments, too.
 constexpr int kAllowed[] = {
-    // Files: certificates, the audit trail, what /proc says of our processes.
+    // Files: certificates, the audit trail, what /proc says of Baton's processes.
     SYS_read,
     SYS_write,
     SYS_readv,
@@ -121,8 +121,8 @@ constexpr int kAllowed[] = {
     SYS_clock_getres,
     SYS_gettimeofday,
     SYS_restart_syscall,
-    SYS_setitimer,  // as alarm(3) is, where there is no call of that name
-    // Threads, and ourselves.
+    SYS_setitimer,  // alarm(3) uses it where there is no call of that name
+    // Threads, and this process.
     SYS_set_robust_list,
     SYS_get_robust_list,
     SYS_rseq,
@@ -190,7 +190,7 @@ class Filter {
  public:
   Filter() {
     Load(offsetof(seccomp_data, arch));
-    // Numbers of another architecture mean other calls.
+    // Another architecture's numbers mean other calls.
     Jump(BPF_JEQ, kArchitecture, 1, 0);
     Return(SECCOMP_RET_KILL_PROCESS);
     Load(offsetof(seccomp_data, nr));
@@ -208,15 +208,15 @@ class Filter {
       Return(kForbidden);
       Return(kAllow);
     }
-    // A thread of ours. Flags of clone3 are in memory, where they cannot be judged: it is absent,
-    // and the C library takes clone.
+    // Allows new threads of this process. clone3 has its flags in memory, which the filter cannot
+    // see, so it is absent, and the C library uses clone.
     Jump(BPF_JEQ, SYS_clone, 0, 5);
     Load(offsetof(seccomp_data, args[0]));
     Jump(BPF_JSET, kNamespaces, 2, 0);
     Jump(BPF_JSET, CLONE_THREAD, 0, 1);
     Return(kAllow);
     Return(kForbidden);
-    // abort(3), and nobody else's thread.
+    // For abort(3): threads of this process only.
     Jump(BPF_JEQ, SYS_tgkill, 0, 4);
     Load(offsetof(seccomp_data, args[0]));
     Jump(BPF_JEQ, static_cast<uint32_t>(getpid()), 0, 1);

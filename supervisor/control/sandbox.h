@@ -1,5 +1,5 @@
-// Drops rights of control before it listens. Control parses bytes from the network, and needs
-// little of the system for that.
+// Drops control's rights before it listens. Control parses bytes from the network, and needs little
+// of the system for that.
 #ifndef SUPERVISOR_CONTROL_SANDBOX_H_
 #define SUPERVISOR_CONTROL_SANDBOX_H_
 
@@ -7,13 +7,14 @@
 
 namespace baton {
 
-// For good, and for every thread that is started afterwards; call it while there is one. Gives up
-// every capability, and every system call but those on a list (sandbox.cc): no program is started,
-// no other process is signalled or looked into, no namespace, mount, module or key is touched.
-// Calls that are not on the list fail as those do that the kernel does not have, so a newer C
-// library falls back on older ones. Sockets are of UNIX, IP and netlink.
+// Gives up, for good, every capability, and every system call but those on a list (sandbox.cc). The
+// process can then start no program, signal or look into no other process, and touch no namespace,
+// mount, module or key. It can make UNIX, IP and netlink sockets only. Other calls fail like calls
+// that the kernel does not have, so a newer C library falls back on older ones. The limits apply to
+// every thread that is started later; call it while there is one thread.
 //
-// A program under a sanitizer, whose runtime makes calls of its own, keeps them.
+// A program under a sanitizer keeps all system calls, because the sanitizer's runtime makes its
+// own.
 absl::Status EnterSandbox();
 
 }  // namespace baton

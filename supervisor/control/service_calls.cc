@@ -25,7 +25,7 @@ uint64_t TimeLeft(const grpc::ServerContextBase& call, uint64_t at_most_ns) {
 
 constexpr uint32_t kDefaultStopMs = 10'000;
 constexpr uint32_t kMaxStopMs = 600'000;
-constexpr std::chrono::milliseconds kFirstPause(5);  // between two looks whether a worker is gone
+constexpr std::chrono::milliseconds kFirstPause(5);  // between two checks whether a worker is gone
 constexpr std::chrono::milliseconds kMaxPause(200);
 
 absl::Status NoStream(const std::string& service, const v1::Worker& worker) {
@@ -50,7 +50,8 @@ absl::Status StillThere(const std::string& service, const v1::Worker& worker,
       worker.pid(), ", is busy with, or `baton worker kill ", service, " ", worker.id(), "`"));
 }
 
-// By its process, too: ids count from 1 again when the service's driver was started anew.
+// Compares the process, too, because ids count from 1 again when the service's driver was started
+// anew.
 bool IsThere(const internal::Description& described, const v1::Worker& worker) {
   return absl::c_any_of(described.workers(), [&](const v1::Worker& other) {
     return other.id() == worker.id() && other.pid() == worker.pid();
@@ -75,7 +76,8 @@ std::vector<Keepers::Described> ServiceCalls::DescribeAll(
   return all;
 }
 
-// The keeper knows whether, from the arena; what is said besides came on the streams.
+// The keeper reads in the arena whether a worker is healthy. The details come on the workers'
+// streams.
 void ServiceCalls::AddHealth(const std::string& service, internal::Description* described) const {
   for (v1::Worker& worker : *described->mutable_workers()) {
     const auto health = streams_->Health(service, worker.id());
@@ -144,7 +146,7 @@ absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerReq
       return StillThere(request.service(), worker, described.status());
     }
     std::this_thread::sleep_for(std::min(pauses.Next(), std::chrono::nanoseconds(deadline - now)));
-    // A keeper that cannot be reached may be there again before the time is over.
+    // A keeper that cannot be reached may be back before the time is over.
     described = calls.Describe(call, request.service());
     if (described.ok() && !IsThere(*described, worker)) return absl::OkStatus();
   }

@@ -18,24 +18,24 @@ namespace baton {
 inline constexpr uint64_t kSecondNs = 1'000'000'000;
 inline constexpr uint64_t kMaxCallNs = 30 * kSecondNs;
 
-// Asks the keepers, and their workers' streams, on behalf of an operator's call. A request may take
-// the time that the operator's call has left, at most kMaxCallNs. Thread-safe.
+// Asks keepers, and workers' streams, on behalf of an operator's call. A request may take the time
+// that the operator's call has left, at most kMaxCallNs. Thread-safe.
 class ServiceCalls {
  public:
-  // Both outlive it.
+  // Both must outlive it.
   ServiceCalls(Keepers* keepers, WorkerStreams* streams) : keepers_(keepers), streams_(streams) {}
 
-  // With what the workers say of their health.
+  // Describes the service, including the health that its workers report.
   absl::StatusOr<internal::Description> Describe(const grpc::ServerContextBase& call,
                                                  const std::string& service) const;
   std::vector<Keepers::Described> DescribeAll(const grpc::ServerContextBase& call) const;
 
-  // A request that changes nothing.
+  // Sends the keeper a request that changes nothing.
   absl::StatusOr<internal::ManagementReply> Ask(const grpc::ServerContextBase& call,
                                                 const std::string& service,
                                                 internal::ManagementRequest request,
                                                 uint64_t at_most_ns = kMaxCallNs) const;
-  // One that does: the keeper is told of the caller's trace.
+  // Sends the keeper a request that changes something, with the caller's trace.
   absl::StatusOr<internal::ManagementReply> Change(const grpc::ServerContextBase& call,
                                                    const std::string& service,
                                                    internal::ManagementRequest request,
@@ -53,8 +53,8 @@ const v1::Worker* FindWorker(const internal::Description& described, uint64_t id
 absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t count);
 absl::Status NoSuchWorker(const std::string& service, uint64_t id);
 
-// Asks a worker to end, and waits until its keeper no longer knows it, the request's time is over
-// (kDeadlineExceeded) or the call is cancelled.
+// Asks a worker to end. Waits until its keeper does not know it any more, the request's time is
+// over (kDeadlineExceeded) or the call is cancelled.
 absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerRequest& request,
                         const ServiceCalls& calls, WorkerStreams* streams);
 

@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t kRedeemNs = 5'000'000'000;
 constexpr size_t kMaxHealthDetail = 256;
 constexpr size_t kMaxReleaseBytes = 64;
-constexpr size_t kMaxReasonBytes = 512;  // of a line in the log
-// Notices that a worker has not taken yet; it has stopped reading when there are more.
+constexpr size_t kMaxReasonBytes = 512;  // in a line of the log
+// Notices that a worker has not taken yet. If there are more, the worker has stopped reading.
 constexpr size_t kMaxQueuedNotices = 64;
 
 absl::Status CheckHello(const v1::AttachRequest& request) {
@@ -51,9 +51,10 @@ absl::Status RefusedToken(const absl::Status& status) {
   return absl::UnauthenticatedError("the token is unknown or used: ask the keeper for a new one");
 }
 
-// One stream. Decisions are taken under the lock, gRPC is called outside of it: one thread at most
-// has decided to write, and one to finish. gRPC frees the call once it is finished and nothing is
-// under way, so Finish waits for a write that was decided, and reads start in reactions only.
+// One stream. A thread decides to write or to finish under the lock, and calls gRPC outside of it;
+// at most one thread has decided to write, and one to finish. gRPC frees the call once it is
+// finished and nothing is under way. So Finish waits for a write that was decided, and reads start
+// in reactions only.
 class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>,
                            public WorkerStream,
                            public std::enable_shared_from_this<AttachStream> {
@@ -66,7 +67,8 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
 
   void Begin() {
     self_ = shared_from_this();
-    // Holds no stream: what the alarm calls is kept as long as the alarm, which the stream keeps.
+    // The callback must not own the stream, because the stream owns the alarm, which owns the
+    // callback.
     hello_alarm_.Set(std::chrono::system_clock::now() + context_->hello_timeout,
                      [weak = weak_from_this()](bool expired) {
                        const auto stream = expired ? weak.lock() : nullptr;
@@ -147,7 +149,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
                      " ms of the stream's beginning: send it first")));
   }
 
-  // Returns the keeper that takes the token. Redemptions::End has to follow then.
+  // Returns the keeper that has to check the token. After success Redemptions::End has to follow.
   absl::StatusOr<KeeperClient*> TakeHello() {
     BATON_RETURN_IF_ERROR(CheckHello(request_));
     service_ = request_.hello().service();
@@ -183,7 +185,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
     welcome.mutable_welcome()->set_worker_id(worker_id);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (finished_) return;  // it went away meanwhile, and so did its token
+      if (finished_) return;  // the worker went away meanwhile, and its token is used
       queue_.push_back(std::move(welcome));
     }
     context_->streams->Add(service_, worker_id, shared_from_this());
@@ -239,11 +241,11 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
 
   WorkerServiceContext* const context_;
   const std::string peer_;
-  uint32_t uid_ = UINT32_MAX;           // of the process at the other end; that value: unknown
+  uint32_t uid_ = UINT32_MAX;           // of the worker's process; UINT32_MAX: unknown
   std::shared_ptr<AttachStream> self_;  // until OnDone
 
   grpc::Alarm hello_alarm_;
-  std::atomic<bool> greeted_{false};  // or given up
+  std::atomic<bool> greeted_{false};  // the hello was taken, or given up
 
   // The state of the read side, which has one operation at a time.
   v1::AttachRequest request_;

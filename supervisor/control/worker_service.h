@@ -19,12 +19,12 @@ class Service;
 
 namespace baton {
 
-// Bounds how many tokens of one user wait at keepers for their answer. Thread-safe.
+// Bounds how many tokens of one user wait for a keeper's answer. Thread-safe.
 class Redemptions {
  public:
   static constexpr size_t kPerUid = 64;
 
-  // False: that many wait already. True: End has to follow.
+  // Returns false if that many wait already. After true End has to follow.
   bool Begin(uint32_t uid) {
     const std::lock_guard<std::mutex> lock(mutex_);
     size_t& waiting = waiting_[uid];
@@ -41,10 +41,10 @@ class Redemptions {
 
  private:
   std::mutex mutex_;
-  std::map<uint32_t, size_t> waiting_;  // guarded by mutex_; without those that have none
+  std::map<uint32_t, size_t> waiting_;  // guarded by mutex_; no entry: none wait
 };
 
-// The objects that the worker service's streams share. They outlive the streams.
+// The objects that the worker service's streams share. They must outlive the streams.
 struct WorkerServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;

@@ -22,7 +22,7 @@ void WorkerStreams::Add(const std::string& service, uint64_t worker_id,
 
 void WorkerStreams::Remove(const std::string& service, uint64_t worker_id,
                            const WorkerStream* stream) {
-  std::shared_ptr<WorkerStream> removed;  // released after the lock
+  std::shared_ptr<WorkerStream> removed;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = streams_.find({service, worker_id});
   if (found == streams_.end() || found->second.get() != stream) return;

@@ -1,4 +1,4 @@
-// The streams that workers hold open to control, and the keepers' knowledge of them.
+// The streams that workers hold open to control. Keepers are told of them.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_WORKER_STREAMS_H_
@@ -32,14 +32,14 @@ class WorkerStreams {
  public:
   explicit WorkerStreams(Keepers* keepers) : keepers_(keepers) {}
 
-  // A former stream of the same worker is closed.
+  // Adds a stream, and closes a former one of the same worker.
   void Add(const std::string& service, uint64_t worker_id,
            const std::shared_ptr<WorkerStream>& stream);
   void Remove(const std::string& service, uint64_t worker_id, const WorkerStream* stream);
-  // Tells a keeper that was reached anew which of its workers have a stream.
+  // Tells a keeper that was reached again which of its workers have a stream.
   void Reannounce(const std::string& service);
 
-  // Best effort. Whether the worker has a stream.
+  // Sends a notice, as best effort. Returns whether the worker has a stream.
   bool Notify(const std::string& service, uint64_t worker_id, v1::AttachResponse notice);
 
   // Returns the health that a worker reported last; nothing if the worker has no stream.
@@ -52,7 +52,7 @@ class WorkerStreams {
   void Announce(const Key& key, bool open, std::weak_ptr<WorkerStream> stream);
 
   Keepers* const keepers_;
-  std::mutex mutex_;  // held while announcing, so that a keeper hears it in order
+  std::mutex mutex_;  // held while announcing, so that announcements reach a keeper in order
   std::map<Key, std::shared_ptr<WorkerStream>> streams_;
 };
 

@@ -1,5 +1,5 @@
-// batond: whether its directory is its own, and nobody else's to write, and whether the parts of
-// one that runs are of one release.
+// Checks of batond: that its directory is its own and nobody else may write there, and that the
+// parts of a running Baton are of one release.
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +15,7 @@ std::string ParentOf(const std::string& path) {
   return end == std::string::npos || end == 0 ? "/" : path.substr(0, end);
 }
 
-// batond makes the directory, not what it is in.
+// Checks the parent directory, because batond makes the state directory only.
 void CheckParent(const View& view, const Place& place, Report& report) {
   const std::string parent = ParentOf(view.state_dir);
   const std::optional<FileFacts> facts = view.machine.Look(parent);
@@ -26,7 +26,7 @@ void CheckParent(const View& view, const Place& place, Report& report) {
                       {parent + " is missing", "batond cannot make its state directory", make});
   }
   const bool own = facts->uid == view.identity.uid && (facts->mode & 0300) == 0300;
-  // Groups' directories are not asked for: /run and /tmp are root's and everybody's.
+  // Group permissions are not checked, because /run and /tmp are root's and everybody's.
   if (view.identity.uid != 0 && !own && (facts->mode & 03) != 03) {
     return report.Add(v1::SEVERITY_PROBLEM, place,
                       {absl::StrCat("user ", view.identity.name, " may not make ", view.state_dir),
@@ -58,8 +58,8 @@ bool IsSame(const v1::Version& one, const v1::Version& other) {
          one.protocol_version() == other.protocol_version();
 }
 
-// Workers need not be of one release: one that was built for another layout or protocol is refused
-// when it attaches, and the others are told of.
+// Reports workers of other releases, which may serve. A worker that was built for another layout or
+// protocol is refused when it attaches.
 bool CheckWorkers(const RunningVersions& running, Report& report) {
   bool same = true;
   for (const auto& [service, releases] : running.workers) {

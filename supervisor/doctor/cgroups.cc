@@ -1,4 +1,5 @@
-// Limits of the control group that batond is in, or this shell: memory, processes, RDMA resources.
+// Checks the limits of batond's control group, or of this shell's: memory, processes, RDMA
+// resources.
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
@@ -13,7 +14,7 @@ constexpr uint64_t kTasksOfAService = 32;  // a keeper's threads, its NIC and pr
 constexpr uint64_t kTasksBeside = 32;      // batond, control and their threads, about
 constexpr uint64_t kMebibyte = 1 << 20;
 
-// None: "max", or no such file.
+// Returns none for "max", or if there is no such file.
 std::optional<uint64_t> ReadMax(const View& view, const std::string& group,
                                 const std::string& file) {
   uint64_t value = 0;
@@ -59,8 +60,8 @@ bool CheckPidsMax(const View& view, const std::string& group, Report& report) {
                   report);
 }
 
-// Handles and objects that the services on `device` make; a default one counts where there is no
-// configuration.
+// Checks the handles and objects that the services on `device` make. Without a configuration a
+// service of default size counts.
 bool CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& device,
                   Report& report) {
   uint64_t handles = 0;

@@ -1,5 +1,5 @@
-// The checks, by what they look at. Each adds its findings to the report, at least one where it
-// applies, and looks at nothing but the view that it is given.
+// The checks, by what they look at. Each adds its findings to the report, at least one if it
+// applies, and looks at nothing but its view.
 #ifndef SUPERVISOR_DOCTOR_CHECKS_H_
 #define SUPERVISOR_DOCTOR_CHECKS_H_
 
@@ -54,15 +54,17 @@ class Report {
   v1::DoctorReport report_;
 };
 
-// The needs of one service, which are those of its driver: one process has its device.
+// The needs of one service. They are those of its driver, because one process has the service's
+// device.
 struct ServiceNeeds {
   v1::ServiceConfig config;  // complete
   arena::Shape shape = {};
   driver::DeviceNeeds of_device;
-  // Queues that a provider such as mlx5 pins, too; those of others do not count. An estimate.
+  // An estimate of the queues' memory, which a provider such as mlx5 pins, too. Other providers do
+  // not.
   uint64_t queue_bytes = 0;
   uint64_t memory_bytes = 0;  // of its arena
-  uint64_t descriptors = 0;   // open at once, about
+  uint64_t descriptors = 0;   // open at once, estimated
 
   const std::string& name() const { return config.name(); }
   bool rdma() const { return config.device().has_rdma(); }
@@ -74,7 +76,7 @@ struct View : Request {
 
   const Machine& machine;
   bool configured;                     // `services` are those of a configuration
-  std::vector<ServiceNeeds> services;  // otherwise the one of default size
+  std::vector<ServiceNeeds> services;  // without a configuration one of default size
   std::vector<RdmaDevice> devices;
 
   bool wants_rdma() const;  // a configured service does
@@ -111,7 +113,7 @@ void CheckDescriptors(const View& view, Report& report);
 void CheckMemory(const View& view, Report& report);
 void CheckHugePages(const View& view, Report& report);
 void CheckSharedMemory(const View& view, Report& report);
-// Whether batond has, or would have, capability `number` of capability.h.
+// Returns whether batond has, or would have, capability `number` of capability.h.
 bool HasCapability(const View& view, uint32_t number);
 // cgroups.cc
 void CheckControlGroup(const View& view, Report& report);

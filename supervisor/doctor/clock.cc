@@ -1,4 +1,4 @@
-// The clocks: what a look at the time costs, and whether this machine agrees with others on it.
+// Checks the clocks: what reading the time costs, and whether the clock is synchronized.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +8,8 @@ namespace baton::doctor {
 namespace {
 
 constexpr char kSource[] = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-// Those that the kernel reads outside of itself, over a bus (drivers/clocksource/): a microsecond
-// and a system call for each look.
+// Clock sources that the kernel reads over a bus (drivers/clocksource/). Each reading takes a
+// microsecond and a system call.
 constexpr const char* kSlow[] = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"};
 
 }  // namespace

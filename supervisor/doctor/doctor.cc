@@ -19,8 +19,8 @@ constexpr uint64_t kSendEntryBytes = 128;
 constexpr uint64_t kReceiveEntryBytes = 64;
 constexpr uint64_t kCompletionEntryBytes = 64;
 
-// A driver, or its NIC on the soft device, has at most so many descriptors: sockets of a connection
-// and of a worker, and those that it has by itself.
+// The most descriptors of a driver, or of its NIC on the soft device: for each connection, for each
+// worker, and for itself.
 constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kDescriptorsPerWorker = 8;
 constexpr uint64_t kDescriptorsOfADriver = 64;
@@ -58,7 +58,7 @@ ServiceNeeds DefaultNeeds() {
 
 }  // namespace
 
-// The lock's file names the last batond that had it; the process may be another by now.
+// The lock's file names the last batond that had it. Another process may have that pid by now.
 std::optional<int> RunningBatond(const Machine& machine, const std::string& state_dir) {
   const std::optional<std::string> text = machine.Read(BatondLockPath(state_dir));
   int pid = 0;

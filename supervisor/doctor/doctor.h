@@ -1,4 +1,4 @@
-// `baton doctor`: whether this machine has what Baton needs, and what to do where it has not.
+// `baton doctor`: checks whether this machine has what Baton needs, and says what to do if not.
 #ifndef SUPERVISOR_DOCTOR_DOCTOR_H_
 #define SUPERVISOR_DOCTOR_DOCTOR_H_
 
@@ -18,7 +18,7 @@ struct RunningVersions {
   std::string own_release;  // of the program that asks
   v1::Version control;
   std::map<std::string, v1::Version> keepers;  // by service
-  std::string problem;                         // why it said nothing; then the rest is not known
+  std::string problem;                         // why Baton did not answer; then the rest is empty
   // The number of workers by service and by the version of the library that they were built with.
   // The version "": the workers did not report it.
   std::map<std::string, std::map<std::string, int>> workers = {};
@@ -26,16 +26,16 @@ struct RunningVersions {
 
 struct Request {
   Identity identity;
-  std::string state_dir;             // where there is no configuration
+  std::string state_dir;             // used without a configuration
   std::string config_file;           // its name, in cures
   std::optional<v1::Config> config;  // complete
-  // None: nobody was asked, or nobody is there.
+  // None: batond does not run, or was not asked.
   std::optional<RunningVersions> running;
 };
 
-// The state directory that a request is about.
+// Returns the state directory that a request is about.
 std::string StateDirOf(const Request& request);
-// Its process, when it runs.
+// Returns the pid of the batond with that state directory, if it runs.
 std::optional<int> RunningBatond(const Machine& machine, const std::string& state_dir);
 
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request);

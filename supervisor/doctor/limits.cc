@@ -1,4 +1,4 @@
-// Limits of processes, and memory: how much there is, huge pages, and /dev/shm.
+// Checks limits of processes, and memory: how much there is, huge pages, and /dev/shm.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ uint64_t ParseLimit(const std::string& word) {
   return word == "unlimited" || !absl::SimpleAtoi(word, &value) ? kUnlimited : value;
 }
 
-// What stands behind `key` in the line of the file that begins with it.
+// Returns the words after `key` in the line of the file that begins with it.
 std::vector<std::string> WordsBehind(const std::string& key, const View& view,
                                      const std::string& path) {
   const std::string text = view.machine.Read(path).value_or("");
@@ -32,8 +32,8 @@ std::vector<std::string> WordsBehind(const std::string& key, const View& view,
   return {};
 }
 
-// The hard limit in the line of /proc/PID/limits that begins with `name`: batond and its keepers
-// raise theirs to it.
+// Returns the hard limit in the line of /proc/PID/limits that begins with `name`. batond and its
+// children raise their limits to it.
 std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
   const std::vector<std::string> words = WordsBehind(name, view, view.process() + "/limits");
   if (words.size() < 2) return std::nullopt;
@@ -49,7 +49,7 @@ std::string ServiceName(const View& view, const ServiceNeeds& service) {
   return view.configured ? "service " + service.name() : "a service of default size";
 }
 
-// `key` as systemd's units have it, `item` as limits.conf does.
+// `key`: the limit's name in systemd's units; `item`: in limits.conf.
 std::string CureLimit(const View& view, const std::string& key, const std::string& item,
                       const std::string& value) {
   const std::string line = absl::StrCat(key, "=", value == "unlimited" ? "infinity" : value);
@@ -85,7 +85,7 @@ void CheckLockedMemory(const View& view, Report& report) {
     if (service.rdma()) most = std::max(most, service.of_device.registered_bytes);
   }
   const std::string largest = absl::StrCat("; the largest keeper registers ", Mebibytes(most));
-  // ib_umem_get in the kernel.
+  // The kernel's ib_umem_get ignores the limit with this capability.
   if (HasCapability(view, kCapIpcLock) && *limit != kUnlimited) {
     return report.Ok({"memlock"}, "CAP_IPC_LOCK: the limit does not bind" + largest);
   }
@@ -130,7 +130,8 @@ void CheckDescriptors(const View& view, Report& report) {
 }
 
 void CheckMemory(const View& view, Report& report) {
-  // 2 refuses every memfd_create without MFD_NOEXEC_SEAL (vm.memfd_noexec, Linux 6.3).
+  // With 2 the kernel refuses every memfd_create without MFD_NOEXEC_SEAL (vm.memfd_noexec, Linux
+  // 6.3).
   if (view.machine.Read("/proc/sys/vm/memfd_noexec") == "2") {
     report.Add(v1::SEVERITY_PROBLEM, {"memory", "memfd"},
                {"vm.memfd_noexec is 2: memory files that could be made executable are refused",
@@ -156,7 +157,7 @@ void CheckMemory(const View& view, Report& report) {
                                      "/dev/shm do not bound"));
 }
 
-// A keeper asks for them itself, with MADV_COLLAPSE, which only "deny" refuses
+// Drivers ask for huge pages with MADV_COLLAPSE, which only "deny" refuses
 // (Documentation/admin-guide/mm/transhuge.rst in the kernel's sources).
 void CheckHugePages(const View& view, Report& report) {
   const std::optional<std::string> enabled = view.machine.Read(kOfSharedMemory);
@@ -174,7 +175,7 @@ void CheckHugePages(const View& view, Report& report) {
   report.Ok({"huge pages"}, "keepers get them for their arenas");
 }
 
-// Baton's own memory is of memfds. What is loaded beside it is not.
+// Baton's own memory is in memfds. Libraries that a service loads may use /dev/shm.
 void CheckSharedMemory(const View& view, Report& report) {
   const std::optional<FileFacts> facts = view.machine.Look("/dev/shm");
   const std::string consequence =

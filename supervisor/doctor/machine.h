@@ -1,4 +1,4 @@
-// The machine that the checks inspect: the real one, or one that a test made up.
+// The machine that the checks inspect: the real one, or a test's.
 #ifndef SUPERVISOR_DOCTOR_MACHINE_H_
 #define SUPERVISOR_DOCTOR_MACHINE_H_
 
@@ -17,12 +17,12 @@ struct FileFacts {
   uint32_t mode = 0;  // type and permissions, as in stat(2)
   uint32_t uid = 0;
   uint32_t gid = 0;
-  std::string device;  // "231:192" of a device's node
+  std::string device;  // of a device node: "231:192"
 };
 
 struct InterfaceAddress {
   std::string interface;
-  std::string address;  // as inet_ntop writes it
+  std::string address;  // in inet_ntop's form
 };
 
 struct Library {
@@ -36,7 +36,7 @@ struct Identity {
   uint32_t uid = 0;
   uint32_t gid = 0;
   std::vector<uint32_t> groups;  // besides gid
-  bool self = true;              // this process is it
+  bool self = true;              // this process runs as that user
 };
 
 // Nothing here changes the machine. Paths are absolute.
@@ -44,21 +44,22 @@ class Machine {
  public:
   virtual ~Machine() = default;
 
-  // Without the white space at its end. None: not there, or not ours to read.
+  // Returns the contents without white space at the end. None: the file is missing, or may not be
+  // read.
   virtual std::optional<std::string> Read(const std::string& path) const = 0;
-  // Names, sorted; empty when there is no such directory.
+  // Returns the names, sorted; empty: there is no such directory.
   virtual std::vector<std::string> List(const std::string& path) const = 0;
   // Follows symbolic links.
   virtual std::optional<FileFacts> Look(const std::string& path) const = 0;
-  // The last part of what a symbolic link names; empty when it is none.
+  // Returns the last part of a symbolic link's target; empty: it is no symbolic link.
   virtual std::string LinkName(const std::string& path) const = 0;
 
-  // Whether there is a network namespace of this name or path.
+  // Returns OK if there is a network namespace of this name or path.
   virtual absl::Status LookForNetworkNamespace(const std::string& name) const = 0;
 
   virtual std::optional<uint32_t> GroupId(const std::string& name) const = 0;
   virtual std::vector<InterfaceAddress> Addresses() const = 0;
-  // Whether somebody (NTP, PTP) keeps the clock right; none: the kernel does not tell.
+  // Returns whether NTP or PTP keeps the clock right; none: the kernel does not report it.
   virtual std::optional<bool> ClockIsSynchronized() const = 0;
 
   // The devices for which libibverbs has a provider. Limits() opens a device to read its limits.

@@ -1,4 +1,4 @@
-// The kernel: its release, its RDMA modules, and a machine without a device; and rdma-core.
+// Checks the kernel (its release, its RDMA modules), a machine without a device, and rdma-core.
 #include <array>
 #include <map>
 #include <set>
@@ -18,7 +18,7 @@ constexpr std::pair<int, int> kOldestKernel = {5, 16};  // futex_waitv
 
 struct Module {
   const char* name;
-  const char* effect;  // there when it is loaded, or built in without parameters
+  const char* effect;  // exists if the module is loaded, or built in without parameters
   const char* consequence;
 };
 constexpr Module kModules[] = {
@@ -28,8 +28,8 @@ constexpr Module kModules[] = {
     {"rdma_ucm", "/sys/class/misc/rdma_cm", "no program can listen or connect"},
 };
 
-// The RDMA half of a network card's driver, where it is a module of its own (rdma-core's
-// 90-rdma-hw-modules.rules loads these).
+// Maps network drivers to the module with their RDMA half, if it is a module of its own
+// (rdma-core's 90-rdma-hw-modules.rules loads these).
 const std::map<std::string, std::string>& RdmaModules() {
   static const auto* const kMap = new std::map<std::string, std::string>{
       {"be2net", "ocrdma"},    {"bnxt_en", "bnxt_re"},   {"cxgb4", "iw_cxgb4"},
@@ -48,7 +48,7 @@ std::string Release(const Machine& machine) {
   return machine.Read("/proc/sys/kernel/osrelease").value_or("");
 }
 
-// Whether the kernel's package brings it; true when that cannot be told.
+// Returns whether the kernel's package contains the module; true if that is not known.
 bool IsInstalled(const Machine& machine, const std::string& module) {
   const std::string directory = "/lib/modules/" + Release(machine);
   const auto has = [&](const char* file) {
@@ -64,7 +64,8 @@ std::string LoadForGood(const std::vector<std::string>& modules) {
                       absl::StrJoin(modules, " "), " >>/etc/modules-load.d/baton.conf");
 }
 
-// Network cards whose driver's RDMA half is not loaded: "eth0 (mlx5_core)" and its module.
+// Returns the network cards whose driver's RDMA half is not loaded: "eth0 (mlx5_core)" and its
+// module.
 std::map<std::string, std::string> IdleCards(const Machine& machine) {
   std::map<std::string, std::string> cards;
   for (const std::string& interface : machine.List("/sys/class/net")) {
@@ -77,7 +78,7 @@ std::map<std::string, std::string> IdleCards(const Machine& machine) {
   return cards;
 }
 
-// One that Soft-RoCE could be put on.
+// Returns an interface that Soft-RoCE could use.
 std::string AnyInterface(const Machine& machine) {
   for (const std::string& interface : machine.List("/sys/class/net")) {
     if (interface != "lo") return interface;
@@ -85,7 +86,8 @@ std::string AnyInterface(const Machine& machine) {
   return "lo";
 }
 
-// The release ends the name of the file: "libibverbs.so.1.14.44.0" is of rdma-core 44.0.
+// Returns the release, with which the file's name ends: "libibverbs.so.1.14.44.0" is of rdma-core
+// 44.0.
 std::string ReleaseOf(const std::string& file) {
   const std::vector<std::string> parts = absl::StrSplit(file, '.');
   if (parts.size() < 5) return "";
@@ -130,7 +132,8 @@ void CheckModules(const View& view, Report& report) {
               installed ? LoadForGood(missing) : "apt-get install linux-image-amd64 && reboot"});
 }
 
-// Shared is the kernel's own choice; who has set the other wants devices in containers.
+// Shared mode is the kernel's default. An administrator who has set the other mode wants devices in
+// containers.
 void CheckNamespaces(const View& view, Report& report) {
   const std::string ours = view.machine.LinkName("/proc/self/ns/net");
   const std::string batonds = view.machine.LinkName(view.process() + "/ns/net");
@@ -143,7 +146,7 @@ void CheckNamespaces(const View& view, Report& report) {
   }
   const std::optional<std::string> mode =
       view.machine.Read("/sys/module/ib_core/parameters/netns_mode");
-  if (!mode) return;  // no ib_core, which is told of
+  if (!mode) return;  // no ib_core, which another check reports
   if (*mode != "N") return report.Ok({"netns"}, "RDMA devices are in all network namespaces");
   report.Add(v1::SEVERITY_WARNING, {"netns"},
              {"each RDMA device is in one network namespace only",

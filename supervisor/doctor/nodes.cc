@@ -1,4 +1,5 @@
-// The files in /dev through which programs reach devices: there, the right ones, and ours to open.
+// Checks the files in /dev through which programs reach devices: that they exist, are the right
+// ones, and may be opened.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -75,7 +76,7 @@ void CheckAccess(const View& view, const std::string& path, const FileFacts& fil
   report.Ok(place, absl::StrCat(Describe(path, file, view), ", open to ", view.identity.name));
 }
 
-// `number` is what the kernel has registered.
+// `number`: the device number that the kernel has registered.
 void CheckNode(const View& view, const std::string& path, const std::string& number,
                const Place& place, Report& report) {
   const std::optional<FileFacts> file = view.machine.Look(path);
@@ -112,7 +113,7 @@ bool MayOpenNodes(const View& view, const RdmaDevice& device) {
 
 void CheckNodes(const View& view, Report& report) {
   for (const RdmaDevice& device : view.devices) {
-    if (device.node.empty()) continue;  // ib_uverbs is missing, which is told of
+    if (device.node.empty()) continue;  // ib_uverbs is missing, which another check reports
     CheckNode(view, "/dev/infiniband/" + device.node, device.node_number, {"node", device.name},
               report);
   }

@@ -1,4 +1,4 @@
-// Whether the CPUs and the NUMA node that a service is on are there, together, and near its device.
+// Checks that a service's CPUs and NUMA node exist, belong together, and are near its device.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -26,7 +26,8 @@ std::string NodeDirectory(uint32_t node) {
   return absl::StrCat("/sys/devices/system/node/node", node);
 }
 
-// "Node 1 MemTotal:  65980000 kB". 0: not told.
+// Returns the node's memory in bytes, from a line like "Node 1 MemTotal: 65980000 kB". 0: not
+// known.
 uint64_t MemoryOf(const View& view, uint32_t node) {
   const std::string text = view.machine.Read(NodeDirectory(node) + "/meminfo").value_or("");
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {

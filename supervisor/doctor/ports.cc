@@ -1,4 +1,5 @@
-// Devices and their ports: of a kind that Baton can use, with a link, and with an address.
+// Checks devices and their ports: that Baton can use their kind, and that they have a link and an
+// address.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +21,7 @@ std::string AddressCure(const Port& port) {
   return absl::StrCat("ip addr add ADDRESS/PREFIX dev ", InterfaceOr(port, "NETDEV"));
 }
 
-// Interfaces that nobody has taken up have no IFF_UP among their flags.
+// Returns true if the interface was not set up: its flags lack IFF_UP.
 bool IsDownByChoice(const Machine& machine, const std::string& interface) {
   uint32_t flags = 1;
   const std::string text = machine.Read("/sys/class/net/" + interface + "/flags").value_or("");
@@ -146,8 +147,8 @@ std::string DescribeLimits(const verbs::DeviceLimits& limits) {
 struct Verdict {
   const RdmaDevice* device = nullptr;
   Troubles troubles;            // of the device as a whole
-  std::string opened;           // what it can do; empty when it was not opened
-  std::vector<Troubles> ports;  // in the order of the device's; empty where the whole is of no use
+  std::string opened;           // what it can do; empty: it was not opened
+  std::vector<Troubles> ports;  // in the device's order; empty: the device is useless
 
   bool works() const {
     return troubles.empty() && std::any_of(ports.begin(), ports.end(),

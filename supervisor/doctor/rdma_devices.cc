@@ -74,8 +74,8 @@ Port ReadPort(const Machine& machine, const std::string& device, uint32_t number
   return port;
 }
 
-// A net device of the same function of the same card, which IPoIB's are, too; of software devices,
-// the parent that they name.
+// Returns a net device of the same function of the same card, as IPoIB's are, too. For software
+// devices returns the parent that they name.
 std::string InterfaceOf(const Machine& machine, const std::string& device) {
   const std::string path = absl::StrCat(kDevices, "/", device);
   const std::vector<std::string> beside = machine.List(path + "/device/net");

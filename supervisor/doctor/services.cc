@@ -17,7 +17,7 @@ std::string Names(const View& view) {
   });
 }
 
-// Null after a finding.
+// Returns null after it has added a finding.
 const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Report& report) {
   const RdmaDevice* const device = view.DeviceOf(service);
   const Place place = {"service", service.name()};
@@ -76,7 +76,7 @@ bool CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDev
   return reachable;
 }
 
-// The most connections with which it would fit; 0 when their number is not what is wrong.
+// Returns the most connections with which the service would fit; 0: fewer connections do not help.
 uint32_t FittingConnections(const ServiceNeeds& service, const verbs::DeviceLimits& limits) {
   arena::Shape shape = service.shape;
   uint32_t fits = 0;
@@ -120,12 +120,12 @@ void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_
 
 constexpr uint32_t kCapSysAdmin = 21;  // capability.h
 
-// rxe has this file in sysfs, and no other driver has.
+// Only rxe has this file in sysfs.
 bool IsSoftRoce(const View& view, const RdmaDevice& device) {
   return view.machine.Read("/sys/class/infiniband/" + device.name + "/parent").has_value();
 }
 
-// Returns what keeps the service's keeper from its namespace. No message: nothing does.
+// Returns what keeps the service's driver from its namespace. No message: nothing does.
 Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
   const std::string& name = service.config.network_namespace();
   const std::string consequence = "its driver does not start";
@@ -151,7 +151,7 @@ void CheckNetwork(const View& view, const ServiceNeeds& service, Report& report)
   const Place place = {"network", service.name()};
   const Trouble trouble = TroubleOf(view, service);
   if (!trouble.message.empty()) return report.Add(v1::SEVERITY_PROBLEM, place, trouble);
-  // Whether its RDMA device is in it, too, the check of the machine's namespaces tells.
+  // CheckNamespaces reports whether the RDMA device is in it, too.
   report.Ok(place, absl::StrCat("in network namespace ", service.config.network_namespace()));
 }
 

@@ -24,10 +24,10 @@
 namespace baton::doctor {
 namespace {
 
-// Files of sysfs and procfs that are read have one page at most, but for modules.dep.
+// Files of sysfs and procfs that are read have at most one page; modules.dep has more.
 constexpr size_t kMaxFileBytes = 4 << 20;
 
-// The real file's name of the library that has `symbol`.
+// Returns the name of the real file of the library that has `symbol`.
 std::string FileOf(const char* symbol) {
   Dl_info info = {};
   void* const address = dlsym(RTLD_DEFAULT, symbol);
@@ -49,7 +49,7 @@ std::optional<std::string> ThisMachine::Read(const std::string& path) const {
     text.append(part.data(), static_cast<size_t>(file.gcount()));
     if (!file) break;
   }
-  // sysfs refuses the read, not the open, where there is no value.
+  // If there is no value, sysfs fails the read, not the open.
   if (file.bad()) return std::nullopt;
   absl::StripTrailingAsciiWhitespace(&text);
   return text;

@@ -12,10 +12,10 @@
 
 namespace baton::doctor {
 
-// The machine that we run on.
+// The machine on which this process runs.
 class ThisMachine final : public Machine {
  public:
-  // Files are looked for below `root`.
+  // Looks for files below `root`.
   explicit ThisMachine(std::string root = "") : root_(std::move(root)) {}
 
   std::optional<std::string> Read(const std::string& path) const override;

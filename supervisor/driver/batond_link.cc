@@ -42,7 +42,7 @@ std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
   return alone_ ? kLookInterval : kHeartbeat;
 }
 
-// The pipe ends when neither batond nor the service manager, for the next batond, holds it.
+// The pipe ends when batond has ended and the service manager does not keep it for the next batond.
 bool BatondLink::WillBeAlone() const {
   pollfd stay = {stay_.get(), POLLIN, 0};
   if (stay_ && poll(&stay, 1, /*timeout=*/0) > 0) {
@@ -58,7 +58,7 @@ bool BatondLink::WillBeAlone() const {
   return true;
 }
 
-// Most often nobody is there yet.
+// Usually no batond listens yet, so a failure is not logged.
 void BatondLink::LookForBatond() {
   absl::StatusOr<FileDescriptor> socket =
       ConnectUnix(RejoinSocketPath(config_.state_dir()), /*timeout_ms=*/0);
@@ -67,7 +67,7 @@ void BatondLink::LookForBatond() {
   internal::RejoinRequest request;
   *request.mutable_config() = config_;
   request.set_release(std::string(kRelease));
-  // Without waiting: the socket takes more than this.
+  // Does not wait: a new socket takes this message at once.
   if (!channel.Enqueue(request, {lock_}).ok() || channel.pending()) return;
   asked_.emplace(std::move(channel));
   asked_at_ = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
-// The tie of a service's driver to batond, which may die and be followed by another. The driver
-// goes on serving, and introduces itself to the next batond (proto/baton/internal/rejoin.proto).
+// Keeps a service's driver in touch with batond. If batond dies, the driver goes on serving, and
+// introduces itself to the next batond (proto/baton/internal/rejoin.proto).
 #ifndef SUPERVISOR_DRIVER_BATOND_LINK_H_
 #define SUPERVISOR_DRIVER_BATOND_LINK_H_
 
@@ -13,22 +13,23 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible. Waits for nothing.
+// Thread-compatible. No call blocks.
 class BatondLink {
  public:
-  // How long a batond that has been reached may take for its answer.
+  // How long a batond that the driver has asked may take for its answer.
   static constexpr std::chrono::seconds kAnswerTimeout{5};
-  // How often the next batond is looked for.
+  // How often the driver looks for the next batond.
   static constexpr std::chrono::milliseconds kLookInterval{100};
 
-  // `lock`: the descriptor of the driver's lock (kLockVariable); -1: no batond can be rejoined.
-  // `stay`: that of kStayVariable, or -1.
+  // `lock`: the descriptor of the driver's lock (kLockVariable), which the caller keeps open; -1:
+  // no batond can be rejoined. `stay`: the descriptor of kStayVariable, or -1; this object closes
+  // it.
   BatondLink(const internal::KeeperConfig& config, int lock, int stay);
 
-  // The descriptors are those of the environment.
+  // Takes the descriptors that the environment names.
   static BatondLink OfEnvironment(const internal::KeeperConfig& config);
 
-  // Sets what the next batond is told that the service runs with.
+  // Sets the configuration that the driver reports to the next batond.
   void SetService(const v1::ServiceConfig& service) { *config_.mutable_service() = service; }
 
   // Shows batond that this process lives. When batond is gone, looks for the next one. Sends this
@@ -44,8 +45,8 @@ class BatondLink {
 
   internal::KeeperConfig config_;
   int lock_;
-  FileDescriptor stay_;                  // none: nothing tells that batond was stopped
-  bool alone_ = false;                   // batond is gone, and no other one has taken this in
+  FileDescriptor stay_;                  // none: the driver cannot see that batond was stopped
+  bool alone_ = false;                   // batond is gone, and no other has taken this driver in
   std::optional<MessageChannel> asked_;  // a batond that has not answered yet
   std::chrono::steady_clock::time_point asked_at_;
 };

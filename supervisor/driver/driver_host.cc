@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<DriverHost>> DriverHost::Open(const internal::Kee
 }
 
 absl::Status DriverHost::MakeDevice(const internal::KeeperConfig& config) {
-  // The soft device's NIC is a process that starts here.
+  // The soft device's NIC is a process that starts here and inherits these CPUs.
   const ThreadsOn processes = ThreadsOnItsCpus(service_, pinned_);
   BATON_ASSIGN_OR_RETURN(OpenedDevice opened, OpenDevice(config));
   device_ = std::move(opened.device);

@@ -1,4 +1,4 @@
-// A service's device, arena and engine, in this process, and what executes orders on them.
+// A service's device, arena and engine in this process, and the executor of orders on them.
 #ifndef SUPERVISOR_DRIVER_DRIVER_HOST_H_
 #define SUPERVISOR_DRIVER_DRIVER_HOST_H_
 
@@ -22,9 +22,9 @@ namespace baton::driver_process {
 
 class DriverHost {
  public:
-  // Opens the device and creates the arena and the engine, where the service is placed. A native
-  // service's workers of the driver before this one are gone by then (former_workers.h). `options`:
-  // beyond what the configuration says; of brokered services.
+  // Opens the device, and creates the arena and the engine where the service is placed. In a native
+  // service, it first waits until the former driver's workers are gone (former_workers.h).
+  // `options`: settings of a brokered service that the configuration does not have.
   static absl::StatusOr<std::unique_ptr<DriverHost>> Open(const internal::KeeperConfig& config,
                                                           EngineOptions options);
   ~DriverHost() {
@@ -33,27 +33,28 @@ class DriverHost {
 
   // Starts the engine. Before that, driver() executes orders in the caller's thread.
   void Start();
-  // Ends a NIC that does not answer. The caller calls this every kHeartbeat.
+  // Kills a NIC that does not answer, and reports that. The caller calls this every kHeartbeat.
   void BeatNic();
 
   OrderExecutor& driver() { return *driver_; }
   ServiceEngine& engine() { return *engine_; }
   NewsQueue& news() { return news_; }
-  // The workers' processes. Null: the service is brokered. A native service has one thread and no
-  // engine's, which calls TurnNative when one of the descriptors is readable, and every
-  // NativeEngine::kTurnMs.
+  // Returns the workers' processes; null if the service is brokered. A native service has no engine
+  // thread: the driver's one thread calls TurnNative() when one of native_descriptors() is
+  // readable, and every NativeEngine::kTurnMs.
   WorkerForks* forks() { return forks_.get(); }
   void TurnNative();
   std::vector<int> native_descriptors() const;
   verbs::Device& device() { return *device_; }
 
-  // What a keeper is told at first of the device and the placement. Complete once the engine has
-  // started.
+  // Returns what a new keeper is first told about the device and the placement. Complete once the
+  // engine has started.
   internal::Introduced Introduce() const;
 
   // The service as it was configured, but with the placement in effect.
   const v1::ServiceConfig& service() const { return service_; }
-  // Whether memory and threads are where they were to be. Complete once the engine has started.
+  // OK if memory and threads are where the placement puts them; otherwise says why not. Complete
+  // once the engine has started.
   const absl::Status& placed() const { return placed_; }
 
  private:
@@ -68,12 +69,12 @@ class DriverHost {
   const bool pinned_;  // the configuration names its processors
   absl::Status placed_;
   NewsQueue news_;
-  FileDescriptor presence_;  // until forks_ has it
+  FileDescriptor presence_;  // of former_workers.h, until forks_ has it
   std::unique_ptr<verbs::Device> device_;
   std::unique_ptr<NicProcess> nic_;
   std::unique_ptr<arena::Arena> arena_;
   std::unique_ptr<ServiceEngine> engine_;
-  NativeEngine* native_ = nullptr;  // engine_, of native services
+  NativeEngine* native_ = nullptr;  // engine_ of a native service; else null
   std::unique_ptr<WorkerForks> forks_;
   std::unique_ptr<OrderExecutor> driver_;
 };

@@ -28,11 +28,11 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultHangTimeout(5000);
-// For a keeper that was asked to end.
+// A keeper that was asked to end is killed after this time.
 constexpr milliseconds kStopTimeout(4000);
-// After so many crashes in a row, what former keepers have held may be why.
+// After this many crashes in a row, the driver drops what keepers have held: it may be the cause.
 constexpr uint32_t kCrashesBeforeSettingAside = 3;
-// Keys of what no keeper may lose: the sessions of workers, and the sockets.
+// Begins the keys of what no keeper may lose, such as sockets and the sessions of workers.
 constexpr char kLasting[] = "lasting/";
 
 sigset_t StopSignals() {
@@ -89,7 +89,7 @@ absl::Status DriverProcess::Run() {
     eventfd_t count;
     (void)eventfd_read(news_wake_.get(), &count);
     if (host_->forks() != nullptr) host_->TurnNative();
-    // The keeper learns of it from the news, and ends.
+    // The keeper learns of the loss from the news, and ends.
     if (const absl::Status lost = host_->news().device_lost(); !lost.ok()) EndFor(lost);
     if (keeper_.runs()) ServeOrders();
     if (keeper_.runs()) SendNews();
@@ -118,7 +118,7 @@ void DriverProcess::StartKeeper() {
 
 void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
   if (stopping_) return;
-  // Why it cannot serve is in its log and in the service's down file.
+  // The keeper's log and the service's down file say why it cannot serve.
   if (!ready_once_) {
     return EndFor(absl::UnavailableError(absl::StrCat("its keeper ", how, " before it was ready")));
   }
@@ -143,7 +143,7 @@ void DriverProcess::ReportGivenUp(const std::string& why) {
   Report("keeper_program_given_up", given_up_why_);
 }
 
-// An entry that kills each keeper costs itself, and no connection.
+// If an entry crashes every keeper, the service loses its settings, but no connection.
 void DriverProcess::SetAsideSettings() {
   const size_t dropped = held_.DropAllBut(kLasting);
   if (dropped == 0) return;
@@ -170,9 +170,9 @@ void DriverProcess::EndFor(const absl::Status& why) {
 
 void DriverProcess::ServeOrders() {
   MessageChannel& channel = keeper_.orders();
-  // The rest of an answer that was longer than what the socket takes at once.
+  // Sends the rest of an answer that the socket did not take at once.
   if (channel.pending()) (void)channel.Flush();
-  // Its end is noticed by its pidfd.
+  // An error is ignored, because the keeper's pidfd reports its end.
   (void)channel.Fill();
   for (;;) {
     internal::DriverOrder order;
@@ -278,7 +278,7 @@ void DriverProcess::Introduce(internal::Introduced* introduced, std::vector<int>
 
 // ---------------------------------------------------------------- news
 
-// Takes no more than the keeper reads: what waits is bounded in the queue.
+// Takes no news from the queue before the socket has taken all former news: the queue is bounded.
 void DriverProcess::SendNews() {
   MessageChannel& channel = keeper_.news();
   if (channel.pending()) (void)channel.Flush();

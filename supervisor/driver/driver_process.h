@@ -1,5 +1,6 @@
-// One service's driver, as a process: executes the orders of the service's keeper, sends it news,
-// and starts the next keeper when one has died. The engine, or the native workers, go on meanwhile.
+// Runs the process of one service's driver: executes the orders of the service's keeper, sends it
+// news, and starts the next keeper when one has ended. The engine, or the native workers, go on
+// meanwhile.
 #ifndef SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
 #define SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
 
@@ -21,13 +22,14 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: the main thread. It waits for nobody: neither for its keeper nor for batond.
+// Thread-compatible: the main thread, which never blocks on the keeper or on batond.
 class DriverProcess {
  public:
-  // Blocks the signals that Run() waits for in this thread, and in all that it starts.
+  // Blocks the signals that Run() waits for, in this thread and in all that it starts later.
   static void BlockStopSignals();
 
-  // `host`: not started. `batond` outlives this. `program`: of keepers. `network`: KeeperProcess's.
+  // REQUIRES: `host` is not started. `batond` outlives this; null: there is none. `program` and
+  // `network`: see KeeperProcess.
   DriverProcess(const internal::KeeperConfig& config, std::unique_ptr<DriverHost> host,
                 BatondLink* batond, const std::string& program, int network);
 
@@ -35,7 +37,7 @@ class DriverProcess {
   // An error: the device was lost, or no keeper was ever ready. REQUIRES: BlockStopSignals()
   // was called before there was another thread.
   absl::Status Run();
-  bool ready_once() const { return ready_once_; }  // a keeper was
+  bool ready_once() const { return ready_once_; }  // a keeper was ready
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -51,7 +53,8 @@ class DriverProcess {
 
   void ServeOrders();
   void Answer(const internal::DriverOrder& order, std::vector<FileDescriptor> descriptors);
-  // `sent`, `given`: descriptors of the answer; `given` are the keeper's alone.
+  // Both take descriptors of the answer. The driver keeps those in `sent` open, and closes those in
+  // `given` once the answer is queued.
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                  std::vector<FileDescriptor> descriptors, std::vector<int>* sent,
                                  std::vector<FileDescriptor>* given);
@@ -62,7 +65,7 @@ class DriverProcess {
   void LookForHang();
   void Report(const char* kind, const std::string& message);
 
-  internal::KeeperConfig config_;  // what the keeper runs with
+  internal::KeeperConfig config_;  // which the next keeper reads
   const std::unique_ptr<DriverHost> host_;
   BatondLink* const batond_;
   KeeperProcess keeper_;
@@ -71,10 +74,10 @@ class DriverProcess {
   bool ready_once_ = false;
   bool stopping_ = false;
   absl::Status end_;
-  std::optional<std::string> former_end_;  // of the keeper before this one
-  Clock::time_point ended_at_;             // likewise
-  LatencyHistogram without_keeper_;        // from the end of one to the next one's first order
-  std::string given_up_why_;               // of the last program that was to replace the keeper's
+  std::optional<std::string> former_end_;  // how the last keeper ended, until another follows
+  Clock::time_point ended_at_;             // when the last keeper ended
+  LatencyHistogram without_keeper_;        // from a keeper's end to the next one's first order
+  std::string given_up_why_;               // why keepers' last new program was given up
   std::optional<Clock::time_point> start_at_;
   Clock::time_point kill_at_, beat_at_, nic_beat_at_;
 };

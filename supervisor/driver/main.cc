@@ -1,7 +1,7 @@
 // baton-driver: has the device, the queues and the arena of one service, and starts the service's
-// keeper, which may die. The workers of a native service are forks of it. Started by batond, which
-// writes its configuration (text format of baton.internal.KeeperConfig) to standard input and
-// learns through the descriptor in BATON_READY_FD that workers can attach.
+// keeper, which may die. The workers of a native service are forks of it. batond starts it, writes
+// its configuration (text format of baton.internal.KeeperConfig) to its standard input, and learns
+// through the descriptor in BATON_READY_FD that workers can attach.
 #include <sys/prctl.h>
 
 #include <cstdlib>
@@ -42,7 +42,7 @@ int Drive(internal::KeeperConfig config, int batonds_network) {
   const absl::Status ended = driver.Run();
   if (ended.ok()) return 0;
   if (driver.ready_once()) return baton::driver_process::EndFor(config, ended);
-  // The keeper that could not begin has said why itself.
+  // The keeper has reported itself why it could not start.
   spdlog::error("service {}: ends: {}", config.service().name(), baton::MessageOf(ended));
   return 1;
 }
@@ -51,7 +51,7 @@ int Run() {
   const auto read = baton::driver_process::ReadConfig();
   internal::KeeperConfig config = read.value_or(internal::KeeperConfig());
   DriverProcess::BlockStopSignals();
-  // Before there is another thread: it would stay behind.
+  // Called before there is another thread, which would stay in the former namespace.
   const auto batonds_network = baton::driver_process::EnterServiceNetwork(config.service());
   // The driver of a native service forks, and has no second thread.
   const bool native = config.service().mode() == baton::v1::NATIVE;
@@ -69,7 +69,7 @@ int Run() {
 }  // namespace
 
 int main() {
-  // batond enters it by a descriptor, and the name would be its number.
+  // batond executes this program by a descriptor, whose number would be the process's name.
   prctl(PR_SET_NAME, "baton-driver");
   const int result = Run();
   baton::log::EndLog();

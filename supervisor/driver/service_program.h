@@ -1,4 +1,4 @@
-// The beginning and the end that baton-driver and baton-keeper have in common.
+// How baton-driver and baton-keeper begin and end.
 #ifndef SUPERVISOR_DRIVER_SERVICE_PROGRAM_H_
 #define SUPERVISOR_DRIVER_SERVICE_PROGRAM_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::driver_process {
 
-// Reads standard input, which is a KeeperConfig in text format. None: it is something else.
+// Reads a KeeperConfig in text format from standard input. None: the input is something else.
 std::optional<internal::KeeperConfig> ReadConfig();
 
 // Logs to standard error from now on, as the configuration says. `process`: the program's name
@@ -21,8 +21,8 @@ void BeginLog(const internal::KeeperConfig& config, std::string_view process,
               log::LogThread thread);
 
 // These two log why the service cannot be started, or ends, and write it down for operators
-// (SetDownReason). Both return the exit status. The process is killed soon after EndFor: the
-// destructors that take down the rest of a lost device may hang.
+// (SetDownReason). Both return the exit status. After EndFor() SIGALRM ends the process within
+// seconds, because the destructors that take down the rest of a lost device may hang.
 int FailToStart(const internal::KeeperConfig& config, const absl::Status& why);
 int EndFor(const internal::KeeperConfig& config, const absl::Status& why);
 

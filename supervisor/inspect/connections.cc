@@ -19,7 +19,7 @@ using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::PoisonLevel;
 
-// ConnectionState and PoisonLevel number them so.
+// In the order of ConnectionState and of PoisonLevel.
 constexpr const char* kStates[] = {"free",        "requested", "connecting",
                                    "established", "draining",  "closed"};
 constexpr const char* kPoisonLevels[] = {"none", "flushed", "silent", "void"};
@@ -53,7 +53,8 @@ void DescribeQueue(const ArenaView& arena, const ConnectionRecord& record, bool 
   out->set_markers_completed(markers.completed);
 }
 
-// Why the cursors cannot be so; empty: they can. Of shared receives only `completed` counts.
+// Returns why the cursors are impossible; empty: they are possible. With shared receives only
+// `completed` may be set.
 std::string QueueProblem(const v1::InspectedQueue& queue, uint64_t depth) {
   if (depth == 0) {
     const bool still = queue.committed() == 0 && queue.posted() == 0 && queue.acknowledged() == 0;
@@ -134,8 +135,9 @@ absl::Status DescribeQueues(const ArenaView& arena, v1::InspectedConnection* out
                               room, out->mutable_work_requests());
 }
 
-// Requests are read after the record. A log entry is written again only when it was acknowledged:
-// so those that a second look at the record shows as such have gone meanwhile, and are not told.
+// Removes requests that were acknowledged meanwhile. The requests were read after the record, and
+// an acknowledged log entry may be overwritten. So the record is read again, and requests that it
+// shows as acknowledged are left out.
 absl::Status DropAcknowledged(const ArenaView& arena, v1::InspectedConnection* out) {
   BATON_ASSIGN_OR_RETURN(const auto look, arena.files.driver_log().ReadStill<ConnectionRecord>(
                                               arena.driver_map.Connection(out->index())));
@@ -175,7 +177,7 @@ absl::StatusOr<v1::InspectedConnection> DescribeConnection(const ArenaView& aren
   return out;
 }
 
-// The part of a record that is read of connections that are not shown.
+// The part of a record that is read also for connections that are not shown.
 struct RecordBeginning {
   uint32_t state, generation, shard, qp_number;
 };

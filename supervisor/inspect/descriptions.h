@@ -1,4 +1,4 @@
-// The parts of an inspection. Each looks at one thing in the arena, checks it, and says it.
+// The parts of an inspection. Each reads one thing in the arena, checks it, and describes it.
 #ifndef SUPERVISOR_INSPECT_DESCRIPTIONS_H_
 #define SUPERVISOR_INSPECT_DESCRIPTIONS_H_
 
@@ -20,23 +20,23 @@ using Problems = google::protobuf::RepeatedPtrField<std::string>;
 using WorkRequests = google::protobuf::RepeatedPtrField<v1::InspectedWorkRequest>;
 
 inline std::string InvalidName(uint64_t number) { return absl::StrCat("invalid: ", number); }
-// The name that a number from 0 has among `names`.
+// Returns the name of a number from 0 among `names`.
 template <size_t count>
 std::string NameIn(const char* const (&names)[count], uint64_t number) {
   return number < count ? names[number] : InvalidName(number);
 }
 
-// Slots that are used, or were.
+// Describes the slots that are or were used.
 absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out);
 
-// With the totals over all shards; those that are not selected are left out then.
+// Describes the selected shards, and the totals over all shards.
 absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
                             v1::Inspection* out);
 
 absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
                                  v1::Inspection* out);
 
-// Work requests that are described yet, at most, and those that found no room.
+// How many more work requests may be described, and how many found no room.
 struct Room {
   uint64_t work_requests;
   uint64_t left_out = 0;
@@ -72,7 +72,7 @@ StateCursor CursorOf(const Record& record) {
 }
 void DescribeStateCursor(const ArenaView& arena, const StateOfRecord& state,
                          v1::InspectedState* out, Problems* problems);
-// Its bytes, and what the decoder makes of them, if there is one.
+// Describes the state's bytes, and the decoder's output, if there is a decoder.
 absl::Status DescribeStateBytes(const ArenaView& arena, const StateOfRecord& state,
                                 const DecodeState& decode, v1::InspectedState* out);
 

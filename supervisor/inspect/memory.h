@@ -1,6 +1,6 @@
-// Memory of another process, or of a file, that is looked at and never written: each look is a copy
-// (pread), so that there is no mapping through which anybody could be disturbed, no page is made
-// where there is none, and what is checked is what is used.
+// Memory of another process, or of a file, for reading only. Each look is a copy (pread). So there
+// is no mapping that could disturb the other process, no missing page is made, and the bytes that
+// were checked are the bytes that are used.
 #ifndef SUPERVISOR_INSPECT_MEMORY_H_
 #define SUPERVISOR_INSPECT_MEMORY_H_
 
@@ -24,7 +24,7 @@ namespace baton::inspect {
 class Memory {
  public:
   Memory() = default;
-  // `size` bytes from `offset` of `file`, which is open for reading; `name` for messages.
+  // `size` bytes from `offset` of `file`, which must be open for reading. `name`: for messages.
   Memory(std::shared_ptr<FileDescriptor> file, uint64_t offset, uint64_t size, std::string name)
       : file_(std::move(file)), offset_(offset), size_(size), name_(std::move(name)) {}
 
@@ -33,7 +33,7 @@ class Memory {
   const std::string& name() const { return name_; }
   int fd() const { return file_->get(); }
 
-  // kOutOfRange: it has fewer bytes, by its size or in truth.
+  // kOutOfRange: `size` is less, or the file is shorter.
   absl::Status Read(uint64_t at, void* to, size_t bytes) const;
 
   template <typename T>
@@ -49,7 +49,7 @@ class Memory {
   template <typename T>
   struct Look {
     T value;
-    bool changing;  // it never was: parts of it are of different moments
+    bool changing;  // no two reads were equal: parts of `value` may be of different moments
   };
   static constexpr int kMostLooks = 8;
   template <typename T>
@@ -76,9 +76,9 @@ struct ArenaFiles {
   const Memory& worker_log() const { return memories[arena::kWorkerLogMemory]; }
   const Memory& driver_log() const { return memories[arena::kDriverLogMemory]; }
   const Memory& recovery() const { return memories[arena::kRecoveryMemory]; }  // may be missing
-  const Memory& buffers() const { return memories[arena::kBuffersMemory]; }    // likewise
+  const Memory& buffers() const { return memories[arena::kBuffersMemory]; }    // may be missing
 
-  // The process that has, or had, them open.
+  // The process that has, or had, the memories open.
   int pid = 0;
   std::string program;
   // The fields of an arena that was saved to a file.

@@ -88,7 +88,7 @@ void DescribeOwner(const ArenaView& arena, const OwnershipRecord& owner, v1::Ins
   }
 }
 
-// A hint, which counts only where it can be so (layout.md, "Poison").
+// Describes the owner's hint, which counts only if it is possible (layout.md, "Poison").
 void DescribeHandling(const ShardRecord& record, const arena::BankHeader& bank,
                       v1::InspectedShard* out) {
   out->set_read_cursor(bank.read_cursor);
@@ -99,8 +99,8 @@ void DescribeHandling(const ShardRecord& record, const arena::BankHeader& bank,
   }
 }
 
-// The owner's word, which was read after the driver's `before` and before its `after`. Empty: it
-// can be so.
+// Checks the owner's `tail`, which was read after the driver's `before` and before its `after`.
+// Returns the problem; empty: it is possible.
 std::string EntriesProblem(const ShardRecord& before, uint64_t tail, const ShardRecord& after,
                            uint64_t epoch) {
   if (!arena::CursorIsOf(tail, epoch)) {
@@ -115,7 +115,7 @@ std::string EntriesProblem(const ShardRecord& before, uint64_t tail, const Shard
   return absl::StrCat(applied, " entries applied of ", published, " published");
 }
 
-// In a file the owner's word may be much later than the driver's, and no longer fit.
+// In a file the owner's tail may be much later than the driver's record, and not fit it any more.
 void DescribeEntries(const ArenaView& arena, const ShardRecord& before, uint64_t tail,
                      const ShardRecord& after, v1::InspectedShard* out) {
   out->set_entries_applied(arena::CursorIndex(before.commit_head));
@@ -131,7 +131,8 @@ void DescribeEntries(const ArenaView& arena, const ShardRecord& before, uint64_t
 
 absl::Status DescribeCommitLog(const ArenaView& arena, uint32_t shard, const ShardRecord& record,
                                v1::InspectedShard* out) {
-  if (!arena::CursorIsOf(record.commit_head, out->epoch())) return absl::OkStatus();  // not begun
+  // The epoch's driver has not begun.
+  if (!arena::CursorIsOf(record.commit_head, out->epoch())) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const auto bank, arena.files.worker_log().ReadStill<arena::BankHeader>(
                                               arena.worker_map.Bank(shard, out->epoch())));
   BATON_ASSIGN_OR_RETURN(const auto after, arena.files.driver_log().ReadStill<ShardRecord>(

@@ -28,8 +28,8 @@ namespace baton::inspect {
 namespace {
 
 constexpr size_t kChunk = 1 << 20;
-// The driver log first: what its cursors call committed has been written when the worker log is
-// copied.
+// The driver log is copied first, so that what its cursors call committed is in the worker log,
+// which is copied later.
 constexpr arena::MemoryKind kOrder[] = {arena::kDriverLogMemory, arena::kRecoveryMemory,
                                         arena::kBuffersMemory, arena::kWorkerLogMemory};
 
@@ -62,7 +62,7 @@ std::string DirectoryOf(const std::string& path) {
   return directory.empty() ? "." : directory;
 }
 
-// Where the parts are going to be.
+// Returns a header with the places of all parts.
 SnapshotHeader PlanFile(const ArenaView& arena, const SnapshotOptions& options) {
   SnapshotHeader header = {};
   header.magic = kSnapshotMagic;
@@ -121,7 +121,7 @@ bool IsZero(const uint8_t* bytes, size_t count) {
   return bytes[0] == 0 && std::memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-// Pages of zeros stay holes: the file has its length already.
+// Pages of zeros stay holes, because the file has its length already.
 absl::Status WriteMemory(const Memory& memory, int fd, SnapshotPart* part) {
   const auto write = [&](uint64_t at, const std::vector<uint8_t>& chunk) -> absl::Status {
     for (size_t page = 0; page < chunk.size(); page += kSnapshotPage) {
@@ -222,7 +222,7 @@ absl::StatusOr<uint64_t> SaveSnapshot(const ArenaView& arena, const std::string&
 }
 
 absl::StatusOr<ArenaFiles> OpenSnapshot(const std::string& path) {
-  // A pipe would be waited for.
+  // O_NONBLOCK: opening a pipe would wait for its other end.
   auto file =
       std::make_shared<FileDescriptor>(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!*file) return ErrnoStatus(errno, path);

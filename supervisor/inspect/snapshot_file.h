@@ -39,7 +39,7 @@ struct SnapshotHeader {
   char release[32];
   char program[32];
   char decoder[256];
-  SnapshotPart parts[4];  // as arena::MemoryKind
+  SnapshotPart parts[4];  // by arena::MemoryKind
   uint8_t reserved[3536];
 };
 static_assert(offsetof(SnapshotHeader, file_bytes) == 16);
@@ -51,18 +51,20 @@ static_assert(sizeof(SnapshotHeader) == kSnapshotPage);
 static_assert(std::is_trivially_copyable_v<SnapshotHeader>);
 
 struct SnapshotOptions {
-  bool buffers = false;    // those, too
-  bool overwrite = false;  // a file that is there
+  bool buffers = false;    // save the buffers, too
+  bool overwrite = false;  // replace a file that exists
   std::string decoder = {};
 };
 
-// Writes beside `path` and renames when all of it is on the disk: `path` is a whole snapshot or
-// what it was before. kAlreadyExists; kResourceExhausted: the disk has no room;
-// kFailedPrecondition: the buffers are wanted and not to be had. Returns the bytes of the file.
+// Writes another file and renames it to `path` when all of it is on the disk, so `path` is a whole
+// snapshot or unchanged. Returns the bytes of the file. kAlreadyExists: the file exists.
+// kResourceExhausted: the disk has no room. kFailedPrecondition: the buffers are wanted and cannot
+// be had.
 absl::StatusOr<uint64_t> SaveSnapshot(const ArenaView& arena, const std::string& path,
                                       const SnapshotOptions& options);
 
-// kDataLoss: it is none, or a damaged one; kFailedPrecondition: one of another version.
+// kDataLoss: the file is no snapshot, or a damaged one. kFailedPrecondition: it has another
+// version.
 absl::StatusOr<ArenaFiles> OpenSnapshot(const std::string& path);
 
 }  // namespace baton::inspect

@@ -32,7 +32,7 @@ namespace baton::inspect {
 namespace {
 
 constexpr char kMemfd[] = "/memfd:";
-constexpr char kDeleted[] = " (deleted)";  // as /proc calls every memfd
+constexpr char kDeleted[] = " (deleted)";  // the end of every memfd's name in /proc
 
 // Calls `visit` with each name in a directory that is a number.
 absl::Status ForEachNumber(const std::string& path, const std::function<void(int)>& visit) {
@@ -52,7 +52,7 @@ std::string LinkAt(const std::string& path) {
 
 std::string DescriptorPath(int pid, int fd) { return absl::StrCat("/proc/", pid, "/fd/", fd); }
 
-// The number of an open descriptor for each name that /proc shows.
+// Returns, for each name that /proc shows, the number of an open descriptor.
 absl::StatusOr<std::map<std::string, int>> OpenFiles(int pid) {
   std::map<std::string, int> files;
   const absl::Status status = ForEachNumber(absl::StrCat("/proc/", pid, "/fd"), [&](int fd) {
@@ -74,11 +74,11 @@ absl::StatusOr<std::map<std::string, int>> OpenFiles(int pid) {
 
 constexpr size_t kMemories = arena::kMemoryNames.size();
 
-// What a file's name says of the memory that it is (arena::kMemoryNames).
+// The parts of a memory's file name (arena::kMemoryNames).
 struct MemoryName {
   size_t memory;  // arena::MemoryKind
   std::string service;
-  uint64_t instance;  // grows: the later arena has the greater one
+  uint64_t instance;  // grows: a later arena has a greater one
   bool operator==(const MemoryName&) const = default;
 };
 
@@ -106,10 +106,10 @@ struct OpenArena {
   int pid;
   std::string service;
   uint64_t instance;
-  std::array<int, kMemories> descriptors;  // of its memories; -1 where there is none
+  std::array<int, kMemories> descriptors;  // by arena::MemoryKind; -1: none
 };
 
-// Those that have their logs, by service and instance.
+// Returns the process's arenas that have their logs, by service and instance.
 absl::StatusOr<std::vector<OpenArena>> ArenasOf(int pid) {
   BATON_ASSIGN_OR_RETURN(const auto files, OpenFiles(pid));
   std::map<std::pair<std::string, uint64_t>, OpenArena> all;
@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<OpenArena>> ArenasOf(int pid) {
   return arenas;
 }
 
-// None where the process may not be looked into.
+// Returns none if the process may not be looked into.
 std::vector<OpenArena> ArenasOf(int pid, const std::string& service) {
   std::vector<OpenArena> arenas = ArenasOf(pid).value_or(std::vector<OpenArena>());
   std::erase_if(arenas, [&](const OpenArena& one) { return one.service != service; });
@@ -141,7 +141,7 @@ std::string ProgramOf(int pid) {
   return name;
 }
 
-// Without a trace in the file's access time where that may be.
+// Leaves the file's access time unchanged, if that is allowed.
 int OpenForReading(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME);
   return fd >= 0 || errno != EPERM ? fd : open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -152,7 +152,7 @@ absl::StatusOr<Memory> OpenMemory(const OpenArena& arena, size_t memory) {
   const std::string path = DescriptorPath(arena.pid, arena.descriptors[memory]);
   auto file = std::make_shared<FileDescriptor>(OpenForReading(path));
   if (!*file) return ErrnoStatus(errno, absl::StrCat("opening ", path));
-  // The number may have become another file's since its name was read.
+  // Another file may have got the number since the name was read.
   const std::string link = LinkAt(DescriptorPath(getpid(), file->get()));
   if (ParseName(link) != MemoryName{memory, arena.service, arena.instance}) {
     return absl::AbortedError(absl::StrCat("process ", arena.pid, " has just closed its arena"));
@@ -194,7 +194,7 @@ absl::StatusOr<int> HolderOf(const std::string& path) {
   return files->contains(name) ? pid : 0;
 }
 
-// The services that have a driver, joined.
+// Returns the names of the services that have a driver, joined.
 std::string DriversIn(const std::string& state_dir) {
   std::set<std::string> services;
   std::error_code error;
@@ -210,7 +210,7 @@ std::string DriversIn(const std::string& state_dir) {
   return absl::StrJoin(services, ", ");
 }
 
-// Workers that end because their driver is gone, or a debugger's process.
+// The process may be a worker that ends because its driver is gone, or a debugger's.
 absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std::string& service) {
   std::map<uint64_t, OpenArena> arenas;  // by instance
   (void)ForEachNumber("/proc", [&](int pid) {

@@ -1,7 +1,8 @@
-// Where a service's arena is: the memories that its driver or any other process has open, found by
-// their names in /proc and opened for reading. Nobody is asked and nobody notices.
+// Finds a service's arena: the memories that its driver or any other process has open. Finds them
+// by their names in /proc, and opens them for reading. No process is asked, and none notices.
 //
-// It takes the right to read the process's descriptors: root, or the user that it runs as.
+// The caller needs the right to read the process's descriptors: it is root, or the user that the
+// process runs as.
 #ifndef SUPERVISOR_INSPECT_SOURCE_H_
 #define SUPERVISOR_INSPECT_SOURCE_H_
 

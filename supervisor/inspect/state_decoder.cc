@@ -25,17 +25,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxComplaintBytes = 512;  // of its standard error
+constexpr size_t kMaxComplaintBytes = 512;  // kept of its standard error
 
-// A stream of the program, of which no more than `limit` bytes are kept; the rest is read all the
-// same, so that it does not wait for a reader, and counted.
+// An output stream of the program. At most `limit` bytes are kept. The rest is read, so that the
+// program does not wait for a reader, and dropped.
 struct Output {
   FileDescriptor reading;
   size_t limit;
   std::string text = {};
   bool cut = false;
 
-  // False when it has ended.
+  // Returns false when the stream has ended.
   bool Take() {
     char buffer[4096];
     const ssize_t got = read(reading.get(), buffer, sizeof(buffer));
@@ -61,7 +61,7 @@ std::vector<std::string> EnvironmentFor(const std::string& service, const Commit
   return environment;
 }
 
-// A process of its own group, which is killed whole and always reaped.
+// A process in a group of its own. The whole group is killed, and the process is always reaped.
 class Program {
  public:
   static absl::StatusOr<Program> Start(const v1::StateDecoder& decoder, const std::string& service,
@@ -86,7 +86,8 @@ class Program {
     if (pid_ > 0) (void)End();
   }
 
-  // Until both streams have ended. False: the time is over, or it prints without end.
+  // Reads until both streams have ended. Returns false if the time is over, or the output is too
+  // long.
   bool ReadAll(Clock::time_point deadline) {
     while (out_.reading || err_.reading) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -98,7 +99,7 @@ class Program {
     }
     return true;
   }
-  // Kills what is left of it, and reaps it: the status of waitpid(2).
+  // Kills the group, and reaps the process. Returns the status of waitpid(2).
   int End() {
     kill(-pid_, SIGKILL);
     int status = 0;
@@ -107,7 +108,7 @@ class Program {
     pid_ = -1;
     return status;
   }
-  // How it has ended by itself; -1: it has not, in time.
+  // Returns the status with which the process has ended by itself; -1: it has not ended in time.
   int AwaitEnd(Clock::time_point deadline) {
     for (;;) {
       int status = 0;
@@ -152,7 +153,7 @@ class Program {
   Output err_ = {{}, 0};
 };
 
-// Its lines, with '?' for what a terminal would take for more than text.
+// Returns the lines of `text`, with '?' for control characters.
 std::string PrintableLines(std::string_view text) {
   std::string printable;
   for (size_t begin = 0; begin < text.size();) {

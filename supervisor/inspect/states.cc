@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadSlot(const ArenaView& arena, const Stat
   return bytes;
 }
 
-// `bytes`: the beginning of `length`.
+// `bytes`: the first of `length` bytes.
 void AddSlot(uint32_t slot, bool committed, const std::vector<uint8_t>& bytes, uint32_t length,
              v1::InspectedState* out) {
   v1::InspectedStateSlot* const added = out->add_slots();
@@ -55,15 +55,15 @@ void AddSlot(uint32_t slot, bool committed, const std::vector<uint8_t>& bytes, u
   added->set_left_out(length - shown);
 }
 
-// The state that was committed last, and the beginning of its bytes, or all of them.
+// The state that was committed last, and its first bytes, or all of them.
 struct Committed {
   StateCursor cursor;
   std::vector<uint8_t> bytes;
   bool changing = true;
 };
 
-// A slot is written again after the next commit. Commits that leave the record as it was cannot be
-// told from none, so the bytes, too, are read until they stand still.
+// An owner writes to the slot again after the next commit. The record may look the same after two
+// commits, so the bytes, too, are read until two reads are equal.
 absl::StatusOr<Committed> ReadCommitted(const ArenaView& arena, StateOfRecord state, bool whole) {
   Committed committed;
   for (int look = 0; look < Memory::kMostLooks && committed.changing; ++look) {
@@ -95,7 +95,7 @@ void DescribeStateCursor(const ArenaView& arena, const StateOfRecord& state,
 
 absl::Status DescribeStateBytes(const ArenaView& arena, const StateOfRecord& state,
                                 const DecodeState& decode, v1::InspectedState* out) {
-  if (!IsPossible(arena, state)) return absl::OkStatus();  // told as invalid
+  if (!IsPossible(arena, state)) return absl::OkStatus();  // reported as invalid elsewhere
   BATON_ASSIGN_OR_RETURN(Committed committed,
                          ReadCommitted(arena, state, /*whole=*/decode != nullptr));
   const StateCursor& cursor = committed.cursor;

@@ -61,7 +61,7 @@ std::string StateIn(const v1::InspectedQueue& cursors, uint64_t sequence) {
   return sequence < cursors.attempted() ? "maybe posted" : "committed";
 }
 
-// SharedReceiveState numbers them so.
+// In the order of SharedReceiveState.
 constexpr const char* kSharedStates[] = {"free", "maybe posted", "posted", "completed"};
 static_assert(std::size(kSharedStates) == uint32_t(SharedReceiveState::kCompleted) + 1);
 
@@ -85,7 +85,7 @@ absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnectio
                                   Room* room, WorkRequests* out) {
   const uint64_t entries = 2 * uint64_t{queue.depth};
   const uint64_t outstanding = queue.cursors.committed() - queue.cursors.acknowledged();
-  if (outstanding > entries) return absl::OkStatus();  // no log could have them: told as invalid
+  if (outstanding > entries) return absl::OkStatus();  // impossible, and reported as invalid
   const uint64_t shown = std::min(outstanding, room->work_requests);
   const uint64_t log = queue.receive ? arena.worker_map.ReceiveLog(queue.connection)
                                      : arena.worker_map.SendLog(queue.connection);

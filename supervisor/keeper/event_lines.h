@@ -1,5 +1,5 @@
-// Events of a service as lines of its keeper's log: each has one, but of a flood, which peers and
-// workers can make, the log has a part, and then how many lines it lacks.
+// Writes a service's events to its keeper's log, a line for each. Peers and workers can cause a
+// flood of events. The log then has a part of them, and says how many lines it lacks.
 #ifndef SUPERVISOR_KEEPER_EVENT_LINES_H_
 #define SUPERVISOR_KEEPER_EVENT_LINES_H_
 

@@ -1,5 +1,5 @@
-// The last events of a service, for operators. Bounded: the oldest go first, and the gap in the
-// sequence numbers tells.
+// The last events of a service, for operators. Bounded: the oldest are dropped, which a reader sees
+// by the gap in the sequence numbers.
 #ifndef SUPERVISOR_KEEPER_EVENT_LOG_H_
 #define SUPERVISOR_KEEPER_EVENT_LOG_H_
 
@@ -34,7 +34,7 @@ class EventLog {
     event.set_sequence(++last_);
     event.set_service(service_);
     event.set_unix_micros(unix_micros);
-    // Workers and peers have their words in some of them.
+    // Some events contain text of workers and peers.
     event.set_kind(OneLine(kind, kMaxKindBytes));
     event.set_message(OneLine(message, kMaxMessageBytes));
     event.set_worker_id(worker_id);
@@ -45,7 +45,7 @@ class EventLog {
     observer_(events_.back());
   }
 
-  // An event of the service, or of one of its workers, that happens now.
+  // Adds an event of the service, or of one of its workers, that happens now.
   void Add(std::string_view kind, std::string_view message, uint64_t worker_id = 0) {
     Add(kind, message, UnixMicroseconds(), worker_id, /*shard=*/-1, /*connection=*/-1);
   }

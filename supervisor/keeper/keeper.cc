@@ -42,7 +42,8 @@ Keeper::Keeper(const internal::KeeperConfig& config, std::unique_ptr<ServiceDriv
             lines_.Write(event, events_.trace_parent());
             if (management_) management_->Publish(event);
           },
-          // It grows with each keeper that follows another.
+          // More than any number of the former keeper, because this clock runs faster than events
+          // come.
           driver->introduced().follows() ? MonotonicNanoseconds() / 1000 : 0),
       driver_(std::move(driver)),
       news_(loop_, driver_->news_fd()) {
@@ -51,7 +52,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, std::unique_ptr<ServiceDriv
   AwaitNews();
 }
 
-Keeper::~Keeper() { news_.release(); }  // the driver's
+Keeper::~Keeper() { news_.release(); }  // driver_ closes it
 
 void Keeper::AwaitNews() {
   AwaitReadable(news_, [this] {
@@ -84,7 +85,8 @@ absl::Status Keeper::Begin(const v1::ServiceConfig& configured, FileDescriptor b
           .status());
   held_.clear();
   if (native_ != nullptr) {
-    // An upgrade that was only beginning when the keeper before this one died is nobody's.
+    // Ends the processes of an upgrade that was only beginning when the former keeper died: no
+    // keeper goes on with it.
     if (upgrades_->idle()) native_->EndOthers();
     native_->KeepRunning();
   }
@@ -110,7 +112,7 @@ absl::Status Keeper::ListenForWorkers() {
 
 absl::Status Keeper::BeginListening() {
   policies_ = std::make_unique<Policies>(config_.service(), *driver_, held_);
-  // Before any peer can ask.
+  // Created before the service listens, so that a drained service admits no peer.
   drain_ = std::make_unique<ServiceDrain>(loop_, config_, *driver_, events_);
   if (driver_->introduced().follows()) return absl::OkStatus();
   for (const v1::ListenerConfig& listener : config_.service().listeners()) {
@@ -158,7 +160,8 @@ void Keeper::TellPlacement() {
                                            why_not, "; see `baton doctor`"));
 }
 
-// Returns false if the keeper before this one already did. Clients have waited since its end.
+// Returns false if the former keeper listened already, and goes on with its socket. Clients have
+// waited there since its end.
 absl::StatusOr<bool> Keeper::Listen(const std::string& path, uint32_t mode,
                                     std::function<void(FileDescriptor)> on_client) {
   const std::string key = absl::StrCat("lasting/socket", path);
@@ -182,7 +185,7 @@ absl::StatusOr<bool> Keeper::Listen(const std::string& path, uint32_t mode,
 
 absl::Status Keeper::Run() {
   driver_->NoteReady();
-  // From the loop, which this is about.
+  // The loop shows life, because a hang of the loop is to be noticed.
   driver_->ShowLife();
   Every(heart_, kHeartbeat, [this] { driver_->ShowLife(); });
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });

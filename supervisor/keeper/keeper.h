@@ -33,7 +33,7 @@ namespace baton::keeper {
 
 class Keeper : private DriverListener {
  public:
-  // It follows another keeper, if the driver had one: it goes on with the sockets, the sessions of
+  // If the driver had a keeper before, the new one goes on with its sockets, its sessions with
   // workers and what was set at run time. `batonds_network`: as EnterServiceNetwork returns it.
   static absl::StatusOr<std::unique_ptr<Keeper>> Create(const internal::KeeperConfig& config,
                                                         std::unique_ptr<ServiceDriver> driver,
@@ -61,7 +61,7 @@ class Keeper : private DriverListener {
   void OnThreadEnded(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
 
-  internal::KeeperConfig config_;  // its placement is that in effect
+  internal::KeeperConfig config_;  // with the placement in effect
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
   boost::asio::steady_timer heart_;

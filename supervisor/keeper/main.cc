@@ -1,5 +1,5 @@
 // baton-keeper: keeps one service: the sessions of its workers, its policy and its upgrades.
-// Started by baton-driver, which has the queues. Reads its configuration (text format of
+// baton-driver, which has the queues, starts it. It reads its configuration (text format of
 // baton.internal.KeeperConfig) from standard input, and tells the driver that workers can attach.
 #include <sys/prctl.h>
 
@@ -58,7 +58,7 @@ int Run() {
 }  // namespace
 
 int main() {
-  // The driver may have entered it by a descriptor, and the name would be its number.
+  // The driver may execute this program by a descriptor, whose number would be the process's name.
   prctl(PR_SET_NAME, "baton-keeper");
   const int result = Run();
   baton::log::EndLog();

@@ -27,12 +27,12 @@ namespace {
 constexpr FramedSession::Limits kSessionLimits = {.text_bytes = 16 << 10};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
-// batond gives the socket's file to the user that it runs control as. Nobody else could: the state
-// directory is batond's.
+// batond gives the socket's file to the user that it runs control as. Nobody else can do that,
+// because the state directory is batond's.
 bool OwnsSocketFile(int socket, uid_t uid) {
   sockaddr_un address = {};
   socklen_t length = sizeof(address);
-  // One byte less, so that the path ends.
+  // Refuses a path that fills the address, because it has no end.
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       address.sun_family != AF_UNIX || length >= sizeof(address)) {
     return false;
@@ -57,7 +57,7 @@ void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
   if (!peer.ok()) return;
   if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
-  // Control and batond are in our pid namespace.
+  // Control and batond are in the keeper's pid namespace.
   if (parts_.config.distrust_contained_root() && IsPeerContained(socket.get())) return;
   auto session = std::make_shared<FramedSession>(parts_.loop, std::move(socket), kSessionLimits);
   const std::weak_ptr<FramedSession> weak = session;
@@ -131,7 +131,7 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
       break;
   }
   absl::Status status = Execute(*session, request, &reply);
-  // A driver that is gone has answered with nothing.
+  // The answers of a driver that is gone are empty.
   if (const absl::Status& lost = parts_.driver.lost(); !lost.ok()) {
     reply = internal::ManagementReply();
     reply.set_id(request.id());
@@ -194,7 +194,7 @@ absl::Status Management::Execute(const FramedSession& session,
   }
 }
 
-// Shards below 0 are all shards.
+// A negative `shard` stands for all shards.
 absl::Status Management::CheckShard(int64_t shard) const {
   const uint32_t count = parts_.config.service().shards();
   if (shard < int64_t{count}) return absl::OkStatus();
@@ -275,7 +275,7 @@ void Management::Describe(internal::Description* description) {
 absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::Handoff& request) {
   BATON_RETURN_IF_ERROR(upgrades_.CheckIdle());
   const uint32_t shard_count = parts_.config.service().shards();
-  // However long the list is, it takes no longer than to read it.
+  // One element for each shard, so that a long list takes no longer than to read it.
   std::vector<bool> asked(shard_count, request.shards().empty());
   for (const uint32_t shard : request.shards()) {
     BATON_RETURN_IF_ERROR(CheckShard(shard));

@@ -28,20 +28,20 @@ class Management {
   Management(const KeeperParts& parts, Upgrades& upgrades, LimitWatch& limits, ServiceDrain& drain,
              LiveConfig& live, std::function<void()> end);
 
-  // A client of the management socket.
+  // Takes a client of the management socket.
   void Accept(FileDescriptor socket);
 
-  // To every client that has subscribed.
+  // Sends the event to every client that has subscribed.
   void Publish(const v1::Event& event);
 
  private:
   using SessionPtr = std::shared_ptr<FramedSession>;
 
-  // `is_batonds`: the other side is of batond's user.
+  // `is_batonds`: the other side runs as batond's user, or as root.
   absl::StatusOr<bool> OnFrame(const SessionPtr& session, bool is_batonds);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
   void Answer(const SessionPtr& session, const internal::ManagementRequest& request);
-  // Requests that are answered at once. `session`: from which it came.
+  // Executes a request that is answered at once. `session`: where it came from.
   absl::Status Execute(const FramedSession& session, const internal::ManagementRequest& request,
                        internal::ManagementReply* reply);
   absl::Status CheckShard(int64_t shard) const;

@@ -19,10 +19,11 @@ namespace baton::keeper {
 // Thread-compatible.
 class RemoteDriver final : public ServiceDriver {
  public:
-  // A driver that has not answered for so long hangs, or is dead.
+  // A driver that has not answered for this long hangs, or is dead.
   static constexpr std::chrono::seconds kAnswerTimeout{10};
 
-  // `orders` and `news`: sockets whose other ends the driver has. Blocks until it has answered.
+  // `orders` and `news`: sockets whose other ends the driver has. Blocks until the driver has
+  // answered.
   static absl::StatusOr<std::unique_ptr<RemoteDriver>> Meet(FileDescriptor orders,
                                                             FileDescriptor news);
 

@@ -32,7 +32,7 @@ void ServiceDriver::NoteLost(const absl::Status& why) {
 void ServiceDriver::Deliver(const internal::DriverNews& news) {
   switch (news.news_case()) {
     case internal::DriverNews::kMoved: {
-      // Unknown: a former keeper asked for it.
+      // A former keeper ordered a move that is unknown here.
       auto move = moves_.extract(news.moved().move());
       if (move) move.mapped()(StatusIn(news.moved()), news.moved().blackout_us());
       return;
@@ -102,7 +102,7 @@ bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_worke
 
 internal::ShardsSeen ServiceDriver::LookAtShards() {
   internal::DriverAnswer answer = Give(&Order::mutable_look_at_shards);
-  // One that is gone names no shard.
+  // The answer of a driver that is gone names no shard.
   const int shards = static_cast<int>(arena().shape().shards);
   while (answer.shards().shards_size() < shards) answer.mutable_shards()->add_shards();
   return std::move(*answer.mutable_shards());

@@ -32,11 +32,11 @@ class DriverListener {
  public:
   virtual ~DriverListener() = default;
   virtual void OnEvent(const internal::EngineEvent& event) = 0;
-  // The worker wrote what no correct worker writes. The listener must kill it.
+  // Called when the worker wrote what no correct worker writes. The listener must kill it.
   virtual void OnFenced(uint64_t worker_id) = 0;
-  // A thread of the worker ended with a lock of the worker held.
+  // Called when a thread of the worker ended with a lock of the worker held.
   virtual void OnThreadEnded(uint64_t worker_id) = 0;
-  // The device can no longer be used: all connections have ended.
+  // Called when the device can no longer be used, or the driver cannot be asked any more.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
@@ -51,12 +51,12 @@ class ServiceDriver {
 
   virtual const arena::Arena& arena() const = 0;
   virtual std::string_view device_name() const = 0;
-  // Returns how the driver introduced itself.
   const internal::Introduced& introduced() const { return introduced_; }
-  // Why the driver cannot be asked any more: answers are empty then, and the keeper can only end.
+  // Returns why the driver cannot be asked any more; OK: it can. After an error, answers are empty,
+  // and the keeper can only end.
   const absl::Status& lost() const { return lost_; }
 
-  // At most one. It outlives this object.
+  // Sets the only listener, which outlives this object.
   void SetListener(DriverListener* listener) { listener_ = listener; }
   // Hands what the driver has reported to the listener and to the callbacks below.
   void DeliverNews();
@@ -67,17 +67,18 @@ class ServiceDriver {
   void ShowLife() { (void)Give(&Order::mutable_show_life); }
   // Tells the driver that workers can attach.
   void NoteReady() { (void)Give(&Order::mutable_note_ready); }
-  // Has the driver start the keeper of the program that is at the keeper's path now. It follows
-  // this one, which gets SIGTERM when the next one is there. kUnimplemented: a driver of an earlier
-  // release does not do that; it starts a keeper when this one has ended.
+  // Has the driver start the keeper of the program that is at the keeper's path now. The new keeper
+  // follows this one, which gets SIGTERM once the new one gives its first order. kUnimplemented:
+  // the driver is of an earlier release, and starts a keeper only when this one has ended.
   absl::Status StartNextKeeper() { return StatusIn(Give(&Order::mutable_start_next_keeper)); }
 
-  // ---- Workers. `wake`: our end of a socket pair. A byte in either direction wakes the other
-  // side. An eventfd would let a worker consume our signals and make our writes block.
+  // ---- Workers. `wake`: the driver's end of a socket pair. A byte in either direction wakes the
+  // other side. An eventfd would let a worker consume the driver's signals and make its writes
+  // block.
   void AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
   void ChangeWorker(uint32_t slot, uint64_t id, Change::Change change);
-  // The worker has released its shards and writes no more. Returns false, and changes nothing, if
-  // it was fenced: it is not believed before its process is dead.
+  // Called when the worker says that it has released its shards and writes no more. Returns false,
+  // and changes nothing, if it was fenced: it is not believed before its process is dead.
   bool Detach(uint32_t slot, uint64_t id);
   // Gives the workers no shard any more, in one turn. Returns false, and changes nothing, if one of
   // them owns a shard or is about to.
@@ -88,18 +89,18 @@ class ServiceDriver {
 
   // ---- Shards.
   internal::ShardsSeen LookAtShards();
-  // Moves `shard` to the worker in `slot`. DeliverNews calls `done` when it has committed for the
-  // first time, or with why it did not come to that. Returns a number for CancelHandOver, which
-  // changes nothing once `done` was called.
+  // Moves `shard` to the worker in `slot`. DeliverNews calls `done` when that worker has committed
+  // for the first time, or with the reason why the shard did not move. Returns a number for
+  // CancelHandOver, which changes nothing once `done` was called.
   using MoveDone = std::function<void(absl::Status, double blackout_us)>;
   uint64_t HandOver(uint32_t shard, uint32_t slot, MoveDone done);
   void CancelHandOver(uint64_t move, uint32_t shard, const std::string& why);
-  // kFailedPrecondition: some state in the arena is not of a version that `reader` reads.
+  // kFailedPrecondition: some state in the arena has a version that `reader` does not read.
   absl::Status CheckStoredState(const StateVersions& reader);
 
-  // ---- Listeners, connections and grants. What a worker asks for is checked (Admission). A
-  // request that has the number of the worker's last one is not executed again, and has the same
-  // answer.
+  // ---- Listeners, connections and grants. The driver checks what a worker asks for (Admission).
+  // It does not execute a request again that has the number of the worker's last one, and gives the
+  // same answer.
   struct Asker {
     uint64_t worker_id = 0;
     uint64_t number = 0;  // WorkerRequest's; 0: it is not sent again
@@ -146,11 +147,11 @@ class ServiceDriver {
   struct ForkedWorker {
     internal::Forked facts;
     FileDescriptor pidfd;
-    FileDescriptor session;  // our end; none: it has attached
+    FileDescriptor session;  // the keeper's end; none: the worker has attached
   };
   absl::StatusOr<ForkedWorker> Fork(const internal::WorkerPlace& place,
                                     const internal::Program& program);
-  // Returns those that are not reaped: a former keeper asked for them.
+  // Returns the workers that a former keeper asked for and that are not reaped.
   std::vector<ForkedWorker> ListForks();
   internal::Reaped Reap(pid_t pid);
 
@@ -161,7 +162,7 @@ class ServiceDriver {
     std::vector<FileDescriptor> descriptors;
   };
   using HeldByKey = std::map<std::string, Held>;
-  // Returns false if it is not held, after it has logged why.
+  // Returns false if the driver does not hold it, after it has logged why.
   bool Hold(const std::string& key, const std::string& value,
             const std::vector<int>& descriptors = {});
   void Drop(const std::string& key);

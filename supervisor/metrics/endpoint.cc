@@ -43,7 +43,7 @@ void Endpoint::Run() {
   }
 }
 
-// prometheus-cpp tells by an exception, and not why.
+// prometheus-cpp reports failure by an exception, without the reason.
 absl::Status Endpoint::Listen() {
   try {
     const std::vector<std::string> options = {"listening_ports",    address_, "num_threads", "2",

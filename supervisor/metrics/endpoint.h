@@ -15,9 +15,8 @@
 
 namespace baton::metrics {
 
-// Serves `source` at `address`, ADDRESS:PORT, in threads of its own. Who cannot
-// listen yet tries again: that metrics are missing is told in the log, and is no reason for
-// anything else to fail.
+// Serves `source` at `address`, ADDRESS:PORT, in threads of its own. If it cannot listen, it logs
+// that and tries again, because nothing else must fail for want of metrics.
 //
 // Thread-safe.
 class Endpoint {

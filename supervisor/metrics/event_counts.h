@@ -1,5 +1,5 @@
-// How many events of each kind the services had since this process was started: a counter that
-// jumps when a keeper tells its whole log again would look like an incident.
+// Counts the events of each kind that the services had since this process was started. Older ones
+// do not count: a jump when a keeper reports its whole log again would look like an incident.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_METRICS_EVENT_COUNTS_H_
@@ -20,7 +20,7 @@ namespace baton::metrics {
 
 class EventCounts {
  public:
-  // Kinds of a service beyond that are counted as "other".
+  // Further kinds of a service count as "other".
   static constexpr size_t kMaxKinds = 64;
 
   // Counts from now on. `unix_micros` may be stepped, `monotonic_ns` may not.
@@ -38,7 +38,8 @@ class EventCounts {
   const std::function<uint64_t()> monotonic_ns_;
   const uint64_t started_ns_;
   mutable std::mutex mutex_;
-  // The start, by the wall clock as it was then or, where that is less, as it was stepped since.
+  // The wall-clock time of the start: as read then, or as computed after a step of the clock, if
+  // that is less.
   int64_t since_unix_micros_;
   std::map<std::string, std::map<std::string, uint64_t>> counts_;  // by service, by kind
 };

@@ -17,33 +17,33 @@
 
 namespace baton::metrics {
 
-// By name. Of a service whose keeper does not answer there is baton_service_up, 0, and nothing
-// else.
+// A service's name and description. A service whose keeper does not answer has only
+// baton_service_up, which is 0.
 using DescribedService = std::pair<std::string, absl::StatusOr<internal::Description>>;
 
 std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<DescribedService>& all);
 
-// Reads a service's metrics from its arena, for when no process is left that could be asked.
+// Reads a service's metrics from its arena, if no process is left to ask.
 //
-// Under the names, and with the labels, that ServiceFamilies has; those of them that an arena
-// knows.
+// Names and labels are those of ServiceFamilies. Metrics that are not in an arena are missing.
 std::vector<prometheus::MetricFamily> ArenaFamilies(const v1::Inspection& inspection);
 
 // Metrics of the retries and the congestion that devices count in /sys/class/infiniband.
 //
 // Lists each port that a reachable service uses, once. Leaves out a counter that the device's
-// driver does not have. The label `counter` is the driver's own name of it, one of a fixed list.
+// driver does not have. The label `counter` is the driver's own name of a counter, one of a fixed
+// list.
 std::vector<prometheus::MetricFamily> DeviceFamilies(
     const std::vector<DescribedService>& all, const std::string& devices = "/sys/class/infiniband");
 
 struct ObservedProcess {
   std::string program;  // "batond", "control", "driver", "keeper"
-  std::string service;  // of a driver or keeper
+  std::string service;  // the service of a driver or keeper
   pid_t pid = 0;
 };
 
-// The resources that a Baton's processes use, from /proc. One that has ended is left out, and so
-// are the descriptors of one that we may not look into.
+// Metrics of the resources that Baton's processes use, from /proc. Leaves out processes that have
+// ended, and the descriptors of processes that may not be looked into.
 std::vector<prometheus::MetricFamily> ProcessFamilies(const std::vector<ObservedProcess>& all);
 
 }  // namespace baton::metrics

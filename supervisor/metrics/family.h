@@ -1,4 +1,4 @@
-// A family of metrics, as prometheus-cpp serialises it.
+// A family of metrics, in the form that prometheus-cpp serialises.
 #ifndef SUPERVISOR_METRICS_FAMILY_H_
 #define SUPERVISOR_METRICS_FAMILY_H_
 
@@ -18,7 +18,8 @@ class Family {
   static Family Gauge(std::string name, std::string help) {
     return Family(prometheus::MetricType::Gauge, std::move(name), std::move(help));
   }
-  // `name` ends with _total. It counts from the start of the process that the value is of.
+  // `name` ends with _total. The counter begins with 0 at the start of the process that it
+  // describes.
   static Family Counter(std::string name, std::string help) {
     return Family(prometheus::MetricType::Counter, std::move(name), std::move(help));
   }
@@ -27,7 +28,7 @@ class Family {
   }
 
   void Add(const Labels& labels, double value);
-  // To a histogram.
+  // Adds a value to a histogram.
   void Add(const Labels& labels, const internal::Histogram& histogram);
   const prometheus::MetricFamily& get() const { return family_; }
 
@@ -38,7 +39,7 @@ class Family {
   prometheus::MetricFamily family_;
 };
 
-// Those that have a value.
+// Returns the families that have a value.
 std::vector<prometheus::MetricFamily> NotEmpty(const std::vector<Family>& families);
 
 }  // namespace baton::metrics

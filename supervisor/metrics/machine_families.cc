@@ -1,4 +1,4 @@
-// What the kernel counts of devices, in /sys, and of processes, in /proc.
+// Metrics that the kernel counts for devices, in /sys, and for processes, in /proc.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,8 +20,7 @@
 namespace baton::metrics {
 namespace {
 
-// Counters of one meaning, by the names that drivers have for them: Soft-RoCE, mlx5, bnxt_re, irdma
-// and hns.
+// Counters of one meaning, by their names in the drivers Soft-RoCE, mlx5, bnxt_re, irdma and hns.
 struct Meaning {
   Family family;
   std::vector<const char*> of_driver;     // in "hw_counters"

@@ -90,7 +90,7 @@ Family Up(const std::vector<DescribedService>& all) {
   return family;
 }
 
-// A value for each of some words.
+// A value for each word of a label.
 using Values = std::vector<std::pair<const char*, double>>;
 Family ByWord(const std::vector<DescribedService>& all, Family family, const char* label,
               const std::function<Values(const internal::Description&)>& values) {
@@ -102,7 +102,7 @@ Family ByWord(const std::vector<DescribedService>& all, Family family, const cha
   return family;
 }
 
-// Every state has a value, also 0: rules can rely on it.
+// Every state has a value, also 0, so that alerting rules can rely on it.
 Values Workers(const internal::Description& described) {
   Values counts = {{"attached", 0}, {"ready", 0}, {"dying", 0}};
   for (const v1::Worker& worker : described.workers()) {
@@ -290,7 +290,7 @@ internal::Description Describe(const v1::Inspection& inspection) {
     v1::Shard* const shard = described.add_shards();
     shard->set_index(seen.index());
     shard->set_epoch(seen.epoch());
-    shard->set_owner_worker_id(seen.owner_slot() >= 0 ? 1 : 0);  // who it is, is in no metric
+    shard->set_owner_worker_id(seen.owner_slot() >= 0 ? 1 : 0);  // no metric names the worker
     shard->set_connections(seen.connections());
     shard->set_commits(seen.transactions());
     shard->set_completions(seen.completions());

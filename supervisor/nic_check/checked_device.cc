@@ -20,8 +20,8 @@
 namespace baton::nic_check {
 namespace {
 
-// The kernel finds the way to a gid of RoCE v2 as to its IP address, and a link-local one need not
-// be an address of the machine.
+// The kernel routes to a RoCE v2 gid as to its IP address, and a link-local gid need not be an
+// address of the machine.
 int PreferenceOf(const ibv_gid_entry& entry) {
   if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 1;
   in6_addr address = {};
@@ -50,7 +50,8 @@ absl::Status Modify(ibv_qp* queue_pair, ibv_qp_attr* attributes, ibv_qp_state st
 constexpr size_t kWordBytes = 64 << 10;
 constexpr size_t kPage = 4096;
 
-// libibverbs would keep registered memory from forked processes, and libmlx5 sign requests.
+// With these variables libibverbs would keep registered memory from forked processes, and libmlx5
+// would sign requests.
 absl::Status CheckEnvironment() {
   if (ibv_is_fork_initialized() == IBV_FORK_ENABLED) {
     return absl::FailedPreconditionError(
@@ -176,7 +177,7 @@ absl::Status CheckedDevice::Connect(const Ends& ends) {
   return ConnectTo(address_, ends.first->number(), ends.second->get());
 }
 
-// The region's domain is that of the first domain's queue pairs; others have domains of their own.
+// The region belongs to domain()'s protection domain. Queue pairs of other domains cannot use it.
 verbs::SendRequest CheckedDevice::AddOne(uint64_t wr_id, const uint64_t* word) const {
   verbs::SendRequest request;
   request.opcode = verbs::Opcode::kFetchAndAdd;

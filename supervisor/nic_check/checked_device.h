@@ -22,19 +22,19 @@
 
 namespace baton::nic_check {
 
-// Where a port's packets to itself go.
+// The address of a port's packets to itself.
 struct LoopbackAddress {
   uint8_t port = 1;
   uint8_t gid_index = 0;
-  bool global = false;  // by its gid, else by its lid
+  bool global = false;  // by gid, else by lid
   ibv_gid gid = {};
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
 };
 
-// `gid_index` -1: where gids are needed, the best one there is. That is one of RoCE v2 with an IPv4
-// address, or with another that is not link-local, and only then any. kFailedPrecondition: the port
-// is not up. kNotFound: there is no such gid.
+// `gid_index` -1: if gids are needed, chooses the best: one of RoCE v2 with an IPv4 address, else
+// one of RoCE v2 that is not link-local, else any. kFailedPrecondition: the port is not up.
+// kNotFound: there is no such gid.
 absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_t port,
                                                     int gid_index);
 
@@ -45,10 +45,10 @@ inline constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOT
 // port.
 absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* queue_pair);
 
-// Our driver of a queue pair that libmlx5 made, in one process.
+// Baton's driver of a queue pair that libmlx5 made, in one process.
 class Driver {
  public:
-  // `made` outlives it.
+  // `made` must outlive it.
   explicit Driver(const verbs::mlx5::LibraryQueuePair& made)
       : bell_(made.send_register(), made.arm_register()),
         sends_(made.sends(), made.number(), made.limits(), &bell_),
@@ -95,7 +95,7 @@ inline uint64_t Load(const uint64_t* word) {
   return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
 }
 
-// A device, with words that fetch-and-adds count in: each can be seen to have been executed once.
+// A device, with words that fetch-and-adds increment, which show that each was executed once.
 class CheckedDevice {
  public:
   static absl::StatusOr<std::unique_ptr<CheckedDevice>> Make(ibv_context* context,
@@ -109,7 +109,7 @@ class CheckedDevice {
   const Options& options() const { return options_; }
   SharedMemory& shared() { return *shared_; }
 
-  // Its queue pairs have a register that no other domain has.
+  // Queue pairs of the domain share a register that no other domain uses.
   absl::StatusOr<std::unique_ptr<verbs::mlx5::LibraryDomain>> MakeDomain();
   absl::StatusOr<Ends> Connect(const verbs::mlx5::LibraryDomain& domain,
                                ibv_comp_channel* channel = nullptr);
@@ -123,12 +123,12 @@ class CheckedDevice {
     return {reinterpret_cast<uintptr_t>(begin), length, region_->lkey};
   }
 
-  // Adds 1 to `word`. The value before is of no interest.
+  // Returns a request that adds 1 to `word`. Nothing reads the value that it returns.
   verbs::SendRequest AddOne(uint64_t wr_id, const uint64_t* word) const;
   absl::Status Post(Driver* driver, const verbs::SendRequest& request) const;
   // Returns the next completion. kDeadlineExceeded: none came within the patience.
   absl::StatusOr<verbs::Completion> Next(Driver* driver) const;
-  // Does one of them and looks that it was executed once.
+  // Executes one such request, and checks that it was executed once.
   absl::Status AddOnceMore(Driver* driver, uint64_t wr_id, const uint64_t* word) const;
   bool Eventually(const std::function<bool()>& done) const;
 
@@ -143,29 +143,30 @@ class CheckedDevice {
   std::unique_ptr<verbs::mlx5::LibraryDomain> domain_;
   ibv_mr* region_ = nullptr;
   uint64_t* words_ = nullptr;
-  uint32_t next_word_ = 1;  // the first one takes what was there before
+  uint32_t next_word_ = 1;  // the first one receives former values
   verbs::ScatterGather before_ = {};
 };
 
-// What a killed driver leaves to its heir, beside its queues, in shared memory.
+// The record that a killed driver leaves to its heir in shared memory, beside its queues.
 struct Trail {
   std::atomic<bool> begun;
   std::atomic<bool> is_broken;
-  uint64_t noted;  // completions
+  uint64_t noted;  // completions that a driver has noted
 };
 
 // Forks one driver after the other, and kills each at a random instant after it has begun. `drive`
-// gets a random number. Ends early when the trail is broken, or when nothing completes any more: a
-// device that has stopped outlasts each driver.
+// gets a random number. Ends early if the trail is broken, or if nothing completes any more,
+// because a device that has stopped stays so for each driver.
 absl::Status KillDrivers(CheckedDevice* device, Trail* trail,
                          const std::function<absl::Status(uint64_t random)>& drive);
 
-// Has this machine's libmlx5 post requests, and our driver the same ones into a copy of the queue.
-// An error tells of the first that differs. (tests/lib/nic/oracle has all kinds, at all places.)
+// Lets this machine's libmlx5 post requests, and Baton's driver the same ones into a copy of the
+// queue. An error names the first one that differs. (tests/lib/nic/oracle has all kinds, at all
+// places.)
 absl::StatusOr<std::string> RequestsAreLibrarys(CheckedDevice* device);
 
-// The requests of its predecessor that a driver believes to be queued. All but the first are wrong,
-// and exist for tests of the check.
+// Which of its predecessor's requests a driver believes to be queued. Only the first value is
+// right. The others exist for tests of the check.
 enum class Belief : uint8_t { kLastQueued, kNothing, kEverything };
 
 // Drivers send messages of every kind from one queue pair to another, and are killed at random

@@ -23,9 +23,9 @@ using verbs::ScatterGather;
 using verbs::SendRequest;
 
 constexpr int kPosts = 500;
-constexpr uint64_t kRoom = 256;  // for the buffers of a request, and for what it writes
+constexpr uint64_t kRoom = 256;  // for a request's buffers, and for the memory that it writes
 
-// A copy of the send queue, into which our driver posts.
+// A copy of the send queue, into which Baton's driver posts.
 class Copy {
  public:
   explicit Copy(const verbs::mlx5::LibraryQueuePair& made)
@@ -41,7 +41,7 @@ class Copy {
     size_t posted = 0;
     return sends_.Post({&request, 1}, &posted);
   }
-  // Whether libmlx5 has posted the same.
+  // Returns whether libmlx5 has posted the same.
   bool Equals(const SendRequest& request, uint64_t length) const {
     if (sends_.queued() != static_cast<uint16_t>(verbs::mlx5::LoadRecord(real_.record))) {
       return false;
@@ -59,7 +59,8 @@ class Copy {
   }
 
  private:
-  // A fetch-and-add has nothing to compare with. Inline data is padded to a whole segment.
+  // A fetch-and-add has no value to compare with, so that field is unused. Inline data is padded to
+  // a whole segment.
   static bool IsPadding(const SendRequest& request, uint64_t length, size_t at) {
     if (request.opcode == Opcode::kFetchAndAdd) return at >= 40 && at < 48;
     return request.inline_data && at >= 32 + sizeof(mlx5_wqe_inl_data_seg) + length;
@@ -120,7 +121,7 @@ absl::StatusOr<std::string> RequestsAreLibrarys(CheckedDevice* device) {
   Copy copy(*ends.first);
   std::mt19937_64 random(device->options().seed);
   const uint64_t* const word = device->NewWord();
-  uint8_t* const local = device->bytes() + 4 * kRoom;  // behind all words
+  uint8_t* const local = device->bytes() + 4 * kRoom;  // after all words
   uint8_t* const remote = local + kRoom;
   for (int i = 0; i < kPosts; ++i) {
     constexpr Opcode kOpcodes[] = {Opcode::kWrite, Opcode::kRead, Opcode::kFetchAndAdd};

@@ -1,4 +1,4 @@
-// baton-nic-check: whether native workers could own the queues of a device.
+// baton-nic-check: checks whether native workers could own the queues of a device.
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 

@@ -26,13 +26,14 @@ using verbs::ReceiveRequest;
 using verbs::ScatterGather;
 using verbs::SendRequest;
 
-constexpr uint64_t kChain = 3;  // requests that are posted together, at most
+constexpr uint64_t kChain = 3;  // at most so many requests are posted together
 
-// The places of a request, by its number modulo kPlaces. More of them than are outstanding.
+// A request's places are chosen by its number modulo kPlaces. There are more than outstanding
+// requests.
 constexpr uint64_t kPlaces = 128;
 constexpr size_t kPlaceBytes = 64;
 constexpr size_t kAreaBytes = kPlaces * kPlaceBytes;
-constexpr size_t kSources = 8192;  // behind what other checks use of the registered memory
+constexpr size_t kSources = 8192;  // after the registered memory that other checks use
 constexpr size_t kCells = kSources + kAreaBytes;
 constexpr size_t kReceived = kCells + kAreaBytes;
 constexpr size_t kRead = kReceived + kAreaBytes;
@@ -53,14 +54,14 @@ constexpr std::array<Kind, 7> kKinds = {{
     {Opcode::kSendWithImmediate, true, 20},
     {Opcode::kRead, false, 64},  // two slots
 }};
-constexpr std::array<uint64_t, 3> kSends = {0, 1, 5};  // of the kinds, those that take a receive
+constexpr std::array<uint64_t, 3> kSends = {0, 1, 5};  // indices of the kinds that take a receive
 
 const Kind& KindOf(uint64_t request) { return kKinds[(request - 1) % kKinds.size()]; }
-// The number of the request that takes receive `receive`, both counted from 1.
+// Returns the number of the request that takes receive `receive`. Both count from 1.
 uint64_t SenderOf(uint64_t receive) {
   return (receive - 1) / kSends.size() * kKinds.size() + kSends[(receive - 1) % kSends.size()] + 1;
 }
-// How many of the first requests take a receive.
+// Returns how many of the first `requests` requests take a receive.
 uint64_t ReceivesOf(uint64_t requests) {
   uint64_t receives = requests / kKinds.size() * kSends.size();
   while (SenderOf(receives + 1) <= requests) ++receives;
@@ -72,21 +73,21 @@ uint8_t ByteOf(uint64_t request, size_t i) {
 }
 
 struct Journal : Trail {
-  uint64_t tried, posted;                                    // requests, as those noted are
+  uint64_t tried, posted;                                    // numbers of requests, like `noted`
   uint64_t receives_tried, receives_posted, receives_noted;  // receives
-  uint64_t repeated;                                         // completions that were told again
-  uint64_t found;   // requests and receives that were queued, and not recorded as posted
-  uint64_t missed;  // that were tried and not queued
+  uint64_t repeated;                                         // completions that were reported again
+  uint64_t found;   // requests and receives that were queued, but not recorded as posted
+  uint64_t missed;  // those that were tried, but not queued
   Completion sent, received;
-  char why[160];  // it is broken
+  char why[160];  // why it is broken
 };
 
-// Where a driver stops, and waits for its end: a kill at a random instant seldom comes between a
-// post and the record of it.
+// Where a driver stops, and waits to be killed, because a kill at a random instant seldom comes
+// between a post and its record.
 struct Stop {
   enum class Where : uint8_t { kNowhere, kBeforeTheRecord, kBehindIt };
   Where where = Where::kNowhere;
-  uint32_t posts = 0;  // before that one
+  uint32_t posts = 0;  // posts before the one at which it stops
 };
 
 // One of the drivers that follow each other.
@@ -102,7 +103,7 @@ class Messenger {
         sender_(*ends.first),
         receiver_(*ends.second) {}
 
-  // Ends when all that was posted has completed, if `may_end`.
+  // If `may_end`, returns when all posted requests have completed.
   absl::Status Run(bool may_end) {
     BATON_RETURN_IF_ERROR(TakeOver());
     journal_->begun = true;
@@ -122,7 +123,7 @@ class Messenger {
   }
 
  private:
-  // A completion that the dead driver took and did not note is in its journal, or comes again.
+  // If the dead driver took a completion and did not note it, it is in the journal, or comes again.
   absl::Status TakeOver() {
     receiver_.TakeOver();
     sender_.TakeOver();
@@ -136,7 +137,8 @@ class Messenger {
     return absl::OkStatus();
   }
 
-  // Requests up to `queued` were posted, as the queue says. Those up to `tried` may have been.
+  // According to the queue, requests up to `queued` were posted. Requests up to `tried` may have
+  // been.
   void Settle(uint64_t queued, uint64_t tried, uint64_t* posted) {
     if (queued < *posted || queued > tried) {
       return Break(absl::StrCat("the queue says that ", queued, " are queued, of ", *posted,
@@ -178,7 +180,7 @@ class Messenger {
     return received + sent > 0;
   }
 
-  // The first completion may be one that the dead one had noted and not consumed.
+  // The first completion may be one that the dead driver had noted, but not consumed.
   template <typename Note>
   void Expect(uint64_t wr_id, uint64_t noted, bool* may_repeat, const Note& note) {
     if (wr_id == noted + 1) {
@@ -201,7 +203,7 @@ class Messenger {
     journal_->noted = request;
   }
 
-  // A receive that has completed shows that all written before it has arrived.
+  // When a receive has completed, all data that was written before it has arrived.
   void NoteReceived() {
     const uint64_t receive = journal_->received.wr_id;
     const uint64_t request = SenderOf(receive);
@@ -222,7 +224,7 @@ class Messenger {
     journal_->receives_noted = receive;
   }
 
-  // A message finds a receive, so that nobody is told to wait.
+  // Posts receives first, so that no message finds the receiver not ready.
   absl::Status Post() {
     while (journal_->receives_posted - journal_->receives_noted < kRequests) {
       BATON_RETURN_IF_ERROR(PostReceive(journal_->receives_posted + 1));

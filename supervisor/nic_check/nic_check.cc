@@ -29,7 +29,7 @@ using verbs::mlx5::LibraryQueuePair;
 using verbs::mlx5::LoadRecord;
 using Seen = absl::StatusOr<std::string>;
 
-constexpr uint64_t kQuietNs = 20'000'000;  // in which nothing more is to happen
+constexpr uint64_t kQuietNs = 20'000'000;  // nothing more may happen in this time
 
 absl::Status ExpectCount(const uint64_t* word, uint64_t expected) {
   if (Load(word) == expected) return absl::OkStatus();
@@ -57,7 +57,7 @@ Seen OneRingIsEnough(CheckedDevice* device) {
   return "8 requests were executed after one ring";
 }
 
-// An error tells what has completed although nothing was outstanding.
+// An error names what has completed although nothing was outstanding.
 absl::Status ExpectQuiet(Driver* driver) {
   Completion completion;
   const uint64_t end = MonotonicNanoseconds() + kQuietNs;
@@ -82,7 +82,8 @@ Seen RingingAgainIsHarmless(CheckedDevice* device) {
   return "60 rings of what was executed before changed nothing";
 }
 
-// Either is right: mlx5.md, "What a killed driver leaves".
+// The device may execute such a request by itself or after the heir's ring. Both are right:
+// mlx5.md, "What a killed driver leaves".
 Seen WhatIsNotRungIsExecutedOnce(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
   SilentDoorbell silent;
@@ -122,7 +123,7 @@ Seen RegistersSurviveAFork(CheckedDevice* device) {
   return "a forked process posted, rang and polled, and its parent went on";
 }
 
-// Without that, the drivers of two shards would ring one register, each in its process.
+// Otherwise the drivers of two shards would ring one register, each in its own process.
 Seen DomainsHaveRegistersOfTheirOwn(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ours, device->Connect(device->domain()));
   BATON_ASSIGN_OR_RETURN(const Ends others, device->Connect(device->domain()));
@@ -143,12 +144,12 @@ Seen DomainsHaveRegistersOfTheirOwn(CheckedDevice* device) {
 
 struct Journal : Trail {
   uint64_t posted;    // requests; the queue may be ahead
-  uint64_t repeated;  // completions that were told again
+  uint64_t repeated;  // completions that were reported again
   Completion taken;
 };
 
-// A driver of queue pair `made` that posts and polls as fast as it can, from wherever the one
-// before it was killed. It ends when all that was posted has completed, if `may_end`.
+// A driver of queue pair `made` that posts and polls as fast as it can, from the point where its
+// predecessor was killed. If `may_end`, it ends when all posted requests have completed.
 absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const uint64_t* word,
                    bool may_end, Journal* journal) {
   Driver driver(made);
@@ -160,7 +161,7 @@ absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const ui
     journal->noted = journal->taken.wr_id;
     if (journal->taken.status != CompletionStatus::kSuccess) journal->is_broken = true;
   };
-  if (journal->taken.wr_id == journal->noted + 1) note();  // the dead one had it
+  if (journal->taken.wr_id == journal->noted + 1) note();  // the dead driver had taken it
   bool may_repeat = true;
   journal->begun = true;
   uint64_t last_ns = MonotonicNanoseconds();
@@ -209,7 +210,7 @@ Seen KilledDriversAreFollowedExactly(CheckedDevice* device) {
 
 // ---------------------------------------------------------------- events
 
-// Takes the events that there are, one at least within the patience.
+// Takes all events that are there. Waits for the first one within the patience.
 absl::Status AwaitEvent(CheckedDevice* device, ibv_comp_channel* channel) {
   pollfd entry = {channel->fd, POLLIN, 0};
   if (poll(&entry, 1, static_cast<int>(device->options().patience.count())) != 1) {
@@ -239,7 +240,7 @@ Seen EachArmMakesAnEvent(CheckedDevice* device, const Ends& ends, ibv_comp_chann
                              std::atomic_ref(*armed).store(before + 1, std::memory_order_release);
                              for (;;) pause();
                            }));
-    // Half of them have armed, the others are killed at any instant.
+    // Half of the drivers are killed after they have armed, the others at any instant.
     if (kill_number % 2 == 0) {
       device->Eventually([&] { return Load(armed) != before; });
     } else {
@@ -308,7 +309,7 @@ Seen ErrorsAreTold(CheckedDevice* device) {
   Driver driver(*ends.first);
   uint64_t* const word = device->NewWord();
   SendRequest request = device->AddOne(0, word);
-  request.rkey ^= 0x55;  // the same region, and another key of it
+  request.rkey ^= 0x55;  // the same region with another key
   BATON_RETURN_IF_ERROR(device->Post(&driver, request));
   BATON_RETURN_IF_ERROR(device->Post(&driver, device->AddOne(1, word)));
   BATON_ASSIGN_OR_RETURN(const Completion failed, device->Next(&driver));

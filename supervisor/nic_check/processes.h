@@ -15,19 +15,19 @@
 
 namespace baton::nic_check {
 
-// Drivers are killed at a random instant of so long.
+// Drivers are killed at a random instant within this time.
 inline constexpr uint64_t kLatestKillNs = 400'000;
 
-// Runs it in a forked process, which ends with 0 if it returns OK. The process ends with this one:
-// nobody else would stop a driver that works.
+// Runs `run` in a forked process, which exits with 0 if it returns OK. The process ends with this
+// one, because nobody else would stop a driver that works.
 absl::StatusOr<pid_t> Fork(const std::function<absl::Status()>& run);
 absl::Status AwaitSuccess(pid_t child);
 absl::Status Kill(pid_t child);
 
-// Without a system call, which would end a while later.
+// Waits without a system call, which would return later.
 void PassTime(uint64_t nanoseconds);
 
-// Zeroed memory that forked processes share, given out piece by piece and taken back as a whole.
+// Zeroed memory that forked processes share. It is allocated piece by piece and freed as a whole.
 // Thread-compatible.
 class SharedMemory {
  public:
@@ -36,7 +36,7 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
   ~SharedMemory();
 
-  // nullptr: none is left. `alignment` is a power of two of at most a page.
+  // Returns nullptr if too little is left. `alignment`: a power of two, at most a page.
   void* Allocate(size_t bytes, size_t alignment);
 
   int fd() const { return fd_.get(); }

@@ -30,11 +30,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstPause(20);
 constexpr milliseconds kMaxPause(5000);
 
-// Stop waits for an attempt under way, and there will be another.
+// Short, because Stop waits for an attempt under way, and another attempt follows.
 constexpr int kConnectMs = 200;
 constexpr size_t kMaxHealthDetail = 256;
 
-// Calls what the host gave, whatever it does.
+// Calls a function of the host program, and ignores what it throws.
 template <typename Callback, typename... Arguments>
 void CallHost(const Callback& callback, const Arguments&... arguments) {
   try {
@@ -51,7 +51,7 @@ class ControlStream::Impl {
       : options_(std::move(options)), token_(options_.first_token) {}
 
   void Start() {
-    // The host's signals are for the host's threads.
+    // The new thread blocks all signals: they are for the host's threads.
     sigset_t all;
     sigset_t former;
     sigfillset(&all);
@@ -84,7 +84,7 @@ class ControlStream::Impl {
     std::string valid = ValidUtf8(detail, kMaxHealthDetail);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      // A worker is healthy until it says otherwise.
+      // A worker counts as healthy until it reports that it is not.
       if (healthy == healthy_ && valid == health_detail_) return;
       healthy_ = healthy;
       health_detail_ = std::move(valid);
@@ -180,7 +180,7 @@ class ControlStream::Impl {
         writer = std::thread([&] {
           try {
             WriteHealth(stream);
-          } catch (...) {  // no memory: it is told when it changes again, on the next stream
+          } catch (...) {  // no memory: the next stream reports it
           }
         });
       } else if (response.has_handoff()) {
@@ -192,8 +192,8 @@ class ControlStream::Impl {
     }
   }
 
-  // In a thread of its own: a write waits for a control that does not read, and the worker must
-  // not.
+  // Runs in a thread of its own, because a write blocks while control does not read, and the worker
+  // must not block.
   void WriteHealth(Stream& stream) {
     uint64_t told = 0;
     for (;;) {
@@ -231,8 +231,8 @@ ControlStream::ControlStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ControlStream::~ControlStream() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<ControlStream>> ControlStream::Start(ControlStreamOptions options) {
-  // Once, and never undone: gRPC's own shutdown, with its last channel, can take 10 s, which Stop
-  // does not have.
+  // gRPC is initialized once and never shut down. Its shutdown, which comes with its last channel,
+  // can take 10 s, and Stop must not take that long.
   static const bool grpc_kept = (grpc_init(), true);
   (void)grpc_kept;
   try {

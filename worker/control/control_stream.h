@@ -1,8 +1,8 @@
-// A worker's stream to control, which carries what is policy: the notice that a handoff was asked
-// for, the wish that it detaches, the worker's health. Ownership is in shared memory and needs none
-// of this, so the stream may be down for as long as it likes: it is opened again in the background.
+// A worker's stream to control, which carries policy: notices of handoffs, the wish that the worker
+// ends, the worker's health. Ownership is in shared memory and does not need the stream. So the
+// worker serves while the stream is down, and a thread opens it again in the background.
 //
-// No gRPC in this header. Nothing here throws into the host or ends it.
+// This header includes no gRPC. Nothing here throws into the host program or ends it.
 #ifndef WORKER_CONTROL_CONTROL_STREAM_H_
 #define WORKER_CONTROL_CONTROL_STREAM_H_
 
@@ -26,7 +26,8 @@ struct ControlStreamOptions {
   // All three are called from the stream's own thread, one at a time, and not after Stop. What
   // they throw is ignored.
   //
-  // A token that was not used yet, from the keeper. Should not block for long: Stop waits for it.
+  // Returns a token of the keeper's that was not used yet. Should not block for long: Stop waits
+  // for it.
   std::function<absl::StatusOr<std::string>()> new_token;
   std::function<void(const std::vector<uint32_t>& shards)> on_handoff;
   std::function<void(const std::string& reason)> on_shutdown;
@@ -41,11 +42,12 @@ class ControlStream {
   // Closes the stream and joins its thread. Not from a callback.
   void Stop();
 
-  // Tells control, now or when it is there, and again on each new stream. Only the latest counts.
-  // Thread-safe, never waits for control.
+  // Reports the worker's health to control as soon as control is there, and again on each new
+  // stream. Only the latest report counts. Thread-safe. Never waits for control.
   void ReportHealth(bool healthy, std::string_view detail);
 
-  // Whether control has welcomed this worker, and if not what the last attempt met. Thread-safe.
+  // Returns OK if control has welcomed this worker, else the error of the last attempt.
+  // Thread-safe.
   absl::Status status() const;
 
  private:

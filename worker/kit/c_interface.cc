@@ -45,7 +45,7 @@ int Wrong(const char* field, const char* why) {
   return Report(absl::InvalidArgumentError(absl::StrCat(field, ": ", why)));
 }
 
-// Structures of the caller may be shorter or longer than ours: he has another release's header.
+// A caller that was built with another release's header has shorter or longer structures.
 template <typename T>
 T CopyOf(const T& given) {
   T copy = {};

@@ -9,15 +9,15 @@
 
 namespace baton::verbs::mlx5 {
 
-// Commands to the device of a queue pair or a shared receive queue, beside its queues. Hardware
-// takes system calls, the soft NIC takes messages.
+// Commands to the device about a queue pair or a shared receive queue that do not go through its
+// queues. Hardware takes system calls, the soft NIC takes messages.
 class Commands {
  public:
   virtual ~Commands() = default;
   // `state` is kReset, kInit or kError.
   virtual absl::Status Modify(uint32_t qp_number, QueuePairState state) = 0;
   virtual absl::StatusOr<QueuePairState> Query(uint32_t qp_number) = 0;
-  // In a forked process it takes nothing from the device.
+  // Does nothing in a forked process, because the queue pair belongs to the opener.
   virtual void DestroyQueuePair(uint32_t qp_number) = 0;
   // Does what verbs::SharedReceiveQueue::ArmLimit does. kUnimplemented: the device makes no such
   // events.

@@ -15,7 +15,7 @@ namespace {
 // Marks an index as noted, because 0 is an index, too.
 constexpr uint32_t kNoted = 1u << 31;
 
-// Null: what completes in another queue.
+// Null: the queue pair's sends, or receives, complete in another queue.
 std::array<uint32_t*, 2> BeginsOf(const CompletingQueuePair& queue_pair) {
   QueueCursors* const cursors = queue_pair.cursors;
   return {queue_pair.sends_here ? &cursors->sends_begin : nullptr,
@@ -147,8 +147,8 @@ absl::Status CompletionQueue::WhyUnknown() {
 }
 
 // Requires a completion behind the last arm. The device has made the event of that arm, and ignores
-// another arm of the same sequence. The caller has not consumed the completion yet: after a kill
-// the heir would not know that there was one.
+// another arm of the same sequence. The caller must not have consumed the completion yet, or a
+// killed driver's successor would not know that there was one.
 void CompletionQueue::NoteEvent() {
   std::atomic_ref arming(*memory_.arming);
   const uint32_t word = arming.load(std::memory_order_acquire);
@@ -177,8 +177,8 @@ void CompletionQueue::RequestNotification() {
 
 namespace {
 
-// The wr_id of a completion is written last. What a successor finds in the slots it does not find
-// in the queue, but for the last of them.
+// Writes the wr_id of a completion last. The successor of a killed driver finds no completion both
+// in the slots and in the queue, except perhaps the last one in the slots.
 class SlotFiller {
  public:
   static constexpr bool kTogether = false;
@@ -230,10 +230,10 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
 
 // ---------------------------------------------------------------- completions of a former use
 
-// A process that polls may consume entries meanwhile, and the device may write over those. An entry
-// that was not there, and is not consumed, is the end.
+// Another process may consume entries meanwhile, and the device may write over those. An entry that
+// was not there, and is still not consumed, is the end.
 absl::StatusOr<uint32_t> CompletionQueue::FindEnd() const {
-  constexpr int kTries = 100;  // each ends unless the queue is polled once around meanwhile
+  constexpr int kTries = 100;  // a try fails only if a poll passes the end meanwhile
   for (int i = 0; i < kTries; ++i) {
     const uint32_t begin = LoadRecord(memory_.record) & kConsumedMask;
     uint32_t count = 0;
@@ -264,8 +264,8 @@ bool CompletionQueue::MayHaveFormer() const {
          std::atomic_ref(*memory_.former).load(std::memory_order_acquire) != 0;
 }
 
-// `begin` is the index of an entry behind that at `index`. Nobody asks of one that was passed:
-// ForgetFormer has cleared it before the indices have come round.
+// Returns true if `begin` is the index of an entry behind that at `index`. Before the indices wrap
+// around, ForgetFormer clears every `begin` that was passed.
 bool CompletionQueue::IsAhead(uint32_t begin, uint32_t index) const {
   const uint32_t distance = (begin - index) & kConsumedMask;
   return (begin & kNoted) != 0 && distance != 0 && distance <= memory_.entry_count;
@@ -278,7 +278,7 @@ bool CompletionQueue::IsFormer(const CompletingQueuePair& queue_pair, bool recei
   return IsAhead(begin.load(std::memory_order_relaxed), index);
 }
 
-// The slot of a shared receive is free, whoever's use it was.
+// Frees the slot of a shared receive, because a reset does not free it.
 uint32_t CompletionQueue::PassOver(const Found& found, uint32_t index) {
   const uint32_t consumed = (index + 1) & kConsumedMask;
   if (found.shared != nullptr) found.shared->BeginFree(found.slot, number_, consumed);

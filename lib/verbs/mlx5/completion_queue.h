@@ -15,21 +15,21 @@ namespace baton::verbs::mlx5 {
 
 class SharedReceiveQueue;
 
-// Where a completion queue lies. The device writes the entries and reads the record; all of it
-// outlives the driver.
+// Where a completion queue lies. The device writes the entries and reads the records. All of the
+// memory outlives the driver.
 struct CompletionQueueMemory {
   const uint8_t* entries = nullptr;  // `entry_count` times `entry_bytes`
   __be32* record = nullptr;          // completions consumed so far, 24 bits
-  uint64_t* taken = nullptr;         // ours: the completion that was taken last, see TakenWord
+  uint64_t* taken = nullptr;         // the driver's: the completion taken last, see TakenWord
   uint32_t entry_count = 0;          // a power of two, at most kMaxEntries
   uint32_t entry_bytes = 64;         // 64, or 128, of which the last 64 are the entry
   __be32* arm_record = nullptr;      // how it was armed last: see ArmValue
-  uint32_t* arming = nullptr;        // ours: how it is to be armed next, see kArmed
-  uint32_t* former = nullptr;        // ours: 1 after NoteReset, 0 when Take has passed all of it
+  uint32_t* arming = nullptr;        // the driver's: how it arms the queue next, see kArmed
+  uint32_t* former = nullptr;        // the driver's: 1 after NoteReset, 0 when Take has passed it
 };
 
 // The value that arms a completion queue. It is the arm record and the first half of the doorbell:
-//   bits  0-23  completions consumed: the event is that of the first one behind these
+//   bits  0-23  completions consumed; the device makes an event for the first one behind them
 //        28-29  sequence: counts the events modulo 4
 constexpr uint32_t kSequenceShift = 28;
 constexpr uint32_t kSequenceMask = 3;
@@ -42,31 +42,32 @@ constexpr uint32_t ArmValue(uint32_t sequence, uint32_t consumed) {
 // there is a completion, so the driver then takes the next sequence.
 constexpr uint32_t kArmed = 4;
 
-// A queue pair that completes in it. What this points to outlives the driver.
+// A queue pair that completes in a completion queue. The memory that it points to outlives the
+// driver.
 struct CompletingQueuePair {
   uint32_t number = 0;
-  uint16_t place = 0;  // of all that complete there: what `taken` calls it
+  uint16_t place = 0;  // its index among those that complete there, see TakenWord
   const SendNote* send_notes = nullptr;
   uint32_t send_slots = 0;
   const uint64_t* receive_wr_ids = nullptr;
   uint32_t receive_slots = 0;
   QueueCursors* cursors = nullptr;
-  // The queue that it takes its receives from if it has none of its own (receive_slots is 0). This
-  // process made it, and it outlives the queue pair.
+  // The shared queue, if the queue pair has no receives of its own (receive_slots is 0). It is an
+  // object of this process and outlives the queue pair.
   SharedReceiveQueue* shared = nullptr;
-  bool sends_here = true;  // they complete in this queue, and not in another
+  bool sends_here = true;  // its sends complete in this queue
   bool receives_here = true;
 };
 
-// The word `taken`. By it a driver brings the cursors up to date if its predecessor was killed
-// after it had consumed a completion:
+// The word `taken`. A driver whose predecessor was killed after it had consumed a completion brings
+// the cursors up to date with it:
 //   bits  0-23  completions consumed, this one among them
 //        24-39  place of its queue pair
 //        40-46  the queue pair's `use`, its low bits
 //        47     1: a receive
 //        48-63  the new `sent` or `received`
-// The slot of a shared receive is freed by another word, FreedWord, because several completion
-// queues free slots of one shared queue.
+// Another word, FreedWord, frees the slot of a shared receive, because several completion queues
+// free slots of one shared queue.
 struct TakenWord {
   uint32_t consumed = 0;
   uint16_t place = 0;
@@ -102,9 +103,9 @@ struct PlainCompletion {
   uint32_t qp_number = 0;
 };
 
-// Polls a completion queue. Each completion is consumed by one store, after its caller has it: a
-// driver that follows one that was killed calls Resume, and gets each once, or, as verbs.h has it,
-// the last one a second time where its predecessor had not consumed it.
+// Polls a completion queue. One store consumes a completion, after the caller has it. The successor
+// of a killed driver calls Resume. It then gets each completion once, except that it gets the last
+// one a second time if its predecessor had not consumed it (verbs.h).
 //
 // Thread-compatible; one process at a time.
 class CompletionQueue {
@@ -116,45 +117,48 @@ class CompletionQueue {
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
   void Add(const CompletingQueuePair& queue_pair);
-  // Its completions are gone from the queue.
+  // REQUIRES: the queue contains none of its completions any more.
   void Remove(uint32_t qp_number);
 
-  // The first call of a driver, when all queue pairs were added: brings a cursor up to date that
-  // its predecessor was killed before, and settles whether it had freed a slot of a shared queue.
+  // A driver calls this first, after it has added all queue pairs. It stores the cursor that a
+  // killed predecessor had not stored yet, and settles whether the predecessor had freed a slot of
+  // a shared queue.
   void Resume();
 
-  // Does what verbs::CompletionQueue::Take does: the wr_id of each is written last, and before it
-  // is consumed. kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
+  // Does what verbs::CompletionQueue::Take does. It writes the wr_id of a completion last, before
+  // it consumes the completion. kDataLoss: an entry makes no sense, so nothing is known about those
+  // behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
   // Gives the keeper up to `most` completions, oldest first. Each is consumed after the keeper has
-  // it, so a driver that follows one that was killed gets it again. Returns how many were consumed,
-  // or kNonsense if the first entry makes no sense: WhyUnknown says why. Defined in polling.h.
+  // it, so the successor of a killed driver may get it again. Returns how many were consumed, or
+  // kNonsense if the first entry makes no sense. WhyUnknown then says why. Defined in polling.h.
   //
   // A keeper has these:
   //   static constexpr bool kTogether: plain completions of one queue that follow each other may be
-  //     consumed together, so that a driver that follows gets all of them again.
-  //   Sends(wr_id), Receives(wr_id): return a run of plain completions, of which the first has this
-  //     wr_id. Its bool Keep(const PlainCompletion&) returns whether the run has the completion
-  //     now. They do nothing to queue pairs and this queue. One that is not kept begins the next
-  //     run, and if that does not keep it either, it is given to Keep. A run ends before the next
-  //     begins.
+  //     consumed together. The successor of a killed driver may then get all of them again.
+  //   Sends(wr_id), Receives(wr_id): return a run of plain completions, which begins with this
+  //     wr_id. Its bool Keep(const PlainCompletion&) returns true if the run keeps the completion.
+  //     None of these may touch queue pairs or this queue. A completion that a run does not keep
+  //     begins the next run. If that run does not keep it either, the keeper's Keep gets it. A run
+  //     ends before the next begins.
   //   bool Keep(const Completion&): may post, and may destroy queue pairs. A completion that it
   //     returns false for stays in the queue, and TakeEach returns.
   static constexpr int kNonsense = -1;
   template <typename Keeper>
   int TakeEach(int most, Keeper* keeper);
-  // Requires that TakeEach has just returned kNonsense. kDataLoss says what the entry is.
+  // Requires that TakeEach has just returned kNonsense. Returns kDataLoss, which describes the
+  // entry.
   absl::Status WhyUnknown();
 
-  // Called by the process that has reset a queue pair: completions of its former use that are left
-  // here are passed over, because their slots will be of the next use. Another process may be at
-  // Take meanwhile, if what it takes is of other queue pairs (soft_nic.md, "Open"). kUnavailable:
-  // that process writes nonsense to the queue's record.
+  // The process that has reset a queue pair calls this. Polls then pass over completions of its
+  // former use that are left here, because their slots will belong to the next use. Another process
+  // may be in Take meanwhile, if it takes completions of other queue pairs only (soft_nic.md,
+  // "Open"). kUnavailable: that process writes nonsense to the queue's record.
   absl::Status NoteReset(uint32_t qp_number);
 
-  // See verbs::CompletionQueue::RequestNotification. A driver that follows one that was killed
-  // calls it again.
+  // See verbs::CompletionQueue::RequestNotification. The successor of a killed driver calls it
+  // again.
   void RequestNotification();
 
  private:
@@ -164,7 +168,7 @@ class CompletionQueue {
     __be32 number = 0;   // as entries have it
     uint64_t taken = 0;  // its part of `taken`
   };
-  // The number's part of mlx5_cqe64::sop_drop_qpn.
+  // The bits of mlx5_cqe64::sop_drop_qpn that hold the number.
   static constexpr __be32 kNumberOfEntry = ~__be32{0xff};
 
   // An entry's meaning. It stays valid when the queue pair is destroyed.
@@ -174,13 +178,13 @@ class CompletionQueue {
     uint64_t taken = 0;
     uint16_t cursor = 0;  // the new `sent` or `received`
     bool receive = false;
-    SharedReceiveQueue* shared = nullptr;  // where it comes from, and its slot there
+    SharedReceiveQueue* shared = nullptr;  // the receive's queue, and `slot` in it
     uint32_t slot = 0;
   };
   static constexpr int kNotKept = -2;
   enum class Look : uint8_t {
     kFound,
-    kFormer,    // a reset has left it: only `found` is set
+    kFormer,    // of a use before a reset: only `found` is set
     kNonsense,  // nothing is set
   };
 
@@ -192,10 +196,11 @@ class CompletionQueue {
                         uint64_t taken);
   static Found FindReceive(const CompletingQueuePair& queue_pair, uint16_t received,
                            uint64_t taken);
-  // FindSend or FindReceive of any entry. Returns false if it makes no sense.
+  // Does what FindSend and FindReceive do, for any entry. Returns false if the entry makes no
+  // sense.
   static bool Find(const mlx5_cqe64& entry, const Known& known, Found* found);
   Look LookAt(const mlx5_cqe64& entry, uint32_t index, Found* found, Completion* completion);
-  // Returns how many are consumed then.
+  // Returns the new number of consumed completions.
   uint32_t Consume(const Found& found, uint32_t consumed, uint32_t count);
   template <typename Keeper>
   int TakeSends(const Known& known, int most, EntryWalk* walk, uint32_t* consumed, Keeper* keeper);
@@ -216,7 +221,7 @@ class CompletionQueue {
   const uint32_t number_;
   Doorbell* const doorbell_;
   absl::flat_hash_map<uint32_t, Known> queue_pairs_;  // by number
-  // The one of these that was found last; null: none was since they changed.
+  // The entry of queue_pairs_ that was found last; null: none was since the map changed.
   const Known* last_ = nullptr;
 };
 

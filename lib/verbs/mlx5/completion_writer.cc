@@ -43,8 +43,8 @@ uint8_t* EntryAt(const FoundCompletionQueue& queue, uint32_t index) {
 
 }  // namespace
 
-// A driver looks at no entry behind the next one. So memory that no completion has come to stays
-// untouched.
+// A driver looks at no entry behind the next one, so only that is marked. Memory that no completion
+// has reached stays untouched.
 CompletionWriter::CompletionWriter(const FoundCompletionQueue& queue) : queue_(queue) { Mark(0); }
 
 void CompletionWriter::Mark(uint32_t index) {

@@ -33,23 +33,24 @@ struct Executed {
 // process at a time.
 class CompletionWriter {
  public:
-  // `queue` has no completions yet.
+  // REQUIRES: `queue` has no completions yet.
   explicit CompletionWriter(const FoundCompletionQueue& queue);
   virtual ~CompletionWriter() = default;
 
-  // False: there was no room, and the queue has failed for good.
+  // Returns false if the queue has no room. The queue has then failed, and every later call returns
+  // false.
   virtual bool Write(const Executed& executed);
 
   uint32_t written() const { return written_; }  // so far, modulo 2^24
 
  protected:
-  // Nothing is written any more.
+  // Makes every later Write() return false.
   void Fail() { failed_ = true; }
   // Called between an entry and its owner byte.
   virtual void BeforeOwnerByte() {}
 
  private:
-  // Makes an entry such as nobody has written.
+  // Marks an entry as not written.
   void Mark(uint32_t index);
 
   const FoundCompletionQueue queue_;

@@ -1,5 +1,5 @@
-// One doorbell register of the soft NIC: a page of memory that its driver and the NIC share. The
-// table of soft_nic.md, "Doorbells".
+// One doorbell register of the soft NIC: a page of memory that its driver and the NIC share.
+// soft_nic.md, "Doorbells", specifies it.
 #ifndef LIB_VERBS_MLX5_DOORBELL_PAGE_H_
 #define LIB_VERBS_MLX5_DOORBELL_PAGE_H_
 
@@ -29,7 +29,7 @@ struct DoorbellPage {
   uint32_t sq_head = 0;
   uint32_t cq_head = 0;
   uint8_t reserved_1[56] = {};
-  uint32_t sleeping = 0;   // the NIC's. Not 0: a ring has to be followed by a write to the eventfd
+  uint32_t sleeping = 0;   // the NIC's. Not 0: the driver writes the eventfd after a ring
   uint32_t attention = 0;  // the driver sets bits, and the NIC clears them
   uint8_t reserved_2[120] = {};
   uint64_t sends[kSendPlaces] = {};

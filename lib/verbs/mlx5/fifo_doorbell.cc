@@ -17,7 +17,7 @@ void Store(Word* word, Word value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
 
-// How far `tail` is ahead of `head`; negative if it is behind.
+// Returns how far `tail` is ahead of `head`; negative if it is behind.
 int32_t Ahead(uint32_t tail, uint32_t head) { return static_cast<int32_t>(tail - head); }
 
 }  // namespace
@@ -33,10 +33,11 @@ void FifoDoorbell::TakeOver() {
   arms_.settled = false;
 }
 
-// A predecessor that was killed between its value and its tail has left the tail one behind. The
-// NIC stores its head before it clears a place. So a filled place at the tail has the value of the
-// killed one, unless the queue is as good as full: then the NIC may be about to clear the place, or
-// has not come to it. False: that cannot be told yet.
+// Finds where the next value belongs. A predecessor that was killed between storing a value and
+// storing the tail has left the tail one too low. The NIC stores its head before it clears a place.
+// So a filled place at the tail has the predecessor's last value, unless the queue is full or one
+// short of it. Then the NIC may be about to clear the place, or has not come to it. Returns false
+// if that cannot be told yet.
 bool FifoDoorbell::Settle(const Fifo& fifo) {
   const uint32_t head = Load(*fifo.head);
   uint32_t tail = Load(*fifo.tail);
@@ -46,7 +47,7 @@ bool FifoDoorbell::Settle(const Fifo& fifo) {
     if (Ahead(tail, head) >= static_cast<int32_t>(fifo.count) - 1) return false;
     ++tail;
   } else if (const uint32_t now = Load(*fifo.head); Ahead(tail, now) < 0) {
-    tail = now;  // the value was there, and the NIC has taken it meanwhile
+    tail = now;  // a value was there, and the NIC has taken it meanwhile
   }
   Store(fifo.tail, tail);
   return true;
@@ -71,8 +72,9 @@ void FifoDoorbell::Ring(uint64_t bytes) { PushOrOverflow(&sends_, bytes); }
 
 void FifoDoorbell::Arm(uint64_t bytes) { PushOrOverflow(&arms_, bytes); }
 
-// The NIC stores `failed` before it looks at the record for the last time by itself, with a fence
-// between, as here: one of the two sees what the other has stored.
+// The NIC stores `failed`, fences, and looks at the record for the last time by itself. The driver
+// has stored the record, fences here, and looks at `failed`. So one of the two sees what the other
+// has stored.
 void FifoDoorbell::ReceivesPosted(uint32_t qp_number, const uint32_t& failed) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (Load(failed) == 0) return;
@@ -92,12 +94,12 @@ void FifoDoorbell::AskAttention(uint32_t bits) {
   std::atomic_ref(page_->attention).fetch_or(bits, std::memory_order_acq_rel);
 }
 
-// The NIC sets `sleeping`, and looks at all places once more after a fence.
+// The NIC sets `sleeping`, fences, and looks at all places once more before it sleeps.
 void FifoDoorbell::WakeIfAsleep() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (Load(page_->sleeping) == 0) return;
   const uint64_t one = 1;
-  // It fails only if the counter is full, and then the NIC is being woken.
+  // write() fails only if the counter is full, and then the NIC is being woken.
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
 

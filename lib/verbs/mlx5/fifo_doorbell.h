@@ -8,8 +8,8 @@
 
 namespace baton::verbs::mlx5 {
 
-// The driver's side of a doorbell page. A value is stored in an empty place of a queue. If there is
-// none, the NIC is asked to look at all records of the register, so no ring is ever lost.
+// The driver's side of a doorbell page. It stores a value in an empty place of a queue. If there is
+// none, it asks the NIC to look at all records of the register, so no ring is ever lost.
 //
 // Thread-compatible; one process at a time. A process that follows another one calls TakeOver()
 // first, and then rings for all queues of the register, because its predecessor may have been
@@ -19,7 +19,7 @@ class FifoDoorbell final : public Doorbell {
   // `page` and `wake_fd` (the eventfd that the NIC gave for this register) outlive the doorbell.
   FifoDoorbell(DoorbellPage* page, int wake_fd);
 
-  // Forgets what this process knew of the page. Another process may have rung it since.
+  // Forgets what this process knew about the page, because another process may have rung since.
   void TakeOver();
 
   void Ring(uint64_t bytes) override;

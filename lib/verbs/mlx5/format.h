@@ -17,8 +17,8 @@
 namespace baton::verbs::mlx5 {
 
 inline constexpr uint32_t kSlotBytes = MLX5_SEND_WQE_BB;  // of a send queue
-inline constexpr uint32_t kSegmentBytes = 16;             // all segments of requests are so long
-// A request tells its segments in six bits, the control segment among them.
+inline constexpr uint32_t kSegmentBytes = 16;             // of every segment of a request
+// A request counts its segments, including the control segment, in six bits.
 inline constexpr uint32_t kMaxSegments = 63;
 inline constexpr uint32_t kSegmentsPerSlot = kSlotBytes / kSegmentBytes;
 constexpr uint32_t SlotsFor(uint32_t segments) {
@@ -33,8 +33,8 @@ inline constexpr uint32_t kMaxSlots = 1u << 15;    // of a queue, whose counter 
 inline constexpr uint32_t kInlineSegment =
     1u << 31;  // MLX5_INLINE_SEG, unsigned; no buffer is so long
 
-// Records and owner bytes are shared with the device: each is read and written as a whole, and what
-// was written before such a store is seen by whoever has read it.
+// The device shares records and owner bytes. Each is loaded and stored as a whole. A reader of the
+// new value also sees all that was written before the store.
 inline uint32_t LoadRecord(const __be32* record) {
   return be32toh(std::atomic_ref(*const_cast<__be32*>(record)).load(std::memory_order_acquire));
 }
@@ -42,7 +42,8 @@ inline void StoreRecord(__be32* record, uint32_t value) {
   std::atomic_ref(record[0]).store(htobe32(value), std::memory_order_release);
 }
 
-// The owner bit that entry `index`, of all that were ever written, bears when it is there.
+// Returns the owner bit that entry `index` has once it is written. `index` counts all entries that
+// were ever written.
 inline uint8_t OwnerOf(uint32_t index, uint32_t entries) { return (index & entries) != 0 ? 1 : 0; }
 
 // MLX5_OPCODE_*.
@@ -72,22 +73,23 @@ constexpr bool HasRemoteAddress(Opcode opcode) {
   return opcode == Opcode::kWrite || opcode == Opcode::kWriteWithImmediate || IsAnswered(opcode);
 }
 
-// The bit above a buffer's length says that its bytes follow.
+// A buffer's length has 31 bits. The bit above them marks inline data.
 inline absl::Status CheckLength(const ScatterGather& sge) {
   if (sge.length < kInlineSegment) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a buffer of ", sge.length, " bytes, at most ", kInlineSegment - 1));
 }
 
-// The cursors that a queue pair's driver keeps beside its queues, in memory that outlives it. Each
-// is written after the completion queue's consumer index, and never ahead of it: see mlx5.md,
-// "Ours".
+// The cursors that a queue pair's driver keeps beside its queues, in memory that outlives it.
+// `sent` and `received` are stored after the completion queue's consumer index, so they are never
+// ahead of it: see mlx5.md, "Ours".
 struct QueueCursors {
   uint32_t use = 0;       // how often the queue pair was reset
   uint16_t sent = 0;      // counter behind the last send that completed
   uint16_t received = 0;  // receives that completed
   uint32_t known = 0;     // kMaySend and kNoReads; 0: the device has to be asked for the state
-  // Entries of the completion queues from here on are of this use; see CompletionQueue::NoteReset.
+  // Completion queue entries from these indices on belong to this use: see
+  // CompletionQueue::NoteReset.
   uint32_t sends_begin = 0;
   uint32_t receives_begin = 0;
   uint32_t reserved = 0;
@@ -98,12 +100,12 @@ static_assert(sizeof(QueueCursors) == 24 && offsetof(QueueCursors, sent) == 4 &&
 inline constexpr uint32_t kMaySend = 1;  // it was ready to send or in the error state
 inline constexpr uint32_t kNoReads = 2;  // its peer answers no READs and atomics
 
-// Also where another process may write to it.
+// Loads a cursor that another process may write to.
 inline uint16_t LoadCursor(uint16_t& cursor) {
   return std::atomic_ref(cursor).load(std::memory_order_relaxed);
 }
 
-// The driver's note of a send, one for each slot of the queue. The driver writes that of a
+// The driver's note of a send, one for each slot of the queue. The driver writes the note of a
 // request's first slot before it queues the request.
 struct SendNote {
   uint64_t wr_id = 0;

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<LibraryDomain>> LibraryDomain::Make(ibv_context* 
     if (memory == nullptr) errno = ENOMEM;  // libmlx5 sets none
     return memory;
   };
-  parent.free = [](ibv_pd*, void*, void*, uint64_t) {};  // with all of the shared memory
+  parent.free = [](ibv_pd*, void*, void*, uint64_t) {};  // freed with all of the shared memory
   parent.pd_context = made.get();
   made->parent_ = ibv_alloc_parent_domain(context, &parent);
   if (made->parent_ == nullptr) return ErrnoStatus(errno, "ibv_alloc_parent_domain");
@@ -96,7 +96,7 @@ absl::Status LibraryQueuePair::MakeObjects(const LibraryDomain& domain,
   return queue_pair_ != nullptr ? absl::OkStatus() : ErrnoStatus(errno, "mlx5dv_create_qp");
 }
 
-// From here on libmlx5 leaves the completion queue alone when it resets the queue pair.
+// After this, libmlx5 leaves the completion queue alone when it resets the queue pair.
 absl::Status LibraryQueuePair::FindQueues() {
   mlx5dv_obj objects = {};
   objects.qp = {queue_pair_, &found_};

@@ -1,4 +1,4 @@
-// Queue pairs that libmlx5 makes in memory of ours, for our driver.
+// Queue pairs that libmlx5 makes in memory that we provide, for our own driver.
 #ifndef LIB_VERBS_MLX5_LIBRARY_OBJECTS_H_
 #define LIB_VERBS_MLX5_LIBRARY_OBJECTS_H_
 
@@ -18,11 +18,11 @@
 
 namespace baton::verbs::mlx5 {
 
-// Gives zeroed memory that outlives the process. nullptr: none is left.
+// Returns zeroed memory that outlives the process, or nullptr if none is left.
 using AllocateShared = std::function<void*(size_t bytes, size_t alignment)>;
 
 // A protection domain whose queues lie in shared memory, and have a doorbell register of their own.
-// Made before the processes are forked that drive them. Thread-compatible.
+// The opener makes it before it forks the processes that drive the queues. Thread-compatible.
 class LibraryDomain {
  public:
   // `context` outlives the domain.
@@ -71,7 +71,7 @@ class LibraryQueuePair {
   uint32_t number() const { return queue_pair_->qp_num; }
   uint32_t completion_queue_number() const { return found_completions_.cqn; }
 
-  // A driver needs these, in whichever process was forked from here.
+  // A driver needs these, in any process that was forked from this one.
   const SendQueueLimits& limits() const { return limits_; }
   SendQueueMemory sends() const;
   ReceiveQueueMemory receives() const;

@@ -1,4 +1,5 @@
-// Inline half of CompletionQueue: a driver polls with nothing between an entry and its log.
+// The inline half of CompletionQueue, with which a driver logs completions directly from the
+// queue's entries.
 #ifndef LIB_VERBS_MLX5_POLLING_H_
 #define LIB_VERBS_MLX5_POLLING_H_
 
@@ -98,15 +99,15 @@ inline bool CompletionQueue::IsThere(const mlx5_cqe64& entry, uint32_t index) co
   return {queue_pair.cursors, note.wr_id, taken, static_cast<uint16_t>(note.end)};
 }
 
-// Receives of one queue pair complete in order: `received` before this one.
+// Receives of one queue pair complete in order, `received` of them before this one.
 [[gnu::always_inline]] inline CompletionQueue::Found CompletionQueue::FindReceive(
     const CompletingQueuePair& queue_pair, uint16_t received, uint64_t taken) {
   return {queue_pair.cursors, queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)],
           taken, static_cast<uint16_t>(received + 1), /*receive=*/true};
 }
 
-// Consumes what was found last, and what lies before it in the queue and was of the same queue. The
-// cursor is stored last, so it is never ahead of the consumer index.
+// Consumes `count` completions of one queue, of which `found` is the last. The cursor is stored
+// last, so it is never ahead of the consumer index.
 [[gnu::always_inline]] inline uint32_t CompletionQueue::Consume(const Found& found,
                                                                 uint32_t consumed, uint32_t count) {
   consumed = (consumed + count) & kConsumedMask;
@@ -139,7 +140,8 @@ template <typename Keeper>
       break;
   }
   if (!keeper->Keep(completion)) return kNotKept;
-  // The device of a queue pair that was destroyed meanwhile has taken what was in the queue.
+  // If the keeper has destroyed a queue pair, its device has taken all completions that were in the
+  // queue.
   const uint32_t now = LoadRecord(memory_.record) & kConsumedMask;
   *consumed = now == *consumed ? Consume(found, now, 1) : now;
   return 1;
@@ -174,7 +176,7 @@ class CompletionQueue::EntryWalk {
  private:
   const uint8_t* at_;
   const uint8_t* end_;
-  uint8_t owner_;  // the bit that an entry bears when it is there
+  uint8_t owner_;  // the owner bit of an entry that is written
 };
 
 // Takes plain completions of sends of `known` that follow each other, up to `most`, and consumes
@@ -206,7 +208,7 @@ template <typename Keeper>
   return count;
 }
 
-// The same of receives, from the queue pair's own queue.
+// Does the same for receives from the queue pair's own queue.
 template <typename Keeper>
 [[gnu::always_inline]] inline int CompletionQueue::TakeReceives(const Known& known, int most,
                                                                 EntryWalk* walk, uint32_t* consumed,

@@ -1,5 +1,5 @@
-// Inline half of SendQueue and ReceiveQueue: a driver writes a plain request where the device reads
-// it, with nothing between.
+// The inline half of SendQueue and ReceiveQueue, with which a driver writes a plain request
+// directly where the device reads it.
 #ifndef LIB_VERBS_MLX5_POSTING_H_
 #define LIB_VERBS_MLX5_POSTING_H_
 
@@ -45,7 +45,7 @@ inline constexpr std::array<Beginning, kOpcodeCount> kBeginnings = [] {
 
 constexpr Beginning BeginningOf(Opcode opcode) { return kBeginnings[static_cast<uint8_t>(opcode)]; }
 
-// A segment of 16 bytes, by two words as they lie in memory.
+// Writes a segment of 16 bytes from two words, as they lie in memory.
 inline void WriteSegment(uint8_t* at, uint64_t first, uint64_t second) {
   const uint64_t words[] = {first, second};
   static_assert(sizeof(words) == kSegmentBytes);
@@ -73,7 +73,7 @@ inline void WriteData(uint8_t* at, const ScatterGather& sge) {
                uint64_t{htobe32(immediate)} << 32 | how << 24);
 }
 
-// Returns fm_ce_se of a request's control segment.
+// The values of fm_ce_se of a request's control segment; HowOf() returns one.
 inline constexpr std::array<uint8_t, 4> kHows = [] {
   std::array<uint8_t, 4> all = {};
   for (size_t i = 0; i < all.size(); ++i) {

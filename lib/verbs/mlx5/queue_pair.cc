@@ -66,13 +66,13 @@ absl::Status QueuePair::SetError() {
   return absl::OkStatus();
 }
 
-// The device looks at no record of a queue pair that is reset.
+// The device does not look at the records of a reset queue pair, so they can be cleared.
 absl::Status QueuePair::SetReset() {
   Know(0);
   BATON_RETURN_IF_ERROR(commands_->Modify(number_, QueuePairState::kReset));
   StoreRecord(&records_[MLX5_SND_DBR], 0);
   StoreRecord(&records_[MLX5_RCV_DBR], 0);
-  // A completion queue brings a cursor up to date only if it is of the same use.
+  // CompletionQueue::Resume brings a cursor up to date only if `use` is unchanged.
   std::atomic_ref use(cursors_->use);
   use.store(use.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   std::atomic_ref(cursors_->sent).store(0, std::memory_order_release);

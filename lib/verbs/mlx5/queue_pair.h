@@ -20,8 +20,8 @@ namespace baton::verbs::mlx5 {
 
 // A queue pair of mlx5's format, made and connected by its device.
 //
-// Thread-compatible; one process at a time. A driver that follows one that was killed calls
-// Resume() after CompletionQueue::Resume() and FifoDoorbell::TakeOver(), and before it posts.
+// Thread-compatible; one process at a time. The successor of a killed driver calls Resume() after
+// CompletionQueue::Resume() and FifoDoorbell::TakeOver(), and before it posts.
 class QueuePair final : public verbs::QueuePair {
  public:
   // The queues lie at `begin`. `commands` and `doorbell` outlive the queue pair.
@@ -38,17 +38,18 @@ class QueuePair final : public verbs::QueuePair {
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
 
   absl::Status SetError() override;
-  // The caller then has CompletionQueue::NoteReset called, or knows that it has polled all of its
-  // completions. One that is left would be taken for one of the next connection.
+  // The caller also calls CompletionQueue::NoteReset, unless it has polled all completions of the
+  // queue pair. One that is left would be taken for one of the next connection.
   absl::Status SetReset() override;
   absl::Status SetInit() override;
   void NoteConnected(bool reads) override;
-  // False: the peer answers no READs and atomics.
+  // Returns false if the peer answers no READs and atomics.
   bool may_read() const { return (Known() & kNoReads) == 0; }
 
-  // The queues themselves, for a driver that writes its requests where they are to be (posting.h).
-  // Such a driver posts sends only if may_send(), READs and atomics only if may_read(), and no
-  // receives if shares_receives(). It calls this class's Queue, not the queues' own.
+  // Return the queues themselves, for a driver that writes its requests directly into them
+  // (posting.h). Such a driver posts sends only if may_send(), READs and atomics only if
+  // may_read(), and no receives if shares_receives(). It calls this class's Queue, not the queues'
+  // own.
   SendQueue& sends() { return sends_; }
   ReceiveQueue& receives() { return receives_; }
   bool may_send() const { return (Known() & kMaySend) != 0; }
@@ -59,7 +60,7 @@ class QueuePair final : public verbs::QueuePair {
 
   // Rings once more for everything that is queued.
   void Resume();
-  // Requires Resume. Otherwise what it says may never be executed.
+  // Requires Resume(). Without it, the device may never execute the request that this returns.
   absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   // Return how many slots of sends, and how many receives, were queued since the reset, modulo
   // 2^16.
@@ -81,7 +82,7 @@ class QueuePair final : public verbs::QueuePair {
   const uint32_t* const failed_;
   SendQueue sends_;
   ReceiveQueue receives_;
-  const bool shares_receives_;  // they come from a shared queue
+  const bool shares_receives_;  // receives come from a shared queue
 };
 
 }  // namespace baton::verbs::mlx5

@@ -14,9 +14,9 @@
 
 namespace baton::verbs::mlx5 {
 
-// The buffers of a receive, in its slot. CheckBuffers returns kInvalidArgument if they are more
-// than `most`, or one is too long. WriteBuffers writes their segments to `at`, and ends a list that
-// does not reach `end`; WriteListEnd does that.
+// CheckBuffers returns kInvalidArgument if there are more than `most` buffers, or one is too long.
+// WriteBuffers writes the segments of a receive's buffers to its slot, from `at` on. If they do not
+// reach `end`, it ends the list with WriteListEnd.
 absl::Status CheckBuffers(absl::Span<const ScatterGather> sges, uint32_t most);
 void WriteBuffers(absl::Span<const ScatterGather> sges, uint8_t* at, const uint8_t* end);
 inline void WriteListEnd(uint8_t* at) {
@@ -24,8 +24,8 @@ inline void WriteListEnd(uint8_t* at) {
   std::memcpy(at, &none, sizeof(none));
 }
 
-// Where the receive queue of a queue pair lies. The device reads slots and record; all of it
-// outlives the driver.
+// Where the receive queue of a queue pair lies. The device reads slots and record. All of the
+// memory outlives the driver.
 struct ReceiveQueueMemory {
   uint8_t* slots = nullptr;    // `slot_count` times `slot_bytes`, aligned to kSegmentBytes
   __be32* record = nullptr;    // MLX5_RCV_DBR of the queue pair: receives posted so far, 16 bits
@@ -35,20 +35,20 @@ struct ReceiveQueueMemory {
   uint32_t slot_bytes = 0;  // a power of two, at least kSegmentBytes: one segment for each buffer
 };
 
-// Posts to a receive queue: the store to its record is the doorbell, so what is queued is posted.
+// Posts to a receive queue. The store to its record is the doorbell, so a queued receive is posted.
 // Thread-compatible; one process at a time.
 class ReceiveQueue {
  public:
   explicit ReceiveQueue(const ReceiveQueueMemory& memory) : memory_(memory) {}
 
-  // Does what QueuePair::PostReceive does: one store posts all that are taken.
+  // Does what QueuePair::PostReceive does. One store posts all accepted receives.
   absl::Status Post(absl::Span<const ReceiveRequest> requests, size_t* posted);
 
-  // The same in steps: see SendQueue. AddPlain takes a receive of one buffer, which is not empty
+  // Do the same in steps: see SendQueue. AddPlain takes a receive of one buffer, which is not empty
   // and has less than kInlineSegment bytes; it is defined in posting.h.
   struct Batch {
     uint16_t counter = 0;   // behind the last receive that was added
-    uint16_t received = 0;  // what has completed
+    uint16_t received = 0;  // receives that have completed
   };
   Batch Begin() const { return {queued(), memory_.cursors->received}; }
   bool Add(const ReceiveRequest& request, Batch* batch);

@@ -9,9 +9,8 @@
 
 namespace baton::verbs::mlx5 {
 
-// Makes all stores so far, to whichever kind of memory, visible to the device before any later one.
-// A fence of C++ does not order stores to memory that combines writes (rdma-core's
-// util/udma_barrier.h).
+// Makes all stores so far, to any kind of memory, visible to the device before any later one. A C++
+// fence does not order stores to write-combining memory (rdma-core's util/udma_barrier.h).
 inline void FlushStores() {
 #if defined(__x86_64__)
   asm volatile("sfence" ::: "memory");
@@ -21,7 +20,8 @@ inline void FlushStores() {
 #endif
 }
 
-// Thread-compatible; one process at a time, and no queue pair of another driver has the register.
+// Thread-compatible; one process at a time, and no queue pair of another driver may have the
+// register.
 class RegisterDoorbell final : public Doorbell {
  public:
   // `sends`: mlx5dv_qp::bf.reg of a thread domain. `completions`: the place of completion queues'
@@ -45,7 +45,8 @@ class RegisterDoorbell final : public Doorbell {
   uint64_t* const completions_;
 };
 
-// Where a page of registers has the doorbell of completion queues (MLX5_CQ_DOORBELL of rdma-core).
+// The offset of the completion queues' doorbell in a page of registers (rdma-core's
+// MLX5_CQ_DOORBELL).
 inline constexpr uint32_t kArmOffset = 0x20;
 
 }  // namespace baton::verbs::mlx5

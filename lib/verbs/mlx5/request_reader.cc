@@ -29,7 +29,7 @@ Segment SegmentAt(const Bytes& bytes, size_t at) {
   return segment;
 }
 
-// `length` bytes of the queue from the first slot of `counter` on, around its end.
+// Copies `length` bytes of the queue from the slot of `counter` on, around its end.
 void Copy(const FoundSendQueue& queue, uint16_t counter, size_t length, Bytes* to) {
   const size_t all = size_t{queue.slot_count} * kSlotBytes;
   const size_t begin = size_t{counter & (queue.slot_count - 1)} * kSlotBytes;
@@ -60,7 +60,7 @@ absl::Status ReadData(const Bytes& bytes, size_t at, size_t end, FoundSend* send
       if (send->sge_count > 0) {
         return absl::InvalidArgumentError("inline data behind a buffer");
       }
-      // Nothing would bound what is stored by the length of the answer.
+      // Inline data would not bound how much of the answer is stored.
       if (IsAnswered(send->opcode)) {
         return absl::InvalidArgumentError("inline data where an answer is to be stored");
       }

@@ -25,13 +25,14 @@ struct FoundRequest {
   uint64_t remote_address = 0;
   uint64_t compare_add = 0;
   uint64_t swap = 0;
-  uint32_t slots = 0;         // that it takes
+  uint32_t slots = 0;         // that the request takes
   uint32_t sge_count = 0;     // of `sges`
   uint32_t inline_bytes = 0;  // of `bytes`
 };
 
-// A send as a device finds it in a queue: a copy, so that what its client writes afterwards changes
-// nothing. Only as much of the arrays is written as there is.
+// A copy of a send that a device finds in a queue, so that later writes of the client change
+// nothing. Only the first sge_count elements of `sges` and the first inline_bytes of `bytes` are
+// valid.
 struct FoundSend : FoundRequest {
   std::array<ScatterGather, kMaxSegments> sges;
   std::array<uint8_t, kMaxSegments * kSegmentBytes> bytes;
@@ -51,16 +52,16 @@ struct FoundReceiveQueue {
   uint32_t slot_bytes = 0;  // at least kSegmentBytes, at most kMaxSegments of these
 };
 
-// Copies and checks the request that begins at `counter`; `queued` is the record. kInvalidArgument
-// tells what is wrong with it: a record that is further ahead than the queue is long, another
-// counter or queue pair in it, an opcode that is none of verbs.h, segments beyond `queued`, or
-// fewer than its opcode needs, or that it was changed since `seen` saw it. `slots` is then where
-// the next request begins, or 0 if nobody knows.
+// Copies and checks the request that begins at `counter`; `queued` is the record. kInvalidArgument:
+// the record is further ahead than the queue is long, or the request names another counter or queue
+// pair, has an opcode that is none of verbs.h, has segments beyond `queued` or fewer than its
+// opcode needs, has inline data that it cannot have, or was changed since `seen` saw it.
+// send->slots then says how many slots the request takes, or is 0 if that is unknown.
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
                       const SeenSlots& seen, FoundSend* send);
 
-// The buffers of the receive in the slot at `slot`, which has room for as many as it has segments.
-// Returns how many there are.
+// Copies the buffers of the receive in the slot at `slot`, which has room for one per segment, to
+// `sges`. Returns how many there are.
 size_t ReadReceive(const uint8_t* slot, uint32_t slot_bytes, absl::Span<ScatterGather> sges);
 
 }  // namespace baton::verbs::mlx5

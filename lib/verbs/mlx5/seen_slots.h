@@ -9,18 +9,17 @@
 
 namespace baton::verbs::mlx5 {
 
-// The slots of a client's send queue that its device has found queued and not executed yet, as they
-// were then. A client may not change them any more: hardware may have fetched them.
+// Copies of the slots of a client's send queue that its device has found queued and not executed
+// yet. The client may no longer change these slots, because hardware may have fetched them.
 //
-// At most kMost are kept of a queue. One whose requests are all executed when they are rung has no
-// memory for them.
-// Thread-compatible.
+// Keeps at most kMost slots of a queue. A queue whose requests are always executed as soon as they
+// are rung takes no memory. Thread-compatible.
 class SeenSlots {
  public:
   static constexpr uint16_t kMost = 16;
 
-  // Keeps slots of [next, queued) that it has not kept yet. `slots` has `slot_count` of them, a
-  // power of two. What was executed is forgotten.
+  // Keeps the slots of [next, queued) that it has not kept yet, and forgets those before `next`,
+  // which were executed. `slot_count`, the number of slots at `slots`, is a power of two.
   void See(const uint8_t* slots, uint32_t slot_count, uint16_t next, uint16_t queued);
 
   // Returns false if the slot of `counter` was seen with other bytes than the kSlotBytes at `now`.

@@ -108,7 +108,8 @@ absl::Status SendQueue::WhyNot(const SendRequest& request, const Batch& batch) c
                    memory_.slot_count, " slots are outstanding"));
 }
 
-// The producer index with an empty opcode: where the last request began is nowhere.
+// Rings with the producer index and an empty opcode, because it is not known where the last request
+// began.
 void SendQueue::RingAgain() {
   const __be32 words[] = {htobe32(uint32_t{queued()} << 8), number_};
   uint64_t bytes;
@@ -118,7 +119,7 @@ void SendQueue::RingAgain() {
 }
 
 // Only the note of a request's first slot is written, so the notes are followed from the oldest
-// request on. Other processes can write them meanwhile: each word is read once.
+// request on. Other processes can write them meanwhile, so each word is read once.
 absl::StatusOr<std::optional<uint64_t>> SendQueue::LastQueued() const {
   const uint16_t end = queued();
   uint16_t counter = LoadCursor(memory_.cursors->sent);

@@ -16,7 +16,8 @@ namespace baton::verbs::mlx5 {
 
 class Beginning;
 
-// Where a send queue lies. The device reads slots and record; all of it outlives the driver.
+// Where a send queue lies. The device reads slots and record. All of the memory outlives the
+// driver.
 struct SendQueueMemory {
   uint8_t* slots = nullptr;   // `slot_count` times kSlotBytes, so aligned
   __be32* record = nullptr;   // MLX5_SND_DBR of the queue pair: slots written so far, 16 bits
@@ -30,10 +31,10 @@ struct SendQueueLimits {
   uint32_t inline_bytes = 0;
 };
 
-// Posts to a send queue. What is queued is in the record alone, so whoever drives the queue next,
-// in whichever process, goes on from there: a request of a driver that was killed before its store
-// to the record was never posted, and one behind that store is executed once, when RingAgain is
-// called (mlx5.md, "What a killed driver leaves"). Every send is signalled.
+// Posts to a send queue. The record alone says what is queued, so the next driver, in any process,
+// continues from it. If a driver is killed before it stores the record, its request was never
+// posted. If it is killed after that store, the request is executed once, when the successor has
+// called RingAgain (mlx5.md, "What a killed driver leaves"). Every send is signalled.
 //
 // Thread-compatible; one process at a time.
 class SendQueue {
@@ -42,30 +43,30 @@ class SendQueue {
             Doorbell* doorbell)
       : memory_(memory), number_(htobe32(qp_number << 8)), limits_(limits), doorbell_(doorbell) {}
 
-  // Does what QueuePair::PostSend does, whatever the state of the queue pair: one store queues all
-  // that are taken. Refuses an atomic that has not one buffer of 8 bytes (kInvalidArgument).
+  // Does what QueuePair::PostSend does, in any state of the queue pair. One store queues all
+  // accepted requests. kInvalidArgument also for an atomic without exactly one buffer of 8 bytes.
   absl::Status Post(absl::Span<const SendRequest> requests, size_t* posted);
 
-  // The same in steps, for a driver that has its requests one by one. Nothing is posted before
+  // Do the same in steps, for a driver that has its requests one by one. Nothing is posted before
   // Queue().
   struct Batch {
     uint16_t counter = 0;  // behind the last request that was added
     uint16_t last = 0;     // where that one begins
-    uint16_t sent = 0;     // what has completed
+    uint16_t sent = 0;     // the slots that have completed
   };
   Batch Begin() const { return {queued(), queued(), memory_.cursors->sent}; }
-  // Writes a request behind those of the batch. Returns false where Post would refuse it.
+  // Writes a request behind those of the batch. Returns false if Post would refuse it.
   bool Add(const SendRequest& request, Batch* batch);
-  // Add, inline, of a request that is no atomic and has one buffer, which is not to be inline and
-  // has 1 to kInlineSegment - 1 bytes. `send` has functions with the names of SendRequest's
-  // members, which are called only for what the opcode needs. Defined in posting.h.
+  // Does what Add does, inlined, for a request that is no atomic, has no inline data, and has one
+  // buffer of 1 to kInlineSegment - 1 bytes. `send` has functions with the names of SendRequest's
+  // members. Only those that the opcode needs are called. Defined in posting.h.
   template <typename Send>
   bool AddPlain(const Send& send, const ScatterGather& sge, Batch* batch);
-  // Posts a batch with one store, and rings. Requires that it is not empty.
+  // Posts a batch with one store, and rings. Requires a batch that is not empty.
   void Queue(const Batch& batch);
 
-  // Tells the device of requests that a killed predecessor may have queued and not rung. The device
-  // ignores it where there are none.
+  // Rings for requests that a killed predecessor may have queued without ringing. The device
+  // ignores the ring if there are none.
   void RingAgain();
 
   // Returns how many slots were written so far, modulo 2^16.
@@ -76,8 +77,8 @@ class SendQueue {
   absl::StatusOr<std::optional<uint64_t>> LastQueued() const;
 
  private:
-  // Returns a request's segments, including its control segment. 0: it is refused; WhyNot() has the
-  // reason.
+  // Returns a request's segments, including its control segment. 0: the request is refused;
+  // WhyNot() returns the reason.
   uint32_t SegmentsOf(const SendRequest& request) const;
   absl::Status Check(const SendRequest& request) const;
   absl::Status WhyNot(const SendRequest& request, const Batch& batch) const;
@@ -94,7 +95,7 @@ class SendQueue {
   Doorbell* const doorbell_;
 };
 
-// Slots that a request takes, whatever is in it, with so many buffers or so many bytes inline.
+// Returns the most slots that a request within these limits can take.
 uint32_t MostSlotsOf(const SendQueueLimits& limits);
 
 }  // namespace baton::verbs::mlx5

@@ -18,7 +18,7 @@ void SharedReceiveQueue::StoreFreed(const FreedWord& word) {
   std::atomic_ref(*memory_.freed).store(Pack(word), std::memory_order_release);
 }
 
-// The mask keeps a table that somebody has overwritten from leading out of the queue.
+// The mask keeps the slot inside the queue even if another process has overwritten `order`.
 uint32_t SharedReceiveQueue::SlotAt(uint16_t position) const {
   const uint32_t place = Place(position);
   return (memory_.order[place] ^ place) & (memory_.slot_count - 1);
@@ -56,15 +56,15 @@ void SharedReceiveQueue::Write(const ReceiveRequest& request, uint32_t slot, uin
   WriteBuffers(request.sges, at + kSegmentBytes, at + memory_.slot_bytes);
 }
 
-// A word that is still pending is of a queue pair, or a completion queue, that is no more. Its
-// completion was consumed, or is gone with it: nobody else will free the slot.
+// A word that is still pending belongs to a queue pair, or a completion queue, that no longer
+// exists. Its completion was consumed, or is gone with it, and nobody else will free the slot.
 void SharedReceiveQueue::Resume() {
   const FreedWord word = Freed();
   if (word.pending) StoreFreed({.freed = static_cast<uint16_t>(word.freed + 1)});
 }
 
-// Receives are outstanding in all slots that are not free, and the free ones are known: those at
-// the positions from the record on. Other processes can write all of it.
+// Receives are outstanding in all slots that are not free. The free slots are those at the
+// positions from the record on. Other processes can write all of this, so it is checked.
 absl::StatusOr<bool> SharedReceiveQueue::IsQueued(uint64_t wr_id) const {
   const uint16_t posted = receives_queued();
   const auto outstanding = static_cast<uint16_t>(posted - Freed().freed);
@@ -93,7 +93,7 @@ bool SharedReceiveQueue::MayComplete(uint32_t slot) const {
   return slot < memory_.slot_count && receives_queued() != Freed().freed;
 }
 
-// The entry of `order` is that of a position whose receive was posted before, so nobody needs it.
+// Overwrites an entry of `order` that nobody needs, because the receive at its position was posted.
 void SharedReceiveQueue::BeginFree(uint32_t slot, uint32_t completion_queue, uint32_t consumed) {
   const uint16_t freed = Freed().freed;
   const uint32_t place = Place(freed);

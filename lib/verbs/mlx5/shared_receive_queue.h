@@ -13,14 +13,14 @@
 
 namespace baton::verbs::mlx5 {
 
-// Where a shared receive queue lies. The device reads slots and record; all of it outlives the
-// driver, and begins as zeros.
+// Where a shared receive queue lies. The device reads slots and record. All of the memory outlives
+// the driver, and begins as zeros.
 struct SharedReceiveQueueMemory {
   uint8_t* slots = nullptr;    // `slot_count` times `slot_bytes`, aligned to kSegmentBytes
   __be32* record = nullptr;    // receives posted so far, 16 bits
-  uint64_t* freed = nullptr;   // ours: slots freed so far, see FreedWord
-  uint64_t* wr_ids = nullptr;  // ours: one for each slot
-  uint16_t* order = nullptr;   // ours: one for each slot, see SharedReceiveQueue
+  uint64_t* freed = nullptr;   // the driver's: slots freed so far, see FreedWord
+  uint64_t* wr_ids = nullptr;  // the driver's: one for each slot
+  uint16_t* order = nullptr;   // the driver's: one for each slot, see SharedReceiveQueue
   uint32_t slot_count = 0;     // a power of two, at least 2, at most kMaxSlots
   uint32_t slot_bytes = 0;     // a power of two: a segment for the next slot, and one per buffer
 };
@@ -29,7 +29,7 @@ struct SharedReceiveQueueMemory {
 //   bits  0-15  slots freed so far
 //        16-31  completions consumed, its low bits
 //        32-55  number of a completion queue
-//        63     1: one slot more is freed if that queue has consumed so many
+//        63     1: a free is pending: one slot more is free if that queue has consumed so many
 struct FreedWord {
   uint16_t freed = 0;
   uint16_t consumed = 0;
@@ -55,16 +55,18 @@ constexpr FreedWord UnpackFreed(uint64_t word) {
 //
 // A kill after any instruction loses no slot and posts none twice, because the state of all slots
 // follows from two records, and each changes by one store:
-// - The store to the record posts. Before it, the device reads nothing that Post has written.
+// - The store to the record posts. Before it, the device reads nothing that PostReceive has
+//   written.
 // - The store to the completion queue's record consumes a completion, and it frees the slot, too.
 //   Before it, BeginFree has written the slot behind the end of the sequence, and has made `freed`
-//   depend on that record. After it, Settle stores the number that this comes to.
+//   depend on that record. After it, Settle stores the resulting number.
 // A list in the slots, which libmlx5 keeps, or a state for each slot would need a further store
-// beside the one that consumes. An heir would have to find out which of them the kill was between.
+// beside the one that consumes. A successor would have to find out between which of them the kill
+// was.
 //
-// Thread-compatible; one process at a time. A driver that follows one that was killed calls
-// Resume() after CompletionQueue::Resume() of all queues where its queue pairs complete, and before
-// it posts or polls any of them.
+// Thread-compatible; one process at a time. The successor of a killed driver calls Resume() after
+// CompletionQueue::Resume() of all queues where its queue pairs complete, and before it posts or
+// polls any of them.
 class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
  public:
   // `number` is the device's. `commands` outlives the queue.
@@ -73,7 +75,7 @@ class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
 
   uint32_t number() const { return number_; }
 
-  // One store posts all that are taken.
+  // One store posts all accepted receives.
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override { return commands_->ArmLimit(number_, limit); }
 
@@ -82,15 +84,15 @@ class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
   // Returns how many receives were posted so far, modulo 2^16.
   uint16_t receives_queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
-  // The rest is for CompletionQueue, where a receive of this queue completes.
+  // CompletionQueue calls the rest, when a receive of this queue completes.
 
   // Returns whether a receive may be outstanding in `slot`.
   bool MayComplete(uint32_t slot) const;
   uint64_t wr_id(uint32_t slot) const { return memory_.wr_ids[slot]; }
   // Frees `slot` as soon as the record of the completion queue of this number is `consumed`.
-  // Requires that all former ones are settled.
+  // Requires that all earlier frees are settled.
   void BeginFree(uint32_t slot, uint32_t completion_queue, uint32_t consumed);
-  // Settles whether the slot of a completion of this queue, whose record is `consumed`, is free.
+  // Settles a pending free that depends on this completion queue, whose record is now `consumed`.
   void Settle(uint32_t completion_queue, uint32_t consumed);
 
  private:

@@ -9,7 +9,7 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
-// One load: a client that writes meanwhile changes nothing between a check and a use.
+// Loads the link once, so a client that writes meanwhile changes nothing between a check and a use.
 uint16_t NextOf(const uint8_t* slot) {
   const auto* const link = reinterpret_cast<const mlx5_wqe_srq_next_seg*>(slot);
   return be16toh(

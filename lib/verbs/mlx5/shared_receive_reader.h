@@ -26,8 +26,8 @@ struct FoundSharedReceiveQueue {
 // next one.
 //
 // The client may write anything there at any time. Each value is copied once, and checked in the
-// copy. Where the client posts a slot twice, or makes the list a circle, its receives come several
-// times: the record bounds how many are taken. Thread-compatible; one process at a time.
+// copy. If the client posts a slot twice, or makes the list a circle, its receives come several
+// times. The record bounds how many are taken. Thread-compatible; one process at a time.
 class SharedReceiveReader {
  public:
   struct Receive {

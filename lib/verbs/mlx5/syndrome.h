@@ -7,8 +7,8 @@
 
 namespace baton::verbs::mlx5 {
 
-// Translate MLX5_CQE_SYNDROME_* to what verbs calls them, as libmlx5 does (mlx5_handle_error_cqe in
-// its cq.c), and back. An unknown syndrome is kGeneralError.
+// Translate MLX5_CQE_SYNDROME_* to CompletionStatus, as libmlx5 does (mlx5_handle_error_cqe in its
+// cq.c), and back. An unknown syndrome is kGeneralError.
 CompletionStatus StatusOf(uint8_t syndrome);
 uint8_t SyndromeOf(CompletionStatus status);
 

@@ -29,7 +29,7 @@ int GiveCommand(int file, uint32_t command, const Body& body, size_t answer_byte
   return write(file, &message, sizeof(message)) == ssize_t{sizeof(message)} ? 0 : errno;
 }
 
-// The same for a command that the kernel answers: it fills `answer`.
+// Does the same for a command that the kernel answers by filling `answer`.
 template <typename Answer, typename Body>
 int AskCommand(int file, uint32_t command, Body body, Answer* answer) {
   body.response = reinterpret_cast<uintptr_t>(answer);

@@ -365,7 +365,7 @@ absl::Status CmFile::Connect(uint32_t id, CmParameters parameters) {
   return Give(RDMA_USER_CM_CMD_CONNECT, command);
 }
 
-// An accept without parameters, by the side that has connected.
+// The kernel takes an accept without parameters for this, from the side that has connected.
 absl::Status CmFile::Establish(uint32_t id) {
   rdma_ucm_accept command = {};
   command.id = id;
@@ -429,7 +429,7 @@ absl::StatusOr<CmAnswer> CmFile::NotifyEstablished(uint32_t id) {
     case EISCONN:
       return CmAnswer::kEstablished;
     case EINVAL:
-      // The kernel also answers so for an id of another file.
+      // The kernel also answers EINVAL for an id of another file.
       if (const absl::Status ours = QueryAddresses(id).status(); !ours.ok()) return ours;
       return CmAnswer::kNone;
     default:

@@ -101,7 +101,7 @@ enum class CmAnswer : uint8_t {
   kEstablished,
 };
 
-// The errno of a status that CmFile returned; 0: it has none.
+// Returns the errno of a status that CmFile returned, or 0 if it has none.
 int CmErrno(const absl::Status& status);
 
 class CmFile {
@@ -120,9 +120,9 @@ class CmFile {
   // drops all events of an id whose uid is 0. Use an index, not a pointer: the uid outlives the
   // process.
   absl::StatusOr<uint32_t> Create(uint64_t uid);
-  // Disconnects and removes an id. A listener takes the requests with it whose events were not
-  // read. Returns how many events the kernel delivered for it. Do not destroy a request's id before
-  // its event was read: that event would name an id that does not exist.
+  // Disconnects and removes an id. Removing a listener also removes the requests whose events were
+  // not read. Returns how many events the kernel delivered for it. Do not destroy a request's id
+  // before its event was read: that event would name an id that does not exist.
   absl::StatusOr<uint32_t> Destroy(uint32_t id);
 
   // Port 0: the kernel chooses one, and QueryAddresses returns it.
@@ -131,8 +131,8 @@ class CmFile {
   // (/proc/sys/net/rdma_ucm/max_backlog). The kernel drops requests beyond that silently.
   absl::Status Listen(uint32_t id, uint32_t backlog);
 
-  // Each ends with kAddressResolved or kAddressError, kRouteResolved or kRouteError. `local` may be
-  // null: the routing table chooses it.
+  // An event ends each: kAddressResolved or kAddressError, and kRouteResolved or kRouteError.
+  // `local` may be null: the routing table then chooses the address.
   absl::Status ResolveAddress(uint32_t id, const SocketAddress* local, const SocketAddress& peer,
                               uint32_t timeout_ms);
   absl::Status ResolveRoute(uint32_t id, uint32_t timeout_ms);
@@ -144,7 +144,7 @@ class CmFile {
   absl::StatusOr<int> QueryPaths(uint32_t id, ibv_path_data* paths, int room) const;
 
   // Ends with kConnectResponse, kRejected, kUnreachable or kConnectError. After kConnectResponse
-  // the queue pair is made ready, and Establish completes the connection.
+  // the caller makes the queue pair ready, and completes the connection with Establish.
   absl::Status Connect(uint32_t id, CmParameters parameters);
   absl::Status Establish(uint32_t id);
   // Accept answers a request whose queue pair is ready. Ends with kEstablished, and events carry
@@ -154,7 +154,8 @@ class CmFile {
   // Accept was called.
   absl::Status Accept(uint32_t id, uint64_t uid, CmParameters parameters);
   absl::Status Reject(uint32_t id, CmRejection reason, std::string_view private_data);
-  // Also the answer to kDisconnected, without which the peer waits longer for its time-wait.
+  // The caller also answers kDisconnected with it. Without that answer the peer waits longer for
+  // its time-wait.
   absl::Status Disconnect(uint32_t id);
 
   // Returns the arguments of ibv_modify_qp that bring the id's queue pair to `state`: INIT, RTR or
@@ -176,11 +177,10 @@ class CmFile {
   absl::Status SetAddressFamilyOnly(uint32_t id, bool only);
   absl::Status SetAckTimeout(uint32_t id, uint8_t exponent);  // 4.096 µs · 2^exponent
 
-  // Moves the id from `other_file`, with its events that were not read. Only holding that
-  // descriptor is needed. Its opener may be alive or dead. The events of requests move with their
-  // listener, so move listeners first, and the ids of their requests after them. Returns how many
-  // events the kernel has delivered for it. ENOENT: no file has the number. EINVAL: another file
-  // has it.
+  // Moves the id from `other_file`, with its events that were not read. The caller needs only that
+  // descriptor. Its opener may be alive or dead. The events of requests move with their listener,
+  // so move listeners first, and the ids of their requests after them. Returns how many events the
+  // kernel has delivered for it. ENOENT: no file has the number. EINVAL: another file has it.
   absl::StatusOr<uint32_t> Migrate(int other_file, uint32_t id);
 
  private:

@@ -43,7 +43,7 @@ inline CompletionStatus StatusOf(ibv_wc_status status) {
   }
 }
 
-// Receives first: the rest comes in the order of ibv_wc_opcode.
+// Tests for receives first. The other opcodes have the order of ibv_wc_opcode.
 inline CompletionOpcode OpcodeOf(ibv_wc_opcode opcode) {
   if (opcode == IBV_WC_RECV) return CompletionOpcode::kReceive;
   if (opcode == IBV_WC_RECV_RDMA_WITH_IMM) return CompletionOpcode::kReceiveWithImmediate;

@@ -21,12 +21,12 @@
 namespace baton::verbs::rdma {
 namespace {
 
-// "The port is nobody's": IB_CM_REJ_INVALID_SERVICE_ID (InfiniBand specification, table 117). What
-// a listener's program rejects has another reason.
+// Nobody listens at the port: IB_CM_REJ_INVALID_SERVICE_ID (InfiniBand specification, table 117).
+// If a listener's program rejects, the reason is another one.
 constexpr int kRejectedByNobody = 8;
 
-// The kernel waits, in the removal, until nobody has the device open any more
-// (ib_uverbs_remove_one) unless its driver can do without.
+// During the removal the kernel waits until nobody has the device open any more
+// (ib_uverbs_remove_one), unless the device's driver can do without.
 constexpr char kRemoved[] = "it is being removed from the machine";
 
 constexpr char kAddressChange[] = "the network interface has another hardware address";
@@ -34,7 +34,7 @@ constexpr char kAddressChange[] = "the network interface has another hardware ad
 // The most ports chosen by TCP that are tried until one is free in rdma_cm, too.
 constexpr size_t kPortTries = 32;
 
-// Both are fields of three bits.
+// retry_count and rnr_retry_count are fields of three bits.
 constexpr uint8_t kMaxRetryCount = 7;
 
 static_assert(uint32_t{RDMA_CM_EVENT_CONNECT_REQUEST} == uint32_t(CmEventNumber::kConnectRequest));
@@ -66,7 +66,7 @@ std::string PrivateDataOf(const rdma_cm_event& event) {
                      parameters.private_data_len);
 }
 
-// librdmacm has a context of its own for each device.
+// Compares names, because librdmacm has a context of its own for each device.
 bool IsOf(const DeviceCore& core, const rdma_cm_id& id) {
   return id.verbs != nullptr && std::strcmp(ibv_get_device_name(id.verbs->device),
                                             ibv_get_device_name(core.context->device)) == 0;
@@ -147,7 +147,7 @@ bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
   if (event.event == RDMA_CM_EVENT_ADDR_CHANGE) core_->PushAddressChange(kAddressChange);
   if (event.event != RDMA_CM_EVENT_CONNECT_REQUEST) return false;
   auto requested = std::make_unique<RdmaConnectionId>(core_, event.id, event.param.conn);
-  // A listener at any address hears of all devices.
+  // A listener at a wildcard address gets requests of all devices.
   if (!IsOf(*core_, *event.id)) return false;
   out->type = CmEventType::kConnectRequest;
   out->listener = this;
@@ -187,7 +187,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
   return connection;
 }
 
-// The kernel takes its side of the connection down: the peer sees a reject or a disconnect.
+// Destroying the id makes the kernel end the connection. The peer sees a reject or a disconnect.
 RdmaConnectionId::~RdmaConnectionId() {
   if (core_->forked) {
     (void)id_.release();
@@ -219,7 +219,7 @@ Address RdmaConnectionId::peer_address() const {
   return FromSocketAddress(*rdma_get_peer_addr(id_.get()));
 }
 
-// rdma_cm has the P_Key of RoCE's interface as 0: there are no partitions.
+// rdma_cm has 0 as RoCE's P_Key, because RoCE has no partitions.
 Route RdmaConnectionId::route() const {
   Route route = ConnectionId::route();
   const rdma_ib_addr& address = id_->route.addr.addr.ibaddr;
@@ -232,8 +232,8 @@ Route RdmaConnectionId::route() const {
   return route;
 }
 
-// `theirs` is from an event: how many the peer allows us to have outstanding, and how many it wants
-// (rdma_get_cm_event(3)).
+// `theirs` is from an event: how many READs and atomics the peer lets us have outstanding, and how
+// many it wants to have (rdma_get_cm_event(3)).
 void RdmaConnectionId::Negotiate(const ReadDepths& theirs) {
   depths_.ours = std::min({parameters_.initiator_depth, core_->max_initiator_depth, theirs.ours});
   depths_.theirs =
@@ -301,7 +301,7 @@ absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckRequested("reject"));
   BATON_RETURN_IF_ERROR(CheckLength(private_data, kMaxRejectData));
   phase_ = Phase::kEnded;
-  if (core_->IsPortDown()) return absl::OkStatus();  // the peer hears of it later
+  if (core_->IsPortDown()) return absl::OkStatus();  // the peer is told later (DeviceCore::Dispose)
   if (rdma_reject(id_.get(), private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
     return ErrnoStatus(errno, "rdma_reject");
   }
@@ -315,7 +315,7 @@ absl::Status RdmaConnectionId::Disconnect() {
   }
   phase_ = Phase::kDisconnecting;
   LeaveQueuePair();
-  if (core_->IsPortDown()) {  // the peer hears of it later (DeviceCore::Dispose)
+  if (core_->IsPortDown()) {  // the peer is told later (DeviceCore::Dispose)
     CmEvent event;
     if (End(CmEventType::kDisconnected, absl::OkStatus(), &event)) {
       core_->PushEvent(std::move(event));
@@ -346,7 +346,8 @@ absl::Status RdmaConnectionId::OnResolved(bool route) {
                                                : ErrnoStatus(errno, "rdma_connect");
 }
 
-// The peer has accepted. Whose queue pair is not rdma_cm's readies it and says so itself.
+// The peer has accepted. The queue pair is not rdma_cm's, so this side makes it ready and tells the
+// peer itself.
 absl::Status RdmaConnectionId::OnResponse(const rdma_conn_param& theirs) {
   if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
   Negotiate({theirs.initiator_depth, theirs.responder_resources});
@@ -367,7 +368,7 @@ bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
   const Phase before = std::exchange(phase_, Phase::kEnded);
   if (before == Phase::kRequested || before == Phase::kEnded) return false;
   if (before == Phase::kDisconnecting) return End(CmEventType::kDisconnected, {}, out);
-  // One that was not used yet stays in INIT, and can be.
+  // A queue pair that was not used yet stays in INIT, and can still be used.
   if (queue_pair_ != nullptr && queue_pair_->state() == QueuePairState::kInit) {
     std::exchange(queue_pair_, nullptr)->Unbind();
   }
@@ -375,7 +376,7 @@ bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
   return End(CmEventType::kUnreachable, std::move(why), out);
 }
 
-// The kernel, which goes on asking until the id is destroyed, is not listened to any more.
+// The kernel goes on requesting until the id is destroyed. Its later events are ignored.
 bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
   return OnUnreachable(
       absl::DeadlineExceededError(absl::StrCat(ToString(peer_address()), " has not answered for ",
@@ -386,7 +387,7 @@ bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
 }
 
 bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
-  // The peer accepted, and went away before it had our answer.
+  // The peer accepted, and ended before it had our answer.
   if (phase_ == Phase::kEstablished) return OnDisconnected(out);
   if (phase_ != Phase::kConnecting) {
     return OnUnreachable(absl::UnavailableError("the peer has given up its request"), out);
@@ -403,7 +404,8 @@ bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
 }
 
 bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
-  // Until the peer had answered the accept, the kernel told it nothing of a disconnect.
+  // The kernel did not tell the peer of an earlier disconnect, because the peer had not answered
+  // the accept yet.
   if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
   core_->unanswered.Remove(this);
@@ -420,7 +422,7 @@ bool RdmaConnectionId::OnDisconnected(CmEvent* out) {
     return OnUnreachable(absl::UnavailableError("the peer has given up"), out);
   }
   LeaveQueuePair();
-  (void)rdma_disconnect(id_.get());  // the answer, where the peer was first
+  (void)rdma_disconnect(id_.get());  // answers the peer, if it was first
   return End(CmEventType::kDisconnected, absl::OkStatus(), out);
 }
 
@@ -460,11 +462,11 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
       return OnRemoval(out);
     case RDMA_CM_EVENT_ADDR_CHANGE:
-      // The interface has another hardware address (a bond switched over): what the queue pair
-      // sends has the old one, and goes on arriving or does not. Its retries tell.
+      // The interface has another hardware address (a bond switched over). The queue pair's packets
+      // have the old one, and may or may not arrive. If they do not, its retries run out.
       core_->PushAddressChange(kAddressChange);
       return false;
-    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: who uses a queue pair again waits longer
+    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: the user of a queue pair waits longer to reuse it
       return false;
   }
 }

@@ -22,7 +22,7 @@ inline constexpr uint32_t kMaxConnectData = 56;
 inline constexpr uint32_t kMaxAcceptData = 196;
 inline constexpr uint32_t kMaxRejectData = 148;
 
-// The context of an id, by which an event's receiver is found.
+// The receiver of an id's events. The context of the rdma_cm_id points to it.
 class CmEndpoint {
  public:
   virtual ~CmEndpoint() = default;
@@ -76,10 +76,10 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
 
  private:
   enum class Phase : uint8_t {
-    kRequested,      // by the peer: neither accepted nor rejected
-    kAccepted,       // not established yet
-    kConnecting,     // by us
-    kEstablished,    //
+    kRequested,   // by the peer: neither accepted nor rejected
+    kAccepted,    // not established yet
+    kConnecting,  // by us
+    kEstablished,
     kDisconnecting,  // by us
     kEnded,          // nothing more is reported
   };

@@ -76,7 +76,7 @@ bool DeviceCore::IsPortDown() const { return IsDown(context.get(), port); }
 
 void DeviceCore::Dispose(CmId id) {
   if (!id || !IsPortDown()) return;
-  id->context = nullptr;  // its events are nobody's
+  id->context = nullptr;  // its events are dropped
   kept_ids.push_back(std::move(id));
 }
 
@@ -101,7 +101,7 @@ void DeviceCore::ForgetEventsOf(const SharedReceiveQueue* queue) {
          [queue](const DeviceEvent& event) { return event.shared_receive_queue == queue; });
 }
 
-// Also what was told of it and not taken: its number may be another's soon.
+// Also drops its event that the user has not taken, because another queue pair may get its number.
 void DeviceCore::ForgetDrain(const RdmaQueuePair* queue_pair) {
   drains.Remove(queue_pair);
   Forget(&device_events, [queue_pair](const DeviceEvent& event) {

@@ -30,40 +30,41 @@ struct ProcessesRecord {
 };
 
 struct DeviceCore {
-  // Taken from the kernel ahead of the user; the rest waits there.
+  // The most events that are taken from the kernel before the user takes them. The rest waits in
+  // the kernel.
   static constexpr size_t kMaxDeviceEvents = 64;
 
-  // Watches `fd`, without blocking reads of it, for Device::event_fd.
+  // Makes `fd` nonblocking and watches it for Device::event_fd.
   absl::Status Watch(int fd);
   void Unwatch(int fd);
 
-  // An event that no channel of the library will give.
+  // Queues an event that no channel of the library reports.
   void PushEvent(CmEvent event);
   bool TakePushed(CmEvent* event);
   void ForgetEventsOf(const ConnectionId* id);
 
   void PushDeviceEvent(DeviceEvent event);
-  // Every connection gets this event. It is queued only once until the user has taken it.
+  // Every connection gets this event, so it is queued only once until the user has taken it.
   void PushAddressChange(const char* what);
   bool TakeDeviceEvent(DeviceEvent* event);
   bool HasRoomForDeviceEvents() const { return device_events.size() < kMaxDeviceEvents; }
   // Drops the events of a queue that is being destroyed.
   void ForgetEventsOf(const SharedReceiveQueue* queue);
 
-  // Queue pairs in the error state that may still hold one of their shared receives: told drained
-  // by the provider, or when their time is over.
+  // Drains are of queue pairs in the error state that may still hold a shared receive. A drain ends
+  // when the provider reports it, or when its time is over.
   void ForgetDrain(const RdmaQueuePair* queue_pair);
   void EndDrains();
 
   // Marks the device as lost. Reports kDeviceLost once, however often it is called.
   void Lose(const std::string& why);
 
-  // Only the process that has opened the device does this.
+  // Returns kFailedPrecondition in a forked process, because only the opener may make this call.
   absl::Status CheckOpener(const char* call) const;
-  // Descriptors and events of this process alone.
+  // Opens the descriptors that belong to this process alone: epoll, timer and eventfd.
   absl::Status OpenSignals();
   // Queues whose notifications another process may have taken cannot be destroyed: ibv_destroy_cq
-  // waits until this one has acknowledged all that the kernel gave to anybody.
+  // waits until this process has acknowledged all that the kernel gave to any process.
   bool MayDestroyQueues() const { return !forked && processes->forked.load() == 0; }
 
   bool IsPortDown() const;
@@ -73,13 +74,13 @@ struct DeviceCore {
   void Dispose(CmId id);
   void OnPortUp() { kept_ids.clear(); }
 
-  // Ours alone, not librdmacm's: asynchronous events come to their own device.
+  // Our own context, not librdmacm's, because each context gets its own asynchronous events.
   VerbsContext context;
   ProtectionDomain domain;
   EventChannel event_channel;
   FileDescriptor epoll;
-  // Connections that were asked for and wait for an answer: the kernel's connection manager would
-  // ask for more than a minute (CMA_MAX_CM_RETRIES), and takes no other number.
+  // Requested connections that wait for the peer's answer. The kernel's connection manager would go
+  // on requesting for more than a minute (CMA_MAX_CM_RETRIES), and takes no other number.
   TimeoutQueue<RdmaConnectionId> unanswered;
   TimeoutQueue<RdmaQueuePair> drains;
   FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
@@ -87,15 +88,15 @@ struct DeviceCore {
   std::deque<CmEvent> pushed;
   std::deque<DeviceEvent> device_events;
   bool lost = false;
-  // Used only in error cases.
+  // Not used while posting and polling succeed.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
   bool forked = false;  // this process is not the opener
   const Provider* provider = nullptr;
   SharedPage<ProcessesRecord> processes;
-  bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
+  bool look = true;  // look at the channels in the next turn, as around a sleep
   uint8_t port = 1;
-  std::string source;            // the one address of this device; empty: all that it has
+  std::string source;  // the only address that connections use; empty: all of the device's
   unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer
   uint8_t max_responder_resources = 0;
   uint8_t max_initiator_depth = 0;

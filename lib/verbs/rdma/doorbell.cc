@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint16_t kAttributes = 3;
 
-// ib_uverbs_ioctl_hdr and what follows it: its array has no size in C, and none in C++.
+// ib_uverbs_ioctl_hdr with its attributes, which are a flexible array in C. C++ has no such arrays.
 struct Command {
   alignas(ib_uverbs_ioctl_hdr) uint8_t header[sizeof(ib_uverbs_ioctl_hdr)];
   ib_uverbs_attr attributes[kAttributes];
@@ -68,13 +68,14 @@ int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad) {
   const int uverbs = std::exchange(file, -1);
   const int error = ibv_post_send(queue_pair, chain, bad);
   file = uverbs;
-  if (error != EBADF) return error;  // of a provider that has found another way
+  if (error != EBADF) return error;  // the provider rings in another way
   const int unheard = RingDoorbell(*queue_pair);
   if (unheard != 0) return unheard;
   return *bad == nullptr ? 0 : ENOMEM;
 }
 
-// Without its command it is invalid where it exists, and not supported where it does not.
+// An ioctl without its command fails with EINVAL if the kernel has it, and with another errno if
+// not.
 int CheckDoorbell(const ibv_context& context) {
   Command command = {};
   const int error = Invoke(context.cmd_fd, &command, 0);

@@ -1,13 +1,13 @@
 // The doorbell of a send queue in a process that was forked from the one that opened the device.
 //
-// Soft-RoCE's provider puts work requests into a queue that it shares with the kernel and then
-// tells the kernel: an empty IB_USER_VERBS_CMD_POST_SEND, written to the uverbs file (rdma-core,
-// providers/rxe, post_send_db). The kernel takes write() there from the credentials that opened the
-// file alone, and compares pointers (ib_safe_file_access): a forked process has a copy of them. The
-// call fails, and the requests are in the queue all the same. That check is there because of
-// privileged programs that can be made to write what they do not know; ioctl(), which no program
-// makes unawares, the kernel takes from whoever holds the file. UVERBS_METHOD_INVOKE_WRITE is the
-// same command there, and is how libibverbs itself gives all its other ones.
+// Soft-RoCE's provider puts work requests into a queue that it shares with the kernel. Then it
+// writes an empty IB_USER_VERBS_CMD_POST_SEND to the uverbs file (rdma-core, providers/rxe,
+// post_send_db). The kernel accepts this write() only with the credentials that opened the file. It
+// compares pointers to them (ib_safe_file_access), and a forked process has a copy. So the write
+// fails there, although the requests are in the queue. The check protects privileged programs that
+// can be made to write data that they do not know. No program makes an ioctl() unawares, so the
+// kernel accepts ioctl() from any process that holds the file. UVERBS_METHOD_INVOKE_WRITE gives the
+// same command by ioctl(). libibverbs gives all its other commands that way.
 //
 // A provider whose doorbell is in mapped memory needs none of this.
 #ifndef LIB_VERBS_RDMA_DOORBELL_H_
@@ -21,9 +21,9 @@ namespace baton::verbs::rdma {
 // request *bad: the provider's errno is that of the doorbell, and the caller has checked everything
 // but the room. REQUIRES: no other thread uses the device's context.
 //
-// The provider's own doorbell write, which the kernel would refuse, goes to no file. That is a
-// third of the cost (Linux 6.1, emulated: 0.3 us, refused by uverbs 0.7 to 1.0 us; the doorbell
-// itself 3.1 us by write and 3.9 us by ioctl).
+// The kernel would refuse the provider's own doorbell write. So it goes to no file, which costs a
+// third of a refused write (Linux 6.1, emulated: 0.3 us; refused by uverbs 0.7 to 1.0 us; the
+// doorbell itself 3.1 us by write and 3.9 us by ioctl).
 int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);
 
 // Returns 0 if the kernel has that ioctl, otherwise an errno.

@@ -91,7 +91,7 @@ std::vector<Gid> ReadGids(ibv_context* context, uint8_t port) {
     const in6_addr address = AddressOf(entry.gid);
     const std::string text = TextOf(address);
     gid.text = absl::StrCat(text, " (", TypeName(entry.gid_type), ")");
-    // One of a link alone means nothing without the link's name.
+    // A link-local address means nothing without the link's name.
     if (entry.gid_type != IBV_GID_TYPE_IB && !IN6_IS_ADDR_LINKLOCAL(&address)) gid.address = text;
     gids.push_back(std::move(gid));
   }

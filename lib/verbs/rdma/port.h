@@ -15,12 +15,12 @@ namespace baton::verbs::rdma {
 struct Gid {
   uint32_t index = 0;
   bool roce_v2 = false;
-  std::string text;     // "fe80::1 (RoCE v2)", "fec0::1 (InfiniBand)"
-  std::string address;  // IPv4 or IPv6; empty: it is none that a connection can be made to
+  std::string text;               // "fe80::1 (RoCE v2)", "fec0::1 (InfiniBand)"
+  std::string address;            // IPv4 or IPv6; empty: no connection can be made to it
   uint32_t interface_number = 0;  // of the network interface; 0: it has none
 };
 
-// Those that are set.
+// Returns the port's GIDs that are set.
 std::vector<Gid> ReadGids(ibv_context* context, uint8_t port);
 
 // Returns the IPv4 or IPv6 address that a RoCE GID contains.

@@ -17,11 +17,11 @@ bool SetReuse(int fd, int on) {
   return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0;
 }
 
-// Past what earlier connections of a TCP server left at the port (TIME_WAIT, for a minute), which
-// SO_REUSEADDR lets in. Two that have it can both be bound, so it is the step to listening that one
-// of them alone can take (inet_csk_listen_start), and whoever is bound without SO_REUSEADDR from
-// then on keeps all others out, those too that are bound already and do not listen yet. The port
-// was named, so it stays when the listening ends (SOCK_BINDPORT_LOCK).
+// Binds although earlier connections of a TCP server are still at the port (TIME_WAIT, for a
+// minute), which SO_REUSEADDR permits. Two sockets with SO_REUSEADDR can both be bound, but only
+// one of them can start to listen (inet_csk_listen_start). It then gives SO_REUSEADDR up, and from
+// then on keeps all others out, even those that are bound already and do not listen yet. The caller
+// named the port, so the socket keeps it when the listening ends (SOCK_BINDPORT_LOCK).
 bool BindBesideEndedConnections(int fd, const SocketAddress& at) {
   return SetReuse(fd, 1) && bind(fd, at.get(), at.size) == 0 && listen(fd, 0) == 0 &&
          SetReuse(fd, 0) && shutdown(fd, SHUT_RDWR) == 0;

@@ -1,6 +1,6 @@
-// A port in TCP's port space, held for a listener that is none of TCP's: rdma_cm has a port space
-// of its own, and lets an RDMA listener and a TCP one have the same port. On a card with iWARP,
-// whose connections are TCP's on the wire, they would take each other's.
+// Holds a port in TCP's port space for an RDMA listener. rdma_cm has its own port space, so an RDMA
+// listener and a TCP listener can have the same port. On an iWARP card, whose connections are TCP
+// on the wire, they would take each other's connections.
 #ifndef LIB_VERBS_RDMA_PORT_CLAIM_H_
 #define LIB_VERBS_RDMA_PORT_CLAIM_H_
 
@@ -18,7 +18,7 @@ struct PortClaim {
   uint16_t port = 0;
 };
 
-// Claims a port; 0: TCP chooses one. Of several processes that claim a port, at most one gets it.
+// Claims a port; 0: TCP chooses one. If several processes claim a port, at most one gets it.
 // kAlreadyExists: it is taken (port_taken.h).
 absl::StatusOr<PortClaim> ClaimPort(const Address& address);
 

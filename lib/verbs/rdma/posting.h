@@ -1,4 +1,4 @@
-// Handing work requests to the provider.
+// Hands work requests to the provider.
 #ifndef LIB_VERBS_RDMA_POSTING_H_
 #define LIB_VERBS_RDMA_POSTING_H_
 
@@ -18,10 +18,10 @@
 
 namespace baton::verbs::rdma {
 
-// Requests handed to the provider, completions taken from it, in one call.
+// The most requests handed to the provider in one call.
 inline constexpr size_t kChain = 32;
 
-// Lists of ours are the provider's, too.
+// The provider reads our lists as its own.
 static_assert(sizeof(ScatterGather) == sizeof(ibv_sge));
 static_assert(offsetof(ScatterGather, address) == offsetof(ibv_sge, addr));
 static_assert(offsetof(ScatterGather, length) == offsetof(ibv_sge, length));
@@ -49,16 +49,16 @@ inline absl::Status CannotPost(int error, const char* which) {
   return ErrnoStatus(error, absl::StrCat("posting to the ", which, " queue"));
 }
 
-// How many of a chain the provider took. Soft-RoCE's doorbell may be refused once all are in the
-// queue: then there is an error and no bad request.
+// Returns how many requests of a chain the provider took. If Soft-RoCE's doorbell is refused after
+// all are in the queue, there is an error but no bad request.
 template <typename Request>
 size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
   return bad == nullptr ? count : static_cast<size_t>(bad - chain);
 }
 
-// Posts in chains of kChain, up to the first that `check` refuses. `translate` makes one request of
-// the provider's, but for its `next`, of one of ours, `post` hands a chain over and sets how many
-// of it were taken.
+// Posts in chains of kChain, up to the first request that `check` refuses. `translate` fills a
+// request of the provider's, except its `next`, from one of ours. `post` hands a chain to the
+// provider and sets how many of its requests were taken.
 template <typename Theirs, typename Ours, typename Check, typename Translate, typename Post>
 absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const Check& check,
                           const Translate& translate, const Post& post) {

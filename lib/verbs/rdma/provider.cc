@@ -38,14 +38,15 @@ constexpr Provider kGeneral = {
     .check_forkable = nullptr,
 };
 
-// The kernel's own number for it (IB_WC_WITH_INVALIDATE, ib_verbs.h), which libibverbs has for
-// IBV_WC_IP_CSUM_OK.
+// The kernel's own IBV_WC_WITH_INV (IB_WC_WITH_INVALIDATE, ib_verbs.h). libibverbs has this number
+// for IBV_WC_IP_CSUM_OK.
 constexpr unsigned int kKernelsWithInvalidate = 1 << 2;
 
-// It never tells of the last receive (Linux 6.1), and flushes in a tasklet that is due at once
-// (rxe_qp_error). It writes completions for libibverbs with the kernel's flags (do_complete in
-// rxe_resp.c), which rdma-core 44 passes on as they are; of those that differ it sets one alone.
-// Its UDP sockets and routes are init_net's (rxe_net_init and rxe_find_route4 in rxe_net.c).
+// Soft-RoCE never reports the last receive (Linux 6.1), and flushes in a tasklet that is due at
+// once (rxe_qp_error). It writes completions for libibverbs with the kernel's flags (do_complete in
+// rxe_resp.c), which rdma-core 44 passes on unchanged. IB_WC_WITH_INVALIDATE is the only one that
+// it sets and that differs. Its UDP sockets and routes are init_net's (rxe_net_init and
+// rxe_find_route4 in rxe_net.c).
 constexpr Provider kSoftRoce = {
     .drain_ms = 100,
     .invalidated_flags = IBV_WC_WITH_INV | kKernelsWithInvalidate,
@@ -60,9 +61,9 @@ const Provider& ProviderOf(const ibv_device_attr& device) {
   return device.vendor_id == kSoftRoceVendor ? kSoftRoce : kGeneral;
 }
 
-// On Linux 5.13 and newer ibv_is_fork_initialized says that this is not needed, and ibv_fork_init
-// does it all the same (rdma-core 44, memory.c): so what makes libibverbs call it is looked at,
-// too.
+// On Linux 5.13 and newer, ibv_is_fork_initialized says that fork support is not needed, although
+// ibv_fork_init enables it all the same (rdma-core 44, memory.c). So this also looks at the
+// variables that make libibverbs call ibv_fork_init.
 absl::Status CheckMemoryForkable() {
   const bool wanted = IsSet("RDMAV_FORK_SAFE") || IsSet("IBV_FORK_SAFE");
   if (!wanted && ibv_is_fork_initialized() != IBV_FORK_ENABLED) return absl::OkStatus();

@@ -40,7 +40,7 @@ ibv_wr_opcode OpcodeOf(Opcode opcode) {
   return kOpcodes[static_cast<size_t>(opcode)];
 }
 
-// By QueuePairState.
+// Indexed by QueuePairState.
 constexpr ibv_qp_state kStates[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
                                     IBV_QPS_ERR};
 
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
 
 RdmaCompletionQueue::~RdmaCompletionQueue() {
   core_->completion_queues.erase(this);
-  // Not left to the descriptor's end: a process that was forked may hold it, too.
+  // Closing the descriptor does not end the watch, because a forked process may hold it, too.
   if (watched_) core_->Unwatch(channel_->fd);
   if (core_->MayDestroyQueues()) return;
   (void)queue_.release();  // it ends with the device
@@ -111,7 +111,7 @@ void RdmaCompletionQueue::Resume() {
 void RdmaCompletionQueue::ForgetNotification() {
   if (std::exchange(watched_, false)) core_->Unwatch(channel_->fd);
   notice_ = Notice::kNone;
-  // The next who polls awaits the drains of its queue pairs, and makes them new.
+  // The process that polls next awaits the drains of its queue pairs.
   for (const auto& [number, queue_pair] : core_->queue_pairs) {
     if (queue_pair->CompletesIn(this)) queue_pair->ForgetDrain();
   }
@@ -129,7 +129,8 @@ absl::StatusOr<int> RdmaCompletionQueue::Take(absl::Span<Completion> taken) {
                                 reinterpret_cast<ibv_wc*>(taken.data()));
   if (count < 0) return absl::DataLossError("polling: the completion queue is unusable");
   if (count > 0 && notice_ == Notice::kAsked) notice_ = Notice::kDue;
-  // Taken after the completion: the next ones are told of only when somebody asks again, and polls.
+  // The notification is taken after the completions. Later completions are notified only after
+  // another request, whose caller polls after it.
   if (notice_ == Notice::kDue && TakeNotification()) notice_ = Notice::kNone;
   return count;
 }
@@ -171,10 +172,10 @@ absl::Status RdmaCompletionQueue::RequestNotification() {
   core_->look = true;
   if (!watched_) BATON_RETURN_IF_ERROR(core_->Watch(channel_->fd));
   watched_ = true;
-  // One that was asked for is still to come, unless it came without a completion for us (of a queue
-  // pair that is no more). One that is due may have had its completion before it was asked for, and
-  // then never comes: so this asks again, and should both come, one of them wakes in vain.
-  // Processes that were here before may have left some, which nobody else would take.
+  // A notification that was asked for is still to come, unless it came without a completion for us
+  // (of a queue pair that no longer exists). One that is due never comes if its completion was
+  // there before it was asked for. So this asks again, and if both come, one of them wakes in vain.
+  // Earlier processes may have left notifications, which nobody else would take.
   if (std::exchange(predecessors_notices_, false)) {
     while (TakeNotification()) continue;
   }
@@ -268,7 +269,7 @@ QueuePairState RdmaQueuePair::state() const {
   return attributes.qp_state == IBV_QPS_ERR ? QueuePairState::kError : state_;
 }
 
-// Another process may have connected it since, or have made it new.
+// Another process may have connected the queue pair since, or reset it for reuse.
 QueuePairState RdmaQueuePair::AskState() const {
   ibv_qp_attr attributes = {};
   ibv_qp_init_attr made_with = {};
@@ -282,7 +283,7 @@ QueuePairState RdmaQueuePair::AskState() const {
   return state_;
 }
 
-// Should it be in error by now, its completions say so.
+// If the queue pair is in the error state by now, its completions say so.
 void RdmaQueuePair::NoteConnected(bool reads) {
   state_ = QueuePairState::kReadyToSend;
   reads_ = reads;
@@ -307,7 +308,7 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
   if (rdma_init_qp_attr(id, &attributes, &mask) != 0) {
     return ErrnoStatus(errno, "rdma_init_qp_attr");
   }
-  // The connection manager knows nothing of a device without atomics (cm_init_qp_init_attr).
+  // The connection manager grants atomics even if the device has none (cm_init_qp_init_attr).
   attributes.qp_access_flags &= core_->peer_rights;
   if (state == QueuePairState::kReadyToReceive) {
     attributes.min_rnr_timer = kRnrTimer;
@@ -326,8 +327,8 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
   return absl::OkStatus();
 }
 
-// PostReceive has flushed all later requests of the device's opener. A forked process may have
-// posted without knowing of an error that another process caused.
+// In the opener, later receives were flushed by PostReceive. A forked process may have posted
+// without knowing of an error that another process caused, so it flushes again.
 absl::Status RdmaQueuePair::SetError() {
   if (state_ == QueuePairState::kError && !core_->forked) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(FlushQueues());
@@ -336,15 +337,15 @@ absl::Status RdmaQueuePair::SetError() {
   return absl::OkStatus();
 }
 
-// It is in error, and each of its requests completes so. But what a forked process reads may be of
-// another life of the queue pair: then the device does not say so.
+// A failed completion means that the queue pair is in the error state. But a forked process may
+// read a completion of a former use of the queue pair, so it asks the device.
 void RdmaQueuePair::NoteFailed() {
   if (state_ == QueuePairState::kError) return;
   if (core_->forked && AskState() != QueuePairState::kError) return;
   (void)SetError();
 }
 
-// It may have gone there by itself.
+// The queue pair may have entered the error state by itself, without SetError().
 bool RdmaQueuePair::receives_drained() const {
   if (!drained_ && state() == QueuePairState::kError) AwaitDrain();
   return drained_;
@@ -388,7 +389,7 @@ absl::Status RdmaQueuePair::SetInit() {
   return absl::OkStatus();
 }
 
-// To the error state, also if it is there: an ibv_modify_qp that every state allows.
+// Moves to the error state, even from the error state: every state allows this ibv_modify_qp.
 absl::Status RdmaQueuePair::FlushQueues() { return Modify(IBV_QPS_ERR, "ERR"); }
 
 // READs, atomics and inline sends have limits of their own.
@@ -398,7 +399,7 @@ absl::Status RdmaQueuePair::CheckSend(const SendRequest& request) const {
 }
 
 absl::Status RdmaQueuePair::CheckSpecial(const SendRequest& request) const {
-  // A provider would keep it for ever.
+  // A provider would keep such a request for ever.
   if (IsAnswered(request.opcode) && !reads_ && state_ == QueuePairState::kReadyToSend) {
     return absl::InvalidArgumentError(absl::StrCat(
         std::string(OpcodeName(request.opcode)),

@@ -27,7 +27,8 @@ class RdmaCompletionQueue final : public CompletionQueue {
 
   void AfterFork();
 
-  // It was overrun, or the device is lost: so are the queue pairs that complete here.
+  // Called when the queue was overrun. Polls fail from then on, and the queue pairs that complete
+  // here enter the error state.
   void SetUnusable();
   ibv_cq* queue() const { return queue_.get(); }
   int channel_fd() const { return channel_->fd; }
@@ -37,7 +38,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   enum class Notice : uint8_t {
     kNone,   // there is none
     kAsked,  // there is one, or will be, for the next completion
-    kDue,    // the completion was polled: it is there or about to come
+    kDue,    // its completion was polled: it is there or about to come
   };
 
   explicit RdmaCompletionQueue(DeviceCore* core) : core_(core) {}
@@ -46,7 +47,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
-  CompletionChannel channel_;  // not shared: a process that takes a notification polls this queue
+  CompletionChannel channel_;  // for this queue alone, because its poller takes notifications
   VerbsQueue queue_;
   Notice notice_ = Notice::kNone;
   bool watched_ = false;  // this process has asked for a notification
@@ -59,7 +60,7 @@ class QueuePairLink {
  public:
   virtual ~QueuePairLink() = default;
   virtual void QueuePairGone() = 0;
-  // The peer sent before its message that it is ready came (ibv_get_async_event(3)).
+  // Called when data of the peer arrives before its message that it is ready (IBV_EVENT_COMM_EST).
   virtual void PeerIsReady() = 0;
 };
 
@@ -70,8 +71,8 @@ class RdmaQueuePair final : public QueuePair {
   ~RdmaQueuePair() override;
 
   uint32_t number() const override { return queue_pair_->qp_num; }
-  // Asks the device, unless the answer is known: one that refuses what the peer asks for goes to
-  // the error state without a completion.
+  // Asks the device unless the answer is known, because a queue pair that refuses a request of its
+  // peer enters the error state without a completion.
   QueuePairState state() const override;
   uint32_t max_inline_data() const override { return max_inline_data_; }
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
@@ -83,15 +84,15 @@ class RdmaQueuePair final : public QueuePair {
   bool receives_drained() const override;
   void NoteConnected(bool reads) override;
 
-  // The last of its shared receives has completed, or was given the time to.
+  // Called when the last of its shared receives has completed, or has had the time to.
   void OnDrained(const char* how);
   // Forgets the drain, because it belongs to a former or ending use of the queue pair.
   void ForgetDrain() const;
 
-  // Bound to one connection at a time, and only in INIT.
+  // Binds to a connection: to one at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
   void Unbind() { link_ = nullptr; }
-  // To the state, with the attributes that the connection manager has for `id`.
+  // Moves to `state` with the attributes that the connection manager has for `id`.
   absl::Status Advance(rdma_cm_id* id, QueuePairState state, const ReadDepths& depths = {});
   QueuePairLink* link() const { return link_; }
   bool CompletesIn(const RdmaCompletionQueue* queue) const {

@@ -25,10 +25,11 @@
 namespace baton::verbs::rdma {
 namespace {
 
-// The channels are looked at, which is a system call, once in so many turns, and around a sleep.
+// A look at the channels is a system call, so the device looks once in this many turns, and around
+// a sleep.
 constexpr uint32_t kTurnsBetweenLooks = 64;
 
-// Descriptors that one look tells of. What it leaves out is the first that the next one has.
+// The most descriptors that one look reports. The next look begins with those that it left out.
 constexpr int kChannelsPerLook = 16;
 
 class RdmaRegion final : public MemoryRegion {
@@ -59,7 +60,7 @@ absl::Status CannotRegister(int error, size_t length) {
 
 std::string Label(const Gid& gid) { return absl::StrCat(gid.index, ": ", gid.text); }
 
-// The GID that the options name.
+// Returns the GID that the options name.
 absl::StatusOr<Gid> FindGid(ibv_context* context, const RdmaDeviceOptions& options) {
   std::vector<std::string> usable;
   for (const Gid& gid : ReadGids(context, options.port)) {
@@ -124,7 +125,7 @@ class RdmaDevice final : public Device {
   void WatchRemoval();
 
   DeviceCore core_;
-  std::string gid_;  // that connections have; empty: that of their address
+  std::string gid_;  // of all connections; empty: each has that of its address
   std::unique_ptr<RdmaListener> sentinel_;
   DeviceLimits limits_;
   uint32_t turns_ = 0;
@@ -178,8 +179,9 @@ absl::Status RdmaDevice::Open() {
   return absl::OkStatus();
 }
 
-// rdma_cm tells of a removal who has an id at the device, and before the kernel waits for us there.
-// A service may have none: it has no connection yet, and listens at all addresses.
+// rdma_cm reports a removal only to processes that have an id at the device, before the kernel
+// waits for them. A service without connections that listens at all addresses has none, so this
+// makes one.
 void RdmaDevice::WatchRemoval() {
   for (const Gid& gid : ReadGids(core_.context.get(), core_.port)) {
     if (gid.address.empty()) continue;
@@ -220,7 +222,7 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_shared_receive_scatter_gather = static_cast<uint32_t>(device.max_srq_sge);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
-  // The flag means this, beside fast registrations (ib_verbs.h of the kernel).
+  // The flag stands for SEND_WITH_INV, beside fast registrations (ib_verbs.h of the kernel).
   limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
   core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
@@ -252,12 +254,13 @@ absl::Status RdmaDevice::AfterFork() {
   look_for_events_ = false;
   for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
   BATON_RETURN_IF_ERROR(core_.OpenSignals());
-  // Not before: the timer and the signal were the opener's.
+  // Only after OpenSignals(), because the timer and the signal were the opener's.
   for (const auto& [number, queue_pair] : core_.queue_pairs) queue_pair->ForgetDrain();
   return absl::OkStatus();
 }
 
-// Not those of asynchronous events and the connection manager, nor librdmacm's own uverbs file.
+// Leaves out those of asynchronous events and the connection manager, and librdmacm's own uverbs
+// file.
 std::vector<int> RdmaDevice::ForkedDescriptors() const {
   std::vector<int> descriptors = {core_.context->cmd_fd, core_.epoll.get(),
                                   core_.pushed_signal.get(), core_.drains.fd()};
@@ -371,7 +374,8 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       static_cast<RdmaCompletionQueue*>(event.element.cq->cq_context)->SetUnusable();
       break;
     case IBV_EVENT_DEVICE_FATAL:
-      // Also the kernel's word for a removal, to drivers that can do without us.
+      // The kernel also reports a removal like this, if the device's driver can finish it without
+      // this process.
       core_.Lose(ibv_event_type_str(event.event_type));
       break;
     case IBV_EVENT_PORT_ACTIVE:
@@ -401,7 +405,7 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
     auto* const endpoint = static_cast<CmEndpoint*>(taken->event == RDMA_CM_EVENT_CONNECT_REQUEST
                                                         ? taken->listen_id->context
                                                         : taken->id->context);
-    // nullptr: of an id that is kept for later, or a connection nobody was told of.
+    // nullptr: the event is of an id in kept_ids, or of a connection that was not reported.
     const bool report = endpoint != nullptr && endpoint->OnEvent(*taken, event);
     // An id cannot be destroyed before its events are acknowledged (rdma_ack_cm_event(3)).
     rdma_ack_cm_event(taken);

@@ -1,11 +1,11 @@
 // The rdma device: libibverbs and librdmacm, any provider.
 //
-// Queue pairs are made ahead of their connections (ibv_create_qp) and joined to them by number, so
+// Queue pairs are made before their connections (ibv_create_qp) and joined to them by number, so
 // that one made before a fork can be used after it. iWARP cannot do that, and is refused.
 //
-// After kDeviceLost its process has to end: librdmacm has the device open, too, and does not close
-// the last one of a machine, and the kernel, unless the driver supports it otherwise, finishes no
-// removal of a device that is open.
+// After kDeviceLost the process must end. librdmacm has the device open, too, and does not close
+// the last device of a machine. The kernel does not finish the removal of an open device, unless
+// the device's driver supports that.
 #ifndef LIB_VERBS_RDMA_RDMA_DEVICE_H_
 #define LIB_VERBS_RDMA_RDMA_DEVICE_H_
 
@@ -24,19 +24,21 @@ struct RdmaDeviceOptions {
   std::string device;  // "rxe0"; empty: the only one that there is
   uint8_t port = 1;    // physical, of the device
   // The GID of the port that connections use. rdma_cm chooses GIDs by IP address, so this chooses
-  // the address: listeners are at that of the GID (their host is it, or a wildcard), and outgoing
-  // connections come from it. Without it, each host has the GID that its address belongs to.
+  // the address. The host of a listener must be the GID's address or a wildcard, and outgoing
+  // connections come from that address. Without gid_index, each connection uses the GID of its
+  // address.
   std::optional<uint8_t> gid_index;
-  // We are in another network namespace than the machine's first. kFailedPrecondition: the device
-  // has no connections there.
+  // True: this process is in another network namespace than the machine's first.
+  // kFailedPrecondition: the device has no connections there.
   bool in_network_namespace = false;
   uint32_t resolve_timeout_ms = 2000;  // of an address, and of a route
-  // From Connect() to the peer's answer; then the peer is unreachable. A busy peer reports only to
-  // the kernel that it needs more time, so this also limits the time that a service has to accept.
+  // The time from Connect() to the peer's answer, after which the peer is unreachable. A busy peer
+  // reports only to the kernel that it needs more time, so this also limits the time that a service
+  // has to accept.
   uint32_t connect_timeout_ms = 30'000;
 };
 
-// The names of the machine's RDMA devices.
+// Returns the names of the machine's RDMA devices.
 std::vector<std::string> ListRdmaDevices();
 
 // kNotFound names the devices, or the GIDs, that there are. kFailedPrecondition: the device cannot

@@ -1,4 +1,4 @@
-// Objects that wait for something, all equally long at most, behind one descriptor.
+// Objects that wait for something, each for the same time at most, with one descriptor for all.
 #ifndef LIB_VERBS_RDMA_TIMEOUT_QUEUE_H_
 #define LIB_VERBS_RDMA_TIMEOUT_QUEUE_H_
 
@@ -19,7 +19,7 @@ namespace baton::verbs::rdma {
 template <typename Object>
 class TimeoutQueue {
  public:
-  // Nothing waits then.
+  // Makes a new timer and removes all objects.
   absl::Status Open(uint32_t timeout_ms) {
     waiting_.clear();
     timeout_ms_ = timeout_ms;
@@ -35,7 +35,7 @@ class TimeoutQueue {
     const auto is_it = [object](const Waiting& one) { return one.object == object; };
     if (std::erase_if(waiting_, is_it) > 0) Arm();
   }
-  // One that has waited long enough, and waits no more; nullptr: there is none.
+  // Removes and returns an object that has waited long enough. nullptr: there is none.
   Object* TakeExpired() {
     if (waiting_.empty() || MonotonicNanoseconds() < waiting_.front().deadline_ns) return nullptr;
     Object* const expired = waiting_.front().object;
@@ -44,7 +44,7 @@ class TimeoutQueue {
     return expired;
   }
 
-  int fd() const { return timer_.get(); }  // readable when there may be one
+  int fd() const { return timer_.get(); }  // readable when an object may have expired
   uint32_t timeout_ms() const { return timeout_ms_; }
 
  private:
@@ -53,7 +53,7 @@ class TimeoutQueue {
     Object* object;
   };
 
-  // For the first; without one it is stopped.
+  // Sets the timer for the first object, or stops it if there is none.
   void Arm() {
     itimerspec when = {};
     if (!waiting_.empty()) {
@@ -66,7 +66,7 @@ class TimeoutQueue {
 
   FileDescriptor timer_;
   uint32_t timeout_ms_ = 0;
-  std::deque<Waiting> waiting_;  // the first is the next
+  std::deque<Waiting> waiting_;  // by deadline
 };
 
 }  // namespace baton::verbs::rdma

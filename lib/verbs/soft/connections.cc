@@ -119,7 +119,8 @@ absl::StatusOr<std::unique_ptr<Listener>> SoftConnections::Listen(const Address&
   message.address = ToControl(address);
   message.backlog = backlog;
   const absl::StatusOr<nic::CallSocket::Answer> answer = calls_.Call(message);
-  // The reply has no room for the words that operators and NamePortOwner know.
+  // The NIC's reply has no room for the payload that NamePortOwner reads, so the status is made
+  // here.
   if (absl::IsAlreadyExists(answer.status())) return PortTakenError({PortSpace::kTcp, address});
   if (!answer.ok()) return answer.status();
   return std::make_unique<SoftListener>(this, answer->value,
@@ -193,7 +194,7 @@ bool SoftConnections::TranslateRequest(const nic::control::Event& message, CmEve
   auto id = std::make_unique<SoftConnectionId>(this, message.id);
   id->Note(message);
   const auto listener = listeners_.find(message.listener);
-  if (listener == listeners_.end()) return false;  // and the id that goes rejects it
+  if (listener == listeners_.end()) return false;  // destroying `id` rejects the request
   event->type = CmEventType::kConnectRequest;
   event->listener = listener->second;
   event->new_id = std::move(id);

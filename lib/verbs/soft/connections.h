@@ -1,4 +1,4 @@
-// Connection ids and listeners that a NIC has.
+// Connection ids and listeners of the soft device. The NIC holds their state.
 #ifndef LIB_VERBS_SOFT_CONNECTIONS_H_
 #define LIB_VERBS_SOFT_CONNECTIONS_H_
 
@@ -43,20 +43,20 @@ class SoftConnectionId final : public ConnectionId {
   Address peer_;
   ReadDepths depths_;
   std::function<absl::Status(const Route&)> check_route_;
-  absl::Status refused_;  // by check_route_
+  absl::Status refused_;  // the result of check_route_
 };
 
 // The ids and listeners of a device. It outlives them.
 class SoftConnections {
  public:
-  // `calls` is a file for ids.
+  // `calls` has opened a file for ids (lib/nic/control.md).
   static absl::StatusOr<std::unique_ptr<SoftConnections>> Make(nic::CallSocket calls);
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog);
   absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(const Address& address,
                                                         QueuePair* queue_pair,
                                                         const ConnectionParameters& parameters);
-  // See Device::NextEvent. Asks the NIC where LookForEvents has found that there is something.
+  // See Device::NextEvent. Asks the NIC only if LookForEvents has found that there may be an event.
   bool NextEvent(CmEvent* event);
   // Returns whether there may be an event.
   bool LookForEvents();

@@ -16,8 +16,8 @@
 namespace baton::verbs::soft {
 namespace {
 
-// Pages are used where something is written. Of memory that is inherited they are used at once,
-// because a native worker touches all that it has before it waits (lib/native/prefault.h).
+// A page takes memory once something is written to it. Inherited files are smaller, because a
+// native worker touches all pages that it has before it waits (lib/native/prefault.h).
 constexpr uint64_t kFileBytes = 64 << 20;
 constexpr uint64_t kInheritedFileBytes = 4 << 20;
 constexpr uint64_t kPage = 4096;
@@ -35,7 +35,7 @@ class QueueMemory::File {
   ~File() { munmap(begin_, size_); }
 
   uint64_t size() const { return size_; }
-  // Fails only for what is not mapped.
+  // madvise fails only for memory that is not mapped.
   void KeepFromChildren() const { madvise(begin_, size_, MADV_DONTFORK); }
   Place At(uint64_t offset, uint64_t bytes) const {
     return {begin_ + offset, bytes, {number_, 0, offset}};
@@ -67,7 +67,7 @@ absl::Status QueueMemory::AddFile(uint64_t bytes) {
   if (begin == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes for queues"));
   }
-  // It fails only for what is not mapped. Inline data are in it.
+  // Core dumps must not contain inline data. madvise fails only for memory that is not mapped.
   madvise(begin, size, MADV_DONTDUMP);
   const absl::StatusOr<uint32_t> number = client_->AddFile(fd.get());
   if (!number.ok()) {
@@ -81,7 +81,8 @@ absl::Status QueueMemory::AddFile(uint64_t bytes) {
 }
 
 absl::StatusOr<QueueMemory::Block> QueueMemory::Allocate(uint64_t bytes, uint64_t alignment) {
-  // Blocks of a size have the same alignment, because pages are of one size and queues of another.
+  // Blocks of one size have one alignment, because doorbell pages and queues never have the same
+  // size.
   const uint64_t size = RoundUp(bytes, alignment);
   if (std::vector<Place>& free = free_[size]; !free.empty()) {
     const Place place = free.back();

@@ -12,8 +12,8 @@
 
 namespace baton::verbs::soft {
 
-// Memory for queues that a NIC executes: parts of memfds. It does not move, and no core dump has
-// it. Thread-compatible.
+// Allocates memory for queues that a NIC executes, as parts of memfds. The memory never moves, and
+// core dumps leave it out. Thread-compatible.
 class QueueMemory {
  public:
   struct Place {
@@ -21,8 +21,9 @@ class QueueMemory {
     uint64_t bytes = 0;
     nic::control::Place place;  // what the NIC calls it
   };
-  // Owns a part of the memory, which outlives it. The NIC uses the part no more when it goes,
-  // unless the NIC is lost: then nobody knows, and the part is not used again.
+  // Owns a part of the memory. The memory outlives the block. REQUIRES: the NIC no longer uses the
+  // part when the block is destroyed. A lost NIC may still use it, so the part is then never
+  // allocated again.
   class Block : public Place {
    public:
     Block(QueueMemory* memory, const Place& place) : Place(place), memory_(memory) {}
@@ -38,15 +39,15 @@ class QueueMemory {
     QueueMemory* memory_;
   };
 
-  // `client` outlives it. `inherited`: processes forked from this one have the memory, too.
+  // `client` outlives this object. `inherited`: processes forked from this one inherit the memory.
   QueueMemory(nic::Client* client, bool inherited);
   ~QueueMemory();
   QueueMemory(const QueueMemory&) = delete;
   QueueMemory& operator=(const QueueMemory&) = delete;
 
-  // Returns zeros, at a multiple of `alignment` (a power of two, at most a page).
+  // Returns zeroed memory at a multiple of `alignment` (a power of two, at most a page).
   absl::StatusOr<Block> Allocate(uint64_t bytes, uint64_t alignment);
-  // The first call of a forked process: processes forked from it do not have the memory.
+  // A forked process calls this first, so that processes forked from it do not inherit the memory.
   void KeepFromChildren() const;
 
  private:

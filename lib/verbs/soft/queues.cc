@@ -146,7 +146,7 @@ mlx5::CompletionQueue* SoftCompletionQueue::DirectQueue() {
 
 absl::StatusOr<int> SoftCompletionQueue::PollWithCare(absl::Span<Completion> completions) {
   if (lost_) return absl::DataLossError("the NIC is lost, and its completion queues with it");
-  // An event that is taken before the poll stands for nothing that the poll does not find.
+  // If an event is taken before the poll, the poll finds the completion that it announces.
   if (notified_) Drain();
   absl::StatusOr<int> count = PollAll(completions);
   if (armed_ && (!count.ok() || *count > 0)) {
@@ -156,7 +156,7 @@ absl::StatusOr<int> SoftCompletionQueue::PollWithCare(absl::Span<Completion> com
   return count;
 }
 
-// Less than `completions` has room for means that the queue is empty.
+// Returns fewer than `completions` has room for only if the queue is empty.
 absl::StatusOr<int> SoftCompletionQueue::PollAll(absl::Span<Completion> completions) {
   if (overrun()) {
     return absl::DataLossError(
@@ -171,7 +171,8 @@ absl::StatusOr<int> SoftCompletionQueue::PollAll(absl::Span<Completion> completi
   return static_cast<int>(count) + queue_.Take(completions.subspan(count)).value_or(0);
 }
 
-// It settles shared receive queues, too: all queue pairs that take from them complete here.
+// queue_.Resume() also settles the shared receive queues, because all queue pairs that take from
+// them complete here.
 void SoftCompletionQueue::Resume() {
   armed_ = notified_ = false;
   reg_->TakeOver();
@@ -191,8 +192,8 @@ void SoftCompletionQueue::SetLost() {
   ForgetNotification();
 }
 
-// There may be an event that another process has asked for, or one in vain. The caller's next poll
-// finds what it stands for.
+// Drops an event that another process has asked for, or that came in vain. The caller's next poll
+// finds the completion that it announced.
 absl::Status SoftCompletionQueue::RequestNotification() {
   Drain();
   if (!watched_ && !lost_) {
@@ -350,7 +351,7 @@ SoftQueuePair::SoftQueuePair(SoftHost* host, QueueMemory::Block block,
   if (receive_queue_ != send_queue_) receive_queue_->Add(this, layout, block_.begin, shared_);
 }
 
-// The NIC has forgotten it before its completions are kept, so none comes after them.
+// The NIC forgets the queue pair before its completions are kept, so none comes after them.
 SoftQueuePair::~SoftQueuePair() {
   queue_pair_.reset();
   KeepCompletions();
@@ -392,7 +393,7 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
   return PostReceivesTo(queue_pair_.get(), max_scatter_gather_, requests, posted);
 }
 
-// The kept completions are older than all in the queue.
+// Kept completions are older than everything that is still queued.
 absl::StatusOr<std::optional<uint64_t>> SoftQueuePair::LastQueued(bool receive) const {
   absl::StatusOr<std::optional<uint64_t>> last = queue_pair_->LastQueued(receive);
   if (!last.ok() || last->has_value()) return last;

@@ -1,4 +1,4 @@
-// Queues of the soft device that lie in shared memory in mlx5's format: a NIC executes them.
+// Queues of the soft device. They lie in shared memory in mlx5's format, and a NIC executes them.
 #ifndef LIB_VERBS_SOFT_QUEUES_H_
 #define LIB_VERBS_SOFT_QUEUES_H_
 
@@ -35,7 +35,7 @@ class SoftQueuePair;
 struct SoftHost {
   nic::Client* client = nullptr;
   QueueMemory* memory = nullptr;
-  std::function<void()> rung;  // a NIC of this thread takes the ring; empty: of another process
+  std::function<void()> rung;  // makes an embedded NIC take the ring; empty: it is another process
   absl::flat_hash_map<uint32_t, const SharedReceiveQueue*> shared_receive_queues;  // by number
   absl::flat_hash_set<SoftCompletionQueue*> completion_queues;
   int epoll_fd = -1;  // the device's event_fd
@@ -79,24 +79,27 @@ class SoftCompletionQueue final : public CompletionQueue {
   absl::Status RequestNotification() override;
   void ForgetNotification() override;
 
-  // In a forked process, which has an event_fd of its own.
+  // A forked process calls this after it has made an event_fd of its own.
   void AfterFork();
-  // The NIC is gone: its channel would wake event_fd for ever.
+  // Called when the NIC is lost. Polls fail, and the channel no longer wakes event_fd, which it
+  // would do for ever.
   void SetLost();
 
   uint32_t number() const { return number_; }
   int channel_fd() const { return channel_.descriptor.get(); }
-  // The register that rings for queue pairs that complete here: the same process polls and posts.
+  // The register that rings for queue pairs that complete here. The process that polls this queue
+  // also posts to them.
   SoftRegister& reg() const { return *reg_; }
 
   void Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout, uint8_t* begin,
            mlx5::SharedReceiveQueue* shared);
   void Remove(SoftQueuePair* queue_pair);
   absl::Status NoteReset(const SoftQueuePair& queue_pair);
-  // Takes all that is there, and keeps it for Poll: what its queue pair has is changing. If the NIC
-  // is another process, what is there may be another's: then only the opener does so, if it polls.
+  // Takes all completions and keeps them for Poll, when a queue pair is reset or destroyed. If the
+  // NIC is another process, another process may be polling this queue. So then only the opener
+  // keeps completions, and only if it polls the queue itself.
   void Keep();
-  // Returns the wr_id of the last completion that is kept of a queue pair's sends, or receives.
+  // Returns the wr_id of the last kept completion of the queue pair's sends (`receive`: receives).
   std::optional<uint64_t> LastKept(uint32_t qp_number, bool receive) const;
   bool Keeps(uint64_t wr_id) const;
 
@@ -106,7 +109,7 @@ class SoftCompletionQueue final : public CompletionQueue {
                       std::unique_ptr<SoftRegister> reg, nic::Client::Made channel);
 
   bool overrun() const;
-  // A poll has more to do than to take what is in the queue.
+  // Returns true if a poll has more to do than to take what is in the queue.
   bool needs_care() const;
   void Drain();
   absl::StatusOr<int> PollWithCare(absl::Span<Completion> completions);
@@ -120,11 +123,11 @@ class SoftCompletionQueue final : public CompletionQueue {
   mlx5::CompletionQueue queue_;
   std::deque<Completion> kept_;
   std::vector<SoftQueuePair*> places_;  // null: free
-  bool polls_ = false;                  // this process does
+  bool polls_ = false;                  // this process polls the queue
   bool lost_ = false;                   // the NIC is gone
   bool watched_ = false;                // its channel wakes event_fd
   bool armed_ = false;                  // its next completion makes an event
-  bool notified_ = false;               // the event of a completion that was found was not read yet
+  bool notified_ = false;               // a completion was polled, and its event not read yet
 };
 
 class SoftSharedReceiveQueue final : public SharedReceiveQueue {
@@ -174,7 +177,7 @@ class SoftQueuePair final : public QueuePair {
   bool receives_drained() const override {
     return shared_ != nullptr && state() == QueuePairState::kError;
   }
-  void ForgetState() override {}  // what is known lies in the memory that all processes share
+  void ForgetState() override {}  // the state lies in memory that all processes share
   void NoteConnected(bool reads) override { queue_pair_->NoteConnected(reads); }
 
   const SoftCompletionQueue* send_queue() const { return send_queue_; }

@@ -32,7 +32,7 @@ constexpr uint32_t kMaxRequests = 16'384;
 constexpr uint32_t kMaxCompletionEntries = 4u << 20;
 constexpr uint32_t kMaxInlineData = 512;  // as Soft-RoCE's
 
-// The other end of `socket`, which nobody writes to any more, is closed.
+// Returns true if the other end of `socket`, which nobody writes to any more, is closed.
 bool HasEnded(int socket) {
   uint8_t byte;
   return recv(socket, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK) == 0;
@@ -86,7 +86,7 @@ class SoftDevice final : public Device {
   // `nic`: null if it is another process. `forks`: forked processes use the device.
   SoftDevice(std::unique_ptr<nic::Nic> nic, bool forks) : nic_(std::move(nic)), forks_(forks) {}
 
-  // The first call. The sockets lead to the NIC.
+  // Must be called first. The NIC has the sockets' other ends.
   absl::Status Open(FileDescriptor objects, FileDescriptor ids);
 
   std::string_view name() const override { return "soft"; }
@@ -119,7 +119,7 @@ class SoftDevice final : public Device {
   std::vector<int> ForkedDescriptors() const override;
 
  private:
-  // Memory that a NIC in another process reaches.
+  // Memory that was named to a NIC in another process.
   struct Named {
     uint64_t begin = 0;
     uint64_t length = 0;
@@ -139,8 +139,8 @@ class SoftDevice final : public Device {
   const std::unique_ptr<nic::Nic> nic_;
   const bool forks_;
   FileDescriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
-  Flag flag_;                 // an event is there that was not taken
-  uint64_t seen_events_ = 0;  // how many its NIC had when the channels were read last
+  Flag flag_;                 // raised while an event was not taken
+  uint64_t seen_events_ = 0;  // nic_->events() when the channels were read last
   bool cm_events_ = false;
   bool device_events_ = false;
   bool lost_ = false;  // the NIC of another process is gone
@@ -191,7 +191,7 @@ absl::Status SoftDevice::AfterFork() {
   return client_->AfterFork();
 }
 
-// The file of ids is the opener's.
+// Leaves out the file of ids, which only the opener uses.
 std::vector<int> SoftDevice::ForkedDescriptors() const {
   std::vector<int> descriptors = {epoll_.get(), client_->file(), client_->calls().calls()};
   for (const SoftCompletionQueue* const queue : host_.completion_queues) {
@@ -250,7 +250,7 @@ absl::Status SoftDevice::NameMemory(void* address, size_t length, int memfd) {
 }
 
 absl::StatusOr<nic::control::Place> SoftDevice::PlaceOf(uint64_t address, uint64_t length) const {
-  if (nic_ != nullptr) return nic::control::Place();  // it reaches the address itself
+  if (nic_ != nullptr) return nic::control::Place();  // an embedded NIC reaches the address itself
   for (const Named& named : named_) {
     const uint64_t offset = address - named.begin;
     if (offset < named.length && length <= named.length - offset) {
@@ -318,7 +318,7 @@ void SoftDevice::Progress() {
   Look();
 }
 
-// Asks about all sockets with one call of the system, because most turns find nothing.
+// Asks about all sockets with one system call, because most turns find nothing.
 bool SoftDevice::HasNews() {
   epoll_event event;
   return epoll_wait(epoll_.get(), &event, 1, 0) != 0;
@@ -345,7 +345,7 @@ void SoftDevice::LookForLoss() {
   if (silent || HasEnded(client_->file())) SetLost();
 }
 
-// Its sockets would be readable for ever.
+// Stops watching the NIC's sockets, which would be readable for ever.
 void SoftDevice::SetLost() {
   lost_ = true;
   for (SoftCompletionQueue* const queue : host_.completion_queues) queue->SetLost();

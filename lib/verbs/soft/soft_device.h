@@ -20,14 +20,14 @@
 
 namespace baton::verbs::soft {
 
-// Makes a device with a NIC of its own, which Progress() turns. It registers any memory, and its
-// NIC sends at once what was posted. What is forked from its process cannot use it.
+// Makes a device with an embedded NIC, which Progress() runs. The device registers any memory, and
+// its NIC sends posted requests at once. Forked processes cannot use the device.
 absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions& options);
 
-// Makes a device whose NIC is another process (baton-nic), at the other ends of two sockets of
-// whole messages (SOCK_SEQPACKET) that nobody has used. The device registers memory that was named
-// to it (Device::NameMemory). Forked processes can use it if `forks` is true. If the NIC ends, or
-// does not reply within four seconds, the device is lost.
+// Makes a device whose NIC is another process (baton-nic). The NIC has the other ends of `objects`
+// and `ids`, two unused sockets of whole messages (SOCK_SEQPACKET). The device registers only
+// memory that was named to it (Device::NameMemory). Forked processes can use it if `forks` is true.
+// If the NIC ends, or does not reply within four seconds, the device is lost.
 absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids,
                                                        bool forks = true);
 

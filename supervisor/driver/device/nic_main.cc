@@ -1,5 +1,5 @@
-// baton-nic: the NIC of a service on the soft device. It executes the queues of whoever is
-// at the other ends of its sockets, and ends with the last of them.
+// baton-nic: the NIC of a service on the soft device. It executes the queues of the clients at the
+// other ends of its sockets, and ends with the last client.
 #include <sys/prctl.h>
 
 #include <cerrno>
@@ -25,15 +25,15 @@
 namespace baton::nic {
 namespace {
 
-// A client that means harm can make complaints as fast as it sends messages.
+// A hostile client can cause complaints as fast as it sends messages.
 constexpr double kComplaintsPerSecond = 10;
 
 // How long the NIC yields before it sleeps. Its clients need the processor to make the next request
 // (soft_nic.md, "Waiting").
 constexpr uint32_t kYieldMicroseconds = 10;
 
-// Clients choose what it executes. It ends with the service's driver, which started it, however it
-// hangs then: the next driver's NIC listens at its ports.
+// The NIC gives up its rights, because clients choose what it executes. The kernel kills it with
+// the service's driver, even if it hangs, because the next driver's NIC listens at the same ports.
 absl::Status ConfineToDriver(const driver_process::Identity& identity) {
   BATON_RETURN_IF_ERROR(driver_process::Confine(identity));
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) return absl::OkStatus();

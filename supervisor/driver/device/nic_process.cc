@@ -22,7 +22,7 @@
 namespace baton::driver_process {
 namespace {
 
-// Descriptors of baton-nic: the device's two files, and the one that asks for signs of life.
+// Descriptors of baton-nic: the device's two files, and one for questions about signs of life.
 constexpr int kObjects = 3;
 constexpr int kIds = 4;
 constexpr int kSigns = 5;
@@ -46,8 +46,8 @@ std::vector<std::string> ArgumentsFor(const NicPlan& plan) {
   return words;
 }
 
-// Any call would do. No connection is made through this file, so there is no event that it could
-// take. The NIC answers in order, and there is one question at a time.
+// Any call would do. NextEvent takes no event from anybody, because no connection is made through
+// this file. The NIC answers in order, and the driver asks one question at a time.
 bool Ask(const nic::CallSocket& calls) {
   nic::control::NextEvent question;
   question.header = {static_cast<uint16_t>(nic::control::NextEvent::kOp), sizeof(question), 0};
@@ -72,7 +72,7 @@ absl::StatusOr<StartedNic> StartNic(const NicPlan& plan) {
   BATON_ASSIGN_OR_RETURN(SocketPair objects, MakeSocket());
   BATON_ASSIGN_OR_RETURN(SocketPair ids, MakeSocket());
   BATON_ASSIGN_OR_RETURN(SocketPair signs, MakeSocket());
-  // The driver's has its configuration.
+  // The driver's own standard input has its configuration.
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing) return ErrnoStatus(errno, "/dev/null");
   SpawnPlan spawn;

@@ -24,7 +24,7 @@ class NicProcess {
   NicProcess(pid_t pid, FileDescriptor pidfd, nic::CallSocket calls)
       : pid_(pid), pidfd_(std::move(pidfd)), calls_(std::move(calls)) {}
 
-  // A NIC that has left this many questions in a row without an answer is killed.
+  // Beat() kills a NIC that has not answered for this many calls in a row.
   static constexpr uint32_t kSilentBeats = 5;
 
   // Asks the NIC for a sign of life, and does not wait for the answer. Kills a NIC that did not
@@ -35,7 +35,7 @@ class NicProcess {
   pid_t pid() const { return pid_; }
 
  private:
-  const pid_t pid_;  // it is not reaped as long as this process lives
+  const pid_t pid_;  // never reaped, so no other process gets the number
   const FileDescriptor pidfd_;
   nic::CallSocket calls_;
   bool asked_ = false;  // the last question had no answer yet
@@ -50,7 +50,7 @@ struct NicPlan {
 };
 
 struct StartedNic {
-  std::unique_ptr<verbs::Device> device;  // the soft device that has it for its NIC
+  std::unique_ptr<verbs::Device> device;  // the soft device that uses this NIC
   std::unique_ptr<NicProcess> process;
 };
 

@@ -1,4 +1,4 @@
-// The device that a service is configured to use.
+// Opens the device that a service is configured to use.
 #ifndef SUPERVISOR_DRIVER_DEVICE_OPEN_DEVICE_H_
 #define SUPERVISOR_DRIVER_DEVICE_OPEN_DEVICE_H_
 
@@ -16,8 +16,8 @@ struct OpenedDevice {
   std::unique_ptr<NicProcess> nic;  // null: the device is hardware, or the kernel's
 };
 
-// In the network namespace of the service, where the process is. The service in `config` is valid
-// and complete. An error names its field.
+// REQUIRES: this process is in the service's network namespace, and the service in `config` is
+// valid and complete. An error names the field of the configuration.
 absl::StatusOr<OpenedDevice> OpenDevice(const internal::KeeperConfig& config);
 
 }  // namespace baton::driver_process

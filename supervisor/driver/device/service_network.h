@@ -1,4 +1,4 @@
-// Where a service's driver, and with it its keeper, is in the network.
+// Moves a service's driver, and with it its keeper, into the service's network namespace.
 #ifndef SUPERVISOR_DRIVER_DEVICE_SERVICE_NETWORK_H_
 #define SUPERVISOR_DRIVER_DEVICE_SERVICE_NETWORK_H_
 
@@ -8,14 +8,14 @@
 
 namespace baton::driver_process {
 
-// Takes the process, which has one thread and no device yet, into the network namespace of the
-// service. Returns the file of that in which it was, batond's, to start workers' programs in; none
-// when it is the same. root gives up CAP_SYS_ADMIN with it, which nothing else here needs; another
-// user keeps what it was given, without which none of its programs could go back.
+// Moves this process into the service's network namespace. REQUIRES: the process has one thread and
+// no device yet. Returns the file of batond's namespace, which it leaves and in which workers'
+// programs start; none if both are the same. A root process gives up CAP_SYS_ADMIN, which nothing
+// else here needs. Another user keeps it, because its programs could not go back without it.
 absl::StatusOr<FileDescriptor> EnterServiceNetwork(const v1::ServiceConfig& service);
 
-// The same for a program that is executed in that namespace already: root gives up CAP_SYS_ADMIN,
-// which it has again. `batonds_network`: what EnterServiceNetwork returned before.
+// Called by a program that is executed in the service's namespace: a root process, to which
+// execve(2) gave CAP_SYS_ADMIN again, gives it up. `batonds_network`: from EnterServiceNetwork.
 absl::Status StayInServiceNetwork(const FileDescriptor& batonds_network);
 
 }  // namespace baton::driver_process

@@ -14,7 +14,7 @@ using google::protobuf::TextFormat;
 using verbs::CompletionStatus;
 using verbs::soft::FaultKind;
 
-// By v1::FaultRule::Error.
+// Indexed by v1::FaultRule::Error.
 constexpr CompletionStatus kErrors[] = {
     CompletionStatus::kGeneralError,      CompletionStatus::kLocalLengthError,
     CompletionStatus::kLocalQpError,      CompletionStatus::kLocalProtectionError,

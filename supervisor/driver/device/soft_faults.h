@@ -1,5 +1,5 @@
-// Faults of the soft device, on their way from a service's configuration to the process that is its
-// NIC: one argument of that.
+// Converts the soft device's faults to text and back. The driver passes them from the service's
+// configuration to baton-nic, as one argument.
 #ifndef SUPERVISOR_DRIVER_DEVICE_SOFT_FAULTS_H_
 #define SUPERVISOR_DRIVER_DEVICE_SOFT_FAULTS_H_
 
@@ -14,8 +14,8 @@ namespace baton::driver_process {
 // Returns the plan in protobuf text format, in one line.
 std::string FaultsToText(const v1::FaultPlan& plan);
 
-// Reads what FaultsToText has written. kInvalidArgument: it is no plan, or one that no valid
-// configuration has.
+// Reads what FaultsToText has written. kInvalidArgument: the text is no plan, or the plan is not
+// valid.
 absl::StatusOr<verbs::soft::FaultPlan> FaultsFromText(const std::string& text);
 
 }  // namespace baton::driver_process

@@ -1,5 +1,5 @@
-// Decides what is added to a service: listeners, connections and grants, by its policy, by what it
-// and its workers have, and by whether it is drained.
+// Decides whether listeners, connections and grants may be added to a service. The decision depends
+// on the policy, on what the service and its workers have, and on whether the service is drained.
 //
 // Thread-compatible: the engine's thread.
 #ifndef SUPERVISOR_DRIVER_ENGINE_ADMISSION_H_
@@ -26,43 +26,44 @@ struct Holdings {
   uint64_t granted_bytes = 0;
 };
 
-// Refusals are kResourceExhausted where a number would be exceeded, and kPermissionDenied where
-// something may not be at all; both name the field of the policy. Where nothing is added now they
-// are kUnavailable.
+// Checks return kResourceExhausted if a quota would be exceeded, and kPermissionDenied if the
+// policy does not allow the thing at all. Both name the field of the policy. While admission is
+// closed, checks of connections return kUnavailable.
 class Admission final : public driver::ConnectionGate {
  public:
-  // Everything may be, up to the service's capacity. `registered_bytes`: before anything is
+  // Begins with a policy that allows everything. `registered_bytes`: registered before anything is
   // granted.
   explicit Admission(uint64_t registered_bytes = 0);
 
   const v1::Policy& policy() const { return policy_; }
-  // Complete. What is there already stays, whatever it says.
+  // REQUIRES: `policy` is complete. Existing objects stay.
   void SetPolicy(v1::Policy policy);
 
-  // No connection is added from now on, for this reason, which is not empty.
+  // Refuses each new connection from now on, for this reason, which is not empty.
   void Close(std::string why);
   void Open() { closed_.clear(); }
   uint64_t refused_closed() const { return refused_closed_; }  // since the last Close
 
-  // `listeners`: that the service has. `fixed_address`: the device listens at one alone, whatever
-  // it is asked for.
+  // `listeners`: the number that the service has. `fixed_address`: the device listens at its one
+  // address, whatever the request names.
   absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address, size_t listeners,
                            bool fixed_address) const;
   void NoteListener(uint64_t worker_id) { ++holdings_[worker_id].listeners; }
 
-  // Connections that the service has, and the shards that the worker owns. As many queue pairs it
-  // has, or will have when they are accepted.
+  // `of_service`: connections of the service. `of_worker`: connections of the shards that the
+  // worker owns. Each connection counts as a queue pair, which it gets at the latest when it is
+  // accepted.
   absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker);
 
   absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
   void NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes);
   void NoteRevoked(uint32_t grant);
 
-  // The worker is gone: what it had asked for is its service's alone.
+  // Called when the worker is gone. Its listeners and grants stay, and count for the service alone.
   void Forget(uint64_t worker_id);
 
   Holdings OfWorker(uint64_t worker_id) const;
-  Holdings OfService() const;  // without `listeners`, which are the engine's to count
+  Holdings OfService() const;  // without `listeners`, which the engine counts
 
   absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) override;
   absl::Status CheckRoute(const verbs::Route& route) const override;

@@ -10,7 +10,7 @@
 namespace baton::driver_process {
 namespace {
 
-constexpr std::string_view kCrash = "crash";        // as far as nobody knows better
+constexpr std::string_view kCrash = "crash";        // unless a better cause is known
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 
 }  // namespace
@@ -48,7 +48,8 @@ void BrokeredSuccession::StopWorker(uint32_t slot, uint64_t id, std::string_view
     EndedOwnership& ended =
         moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
     changes_[shard].begun_ns = now;
-    // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
+    // Before the successor is named, because this may rewrite the log. Only the former owner can
+    // still read it, and nothing that it does counts any more.
     if (!worker->pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
     if (await_death) changes_[shard].awaited_death_id = id;
     Give(shard);
@@ -107,7 +108,8 @@ void BrokeredSuccession::GiveVacant() {
 
 // ---------------------------------------------------------------- changes of owner
 
-// The cut. What the owner has published up to here counts and is applied; nothing after it does.
+// The cut. Transactions that the owner has published up to here are applied and count. Later ones
+// do not.
 EndedOwnership BrokeredSuccession::EndOwnership(uint32_t shard, std::string_view cause,
                                                 bool released) {
   driver::Ownership& ownership = shards_[shard].ownership;
@@ -127,16 +129,17 @@ EndedOwnership BrokeredSuccession::EndOwnership(uint32_t shard, std::string_view
   if (change.begun_ns == 0) change.begun_ns = options_.nanoseconds();
   change.planned = released;
   --roster_[ownership.owner_slot()].shards;
-  NotifyOwner(shard);  // the former owner, so that it learns
+  NotifyOwner(shard);  // the former owner learns that it lost the shard
   ownership.End(released);
   return ended;
 }
 
-// A completion on which so many owners died in a row is given to no other.
+// Counts the owner's death. Fails the connection of a completion on which too many owners died, so
+// that no other owner is given that completion.
 std::optional<Poisoning> BrokeredSuccession::CountDeath(uint32_t shard,
                                                         const EndedOwnership& ended) {
   Change& change = changes_[shard];
-  if (change.planned) return std::nullopt;  // its release was the last that it did
+  if (change.planned) return std::nullopt;  // the owner died of no completion: it had released
   const DeathCount::Blame blame =
       change.deaths.Add(DescribeDeath(*arena_, shard, ended.epoch, ended.owner_id,
                                       arena_->shard(shard).completion_tail),
@@ -177,7 +180,8 @@ void BrokeredSuccession::OnCommit(uint32_t shard, bool released) {
   NameHeirs();
 }
 
-// Even if that was withdrawn in the meantime, an owner that was asked could not know.
+// An owner counts as asked even if the request was withdrawn in the meantime, because it could not
+// know that.
 void BrokeredSuccession::OnReleased(uint32_t shard) {
   const ShardState& state = shards_[shard];
   const bool asked = state.asked_epoch == state.ownership.epoch();
@@ -198,15 +202,15 @@ void BrokeredSuccession::OnInvalidCommit(uint32_t shard, const absl::Status& why
                      absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
                                   shard, ": ", why.message()),
                      id, static_cast<int>(shard), -1);
-  // Its threads run on until it is killed, and a late store to a log or a state slot would be the
-  // successor's: it starts only when the process is dead.
+  // The worker's threads run on until it is killed, and could still store to a log or a state slot
+  // of the successor. So the successor starts only when the process is dead.
   roster_[slot].fenced = true;
   StopWorker(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }
 
-// Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
-// since the cut, because the engine has done nothing else.
+// Called after the successor was woken, so as not to delay it. The report is still as of the cut,
+// because the engine has done nothing else since.
 void BrokeredSuccession::MakeReport(uint32_t shard, const EndedOwnership& ended) {
   shards_[shard].report = Reconcile(*arena_, shard, driver_->counters(shard), ended);
   TellEnd(shard);

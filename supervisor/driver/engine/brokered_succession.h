@@ -20,7 +20,7 @@
 namespace baton::driver_process {
 
 struct SuccessionOptions : ServiceOptions {
-  // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
+  // Test builds only: forgets unacknowledged completions when a shard changes hands.
   bool break_recovery = false;
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
@@ -44,10 +44,10 @@ class BrokeredSuccession final : public Succession {
   void WorkerDead(uint32_t slot, uint64_t id) override;
   uint64_t poisoned_connections(uint32_t shard) const override { return changes_[shard].poisoned; }
 
-  // The owner's next transaction was applied. `released`: that transaction gave the shard up, and
-  // the shard may have a successor already.
+  // Called when the owner's next transaction was applied. `released`: that transaction gave the
+  // shard up, and the shard may have a successor already.
   void OnCommit(uint32_t shard, bool released);
-  // The owner's next transaction was invalid. The worker loses all its shards.
+  // Called when the owner's next transaction was invalid. The worker loses all its shards.
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
 
   // Marks the owner for the roster's next WakeNotified, because it has something new.
@@ -60,12 +60,12 @@ class BrokeredSuccession final : public Succession {
   struct Change {
     uint64_t begun_ns = 0;  // 0: none
     bool planned = false;
-    uint64_t awaited_death_id = 0;  // of the former owner; with outside effects. 0: none
+    uint64_t awaited_death_id = 0;  // former owner that must be proven dead first; 0: none
     DeathCount deaths;
     uint64_t poisoned = 0;  // connections, in all
   };
 
-  // `await_death`: its shards move only when its process is proven dead.
+  // `await_death`: the worker's shards move only once its process is proven dead.
   void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnReleased(uint32_t shard);
   EndedOwnership EndOwnership(uint32_t shard, std::string_view cause, bool released);

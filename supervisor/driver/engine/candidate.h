@@ -6,8 +6,8 @@
 
 namespace baton::driver_process {
 
-// Formats of application state that a worker declared. All zero: it declared nothing, and takes
-// what comes.
+// Formats of application state that a worker declared. All zero: the worker declared nothing, and
+// takes every version.
 struct StateVersions {
   uint32_t reads_min = 0;
   uint32_t reads_max = 0;

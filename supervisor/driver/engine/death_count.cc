@@ -13,8 +13,9 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
   death.worker_id = worker_id;
   death.acknowledged = record.acknowledged;
   death.logged = std::min(logged, record.completion_tail);
-  // Completions are delivered after the commit that tells of the adoption. Who has claimed the
-  // shard looks before the cut.
+  // A worker gets completions only after its first commit, which says that it has adopted the
+  // shard. The cut records how much was committed. A claimant calls this before the cut, so it
+  // reads the commit head.
   const bool committed = record.owner.cut_epoch == epoch
                              ? record.owner.cut_tail != 0
                              : arena::CursorIsOf(record.commit_head, epoch) &&
@@ -61,7 +62,8 @@ void DeathCount::Save(arena::NativeDeaths* saved) const {
 DeathCount::Blame DeathCount::Add(const Death& death, uint32_t limit) {
   if (!death.handling && !death.in_the_dark) return Blame::kNobody;
   const bool again = death.handling && death.handling == suspect_;
-  // Owners that commit more often come nearer to the same completion: that is no progress.
+  // A death that names the same completion shows no progress: an owner that commits more often has
+  // only acknowledged more on its way there.
   if (!again && death.acknowledged != acknowledged_) Clear();
   acknowledged_ = death.acknowledged;
   if (deaths_++ == 0) logged_ = death.logged;
@@ -72,7 +74,7 @@ DeathCount::Blame DeathCount::Add(const Death& death, uint32_t limit) {
   last_.push_back(death);
   if (last_.size() > kRemembered) last_.pop_front();
   if (run_ >= limit) return Blame::kSuspect;
-  // Where the truth is not known, more is asked for.
+  // Blaming the oldest takes more deaths if they named different completions.
   const uint64_t patience = suspect_ ? uint64_t{2} * limit : limit;
   return deaths_ >= patience ? Blame::kOldest : Blame::kNobody;
 }

@@ -20,8 +20,8 @@ struct Death {
   uint64_t logged = 0;  // completions, in all, when it ended: it knew of no later one
   // The completion in whose handler it was.
   std::optional<uint64_t> handling;
-  // It had taken completions, and which one it was dealing with is not known: it died outside of
-  // its handlers, or it is of layout version 1 and does not tell.
+  // It may have died of a completion, but which one is not known: it died outside of its handlers,
+  // or its library has layout version 1 and does not tell.
   bool in_the_dark = false;
 };
 
@@ -40,19 +40,20 @@ class DeathCount {
 
   enum class Blame : uint8_t {
     kNobody,
-    kSuspect,  // `suspect`: so many owners died in its handler, one after the other
+    kSuspect,  // suspect(): owners died in its handler, one after the other
     kOldest,   // the oldest unacknowledged completion, for want of anything better
   };
 
-  // One more. `limit` deaths in the handler of one completion blame it; as many without progress
-  // of which nothing is known, or twice as many that name different ones, blame the oldest.
+  // Counts one more death. Blames a completion after `limit` deaths in its handler, if no other was
+  // named in between. Blames the oldest after `limit` deaths without progress that name no
+  // completion, or after twice as many that name different ones.
   Blame Add(const Death& death, uint32_t limit);
   void Clear();
 
   uint64_t suspect() const { return suspect_.value_or(0); }
-  // The completions before this one were there at every death that is counted.
+  // Every completion before this one was logged at each counted death.
   uint64_t logged() const { return logged_; }
-  // The workers that died of what is blamed, oldest first, at most the last kRemembered.
+  // Returns the workers that died of what is blamed, oldest first, at most the last kRemembered.
   std::vector<uint64_t> WorkersOf(Blame blame) const;
   uint32_t DeathsOf(Blame blame) const { return blame == Blame::kSuspect ? run_ : deaths_; }
 
@@ -62,8 +63,8 @@ class DeathCount {
   uint64_t acknowledged_ = 0;        // at the last death
   uint64_t logged_ = 0;              // at the first death
   uint32_t deaths_ = 0;              // without progress
-  std::optional<uint64_t> suspect_;  // the last that was named,
-  uint32_t run_ = 0;                 // so many times in a row
+  std::optional<uint64_t> suspect_;  // the completion that was named last
+  uint32_t run_ = 0;                 // deaths that named it, and no other between
   std::deque<Death> last_;
 };
 

@@ -16,8 +16,9 @@ namespace {
 
 static_assert(arena::kMaxWorkers + 1 <= FUTEX_WAITV_MAX);
 
-// The words are the workers'. A lock of a correct one changes when it is taken and when it is given
-// up; of one that wakes us more often than this, only the pidfd tells the death.
+// Workers write the words. A correct worker changes a lock only to take it and to give it up. The
+// watcher waits no more for a worker that wakes it more often than this; then the pidfd alone is
+// sure to report the death.
 constexpr uint32_t kVainWakes = 64;
 constexpr int kMarkAttempts = 16;
 constexpr useconds_t kPauseMicroseconds = 1000;
@@ -78,8 +79,7 @@ bool DeathWatcher::IsDead(const arena::Arena& arena, uint32_t slot) {
   return look.IsDeath();
 }
 
-// Sees to it that the kernel will wake us when the holder of a lock dies: it wakes only locks that
-// say somebody waits.
+// Sets FUTEX_WAITERS in a held lock: otherwise the kernel wakes nobody when its holder dies.
 DeathWatcher::Look DeathWatcher::Inspect(uint32_t slot) const {
   Look look;
   for (arena::ThreadLock& lock : arena_->worker(slot).thread_locks) {
@@ -103,7 +103,7 @@ DeathWatcher::Look DeathWatcher::Inspect(uint32_t slot) const {
   return look;
 }
 
-// A lock of another worker of the same process is held.
+// Returns whether another worker of the same process holds a lock.
 bool DeathWatcher::IsProcessAlive(uint32_t slot, const Looks& looks) const {
   const pid_t process = watched_[slot].process;
   for (uint32_t other = 0; process != 0 && other < watched_.size(); ++other) {
@@ -115,10 +115,10 @@ bool DeathWatcher::IsProcessAlive(uint32_t slot, const Looks& looks) const {
 }
 
 void DeathWatcher::Loop() {
-  // The engine reports when it cannot be had.
+  // An error is ignored, because a brokered service's engine reports the same one.
   if (realtime_priority_ > 0) UseRealtimePriority(realtime_priority_).IgnoreError();
   WaitSet waits;
-  // Nothing is allocated from the death on: a thread's first allocation takes as long as all the
+  // Allocates now, and not after a death: a thread's first allocation takes as long as all the
   // rest.
   std::vector<std::pair<uint32_t, uint64_t>> dead, marked;
   dead.reserve(watched_.size());
@@ -164,16 +164,15 @@ void DeathWatcher::Loop() {
   PassOn();
 }
 
-// The wake-up may have been meant for another watcher, whether or not this one still watches the
-// worker.
+// Wakes the other watchers of these locks, because the wake-up may have been meant for one of them.
 void DeathWatcher::PassOn() {
   for (; marked_count_ > 0; --marked_count_) {
     syscall(SYS_futex, marked_[marked_count_ - 1], FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 }
 
-// Returns when one of the words has changed, and sees to it that a worker that changes its own all
-// the time cannot keep us running.
+// Returns when one of the words has changed. Counts the wake-ups of each worker, so that one that
+// changes its words all the time cannot keep the watcher running.
 void DeathWatcher::Wait(WaitSet* waits) {
   const long woken = syscall(SYS_futex_waitv, waits->words.data(), waits->count, 0, nullptr, 0);
   for (uint32_t i = 1; i < waits->count; ++i) {

@@ -1,10 +1,10 @@
-// Learns at once when a worker's threads die, from the robust locks that they hold: the kernel
-// marks and wakes such a lock while it tears the thread down, long before the process is gone and
-// its pidfd tells (get_robust_list(2)).
+// Notices at once that a worker's threads die, by the robust locks that they hold. The kernel marks
+// such a lock and wakes a waiter while it tears the thread down (get_robust_list(2)), long before
+// the process is gone and its pidfd becomes readable.
 //
-// The kernel wakes one of those who wait for a lock. Each watcher that it wakes wakes the others,
-// so that a former heir which has not forgotten the owner yet keeps the death from nobody. One that
-// is stopped cannot: then the process's end tells the heir.
+// The kernel wakes only one waiter of a lock, which may be a former heir that has not forgotten the
+// owner yet. So each watcher that it wakes wakes the others. A stopped watcher cannot do that. Then
+// the heir learns of the death by the end of the process.
 #ifndef SUPERVISOR_DRIVER_ENGINE_DEATH_WATCHER_H_
 #define SUPERVISOR_DRIVER_ENGINE_DEATH_WATCHER_H_
 
@@ -30,20 +30,21 @@ class DeathWatcher {
   // Called on the watcher's thread.
   using Callback = std::function<void(uint32_t slot, uint64_t worker_id)>;
 
-  // `arena` outlives it. `realtime_priority` of its thread; 0: none. `on_death`: all locks that the
-  // worker held are marked, and no watched worker of its process holds one. `on_mark`, if there is
-  // one, comes after it, and once: a lock of the worker is marked. Its process may live on.
+  // `arena` outlives it. `realtime_priority`: of its thread; 0: none. Calls `on_death` when all
+  // locks that the worker held are marked, and no watched worker of its process holds one. Calls
+  // `on_mark`, unless it is null, once when a lock of the worker is marked: its process may live
+  // on. If both are due, `on_death` comes first.
   DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death,
                Callback on_mark = nullptr);
   ~DeathWatcher();
 
-  // A thread of the worker in the slot that held a lock is dead.
+  // Returns whether a thread of the worker in the slot died with a lock held.
   static bool IsMarked(const arena::Arena& arena, uint32_t slot);
-  // Every thread of the worker in the slot that held a lock is dead.
+  // Returns whether such a thread died, and no other thread holds a lock of the slot.
   static bool IsDead(const arena::Arena& arena, uint32_t slot);
 
-  // The worker holds the locks of its slot from now on, or is going to. `process`: its number, by
-  // which workers of one process are known as such; 0: it has no others.
+  // Starts to watch the worker, which holds the locks of its slot or is going to. `process`: its
+  // pid, which all workers of a process have in common; 0: it has no others.
   void Watch(uint32_t slot, uint64_t worker_id, pid_t process = 0);
   void Forget(uint32_t slot);
 
@@ -57,16 +58,16 @@ class DeathWatcher {
 
   // The state of the locks of a slot.
   struct Look {
-    bool marked = false;       // one of them
-    bool held = false;         // likewise
-    uint32_t* live = nullptr;  // one that is held, and will wake us at this value
+    bool marked = false;       // at least one
+    bool held = false;         // at least one
+    uint32_t* live = nullptr;  // one that is held: the watcher waits while it has this value
     uint32_t value = 0;
 
     bool IsDeath() const;
   };
   using Looks = std::array<Look, arena::kMaxWorkers>;
 
-  // Waits for these words: the first is changes_, the others belong to the slots beside them.
+  // The words to wait for. The first is changes_; each other is a lock of its element in `slots`.
   struct WaitSet {
     std::array<futex_waitv, arena::kMaxWorkers + 1> words = {};
     std::array<uint32_t, arena::kMaxWorkers + 1> slots = {};

@@ -12,7 +12,8 @@ namespace baton::driver_process {
 namespace {
 
 constexpr double kNanosecondsPerSecond = 1e9;
-// In seconds. Steps of what operators can tell apart, over all that a change of owner may take.
+// In seconds: all the times that a change of owner may take, in steps that operators can tell
+// apart.
 constexpr double kHistogramBounds[] = {10e-6,  25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3,
                                        2.5e-3, 5e-3,  10e-3, 25e-3,  50e-3,  0.1,    0.25,
                                        0.5,    1,     2.5,   5,      10};
@@ -118,7 +119,7 @@ void AddReceiveWindows(const arena::Arena& arena,
       load.set_receive_window(arena::LoadRelaxed(arena.shard(shard).shared_receives_posted));
       continue;
     }
-    // In this order: what is posted only grows.
+    // `completed` is read first: `posted` only grows, so it is never less.
     const uint64_t completed = arena::LoadAcquire(record.receive.completed);
     const auto left = static_cast<uint32_t>(arena::LoadRelaxed(record.receive.posted) - completed);
     if (!load.has_receive_window() || left < load.receive_window()) load.set_receive_window(left);
@@ -167,7 +168,7 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
 
 namespace {
 
-// Native workers write the records: text may be anything, and without an end.
+// Native workers write the records: text may be anything, and may lack its end.
 template <size_t size>
 std::string TextFor(const char (&field)[size]) {
   return ValidUtf8(arena::TextOf(field), size);

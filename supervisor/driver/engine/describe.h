@@ -18,7 +18,7 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
                         const driver::ShardCounters& counters);
 internal::ShardLoad DescribeShardLoad(const driver::ShardCounters& counters);
 
-// Describes connections of one moment. Asks for the counters of each shard once: a native service
+// Describes connections at one moment. Asks for the counters of each shard once: a native service
 // counts by looking at all of its connections.
 class ConnectionDescriber {
  public:
@@ -39,7 +39,7 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
                                         size_t max_requests = ~size_t{0});
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
-// With bounds from 10 us to 10 s.
+// The bounds of the histogram go from 10 us to 10 s.
 internal::Histogram DescribeHistogram(const LatencyHistogram& histogram);
 void AddBlackout(const std::string& cause, const LatencyHistogram& histogram,
                  internal::Description* description);

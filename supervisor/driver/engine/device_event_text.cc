@@ -9,7 +9,7 @@ std::string PortOf(const verbs::DeviceEvent& event, const verbs::DeviceInfo& dev
   return absl::StrCat("port ", event.port, " of device ", device.name);
 }
 
-// "dummy0", where the device tells it.
+// Returns " dummy0", or "" if the device does not name its interface.
 std::string InterfaceOf(const verbs::DeviceInfo& device) {
   return device.network_interface.empty() ? "" : absl::StrCat(" ", device.network_interface);
 }

@@ -31,16 +31,16 @@ constexpr int kTransactionsPerTurn = 32;
 // Events in one turn, of the connection manager and of the device: peers and the network decide how
 // many there are.
 constexpr int kEventsPerTurn = 64;
-// An owner with fewer entries in its commit log does not wait for room there: it has had room for
-// the largest transaction, even when the driver was in the middle of one.
+// An owner with fewer pending entries in its commit log does not wait for room there: the largest
+// transaction fits, even when the driver is in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
 static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
 constexpr uint32_t kRealtimeYieldMicroseconds = 10;
-// For the device to complete, as failed, what is outstanding when it is lost. One that works up to
-// its removal does so at once; one that has shared receives, a second later at most.
+// How long a lost device may take to complete what is outstanding, as failed. A device that works
+// up to its removal does so at once, or with shared receives within a second.
 constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
-// A busy engine times one turn in so many, because reading a clock costs as much as a work request.
+// A busy engine times one turn in this many: reading a clock costs as much as a work request.
 constexpr uint64_t kTimedTurns = 64;
 
 }  // namespace
@@ -80,7 +80,7 @@ void Engine::Stop() {
   stop_.store(true);
   eventfd_write(wake_.get(), 1);
   thread_.join();
-  registrar_.reset();  // what it posts from now on is dropped, and its regions with it
+  registrar_.reset();  // the stopped engine drops what this posts, and the regions
 }
 
 bool Engine::Post(std::function<void()> work) {
@@ -148,7 +148,7 @@ void Engine::Loop() {
     if (BeginSleep()) {
       AwaitSignal(LongestSleepMs());
     } else {
-      // Something came in the last moment, or cannot be waited for.
+      // Work came in the last moment, or a notification could not be requested.
       budget.NoteWait(now - idle_since_);
       EndIdle(now);
     }
@@ -159,7 +159,7 @@ void Engine::Loop() {
     stopped_ = true;
   }
   has_posted_.store(true);
-  RunPosted();  // somebody may wait for it
+  RunPosted();  // a thread may wait for it in Run()
 }
 
 void Engine::EndIdle(uint64_t now) {
@@ -193,15 +193,15 @@ bool Engine::TurnShards() {
   bool worked = false;
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (IsLeftToOwner(shard)) continue;
-    // In this order, since there are devices that are quick.
+    // Commits come first, so that the poll finds what a quick device completes at once.
     worked |= ApplyCommits(shard);
     worked |= PollShard(shard);
   }
   return worked;
 }
 
-// Short looks at memory, without a call of the system: who has just been served is about to commit.
-// `once`: there may be something else to do.
+// Looks at the shards a few times without system calls, because an owner that was just served is
+// about to commit. `once`: looks once, because there may be other work.
 bool Engine::Glance(bool once) {
   for (size_t looks = 0; looks < kLooksBeforeYield; looks += arena_->shape().shards) {
     if (TurnShards()) {
@@ -261,7 +261,7 @@ bool Engine::ApplyCommits(uint32_t shard) {
   const driver::Ownership& ownership = succession_.ownership(shard);
   bool worked = false, crowded = false;
   for (int i = 0; i < kTransactionsPerTurn && ownership.owned(); ++i) {
-    // Looked at each time: the owner fills the log meanwhile.
+    // Checked each time, because the owner fills the log meanwhile.
     crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
     if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]
       break;
@@ -275,7 +275,7 @@ bool Engine::ApplyCommits(uint32_t shard) {
     }
     const bool released = outcome == driver::CommitOutcome::kReleased;
     if (released || succession_.AwaitsFirstCommit(shard)) succession_.OnCommit(shard, released);
-    if (released) break;  // another's turn
+    if (released) break;  // the next owner's turn
   }
   if (worked && crowded) succession_.NotifyOwner(shard);  // there is room again
   return worked;
@@ -303,8 +303,8 @@ bool Engine::PollShard(uint32_t shard) {
   if (unreadable_[shard]) return false;
   const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
   if (!news.ok()) {
-    // P6: nothing can be said of the requests of this shard any more. The others' connections end
-    // in order. Then the driver ends, and batond starts another.
+    // P6: from now on, nobody can know what became of this shard's requests. The connections of the
+    // other shards end in order. Then the driver ends, and batond starts another.
     unreadable_[shard] = true;
     BeginLoss(news.status());
     driver_->GiveUp(shard, MessageOf(news.status()));
@@ -322,8 +322,8 @@ void Engine::BeginLoss(absl::Status why) {
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
 }
 
-// The owners are told of the ends of their connections before the driver ends: the ends are in logs
-// that the owners have mapped.
+// Reports the loss, with which the driver ends, only when all connections have ended. The owners
+// find these ends in the logs, which they have mapped.
 void Engine::ContinueLoss() {
   if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
   for (uint32_t shard = 0; shard < arena_->shape().shards && !driver_->AllEnded(); ++shard) {
@@ -353,7 +353,7 @@ bool Engine::MaySleep() {
   return true;
 }
 
-// A signal comes for everything but time.
+// A signal comes for everything that this waits for, except time.
 int Engine::LongestSleepMs() {
   if (loss_) return kLossPauseMs;
   if (budget_ == nullptr) return -1;

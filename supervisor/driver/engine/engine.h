@@ -1,9 +1,9 @@
-// The driver of a brokered service: one thread that operates all its queues, and sees to it that
-// its shards move between workers (BrokeredSuccession).
+// The driver of a brokered service: one thread that operates all its queues, and moves its shards
+// between workers (BrokeredSuccession).
 //
 // Everything is done on the engine's thread; other threads hand it work with Post. It never waits
-// for a worker: an owner that is slow, hung or dead delays its own shards only. Nor does it wait
-// for memory to be registered or deregistered, which a thread of its own does.
+// for a worker: an owner that is slow, hung or dead delays its own shards only. Another thread
+// registers and deregisters memory (Registrar).
 #ifndef SUPERVISOR_DRIVER_ENGINE_ENGINE_H_
 #define SUPERVISOR_DRIVER_ENGINE_ENGINE_H_
 
@@ -32,12 +32,12 @@
 namespace baton::driver_process {
 
 struct EngineOptions : SuccessionOptions {
-  // How long the idle engine yields before it sleeps, at most (YieldBudget); with a real-time
-  // priority at most 10 us, since nobody else would get its processor.
+  // The longest time that the idle engine yields before it sleeps (YieldBudget). With a real-time
+  // priority it is at most 10 us, because no other thread would get the processor.
   uint32_t yield_microseconds = 100;
-  // Native: the owner of a shard drives it, with Drive, and nobody else does.
+  // Native: only the owner of a shard drives it, with Drive.
   bool owners_drive = false;
-  // A simulation's driver dies.
+  // A simulation sets this, so that its driver can die.
   std::function<std::unique_ptr<driver::QueueDriver>(std::unique_ptr<driver::QueueDriver>,
                                                      driver::DriverObserver*)>
       wrap_driver;
@@ -55,20 +55,21 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void Stop() override;
 
   bool Post(std::function<void()> work) override;
-  // An engine that was not started has no other thread than the caller's.
+  // If the engine was not started, runs `work` on the caller's thread.
   void Run(const std::function<void()>& work) override;
 
-  // ---- The rest is for the engine's thread, or for who takes its place: a simulation drives an
-  // engine that was not started with these.
+  // ---- The rest is for the engine's thread. A simulation that has not started the engine drives
+  // it with these instead.
 
-  // One pass over everything that there may be to do; whether there was something.
+  // Does everything that is to be done, in one pass. Returns whether there was something.
   bool Turn();
-  // For the owner of a shard, with owners_drive: applies what it has committed, and moves what is
-  // completed to its log.
+  // With owners_drive, the owner of the shard calls this: it applies what the owner has committed,
+  // and moves completions to its log.
   void Drive(uint32_t shard);
-  // True: nothing is left to do, and whoever has something from now on sends a signal.
+  // Returns true if nothing is left to do. Workers, other threads and the device then send a signal
+  // when they have something.
   bool BeginSleep();
-  // Until a signal comes; false: none did within `timeout_ms` (-1: for ever).
+  // Waits for a signal. Returns false if none came within `timeout_ms` (-1: waits for ever).
   bool AwaitSignal(int timeout_ms);
   void EndSleep();
 
@@ -141,13 +142,13 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
   BrokeredSuccession succession_;
-  std::vector<uint8_t> unreadable_;     // by shard: its completion queue
+  std::vector<uint8_t> unreadable_;     // by shard: its completion queue cannot be polled
   std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
   std::optional<Loss> loss_;            // of the device
   EngineLoad load_;                     // busy_ns is up to date in load() alone
   uint64_t started_ns_ = 0;
-  uint64_t idle_ns_ = 0;     // until idle_since_
-  uint64_t idle_since_ = 0;  // 0: it is not
+  uint64_t idle_ns_ = 0;     // in all, before idle_since_
+  uint64_t idle_since_ = 0;  // 0: the engine is not idle
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_
@@ -156,7 +157,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   std::atomic<bool> stop_{false};
   bool started_ = false;  // before there is another thread
   std::thread thread_;
-  // Null: the device registers memory on the engine's thread.
+  // Null: the device registers memory on the engine's thread, which waits for it.
   std::unique_ptr<Registrar> registrar_;
 };
 

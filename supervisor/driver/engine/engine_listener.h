@@ -10,22 +10,24 @@
 
 namespace baton::driver_process {
 
-// Hears what an engine has to report, on the engine's thread.
+// Receives an engine's reports, on the engine's thread.
 class EngineListener {
  public:
   virtual ~EngineListener() = default;
   virtual void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                        int shard, int connection) = 0;
-  // The worker wrote what no correct worker writes. The listener must kill it.
+  // Called when the worker wrote what no correct worker writes. The listener must kill it.
   virtual void OnFenced(uint64_t worker_id) = 0;
   // Reports the outcome of a shard's work requests when an ownership ended. Called again when the
   // report changes.
   virtual void OnReport(uint32_t /*shard*/, const ReconciliationReport& /*report*/) {}
-  // The owner after that of `ended_epoch` has committed for the first time. Its own epoch may be
-  // later than `ended_epoch` + 1: a brokered engine skips those whose commit bank is not free.
+  // Called when the owner after that of `ended_epoch` has committed for the first time. Its own
+  // epoch may be later than `ended_epoch` + 1: a brokered engine skips those whose commit bank is
+  // not free.
   virtual void OnServed(uint32_t /*shard*/, uint64_t /*ended_epoch*/, uint64_t /*worker_id*/,
                         uint64_t /*blackout_ns*/) {}
-  // The device can no longer be used: all connections have ended, and the engine has stopped.
+  // Called when the device can no longer be used. A brokered engine has ended all connections, and
+  // stops.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 

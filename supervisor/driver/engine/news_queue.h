@@ -20,12 +20,12 @@ namespace baton::driver_process {
 // Thread-safe.
 class NewsQueue final : public EngineListener {
  public:
-  // Events beyond this number are dropped, and counted: a flood of peers makes them faster than
-  // they can be delivered. Other news are bounded by what the keeper asked for, and by its workers.
+  // Further events are dropped, and counted: a flood of peers causes them faster than they can be
+  // delivered. The number of other news is bounded by the keeper's orders and its workers.
   static constexpr size_t kMaxEvents = 4096;
 
-  // `wake` is called, on any thread and with a lock held, when there is news and there was none; at
-  // once, if there is some already.
+  // Calls `wake` whenever the queue stops being empty, and at once if it is not empty now. The call
+  // comes on any thread, with a lock held.
   void SetWake(std::function<void()> wake);
   void Push(internal::DriverNews news);
   std::vector<internal::DriverNews> Take();
@@ -39,7 +39,7 @@ class NewsQueue final : public EngineListener {
   void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id,
                 uint64_t blackout_ns) override;
   void OnFenced(uint64_t worker_id) override;
-  // A thread of the worker ended with a lock of the worker held. Any thread.
+  // Called, on any thread, when a thread of the worker ended with a lock of the worker held.
   void OnThreadEnded(uint32_t slot, uint64_t worker_id);
   void OnDeviceLost(const absl::Status& why) override;
 

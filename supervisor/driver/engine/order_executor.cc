@@ -21,7 +21,8 @@ namespace {
 constexpr uint64_t kCountsLastNs = 1'000'000'000;
 constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
 constexpr uint32_t kConnectionsPerAnswer = 1000;
-// Connections whose state is looked at in one turn of the engine, so that it is not held up.
+// Connections whose state is checked in one turn of the engine, so that shards do not wait for
+// long.
 constexpr uint32_t kConnectionsPerLook = 512;
 
 template <typename Order>
@@ -222,7 +223,7 @@ absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
       worker.standing() == internal::STANDING_FIRST ? Standing::kFirst : Standing::kLast);
   if (forks_ != nullptr) forks_->NoteAttached(worker.id());
   looked_at_[worker.slot()] = worker.id();
-  // It has no lock yet, and is known to be of its process.
+  // The worker has no lock yet, but the watcher has to know its process.
   if (watcher_) watcher_->Watch(worker.slot(), worker.id(), worker.pid());
   not_ready_[worker.slot()] = worker.pid();
   return absl::OkStatus();
@@ -243,7 +244,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
   using Change = internal::ChangeWorker;
   switch (order.change()) {
     case Change::READY: {
-      // It has its locks now.
+      // The worker has its locks now.
       const pid_t pid = std::exchange(not_ready_[slot], 0);
       if (watcher_ && pid != 0) watcher_->Watch(slot, id, pid);
       return succession.SetReady(slot);
@@ -276,7 +277,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
 }
 
 bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
-  if (engine_.succession().IsFenced(worker.slot())) return false;  // it is not believed
+  if (engine_.succession().IsFenced(worker.slot())) return false;  // what it says is not believed
   engine_.succession().WorkerStopped(worker.slot(), worker.id(), "detached");
   engine_.succession().WorkerDead(worker.slot(), worker.id());
   return true;
@@ -324,7 +325,7 @@ void OrderExecutor::HandOver(const internal::HandOver& order) {
   engine_.succession().Handoff(order.shard(), order.slot(), done);
 }
 
-// A shard that has moved, or was refused, may be in another handoff by now.
+// Checks the number, because the shard may be in another handoff by now.
 void OrderExecutor::CancelHandOver(const internal::CancelHandOver& order) {
   if (moving_.count(order.move()) == 0) return;
   engine_.succession().CancelHandoff(order.shard(), absl::DeadlineExceededError(order.why()));
@@ -332,7 +333,7 @@ void OrderExecutor::CancelHandOver(const internal::CancelHandOver& order) {
 
 void OrderExecutor::CancelHandovers() {
   engine_.Run([&] {
-    const std::map<uint64_t, uint32_t> moving = moving_;  // each end takes its own out
+    const std::map<uint64_t, uint32_t> moving = moving_;  // each handoff that ends erases its entry
     for (const auto& [move, shard] : moving) {
       engine_.succession().CancelHandoff(
           shard, absl::AbortedError("the keeper that ordered it has ended"));
@@ -353,9 +354,9 @@ void OrderExecutor::LookAtShards(internal::ShardsSeen* seen) {
   }
 }
 
-// State of connections that were quiet for long can be older than what the present owner writes.
-// kFailedPrecondition names the state that `order` does not read, and the cure. Blocks for turns of
-// the engine.
+// Checks all stored state, because that of quiet connections can have an older version than the
+// present owner writes. kFailedPrecondition names the state that `order` does not read, and the
+// cure. Blocks for several turns of the engine.
 absl::Status OrderExecutor::CheckStoredState(const internal::CheckStoredState& order) {
   const StateVersions reader = {order.reads_min(), order.reads_max(), order.writes()};
   absl::Status status = EngineHasStopped();
@@ -409,8 +410,8 @@ absl::Status OrderExecutor::ListenAt(const internal::ListenAt& order,
   return absl::OkStatus();
 }
 
-// The search takes its time. A worker that asks again and again must not keep the requests of
-// others waiting with it.
+// The search for a port's owner takes long. Its rate is limited, so that a worker that asks again
+// and again does not delay the requests of others.
 absl::Status OrderExecutor::NameOwner(const internal::ListenAt& order,
                                       const absl::Status& refused) {
   if (order.worker_id() == 0) return verbs::NamePortOwner(refused);
@@ -459,7 +460,7 @@ uint32_t OrderExecutor::ConnectionsOf(uint64_t worker_id) const {
 
 // ---------------------------------------------------------------- grants
 
-// Its place is counted from the reservation on.
+// The grant counts against quotas from its reservation on.
 absl::Status OrderExecutor::Grant(const internal::ReserveGrant& order) {
   if (RepeatsGrant(order)) return absl::OkStatus();
   const internal::GrantRequest& request = order.request();
@@ -496,8 +497,8 @@ void OrderExecutor::Revoke(const internal::RevokeGrant& order) {
   });
 }
 
-// Returns true if the order was given before, by a keeper that died: then its end is reported to
-// the keeper that asks now.
+// Returns true if a keeper that died gave the same order. Its end is then reported to the keeper
+// that asks now.
 template <typename Order>
 bool OrderExecutor::RepeatsGrant(const Order& order) {
   const auto last = last_grants_.find(order.worker_id());
@@ -524,7 +525,7 @@ void OrderExecutor::ReportGrant(const Order& order, const absl::Status& status,
   if (status.ok()) *changed.mutable_granted() = granted;
   const auto last = last_grants_.find(order.worker_id());
   if (last != last_grants_.end() && last->second.number == order.number()) {
-    // Another keeper may have asked again.
+    // Another keeper may have repeated the order, with a number of its own.
     if (last->second.changed.call() != 0) changed.set_call(last->second.changed.call());
     last->second.changed = changed;
     last->second.is_over = true;
@@ -537,14 +538,14 @@ void OrderExecutor::ReportGrant(const Order& order, const absl::Status& status,
 void OrderExecutor::PutPolicyInForce(v1::Policy policy) {
   const uint32_t of_service = policy.service().posts_per_second();
   const uint32_t of_worker = policy.worker().posts_per_second();
-  // The queue pairs of native services are all there from the start.
+  // A native service makes all its queue pairs at its start, so it has no limit for them.
   if (service_.mode() == v1::NATIVE) policy.mutable_service()->clear_queue_pairs();
   admission_.SetPolicy(std::move(policy));
   engine_.SetPostRates(of_service, of_worker);
 }
 
-// Counts anew only when there are more or fewer, or after a while, since a connection that is
-// accepted is the same and has a queue pair.
+// Counts again if the number of connections or grants has changed, and after a while: a connection
+// that is accepted gets a queue pair, but does not change these numbers.
 const driver::ObjectCounts& OrderExecutor::CountObjects(uint32_t grants) {
   const uint64_t now = MonotonicNanoseconds();
   const uint32_t connections = engine_.connection_count();
@@ -609,7 +610,7 @@ void OrderExecutor::Describe(internal::Description* description) {
   *service->mutable_failover_blackout() = Summarize(failovers);
 }
 
-// What takes long, and needs no engine.
+// Adds what takes long and does not need the engine's thread.
 void OrderExecutor::AddToDescription(internal::Description* description) const {
   AddReceiveWindows(arena(), description->mutable_shard_loads());
   for (const auto& [cause, blackout] : news_.blackouts()) {

@@ -21,16 +21,17 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: the thread that executes orders; of a brokered service not the engine's.
+// Thread-compatible: the thread that executes orders, which in a brokered service is not the
+// engine's.
 class OrderExecutor {
  public:
-  // All outlive it. The engine has not started, and reports to `news`. The engine has stopped when
-  // this ends. `forks`: of a native service; null: it forks no workers.
+  // All outlive it. REQUIRES: the engine has not started, reports to `news`, and has stopped when
+  // this is destroyed. `forks`: of a native service; null: no workers are forked.
   OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& engine, NewsQueue& news,
                 WorkerForks* forks = nullptr);
 
-  // Reports the workers of a native service whose locks are marked: its driver has no thread that
-  // waits for the locks. Called on the driver's one thread, whenever there may be something.
+  // Reports the workers of a native service whose locks are marked, because its driver has no
+  // thread that waits for the locks. The driver's one thread calls this in each of its turns.
   void LookAtLocks();
 
   // Gives up the handoffs that are under way: the keeper that has ordered them is dead.
@@ -45,7 +46,7 @@ class OrderExecutor {
                                  std::vector<FileDescriptor>* sent = nullptr);
 
  private:
-  // The last count of the device's objects, which takes as long as there may be connections.
+  // The last count of the device's objects. Counting takes time for each possible connection.
   struct Objects {
     driver::ObjectCounts counts;
     uint32_t connections = 0;
@@ -53,7 +54,8 @@ class OrderExecutor {
     uint64_t counted_ns = 0;  // 0: never
   };
 
-  // Each of these passes on what it does not know. The engine's thread, as all below.
+  // Each of these passes orders that it does not know to the next. They and all below run on the
+  // engine's thread.
   absl::Status ExecuteOnWorkers(const internal::DriverOrder& order,
                                 std::vector<FileDescriptor> descriptors,
                                 internal::DriverAnswer* answer, std::vector<FileDescriptor>* sent);
@@ -92,7 +94,7 @@ class OrderExecutor {
   void Describe(internal::Description* description);
   void ListConnections(const internal::ListConnections& order, internal::Connections* connections);
 
-  // On the thread that executes orders: what waits for others, or takes long.
+  // These run on the thread that executes orders, because they wait for others or take long.
   absl::Status CheckStoredState(const internal::CheckStoredState& order);
   absl::Status NameOwner(const internal::ListenAt& order, const absl::Status& refused);
   void AddToDescription(internal::Description* description) const;
@@ -101,13 +103,13 @@ class OrderExecutor {
   ServiceEngine& engine_;
   NewsQueue& news_;
   const uint64_t started_ns_ = MonotonicNanoseconds();
-  uint64_t next_owner_search_ns_ = 0;  // of a port that a worker asks for
+  uint64_t next_owner_search_ns_ = 0;  // when a worker's request may search next
 
-  // The engine's thread.
+  // The engine's thread uses the following.
   WorkerForks* const forks_;
   std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
-  std::vector<pid_t> not_ready_;           // by slot: a worker that was not ready yet; else 0
-  std::vector<uint64_t> looked_at_;        // by slot: whose locks LookAtLocks looks at; 0: nobody's
+  std::vector<pid_t> not_ready_;           // by slot: pid of a worker not ready yet; else 0
+  std::vector<uint64_t> looked_at_;        // by slot: worker that LookAtLocks checks; 0: none
   // The last request for a listener or a connection, by worker.
   struct LastRequest {
     uint64_t number = 0;  // 0: none

@@ -11,21 +11,22 @@
 namespace baton::driver_process {
 namespace {
 
-// A report looks at so many connections for requests in flight; its counters are exact anyway.
+// A report searches at most this many connections for requests without a completion. Its counters
+// are exact anyway.
 constexpr uint32_t kReportedConnections = 1024;
 
-// Completions that nobody has dealt with: those before `read` the owner has seen, as it says.
+// Completions that no owner has acknowledged. The owner says that it has read those before `read`.
 struct Unacknowledged {
   uint64_t begin, read, end;
 };
 
-// Nobody's, where other processes of a native service have written what cannot be.
+// Returns no completions if another process of a native service has written impossible values.
 Unacknowledged UnacknowledgedOf(const arena::Arena& arena, uint32_t shard, uint64_t epoch) {
   const arena::ShardRecord& record = arena.shard(shard);
   const uint64_t end = arena::LoadRelaxed(record.completion_tail);
   uint64_t begin = arena::LoadRelaxed(record.acknowledged);
   if (begin > end || end - begin > arena.shape().completion_log_entries) begin = end;
-  // A worker's word, and good for this report only.
+  // Nothing but this report relies on it, because a worker writes it.
   const uint64_t read = arena::LoadRelaxed(arena.bank(shard, epoch).read_cursor);
   return {begin, std::clamp(read, begin, end), end};
 }
@@ -51,7 +52,7 @@ void ListCompleted(const arena::Arena& arena, uint32_t shard, const Unacknowledg
   }
 }
 
-// Requests without a completion, in the order of connections.
+// Lists requests without a completion, in the order of connections.
 void ListOutstanding(const arena::Arena& arena, uint32_t shard, const EndedOwnership& ended,
                      ReconciliationReport* report) {
   const size_t there =

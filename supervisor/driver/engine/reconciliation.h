@@ -26,36 +26,36 @@ struct Poisoning {
   uint32_t generation = 0;
   uint64_t completion = 0;  // index in the shard's completion log
   arena::CompletionKind kind = arena::CompletionKind::kReceive;
-  uint64_t sequence = 0;  // of its work request; of sends and receives
-  bool guessed = false;   // the owners had no completion in common that they named
+  uint64_t sequence = 0;  // of its work request; only for sends and receives
+  bool guessed = false;   // the oldest completion: the owners did not name one in common
   uint32_t deaths = 0;
   std::vector<uint64_t> worker_ids;  // the last DeathCount::kRemembered
 };
 // "connection 3 is failed: 2 workers (7, 8) died on its receive 17, completion 4711 of shard 0"
 std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned);
 
-// Native services have the head and the requests in shared memory as they are here.
+// Native services have the head and the requests in shared memory, in the same form.
 struct ReconciliationReport : arena::ReportHead {
   ReconciliationReport() : ReportHead() {}  // all zeros
 
   std::string cause;
-  bool released = false;  // of native services: by the owner itself
+  bool released = false;  // native services only: the owner itself ended it
   std::vector<arena::NativeRequest> requests;
   std::optional<Poisoning> poisoned;
 };
 
-// An ownership that was ended: what the arena does not tell of it any more.
+// Describes an ownership that has ended: what the arena does not say of it any more.
 struct EndedOwnership {
   uint64_t epoch = 0;
   uint64_t owner_id = 0;
   uint64_t recovered = 0;  // transactions that were published and applied only at the cut
   std::string_view cause;
   std::optional<Poisoning> poisoned = {};
-  // All that are in the shard, and maybe others. None: they are looked for.
+  // All connections of the shard, and maybe others. None: Reconcile() looks for them.
   std::optional<absl::Span<const uint32_t>> connections = {};
 };
 
-// May run after the successor was woken: what it tells is as it was at the cut, as long as the
+// May be called after the successor was woken. The report is as of the cut, provided that the
 // shard's driver has done nothing since.
 ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
                                const driver::ShardCounters& counters, const EndedOwnership& ended);

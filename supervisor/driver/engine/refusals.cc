@@ -23,7 +23,7 @@ std::optional<std::string> Refusals::Tell(std::string_view why, uint64_t now_ns)
   return text;
 }
 
-// Its own, or that of the one that was told longest ago.
+// Returns the entry of this reason or, if there is none, the one that was reported longest ago.
 Refusals::Reason& Refusals::Find(std::string_view why) {
   for (Reason& reason : reasons_) {
     if (reason.why == why) return reason;

@@ -1,4 +1,4 @@
-// Connections that are refused, as operators are told of them: peers try again and again.
+// Limits how often operators are told of refused connections, because peers try again and again.
 #ifndef SUPERVISOR_DRIVER_ENGINE_REFUSALS_H_
 #define SUPERVISOR_DRIVER_ENGINE_REFUSALS_H_
 
@@ -22,7 +22,7 @@ class Refusals {
 
  private:
   struct Reason {
-    std::string why;  // empty: of none
+    std::string why;  // empty: the entry is free
     uint64_t told_ns = 0;
     BackOff pauses{std::chrono::seconds(1), std::chrono::minutes(1)};
     uint64_t pause_ns = 0;

@@ -22,7 +22,7 @@ void Roster::Add(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions 
 void Roster::AskToStop(uint32_t slot) {
   arena::DriverMemoryHeader& header = arena_->header();
   arena::StoreRelease(header.stop_requested, header.stop_requested | uint64_t{1} << slot);
-  // Several processes of a native service count.
+  // Several processes of a native service increment this.
   std::atomic_ref<uint64_t>(header.ownership_changes).fetch_add(1, std::memory_order_release);
   Notify(slot);
 }
@@ -37,7 +37,8 @@ bool Roster::ReadsState(const Worker& worker, uint32_t version) {
   return version == 0 || worker.versions.Reads(version);
 }
 
-// The first in standing, of those the one with the fewest shards, of those the newest.
+// Compares by standing, then by the number of shards (fewer is better), then by age (newer is
+// better).
 bool Roster::IsBetter(const Worker& worker, const Worker& than) {
   if (worker.standing != than.standing) return worker.standing > than.standing;
   if (worker.shards != than.shards) return worker.shards < than.shards;
@@ -105,7 +106,7 @@ void Roster::TakeSignals(const pollfd* entries) {
     if (entry.revents == 0) continue;
     char signals[256];
     const ssize_t got = recv(entry.fd, signals, sizeof(signals), MSG_DONTWAIT);
-    // An end would be told again at once, for ever.
+    // poll(2) would report the end of the socket at once, for ever.
     worker.deaf = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
   }
 }

@@ -1,5 +1,5 @@
-// The workers that are attached to a service, as its engine knows them: which of them may own a
-// shard, which is chosen, and how they are woken.
+// The workers that are attached to a service, as its engine knows them. Decides which of them may
+// own a shard and which is chosen, and wakes them.
 #ifndef SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
 #define SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
 
@@ -40,9 +40,9 @@ class Roster {
 
   // The requirements of a shard for its next owner.
   struct Vacancy {
-    uint32_t state_version = 0;             // that it is to read; 0: whatever
+    uint32_t state_version = 0;             // that the next owner must read; 0: any
     uint64_t promised_id = 0;               // the worker to prefer to all others; 0: none
-    uint32_t except_slot = arena::kNobody;  // whom it has already
+    uint32_t except_slot = arena::kNobody;  // of the present owner
   };
 
   // `arena` outlives it.
@@ -54,29 +54,30 @@ class Roster {
 
   Worker& operator[](uint32_t slot) { return workers_[slot]; }
   const Worker& operator[](uint32_t slot) const { return workers_[slot]; }
-  // nullptr: the slot is another's by now, or free.
+  // Returns nullptr if the slot is free or another worker's by now.
   Worker* Find(uint32_t slot, uint64_t id) {
     return workers_[slot].id == id ? &workers_[slot] : nullptr;
   }
 
   static bool CanServe(const Worker& worker);
   static bool ReadsState(const Worker& worker, uint32_t version);
-  // kFailedPrecondition: why the worker cannot take a shard whose owner writes this version.
+  // kFailedPrecondition says why the worker cannot take a shard whose owner writes this version.
   static absl::Status CheckSuccessor(const Worker& worker, uint32_t version);
-  // Slot of the best worker for it; kNobody: there is none, WhyNobody tells why.
+  // Returns the slot of the best worker; kNobody: there is none, and WhyNobody() says why.
   uint32_t Choose(const Vacancy& vacancy) const;
   std::string WhyNobody(const Vacancy& vacancy) const;
 
-  // Tells the worker in the arena that it should end.
+  // Asks the worker, through the arena, to end.
   void AskToStop(uint32_t slot);
 
-  // The worker has something new: wakes it with the next WakeNotified, if it sleeps.
+  // Called when the worker has something new. If it sleeps, the next WakeNotified() wakes it.
   void Notify(uint32_t slot) { workers_[slot].notify = any_notified_ = true; }
   void WakeNotified() {
     if (any_notified_) WakeSleepers();
   }
-  // For poll(2): fills `entries`, with room for all workers, with the sockets that wake us; returns
-  // how many. TakeSignals: what came of it, before any other change here.
+  // Fills `entries`, which has room for all workers, with the sockets that wake the engine, for
+  // poll(2). Returns their number. Pass the polled entries to TakeSignals() before any other
+  // change.
   size_t ListenForSignals(pollfd* entries) const;
   void TakeSignals(const pollfd* entries);
 

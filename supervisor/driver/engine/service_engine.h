@@ -28,8 +28,7 @@ namespace baton::driver_process {
 struct EngineLoad {
   uint64_t busy_ns = 0;
   uint64_t turns = 0;  // that found something to do
-  // Times the turns that ended an idle time or did what other threads had posted, and one in 64 of
-  // the others.
+  // Times the turns that ended an idle time or ran work of other threads, and one in 64 others.
   LatencyHistogram turn;
 };
 
@@ -37,7 +36,7 @@ class ServiceEngine {
  public:
   virtual ~ServiceEngine() = default;
 
-  // What an engine without a thread of its own does here: nothing, and all work at once.
+  // An engine without a thread of its own does nothing here, and runs all work at once.
   virtual void Start() {}
   virtual void Stop() {}
 
@@ -51,7 +50,7 @@ class ServiceEngine {
     ours();
     return true;
   }
-  // The same, and waits for it. Not on a thread of the engine's own.
+  // Like Post(), and waits until `work` has run. Must not be called on the engine's own thread.
   virtual void Run(const std::function<void()>& work) { work(); }
 
   // ---- The rest is for the engine's thread.
@@ -88,9 +87,9 @@ class ServiceEngine {
 
   // Behaves like driver::ReserveGrant. The caller then calls RegisterGrant, once.
   virtual absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access);
-  // Both call `done` on the engine's thread, at once or later: shards are served meanwhile. After
-  // an error of RegisterGrant there is no such grant. After a success of RevokeGrant no peer has
-  // access any more; kNotFound and kUnavailable as driver::BeginRevoke.
+  // Both call `done` on the engine's thread, at once or later; shards are served meanwhile. If
+  // RegisterGrant() fails, the grant does not exist. If RevokeGrant() succeeds, no peer has access
+  // any more. kNotFound, kUnavailable: see driver::BeginRevoke.
   using GrantDone = std::function<void(absl::Status)>;
   virtual void RegisterGrant(uint32_t grant, GrantDone done);
   virtual void RevokeGrant(uint32_t grant, GrantDone done);
@@ -101,7 +100,7 @@ class ServiceEngine {
   // Sets after how many deaths on one completion its connection is failed. Ignored in a native
   // service, whose workers count deaths themselves.
   virtual void SetPoisonDeaths(uint32_t /*deaths*/) {}
-  // Null: it has no thread of its own.
+  // Returns null if the engine has no thread of its own.
   virtual const EngineLoad* load() { return nullptr; }
 
   const arena::Arena& arena() const { return *arena_; }

@@ -24,7 +24,7 @@ v1::ShardMove& ShardMoves::Find(uint32_t shard, uint64_t ended_epoch) {
 }
 
 void ShardMoves::OnReport(uint32_t shard, v1::ReconciliationReport report) {
-  // More of one that is forgotten.
+  // Ignores news of a move that is forgotten.
   const auto last =
       std::find_if(moves_.rbegin(), moves_.rend(),
                    [shard](const v1::ShardMove& move) { return move.shard() == shard; });

@@ -14,22 +14,23 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: under NewsQueue's lock.
+// Thread-compatible: NewsQueue's lock protects it.
 class ShardMoves {
  public:
   static constexpr size_t kHistory = 256;
   static constexpr size_t kWorkRequests = 16;  // of each report
 
-  // An ownership has ended; again when more is known of what it left.
+  // Called when an ownership has ended, and again when more is known of what it left.
   void OnReport(uint32_t shard, v1::ReconciliationReport report);
-  // The owner after that of `ended_epoch` has committed for the first time. The report of
-  // `ended_epoch` may come later.
+  // Called when the owner after that of `ended_epoch` has committed for the first time. The report
+  // of `ended_epoch` may come later.
   void OnServed(uint32_t shard, uint64_t ended_epoch, uint64_t worker_id, uint64_t blackout_ns);
 
-  // The newest first. `shard` -1: of all. Without successor and blackout: nobody has served since.
+  // Returns the moves of `shard` (-1: of all shards), the newest first. A move without successor
+  // and blackout: nobody has served the shard since.
   std::vector<v1::ShardMove> List(int shard) const;
 
-  // How long shards had nobody who committed, by why the owner before had ended.
+  // How long shards had no owner that committed, by the cause of the former owner's end.
   using Blackouts = std::map<std::string, LatencyHistogram>;
   const Blackouts& blackouts() const { return blackouts_; }
 

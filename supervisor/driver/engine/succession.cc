@@ -139,7 +139,7 @@ void Succession::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.handoff_done = std::move(done);
   if (!state.ownership.owned()) return Give(shard);
   state.asked_epoch = state.ownership.epoch();
-  NameHeir(shard, slot);  // before the release, which a native service's former heir would claim
+  NameHeir(shard, slot);  // before the release: a native former heir would claim the shard
   AskRelease(shard);
   NotifyHolder(shard);
   roster_.WakeNotified();

@@ -1,6 +1,6 @@
-// Decides which worker owns each shard of a service, and who is next. What both kinds of service
-// have in common is here. BrokeredSuccession and NativeSuccession have how a shard gets an owner,
-// and how an ownership ends.
+// Decides which worker owns each shard of a service, and which is next. This class has what both
+// kinds of service have in common. BrokeredSuccession and NativeSuccession decide how a shard gets
+// an owner, and how an ownership ends.
 #ifndef SUPERVISOR_DRIVER_ENGINE_SUCCESSION_H_
 #define SUPERVISOR_DRIVER_ENGINE_SUCCESSION_H_
 
@@ -49,16 +49,16 @@ class Succession {
   Succession(arena::Arena* arena, EngineListener* listener);
   virtual ~Succession() = default;
 
-  // ---- Workers. The call has no effect if the slot is not that worker's any more.
+  // ---- Workers. A call has no effect if the slot is not that worker's any more.
 
-  // `wake`: our end of a socket pair. A byte in either direction wakes the other side. An eventfd
-  // would let a worker consume our signals and make our writes block.
+  // `wake`: the driver's end of a socket pair. A byte in either direction wakes the other side. An
+  // eventfd would let a worker consume the driver's signals and make its writes block.
   virtual void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                          Standing standing);
   virtual void SetStanding(uint32_t slot, uint64_t id, Standing standing);
-  // Tells the worker in the arena that it should end.
+  // Asks the worker, through the arena, to end.
   virtual void AskToStop(uint32_t slot, uint64_t id);
-  virtual void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
+  virtual void SetReady(uint32_t slot);  // and again after it gave a shard back unasked
   // `stalled`: the worker has shown no sign of life for long. A stalled worker does not become a
   // successor.
   virtual void SetStalled(uint32_t slot, uint64_t id, bool stalled);
@@ -67,29 +67,31 @@ class Succession {
   // Returns true if the worker owns no shard and none is on its way to it. Always false in a native
   // service, because its heirs take shards without asking.
   virtual bool IsIdle(uint32_t slot, uint64_t id) const = 0;
-  // The worker is given no shard any more. One that is idle keeps being so if this follows in the
-  // same turn.
+  // Gives the worker no shard any more. A worker for which IsIdle() is true stays idle if this call
+  // follows in the same turn.
   virtual void Retire(uint32_t slot, uint64_t id);
-  // All its registered threads are dead, or it has detached: it writes no more.
+  // Called when all registered threads of the worker are dead, or it has detached: it writes no
+  // more.
   virtual void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) = 0;
-  // It wrote what is invalid, and is not believed before its process is dead. A native worker has
-  // its driver in its process: what it wrote wrong ends it.
+  // Returns true if the worker wrote something invalid: it is not believed before its process is
+  // dead. Always false in a native service, where the driver is in the worker's process and ends
+  // it.
   bool IsFenced(uint32_t slot) const { return roster_[slot].fenced; }
-  // Its death, which is to come, is somebody else's doing: no completion is blamed for it.
+  // The worker is about to die, and no completion is the cause: blames none for it.
   virtual void PardonDeath(uint32_t slot, uint64_t id) = 0;
-  // Its death, which is to come, has this cause in reports ("hang"), and not "crash". A literal.
+  // The worker is about to die: reports name this cause ("hang"), a literal, instead of "crash".
   virtual void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) = 0;
-  // Its process is gone; the slot may be used again after this.
+  // Called when the worker's process is gone. The slot may be used again after this.
   virtual void WorkerDead(uint32_t slot, uint64_t id) = 0;
 
   // ---- Shards.
 
-  // Moves `shard` to the worker in `slot`. `done` is called when it has committed for the first
-  // time, or with why it did not come to that.
+  // Moves `shard` to the worker in `slot`. Calls `done` when that worker has committed for the
+  // first time, or with the reason why the shard did not move.
   virtual void Handoff(uint32_t shard, uint32_t slot, HandoffDone done);
   virtual void CancelHandoff(uint32_t shard, const absl::Status& why);
 
-  // A claimant is as good as the owner.
+  // Returns the owner or, in a native service, the claimant.
   virtual ShardOwner owner(uint32_t shard) const;
   const LatencyHistogram& handoff_blackout(uint32_t shard) const {
     return shards_[shard].handoff_blackout;
@@ -103,7 +105,7 @@ class Succession {
 
   Roster& roster() { return roster_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
-  // Why the last worker could not be run; empty: one was ready since.
+  // Notes why the last worker could not be run. SetReady() clears it.
   void NoteFailure(std::string why) { last_failure_ = std::move(why); }
 
  protected:
@@ -111,8 +113,8 @@ class Succession {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
     std::string waiting_reason = "no worker is ready";
-    uint32_t state_version = 0;  // that its last owner who declared one writes; 0: none did
-    uint64_t asked_epoch = 0;    // the last that was asked to release
+    uint32_t state_version = 0;  // written by its last owner that declared one; 0: none did
+    uint64_t asked_epoch = 0;    // the last whose owner was asked to release
     uint64_t handoff_worker_id = 0;
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
@@ -121,32 +123,35 @@ class Succession {
 
   // Gives the shard, which has no owner, to the best worker, if there is one.
   virtual void Give(uint32_t shard) = 0;
-  // The same for all shards without owner.
+  // Gives all shards without owner.
   virtual void GiveVacant() = 0;
-  // What is known of the shard's last owner is about to be forgotten.
+  // Called before a handoff overwrites `asked_epoch`, which says whether the last owner was asked.
   virtual void BeforeHandoff(uint32_t /*shard*/) {}
-  // Asks the owner of `asked_epoch`.
+  // Asks the owner of `asked_epoch` to release the shard.
   virtual void AskRelease(uint32_t shard);
   // `slot`: kNobody for none.
   virtual void NameHeir(uint32_t shard, uint32_t slot);
 
   uint32_t shard_count() const { return static_cast<uint32_t>(shards_.size()); }
   void NameHeirs();
-  // Slot of the shard's owner or claimant; kNobody. Native workers write the word.
+  // Returns the slot of the shard's owner or claimant; kNobody: there is none, or a native worker
+  // wrote an invalid slot.
   uint32_t Holder(uint32_t shard) const;
-  // Slot of the best worker; kNobody: there is none, and waiting_reason says why.
+  // Returns the slot of the best worker; kNobody: there is none, and waiting_reason says why.
   uint32_t ChooseFor(uint32_t shard);
   void NoteOwner(uint32_t shard, const Roster::Worker& worker);
   // Marks the holder for the roster's next WakeNotified, because it has something new.
   void NotifyHolder(uint32_t shard);
-  // Returns the worker, which takes no shard any more. Null: it is another, or was stopped before.
+  // Stops the worker, which gets no shard any more, and returns it. Null: the slot is another
+  // worker's, or this one was stopped before.
   Roster::Worker* Stop(uint32_t slot, uint64_t id);
-  // The owner of `epoch` has committed for the first time. `planned`: the former one had released.
+  // Called when the owner of `epoch` has committed for the first time. `planned`: the former owner
+  // had released the shard.
   void OnServed(uint32_t shard, uint64_t epoch, uint64_t ended_epoch, bool planned,
                 uint64_t blackout_ns);
-  // The worker has given the shard back instead of serving it.
+  // Called when the worker has given the shard back instead of serving it.
   void OnGivenBack(uint32_t shard, uint64_t worker_id);
-  void TellEnd(uint32_t shard);  // of the ownership that the shard's report is about
+  void TellEnd(uint32_t shard);  // reports the end that the shard's report is about
 
   arena::Arena* const arena_;
   EngineListener* const listener_;

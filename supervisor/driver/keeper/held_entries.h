@@ -13,20 +13,21 @@
 
 namespace baton::driver_process {
 
-// Bounded: a keeper that holds more is refused. Thread-compatible.
+// Bounded: refuses more entries, and more bytes. Thread-compatible.
 class HeldEntries {
  public:
   static constexpr size_t kMostEntries = 1024;
   static constexpr size_t kMostBytes = 16 << 20;  // of all values
 
-  // Takes the place of the entry with the same key. kResourceExhausted: it would be too much.
+  // Replaces the entry with the same key. kResourceExhausted: a bound would be exceeded, or some of
+  // the entry's descriptors have not arrived.
   absl::Status Hold(const internal::Hold& entry, std::vector<FileDescriptor> descriptors);
   void Drop(const std::string& key) { entries_.erase(key); }
   // Drops every entry whose key does not begin with `prefix`. Returns how many there were.
   size_t DropAllBut(const std::string& prefix);
 
-  // Fills the first entry whose key is after `key`, with its descriptors, which stay ours. Returns
-  // false if there is none.
+  // Fills `entry` and `descriptors` with the first entry whose key is after `key`. This object goes
+  // on owning the descriptors. Returns false if there is none.
   bool Next(const std::string& key, internal::Hold* entry, std::vector<int>* descriptors) const;
 
  private:

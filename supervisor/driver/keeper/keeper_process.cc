@@ -17,10 +17,10 @@
 namespace baton::driver_process {
 namespace {
 
-// A process that was killed is gone in some milliseconds, as a rule. Nothing else is done
-// meanwhile.
+// How long the driver waits for a killed process to end, and does nothing else. Usually the process
+// is gone in some milliseconds.
 constexpr std::chrono::milliseconds kDeathTimeout(100);
-// So many crashes in a row may have causes that have gone when the next keeper starts.
+// The cause of this many crashes in a row may be gone when the next keeper starts.
 constexpr uint32_t kCrashesInPassing = 3;
 
 bool HasCrashed(const siginfo_t& end) {
@@ -28,7 +28,7 @@ bool HasCrashed(const siginfo_t& end) {
   return end.si_status != SIGKILL && end.si_status != SIGTERM && end.si_status != SIGINT;
 }
 
-// Returns whether the process has ended, and is reaped.
+// Reaps the process if it has ended, and returns whether it has.
 bool ReapOf(const SpawnedProcess& process, siginfo_t* end) {
   return waitid(P_PIDFD, static_cast<id_t>(process.pidfd.get()), end, WEXITED | WNOHANG) == 0 &&
          end->si_pid != 0;
@@ -105,7 +105,8 @@ void KeeperProcess::LookAtNext() {
 bool KeeperProcess::FollowWithNext() {
   if (!next_) return false;
   if (!followed_at_ && !IsReadable(next_->orders.fd())) {
-    // Until it is dead, the program that it may wait for is not started again.
+    // A keeper whose start hangs in the program's file system cannot be killed. As long as it has
+    // not died, Spawn() does not start a program at this path again.
     KillAndReap(next_->process.pid, next_->process.pidfd.get(), kDeathTimeout, program_.path());
     GiveUpNext("the keeper that it was to follow ended first");
     return false;
@@ -152,7 +153,8 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
     crashes_ = HasCrashed(end) || faulty_ ? crashes_ + 1 : 0;
   }
   const std::string how = DescribeEnd(end);
-  // Before it shows life, nobody has asked it to end. That it was ended from outside says nothing.
+  // Nobody asks a keeper to end before it shows life, so its exit is a failure. A signal from
+  // outside says nothing about the program.
   const bool failed = HasCrashed(end) || faulty_ || (end.si_code == CLD_EXITED && !shows_life_);
   if (failed && IsOnTrial()) GiveUp(absl::StrCat("its first keeper ", how));
   running_.reset();
@@ -165,7 +167,7 @@ void KeeperProcess::KillFaulty() {
   Signal(SIGKILL);
 }
 
-// While another is beside it, the program on trial is the other's.
+// While another keeper runs beside this one, the program on trial is the other keeper's.
 void KeeperProcess::Prove() {
   if (IsOnTrial() && shows_life_ && last_sign_ - running_->started >= kLongLife) program_.Prove();
 }
@@ -176,7 +178,7 @@ void KeeperProcess::NoteLife() {
   Prove();
 }
 
-// A sign of life may be among what waits for an order that takes long.
+// Unread orders are no silence: one may be a sign of life that waits for an order that takes long.
 bool KeeperProcess::HasUnread() const { return IsReadable(running_->orders.fd()); }
 
 KeeperProcess::Silence KeeperProcess::LookForHang() {

@@ -1,6 +1,6 @@
-// The keeper of a driver's service: starts it, notices its end and its silence. Starts a later
-// program's keeper beside it when told to, and goes back to the program before when that one does
-// not serve.
+// Starts the keeper of a driver's service, and notices when it ends or falls silent. When told to,
+// starts the keeper of a newer program beside it, and goes back to the former program if the new
+// one does not serve.
 #ifndef SUPERVISOR_DRIVER_KEEPER_KEEPER_PROCESS_H_
 #define SUPERVISOR_DRIVER_KEEPER_KEEPER_PROCESS_H_
 
@@ -21,7 +21,7 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: the main thread, with which the keeper dies.
+// Thread-compatible: the main thread. The keeper dies with that thread.
 class KeeperProcess {
  public:
   using Clock = std::chrono::steady_clock;
@@ -44,44 +44,45 @@ class KeeperProcess {
   // is under way.
   absl::Status StartNext(const std::string& input);
   void LookAtNext();
-  // After Reap: the keeper beside the one that has ended, if it has given an order, is the one that
-  // runs from now on. Any other is given up: nobody knows whether it will.
+  // Call it after Reap(). Returns true if a keeper was started beside the ended one and has given
+  // an order: that keeper runs from now on. Kills and gives up a keeper that has given none,
+  // because it may never give one.
   bool FollowWithNext();
   // Descriptors that become readable when there is something for LookAtNext, or for Reap.
   std::vector<int> process_descriptors() const;
 
   void Signal(int signal);
-  // Kills a keeper that does not speak as a keeper does. It counts as one that has crashed.
+  // Kills a keeper that violates the protocol. It counts as crashed.
   void KillFaulty();
-  // Returns how it ended, in words ("was killed by signal 9 (Killed)"), if it has; it is reaped,
-  // and runs() is false then. `exit_code`: of one that ended by itself; otherwise unchanged.
+  // If the keeper has ended, reaps it and returns how, in words ("was killed by signal 9
+  // (Killed)"). Then runs() is false. Sets `exit_code` only if the keeper exited by itself.
   std::optional<std::string> Reap(int* exit_code);
 
-  // Returns why the program on trial has been given up, once. Its first keeper could not be run,
-  // has ended or hung before it had shown life (kStartTimeout), or has crashed or hung before it
+  // Returns why the program on trial was given up, once. Possible reasons: its first keeper could
+  // not be run, ended or hung before it showed life (kStartTimeout), or crashed or hung before it
   // had shown life for kLongLife, which proves its program.
   std::optional<std::string> TakeGivenUp() { return std::exchange(given_up_, std::nullopt); }
 
-  // Notes a sign of life, by which its silence is judged from now on.
+  // Notes a sign of life. The keeper's silence counts from now on.
   void NoteLife();
-  // Notes that an order was executed: the keeper has waited for that.
+  // Notes that an order was executed. The keeper waited for it, so that time is no silence.
   void NoteOrder() { last_sign_ = Clock::now(); }
   bool shows_life() const { return shows_life_; }  // or did, until it ended
   // Sets whether a keeper that falls silent is killed.
   void SetKillsHung(bool kills_hung) { kills_hung_ = kills_hung; }
   enum class Silence { kNone, kBegins, kEnds };
-  // A keeper that does not come to show life, and gives no order for this time, is killed.
+  // A keeper that has not shown life yet, and gives no order for this long, is killed.
   static constexpr std::chrono::seconds kStartTimeout{30};
-  // A keeper that lived for less did not get on.
+  // A keeper that lives this long resets crashes() and the pause.
   static constexpr std::chrono::seconds kLongLife{5};
-  // A keeper that is to be followed and has not ended by then is killed.
+  // A keeper that has not ended this long after its successor's first order is killed.
   static constexpr std::chrono::seconds kEndTimeout{3};
-  // Returns whether its silence has become a hang, or a hang is over, since the last call. Kills it
-  // when a hang begins, if SetKillsHung said so, its program is on trial, or it has never shown
-  // life. Call it now and then.
+  // Returns whether a hang has begun or ended since the last call. Kills the keeper when a hang
+  // begins, if SetKillsHung() said so or its program is on trial. Also kills a keeper that has
+  // shown no life within kStartTimeout. Call it regularly.
   Silence LookForHang();
-  // Returns when a keeper that stays silent hangs. Empty: none runs that has shown life, or it
-  // does.
+  // Returns when the keeper counts as hung if it stays silent. Empty: no keeper that has shown life
+  // runs, or it hangs already.
   std::optional<Clock::time_point> hang_begins() const {
     if (!running_ || !shows_life_ || hung_) return std::nullopt;
     return last_sign_ + hang_timeout_;
@@ -89,8 +90,8 @@ class KeeperProcess {
   bool kills_hung() const { return kills_hung_; }
   std::chrono::milliseconds hang_timeout() const { return hang_timeout_; }
 
-  // Crashes in a row of keepers that did not live for long. One that is killed from outside, or
-  // runs out of memory (SIGKILL), has not crashed, and ends the row.
+  // Returns how many keepers in a row crashed before kLongLife. A keeper that was killed from
+  // outside, or by the kernel when memory ran out (SIGKILL), has not crashed, and ends the row.
   uint32_t crashes() const { return crashes_; }
   // Returns the pause before the next start: kMostPause at most, unless several have crashed in a
   // row.
@@ -121,7 +122,7 @@ class KeeperProcess {
   bool shows_life_ = false;
   bool kills_hung_ = false;
   bool hung_ = false;
-  bool faulty_ = false;  // and killed for it, or because it hung
+  bool faulty_ = false;  // it was killed because it was faulty, or hung
   uint32_t crashes_ = 0;
   // A start costs some milliseconds of a processor, and workers wait meanwhile to attach.
   BackOff back_off_{std::chrono::milliseconds(1), kMostPauseAfterCrashes};

@@ -1,6 +1,6 @@
 // Proves that the workers of a native service's former driver are gone. They end with their driver
-// (lifeline.h), but not in the same moment, and the device's addresses and what the service does
-// outside of Baton are theirs until then.
+// (lifeline.h), but not in the same moment. Until then they use the device's addresses, and may
+// have effects outside of Baton.
 //
 // A driver locks a file with flock(2), and its workers inherit the descriptor. The kernel drops the
 // lock when the last of them is gone, with all of its threads and memory.
@@ -15,15 +15,15 @@
 
 namespace baton::driver_process {
 
-// A start that has waited for so long fails, or goes on.
+// The start fails, or goes on, when former workers outlive the wait.
 enum class Survivors {
   kAreAnError,  // the service has outside effects, which only one generation of workers may have
   kAreLogged,
 };
 
-// Waits for the former driver's workers at `path`, at most `patience`. Returns the locked
-// descriptor, which the workers of this process inherit. kDeadlineExceeded: some survive. With
-// kAreLogged it locks a new file at `path` instead.
+// Waits at most `patience` until the former driver's workers have left the lock file `path`.
+// Returns the locked descriptor, which the workers of this process inherit. kDeadlineExceeded: some
+// survive. With kAreLogged it locks a new file at `path` instead.
 absl::StatusOr<FileDescriptor> FollowFormerWorkers(
     const std::string& path, Survivors survivors,
     std::chrono::milliseconds patience = std::chrono::seconds(10));

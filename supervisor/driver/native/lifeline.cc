@@ -25,7 +25,7 @@ absl::Status TieToLifeline(int own_end) {
       fcntl(own_end, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
     return ErrnoStatus(errno, "tying a worker to its lifeline");
   }
-  // Let go before the tie was made, it makes no signal any more.
+  // If the writing end was closed before the tie was made, no signal comes.
   pollfd entry = {own_end, 0, 0};
   if (poll(&entry, 1, 0) == 1 && (entry.revents & POLLHUP) != 0) {
     return absl::UnavailableError("nobody holds the lifeline of the service any more");

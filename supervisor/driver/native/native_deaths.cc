@@ -12,7 +12,7 @@ namespace {
 
 using arena::NativeDeaths;
 
-constexpr int kLoadAttempts = 4;  // that a driver stores twice during each is no driver's doing
+constexpr int kLoadAttempts = 4;  // no correct driver stores twice during each of them
 
 uint32_t ValidCopy(const arena::Arena& arena, uint32_t shard) {
   return arena::LoadAcquire(arena.native_deaths(shard, 1).version) >

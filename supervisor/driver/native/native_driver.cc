@@ -31,10 +31,11 @@ using driver::CommitOutcome;
 constexpr int kNewsAtATime = 256;
 constexpr uint64_t kUnseen = ~uint64_t{0};
 
-// A turn handles so many notices of connections: peers decide how many `baton-driver` tells.
+// A turn handles at most this many notices of connections, because peers decide how many come.
 constexpr uint32_t kNoticesPerTurn = 64;
 
-// An owner that never sleeps reads its wake descriptor every so many turns: a system call each.
+// An owner that never sleeps reads its wake descriptor only in one turn of this many, because a
+// read is a system call.
 constexpr uint32_t kTurnsBetweenWakes = 1024;
 
 }  // namespace
@@ -121,8 +122,9 @@ NativeDriver::~NativeDriver() {
   device_.reset();
 }
 
-// A child has the descriptors, too, but the worker's session, its pidfd and its lifeline are its
-// parent's. A number is not closed that the object may have closed, and opened again, before.
+// A child of the worker has the descriptors, too, but the session, the pidfd and the lifeline are
+// its parent's. The session's number is not closed here, because the object may have closed it
+// before, and opened another file with it.
 BatonNativeHost* NativeDriver::host() {
   if (!process_.IsOurs()) host_.socket = -1;
   return &host_;
@@ -146,7 +148,7 @@ void NativeDriver::WakeDriver() const { (void)eventfd_write(inheritance_.driver_
 void NativeDriver::Tell(std::string_view kind, int shard, int connection,
                         std::string_view message) const {
   const std::string line = NewsLine(kind, shard, connection, message);
-  // A `baton-driver` that does not listen, or is gone, hears of it by other ways or not at all.
+  // A line that `baton-driver` does not take is lost.
   (void)send(inheritance_.news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -172,12 +174,12 @@ absl::Status NativeDriver::Attend() {
   if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claimed_.empty()) {
     return absl::OkStatus();
   }
-  // The worker library releases a lost shard before the next turn takes another: the notices of one
-  // that is adopted have to be handled at once.
+  // Takes nothing before the worker library has released a lost shard. HandleNotices() does nothing
+  // until then, and the notices of an adopted shard have to be handled at once.
   if (LostAny()) return absl::OkStatus();
   const uint64_t died = died_.exchange(0);
   for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
-    if ((died >> slot & 1) != 0) watched_[slot] = 0;  // that watch is over
+    if ((died >> slot & 1) != 0) watched_[slot] = 0;  // its watch is over
   }
   seen_changes_ = changes;
   const uint32_t operated = operated_;
@@ -206,21 +208,21 @@ bool NativeDriver::LostAny() const {
   return false;
 }
 
-// Nothing is written to the log of a shard that has another owner. The worker library releases it
-// in this turn, and the notices of the others wait for the next.
+// Does nothing if a shard has another owner by now, because it must not write to that shard's log.
+// The worker library releases the shard in this turn, and other notices wait for the next.
 void NativeDriver::HandleNotices(uint32_t most) {
   if (LostAny()) return;
   uint32_t shard;
   for (uint32_t i = 0; i < most; ++i) {
     if (!driver_->HandleEvent(&shard) && !driver_->HandleDeviceEvent(&shard)) return;
   }
-  // The rest is not to be slept over.
+  // Keeps the worker from sleeping before the rest is handled.
   if (last_look_ && device_->HasNotice()) {
     (void)eventfd_write(inheritance_.wakes[inheritance_.slot], 1);
   }
 }
 
-// There is never more than one: each is applied when it is published.
+// There is never more than one transaction, because each is applied when it is published.
 absl::Status NativeDriver::Apply(uint32_t shard) {
   if (!IsOurs(shard)) [[unlikely]]
     return absl::OkStatus();
@@ -243,8 +245,8 @@ absl::Status NativeDriver::Poll(uint32_t shard) {
   return driver_->PollCompletions(shard).status();
 }
 
-// A poll that finds something has used up the notification. When that is nothing for the worker, it
-// is asked for again. When it is, the worker does not sleep.
+// A poll that consumes a completion cancels the requested notification. If the completion is not
+// for the worker, this requests another. If it is, the worker does not sleep.
 absl::Status NativeDriver::PollBeforeSleep(uint32_t shard) {
   const uint64_t told = arena().shard(shard).completion_tail;
   for (;;) {
@@ -258,11 +260,11 @@ void NativeDriver::OnFirstCommit(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
   arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
-  if (!watch_due_) WakeDriver();  // else after the peers that wait
+  if (!watch_due_) WakeDriver();  // otherwise Attend() does, after waiting peers are served
 }
 
 absl::Status NativeDriver::RequestNotification(uint32_t shard) {
-  arming_ = slept_ = true;  // whosever the shard is
+  arming_ = slept_ = true;  // even if the shard has another owner
   if (!IsOurs(shard)) return absl::OkStatus();
   return driver_->RequestNotification(shard);
 }
@@ -272,8 +274,8 @@ absl::Status NativeDriver::RequestNotification(uint32_t shard) {
 // Claims each shard that this worker is heir to and whose owner released it or is dead.
 void NativeDriver::ClaimInheritance() {
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
-    // Before the heir: another one is named before a release is asked for, and who has seen this is
-    // not to claim what was released for the other.
+    // Reads the word before the heir. `baton-driver` names another heir before it asks for a
+    // release, so a worker that sees the released word also sees that another is the heir.
     const uint64_t word = ownerships_[shard].word();
     BATON_CRASH_POINT("native-owner-seen");
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
@@ -281,7 +283,7 @@ void NativeDriver::ClaimInheritance() {
     const uint32_t former = arena::ClaimantOrOwner(slot);
     if (former == inheritance_.slot || driver_->Operates(shard)) continue;
     if (slot != arena::kNobody && former >= arena().shape().workers)
-      continue;  // baton-driver mends it
+      continue;  // `baton-driver` repairs it
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
     if (slot != arena::kNobody &&
         !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
@@ -294,12 +296,12 @@ void NativeDriver::ClaimInheritance() {
   }
 }
 
-// The one with the most connections first: so many peers wait for it.
+// Puts the shard with the most connections first, because the most peers wait for it.
 void NativeDriver::NoteClaimed() {
   const size_t noted = claimed_.size();
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
-    // Not ours by any claim: another worker has written that.
+    // This process operates the shard, and did not claim it: another worker has written that.
     if (driver_->Operates(shard)) continue;
     if (std::any_of(claimed_.begin(), claimed_.end(),
                     [shard](const Claimed& one) { return one.shard == shard; })) {
@@ -315,8 +317,8 @@ void NativeDriver::NoteClaimed() {
   });
 }
 
-// In one pass, however many shards are claimed. While a shard is claimed nobody accepts connections
-// into it; what `baton-driver` gives it meanwhile is new, and comes with a notice.
+// Makes one pass, however many shards are claimed. Nobody accepts connections into a claimed shard.
+// `baton-driver` may give it new ones meanwhile, and they come with a notice.
 void NativeDriver::FindConnections() {
   std::vector<std::vector<uint32_t>*> lists(ownerships_.size(), nullptr);
   for (Claimed& one : claimed_) {
@@ -329,7 +331,8 @@ void NativeDriver::FindConnections() {
   }
 }
 
-// Only who has adopted both shards can finish what accepts a connection of one into the other.
+// Takes shards together if one accepts connections into the other: only a driver that has adopted
+// both can finish that.
 std::vector<NativeDriver::Claimed> NativeDriver::NextToTake() {
   const auto accepts = [](const Claimed& from, const Claimed& to) {
     return std::find(from.accepts_into.begin(), from.accepts_into.end(), to.shard) !=
@@ -350,7 +353,7 @@ std::vector<NativeDriver::Claimed> NativeDriver::NextToTake() {
       }
     }
   }
-  // The claim of a shard may be no more.
+  // Leaves out shards whose claim is gone.
   std::erase_if(together, [this](const Claimed& one) {
     return ownerships_[one.shard].owner_slot() != (arena::kClaim | inheritance_.slot) ||
            driver_->Operates(one.shard);
@@ -358,8 +361,8 @@ std::vector<NativeDriver::Claimed> NativeDriver::NextToTake() {
   return together;
 }
 
-// One at a time: it is served before the next is taken. With many, the last waits for all of them
-// anyway, but not the first for the last.
+// Takes one shard (or group), which is served before the next is taken. So the first of many shards
+// does not wait for the last.
 absl::Status NativeDriver::TakeClaimed() {
   NoteClaimed();
   for (const uint32_t operated = operated_; operated_ == operated && !claimed_.empty();) {
@@ -368,7 +371,7 @@ absl::Status NativeDriver::TakeClaimed() {
   return absl::OkStatus();
 }
 
-// Can be killed and done again, by this worker's heir.
+// If the worker is killed in this call, its heir repeats it.
 absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
   if (all.empty()) return absl::OkStatus();
   std::vector<uint32_t> shards, connections;
@@ -409,12 +412,13 @@ void NativeDriver::LeaveShard(uint32_t shard) {
   inheritance_.objects->completion_queues[shard]->ForgetNotification();
 }
 
-// A claimant died when all was done but for the word that says so: the record's owner is that one.
+// Returns true if a claimant died when only the ownership word was left to store. The record names
+// that claimant as the owner.
 bool NativeDriver::HasBegun(uint32_t shard) const {
   return !arena::CursorIsOf(arena().shard(shard).commit_head, ownerships_[shard].epoch());
 }
 
-// Its owner has not given up the shard that is claimed.
+// Returns true if the former owner of the claimed shard did not give it up.
 bool NativeDriver::IsDeath(uint32_t shard) const {
   return ownerships_[shard].owner_id() != 0 &&
          arena().shard(shard).released_epoch != ownerships_[shard].epoch();
@@ -453,10 +457,11 @@ void NativeDriver::ApplyRest(uint32_t shard) {
     ++arena().native_shard(shard).recovered;
     BATON_CRASH_POINT("native-rest-applied");
   }
-  NoteCause(shard);  // that may have been its release
+  NoteCause(shard);  // the rest may have had its release
 }
 
-// A completion on which so many owners died in a row is given to no other.
+// Counts the owner's death. Fails the connection of a completion on which too many owners died, so
+// that no other owner is given that completion.
 std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
   const uint64_t former = ownerships_[shard].owner_id();
   Death death;
@@ -498,18 +503,18 @@ void NativeDriver::WatchOwners() {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::ClaimantOrOwner(arena::OwnershipSlot(word));
-    if (slot >= wanted.size() || slot == inheritance_.slot) continue;  // nobody, or us
+    if (slot >= wanted.size() || slot == inheritance_.slot) continue;  // no owner, or this worker
     wanted[slot] = std::max(wanted[slot], arena::OwnershipEpoch(word) + 1);
   }
   for (uint32_t slot = 0; slot < wanted.size(); ++slot) {
     if (wanted[slot] == watched_[slot]) continue;
     watched_[slot] = wanted[slot];
-    // The number only tells one watch of a slot from the next.
+    // The epoch stands for a worker id: it only tells one watch of a slot from the next.
     wanted[slot] == 0 ? watcher_->Forget(slot) : watcher_->Watch(slot, wanted[slot]);
   }
 }
 
-// TakeClaimed has done it, before it moved the word that says so.
+// Take() has adopted the shard already, before the ownership word named this worker.
 absl::Status NativeDriver::Adopt(uint32_t shard, uint64_t epoch) {
   if (driver_->Operates(shard) && ownerships_[shard].epoch() == epoch) return absl::OkStatus();
   return absl::InternalError(

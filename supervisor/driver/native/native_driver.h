@@ -1,10 +1,10 @@
-// A native worker's driver: behind lib/native/host.h, in a process that `baton-driver` has forked.
-// It operates the queues of the shards that the worker owns, and makes the worker the owner of
-// those that it inherits: from an owner that is dead, from one that gave its shard up, or because
-// `baton-driver` says so.
+// A native worker's driver, in a process that `baton-driver` has forked. The worker library calls
+// it through lib/native/host.h. It operates the queues of the shards that the worker owns. It makes
+// the worker the owner of shards that it inherits from dead owners and from those that gave them
+// up, or that `baton-driver` gives it.
 //
 // Thread-compatible: the thread that the worker library uses. One thread of its own waits for the
-// death of those whose heir the worker is.
+// deaths of owners whose heir the worker is.
 #ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_DRIVER_H_
 #define SUPERVISOR_DRIVER_NATIVE_NATIVE_DRIVER_H_
 
@@ -40,23 +40,23 @@ struct NativeInheritance {
   const native::QueuePairPool* pool = nullptr;
   std::shared_ptr<driver::DeviceObjects> objects;
   uint32_t slot = 0;       // of the worker
-  uint64_t worker_id = 0;  // likewise
-  int session = -1;        // one end of its session with the keeper
+  uint64_t worker_id = 0;  // of the worker
+  int session = -1;        // the worker's end of its session with the keeper
   int driver_wake = -1;    // eventfd: there are orders, or a shard has changed hands
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
-  int lifeline = -1;       // of lifeline.h, to read; in the worker, an end of its own
+  int lifeline = -1;       // reading end (lifeline.h); in the worker, its own one
   int presence = -1;       // of former_workers.h
   int realtime_priority = 0;
-  bool outside_effects = false;  // a shard is taken from nobody but who has given it up
+  bool outside_effects = false;  // shards are taken only from owners that gave them up
   uint32_t poison_deaths = 3;    // on one completion, before its connection is failed
-  bool watch_deaths = true;      // false: who made the driver calls LookForDeaths
+  bool watch_deaths = true;      // false: the driver's creator calls LookForDeaths()
 };
 
 // Kind of the news that a worker's process cannot run its object.
 inline constexpr std::string_view kWorkerFailed = "native_worker_failed";
 
-// "<kind> <shard> <connection> <message>"; -1: none. More than fits is cut.
+// A line of news is "<kind> <shard> <connection> <message>"; -1: none. A longer line is cut.
 inline constexpr size_t kNewsBytes = 1024;
 std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message);
 
@@ -74,17 +74,17 @@ class NativeDriver final : private driver::DriverObserver {
   static absl::StatusOr<std::unique_ptr<NativeDriver>> Create(NativeInheritance inheritance);
   ~NativeDriver() override;
 
-  // In a process that ours has forked it has no session, and all of its functions refuse.
+  // In a process that the worker has forked, the host has no session, and all its functions fail.
   BatonNativeHost* host();
 
-  // With the next Attend: an owner whose heir this is may be dead. Any thread.
+  // Has the next Attend() look whether owners whose heir this worker is are dead. Any thread.
   void LookForDeaths() { died_.store(~uint64_t{0}); }
 
  private:
   // A shard that is claimed and not taken yet.
   struct Claimed {
     uint32_t shard = 0;
-    std::vector<uint32_t> connections;   // that were in it when the claim was noted, or more
+    std::vector<uint32_t> connections;   // all that were in it when the claim was noted, maybe more
     std::vector<uint32_t> accepts_into;  // QueueDriver::AcceptTargets
   };
 
@@ -152,13 +152,13 @@ class NativeDriver final : private driver::DriverObserver {
   NativeReports reports_;
   uint64_t seen_changes_ = ~uint64_t{0};
   uint32_t operated_ = 0;         // shards
-  std::vector<Claimed> claimed_;  // the next to take first
+  std::vector<Claimed> claimed_;  // in the order in which they are taken
   uint32_t busy_turns_ = 0;
-  bool slept_ = true;  // our descriptors may be readable
+  bool slept_ = true;  // the driver's descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
-  bool watch_due_ = false;         // of the next turn, which comes before any sleep
-  std::atomic<uint64_t> died_{0};  // slots of workers
+  bool watch_due_ = false;         // WatchOwners() is due in the next turn, before any sleep
+  std::atomic<uint64_t> died_{0};  // a bit for each worker slot
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;
   std::optional<DeathWatcher> watcher_;  // if deaths are watched; last: its thread uses the others

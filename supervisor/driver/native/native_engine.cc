@@ -85,7 +85,7 @@ void NativeEngine::Turn() {
 
 void NativeEngine::Wake(uint32_t slot) const { (void)eventfd_write(wakes_[slot].get(), 1); }
 
-// When they are broken in all shards, the service has no use of its device.
+// If the shared receives of all shards are broken, the service cannot use its device any more.
 void NativeEngine::LookAtSharedReceives() {
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) == 0) return;

@@ -1,6 +1,6 @@
-// The engine of a native service: its workers operate the queues and move shards among themselves,
-// in processes of their own. This works for them at the connection manager, and tells operators
-// what has happened.
+// The engine of a native service, whose workers operate the queues and move shards among
+// themselves, in processes of their own. The engine operates the connection manager for them, and
+// reports what happens to operators.
 //
 // Thread-compatible: the driver process's one thread. It never waits.
 #ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_ENGINE_H_
@@ -24,10 +24,10 @@
 
 namespace baton::driver_process {
 
-// Grants: the driver process's one thread registers memory itself. A thread beside it could hold a
-// lock when the process forks a worker, and that worker would wait for the lock for ever:
-// ForkWorker refuses. Meanwhile workers drive their shards, and an heir takes over from a dead
-// owner. What the driver process does itself waits: it connects, accepts, moves and ends nothing.
+// The driver process's one thread registers the memory of grants itself. Another thread could hold
+// a lock when the process forks a worker, which would then wait for ever, so ForkWorker() refuses
+// to fork beside one. Meanwhile workers drive their shards, and heirs take over from dead owners.
+// Until the memory is registered, the driver process connects, accepts, moves and ends nothing.
 class NativeEngine final : public ServiceEngine, private native::ConnectionObserver {
  public:
   // `arena`, `device` and `listener` outlive it. Makes everything that workers inherit.
@@ -39,8 +39,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   // Returns what a worker that is about to be forked inherits.
   NativeInheritance InheritanceOf(uint32_t slot, uint64_t worker_id);
 
-  // Everything that there may be to do. Call it when one of these descriptors is readable, and
-  // every kTurnMs.
+  // Does everything that is to be done. Call it when one of descriptors() is readable, and every
+  // kTurnMs.
   void Turn();
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;

@@ -10,7 +10,8 @@ namespace {
 
 using arena::NativeReport;
 
-// Odd as long as this lives. One that a dead writer left odd is written again.
+// Keeps the report's version odd as long as this lives. A report that a dead writer left odd is
+// written again.
 class Writing {
  public:
   explicit Writing(NativeReport& report) : report_(report) {
@@ -111,7 +112,7 @@ void NativeReports::Write(uint32_t shard, absl::Span<const uint32_t> connections
   FindAmbiguous(shard, connections, &report);
   NativeReport& out = arena_->native_report(shard, report.epoch);
   const Writing writing(out);
-  // One that a dead claimant has written keeps its poisoning: nothing is blamed any more.
+  // A dead claimant's report of this epoch keeps its poisoning, because nothing is blamed any more.
   if (out.head.epoch != report.epoch) out.poison_deaths = 0;
   arena::OrderForCrash();
   out.head = report;
@@ -140,7 +141,7 @@ bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   std::erase_if(ambiguous_, [&](const Ambiguous& open) {
     if (open.connection != connection || open.receive != receive) return false;
     NativeReport& out = arena_->native_report(open.shard, open.epoch);
-    if (out.head.epoch != open.epoch) return true;  // the place is a later one's
+    if (out.head.epoch != open.epoch) return true;  // a later report has the place
     const uint64_t submitted_end = std::clamp(end, open.begin, open.end);
     const Writing writing(out);
     out.head.ambiguous -= open.end - open.begin;

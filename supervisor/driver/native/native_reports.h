@@ -1,5 +1,6 @@
-// Reconciliation reports of native services: written in shared memory by who recovers a shard, and
-// read by `baton-driver` when it comes to it (lib/arena/layout.md, "Native owners").
+// Reconciliation reports of native services. The worker that recovers a shard writes its report to
+// shared memory, and `baton-driver` reads it in a later turn (lib/arena/layout.md, "Native
+// owners").
 #ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_
 #define SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_
 
@@ -17,12 +18,12 @@ class NativeReports {
  public:
   explicit NativeReports(arena::Arena* arena) : arena_(arena) {}
 
-  // At the cut. What may have been posted, and the device has not told, is ambiguous in it.
-  // `connections`: all that are in the shard, and maybe others.
+  // Writes the report, at the cut. Requests are ambiguous in it if they may have been posted and
+  // the device has not said so. `connections`: all that are in the shard, and maybe others.
   void Write(uint32_t shard, absl::Span<const uint32_t> connections, ReconciliationReport report);
 
-  // Requests of this queue before `end` were submitted, those from it on were not. Returns whether
-  // a report says more now.
+  // Called when it is known that the queue's requests before `end` were submitted, and those from
+  // it on were not. Returns whether a report has changed.
   bool OnSettled(uint32_t connection, bool receive, uint64_t end);
 
  private:

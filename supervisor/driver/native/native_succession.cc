@@ -71,7 +71,8 @@ void NativeSuccession::NoteRelease(uint32_t shard) {
   Known& known = known_[shard];
   const uint64_t released = arena::LoadAcquire(arena_->shard(shard).released_epoch);
   if (released == 0 || released == known.released) return;
-  // The arena names the former owner a little later, and until the next change.
+  // The arena names the former owner a little later than the release, and only until the next
+  // change.
   const arena::NativeShard& change = arena_->native_shard(shard);
   const uint64_t changed = arena::LoadAcquire(change.change_epoch);
   if (changed < released) return;
@@ -94,8 +95,8 @@ void NativeSuccession::ReadReports(uint32_t shard) {
   for (; known.reported < last; ++known.reported) {
     const uint64_t epoch = known.reported + 1;
     if (!ReadReport(shard, epoch)) {
-      if (epoch < last) continue;  // who wrote it died, and it stays as it is
-      break;                       // it is being written: at the next turn
+      if (epoch < last) continue;  // its writer died: it stays as it is
+      break;                       // it is being written: the next turn reads it
     }
     TellEnd(shard);
   }
@@ -142,9 +143,9 @@ void NativeSuccession::Give(uint32_t shard) {
   if (arena::OwnershipSlot(word) == arena::kNobody && ownership.Claim(word, slot)) wake_(slot);
 }
 
-// With outside effects an heir may claim the shard for a handoff, or for a release that a former
-// keeper asked for, and only then: of an owner that dies, the process has to be dead first, and
-// then the shard is given to somebody.
+// With outside effects an heir may claim the shard only for a handoff, or for a release that a
+// former keeper asked for. If an owner dies, its process has to be dead first. Then the driver
+// gives the shard to a worker.
 void NativeSuccession::NameHeir(uint32_t shard, uint32_t slot) {
   Succession::NameHeir(shard, slot);
   ShardState& state = shards_[shard];
@@ -154,7 +155,7 @@ void NativeSuccession::NameHeir(uint32_t shard, uint32_t slot) {
   uint64_t& word = arena_->native_shard(shard).heir;
   if (arena::LoadRelaxed(word) == named) return;
   arena::StoreRelease(word, named);
-  // Its watch begins, and it looks whether there is something to claim already.
+  // The heir begins to watch the owner, and looks whether it can claim the shard already.
   state.ownership.Announce();
   if (named != 0) wake_(slot);
 }
@@ -175,7 +176,8 @@ void NativeSuccession::PardonDeath(uint32_t slot, uint64_t id) {
   }
 }
 
-// Its heir may have made its report before the process is known to be dead.
+// Stores the cause now, because the heir may make its report before the process is known to be
+// dead.
 void NativeSuccession::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
   for (uint32_t shard = 0; shard < shard_count(); ++shard) {
     if (shards_[shard].ownership.owner_slot() != slot) continue;
@@ -188,8 +190,8 @@ void NativeSuccession::WorkerStopped(uint32_t slot, uint64_t id, std::string_vie
   if (Stop(slot, id) != nullptr) NameHeirs();
 }
 
-// Its heir has claimed its shards, as a rule long before this. What nobody has claimed is given to
-// somebody, so that the slot is in no word any more.
+// The heir has usually claimed the worker's shards long before this. Shards that nobody has claimed
+// are given to another worker, so that no ownership word names the slot any more.
 void NativeSuccession::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
   WorkerStopped(slot, id, "crash");

@@ -1,6 +1,6 @@
 // The succession of a native service: the workers move shards among themselves, in processes of
-// their own. This names heirs, gives shards that nobody has to somebody, asks owners to release,
-// and notices what has happened in shared memory.
+// their own. This class names heirs, gives shards that have no owner to a worker, asks owners to
+// release, and notices in shared memory what the workers have done.
 #ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_SUCCESSION_H_
 #define SUPERVISOR_DRIVER_NATIVE_NATIVE_SUCCESSION_H_
 
@@ -32,17 +32,17 @@ class NativeSuccession final : public Succession {
   void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
   uint64_t poisoned_connections(uint32_t shard) const override;
-  // When it was last seen that a new owner has committed; CLOCK_MONOTONIC. 0: never.
+  // When this object last noticed a new owner's first commit; CLOCK_MONOTONIC. 0: never.
   uint64_t last_served_ns() const { return last_served_ns_; }
 
  private:
-  // What is known here of what workers have done to a shard.
+  // The driver's knowledge of what workers have done to a shard. The first four are epochs.
   struct Known {
-    uint64_t epoch = 0;     // whose owner is known
-    uint64_t served = 0;    // whose first commit is known
+    uint64_t epoch = 0;     // the last whose owner is known
+    uint64_t served = 0;    // the last whose first commit is known
     uint64_t released = 0;  // the last whose release is known
     uint64_t reported = 0;  // the last whose end was reported
-    // An owner whose death is known to be no crash, and what it is.
+    // An owner whose death is known to be no crash, and the death's cause.
     uint64_t explained_worker_id = 0;
     std::string_view explanation;
     uint64_t report_version = 0;  // in the arena, of the shard's report

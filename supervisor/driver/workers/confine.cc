@@ -28,7 +28,7 @@ absl::Status CloseRange(unsigned int first, unsigned int last) {
 
 absl::Status TakeIdentity(const Identity& identity) {
   if (!identity.uid && !identity.gid) return absl::OkStatus();
-  // The driver's would stay, whoever the process is.
+  // Otherwise the process would keep the driver's groups.
   if (setgroups(0, nullptr) != 0) {
     return ErrnoStatus(errno,
                        "setgroups: native.uid and native.gid need a batond that runs as root");
@@ -42,7 +42,7 @@ absl::Status TakeIdentity(const Identity& identity) {
   return absl::OkStatus();
 }
 
-// Without its capability a process has the limit's priorities, and never more again.
+// A process without capabilities may use priorities up to the limit, and cannot raise it again.
 absl::Status LimitPriority(int priority) {
   rlimit limit = {};
   const auto most = static_cast<rlim_t>(priority);
@@ -65,7 +65,8 @@ absl::Status DropCapabilities(uint32_t kept) {
   sets[0] = {kept, kept, 0};
   sets[1] = {};
   if (syscall(SYS_capset, &header, sets) != 0) return ErrnoStatus(errno, "capset");
-  // Neither by an executable with capabilities or another user's rights, nor, as root, by any.
+  // Now no executable gives rights back: neither one with capabilities or another user's rights
+  // nor, in a root process, any other.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
   return absl::OkStatus();
 }

@@ -12,23 +12,23 @@
 
 namespace baton::driver_process {
 
-// Closes all descriptors but `kept` and standard error, to which standard output goes, too;
-// standard input, which has the driver's configuration, is /dev/null then. Kept ones that are
-// negative are none.
+// Closes all descriptors except `kept` and standard error. Ignores negative numbers. Standard
+// output goes to standard error, too. /dev/null replaces standard input, which has the driver's
+// configuration.
 absl::Status KeepOnly(std::vector<int> kept);
 
-// Variables of the environment that were meant for the driver alone.
+// Removes the environment variables that were meant for the driver alone.
 void ForgetKeepersVariables();
 
 struct Identity {
-  std::optional<uid_t> uid;  // that it becomes; it stays who it is
+  std::optional<uid_t> uid;  // that it becomes; none: it keeps its own
   std::optional<gid_t> gid;
-  int realtime_priority = 0;  // that its threads may have at most; 0: none
-  bool may_listen = false;    // also at ports below 1024 (CAP_NET_BIND_SERVICE), if it may now
+  int realtime_priority = 0;  // the highest that its threads may have; 0: none
+  bool may_listen = false;    // keeps CAP_NET_BIND_SERVICE (ports below 1024), if it has it
 };
 
-// For good, whatever the process executes: takes the identity, without supplementary groups where
-// one is given, and gives up every capability but that one.
+// Takes the identity for good, whatever the process executes later. Drops supplementary groups if
+// `uid` or `gid` is given. Gives up every capability except the one that `may_listen` keeps.
 absl::Status Confine(const Identity& identity);
 
 }  // namespace baton::driver_process

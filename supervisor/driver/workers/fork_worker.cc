@@ -28,7 +28,7 @@ namespace {
 
 NativeDriver* g_driver = nullptr;
 
-// A lock that another thread held would be held in the child for ever.
+// Checks that there is one thread: a lock that another held would be held in the child for ever.
 absl::Status CheckAlone() {
   std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
   if (!threads) return ErrnoStatus(errno, "opendir of /proc/self/task");
@@ -72,7 +72,7 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   inheritance.arena->KeepFromChildren();
   BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
   BATON_ASSIGN_OR_RETURN(FileDescriptor lifeline, OpenOwnEnd(inheritance.lifeline));
-  inheritance.lifeline = lifeline.Release();  // for as long as the process lives
+  inheritance.lifeline = lifeline.Release();  // stays open as long as the process lives
   BATON_RETURN_IF_ERROR(KeepOnly(DescriptorsOf(inheritance)));
   ForgetKeepersVariables();
   BATON_RETURN_IF_ERROR(Confine({program.uid, program.gid, inheritance.realtime_priority}));
@@ -81,13 +81,13 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   BATON_RETURN_IF_ERROR(tied);
   const bool outside_effects = inheritance.outside_effects;
   const int presence = inheritance.presence;
-  // For as long as the process lives.
+  // The driver object lives as long as the process.
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<NativeDriver> driver,
                          NativeDriver::Create(std::move(inheritance)));
   g_driver = driver.release();
   BATON_ASSIGN_OR_RETURN(const native::NativeObject object,
                          native::NativeObject::Load(program.object));
-  // Peers would wait for an heir's page faults.
+  // Otherwise peers would wait for page faults when this worker takes over as an heir.
   native::Prefault();
   // With outside effects there is no unmapper, because the successor waits until this process's
   // memory is gone. The unmapper holds `presence`, so the next driver waits for it, too.
@@ -126,7 +126,8 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInhe
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
   if (worker.pid == 0) RunChild(program, std::move(inheritance), output);
   absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(worker.pid);
-  // It stays a zombie: its object's file system may keep it from dying, and nothing here waits.
+  // The child stays a zombie: its object's file system may delay its death, and the driver never
+  // waits.
   if (!pidfd.ok()) kill(worker.pid, SIGKILL);
   BATON_ASSIGN_OR_RETURN(worker.pidfd, std::move(pidfd));
   worker.session = std::move(session.ours);

@@ -19,7 +19,7 @@ namespace baton::driver_process {
 struct NativeProgram {
   std::string object;  // path of the shared object
   std::vector<std::string> arguments;
-  std::optional<uid_t> uid;  // that it runs as; the driver's
+  std::optional<uid_t> uid;  // that it runs as; none: the driver's
   std::optional<gid_t> gid;
 
   bool operator==(const NativeProgram&) const = default;

@@ -18,28 +18,29 @@ namespace baton::driver_process {
 // The workers of a native service share one pipe. kNativeOutput begins their lines.
 inline constexpr char kNativeOutput[] = "workers";
 
-// The writing end is for standard error of the program. Reading does not block.
+// Makes a pipe whose writing end becomes a program's standard error. Reading does not block.
 absl::StatusOr<Pipe> MakeOutputPipe();
 
-// Lines of bytes that anybody wrote. Thread-compatible.
+// Splits bytes that anybody may have written into lines of the log. Thread-compatible.
 class OutputLines {
  public:
   static constexpr char kKind[] = "worker_output";  // of the lines in the log
-  static constexpr size_t kMaxLineBytes = 1024;     // what is longer goes on in another line
+  static constexpr size_t kMaxLineBytes = 1024;     // a longer line is split
   static constexpr uint32_t kBurst = 1000;          // lines at once
-  static constexpr uint32_t kPerSecond = 100;       // and then
+  static constexpr uint32_t kPerSecond = 100;       // lines after that
 
-  // `whose`: what each line begins with.
+  // `whose`: begins each line.
   explicit OutputLines(std::string whose);
 
   void Add(std::string_view bytes, uint64_t now_ns);
-  // Nothing comes any more: what has no end yet, and how many lines the log lacks.
+  // Called when nothing comes any more. Writes the unfinished line, and how many lines the log
+  // lacks.
   void End(uint64_t now_ns);
 
-  // One read of what is there: as much as the buffer takes. False: there will be nothing more.
+  // Reads once, at most kReadBytes. Returns false if there will be nothing more.
   bool ReadSome(int fd, uint64_t now_ns);
   static constexpr size_t kReadBytes = 16 << 10;
-  bool read_all() const { return read_all_; }  // that there was, by the last ReadSome
+  bool read_all() const { return read_all_; }  // the last ReadSome() left nothing
 
  private:
   void WriteLine(std::string_view line, uint64_t now_ns);
@@ -47,7 +48,7 @@ class OutputLines {
 
   const std::string whose_;
   TokenBucket bucket_;
-  std::string line_;  // without an end so far
+  std::string line_;  // unfinished
   uint64_t left_out_ = 0;
   std::vector<char> buffer_;
   bool read_all_ = true;

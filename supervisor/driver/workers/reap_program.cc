@@ -13,7 +13,7 @@ namespace baton::driver_process {
 std::string ReapProgram(int pidfd) {
   siginfo_t info = {};
   if (waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG) != 0) {
-    // A former keeper had started it: the init process knows how it ended.
+    // A former keeper started it, so only the init process learns how it ended.
     pollfd end = {pidfd, POLLIN, 0};
     return errno == ECHILD && poll(&end, 1, 0) > 0 ? "ended" : "";
   }

@@ -6,8 +6,8 @@
 
 namespace baton::driver_process {
 
-// Returns how it ended, "was killed by signal 6 (Aborted)"; empty while it runs. Does not block.
-// One that is no child of this process has only "ended".
+// Reaps the process if it has ended, and returns how: "was killed by signal 6 (Aborted)", or just
+// "ended" if it is no child of this process. Returns "" while it runs. Does not block.
 std::string ReapProgram(int pidfd);
 
 }  // namespace baton::driver_process

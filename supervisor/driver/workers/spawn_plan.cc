@@ -40,7 +40,7 @@ absl::StatusOr<pid_t> SpawnPlan::Spawn(const std::string& program, std::vector<s
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  // Nothing that a worker chose is in effect before its identity is.
+  // Nothing that a worker chose takes effect before its identity does.
   char path[] = "PATH=/usr/bin:/bin";
   char* environment[] = {path, nullptr};
   pid_t pid = 0;

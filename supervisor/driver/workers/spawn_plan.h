@@ -12,8 +12,8 @@
 
 namespace baton::driver_process {
 
-// How a program is started (posix_spawn(3)): in a session of its own, with the default action for
-// each signal, and with an environment of PATH alone. Thread-compatible.
+// Starts a program (posix_spawn(3)) in a session of its own, with the default action for each
+// signal, and with PATH as its whole environment. Thread-compatible.
 class SpawnPlan {
  public:
   SpawnPlan();
@@ -21,11 +21,11 @@ class SpawnPlan {
   SpawnPlan(const SpawnPlan&) = delete;
   SpawnPlan& operator=(const SpawnPlan&) = delete;
 
-  // The program has `descriptor` under the number `as`.
+  // Gives the program `descriptor` under the number `as`.
   void Give(int descriptor, int as);
-  // It has none from this number on.
+  // Gives the program no descriptors from this number on.
   void CloseFrom(int descriptor);
-  // `words` are its arguments behind its name.
+  // `words`: the arguments after the program's name.
   absl::StatusOr<pid_t> Spawn(const std::string& program, std::vector<std::string> words = {});
 
  private:
@@ -33,8 +33,8 @@ class SpawnPlan {
   posix_spawnattr_t attributes_;
 };
 
-// Returns a copy whose number is above `given`. The child is given its descriptors one after the
-// other, and one that is given first would overwrite a lower number.
+// Returns a copy whose number is above `given`. The child gets its descriptors one after the other,
+// and an earlier one could overwrite the number of a later one's source.
 absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given);
 
 }  // namespace baton::driver_process

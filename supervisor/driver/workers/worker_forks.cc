@@ -17,10 +17,11 @@
 namespace baton::driver_process {
 namespace {
 
-constexpr int kOutputBytes = 1 << 20;  // of the pipe, while nobody reads it
+constexpr int kOutputBytes = 1 << 20;  // that the pipe holds while the driver does not read
 
-// A worker that drives its queues itself does not wait for anybody to read what it prints: what
-// does not fit is lost. The larger size is for when the driver is busy, and may be refused.
+// Native workers drive their queues themselves, so they must not wait for a reader: output that
+// does not fit is lost. The larger size is for times when the driver is busy. The kernel may refuse
+// it.
 absl::StatusOr<Pipe> MakeOutput() {
   BATON_ASSIGN_OR_RETURN(Pipe output, MakePipe(O_NONBLOCK));
   (void)fcntl(output.writing.get(), F_SETPIPE_SZ, kOutputBytes);
@@ -106,7 +107,7 @@ void WorkerForks::NoteAttached(uint64_t worker_id) {
 
 void WorkerForks::Next(pid_t pid, internal::Forked* forked,
                        std::vector<FileDescriptor>* sent) const {
-  // The number of one that is not reaped is no other's.
+  // No other process has the pid of one that is not reaped.
   const auto is_it = [pid](const Process& one) {
     return one.facts.pid() == pid && one.end.how().empty();
   };
@@ -120,7 +121,7 @@ void WorkerForks::Next(pid_t pid, internal::Forked* forked,
   if (next != processes_.end()) Give(*next, forked, sent);
 }
 
-// Keepers ask for the ends of the last ones alone.
+// Keepers only ask how the latest processes ended.
 void WorkerForks::ForgetOldest() {
   while (processes_.size() > 2 * size_t{slots_}) {
     const auto oldest = std::find_if(processes_.begin(), processes_.end(), HasEnded);
@@ -146,7 +147,7 @@ internal::Reaped WorkerForks::Reap(pid_t pid) {
   if (process->end.how().empty()) {
     const std::string how = ReapProgram(process->pidfd.get());
     if (how.empty()) return process->end;
-    engine_.Turn();  // it may have committed just before
+    engine_.Turn();  // the worker may have committed just before its end
     process->end.set_how(how);
     process->end.set_lived_ns(MonotonicNanoseconds() - process->forked_ns);
     process->end.set_served(engine_.succession().last_served_ns() >= process->forked_ns);

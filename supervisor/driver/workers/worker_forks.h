@@ -1,5 +1,5 @@
-// The processes of a native service's workers: forks them from the driver, which has opened the
-// device that they use, and copies what they print to the log. They end with this process.
+// Forks the processes of a native service's workers from the driver, which has opened the device
+// that they use. Copies what they print to the log. They end with the driver.
 #ifndef SUPERVISOR_DRIVER_WORKERS_WORKER_FORKS_H_
 #define SUPERVISOR_DRIVER_WORKERS_WORKER_FORKS_H_
 
@@ -22,11 +22,11 @@
 
 namespace baton::driver_process {
 
-// Thread-compatible: the driver's one thread. It waits for nobody.
+// Thread-compatible: the driver's one thread, which waits for no worker.
 class WorkerForks {
  public:
-  // `engine` outlives it. `native`: what is the same for all programs of the service. `presence`:
-  // of former_workers.h, for all workers.
+  // `engine` outlives it. `native`: what all programs of the service have in common. `presence`:
+  // the lock of former_workers.h, which all workers inherit.
   static absl::StatusOr<std::unique_ptr<WorkerForks>> Create(NativeEngine& engine,
                                                              const v1::NativeConfig& native,
                                                              FileDescriptor presence);
@@ -34,19 +34,21 @@ class WorkerForks {
   WorkerForks(const WorkerForks&) = delete;
   WorkerForks& operator=(const WorkerForks&) = delete;
 
-  // `sent`: the worker's pidfd, and the keeper's end of its session. kUnavailable: the process that
-  // had the slot before still ends.
+  // Adds the worker's pidfd and the keeper's end of its session to `sent`. kUnavailable: the former
+  // process of the slot has not ended yet.
   absl::Status Fork(const internal::ForkWorker& order, internal::Forked* forked,
                     std::vector<FileDescriptor>* sent);
-  // The worker has attached: its session goes on without us.
+  // Called when the worker has attached. Closes the driver's copy of the keeper's end of its
+  // session.
   void NoteAttached(uint64_t worker_id);
-  // Describes the process after `pid` that is not reaped, as Fork did; none: nothing. One that has
-  // not attached has a session that the next keeper accepts.
+  // Describes, as Fork() does, the next process after `pid` (0: the first) that is not reaped.
+  // Leaves the results empty if there is none. A worker that has not attached has a session that
+  // the next keeper accepts.
   void Next(pid_t pid, internal::Forked* forked, std::vector<FileDescriptor>* sent) const;
-  // How process `pid` ended, if it has. It is reaped with that, and the answer stays the same.
+  // Reaps process `pid` if it has ended, and returns how. Later calls return the same.
   internal::Reaped Reap(pid_t pid);
 
-  // Everything else that there may be to do. Call it when one of these is readable, and every
+  // Copies output to the log. Call it when one of descriptors() is readable, and every
   // NativeEngine::kTurnMs.
   void Turn();
   std::vector<int> descriptors() const;

@@ -14,8 +14,8 @@ namespace baton::keeper {
 namespace {
 
 constexpr std::chrono::seconds kBetweenLooks(5);
-// Near begins here, in percent of the limit, and is over there: what goes up and down between them
-// is told of once.
+// A warning begins at the first of these, in percent of the limit, and is over below the second. So
+// use that goes up and down between them is reported once.
 constexpr uint64_t kNearPercent = 90;
 constexpr uint64_t kOverPercent = 80;
 constexpr size_t kMaxFileBytes = 64 << 10;
@@ -85,7 +85,7 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   if (!arena::IsNative(driver_.arena().shape())) {
     check("queue_pairs", accounts.queue_pairs(), service.queue_pairs(), 0);
   }
-  // Checks the worker that has most.
+  // Checks the worker that uses most.
   const v1::Quota& worker = policies_.policy().worker();
   const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
     const auto most =
@@ -106,7 +106,7 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   return warnings;
 }
 
-// Each group from ours up to the root has a say.
+// The limits of each group from the keeper's up to the root apply.
 void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
   if (!service_.device().has_rdma()) return;
   const auto group = cgroup::GroupOf(read_file_("/proc/self/cgroup").value_or(""));

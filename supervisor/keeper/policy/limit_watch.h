@@ -19,14 +19,14 @@
 
 namespace baton::keeper {
 
-// The whole of a small file; none: it is not there.
+// Returns the content of a small file; none: it is not there.
 using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
 std::optional<std::string> ReadSmallFile(const std::string& path);
 
 // Thread-compatible: the management loop's thread.
 class LimitWatch {
  public:
-  // All references outlive it. Looks by itself every now and then.
+  // All references outlive it. Calls Look() by itself every few seconds.
   LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, ServiceDriver& driver,
              Policies& policies, const WorkerSessions& workers, EventLog& events,
              ReadFile read_file = ReadSmallFile);
@@ -39,7 +39,7 @@ class LimitWatch {
     const char* kind;  // of the event
     std::string key;   // what stays the same while the numbers change
     std::string text;
-    bool begins = true;  // false: it is only not over yet
+    bool begins = true;  // false: too little for it to begin, but it is not over
   };
   std::vector<Warning> FindWarnings(const internal::ServiceAccounts& counted);
   void CheckControlGroups(std::vector<Warning>* warnings) const;

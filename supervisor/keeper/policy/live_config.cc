@@ -62,7 +62,8 @@ internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
   return result;
 }
 
-// Listeners that go make room for those that come: at the same port, another address.
+// Stops listeners that go before it starts those that come, which may have the same port at another
+// address.
 void LiveConfig::TakeListeners(v1::ServiceConfig* next, internal::ConfigTaken* result) {
   const Listeners former = configured_.listeners(), wanted = next->listeners();
   next->clear_listeners();

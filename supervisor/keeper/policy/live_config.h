@@ -1,4 +1,4 @@
-// The configuration of a service that runs, and what of a changed one its keeper takes.
+// The configuration of a running service. Takes from a changed one what a running keeper can take.
 #ifndef SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 #define SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 

@@ -1,5 +1,4 @@
-// The policy of a service that is in force: what the configuration says, until an operator says
-// otherwise.
+// The policy of a service that is in force: the configuration's, until an operator sets another.
 #ifndef SUPERVISOR_KEEPER_POLICY_POLICIES_H_
 #define SUPERVISOR_KEEPER_POLICY_POLICIES_H_
 
@@ -16,18 +15,18 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class Policies {
  public:
-  // The references outlive it. Puts the policy of `service` in force, or the one that an operator
-  // had set with the keeper before this one, which is among `held` then.
+  // Puts in force the policy that an operator set with the former keeper, if `held` has it, or else
+  // that of `service`. `service` and `driver` outlive this object.
   Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
            const ServiceDriver::HeldByKey& held = {});
 
   const v1::Policy& policy() const { return policy_; }
 
-  // Returns it complete, and in force unless it is only to be validated. kInvalidArgument names
-  // every field that is wrong, and nothing has changed.
+  // Completes `policy`, puts it in force unless `validate_only`, and returns it. kInvalidArgument
+  // names every field that is wrong; nothing has changed then.
   absl::StatusOr<v1::Policy> Replace(v1::Policy policy, bool validate_only);
 
-  // At most one, called whenever another policy is in force.
+  // Sets the only listener, which is called whenever another policy is in force.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
  private:

@@ -22,10 +22,10 @@
 namespace baton::keeper {
 namespace {
 
-// Between two looks whether connections are left, and at the deadline.
+// The time between two looks at the connections that are left, and at the deadline.
 constexpr std::chrono::milliseconds kLook(50);
 
-// Another after each start of the machine; empty: it cannot be known.
+// Returns an id that changes with each boot of the machine; empty: it cannot be known.
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -38,7 +38,8 @@ int64_t UnixMicrosecondsAt(uint64_t monotonic_ns) {
   return UnixMicroseconds() + static_cast<int64_t>(monotonic_ns - MonotonicNanoseconds()) / 1000;
 }
 
-// A deadline that a record names. After a start of the machine only the clock of the day tells.
+// Returns the monotonic time of a record's deadline. If the machine has booted since, only the wall
+// clock says how much time is left.
 uint64_t DeadlineOf(const internal::DrainRecord& record) {
   if (record.deadline_unix_micros() == 0) return 0;
   if (!record.boot_id().empty() && record.boot_id() == BootId()) {
@@ -72,7 +73,8 @@ void ServiceDrain::ReadRecord() {
   std::ifstream file(path_);
   internal::DrainRecord record;
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // One that cannot be read drains all the same: somebody wanted it.
+  // A record that cannot be read drains the service all the same, because somebody asked for a
+  // drain.
   if (!file || !google::protobuf::TextFormat::ParseFromString(text, &record)) {
     spdlog::warn("{} cannot be read: the service is drained, without a deadline", path_);
     record.Clear();
@@ -166,7 +168,7 @@ void ServiceDrain::Look() {
   }
   const bool over = deadline_ns_ != 0 && MonotonicNanoseconds() >= deadline_ns_;
   if (over && !deadline_told_) OnDeadline(left);
-  if (empty_told_ && (deadline_ns_ == 0 || deadline_told_)) return;  // nothing can come any more
+  if (empty_told_ && (deadline_ns_ == 0 || deadline_told_)) return;  // nothing is left to be seen
   After(timer_, kLook, [this] {
     if (drain_) Look();
   });

@@ -1,4 +1,5 @@
-// A service that takes no new connections: for the maintenance of its machine, or its end.
+// Drains a service, so that it takes no new connections: for the maintenance of its machine, or its
+// end.
 //
 // Existing connections go on until their peers end them, or until the deadline. A file in the state
 // directory records the drain, so that the next keeper drains, too.
@@ -22,14 +23,14 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class ServiceDrain {
  public:
-  // All references outlive it. Goes on with the drain that the state directory tells of.
+  // All references outlive it. Goes on with the drain that the state directory records, if any.
   ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                ServiceDriver& driver, EventLog& events);
 
-  // Begins, or changes the deadline of what has begun. An error: it was not written down, and
-  // nothing has changed.
+  // Begins a drain, or changes the deadline of one that has begun. After an error (an invalid
+  // request, or the record could not be written) nothing has changed.
   absl::StatusOr<v1::Drain> Begin(const internal::DrainService& request);
-  // kFailedPrecondition: it is not drained.
+  // kFailedPrecondition: the service is not drained.
   absl::Status End();
 
   // Returns the drain's state; nothing if the service accepts new connections.
@@ -48,7 +49,7 @@ class ServiceDrain {
   const std::string path_;
   boost::asio::steady_timer timer_;
   std::optional<v1::Drain> drain_;  // without what the engine counts, and without the deadline
-  uint64_t deadline_ns_ = 0;        // monotonic: the clock of the day may be set; 0: none
+  uint64_t deadline_ns_ = 0;        // monotonic, because the wall clock may be set; 0: none
   bool deadline_told_ = false;
   bool empty_told_ = false;
 };

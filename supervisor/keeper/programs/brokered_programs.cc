@@ -51,8 +51,8 @@ absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& 
   copy.pid = started.pid;
   copy.pidfd = CopyOf(started.pidfd.get());
   Watch(std::move(copy));
-  // Not in this turn of the loop, in which the caller has yet to note what the process is for: the
-  // next keeper has to know that of a process whose program runs.
+  // Enters the program in a later turn of the loop. In this turn the caller has yet to hold what
+  // the process is for, and the next keeper has to know that of a process whose program runs.
   boost::asio::post(loop_, [entered = std::make_shared<const FileDescriptor>(
                                 CopyOf(started.entered.get()))] { EnterProgram(entered->get()); });
   return started;

@@ -1,5 +1,5 @@
-// The programs of a brokered service's workers: any, started through baton-launch. Nobody but their
-// service manager keeps them running.
+// Starts programs of a brokered service's workers through baton-launch. Only their service manager
+// keeps them running.
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_BROKERED_PROGRAMS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_BROKERED_PROGRAMS_H_
 
@@ -20,12 +20,12 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class BrokeredPrograms final : public WorkerPrograms {
  public:
-  // `loop` and `driver` outlive it. `batonds_network`: of a keeper that is in another network
-  // namespace.
+  // `loop` and `driver` outlive it. `batonds_network`: batond's network namespace, if the keeper is
+  // in another.
   BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
                    ServiceDriver& driver, FileDescriptor batonds_network = {});
 
-  // Reads on what the processes print that former keepers had started.
+  // Goes on with the processes that former keepers started, and reads what they print.
   void Restore(ServiceDriver::HeldByKey& held);
 
   absl::Status Check(const std::string& path) const override {
@@ -40,8 +40,8 @@ class BrokeredPrograms final : public WorkerPrograms {
   void OnServing(const internal::Program&) override {}
 
  private:
-  // Drops what is held of the process when it has ended. `started` has no output if that is read
-  // where the process was started.
+  // Drops what the driver holds of the process when it has ended. `started` has no output if the
+  // caller of Start() reads it.
   void Watch(StartedProgram started);
 
   boost::asio::io_context& loop_;

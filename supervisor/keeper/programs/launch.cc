@@ -1,10 +1,10 @@
-// baton-launch: becomes a worker's program. Started by a keeper, which has threads and therefore
-// does not fork; it reads a baton.internal.Program from standard input, takes on the worker's
-// identity before anything that the worker chose (its environment, for one) can have an effect, and
-// is replaced by the program. It does so when a byte has come through descriptor 3, a socket, if
-// the Program says so: by then the service's driver knows its pid. It ends when the keeper has died
-// before. What goes wrong is written to descriptor 3; 4, where it is there, is of the network
-// namespace that it goes to first.
+// baton-launch: becomes a worker's program. A keeper starts it, because a keeper has threads and
+// therefore does not fork. It reads a baton.internal.Program from standard input, takes on the
+// worker's identity before anything that the worker chose (its environment, for one) can have an
+// effect, and executes the program. If the Program says so, it first waits for a byte through
+// descriptor 3, a socket: by then the service's driver knows its pid. It ends if the keeper dies
+// before. It writes errors to descriptor 3. Descriptor 4, if there is one, is the network namespace
+// that it enters first.
 //
 // With the number of a process as its argument it reads what program that runs, and writes a
 // baton.internal.ProgramReading to descriptor 3. With "maps" as a second argument it reads instead
@@ -47,10 +47,10 @@ using baton::PointersTo;
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;
 constexpr int kMappedDescriptor = 4;
-// A command line or an environment, with a pointer to each part: more than execve(2) takes of both.
-// The process says where they are in its memory, and may say anything.
+// The most that is read of a command line or an environment, with a pointer to each part: more than
+// execve(2) takes of both. The process says where they are in its memory, and may say anything.
 constexpr size_t kMaxReadBytes = 6 << 20;
-// The reader's address space.
+// The most address space that a reader may have.
 #ifdef BATON_SANITIZED
 constexpr rlim_t kMaxReaderBytes = RLIM_INFINITY;  // shadow memory alone is terabytes
 #else
@@ -75,7 +75,7 @@ absl::Status TakeIdentity(uid_t uid, gid_t gid) {
   return absl::OkStatus();
 }
 
-// Whether the file may be run, in words. As who runs it.
+// Says why the file may not be run. Called with the identity that runs it.
 absl::Status CheckFile(const std::string& path) {
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0) return ErrnoStatus(errno, absl::StrCat("exec: ", path));
@@ -98,7 +98,8 @@ absl::Status Become(const baton::internal::Program& program) {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
   if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return ErrnoStatus(errno, "standard output");
-  // Nobody reads its output after the service's driver has died. It need not die of that.
+  // Nobody reads the program's output after the service's driver has died. SIGPIPE must not end it
+  // then.
   (void)signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> arguments = {program.path()};
   arguments.insert(arguments.end(), program.arguments().begin(), program.arguments().end());
@@ -107,7 +108,7 @@ absl::Status Become(const baton::internal::Program& program) {
   return ErrnoStatus(errno, absl::StrCat("cannot run ", program.path()));
 }
 
-// The parts of a file of /proc that end with NUL each.
+// Returns the parts of a file of /proc, each of which ends with NUL.
 absl::StatusOr<std::vector<std::string>> ReadParts(const std::string& path) {
   std::vector<std::string> parts;
   std::ifstream file(path, std::ios::binary);
@@ -151,7 +152,8 @@ absl::StatusOr<baton::internal::Program> ReadProgram(const std::string& pid) {
   const std::string directory = ReadLink(process + "cwd");
   program.set_directory(directory.empty() ? "/" : directory);
   program.set_in_network_namespace(ReadLink(process + "ns/net") == ReadLink("/proc/self/ns/net"));
-  // A process that ends shows half of it for a moment, and nothing after that.
+  // Reads the command line again, because a process that ends shows half of all this for a moment,
+  // and then nothing.
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> again, ReadParts(process + "cmdline"));
   if (!command.empty() && !again.empty()) return program;
   return absl::NotFoundError(
@@ -171,7 +173,8 @@ baton::internal::ProgramReading ReadBounded(const std::string& pid) {
   return reading;
 }
 
-// kPermissionDenied: this process may not read the other's mappings. One that is gone maps nothing.
+// Returns whether process `pid` maps `file`; false if it is gone. kPermissionDenied: this process
+// may not read the other's mappings.
 absl::StatusOr<bool> Maps(const std::string& pid, int file) {
   struct stat info = {};
   if (fstat(file, &info) != 0) return baton::ErrnoStatus(errno, "fstat of the file");

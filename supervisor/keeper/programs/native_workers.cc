@@ -18,7 +18,7 @@
 namespace baton::keeper {
 namespace {
 
-// Under which the program that serves is held, once an upgrade has changed it.
+// Key of the program that serves, once an upgrade has changed it.
 constexpr char kHeldProgram[] = "lasting/native_program";
 
 internal::Program ProgramOf(const v1::NativeConfig& config) {
@@ -61,7 +61,7 @@ void NativeWorkers::KeepRunning() {
   }
 }
 
-// A place whose former worker has detached, and whose process does not end, is left out.
+// Leaves out places whose former worker has detached, and whose process has not ended.
 absl::StatusOr<ServiceDriver::ForkedWorker> NativeWorkers::ForkAtFreePlace(
     const internal::Program& program) {
   std::vector<internal::WorkerPlace> refused;
@@ -102,7 +102,8 @@ void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
   AwaitReadable(process->pidfd, [this, pid] { OnEnded(pid); });
   processes_[pid] = std::move(process);
   if (!fork.session) return;
-  // Its keeper died while it attached, and it waits for an answer that nobody has for it.
+  // The former keeper died while the worker attached. The worker waits for an answer that nobody
+  // has.
   if (sessions_.IsAttached(fork.facts.place().id())) {
     (void)SendSignal(fork.pidfd.get(), SIGKILL);
     return;
@@ -160,7 +161,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& pro
   return Fork(program);
 }
 
-// Also those that were forked in the place of others while the new ones were watched.
+// Also ends workers of the old program that were forked while the new ones were watched.
 void NativeWorkers::OnServing(const internal::Program& program) {
   program_ = program;
   driver_.Hold(kHeldProgram, program_.SerializeAsString());
@@ -184,7 +185,7 @@ void NativeWorkers::End(pid_t pid, Process& process) {
   After(process.overdue, sessions_.stop_timeout(), [this, pid] {
     const auto found = processes_.find(pid);
     if (found == processes_.end()) return;
-    // It may have detached, and not come to its end.
+    // The worker may have detached without ending.
     if (!sessions_.KillOverdue(found->second->worker_id).ok()) {
       (void)SendSignal(found->second->pidfd.native_handle(), SIGKILL);
     }

@@ -1,5 +1,5 @@
-// The workers of a native service: has the driver fork them, and others in the place of those that
-// end. A program is a shared object with its arguments.
+// Has the driver fork the workers of a native service, and others in the place of those that end. A
+// program is a shared object with its arguments.
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_NATIVE_WORKERS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_NATIVE_WORKERS_H_
 
@@ -23,7 +23,7 @@
 
 namespace baton::keeper {
 
-// Thread-compatible: the management loop's thread. The workers outlive it: they are the driver's.
+// Thread-compatible: the management loop's thread. The workers are the driver's, and outlive it.
 class NativeWorkers final : public WorkerPrograms {
  public:
   // All references outlive it.
@@ -31,15 +31,13 @@ class NativeWorkers final : public WorkerPrograms {
                 ServiceDriver& driver, WorkerSessions& sessions, const Policies& policies,
                 EventLog& events);
 
-  // Goes on with the processes, and the program, of the keeper before this one. REQUIRES: the
-  // sessions are restored.
+  // Goes on with the former keeper's processes and program. REQUIRES: the sessions are restored.
   void Restore(const ServiceDriver::HeldByKey& held);
 
   // Ends the processes whose program is not the one that serves. REQUIRES: no upgrade is under way.
   void EndOthers();
 
-  // Has workers forked until there are as many of the program that serves as the configuration
-  // says.
+  // Has workers forked until as many as the configuration says have the program that serves.
   void KeepRunning();
 
   absl::Status Check(const std::string& path) const override;

@@ -23,15 +23,15 @@
 namespace baton::keeper {
 namespace {
 
-// baton-launch reads the program there. Through the other one it learns that it may enter the
-// program, and reports what went wrong.
+// baton-launch reads the program from kInput. Through kErrorDescriptor it learns that it may enter
+// the program, and reports what went wrong.
 constexpr int kInput = STDIN_FILENO;
-constexpr std::string_view kField = "exec: ";  // what is wrong with a program's file begins so
+constexpr std::string_view kField = "exec: ";  // begins errors about a program's file
 constexpr int kErrorDescriptor = 3;
-constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to go to
-constexpr int kMappedDescriptor = 4;   // of a file that a process is to be found to map
+constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to enter
+constexpr int kMappedDescriptor = 4;   // of a file that a process may map
 
-// Longer command lines and environments are no program's that could be started again (execve(2)).
+// execve(2) could not start a program again with a longer command line and environment.
 constexpr size_t kMaxReadingBytes = 16 << 20;
 
 // `child` is not reaped yet, so the pid cannot be another's. When no pidfd can be had, the child is
@@ -93,7 +93,7 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uin
   if (environment.empty()) environment = OwnEnvironment();
   program.clear_environment();
   for (const std::string& variable : environment) {
-    // A service manager's word on descriptors is for the process whose number it names.
+    // A service manager describes descriptors for the one process whose number LISTEN_PID has.
     if (IsForOneProcess(variable) || variable.starts_with("LISTEN_PID=")) continue;
     program.add_environment(variable);
   }

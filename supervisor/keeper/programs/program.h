@@ -1,4 +1,4 @@
-// The programs of workers: read from a running one, started anew.
+// Reads the program of a running worker, and starts programs.
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_PROGRAM_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_PROGRAM_H_
 
@@ -16,8 +16,8 @@
 
 namespace baton::keeper {
 
-// A baton-launch that reads what /proc says of a process. It takes as long as that process's memory
-// does: a page of its command line can be of a file that does not come.
+// A baton-launch that reads what /proc says of a process. It may have to wait for that process's
+// memory: its command line can be in a file whose file system does not answer.
 struct StartedReading {
   pid_t pid = 0;
   FileDescriptor pidfd;
@@ -27,17 +27,17 @@ struct StartedReading {
 absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher,
                                             int file = -1);
 // Returns the program of a process with `uid` and `gid`, after the reading has ended. If /proc
-// hides its environment and directory, returns ours and "/". kFailedPrecondition: its command line
-// cannot be read.
+// hides its environment and directory, returns the keeper's environment and "/".
+// kFailedPrecondition: its command line cannot be read.
 absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
                                               uint32_t gid);
 // Returns whether the process maps the file. kPermissionDenied: its mappings are hidden from this
 // process. kUnavailable: the reading has failed.
 absl::StatusOr<bool> TakeMapsFile(const StartedReading& reading);
 
-// kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be an
-// absolute path, "of an executable". What is there is looked at by who is to run it: a file system
-// that does not answer would stop the keeper.
+// Checks that `path` is absolute. kInvalidArgument names the field exec, and `what` has to be at
+// the path ("an executable"). Does not look at the file, because a file system that does not answer
+// would stop the keeper: the process that is to run the file looks at it.
 absl::Status CheckProgramPath(const std::string& path, std::string_view what);
 
 struct StartedProgram {
@@ -45,43 +45,47 @@ struct StartedProgram {
   FileDescriptor pidfd;
   FileDescriptor
       output;  // what it prints (program_output.h); none: its service's workers share one
-  // Readable, at its end, when the program was entered; before that, why it cannot be. Does not
-  // block. None: it is a fork.
+  // Has the reason if the program cannot be entered, and then ends (ReadEntered). Ends without a
+  // reason when the program was entered. Reading does not block. None: the process is a fork.
   FileDescriptor entered;
 };
 
-// Lets a started process run its program, by StartedProgram::entered or a copy. A process whose
-// starter dies before ends without it.
+// Lets a started process run its program. `entered`: StartedProgram::entered, or a copy. If the
+// keeper dies before, the process ends without running it.
 void EnterProgram(int entered);
 
-// Starts a process for `program`, which waits for EnterProgram, in a session of its own, with a
-// pipe of its own as its standard output and error, SIGPIPE ignored, and in the network namespace
-// of file `batonds_network` unless that is -1 or the program was in ours. Waits for no file system
-// and no user database. It is our child, to be reaped by ReapProgram (reap_program.h).
+// Starts a process for `program`, which waits for EnterProgram(). It has a session of its own, a
+// pipe of its own as standard output and error, and ignores SIGPIPE. It runs in the network
+// namespace of file `batonds_network`, unless that is -1 or the program was in the keeper's. This
+// call waits for no file system and no user database. The caller reaps the child with ReapProgram
+// (reap_program.h).
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 
 using ProgramDone = std::function<void(absl::StatusOr<internal::Program>)>;
 
-// How the processes of a service's workers come into being.
+// Starts the processes of a service's workers, and reaps them.
 class WorkerPrograms {
  public:
   virtual ~WorkerPrograms() = default;
   // kInvalidArgument says what is wrong with `path`, in terms of the field exec.
   virtual absl::Status Check(const std::string& path) const = 0;
-  // The program of a worker that lives. `done` is called once, now or from the loop.
+  // Reads the program of a worker that lives. Calls `done` once, now or from the loop.
   virtual void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) = 0;
-  // A process with a worker of this program. The caller watches its end, and has it reaped.
+  // Starts a process with a worker of this program. The caller watches for its end, and calls
+  // Reap().
   virtual absl::StatusOr<StartedProgram> Start(const internal::Program& program) = 0;
-  // The process, which a former keeper may have started. None: it is gone, or unknown.
+  // Returns the pidfd of a process, which a former keeper may have started. None: it is gone, or
+  // unknown.
   virtual FileDescriptor PidfdOf(pid_t pid) const = 0;
   // Returns how it ended, in words; empty while it runs.
   virtual std::string Reap(pid_t pid, int pidfd) = 0;
-  // It has taken the place of the one before.
+  // Called when `program` has taken the place of the one before.
   virtual void OnServing(const internal::Program& program) = 0;
 };
 
-// Why a program was not entered, once StartedProgram::entered is readable; OK: it was.
+// Returns why a program was not entered; OK: it was. Call it once StartedProgram::entered is
+// readable.
 absl::Status ReadEntered(int entered);
 
 }  // namespace baton::keeper

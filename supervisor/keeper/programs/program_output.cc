@@ -9,14 +9,15 @@
 namespace baton::keeper {
 namespace {
 
-// After a read that left something: a program that prints without end gets no more of the loop.
+// The pause after a read that left something, so that a program that prints without end does not
+// keep the loop busy.
 constexpr std::chrono::milliseconds kPause(5);
 // More than a pipe holds, and bounded, because a process may go on printing.
 constexpr int kMostReadsAtEnd = 16;
 
 }  // namespace
 
-// Outlives its object, for the handlers that are queued.
+// Queued handlers keep it alive after its ProgramOutput.
 struct ProgramOutput::State {
   State(boost::asio::io_context& loop, FileDescriptor reader, std::string whose)
       : descriptor(loop, reader.Release()), pause(loop), lines(std::move(whose)) {}

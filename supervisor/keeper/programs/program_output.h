@@ -19,8 +19,8 @@ class ProgramOutput {
  public:
   // `loop` outlives what is waited for there.
   ProgramOutput(boost::asio::io_context& loop, FileDescriptor reader, std::string whose);
-  // Takes what is left in the pipe, and closes it, though processes that the program has started
-  // may have it open.
+  // Takes what is left in the pipe, and closes it even if processes that the program has started
+  // have it open.
   ~ProgramOutput();
   ProgramOutput(const ProgramOutput&) = delete;
   ProgramOutput& operator=(const ProgramOutput&) = delete;

@@ -16,7 +16,8 @@
 
 namespace baton::keeper {
 
-// Is there until it has ended, whatever becomes of the reader: it is ours to reap.
+// Lives until its baton-launch has ended, even if the reader is destroyed: the keeper has to reap
+// it.
 struct ProgramReader::Reading {
   Reading(boost::asio::io_context& loop, StartedReading started_reading, Done then,
           std::weak_ptr<int> count)

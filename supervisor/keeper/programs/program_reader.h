@@ -17,16 +17,16 @@ namespace baton::keeper {
 class ProgramReader {
  public:
   static constexpr std::chrono::milliseconds kTimeout{5'000};  // less than operators wait
-  static constexpr int kMostAtOnce = 4;  // those that hang after their timeout are among them
+  static constexpr int kMostAtOnce = 4;  // those that hang after their timeout count, too
 
   // `loop` outlives it.
   ProgramReader(boost::asio::io_context& loop, std::string launcher,
                 std::chrono::milliseconds timeout = kTimeout)
       : loop_(loop), launcher_(std::move(launcher)), timeout_(timeout) {}
 
-  // `done` is called once, from the loop, unless the reader is destroyed before.
-  // kDeadlineExceeded: the memory of the process does not come. kUnavailable: so it is with as many
-  // readings as there may be.
+  // Reads the program of process `pid`. Calls `done` once, from the loop, unless the reader is
+  // destroyed before. kDeadlineExceeded: the process's memory has not come in time. kUnavailable:
+  // kMostAtOnce readings are under way.
   void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done);
 
   // Reads whether a process maps `file`, and calls `done` as Read does. kPermissionDenied: its
@@ -34,7 +34,7 @@ class ProgramReader {
   void ReadMaps(pid_t pid, int file, std::function<void(absl::StatusOr<bool>)> done);
 
  private:
-  // Gets the reading once its process has ended, or the reason why there is none.
+  // Gets the reading once its baton-launch has ended, or the reason why there is none.
   using Done = std::function<void(absl::StatusOr<const StartedReading*>)>;
   struct Reading;
 

@@ -13,8 +13,8 @@ namespace baton::keeper {
 
 class RestartDelay {
  public:
-  // A worker has lived so long. `served`: it, or another since its start, has committed as an
-  // owner.
+  // Notes that a worker ended after `lived_ns`. `served`: it, or another since its start, has
+  // committed as an owner.
   void NoteEnd(uint64_t lived_ns, bool served, const v1::Policy& policy) {
     std::chrono::milliseconds first = kShortest;
     std::chrono::milliseconds most = served ? kLongestOfServers : kLongest;
@@ -34,14 +34,13 @@ class RestartDelay {
  private:
   static constexpr std::chrono::milliseconds kShortest{10};
   static constexpr std::chrono::milliseconds kLongest{5000};
-  // While the service gets on: owners may die of a message, of which the next one is spared
-  // (poison).
+  // The limit while owners commit: they may die of a message that the next one is spared (poison).
   static constexpr std::chrono::milliseconds kLongestOfServers{100};
   static constexpr uint64_t kLongLifeNs = 2'000'000'000;
 
   BackOff back_off_{kShortest, kLongest};
   std::chrono::milliseconds length_ = kShortest;
-  bool last_was_short_ = false;  // the life of the last one that ended
+  bool last_was_short_ = false;  // the life of the last worker that ended
 };
 
 }  // namespace baton::keeper

@@ -1,4 +1,4 @@
-// The process of a worker that this keeper has started.
+// A worker's process that this keeper, or a former one, has started.
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 
@@ -43,7 +43,8 @@ struct WatchedProcess {
   std::function<void(const absl::Status&)> on_entered;
   std::unique_ptr<ProgramOutput> output;  // null: it has none of its own
 
-  // `done`: from the loop, with why it was not entered. This is still there then.
+  // Calls `done` from the loop, with the reason why the program was not entered. The caller keeps
+  // this object until then.
   void AwaitEntered(std::function<void(const absl::Status&)> done) {
     if (!entered.is_open()) {
       return boost::asio::post(pidfd.get_executor(),
@@ -52,7 +53,8 @@ struct WatchedProcess {
     on_entered = std::move(done);
     AwaitReadable(entered, [this] { TellEntered(); });
   }
-  // At once, of one that has ended; nothing, if it was told.
+  // Calls AwaitEntered()'s `done` now, unless it was called before. REQUIRES: the program was
+  // entered, or the process has ended.
   void TellEntered() {
     const auto done = std::exchange(on_entered, nullptr);
     if (!done) return;
@@ -66,7 +68,7 @@ struct WatchedProcess {
     known.set_how_ended(programs.Reap(known.pid(), pidfd.native_handle()));
     if (!known.how_ended().empty()) output.reset();
   }
-  // Does nothing when it has ended. Cannot hit another process.
+  // Does nothing when the process has ended. Cannot hit another process.
   void Signal(int number) { (void)SendSignal(pidfd.native_handle(), number); }
 };
 

@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kMaxNameBytes = 128;
 
 absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& who) {
-  // Its end would be seen, but no signal reaches it, should it hang; Linux before 6.5 refuses it
-  // when it connects.
+  // The keeper would see the end of this process, but could not signal it if it hung. On Linux
+  // before 6.5 it is refused already when it connects.
   if (who.credentials.pid == 0) {
     return absl::FailedPreconditionError(
         "the process that connected has no number in this keeper's pid namespace, so it could not "
@@ -40,7 +40,7 @@ absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& wh
                    " may not attach to service ", service.name(), ": add it to its worker_uids"));
 }
 
-// They are shown to operators, and kept in every event.
+// Names are shown to operators, and kept in every event.
 absl::Status CheckNames(const internal::AttachArena& attach) {
   for (const std::string& text : {attach.name(), attach.version()}) {
     const bool has_control = absl::c_any_of(

@@ -12,12 +12,13 @@ namespace baton::keeper {
 
 struct AttachingPeer {
   PeerCredentials credentials;
-  bool is_child = false;  // of the keeper, which trusts it whoever it is
+  bool is_child = false;  // forked by the driver: trusted with any identity
   // Its uid alone, even root's, gives it no rights (Config.distrust_contained_root).
   bool is_distrusted = false;
 };
 
-// Says what is wrong and the cure. `oldest_reader`: layout version of the arena's.
+// An error says what is wrong, and the cure. `oldest_reader`: the oldest layout version whose
+// readers can read the arena.
 absl::Status CheckAttach(const v1::ServiceConfig& service, uint32_t oldest_reader,
                          const AttachingPeer& who, const internal::AttachArena& attach);
 

@@ -14,7 +14,7 @@ namespace baton::keeper {
 
 using Change = internal::ChangeWorker;
 
-// A hang is noticed so much later than it is one.
+// Limits how late a hang is noticed.
 constexpr uint32_t kMostBetweenLooksMs = 100;
 
 uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms,
@@ -44,7 +44,7 @@ HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig
 }
 
 void HangWatch::LookAt(WorkerSession& session) {
-  if (session.IsProcessDead()) return;  // it does not hang, whatever is still looked for
+  if (session.IsProcessDead()) return;  // a dead worker does not hang, even if its lock is held
   const bool was_stalled = session.heartbeat.IsSilent(looks());
   session.heartbeat.Look(arena::LoadRelaxed(driver_.arena().worker(session.slot).heartbeat),
                          looks());
@@ -72,7 +72,7 @@ bool HangWatch::OwnsShards(uint64_t worker_id) {
                         [&](const auto& shard) { return shard.owner_worker_id() == worker_id; });
 }
 
-// Looked at again and again, as long as it hangs: the policy may change meanwhile.
+// Called again and again while the worker hangs, because the policy may change meanwhile.
 void HangWatch::OnHang(WorkerSession& session) {
   const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
                                         config_.service().hang_timeout_ms(), " ms");

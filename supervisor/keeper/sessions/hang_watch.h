@@ -25,7 +25,7 @@ namespace baton::keeper {
 // not killed.
 uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms, uint32_t between_looks_ms);
 
-// A worker hangs if it owns shards and has not counted a beat for the service's hang_timeout_ms.
+// A worker hangs if it owns shards and has not counted a beat for LooksUntilHung() looks.
 //
 // Thread-compatible: the management loop's thread.
 class HangWatch {

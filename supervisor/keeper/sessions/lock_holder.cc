@@ -22,7 +22,7 @@
 namespace baton::keeper {
 namespace {
 
-// "<name>:\t<number>" of a thread's status; -1: there is none.
+// Returns the number in line "<name>:\t<number>" of a thread's status; -1: there is none.
 pid_t StatusOf(pid_t thread, absl::string_view name) {
   std::ifstream file(absl::StrCat("/proc/", thread, "/status"));
   for (std::string line; std::getline(file, line);) {
@@ -45,7 +45,7 @@ struct LockHolders::Search {
   const uid_t uid;
   const std::vector<pid_t> others;
   const Found found;
-  std::vector<pid_t> looked_at;  // since the last pause; they do not count
+  std::vector<pid_t> looked_at;  // processes, since the last pause: none of them counts
   bool told = false;             // that it has to look again
   boost::asio::steady_timer pause;
 };
@@ -54,7 +54,7 @@ void LockHolders::Find(uint32_t slot, uid_t uid, const std::vector<pid_t>& other
   LookAtNext(std::make_shared<Search>(loop_, slot, uid, others, std::move(found)));
 }
 
-// The locks are read anew for each: they may name others by now.
+// Reads the locks anew each time, because they may name other processes by now.
 std::optional<LockHolder> LockHolders::NextNamed(const Search& search) const {
   for (const arena::ThreadLock& lock : arena_.worker(search.slot).thread_locks) {
     const uint32_t word = arena::LoadAcquire(lock.futex);

@@ -1,5 +1,5 @@
 // Finds the process that holds a native worker's lock when the worker's own process is dead. The
-// worker has forked it, and it has mapped the arena itself.
+// worker forked that process, which has mapped the arena itself.
 #ifndef SUPERVISOR_KEEPER_SESSIONS_LOCK_HOLDER_H_
 #define SUPERVISOR_KEEPER_SESSIONS_LOCK_HOLDER_H_
 
@@ -44,9 +44,9 @@ class LockHolders {
   // the process counts only if it maps this arena. Where its mappings are hidden from this process,
   // it counts if it runs as `uid`, the worker's user, and the keeper does not: the worker could
   // have sent it any signal. A process of `others` never counts. Calls `found` once, at once or
-  // from the loop, and not after this object's end: with nothing when no lock names a process that
-  // counts. As long as that cannot be looked at (no memory, no descriptors, too many who hang), it
-  // tries again.
+  // from the loop, and not after this object's end. It gets nothing if no lock names a process that
+  // counts. As long as a process cannot be looked at (no memory, no descriptors, too many readings
+  // that hang), this tries again.
   void Find(uint32_t slot, uid_t uid, const std::vector<pid_t>& others, Found found);
 
  private:

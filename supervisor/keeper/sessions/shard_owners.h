@@ -1,4 +1,5 @@
-// Which of a service's workers own its shards, and which of two programs' are to.
+// Finds out which of a service's workers own its shards, and plans the shards' return to former
+// owners.
 #ifndef SUPERVISOR_KEEPER_SESSIONS_SHARD_OWNERS_H_
 #define SUPERVISOR_KEEPER_SESSIONS_SHARD_OWNERS_H_
 
@@ -12,9 +13,9 @@
 
 namespace baton::keeper {
 
-// All ask the driver. On the management loop's thread.
+// Functions with a `driver` ask it who owns the shards. Management loop's thread.
 
-// Workers, by shard; of shards that have an owner.
+// Owners, by shard. A shard without an owner is left out.
 using ShardOwners = std::map<uint32_t, uint64_t>;
 ShardOwners OwnersOf(ServiceDriver& driver);
 

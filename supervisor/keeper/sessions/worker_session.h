@@ -33,17 +33,17 @@ struct WorkerInfo {
   StateVersions state_versions;
 };
 
-// The worker of this number, or of this process; null: it is not among `workers`.
+// Returns the worker with this number, or in this process; null: it is not among `workers`.
 const WorkerInfo* FindWorker(const std::vector<WorkerInfo>& workers, uint64_t id);
 const WorkerInfo* FindProcess(const std::vector<WorkerInfo>& workers, pid_t pid);
 
-// How long a worker has been silent. That is counted in looks and not in time: a machine that was
-// suspended wakes with all its workers overdue, and none of them hangs.
+// Counts how long a worker has been silent, in looks and not in time: when a machine that was
+// suspended wakes, all its workers are overdue, and none of them hangs.
 class Heartbeat {
  public:
   // `beat`: the worker's count. It is silent after `patience` looks that found nothing new.
   void Look(uint64_t beat, uint32_t patience);
-  // Counted from now on: it may have done something else for long.
+  // Counts from now on, because the worker may have done something else for long.
   void Restart();
   bool IsSilent(uint32_t patience) const { return silent_looks_ >= patience; }
   uint64_t seen_ns() const { return seen_ns_; }
@@ -54,13 +54,13 @@ class Heartbeat {
   uint32_t silent_looks_ = 0;
 };
 
-// All that a session is, but for what it is connected to.
+// All of a session except what it is connected to.
 struct SessionFacts {
   uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
   uint32_t slot = 0;
   bool attached = false;
-  // The pidfd is known to be the worker's. Until then no signal is sent to it, and the worker is
-  // given nothing that takes a signal to end.
+  // The pidfd is known to be the worker's. Until then no signal is sent to it, and the worker gets
+  // nothing that only a signal could take away.
   bool process_certain = false;
   PeerCredentials peer;
   bool distrusted = false;  // as AttachingPeer's
@@ -68,14 +68,14 @@ struct SessionFacts {
   v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
   uint64_t attached_ns = 0;
   Heartbeat heartbeat;
-  uint32_t silent_owner_looks = 0;       // while it was silent, that found it the owner of shards
+  uint32_t silent_owner_looks = 0;       // that found it silent, and an owner of shards
   bool hangs = false;                    // as WorkerInfo's
-  const void* control_stream = nullptr;  // who told that it is open; nobody: it is not
-  std::string kill_cause;                // empty: we did not kill it
+  const void* control_stream = nullptr;  // what reported that it is open; null: it is not
+  std::string kill_cause;                // empty: the keeper did not kill it
   bool thread_ended = false;             // with its lock held
   bool detached = false;
   bool retired = false;  // it is to end, and is given no shard
-  // It attached to the keeper before this one, and has not resumed its session yet.
+  // The worker attached to the former keeper, and has not resumed its session yet.
   bool awaits_resumption = false;
   uint64_t beat_at_restore = 0;  // the worker's count then
   std::string key;               // by which it resumes its session
@@ -86,16 +86,16 @@ struct WorkerSession : SessionFacts {
   explicit WorkerSession(boost::asio::io_context& loop) : process(loop) {}
 
   internal::WorkerPlace Place() const { return PlaceOf(slot, id); }
-  // What the next keeper needs to go on with the session, but for the process's descriptor.
+  // Returns what the next keeper needs to go on with the session, except the process's descriptor.
   internal::HeldWorker ToHeld() const;
-  // Goes on with what the keeper before this one has held. REQUIRES: the session is new.
+  // Goes on with a session that the former keeper held. REQUIRES: this session is new.
   void GoOnFrom(const internal::HeldWorker& held, FileDescriptor pidfd);
 
   WorkerInfo Info(const arena::Arena& arena) const;
   v1::Worker Describe(const arena::Arena& arena) const;
-  // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.
+  // Returns OK also if the process is dead already. kFailedPrecondition: not `process_certain` yet.
   absl::Status Signal(int number);
-  bool IsProcessDead();  // or it is the session's no more
+  bool IsProcessDead();  // or no longer the session's
 
   std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
   boost::asio::posix::stream_descriptor process;  // pidfd

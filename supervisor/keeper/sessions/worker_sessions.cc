@@ -29,15 +29,15 @@ namespace baton::keeper {
 namespace {
 
 constexpr FramedSession::Limits kSessionLimits = {.frame_bytes = 64 << 10, .text_bytes = 16 << 10};
-// Clients of the socket, which anybody may connect to, that have not attached.
+// The most clients of the socket that have not attached. Anybody may connect.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;
 constexpr size_t kSessionKeyBytes = 16;
-// For workers to resume their sessions with the keeper that follows. They look for it every few
+// How long workers have to resume their sessions with the next keeper. They look for it every few
 // milliseconds, unless they are stopped.
 constexpr std::chrono::seconds kResumptionTimeout(10);
-// A worker looks for the next keeper at least once in so many polls, each of which is a beat. One
-// that has polled less is busy, or stopped, and the policy's on_hang says what becomes of it.
+// A worker looks for the next keeper at least once in this many polls, each of which is a beat. A
+// worker that has polled less is busy, or stopped. The policy's on_hang says what becomes of it.
 constexpr uint64_t kBeatsToResume = 1 << 17;
 // Keys of what is held for the next keeper.
 constexpr char kHeldWorkers[] = "lasting/worker/";
@@ -92,7 +92,7 @@ void WorkerSessions::Accept(FileDescriptor socket) {
     return !waiting || waiting->attached;
   });
   if (strangers_.size() >= kMaxStrangers) {
-    // The oldest has had the most time.
+    // Closes the oldest, which has had the most time.
     if (const auto oldest = strangers_.front().lock()->socket.lock()) oldest->Close();
     strangers_.pop_front();
   }
@@ -230,7 +230,7 @@ void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<Fram
                            const internal::WorkerRequest& request) {
   socket->Pause();
   const auto done = [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
-    // A grant that nobody can be told of, nobody could revoke.
+    // Revokes the grant of a worker that is gone, because nobody else could.
     if (granted.ok() && !HasPlace(*session)) {
       return driver_.Revoke({}, granted->grant(), [](const absl::Status&) {});
     }
@@ -277,7 +277,7 @@ uint32_t WorkerSessions::free_slots() const {
   return count;
 }
 
-// Held before it is used: no keeper gives it to another worker.
+// Holds the number before it is used, so that no later keeper gives it to another worker.
 uint64_t WorkerSessions::NewId() {
   driver_.Hold(kHeldLastId, absl::StrCat(++last_id_));
   return last_id_;
@@ -309,7 +309,7 @@ void WorkerSessions::LeavePlace(const SessionPtr& session) {
 
 // ---------------------------------------------------------------- attaching
 
-// The session of a worker whose keeper died between holding the session and answering.
+// Returns the session of a worker whose keeper died between holding the session and answering.
 WorkerSessions::SessionPtr WorkerSessions::FindUnanswered(
     const WorkerSession& session, const internal::AttachArena& attach) const {
   if (attach.attempt().empty()) return nullptr;
@@ -351,8 +351,8 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->heartbeat.Restart();
   slots_[session->slot] = session;
   reserved_[session->slot] = 0;
-  // Held first: a worker that the driver knows and no keeper holds would keep its slot for ever,
-  // and one that an upgrade counts and no keeper holds would be missed as one that has left.
+  // Holds the session first, in case this keeper dies. Otherwise a worker that only the driver
+  // knows would keep its slot for ever, and one that an upgrade counts would seem to have left.
   session->key = RandomBytes(kSessionKeyBytes);
   Hold(*session);
   const Standing standing =
@@ -401,7 +401,7 @@ void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
       RestoreOne(worker, std::move(entry.descriptors[0]));
     }
   }
-  // The driver may have reported these to the keeper before this one.
+  // The driver may have reported these workers to the former keeper.
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const SessionPtr session = slots_[slot];
     if (session && driver_process::DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
@@ -421,10 +421,10 @@ void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescript
   auto session = std::make_shared<WorkerSession>(loop_);
   session->GoOnFrom(worker, std::move(pidfd));
   session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
-  session->heartbeat.Look(session->beat_at_restore, /*patience=*/1);  // which is no sign of life
-  // The keeper before this one may have called it stalled. This one counts anew.
+  session->heartbeat.Look(session->beat_at_restore, /*patience=*/1);  // this is no sign of life
+  // The former keeper may have called the worker stalled. This one counts anew.
   driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
-  // A native worker with a library that knows nothing of this serves on without a session.
+  // A native worker whose library cannot resume sessions goes on serving without one.
   session->awaits_resumption =
       worker.attached_with().resumes_session() || !arena::IsNative(arena_.shape());
   last_id_ = std::max(last_id_, session->id);
@@ -450,7 +450,8 @@ absl::Status WorkerSessions::ResumeSession(const SessionPtr& session,
   }
   static_cast<SessionFacts&>(*session) = *former;
   session->awaits_resumption = false;
-  // A living process with this number, which is the worker's, has connected.
+  // Keeps the former pidfd: the process that connected has the worker's number, and the worker
+  // lives, so it is the worker.
   session->process.close();
   session->process.assign(former->process.release());
   slots_[session->slot] = session;
@@ -480,7 +481,7 @@ void WorkerSessions::WatchProcess(const SessionPtr& session) {
 
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state == v1::WORKER_STATE_READY) {
-    // It may have given a shard back unasked, and wants shards again.
+    // The worker may have given a shard back unasked, and wants shards again.
     driver_.ChangeWorker(session->slot, session->id, Change::READY);
     return absl::OkStatus();
   }
@@ -494,7 +495,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   return absl::OkStatus();
 }
 
-// The worker has released its shards and writes no more: as good as dead.
+// The worker has released its shards and writes no more: it is as good as dead.
 absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   if (!driver_.Detach(session->slot, session->id)) {
     return absl::FailedPreconditionError("the worker was fenced and is being killed");
@@ -506,8 +507,8 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   return absl::OkStatus();
 }
 
-// A worker that loses its socket without a word is ending or broken. It still maps the arena, so
-// it is made sure that it ends.
+// A worker that loses its socket without detaching is ending or broken. It still maps the arena, so
+// the keeper kills it.
 void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
   if (!HasPlace(*session)) return;
   if (!session->process_certain) return Drop(session, MessageOf(why));
@@ -526,7 +527,7 @@ absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
 }
 
 // The whole process usually ends with the thread, and the signal changes nothing. Otherwise its
-// other threads would go on with what is a successor's.
+// other threads would go on writing to what a successor owns.
 void WorkerSessions::OnThreadEnded(const SessionPtr& session) {
   if (std::exchange(session->thread_ended, true)) return;
   if (session->IsProcessDead()) return;
@@ -545,13 +546,13 @@ void WorkerSessions::OnThreadEnded(uint64_t worker_id) {
 }
 
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
-  // It may have detached in the same turn of the loop, and its slot be another's.
+  // The worker may have detached in the same turn of the loop, and another may have its slot.
   if (!HasPlace(*session)) return;
   if (!arena::IsNative(arena_.shape()) || !session->attached) return LeaveDead(session);
   FindLockHolder(session);
 }
 
-// The worker is alive as long as a process that it forked holds its lock.
+// The worker counts as alive as long as a process that it forked holds its lock.
 void WorkerSessions::FindLockHolder(const SessionPtr& session) {
   std::vector<pid_t> workers;
   for (const SessionPtr& other : slots_) {
@@ -585,7 +586,7 @@ void WorkerSessions::LeaveDead(const SessionPtr& session) {
                      session->attached ? "" : ": it had not attached"));
 }
 
-// It has never had a shard. Its process may live, and so may one that has got its number.
+// The worker has never had a shard. Its process may live, but its number may be another's by now.
 void WorkerSessions::Drop(const SessionPtr& session, std::string_view why) {
   Leave(session, "worker_dropped",
         absl::StrCat("worker ", session->id, " is given up: ", View(why), "; process ",
@@ -643,8 +644,8 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
     return absl::OkStatus();
   }
   NoteKill(*session, cause);
-  // A signal ends a process with all its workers: each has its own socket, and is told of by
-  // itself.
+  // The signal ends the process with all its workers. Each has a session and gets an event of its
+  // own.
   for (const SessionPtr& other : slots_) {
     if (!other || other == session || other->peer.pid != session->peer.pid) continue;
     NoteKill(*other, absl::StrCat("so is worker ", worker_id, ", of the same process"));
@@ -652,7 +653,7 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   return Signal(*session, SIGKILL);
 }
 
-// The first cause is the true one: what follows from the kill may look like another.
+// Only the first cause is kept, because what follows from the kill may look like another.
 void WorkerSessions::NoteKill(WorkerSession& session, std::string_view cause) {
   if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;
@@ -676,7 +677,7 @@ absl::Status WorkerSessions::KillOverdue(uint64_t worker_id) {
 absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
                                               const void* announcer) {
   const absl::StatusOr<SessionPtr> session = FindAttached(worker_id);
-  // The end of a worker and of its stream may be told in either order.
+  // The ends of a worker and of its stream may be reported in either order.
   if (!session.ok()) return open ? session.status() : absl::OkStatus();
   if (open) {
     (*session)->control_stream = announcer;

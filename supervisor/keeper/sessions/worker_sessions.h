@@ -30,11 +30,11 @@ namespace baton::keeper {
 class WorkerObserver {
  public:
   virtual ~WorkerObserver() = default;
-  // Returns its standing as a successor.
+  // Returns the worker's standing as a successor.
   virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
   virtual void OnReady(uint64_t worker_id) = 0;
-  // The worker's process is dead, or the worker has detached. Also called for a child that ends
-  // before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
+  // Called when the worker's process is dead, or the worker has detached. Also called for a child
+  // that ends before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
   virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
 };
 
@@ -46,29 +46,29 @@ class WorkerSessions {
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                  ServiceDriver& driver, Policies& policies, EventLog& events);
 
-  // Goes on with the workers that had attached to the keeper before this one. They serve, and
-  // resume their sessions soon; one that does not is killed. Takes the descriptors of their
-  // entries.
+  // Goes on with the workers that had attached to the former keeper. They go on serving, and resume
+  // their sessions soon. A worker that had the time to resume and did not is killed. Takes the
+  // descriptors of their entries in `held`.
   void Restore(ServiceDriver::HeldByKey& held);
 
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
 
-  // A client of the service's socket.
+  // Takes a client of the service's socket.
   void Accept(FileDescriptor socket);
 
-  // A place for a process that is to be forked. Kept until AcceptChild, or Release when there is
-  // none.
+  // Reserves a place for a process that is to be forked, until AcceptChild() or, if none is forked,
+  // Release().
   absl::StatusOr<internal::WorkerPlace> Reserve();
   void Release(const internal::WorkerPlace& place);
-  // Takes our end of a socket pair with a process that the driver has forked. The process may
-  // attach with any identity, and becomes the reserved worker. It is watched, and can be killed,
-  // from now on. Its reservation, which may be a former keeper's, ends if it ends before it
-  // attaches.
+  // Takes the keeper's end of a socket pair with a process that the driver has forked. The process
+  // may attach with any identity, and becomes the worker of `place`. The keeper watches it from now
+  // on, and can kill it. The reservation, which a former keeper may have made, ends if the process
+  // ends before it attaches.
   void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
                    const internal::WorkerPlace& place);
 
-  // The worker that `token` was made for; each token is good once.
+  // Returns the worker that `token` was made for. Each token is good once.
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
 
   // Reads the program of an attached worker. `done` is called once, now or from the loop. Fails if
@@ -92,9 +92,9 @@ class WorkerSessions {
   // Returns all attached workers.
   std::vector<WorkerInfo> List() const;
   bool IsAttached(uint64_t worker_id) const { return Find(worker_id) != nullptr; }
-  // It stands first from now on.
+  // Gives the worker the first standing.
   void MakeFirst(uint64_t worker_id);
-  // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
+  // Asks the worker to end: through the arena or, if its library does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);
   // Asks the workers of process `pid` to end and gives them no shard any more. Returns false, and
   // does nothing, if one of them owns a shard or is about to. May be repeated.
@@ -107,7 +107,7 @@ class WorkerSessions {
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
   uint64_t IdOf(uint32_t slot) const;
 
-  // Without `shards`, which the engine knows.
+  // Describes all workers without their `shards`, which the engine knows.
   std::vector<v1::Worker> Describe() const;
 
  private:
@@ -172,7 +172,7 @@ class WorkerSessions {
   EventLog& events_;
   LockHolders lock_holders_;
   boost::asio::steady_timer resumption_timer_;
-  std::vector<SessionPtr> slots_;                       // that are attached
+  std::vector<SessionPtr> slots_;                       // by slot; null: none is attached
   std::vector<uint64_t> reserved_;                      // worker id by slot; 0: it is not reserved
   std::deque<std::weak_ptr<WorkerSession>> strangers_;  // not attached yet, oldest first
   WorkerTokens tokens_;

@@ -10,12 +10,12 @@
 
 namespace baton::keeper {
 
-// Bounded: a worker's are forgotten when it asks for too many. Thread-compatible.
+// Bounded: forgets a worker's tokens when it asks for too many. Thread-compatible.
 class WorkerTokens {
  public:
   std::string New(uint64_t worker_id);
 
-  // The worker that `token` was made for; each token is good once.
+  // Returns the worker that `token` was made for. Each token is good once.
   absl::StatusOr<uint64_t> Redeem(const std::string& token);
 
   void Forget(uint64_t worker_id);

@@ -24,8 +24,8 @@ struct HandoffsResult {
   double slowest_us = 0;  // release to the successor's first commit
 };
 
-// Thread-compatible: the management loop's thread, on which `done` is called when the last shard
-// has moved or failed to. `loop` and `driver` outlive the move. A shard that has not moved after
+// Moves all shards of `moves`, and calls `done` when the last has moved or failed to. Management
+// loop's thread. `loop` and `driver` outlive the moves. A shard that has not moved after
 // `timeout_ms` stays with its owner.
 void MoveShards(boost::asio::io_context& loop, ServiceDriver& driver,
                 const std::vector<ShardMove>& moves, uint32_t timeout_ms,

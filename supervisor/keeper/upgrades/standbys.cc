@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Between two looks at who is ready and who owns what, which nobody tells.
+// The time between two looks at which workers are ready and own shards, which nobody reports.
 constexpr milliseconds kTick(100);
 constexpr char kHeldKey[] = "lasting/standbys";
 
@@ -46,13 +46,13 @@ void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
       AddReady(pid);
       continue;
     }
-    // It attaches to this keeper, or is still warming up.
+    // The standby has yet to attach to this keeper, or is still warming up.
     StartedProgram started;
     started.pid = pid;
     started.pidfd = context_.programs.PidfdOf(pid);
     if (started.pidfd) AddStarted(std::move(started)).attached = worker != nullptr;
   }
-  // The end of one that is under way is still to be noticed.
+  // The end of an upgrade that is under way is still to be noticed.
   if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
   LookLater();
 }
@@ -132,7 +132,7 @@ void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles&
     standby.ready = ready;
     standby.was_ready |= ready;
     standby.has_served |= standby.serves;
-    // It was given a shard before it could be told: it goes on.
+    // It was given a shard before it was asked to end, so it goes on.
     if (standby.serves) standby.ending = standby.killed = false;
     // A standby that has attached since is asked to end now.
     if (standby.ending && standby.attached) (void)context_.workers.Retire(standby.pid);
@@ -144,8 +144,9 @@ void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles&
   });
 }
 
-// It replaces who was ready when it began. Another of the program that it ends is not to stay,
-// unless it serves: then its shards are on their way.
+// The upgrade replaces the workers that were ready when it began. This ends all other standbys,
+// which run the old program, too. A standby that serves stays, because the upgrade moves its
+// shards.
 void Standbys::LeaveToUpgrade() {
   ForgetProgram();
   if (std::exchange(upgrade_met_, upgrades_.last_id()) != upgrades_.last_id()) {
@@ -208,7 +209,8 @@ void Standbys::RememberProgram(const WorkerRoles& roles) {
 }
 
 void Standbys::OnProgram(uint64_t owner, absl::StatusOr<internal::Program> program) {
-  // One that is about to die has none any more; the next look finds another owner.
+  // The program of an owner that is about to die cannot be read any more. The next look finds
+  // another owner.
   const bool twice = std::exchange(unreadable_owner_, program.ok() ? 0 : owner) == owner;
   if (program.ok()) {
     program_ = *std::move(program);
@@ -237,7 +239,7 @@ void Standbys::StartMissing(const WorkerRoles& roles) {
   TellWhyNone(started);
 }
 
-// `what`: the event of its start.
+// `what`: text of the event of its start.
 void Standbys::OnEntered(WatchedProcess& process, const std::string& what,
                          const absl::Status& status) {
   if (status.ok()) {
@@ -248,7 +250,7 @@ void Standbys::OnEntered(WatchedProcess& process, const std::string& what,
   TellWhyNone(status);
 }
 
-// It is tried again and again, and told once.
+// A start is tried again and again, and the same reason is reported once.
 void Standbys::TellWhyNone(const absl::Status& why) {
   const std::string text(MessageOf(why));
   if (std::exchange(told_, text) == text) return;
@@ -272,7 +274,7 @@ absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
 }
 
 void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
-  process->TellEntered();  // before that
+  process->TellEntered();  // reports the start before the end
   process->Reap();
   const auto found =
       absl::c_find_if(standbys_, [&](const auto& standby) { return standby.process == process; });
@@ -303,7 +305,7 @@ void Standbys::NoteFailure(uint64_t lived_ns) {
 
 // ---------------------------------------------------------------- ending
 
-// The newest first: those that are not ready yet, then the others.
+// Ends the newest first: those that are not ready yet, then the others.
 void Standbys::EndSurplus(const WorkerRoles& roles) {
   size_t count = roles.standbys.size() + CountUnready();
   for (const bool ready : {false, true}) {
@@ -316,7 +318,7 @@ void Standbys::EndSurplus(const WorkerRoles& roles) {
   }
 }
 
-// Nothing, if it serves by now.
+// Does nothing if the standby serves by now.
 void Standbys::End(Standby& standby) {
   if (standby.ending || standby.serves || !context_.workers.Retire(standby.pid)) return;
   standby.ending = true;
@@ -343,7 +345,7 @@ void Standbys::CheckDeadlines() {
 }
 
 void Standbys::GiveUp(Standby& standby) {
-  // One that has detached is only slow to end.
+  // A standby that has detached is only slow to end.
   if (standby.attached || !standby.was_ready) {
     NoteFailure(MonotonicNanoseconds() - standby.started_ns);
     context_.events.Add(

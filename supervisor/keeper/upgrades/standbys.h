@@ -2,13 +2,13 @@
 // says: starts those that are missing, one at a time, with the program of a worker that owns
 // shards, or owned some last. Native services have native.workers for that.
 //
-// An upgrade replaces what is ready, these too; meanwhile nothing is started here, and what is not
-// ready yet is ended. When the number is lowered, those that were started here, or took the place
-// of such in an upgrade, are asked to end if they are too many. Whoever owns a shard, or is about
-// to, is ended by nothing here, and who is asked to end is given none.
+// An upgrade replaces all ready workers, standbys too. Meanwhile this class starts none, and ends
+// those that are not ready yet. When hot_standbys is lowered, it asks surplus standbys to end, if
+// it has started them, or if they took the place of such in an upgrade. This class never ends a
+// worker that owns a shard or is about to own one. A worker that was asked to end gets no shard.
 //
-// They are processes of their own, as an upgrade's workers are. The next keeper goes on with those
-// of one that dies.
+// Standbys are processes of their own, like an upgrade's workers. If a keeper dies, the next one
+// goes on with its standbys.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_
 #define SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_
 
@@ -43,7 +43,7 @@ class Standbys {
   Standbys(const KeeperParts& context, const Upgrades& upgrades);
   ~Standbys();
 
-  // Goes on with the standbys of the keeper before this one.
+  // Goes on with the standbys of the former keeper.
   void Restore(const ServiceDriver::HeldByKey& held);
 
  private:
@@ -52,9 +52,9 @@ class Standbys {
   // A process, with all the workers that it has.
   struct Standby {
     pid_t pid = 0;
-    // Null: an upgrade's, which is reaped there, or a former keeper's.
+    // Null: an upgrade has started and reaps it, or a former keeper has started it.
     std::shared_ptr<WatchedProcess> process;
-    bool attached = false;  // as it was when last looked at, like these
+    bool attached = false;  // when last looked at, like the next two
     bool ready = false;
     bool serves = false;     // owns shards
     bool was_ready = false;  // at some time
@@ -86,7 +86,7 @@ class Standbys {
   absl::Status Start(const internal::Program& program, size_t ready);
   void OnEntered(WatchedProcess& process, const std::string& what, const absl::Status& status);
   void OnEnded(const std::shared_ptr<WatchedProcess>& process);
-  // The next one waits.
+  // Delays the next start.
   void NoteFailure(uint64_t lived_ns);
   void TellWhyNone(const absl::Status& why);
 
@@ -101,21 +101,21 @@ class Standbys {
   const Upgrades& upgrades_;
   boost::asio::steady_timer timer_;
   RestartDelay delay_;
-  Clock::time_point not_before_;   // the next start, or the next reading of a program
+  Clock::time_point not_before_;   // time of the next start or reading of a program
   std::vector<Standby> standbys_;  // also those that own shards by now
   uint32_t wanted_ = 0;            // as the policy last said
-  bool lowered_ = false;           // and that has had no effect yet
+  bool lowered_ = false;           // since surplus standbys were last ended
   // The program of the last owner that was seen.
   std::optional<internal::Program> program_;
   uint64_t program_of_ = 0;        // the worker; 0: none
-  bool reading_program_ = false;   // of an owner; none is started until it is read
+  bool reading_program_ = false;   // of an owner; no standby is started until then
   uint64_t program_epoch_ = 0;     // counts the times it was forgotten
-  uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
+  uint64_t unreadable_owner_ = 0;  // whose program could not be read at the last look
   std::string told_;               // why none can be started
   std::string held_;               // the value that is held for the next keeper
-  uint64_t last_upgrade_ = 0;      // whose end was noticed
-  uint64_t upgrade_met_ = 0;       // that was seen under way
-  size_t replaced_ = 0;            // that ended in an upgrade after that
+  uint64_t last_upgrade_ = 0;      // the last whose end was noticed
+  uint64_t upgrade_met_ = 0;       // the last that was seen under way
+  size_t replaced_ = 0;            // standbys that ended in an upgrade after last_upgrade_
 };
 
 }  // namespace baton::keeper

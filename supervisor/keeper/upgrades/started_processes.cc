@@ -62,7 +62,7 @@ void StartedProcesses::AwaitLaunch() {
   });
 }
 
-// May be the end of this.
+// The callback may destroy this object.
 void StartedProcesses::OnLaunched(const absl::Status& status) {
   if (!status.ok()) SignalAll(SIGKILL);
   const std::shared_ptr<Launch> launch = std::move(launch_);
@@ -70,7 +70,8 @@ void StartedProcesses::OnLaunched(const absl::Status& status) {
   launch->done(status);
 }
 
-// Keeps it until it has ended, whatever becomes of us: it is ours to reap.
+// Keeps the process object until its process has ended, even if this object is destroyed: the
+// keeper has to reap it.
 void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
   AwaitReadable(process->pidfd, [process, told = std::weak_ptr(on_end_)] {
     process->Reap();
@@ -93,7 +94,7 @@ void StartedProcesses::Adopt(const internal::StartedWorker& known, FileDescripto
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {
   for (const auto& process : processes_) {
     internal::StartedWorker& known = process->known;
-    // A worker whose keeper died unanswered attaches again, as the same one.
+    // A worker whose keeper died before it answered attaches again, with the same number.
     const bool may_be = known.worker_id() == 0 || known.worker_id() == worker_id;
     if (known.pid() != pid || !may_be || !known.how_ended().empty()) continue;
     known.set_worker_id(worker_id);

@@ -23,30 +23,32 @@ namespace baton::keeper {
 // destroyed runs on, and is reaped all the same.
 class StartedProcesses {
  public:
-  // `on_end`: one has ended, and is reaped; not called after the destructor. `loop` and `programs`
-  // outlive this.
+  // Calls `on_end` when a process has ended and is reaped, but not after the destructor. `loop` and
+  // `programs` outlive this.
   StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
                    std::function<void(const internal::StartedWorker&)> on_end);
   ~StartedProcesses();
   StartedProcesses(const StartedProcesses&) = delete;
   StartedProcesses& operator=(const StartedProcesses&) = delete;
 
-  // `done` is called once, from the loop, when all were entered, or with why one was not: then they
-  // are killed. Not after the destructor. Those that ended meanwhile are told of, too (List).
+  // Starts `count` processes. Calls `done` once, from the loop, but not after the destructor: with
+  // OK when all have entered the program, or with the reason why one has not, and then all are
+  // killed. List() has those that ended meanwhile, too.
   void Start(const internal::Program& program, uint32_t count,
              std::function<void(const absl::Status&)> done);
 
   // Goes on with a process that a former keeper has started. `pidfd`: none if it has ended.
   void Adopt(const internal::StartedWorker& known, FileDescriptor pidfd);
 
-  // Whether `pid` is one of them: it has attached as this worker, for the first time or again.
+  // Called when `pid` has attached as this worker, for the first time or again. Returns whether it
+  // is one of these processes.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
 
   // Describes how the worker's process ended, even if no notification of its end has come yet.
   // Empty: the process still runs, or is none of these.
   std::string HowEnded(uint64_t worker_id);
 
-  // In the order in which they were started; not all of them when Start has failed.
+  // Returns the processes in the order of their starts; not all of them if Start() has failed.
   std::vector<internal::StartedWorker> List() const;
   bool AllEnded() const;
 
@@ -59,7 +61,7 @@ class StartedProcesses {
 
   struct Launch {
     explicit Launch(boost::asio::io_context& loop) : overdue(loop) {}
-    uint32_t waiting = 0;  // for so many programs
+    uint32_t waiting = 0;  // for this many programs
     std::function<void(const absl::Status&)> done;
     boost::asio::steady_timer overdue;
   };

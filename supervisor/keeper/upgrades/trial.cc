@@ -9,14 +9,14 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Between the move of a dying owner's shards and the proof of its death, that takes longest where
-// much memory is to be given back.
+// The longest expected time between the move of a dying owner's shards and the proof of its death,
+// which takes longest for a process with much memory.
 constexpr std::chrono::milliseconds kDeathTime(500);
 
 std::string ProblemOf(const std::vector<WorkerInfo>& workers) {
   for (const WorkerInfo& worker : workers) {
     if (!worker.healthy) return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
-    // Whatever becomes of those that hang otherwise: this one is on trial.
+    // A hang is a problem whatever the policy's on_hang says, because the worker is on trial.
     if (worker.hangs) return absl::StrCat("worker ", worker.id, " shows no sign of life");
   }
   return "";
@@ -44,7 +44,8 @@ Trial::Verdict Trial::Look(const std::vector<WorkerInfo>& new_workers) {
     went_back_since_ = {};
     return {};
   }
-  // Its heir serves it since its owner began to die: the death, which says why, is told later.
+  // An heir serves the shard since its owner began to die. The death, which is the reason, is
+  // reported later.
   if (went_back_since_ == steady_clock::time_point()) went_back_since_ = now;
   if (now >= went_back_since_ + kDeathTime) return {std::move(went_back)};
   return {.problem = "", .open = true};

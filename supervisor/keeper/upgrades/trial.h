@@ -1,4 +1,4 @@
-// How a new program does with the shards that it was given.
+// Judges how a new program does with the shards that it was given.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_TRIAL_H_
 #define SUPERVISOR_KEEPER_UPGRADES_TRIAL_H_
 
@@ -15,20 +15,20 @@
 
 namespace baton::keeper {
 
-// Its windows: from a move of shards to the new workers until the next, or the last one's end. A
-// problem is told in words for operators; an empty one is none. Thread-compatible: the management
-// loop's thread.
+// A window lasts from a move of shards to the new workers until the next move; the last one ends
+// with the trial. Problems are texts for operators; an empty text is none. Thread-compatible: the
+// management loop's thread.
 class Trial {
  public:
   struct Verdict {
     std::string problem;
-    bool open = false;  // a shard went back, and why is told in a moment
+    bool open = false;  // a shard went back, and the reason is reported in a moment
   };
 
   // `driver` outlives it.
   Trial(ServiceDriver& driver, v1::HealthGates gates);
 
-  // `shards` are the new workers' now, too. Completions count anew.
+  // Called when the new workers have `shards`, too. Completions count anew.
   void BeginWindow(const std::vector<uint32_t>& shards);
   // Goes on with the window of a former keeper.
   void ContinueWindow(const std::map<uint32_t, uint64_t>& acknowledged) {
@@ -42,7 +42,7 @@ class Trial {
   // reports them itself.
   Verdict Look(const std::vector<WorkerInfo>& new_workers);
 
-  // The gates. `slowest_us`: that a shard was not served for.
+  // The gates. `slowest_us`: the longest time that a shard was not served.
   std::string ProblemOfBlackout(double slowest_us) const;
   std::string ProblemOfWindow() const;
 

@@ -19,12 +19,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Between two looks at what nobody tells: health, deadlines, who owns what.
+// The time between two looks at what nobody reports: health, deadlines, owners of shards.
 constexpr milliseconds kTick(10);
-// A program that has just started says that it is ready while threads of it still start and its
-// pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
+// A program that has just become ready may still start threads and fault its pages in, which delays
+// the thread that serves. The upgrade waits this long before the shards move, so that peers do not
+// wait.
 constexpr milliseconds kSettling(150);
-// Operators see at most so many of a program's arguments.
+// Operators see at most this many of a program's arguments.
 constexpr int kMaxArguments = 128;
 constexpr size_t kMaxArgumentBytes = 1024;
 
@@ -63,7 +64,7 @@ UpgradeUnderWay::UpgradeUnderWay(const KeeperParts& context, uint64_t id, Progra
       trial_(context_.driver, plan.gates()),
       processes_(context_.loop, context_.programs,
                  [this](const internal::StartedWorker& process) {
-                   const auto self = shared_from_this();  // it may be over with this
+                   const auto self = shared_from_this();  // the call may end the upgrade
                    OnProcessEnded(process);
                  }),
       timer_(context_.loop) {
@@ -89,14 +90,15 @@ void UpgradeUnderWay::Start(std::function<void(const absl::Status&)> done) {
   status_.set_started_unix_micros(UnixMicroseconds());
   processes_.Start(change_.to, *count,
                    [this, count, done = std::move(done)](const absl::Status& status) {
-                     const auto self = shared_from_this();  // it may be dropped with this
+                     const auto self = shared_from_this();  // `done` may drop the upgrade
                      begun_ = status.ok();
                      done(status);
                      if (begun_) OnLaunched(*count);
                    });
-  // An upgrade whose processes could not be started is not to go on with the next keeper.
+  // The next keeper must not go on with an upgrade whose processes could not be started.
   if (processes_.List().size() != *count) return;
-  // Should this keeper die before they are entered, the next one has to know whose they are.
+  // If this keeper dies before the programs are entered, the next one has to know whose the
+  // processes are.
   EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
 }
 
@@ -134,7 +136,7 @@ void UpgradeUnderWay::OnLaunched(uint32_t count) {
 
 void UpgradeUnderWay::OnProcessEnded(const internal::StartedWorker& process) {
   if (!begun_) return;  // OnLaunched looks again
-  // One that has attached is told of by its session, too, and the shards that it owned are moved by
+  // The session of a worker that has attached reports its end, too, and its shards have moved by
   // then.
   if (status_.phase() == v1::UPGRADE_PHASE_STARTING && process.worker_id() == 0) {
     return Return(EndedTooSoon(process.pid(), process.how_ended()));
@@ -237,8 +239,8 @@ void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
              });
 }
 
-// Among how many of the new workers the shards are spread. Where the keeper keeps standbys running
-// there are more workers than owners: of as many new ones as there were, as many own.
+// Returns among how many of the new workers the shards are spread. If the keeper keeps standbys
+// running, there are more workers than owners. Then as many new workers own shards as old ones did.
 size_t UpgradeUnderWay::NewOwners() const {
   const bool standbys = arena::IsNative(context_.driver.arena().shape()) ||
                         context_.policies.policy().hot_standbys() != 0;
@@ -252,7 +254,7 @@ void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
   status_.set_slowest_blackout_us(std::max(status_.slowest_blackout_us(), result.slowest_us));
   moving_ = false;
   if (status_.phase() != v1::UPGRADE_PHASE_HANDING_OVER) {
-    // It is to be undone, and waited only for this.
+    // The upgrade is being undone, and has waited only for this.
     return Return(status_.detail());
   }
   if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
@@ -282,8 +284,8 @@ void UpgradeUnderWay::OnWindowOver() {
   const std::string problem = trial_.ProblemOfWindow();
   if (!problem.empty()) return Return(problem);
   if (status_.phase() == v1::UPGRADE_PHASE_WATCHING) {
-    // In one turn of the engine: if a new worker died in between, the old workers, which have its
-    // shards then, would be ended.
+    // Checks and promotes in one turn of the engine. If a new worker died in between, the old
+    // workers, which have its shards then, would be ended.
     if (context_.driver.Promote(PlacesOf(Attached(new_workers_)),
                                 PlacesOf(Attached(old_workers_)))) {
       Retire();
@@ -308,7 +310,7 @@ void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) 
   const std::string ended = processes_.HowEnded(worker_id);
   const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
   const std::string what = absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how);
-  if (!begun_) {  // OnLaunched goes on with that
+  if (!begun_) {  // OnLaunched reports that
     lost_ = what;
     return;
   }
@@ -317,7 +319,8 @@ void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) 
     case v1::UPGRADE_PHASE_HANDING_OVER:
     case v1::UPGRADE_PHASE_CANARY:
     case v1::UPGRADE_PHASE_WATCHING:
-      // The next keeper learns of both or of neither: nothing else would tell it that one is gone.
+      // The next keeper learns of the death and of the return, or of neither. Nothing else would
+      // tell it that the worker is gone.
       return Return(what);
     default:
       NoteChange();
@@ -374,7 +377,7 @@ absl::Status UpgradeUnderWay::Resume() {
         absl::StrCat("upgrade ", status_.id(), " is not paused: it goes on by itself"));
   }
   AddEvent("upgrade_resumed", "an operator asked for it");
-  // Also when he was asked for it before the window's end: it is said.
+  // Also cancels a pause that is planned for the end of the window: the operator has said to go on.
   if (status_.phase() == v1::UPGRADE_PHASE_CANARY) plan_.clear_pause_after_canary();
   status_.set_paused(false);
   NoteChange();
@@ -416,12 +419,12 @@ void UpgradeUnderWay::Return(const std::string& why) {
 
 void UpgradeUnderWay::OnReturned(const HandoffsResult& result) {
   status_.set_slowest_return_us(result.slowest_us);
-  // An old worker that has taken its shards back can die before that is told here.
+  // An old worker that has taken its shards back can die before this call.
   if (old_workers_.empty() && !new_workers_.empty()) {
     return Return(status_.detail());
   }
   if (result.status.ok()) return End(new_workers_);
-  // Their deaths give the shards to the heirs.
+  // The deaths of the new workers give the shards to the heirs.
   for (const uint64_t worker_id : new_workers_) {
     (void)context_.workers.Kill(
         worker_id, absl::StrCat("it does not give its shards back: ", result.status.message()));
@@ -435,7 +438,7 @@ void UpgradeUnderWay::Retire() {
   End(old_workers_);
 }
 
-// Asks them, and kills those that are still there when their time is over.
+// Asks the workers to end. KillOverdue() kills those that are still there when their time is over.
 void UpgradeUnderWay::End(const std::set<uint64_t>& worker_ids) {
   ending_ = true;
   deadline_ = steady_clock::now() + context_.workers.stop_timeout();
@@ -450,7 +453,7 @@ void UpgradeUnderWay::End(const std::set<uint64_t>& worker_ids) {
 void UpgradeUnderWay::KillOverdue() {
   const bool retiring = status_.phase() == v1::UPGRADE_PHASE_RETIRING;
   if (killed_) {
-    // Not even that helped; nothing more can be done.
+    // Not even the kill helped; nothing more can be done.
     return Finish(Outcome(), absl::StrCat(status_.detail(), retiring ? "" : "; ",
                                           "a process that was killed is still there"));
   }
@@ -619,7 +622,8 @@ void UpgradeUnderWay::ContinuePhase() {
   }
 }
 
-// The event carries the trace of who asks for something now, or else of who began the upgrade.
+// The event carries the trace of the present request or, if there is none, of the one that began
+// the upgrade.
 void UpgradeUnderWay::AddEvent(const std::string& kind, const std::string& message) {
   const std::string asking = context_.events.trace_parent();
   const EventLog::TraceScope traced(context_.events, asking.empty() ? trace_parent_ : asking);

@@ -5,8 +5,8 @@
 // watched, with the old workers standing by, warm and named as heirs: if a new one dies, hangs (it
 // is then killed), turns unhealthy or gives a shard back, every shard goes back, and the new
 // workers are ended. A dead owner's shards do not wait for that: the engine gives them to the heir
-// at once. After the watch window the old workers are ended. Everything is decided here: control
-// may be dead.
+// at once. After the watch window the old workers are ended. This class decides everything, because
+// control may be dead.
 //
 //   STARTING -> HANDING_OVER -> WATCHING -> RETIRING -> COMPLETED
 //        \            \             \-> RETURNING -> ROLLED_BACK, or
@@ -42,7 +42,7 @@
 namespace baton::keeper {
 
 struct ProgramChange {
-  internal::Program from;  // a rollback's is not known, nor wanted
+  internal::Program from;  // unknown, and not needed, in a rollback
   internal::Program to;
   bool rollback = false;
 };
@@ -51,8 +51,8 @@ struct ProgramChange {
 // reference during each call, because any call may end the upgrade.
 class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
  public:
-  // `on_over` is called once, when Start was successful.
-  // `on_change` is called when a keeper that follows would need another Held() to continue.
+  // `on_over` is called once, at the end, if Start() was successful. `on_change` is called when
+  // Held() has changed, which the next keeper needs to continue.
   struct Callbacks {
     std::function<void()> on_over;
     std::function<void()> on_change;
@@ -61,17 +61,17 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
                   const v1::UpgradePlan& plan, Callbacks callbacks);
 
   // Starts the new processes. Call it once. `done` is called once, from the loop: with OK when the
-  // new processes run. After an error the upgrade has not begun, and the caller drops it. From the
-  // start of the processes on `on_change` is called: the next keeper continues it.
+  // new processes run. After an error the upgrade has not begun, and the caller drops it. Once the
+  // processes are started, `on_change` is called, and the next keeper can continue the upgrade.
   void Start(std::function<void(const absl::Status&)> done);
 
-  // For the keeper that follows this one: its upgrade continues in the same phase, and goes back if
-  // shards were on their way. Call it once, and not Start.
+  // The next keeper calls Continue() once, and not Start(), with what Held() returned. The upgrade
+  // continues in the same phase, and goes back if shards were on their way.
   internal::HeldUpgrade Held() const;
   void Continue(const internal::HeldUpgrade& held);
 
-  // Each returns kFailedPrecondition when the upgrade is past that. Resume also returns it when the
-  // upgrade is not paused.
+  // Each returns kFailedPrecondition if the upgrade has not begun, or it is too late for that.
+  // Resume also returns it if the upgrade is not paused.
   absl::Status Undo();
   absl::Status Pause();
   absl::Status Resume();
@@ -130,14 +130,14 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   const KeeperParts context_;
   const Callbacks callbacks_;
   const ProgramChange change_;
-  std::string trace_parent_;         // of who has begun it
-  v1::UpgradePlan plan_;             // no time is left out
+  std::string trace_parent_;         // of the request that began it
+  v1::UpgradePlan plan_;             // with all times
   const std::set<uint32_t> canary_;  // shards
   v1::Upgrade status_;
-  ShardOwners owners_before_;           // when the first shards were handed over
-  size_t new_owners_ = 0;               // among whom the shards are spread; 0: not chosen yet
-  std::vector<uint32_t> on_their_way_;  // shards, to the new workers
-  Trial trial_;                         // of the new workers
+  ShardOwners owners_before_;                     // when the first shards were handed over
+  size_t new_owners_ = 0;                         // new workers that get shards; 0: not chosen yet
+  std::vector<uint32_t> on_their_way_;            // shards, to the new workers
+  Trial trial_;                                   // of the new workers
   std::set<uint64_t> old_workers_, new_workers_;  // that are attached
   StartedProcesses processes_;                    // of the new workers
   TimePoint deadline_;                            // of the phase
@@ -147,9 +147,9 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   bool served_ = false;    // shards were handed to new workers
   bool moving_ = false;    // shards are on their way to the new workers
   bool ending_ = false;    // workers were asked to end: the deadline is theirs
-  bool killed_ = false;    // those that did not end
+  bool killed_ = false;    // workers that did not end were killed
   bool over_ = false;
-  std::string lost_;  // what became of a worker before the others were entered
+  std::string lost_;  // what became of a worker before all programs were entered
   boost::asio::steady_timer timer_;
 };
 

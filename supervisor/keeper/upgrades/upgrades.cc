@@ -151,11 +151,11 @@ void Upgrades::Restore(const ServiceDriver::HeldByKey& held) {
   last_id_ = upgrades.last_id();
   if (!upgrades.has_under_way()) return;
   const internal::HeldUpgrade& under_way = upgrades.under_way();
-  last_id_ = under_way.status().id();  // it may have begun with the keeper's death
+  last_id_ = under_way.status().id();  // the former keeper may have died before it counted this one
   current_ =
       Make(under_way.status().id(),
            {under_way.from(), under_way.to(), under_way.status().rollback()}, under_way.plan());
-  const auto upgrade = current_;  // it may be over with this
+  const auto upgrade = current_;  // Continue() may end it
   upgrade->Continue(under_way);
 }
 
@@ -165,7 +165,7 @@ void Upgrades::OnOver() {
   if (history_.size() > kHistory) history_.pop_back();
   const bool completed = history_.front().phase() == v1::UPGRADE_PHASE_COMPLETED;
   if (completed && upgrade->change().rollback) {
-    // A return takes one step back; what it came from is not a predecessor.
+    // A return takes one step back; the program that it leaves is not a predecessor.
     predecessors_.pop_front();
   } else if (completed) {
     predecessors_.push_front(upgrade->change().from);

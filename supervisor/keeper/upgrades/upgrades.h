@@ -25,14 +25,14 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class Upgrades : private WorkerObserver {
  public:
-  // Upgrades, and programs to return to, that are remembered.
+  // How many upgrades, and programs to return to, are remembered.
   static constexpr size_t kHistory = 16;
 
   // Observes context.workers.
   explicit Upgrades(const KeeperParts& context);
   ~Upgrades() override;
 
-  // Goes on with the upgrades of the keeper before this one. REQUIRES: the programs are restored.
+  // Goes on with the upgrades of the former keeper. REQUIRES: the programs are restored.
   void Restore(const ServiceDriver::HeldByKey& held);
 
   // Called once, now or from the loop.
@@ -42,14 +42,16 @@ class Upgrades : private WorkerObserver {
   // field. kFailedPrecondition: another is under way, no worker runs, or the program cannot be run.
   void Start(const v1::UpgradePlan& plan, Done done);
 
-  // Undoes the one under way, or starts the program before the last one that completed.
+  // Undoes the upgrade under way or, if there is none, starts one to the program before the present
+  // one.
   void Rollback(const internal::Rollback& request, Done done);
 
   // Pauses or resumes the upgrade under way. kFailedPrecondition: there is none, it is returning or
-  // retiring, or is to be resumed and is not paused.
+  // retiring, or `paused` is false and it is not paused.
   absl::StatusOr<v1::Upgrade> SetPaused(bool paused);
 
-  // kFailedPrecondition: one is under way; says how far it is and what can be done.
+  // kFailedPrecondition: an upgrade is under way. The message says how far it is and what can be
+  // done.
   absl::Status CheckIdle() const;
 
   bool idle() const { return current_ == nullptr || !current_->begun(); }

@@ -14,8 +14,8 @@
 
 namespace baton::examples {
 
-// Until the process ends. In small pages, as the memory of a service that has run for long: the
-// kernel frees huge ones much faster.
+// Maps and touches `mebibytes` until the process ends. The pages are small, like those of a service
+// that has run for long: the kernel frees huge pages much faster.
 inline absl::Status TakeBallast(uint32_t mebibytes) {
   if (mebibytes == 0) return absl::OkStatus();
   const size_t bytes = size_t{mebibytes} << 20;

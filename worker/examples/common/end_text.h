@@ -7,7 +7,7 @@
 
 namespace baton::examples {
 
-// Why a connection ended, of its kDisconnected or kConnectFailed.
+// Returns why a connection ended. `completion` is its kDisconnected or kConnectFailed.
 inline std::string_view EndText(const Completion& completion) {
   return completion.status == verbs::CompletionStatus::kSuccess
              ? "disconnected"

@@ -1,4 +1,4 @@
-// Anonymous memory that a device can be given: MAP_SHARED, touched, page-aligned.
+// Anonymous memory to register with a device: MAP_SHARED, touched, page-aligned.
 #ifndef WORKER_EXAMPLES_COMMON_SHARED_MEMORY_H_
 #define WORKER_EXAMPLES_COMMON_SHARED_MEMORY_H_
 

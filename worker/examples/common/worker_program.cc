@@ -11,7 +11,7 @@
 namespace baton::examples {
 namespace {
 
-// For the signal handler.
+// Used by the signal handler.
 Worker* g_worker = nullptr;
 std::atomic<bool> g_stop = false;
 static_assert(std::atomic<bool>::is_always_lock_free);

@@ -25,21 +25,21 @@ struct WorkerFlags {
   int ready_fd = -1;
 };
 
-// `program`: as it calls itself in its ready line.
+// `program`: its name in its ready line.
 void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flags);
 
-// Options from the flags; the rest is the program's.
+// Returns options with what the flags say; the program sets the rest.
 WorkerOptions OptionsOf(const WorkerFlags& flags);
 
-// Listens, tells whoever started us that shards may be given to us now ("<program> ready
-// version=V worker=ID port=PORT"), and serves until SIGTERM, SIGINT or a shutdown notice. One
-// worker at a time. `before_ready`: attached, and not ready for shards yet; it is given the port, 0
-// without --listen.
+// Listens, reports to the process that started this one that the worker is ready for shards
+// ("<program> ready version=V worker=ID port=PORT"), and serves until SIGTERM, SIGINT or a shutdown
+// notice. One worker at a time. Calls `before_ready` before the worker is ready, with the port, or
+// 0 without --listen.
 using BeforeReady = std::function<absl::Status(uint16_t port)>;
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
                              uint32_t version, const BeforeReady& before_ready);
-// `loop`, in the place of Worker::Run: polls until it is told to stop, by its argument or by the
-// service's OnShutdown. Whoever destroys the worker then releases its shards.
+// The same with `loop` in place of Worker::Run. It polls until its argument becomes true or the
+// service's OnShutdown is called. Its shards are released when the worker is destroyed.
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
                              uint32_t version, const BeforeReady& before_ready,
                              const std::function<absl::Status(const std::atomic<bool>&)>& loop);

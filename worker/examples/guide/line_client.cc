@@ -91,7 +91,7 @@ absl::Status LineClient::WaitUntilDisconnected() {
   return WaitFor("the end of the connection", ended_);
 }
 
-// Takes what has completed, and what has happened.
+// Takes completions and connection events.
 absl::Status LineClient::Look() {
   device_->Progress();
   std::array<verbs::Completion, 4> completions;

@@ -16,7 +16,7 @@
 namespace baton::guide {
 
 // One request is outstanding at a time. Each wait is bounded: kDeadlineExceeded after two minutes.
-// kUnavailable: the connection has ended. Thread-safety: none; one thread at a time uses a client.
+// kUnavailable: the connection has ended. Thread-compatible.
 class LineClient {
  public:
   // The client owns `device`, which serves no other.
@@ -43,7 +43,7 @@ class LineClient {
   absl::Status WaitFor(const char* what, const bool& condition);
 
   const std::unique_ptr<verbs::Device> device_;
-  examples::SharedMemory memory_;  // what is sent, or was read, and then what is received
+  examples::SharedMemory memory_;  // first what is sent or was read, then what is received
   std::unique_ptr<verbs::MemoryRegion> region_;
   std::unique_ptr<verbs::CompletionQueue> queue_;
   std::unique_ptr<verbs::QueuePair> queue_pair_;

@@ -13,7 +13,7 @@
 
 namespace baton::guide {
 
-// Thread-safety: that of Worker.
+// Thread-safety: like Worker.
 class ReplyService : public Service {
  public:
   void OnCompletion(Shard& shard, const Completion& done) override;
@@ -30,13 +30,13 @@ class ReplyService : public Service {
   virtual absl::StatusOr<std::string> Reply(Shard& shard, Connection& connection,
                                             const std::string& message) = 0;
 
-  // Where the buffers begin that this class does not use.
+  // Returns the offset of the first buffer byte that this class does not use.
   static uint64_t FreeBuffers(const Worker& worker) {
     return uint64_t{worker.capacity().connections} * 2 * kWindow * kBytes;
   }
 
  private:
-  // A reply has a buffer of its own: if this worker dies before its commit, the successor receives
+  // A reply has a buffer of its own. If this worker dies before its commit, the successor receives
   // the same completion and needs the message as it came.
   static uint64_t MessageOffset(const Connection& connection, uint64_t tag) {
     return (uint64_t{connection.index()} * 2 * kWindow + tag) * kBytes;

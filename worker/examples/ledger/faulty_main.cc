@@ -1,4 +1,4 @@
-// ledger-faulty: ledger-v2 as it should not be, for demonstrations and tests of upgrades.
+// ledger-faulty: ledger-v2 with a fault, for demonstrations and tests of upgrades.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,8 +26,8 @@ struct Fault {
   bool Is(std::string_view name) const { return kind == name; }
 };
 
-// The serving thread never comes back from here. The others go on, as those of a program with an
-// endless loop would.
+// Never returns. The serving thread hangs here, and the other threads go on, as in a program with
+// an endless loop.
 void HangHere(int) {
   for (;;) pause();
 }

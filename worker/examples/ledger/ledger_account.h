@@ -1,4 +1,5 @@
-// One account of the ledger: pure logic, shared by the service on Baton and the baseline without.
+// One account of the ledger: pure logic, which the service on Baton and the baseline without it
+// share.
 #ifndef WORKER_EXAMPLES_LEDGER_LEDGER_ACCOUNT_H_
 #define WORKER_EXAMPLES_LEDGER_LEDGER_ACCOUNT_H_
 
@@ -31,13 +32,13 @@ class LedgerAccount {
  public:
   LedgerAccount() = default;
 
-  // kDataLoss when `state` is not what Save returned; an empty state is a new account.
+  // kDataLoss: `state` is not what Save returned. An empty state is a new account.
   static absl::StatusOr<LedgerAccount> Load(absl::Span<const uint8_t> state,
                                             uint32_t state_version);
   std::array<uint8_t, sizeof(AccountState)> Save() const;
 
-  // Applies one request message and returns the reply to it, which names `version`. On an error,
-  // which tells what is wrong with the request, the account is unchanged.
+  // Applies one request message and returns the reply to it, which names `version`. An error says
+  // what is wrong with the request, and leaves the account unchanged.
   absl::StatusOr<Reply> Apply(absl::Span<const uint8_t> message, uint16_t version,
                               ResumePolicy policy);
 

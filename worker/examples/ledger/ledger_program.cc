@@ -14,7 +14,7 @@
 namespace baton::ledger {
 namespace {
 
-constexpr char kProgram[] = "ledger";  // as it calls itself when it is ready
+constexpr char kProgram[] = "ledger";  // its name in its ready line
 
 struct Flags {
   examples::WorkerFlags worker;

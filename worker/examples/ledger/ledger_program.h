@@ -19,20 +19,20 @@ namespace baton::ledger {
 
 class LedgerProgram {
  public:
-  // `version` is told in every reply.
+  // `version` is named in every reply.
   LedgerProgram(std::string name, uint16_t version) : name_(std::move(name)), version_(version) {}
   virtual ~LedgerProgram() = default;
 
-  // Serves until it is asked to end; the exit status.
+  // Serves until it is asked to end. Returns the exit status.
   int Main(int argc, char** argv);
 
-  // Flags of a program that is not quite a ledger.
+  // Adds the flags of a program that derives from this one.
   virtual void AddFlags([[maybe_unused]] CLI::App& app,
                         [[maybe_unused]] LedgerServiceOptions& options) {}
   virtual std::unique_ptr<LedgerService> MakeService(const LedgerServiceOptions& options) {
     return std::make_unique<LedgerService>(options);
   }
-  // Attached, and not ready for shards yet.
+  // Called when the worker has attached and is not ready for shards yet.
   virtual absl::Status BeforeReady([[maybe_unused]] Worker& worker) { return absl::OkStatus(); }
 
  private:

@@ -37,10 +37,10 @@
 // again too early has a wrong check.
 //
 // Resume: a service that keeps accounts in its process alone (the baseline without Baton) loses
-// them with it. There a peer that connects anew sets `resume` in its first request and tells the
-// last sequence and total that it saw a reply for; requests after that one were never answered, and
-// the peer sends them again. With Baton nothing is ever resumed, and the flag is refused: no peer
-// can paper over an account that was lost.
+// them with it. There a peer that connects anew sets `resume` in its first request, with the last
+// sequence and total that it saw a reply for. Later requests were never answered, and the peer
+// sends them again. The service on Baton refuses the flag, so no peer can paper over an account
+// that was lost.
 //
 // Moving: a service without Baton that is about to end says so in its replies. A peer that has a
 // connection to another one goes on there when what it has sent is answered.
@@ -109,9 +109,9 @@ inline uint64_t ChecksumStep(uint64_t sum, uint64_t word) {
   return sum ^ (sum >> 32);
 }
 
-// Over the message's 8-byte words in order, without the word at offset 56. The start value is the
-// length, so that no message is a prefix of another. Needs a length of at least 64, a multiple of
-// 8; the address need not be aligned.
+// Returns the checksum of the message's 8-byte words in order, without the word at offset 56. It
+// begins with the length, so a message and its prefix have different checksums. Needs a length of
+// at least 64, a multiple of 8; the address need not be aligned.
 inline uint64_t Checksum(absl::Span<const uint8_t> message) {
   uint64_t sum = 0x2545f4914f6cdd1du ^ message.size();
   for (size_t offset = 0; offset + 8 <= message.size(); offset += 8) {

@@ -28,7 +28,7 @@ absl::Status LedgerService::Validate(const LedgerServiceOptions& options) {
 }
 
 absl::Status LedgerService::Fit(const Capacity& capacity) {
-  // Each request that is let in may need its reply's place, too.
+  // Each request in the window may need a place in the send queue for its reply.
   const bool shared = capacity.shared_receive_queue_depth != 0;
   const uint32_t depth = shared ? capacity.send_queue_depth
                                 : std::min(capacity.send_queue_depth, capacity.receive_queue_depth);
@@ -101,7 +101,7 @@ void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
       break;
     case Completion::Kind::kReceive:
       if (completion.status == verbs::CompletionStatus::kSuccess) OnRequest(shard, completion);
-      // A receive that its connection had no use for is the others' again.
+      // Posts a shared receive again also if its connection failed, for the other connections.
       if (shared_slots_ != 0) (void)PostShared(shard);
       break;
     case Completion::Kind::kSend:
@@ -173,7 +173,7 @@ void LedgerService::OnRequest(Shard& shard, const Completion& completion) {
   if (SessionOf(connection).adoption != adoptions_[shard.index()]) {
     Session& session = NewSession(shard, connection);
     const absl::StatusOr<LedgerAccount> account = Load(connection);
-    // One account that cannot be read fails its connection, not the shard.
+    // An account that cannot be read fails its connection, not the shard.
     if (!account.ok()) return Drop(shard, connection, account.status());
     session.account = *account;
   }
@@ -200,8 +200,8 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   std::memcpy(buffers + buffer.offset, &reply, sizeof(reply));
   SendWork work;
   work.buffers = {&buffer, 1};
-  // No room means that this peer has more requests open than the window allows. It cannot be left
-  // for later: the end of the batch acknowledges this request.
+  // No room means that this peer has more requests open than the window allows. The reply cannot
+  // wait, because the end of the batch acknowledges this request.
   BATON_RETURN_IF_ERROR(shard.Send(connection, work));
   BATON_CRASH_POINT("ledger-after-stage");
   BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
@@ -212,7 +212,7 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   return absl::OkStatus();
 }
 
-// A defect that a message brings out.
+// Simulates a defect that a message triggers.
 void LedgerService::SufferFrom([[maybe_unused]] absl::Span<const uint8_t> message) const {
 #ifdef BATON_TEST_HOOKS
   Request request = {};

@@ -1,11 +1,11 @@
 // The ledger on Baton: an account per connection, kept as the connection's state.
 //
 // One request is one step of one transaction: its completion is acknowledged, its reply is sent,
-// its receive is posted anew and the account is replaced together or not at all. A successor is
-// given the requests of a transaction that was never committed again, with the account as it was
-// before them, so it computes the same replies; nothing here has to know whether that happened.
-// It loads an account when the first request for it comes: to take a shard over costs the same for
-// one connection and for ten thousand.
+// its receive is posted anew and the account is replaced together or not at all. If a transaction
+// was never committed, the successor receives its requests again, with the account as it was before
+// them, so it computes the same replies. No code here has to know whether that happened. An account
+// is loaded when its first request comes, so taking a shard over costs the same for one connection
+// and for ten thousand.
 #ifndef WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
 #define WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
 
@@ -21,22 +21,20 @@
 namespace baton::ledger {
 
 struct LedgerServiceOptions {
-  // Receives kept posted for each connection. Of a service whose receives are shared it keeps all
-  // posted.
+  // Receives kept posted for each connection. If receives are shared, all of them are kept posted.
   uint32_t window = 32;
   uint32_t message_bytes = 64;  // of requests, largest
-  uint16_t version = 1;         // of this binary, told in every reply
-  // Formats of accounts that it declares and writes. All have the same bytes here.
+  uint16_t version = 1;         // of this binary, named in every reply
+  // Formats of accounts that the worker declares and writes. All have the same bytes here.
   uint32_t reads_state_version_min = kAccountStateVersion;
   uint32_t reads_state_version_max = kAccountStateVersion;
   uint32_t writes_state_version = kAccountStateVersion;
-  // With test hooks: a request of this amount kills the process, or is dealt with for ever. 0:
-  // none.
+  // With test hooks: a request of this amount kills the process, or makes it hang. 0: none.
   uint64_t crash_on_amount = 0;
   uint64_t hang_on_amount = 0;
 };
 
-// Thread-safety: that of Worker.
+// Thread-safety: like Worker.
 class LedgerService : public Service {
  public:
   explicit LedgerService(const LedgerServiceOptions& options) : options_(options) {}
@@ -44,8 +42,8 @@ class LedgerService : public Service {
   // Returns what is wrong with `options`, if anything.
   static absl::Status Validate(const LedgerServiceOptions& options);
 
-  // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the window is larger
-  // than the service's queues.
+  // Call it between Worker::Attach and Worker::Ready. kInvalidArgument: the window is larger than
+  // the service's queues.
   absl::Status Fit(const Capacity& capacity);
 
   absl::Status OnAdopt(Shard& shard) override;
@@ -54,12 +52,12 @@ class LedgerService : public Service {
   void OnShutdown(std::string_view reason) override;
 
  private:
-  // The account with the effects of the open transaction, which Connection::state has not yet.
+  // The account with the effects of the open transaction, which Connection::state lacks.
   struct Session {
-    uint64_t adoption =
-        0;  // of its shard, in which it was made: in another one it is worth nothing
+    // The adoption of its shard in which the session was made; after another one it is outdated.
+    uint64_t adoption = 0;
     LedgerAccount account;
-    bool closing = false;  // we disconnect it: what still arrives is dropped
+    bool closing = false;  // being disconnected: what still arrives is dropped
   };
 
   absl::StatusOr<LedgerAccount> Load(const Connection& connection) const;
@@ -76,8 +74,8 @@ class LedgerService : public Service {
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
 
   // Shared request buffers, one for each slot of each shard, come first. Then a slab for each
-  // connection: request buffers, then reply buffers, each ring twice its queue's depth, so that the
-  // one that a sequence number chooses is never in use.
+  // connection: request buffers, then reply buffers, each a ring of twice its queue's depth, so
+  // that the buffer that a sequence number chooses is never in use.
   uint64_t SlabBytes() const;
   uint64_t SlabOffset(uint32_t connection) const;
   uint64_t SharedOffset(const Shard& shard, uint64_t slot) const;
@@ -86,9 +84,9 @@ class LedgerService : public Service {
 
   const LedgerServiceOptions options_;
   uint64_t request_ring_ = 0, reply_ring_ = 0;      // buffers of a connection
-  uint64_t shared_slots_ = 0, shared_bytes_ = 0;    // of a shard; of all. 0: none are shared
+  uint64_t shared_slots_ = 0, shared_bytes_ = 0;    // slots of a shard; bytes of all. 0: not shared
   std::vector<std::unique_ptr<Session>> sessions_;  // by connection index
-  std::vector<uint64_t> adoptions_;                 // by shard index: the number of its last one
+  std::vector<uint64_t> adoptions_;                 // by shard index: its last adoption
   uint64_t last_adoption_ = 0;                      // of any shard
 };
 

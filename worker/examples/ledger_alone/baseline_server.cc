@@ -38,7 +38,7 @@ struct BaselineServer::Session {
   const uint32_t index;
   uint32_t incarnation = 0;
   std::unique_ptr<verbs::QueuePair> queue_pair;
-  std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair: it goes first
+  std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair, so destroyed before it
   LedgerAccount account;
   uint64_t replies = 0;
 
@@ -81,7 +81,7 @@ absl::Status BaselineServer::Prepare() {
   if (!stop_event_) return ErrnoStatus(errno, "cannot make an eventfd");
   BATON_ASSIGN_OR_RETURN(
       region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
-  // Twice: a session that is renewed leaves flushed completions behind.
+  // Twice the room, because a session that is renewed leaves flushed completions behind.
   const uint64_t entries =
       uint64_t{2} * options_.connections * (options_.window + reply_slots_) + 64;
   BATON_ASSIGN_OR_RETURN(
@@ -177,7 +177,7 @@ absl::StatusOr<bool> BaselineServer::Turn() {
   device_->Progress();
   BATON_RETURN_IF_ERROR(PollCompletions().status());
   BATON_RETURN_IF_ERROR(HandleEvents());
-  device_->Progress();  // writes what was posted
+  device_->Progress();  // sends what was posted
   BATON_RETURN_IF_ERROR(queue_->RequestNotification());
   BATON_ASSIGN_OR_RETURN(const bool found, PollCompletions());
   return !found;
@@ -255,7 +255,7 @@ absl::Status BaselineServer::OnConnectRequest(std::unique_ptr<verbs::ConnectionI
   if (!status.ok()) {
     spdlog::error("a connection could not be accepted: {}", std::string(status.message()));
     id.reset();
-    return Renew(session);  // whatever became of its queue pair
+    return Renew(session);  // its queue pair may be used up
   }
   free_.pop_back();
   session.id = std::move(id);

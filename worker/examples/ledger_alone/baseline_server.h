@@ -44,7 +44,7 @@ class BaselineServer {
   // Serves until Stop.
   absl::Status Run();
   void Stop();  // any thread, and signal handlers
-  // The same: from now on peers are told to go on elsewhere.
+  // Any thread, and signal handlers. From now on replies tell peers to go on elsewhere.
   void TellToMove() { moving_ = true; }
 
  private:
@@ -55,8 +55,8 @@ class BaselineServer {
   absl::Status Prepare();
   absl::Status Renew(Session& session);
   absl::Status PostReceive(Session& session, uint32_t slot);
-  absl::StatusOr<bool> Turn();             // whether it may sleep
-  absl::StatusOr<bool> PollCompletions();  // whether there were any
+  absl::StatusOr<bool> Turn();             // returns whether it may sleep
+  absl::StatusOr<bool> PollCompletions();  // returns whether there were any
   absl::Status HandleEvents();
   absl::Status OnConnectRequest(std::unique_ptr<verbs::ConnectionId> id);
   absl::Status OnRequest(Session& session, uint32_t slot, uint32_t length);

@@ -12,8 +12,9 @@ namespace baton::nvmed {
 struct Answer {
   StatusCode status = StatusCode::kSuccess;
   uint64_t result = 0;
-  bool held = false;  // not now: an Asynchronous Event Request
-  // Held requests that end with this command: answered, each with kAbortRequested, or with nothing.
+  bool held = false;  // answered later: an Asynchronous Event Request
+  // Held requests that end with this command. If `answer_released`, each is answered with
+  // kAbortRequested, else none is answered.
   uint32_t released = 0;
   bool answer_released = false;
   HeldEvent release[kMaxHeldEvents] = {};

@@ -23,12 +23,12 @@
 namespace baton::nvmed {
 namespace {
 
-// Zeroes to write where a file system cannot make them; aligned for direct I/O.
+// Zeroes to write if a file system cannot make them; aligned for direct I/O.
 constexpr size_t kZeroBytes = 65536;
 alignas(4096) constexpr std::array<uint8_t, kZeroBytes> kZeroes = {};
 
-// The largest alignment that direct I/O requires. Data that are not so aligned are copied through a
-// buffer that is.
+// The largest alignment that direct I/O requires. Data with less alignment are copied through an
+// aligned buffer.
 constexpr size_t kDirectAlignment = 4096;
 constexpr size_t kBounceBytes = 65536;
 
@@ -218,7 +218,7 @@ absl::StatusOr<uint64_t> SizeOf(int file, const FileOptions& options) {
   return bytes;
 }
 
-// Whether the file takes direct I/O in blocks of the namespace.
+// Checks that the file takes direct I/O in blocks of the namespace.
 absl::Status CheckDirect(int file, const FileOptions& options) {
   const AlignedMemory block = AllocateAligned(options.block_bytes);
   if (block == nullptr) return absl::ResourceExhaustedError("no memory");
@@ -236,7 +236,7 @@ absl::Status CheckDirect(int file, const FileOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backing>> OpenFile(const FileOptions& options) {
-  // Before it is opened: that of a pipe would wait for its other end.
+  // Checked before it is opened, because opening a pipe would wait for its other end.
   struct stat status = {};
   if (stat(options.path.c_str(), &status) != 0) {
     return ErrnoStatus(errno, absl::StrCat("open ", options.path));

@@ -11,19 +11,19 @@
 
 namespace baton::nvmed {
 
-// Byte ranges lie within the backing: callers check. Calls return 0 or an errno; when one has
-// returned, nothing of it goes on. All of them can be made again with the same result as once.
+// REQUIRES: byte ranges lie within the backing. Calls return 0 or an errno, and all of their work
+// is over when they return. Making a call again has the same result as making it once.
 //
-// Thread-safety: any threads at once; of ranges that overlap, one at a time.
+// Thread-safe, except for calls with overlapping ranges, which must come one at a time.
 class Backing {
  public:
   virtual ~Backing() = default;
 
   virtual uint64_t bytes() const = 0;
   virtual bool read_only() const = 0;
-  // Calls never take long: they may be made by the thread that serves.
+  // Returns true if calls never take long, so that the serving thread may make them.
   virtual bool prompt() const = 0;
-  // Data have to lie on pages.
+  // Returns true if data have to lie on pages.
   virtual bool direct() const { return false; }
   // Written data is safe only after Flush, or if it was written `through`.
   virtual bool volatile_cache() const = 0;
@@ -33,7 +33,7 @@ class Backing {
   virtual int Flush() = 0;
   // `deallocate`: the space need not be kept.
   virtual int WriteZeroes(uint64_t offset, uint64_t length, bool deallocate, bool through) = 0;
-  // A hint: what cannot be given back is left as it is.
+  // A hint: space that cannot be given back stays as it is.
   virtual int Deallocate(uint64_t offset, uint64_t length) = 0;
 
   // The bytes of a backing in memory; nullptr for others.
@@ -48,12 +48,12 @@ struct FileOptions {
   uint32_t block_bytes = 512;
 };
 
-// A file that has its size already, or a block device. kInvalidArgument: its size, or the
-// device's blocks, do not fit the block size; kNotFound, kPermissionDenied and the like: it cannot
+// Opens a file that has its final size, or a block device. kInvalidArgument: its size, or the
+// device's blocks, do not fit the block size. kNotFound, kPermissionDenied and the like: it cannot
 // be opened.
 absl::StatusOr<std::unique_ptr<Backing>> OpenFile(const FileOptions& options);
 
-// `memory` outlives it.
+// `memory` must outlive the backing.
 std::unique_ptr<Backing> MakeMemoryBacking(absl::Span<uint8_t> memory);
 
 }  // namespace baton::nvmed

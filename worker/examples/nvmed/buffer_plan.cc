@@ -53,7 +53,7 @@ absl::StatusOr<BufferPlan> BufferPlan::Make(const TargetConfig& config, const Ca
   BufferPlan plan;
   plan.queue_entries_ = std::min(
       {config.queue_entries(), capacity.receive_queue_depth / 2, capacity.send_queue_depth / 4});
-  // Linux's admin queue has so many, and takes no fewer.
+  // Linux's admin queue needs 32 entries.
   if (plan.queue_entries_ < 32) {
     return absl::InvalidArgumentError(absl::StrCat(
         "queues of ", capacity.send_queue_depth, " sends and ", capacity.receive_queue_depth,
@@ -139,7 +139,8 @@ absl::Status BufferPlan::Check(absl::Span<const uint8_t> buffers) const {
 
 void BufferPlan::Stamp(absl::Span<uint8_t> buffers) const {
   auto* const magic = reinterpret_cast<uint64_t*>(buffers.data());
-  // Written once: whoever died while writing it anew would leave buffers that look unused.
+  // Written once: a worker that died while it wrote the header anew would leave buffers that look
+  // unused.
   if (__atomic_load_n(magic, __ATOMIC_ACQUIRE) == kMagic) return;
   Header ours;
   ours.queue_entries = queue_entries_;

@@ -26,20 +26,21 @@ class BufferPlan {
   static constexpr uint32_t kCommandBytes = 64;
   static constexpr uint32_t kResponseBytes = 16;
 
-  // kInvalidArgument: what of the service's capacity does not do, and what would.
+  // kInvalidArgument: the service's capacity does not suffice; the message says what would.
   static absl::StatusOr<BufferPlan> Make(const TargetConfig& config, const Capacity& capacity,
                                          uint64_t buffer_bytes);
 
-  // The plan that the buffers are in use by is this one. kFailedPrecondition names what differs.
+  // Checks that the buffers are unused or used by this plan. kFailedPrecondition: the message names
+  // what differs.
   absl::Status Check(absl::Span<const uint8_t> buffers) const;
-  // From now on it is. By the owner of the shard, after Check.
+  // Marks the buffers as used by this plan. Called by the owner of the shard, after Check.
   void Stamp(absl::Span<uint8_t> buffers) const;
 
-  // Where the memory of namespaces[index] of subsystems[subsystem] begins.
+  // Returns where the memory of namespaces[index] of subsystems[subsystem] begins.
   uint64_t Memory(int subsystem, int index) const;
 
   uint32_t queue_entries() const { return queue_entries_; }  // of each queue, at most
-  // `connection`: its index.
+  // `connection`: index.
   uint64_t Response(uint32_t connection, uint64_t sequence) const {
     return Slab(connection) + sequence % response_ring_ * kResponseBytes;
   }

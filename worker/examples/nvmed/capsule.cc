@@ -29,7 +29,7 @@ std::optional<uint64_t> FabricsDataLength(const SubmissionEntry& command) {
   return std::nullopt;
 }
 
-// The values of features that do not fit in a dword.
+// Returns the length of features' values that do not fit in a dword.
 std::optional<uint64_t> FeatureDataLength(const FeaturesCommand& command) {
   switch (static_cast<FeatureId>(command.fid)) {
     case FeatureId::kLbaRangeType:
@@ -105,12 +105,12 @@ std::optional<uint64_t> IoDataLength(const SubmissionEntry& command, uint8_t blo
   }
 }
 
-// Byte 1. That of a fabrics command is reserved, and not looked at.
+// Checks byte 1, which is reserved and ignored in fabrics commands.
 StatusCode CheckFlags(const SubmissionEntry& command) {
   if (IsFabrics(command)) return StatusCode::kSuccess;
   if ((command.flags & kFuseMask) != 0) return StatusCode::kInvalidField;
   const Psdt psdt = PsdtOf(command);
-  // Metadata are not transferred here, so it does not matter where they would be.
+  // No metadata are transferred here, so it does not matter where they would be.
   if (psdt != Psdt::kSglContiguousMetadata && psdt != Psdt::kSglMetadataSegment) {
     return StatusCode::kInvalidField;
   }
@@ -120,7 +120,7 @@ StatusCode CheckFlags(const SubmissionEntry& command) {
 // `received`: bytes after the command.
 StatusCode PointIntoCapsule(const SglDescriptor& sgl, DataDirection direction, size_t received,
                             const CapsuleLimits& limits, DataPointer* data) {
-  // Not supported on this queue, whatever the offset and the length are.
+  // The type is not supported on this queue, whatever offset and length are.
   if (limits.in_capsule_bytes == 0) return StatusCode::kSglDescriptorTypeInvalid;
   if (direction != DataDirection::kToController) return StatusCode::kInvalidField;
   if (sgl.address > limits.in_capsule_bytes) return StatusCode::kSglOffsetInvalid;
@@ -153,7 +153,7 @@ StatusCode PointToHost(const SglDescriptor& sgl, const CapsuleLimits& limits, Da
   return StatusCode::kSuccess;
 }
 
-// Lists of descriptors: one data block is all that a command may have (MSDBD).
+// Refuses lists of descriptors: a command may have one data block only (MSDBD).
 StatusCode RefuseSegment(const SglDescriptor& sgl) {
   if (sgl.length == 0 || sgl.length % sizeof(SglDescriptor) != 0) {
     return StatusCode::kInvalidSglSegmentDescriptor;
@@ -190,7 +190,7 @@ absl::StatusOr<Capsule> ParseCapsule(absl::Span<const uint8_t> bytes, const Caps
   std::memcpy(&capsule.command, bytes.data(), kCommandBytes);
   capsule.status = CheckFlags(capsule.command);
   if (capsule.status != StatusCode::kSuccess) return capsule;
-  // How long the blocks are makes no difference to whether there are any.
+  // A block_shift of 0 will do: the blocks' length does not decide whether there are data.
   if (DataLength(capsule.command, limits.admin_queue, 0).value_or(0) == 0) return capsule;
   capsule.status =
       ParseDataPointer(capsule.command, bytes.size() - kCommandBytes, limits, &capsule.data);

@@ -8,8 +8,8 @@
 
 namespace baton::nvmed {
 
-// Thread-compatible. Not in shared memory: what is in use is told by the work requests and the
-// state that outlive a worker, so a successor finds it out anew.
+// Thread-compatible. Not in shared memory: a successor learns which chunks are in use from the work
+// requests and the state, which outlive a worker.
 class ChunkPool {
  public:
   void Reset(uint32_t chunks) {
@@ -20,14 +20,14 @@ class ChunkPool {
     given_back_.reserve(chunks);
   }
 
-  // For the time between Reset and Fill: `chunk` is in use, by one command of the connection.
-  // false: by another one, or there is none such.
+  // Marks `chunk` as in use by a command of the connection. For the time between Reset and Fill.
+  // Returns false if another command has it, or there is no such chunk.
   bool Claim(uint32_t chunk, uint32_t connection) {
     if (chunk >= owners_.size() || owners_[chunk] != 0) return false;
     owners_[chunk] = connection + 1;
     return true;
   }
-  // All that nobody claimed is free.
+  // Makes all chunks free that were not claimed.
   void Fill() {
     for (uint32_t chunk = static_cast<uint32_t>(owners_.size()); chunk-- > 0;) {
       if (owners_[chunk] == 0) free_.push_back(chunk);
@@ -44,13 +44,14 @@ class ChunkPool {
     owners_[chunk] = connection + 1;
     return chunk;
   }
-  // It is free once the open transaction is committed: until then a successor would find it in use.
+  // The chunk is free once the open transaction is committed: until then a successor would find it
+  // in use.
   void GiveBack(uint32_t chunk) {
     if (chunk >= owners_.size() || owners_[chunk] == 0) return;
     owners_[chunk] = 0;
     given_back_.push_back(chunk);
   }
-  // Somebody goes on using it when its connection ends: GiveBackAll leaves it.
+  // Keeps the chunk in use beyond the end of its connection: GiveBackAll leaves it.
   void Keep(uint32_t chunk) { owners_[chunk] = UINT32_MAX; }
   // Gives back all chunks of a connection that has ended.
   void GiveBackAll(uint32_t connection) {
@@ -58,7 +59,7 @@ class ChunkPool {
       if (owners_[chunk] == connection + 1) GiveBack(chunk);
     }
   }
-  // Whether there are more now.
+  // Called after each commit. Returns whether more chunks are free now.
   bool Committed() {
     const bool more = !given_back_.empty();
     free_.insert(free_.end(), given_back_.begin(), given_back_.end());

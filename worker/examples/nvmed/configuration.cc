@@ -30,7 +30,7 @@ constexpr uint32_t kPageBytes = 4096;
 constexpr size_t kMaxSubsystems = 64;
 constexpr size_t kSerialBytes = 20, kModelBytes = 40;
 
-// Keeps the first thing that is wrong.
+// Keeps the first error.
 class FirstError final : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, google::protobuf::io::ColumnNumber column,
@@ -54,7 +54,7 @@ bool IsPrintable(const std::string& text) {
   return true;
 }
 
-// A name as the NVMe Base Specification has it (NVMe Qualified Names).
+// Checks the form that the NVMe Base Specification prescribes (NVMe Qualified Names).
 absl::Status CheckNqn(const std::string& field, const std::string& nqn) {
   if (nqn.size() < 12 || nqn.size() >= kNqnBytes || nqn.compare(0, 4, "nqn.") != 0 ||
       !IsPrintable(nqn)) {
@@ -137,7 +137,7 @@ absl::Status CheckQueues(TargetConfig& config) {
   if (config.queue_entries() == 0) config.set_queue_entries(kDefaultQueueEntries);
   if (!std::has_single_bit(config.queue_entries()) || config.queue_entries() < 32 ||
       config.queue_entries() > kMaxQueueEntries) {
-    // Linux's admin queue has 32.
+    // Linux's admin queue has 32 entries.
     return Refuse("queue_entries",
                   absl::StrCat(config.queue_entries(), ": choose a power of two from 32 to ",
                                kMaxQueueEntries));

@@ -13,11 +13,13 @@
 
 namespace baton::nvmed {
 
-// Every error names the field, and where in the text the parser stopped; `name` is the text's.
+// Every error names the field, or where in the text the parser stopped. `name`: the text's, for
+// errors.
 absl::StatusOr<TargetConfig> ParseConfiguration(const std::string& text, std::string_view name);
 absl::StatusOr<TargetConfig> ReadConfiguration(const std::string& path);
 
-// 32 hexadecimal digits, with dashes anywhere; not all of them 0, by which hosts know nothing.
+// 32 hexadecimal digits, with dashes anywhere; not all of them 0, which means no identifier to
+// hosts.
 absl::StatusOr<std::array<uint8_t, 16>> ParseUuid(const std::string& text);
 
 }  // namespace baton::nvmed

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kDiscoveryKeepAliveMs = 120'000;
 
-// A Connect whose field at `offset` does not do.
+// Refuses a Connect whose field at `offset` is invalid.
 Answer RefuseField(bool in_data, size_t offset) {
   Answer answer = Refuse(StatusCode::kConnectInvalidParameters);
   answer.result = ConnectInvalidResult(in_data, static_cast<uint16_t>(offset));
@@ -44,7 +44,8 @@ Answer ConnectAdmin(const ConnectRequest& request, const Names& names, Target& t
   if (made == nullptr) return Refuse(StatusCode::kConnectControllerBusy);
   made->discovery = discovery;
   made->keep_alive_ms = request.command.kato;
-  // A host that is gone, and asked for no timeout, would keep its controller for ever.
+  // Otherwise a host that is gone, and had asked for no timeout, would keep its controller for
+  // ever.
   if (discovery && made->keep_alive_ms == 0) made->keep_alive_ms = kDiscoveryKeepAliveMs;
   made->admin_connection = request.connection;
   made->admin_generation = request.generation;

@@ -1,4 +1,4 @@
-// The Connect command: how controllers come to be, and their queues.
+// The Connect command, which makes controllers and their queues.
 #ifndef WORKER_EXAMPLES_NVMED_CONNECT_H_
 #define WORKER_EXAMPLES_NVMED_CONNECT_H_
 
@@ -17,11 +17,11 @@ namespace baton::nvmed {
 struct ConnectRequest {
   ConnectCommand command;
   ConnectData data;
-  uint16_t queue_id = 0;  // as the connection's private data had it
+  uint16_t queue_id = 0;  // as in the connection's private data
   uint16_t entries = 0;   // likewise
   uint32_t connection = 0, generation = 0;
 };
-// With kSuccess `*controller` is the one that the queue belongs to now.
+// With kSuccess `*controller` becomes the controller to which the queue belongs now.
 Answer Connect(const ConnectRequest& request, const ControllerOptions& options, Target& target,
                Registry& registry, ControllerState** controller);
 

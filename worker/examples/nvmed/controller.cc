@@ -12,7 +12,7 @@
 namespace baton::nvmed {
 namespace {
 
-constexpr uint8_t kReadyTimeout = 15;  // 7.5 s; we are ready at once
+constexpr uint8_t kReadyTimeout = 15;  // 7.5 s; the controller is ready at once
 constexpr uint32_t kWatchedEvents = kAsyncEventNamespaceChanged;
 constexpr uint32_t kVersion = Version(1, 4, 0);
 // ControllerState::namespaces_changed.
@@ -111,10 +111,10 @@ Answer Controller::SetProperty(const SubmissionEntry& command) {
   if (CcEnable(cc) && !CcEnable(before)) {
     state_.status = IsSupportedConfiguration(cc, state_.discovery != 0) ? kCstsReady : kCstsFatal;
   } else if (!CcEnable(cc) && CcEnable(before)) {
-    // A reset: what was held ends without an answer.
+    // A reset: held requests end without an answer.
     state_.status = 0;
     state_.event_configuration = 0;
-    state_.namespaces_changed = kNotChanged;  // it will look at all of them
+    state_.namespaces_changed = kNotChanged;  // the host will look at all namespaces
     answer.released = state_.held_count;
     std::copy_n(state_.held, state_.held_count, answer.release);
     state_.held_count = 0;
@@ -189,7 +189,7 @@ Answer Controller::Identify(const SubmissionEntry& command, absl::Span<uint8_t> 
         return Refuse(StatusCode::kInvalidNamespaceOrFormat);
       }
       if (space != nullptr) Copy(BuildIdentifyNamespace(Describe(*space)), data);
-      return Answer();  // of one that is not attached, zeros
+      return Answer();  // zeros for a namespace that is not attached
     case IdentifyCns::kActiveNamespaces: {
       if (command.nsid >= kAllNamespaces - 1) {
         return Refuse(StatusCode::kInvalidNamespaceOrFormat);
@@ -225,7 +225,7 @@ std::vector<uint8_t> Controller::DiscoveryLog() const {
                                                                    : AddressFamily::kIpv6;
     entry.trsvcid = absl::StrCat(options_.port);
   }
-  // FNV-1a of all that the page says: another generation when any of it is another.
+  // FNV-1a of the page, so that the generation changes with it.
   uint64_t generation = 0xcbf29ce484222325;
   for (const uint8_t byte : BuildDiscoveryLog(0, entries)) {
     generation = (generation ^ byte) * 0x100000001b3;
@@ -279,7 +279,7 @@ Answer Controller::GetLogPage(const SubmissionEntry& command, const Totals& tota
           CopyLogPage(BytesOf(BuildCommandsSupportedLog(DescribeController())), request, data));
     case LogPageId::kChangedNamespaces: {
       NamespaceList list = {};
-      // Which ones is not kept: any may have.
+      // The state does not say which ones, so the list says that any may have.
       if (state_.namespaces_changed != kNotChanged) list.nsid[0] = kAllNamespaces;
       const StatusCode status = CopyLogPage(BytesOf(list), request, data);
       if (status == StatusCode::kSuccess && !request.retain_async_event) {
@@ -319,7 +319,7 @@ Answer Controller::GetFeatures(const SubmissionEntry& command, absl::Span<uint8_
     case FeatureId::kKeepAliveTimer:
       return Return(state_.keep_alive_ms);
     case FeatureId::kHostIdentifier:
-      // Fabrics know the one of 128 bits alone.
+      // Fabrics have identifiers of 128 bits alone.
       if (data.size() != sizeof(state_.host_id)) return Refuse(StatusCode::kInvalidField);
       std::memcpy(data.data(), state_.host_id, sizeof(state_.host_id));
       return Answer();
@@ -360,7 +360,7 @@ Answer Controller::SetFeatures(const SubmissionEntry& command) {
     case FeatureId::kWriteAtomicity:
       return Refuse(StatusCode::kFeatureNotChangeable);
     case FeatureId::kHostIdentifier:
-      return Refuse(StatusCode::kCommandSequenceError);  // it came with Connect
+      return Refuse(StatusCode::kCommandSequenceError);  // Connect has set it
     default:
       return Refuse(StatusCode::kInvalidField);
   }
@@ -380,7 +380,7 @@ Answer Controller::HoldEvent(const SubmissionEntry& command, uint16_t slot) {
 }
 
 void Controller::NoteNamespacesChanged() {
-  // Until the log is read it is not told again.
+  // The host is not told again until it has read the log.
   if (state_.discovery != 0 || state_.namespaces_changed == kChangeTold) return;
   state_.namespaces_changed = kChanged;
   registry_.Touch();
@@ -401,7 +401,7 @@ bool Controller::TakeEvent(HeldEvent* request, uint64_t* result) {
   return true;
 }
 
-// Commands are executed when they arrive: only what is held can be aborted still.
+// Commands are executed when they arrive, so only held requests can be aborted.
 Answer Controller::Abort(const SubmissionEntry& command) {
   const auto abort = ViewOf<AbortCommand>(command);
   Answer answer = Return(kNotAborted);

@@ -33,20 +33,22 @@ struct ControllerOptions {
   uint16_t port = 0;
 };
 
-// Thread-compatible. A view: made for each command.
+// Thread-compatible. A view, which is made for each command.
 class Controller {
  public:
-  // All of them outlive it. The state is the registry's.
+  // All arguments must outlive the view. `state` is in `registry`.
   Controller(ControllerState& state, const ControllerOptions& options, Target& target,
              Registry& registry)
       : state_(state), options_(options), target_(target), registry_(registry) {}
 
-  // nullptr: a discovery controller's, or one that the configuration has no more.
+  // Returns nullptr for a discovery controller, or if the configuration does not have the subsystem
+  // any more.
   Subsystem* subsystem() const;
   bool enabled() const { return CcEnable(state_.configuration) && (state_.status & kCstsReady); }
 
-  // A command of the admin queue that has no data of the host's. `data`: what it returns, as long
-  // as DataLength says; filled in on success. `slot`: of its capsule, for those that are held.
+  // Executes a command of the admin queue that takes no data from the host. `data` receives what
+  // the command returns; its length is DataLength's. `slot`: of the command's capsule, for commands
+  // that are held.
   Answer Execute(const SubmissionEntry& command, uint16_t slot, const Totals& totals,
                  absl::Span<uint8_t> data);
 

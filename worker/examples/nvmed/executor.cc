@@ -12,7 +12,7 @@ namespace baton::nvmed {
 Executor::Executor(uint32_t threads, size_t capacity, std::function<void()> wake)
     : wake_(std::move(wake)), queue_(capacity) {
   results_.reserve(capacity);
-  // Signals are for the thread that serves.
+  // The new threads block all signals: they are for the serving thread.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -66,7 +66,7 @@ void Executor::Work() {
     const StatusCode status = Run(job.work, job.data);
     lock.lock();
     results_.push_back({job.id, status});
-    wake_();  // before Drain can return: whoever is woken may be gone then
+    wake_();  // before Drain can return, because the woken worker may be gone then
     --running_;
     if (count_ == 0 && running_ == 0) done_.notify_all();
   }

@@ -11,7 +11,7 @@
 namespace baton::nvmed {
 namespace {
 
-constexpr uint8_t kMinBlockShift = 9;            // a format with less is not available to hosts
+constexpr uint8_t kMinBlockShift = 9;            // hosts do not get formats with smaller blocks
 constexpr uint8_t kMaxBlockShift = 16;           // 64 KiB
 constexpr uint8_t kMaxMdts = 12;                 // 16 MiB: as much as a keyed descriptor names
 constexpr uint32_t kMaxCapsuleUnits = 1u << 16;  // IOCCSZ: 1 MiB
@@ -49,14 +49,14 @@ bool IsZero(const std::array<uint8_t, kBytes>& bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
 
-// Padded with blanks, or cut.
+// Pads with blanks, or cuts.
 template <size_t kBytes>
 void SetAscii(char (&field)[kBytes], std::string_view text) {
   std::memset(field, ' ', kBytes);
   std::memcpy(field, text.data(), std::min(text.size(), kBytes));
 }
 
-// Ended by a NUL, or cut.
+// Ends the text with a NUL, and cuts it if necessary.
 template <size_t kBytes>
 void SetText(char (&field)[kBytes], std::string_view text) {
   std::memset(field, 0, kBytes);
@@ -79,7 +79,7 @@ void DescribeIo(const SubsystemDescription& subsystem, const ControllerDescripti
   data->nn = subsystem.max_nsid;
   data->mnan = subsystem.max_nsid;
   data->oncs = OptionalCommands(controller);
-  // Flush is for one namespace at a time, cache or not.
+  // Flush is for one namespace at a time, with a cache and without.
   data->vwc = static_cast<uint8_t>((controller.volatile_write_cache ? kWriteCachePresent : 0) |
                                    kWriteCacheNoBroadcastFlush);
   data->ioccsz = controller.ioccsz;
@@ -334,7 +334,7 @@ std::vector<ErrorLogEntry> BuildErrorLog(const ControllerDescription& controller
 
 absl::Status Validate(const DiscoveryDescription& entry) {
   BATON_RETURN_IF_ERROR(CheckNqn("subnqn", entry.subnqn));
-  // One blank at the end is what their readers cut off.
+  // Room is kept for one blank at the end, up to which readers take the text.
   BATON_RETURN_IF_ERROR(CheckAscii("traddr", entry.traddr, sizeof(DiscoveryEntry::traddr) - 1));
   BATON_RETURN_IF_ERROR(CheckAscii("trsvcid", entry.trsvcid, sizeof(DiscoveryEntry::trsvcid) - 1));
   if (entry.traddr.empty()) return Refuse("traddr", "empty");

@@ -32,8 +32,7 @@ struct NamespaceDescription {
   uint32_t nsid = 0;
   uint64_t block_count = 0;
   uint8_t block_shift = 9;
-  // Identifiers as they are written, most significant byte first. All zero: it has none; one at
-  // least it has.
+  // Identifiers, most significant byte first; all zero: none. Each namespace needs at least one.
   std::array<uint8_t, 16> uuid = {};
   std::array<uint8_t, 16> nguid = {};
   std::array<uint8_t, 8> eui64 = {};
@@ -72,7 +71,7 @@ struct ControllerDescription {
   uint64_t dmsl = 0;
 };
 
-// kInvalidArgument with the field's name when it cannot be told to a host.
+// kInvalidArgument: a field, which the message names, cannot be reported to a host.
 absl::Status Validate(const SubsystemDescription& subsystem);
 absl::Status Validate(const NamespaceDescription& description);
 absl::Status Validate(const ControllerDescription& controller);
@@ -86,9 +85,10 @@ IdentifyController BuildIdentifyController(const SubsystemDescription& subsystem
                                            const ControllerDescription& controller);
 // CNS 06h, of the NVM command set.
 IdentifyNvmController BuildIdentifyNvmController(const ControllerDescription& controller);
-// CNS 00h. One that is not attached is a structure of zeros: IdentifyNamespace{}.
+// CNS 00h. A namespace that is not attached is reported as a structure of zeros:
+// IdentifyNamespace{}.
 IdentifyNamespace BuildIdentifyNamespace(const NamespaceDescription& description);
-// CNS 02h: those above `after`. `nsids` increase.
+// CNS 02h: the NSIDs above `after`. `nsids` must increase.
 NamespaceList BuildNamespaceList(absl::Span<const uint32_t> nsids, uint32_t after);
 // CNS 03h.
 std::array<uint8_t, kIdentifyBytes> BuildNamespaceDescriptors(
@@ -105,13 +105,13 @@ struct LogPageRequest {
 };
 LogPageRequest LogPageRequestOf(const SubmissionEntry& command);
 
-// The piece of `page` at request.offset, into `out`, whose length is the request's; 0 where the
-// page has ended. kInvalidField: an offset that is not a multiple of 4, is an index, or is beyond
-// the page. `out` is then unchanged.
+// Copies the piece of `page` at request.offset into `out`, whose length must be the request's, and
+// fills it with zeros beyond the page's end. kInvalidField: the offset is no multiple of 4, is an
+// index, or is beyond the page; `out` is then unchanged.
 StatusCode CopyLogPage(absl::Span<const uint8_t> page, const LogPageRequest& request,
                        absl::Span<uint8_t> out);
 
-// Counters that the SMART / health log shows; those of 128 bits there have 64 here.
+// Counters of the SMART / health log. Counters that have 128 bits there have 64 here.
 struct HealthDescription {
   uint16_t temperature_kelvin = 300;
   uint64_t bytes_read = 0;
@@ -127,9 +127,10 @@ struct HealthDescription {
 HealthLog BuildHealthLog(const HealthDescription& health);
 FirmwareSlotLog BuildFirmwareSlotLog(const SubsystemDescription& subsystem);
 CommandsSupportedLog BuildCommandsSupportedLog(const ControllerDescription& controller);
-// 1024 at most; when more have changed, one entry says that any may have. `nsids` increase.
+// Lists 1024 namespaces at most. If more have changed, one entry says that any may have. `nsids`
+// must increase.
 NamespaceList BuildChangedNamespaceList(absl::Span<const uint32_t> nsids);
-// ELPE + 1 entries, of `entries` the first ones (the newest), then entries of zeros.
+// Returns ELPE + 1 entries: the first (newest) ones of `entries`, then entries of zeros.
 std::vector<ErrorLogEntry> BuildErrorLog(const ControllerDescription& controller,
                                          absl::Span<const ErrorLogEntry> entries);
 
@@ -144,17 +145,17 @@ struct DiscoveryDescription {
   RdmaProvider provider = RdmaProvider::kNone;
 };
 absl::Status Validate(const DiscoveryDescription& entry);
-// The header and its entries. `generation` is another number whenever the page changes.
+// Returns the header and its entries. `generation` must change whenever the page changes.
 std::vector<uint8_t> BuildDiscoveryLog(uint64_t generation,
                                        absl::Span<const DiscoveryDescription> entries);
 
-// Any of the structures above, for CopyLogPage and for the wire.
+// Returns the bytes of a structure above, for CopyLogPage and for the wire.
 template <typename T>
 absl::Span<const uint8_t> BytesOf(const T& data) {
   static_assert(std::has_unique_object_representations_v<T>);
   return {reinterpret_cast<const uint8_t*>(&data), sizeof(data)};
 }
-// And the bytes of a list of them.
+// The same for a list of structures.
 template <typename T>
 absl::Span<const uint8_t> BytesOf(const std::vector<T>& data) {
   static_assert(std::has_unique_object_representations_v<T>);

@@ -33,7 +33,7 @@ bool IsWithin(const Namespace& space, uint64_t slba, uint64_t blocks) {
   return slba <= space.blocks && blocks <= space.blocks - slba;
 }
 
-// The range of Read, Write and Write Zeroes.
+// Sets the range of Read, Write and Write Zeroes.
 StatusCode SetRange(const SubmissionEntry& command, IoWork* work) {
   const auto block = ViewOf<BlockCommand>(command);
   const uint64_t blocks = uint64_t{block.nlb} + 1;
@@ -61,7 +61,7 @@ uint64_t DataBytes(const IoWork& work) {
 }
 
 StatusCode Deallocate(const IoWork& work, absl::Span<const uint8_t> data) {
-  // All of them are looked at before the first is done.
+  // All ranges are checked before the first is deallocated.
   const bool prompt = work.space->backing->prompt();
   if (prompt && work.ranges > kPromptRanges) return StatusCode::kCommandSizeLimitExceeded;
   DatasetRange range;

@@ -23,24 +23,24 @@ struct IoWork {
   bool writes() const { return kind != Kind::kRead && kind != Kind::kFlush; }
 };
 
-// Two writes to the same blocks. The ranges of a Dataset Management are in its data: it overlaps
-// all.
+// Returns whether both are writes, to the same blocks. A Dataset Management overlaps all writes,
+// because its ranges are in its data.
 bool IsOverlap(const IoWork& one, const IoWork& other);
 
-// Limits of a Dataset Management of a backing that is prompt, whose thread has others to serve:
-// ranges (DMRL), blocks of each (DMRSL) and of all (DMSL).
+// Limits of a Dataset Management on a prompt backing, because it runs on the serving thread: ranges
+// (DMRL), blocks of each (DMRSL) and of all (DMSL).
 inline constexpr uint8_t kPromptRanges = 16;
 inline constexpr uint32_t kPromptRangeBlocks = 4096;
 inline constexpr uint64_t kPromptBlocks = uint64_t{kPromptRanges} * kPromptRangeBlocks;
 
-// Checks all of the command but its data. kSuccess: `work` is what it asks for.
+// Checks all of the command but its data. With kSuccess `*work` becomes what the command asks for.
 StatusCode MakeWork(const SubmissionEntry& command, Subsystem& subsystem, IoWork* work);
 
-// Does it. `data`: what is read, or written, or the ranges; as long as the command says
-// (kInternalError when it is shorter). The same again has the same result. Any thread.
+// Executes the work. `data`: the data to read into or to write, or the ranges; as long as the
+// command says (kInternalError: it is shorter). Executing it again has the same result. Any thread.
 StatusCode Run(const IoWork& work, absl::Span<uint8_t> data);
 
-// Whether the same command would fail again (DNR).
+// Returns whether the same command would fail again (DNR).
 bool IsLasting(StatusCode status);
 
 }  // namespace baton::nvmed

@@ -1,4 +1,4 @@
-// Commands that take long: executed by threads, each known until it has been answered.
+// Commands that take long. Threads execute them, and each is known here until it is answered.
 #ifndef WORKER_EXAMPLES_NVMED_JOBS_H_
 #define WORKER_EXAMPLES_NVMED_JOBS_H_
 
@@ -28,34 +28,37 @@ struct Job {
 // Thread-compatible.
 class Jobs {
  public:
-  // `wake` is called by the threads when there is a result.
+  // The threads call `wake` when there is a result.
   Jobs(uint32_t threads, std::function<void()> wake);
 
   bool has_room() const { return !free_.empty() && executor_.has_room(); }
-  // A write that overlaps one which is under way waits until that has been answered: a successor
-  // executes both again, in the order of their arrival, and nobody may have seen them in another.
+  // Returns whether `work` is a write that overlaps a write under way. It then has to wait until
+  // that is answered: a successor executes both again in the order of arrival, and nobody may have
+  // seen the results of another order.
   bool Conflicts(const IoWork& work) const;
 
-  // While there is room. `done`: what is executed for it; nobody else touches `data` until then.
+  // REQUIRES: has_room(). `done`: the work that a thread executes for the job. Nobody else may
+  // touch `data` until it is done.
   void Start(const Job& job, const IoWork& done, absl::Span<uint8_t> data);
 
-  // `answer` is given what is done, in that order, those first that it had no room for before. It
-  // says whether there was.
+  // Calls `answer` for each job that is done, in the order in which they finished, beginning with
+  // those for which it had no room before. `answer` returns whether it had room.
   void TakeResults(const std::function<bool(Job&, StatusCode)>& answer);
 
-  // Orphans the jobs of a connection that has ended. Their chunks stay in use until they are done.
+  // Orphans the jobs of a connection that has ended. Their chunks stay in use until the jobs are
+  // done.
   void Orphan(uint32_t connection, ChunkPool* chunks);
 
-  // All are done, and can be taken.
+  // Waits until all jobs are done and can be taken.
   void Drain() { executor_.Drain(); }
-  // Nobody answers them any more.
+  // Forgets all jobs, unanswered.
   void Forget();
 
  private:
   std::vector<Job> jobs_;  // by number
   std::vector<uint32_t> free_;
   std::vector<Executor::Result> results_;
-  std::vector<Executor::Result> unanswered_;  // for want of room
+  std::vector<Executor::Result> unanswered_;  // `answer` had no room
   Executor executor_;
 };
 

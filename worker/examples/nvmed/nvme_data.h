@@ -120,8 +120,8 @@ inline constexpr uint16_t kOptionalDatasetManagement = 0x04;
 inline constexpr uint16_t kOptionalWriteZeroes = 0x08;
 inline constexpr uint16_t kOptionalSaveAndSelect = 0x10;
 inline constexpr uint8_t kWriteCachePresent = 0x01;           // VWC
-inline constexpr uint8_t kWriteCacheNoBroadcastFlush = 0x04;  // Flush of all namespaces is refused
-inline constexpr uint8_t kWriteCacheBroadcastFlush = 0x06;    // and is executed
+inline constexpr uint8_t kWriteCacheNoBroadcastFlush = 0x04;  // Flush of all namespaces: refused
+inline constexpr uint8_t kWriteCacheBroadcastFlush = 0x06;    // the same: executed
 inline constexpr uint32_t kSglsSupported = 0x01;              // with any alignment
 inline constexpr uint32_t kSglsKeyed = uint32_t{1} << 2;
 inline constexpr uint32_t kSglsOversized = uint32_t{1} << 18;  // may name more than is moved
@@ -196,7 +196,7 @@ struct NamespaceList {
 };
 static_assert(sizeof(NamespaceList) == kIdentifyBytes);
 
-// One after the other, each as long as its nidl says; one of nidl 0 is the end.
+// Descriptors follow each other, each as long as its nidl says. One with nidl 0 is the end.
 enum class NamespaceIdType : uint8_t { kEui64 = 1, kNguid = 2, kUuid = 3, kCommandSet = 4 };
 struct NamespaceDescriptorHeader {
   NamespaceIdType nidt;
@@ -338,7 +338,7 @@ static_assert(offsetof(DiscoveryEntry, rdma_qptype) == 768);
 static_assert(offsetof(DiscoveryEntry, rdma_pkey) == 776);
 static_assert(sizeof(DiscoveryEntry) == 1024);
 
-// Before the entries.
+// Comes before the entries.
 struct DiscoveryLogHeader {
   uint64_t genctr;  // changes with the page
   uint64_t numrec;
@@ -348,7 +348,7 @@ struct DiscoveryLogHeader {
 static_assert(offsetof(DiscoveryLogHeader, recfmt) == 16);
 static_assert(sizeof(DiscoveryLogHeader) == 1024);
 
-// Nothing that is sent has padding, where bytes of the process would travel along.
+// Nothing that is sent has padding, because that would carry bytes of this process's memory.
 static_assert(std::has_unique_object_representations_v<IdentifyController>);
 static_assert(std::has_unique_object_representations_v<IdentifyNamespace>);
 static_assert(std::has_unique_object_representations_v<IdentifyNvmController>);

@@ -4,8 +4,8 @@
 // Specification 1.0 and the RDMA Transport Specification 1.0. The data that admin commands return
 // is in nvme_data.h.
 //
-// Everything is little-endian, and was written by a peer: copied first, then checked, then used.
-// Fields that nobody here reads are reserved bytes.
+// Everything is little-endian. A peer wrote it, so it is copied first, then checked, then used.
+// Fields that nothing here reads are reserved bytes.
 #ifndef WORKER_EXAMPLES_NVMED_NVME_SPEC_H_
 #define WORKER_EXAMPLES_NVMED_NVME_SPEC_H_
 
@@ -24,8 +24,8 @@ inline constexpr uint32_t kAllNamespaces = 0xffffffff;  // NSID: each that is at
 // --- Status
 // ---------------------------------------------------------------------------------------
 
-// Status code type (SCT) and status code (SC): bits 11:1 of a completion's status field. A code
-// that is specific to commands says more than one thing, hence the equal numbers.
+// Status code type (SCT) and status code (SC): bits 11:1 of a completion's status field. A code of
+// type 1 has a meaning for each command, hence the equal numbers.
 enum class StatusCode : uint16_t {
   // Type 0: generic.
   kSuccess = 0x000,
@@ -126,8 +126,7 @@ enum class SglSubtype : uint8_t {
   kInvalidateKey = 0xf,      // RDMA, keyed: the response is to invalidate the key
 };
 
-// An SGL descriptor. `length` is that of one without key: of a keyed one it has 24 bits, and the
-// key follows them.
+// An SGL descriptor. `length` has 24 bits in a keyed descriptor, and the key follows them.
 struct SglDescriptor {
   uint64_t address;  // or the offset in the capsule
   uint32_t length;
@@ -152,7 +151,7 @@ constexpr uint32_t KeyOf(const SglDescriptor& sgl) {
   return sgl.length >> 24 | uint32_t{sgl.reserved[0]} << 8 | uint32_t{sgl.reserved[1]} << 16 |
          uint32_t{sgl.reserved[2]} << 24;
 }
-// `length` below 1 << 24.
+// REQUIRES: length < 1 << 24.
 constexpr SglDescriptor KeyedSgl(uint64_t address, uint32_t length, uint32_t key,
                                  bool invalidate_key) {
   return {address,
@@ -170,7 +169,7 @@ constexpr SglDescriptor InCapsuleSgl(uint64_t offset, uint32_t length) {
 // -------------------------------------------------------------------------------------
 
 enum class AdminOpcode : uint8_t {
-  kDeleteIoSq = 0x00,  // this one and the three other queue commands do not exist in fabrics
+  kDeleteIoSq = 0x00,  // the four queue commands do not exist in fabrics
   kCreateIoSq = 0x01,
   kGetLogPage = 0x02,
   kDeleteIoCq = 0x04,
@@ -210,7 +209,7 @@ struct SubmissionEntry {
   uint8_t opcode;
   uint8_t flags;  // PSDT, bits 7:6; FUSE, bits 1:0. Reserved in fabrics commands.
   uint16_t cid;   // the host's, returned in the completion
-  uint32_t nsid;  // of fabrics commands the first byte is FCTYPE, the rest reserved
+  uint32_t nsid;  // in fabrics commands the first byte is FCTYPE, the rest reserved
   uint32_t cdw2;
   uint32_t cdw3;
   uint64_t mptr;

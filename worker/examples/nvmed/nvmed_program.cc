@@ -25,7 +25,7 @@
 namespace baton::nvmed {
 namespace {
 
-constexpr char kProgram[] = "nvmed";  // as it calls itself when it is ready
+constexpr char kProgram[] = "nvmed";  // its name in its ready line
 
 struct Flags {
   examples::WorkerFlags worker;
@@ -34,7 +34,7 @@ struct Flags {
   uint32_t version = 0;
 };
 
-// Until the deadline of the service, in ms; -1: it has none.
+// Returns the time until the service's deadline in ms; -1: it has none.
 int MillisecondsUntil(uint64_t deadline, uint64_t now) {
   if (deadline == UINT64_MAX) return -1;
   if (deadline <= now) return 0;
@@ -58,7 +58,7 @@ absl::Status Loop(Worker& worker, TargetService& service, const std::atomic<bool
 
 absl::Status Serve(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(TargetConfig config, ReadConfiguration(flags.config));
-  // Where hosts are told to connect to.
+  // The address that hosts are told to connect to.
   if (!flags.worker.listen.empty()) {
     BATON_ASSIGN_OR_RETURN(const verbs::Address address,
                            examples::ParseAddress(flags.worker.listen));

@@ -53,7 +53,7 @@ absl::Status Check(absl::Span<const ControllerState> controllers) {
 
 Registry::Registry(uint32_t state_bytes) {
   if (state_bytes < sizeof(RegistryHeader)) return;
-  // Each has an id of its own.
+  // No more than there are ids.
   places_.resize(std::min<size_t>((state_bytes - sizeof(RegistryHeader)) / sizeof(ControllerState),
                                   kMaxControllerId));
 }

@@ -1,4 +1,4 @@
-// The controllers of a shard: its state, as the open transaction has it.
+// The controllers of a shard, which are its state, with the changes of the open transaction.
 #ifndef WORKER_EXAMPLES_NVMED_REGISTRY_H_
 #define WORKER_EXAMPLES_NVMED_REGISTRY_H_
 
@@ -13,17 +13,18 @@ namespace baton::nvmed {
 
 class Registry {
  public:
-  // With as many places as fit a shard's state of so many bytes.
+  // Has as many places as fit in a shard's state of `state_bytes`.
   explicit Registry(uint32_t state_bytes);
 
-  // Empty: nobody has been here. kInvalidArgument: that is no registry, and why; it is empty then.
+  // An empty `state` is that of a new shard. kInvalidArgument: `state` is no registry; the message
+  // says why, and the registry is then empty.
   absl::Status Load(absl::Span<const uint8_t> state, uint32_t version);
-  // Valid until the next change.
+  // The result is valid until the next change.
   absl::Span<const uint8_t> Save();
 
-  // nullptr: there is none with this id.
+  // Returns nullptr if no controller has this id.
   ControllerState* Find(uint16_t id);
-  // A new controller, with an id that none had lately. nullptr: all places are taken.
+  // Adds a controller, with an id that none had lately. Returns nullptr if all places are taken.
   ControllerState* Add();
   absl::Span<ControllerState> controllers() { return absl::MakeSpan(places_); }
 

@@ -19,7 +19,7 @@ absl::Status Check(const QueueState& state, uint32_t max_entries) {
   }
   if (state.id > kMaxIoQueues) return Refuse("id", state.id);
   if (state.entries > max_entries) return Refuse("entries", state.entries);
-  if (state.phase == QueueState::kEnding) return absl::OkStatus();  // wherever it was
+  if (state.phase == QueueState::kEnding) return absl::OkStatus();  // whatever its other fields are
   if (state.entries == 0) return Refuse("entries", state.entries);
   if (state.wrap == 0 || state.wrap > state.entries) return Refuse("wrap", state.wrap);
   if ((state.controller != 0) != (state.phase == QueueState::kConnected)) {

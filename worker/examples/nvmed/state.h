@@ -22,14 +22,14 @@ inline constexpr uint32_t kMaxNamespaceId = 1024;
 
 // An Asynchronous Event Request that has not been answered yet.
 struct HeldEvent {
-  uint16_t slot = 0;  // its capsule's, on the admin queue
+  uint16_t slot = 0;  // the slot of its capsule on the admin queue
   uint16_t command_id = 0;
 };
 static_assert(sizeof(HeldEvent) == 4);
 
-// For the error log.
+// An entry of the error log.
 struct ErrorRecord {
-  uint64_t count = 0;  // of the controller's errors, with it; 0: none
+  uint64_t count = 0;  // the controller's errors up to this one; 0: no entry
   uint64_t lba = 0;
   uint32_t nsid = 0;
   uint16_t queue_id = 0;
@@ -47,14 +47,15 @@ struct ControllerState {
   uint32_t configuration = 0;  // CC
   uint32_t status = 0;         // CSTS
   uint32_t keep_alive_ms = 0;  // KATO; 0: none
-  uint64_t deadline = 0;       // CLOCK_MONOTONIC, ns: of the next sign of life
+  uint64_t deadline = 0;       // by when the next sign of life is due; CLOCK_MONOTONIC, ns
   uint32_t admin_connection = 0;
   uint32_t admin_generation = 0;
   uint32_t granted_queues = 0;       // I/O queues that the host was told it may make
   uint32_t event_configuration = 0;  // feature 0Bh
   uint64_t queues = 0;               // bit q - 1: I/O queue q is connected
   uint64_t errors = 0;
-  uint32_t namespaces_changed = 0;  // 1: told by an event, or to be, and the log not read since
+  // 1: an event is to tell the host. 2: an event has told it, and it has not read the log since.
+  uint32_t namespaces_changed = 0;
   uint32_t held_count = 0;
   HeldEvent held[kMaxHeldEvents] = {};
   ErrorRecord error_log[kErrorEntries] = {};  // by count modulo the entries
@@ -73,7 +74,7 @@ struct RegistryHeader {
   uint32_t controllers = 0;  // places that follow
   uint16_t last_id = 0;      // CNTLID given last
   uint16_t reserved = 0;
-  uint64_t namespaces_hash = 0;  // of what hosts see of the namespaces
+  uint64_t namespaces_hash = 0;  // of the namespaces as hosts see them
 };
 static_assert(sizeof(RegistryHeader) == 16);
 
@@ -91,17 +92,17 @@ static_assert(sizeof(PendingCommand) == 8);
 struct QueueState {
   static constexpr uint8_t kAccepted = 1;  // no Connect command has succeeded
   static constexpr uint8_t kConnected = 2;
-  static constexpr uint8_t kEnding = 3;  // what still arrives is ignored
+  static constexpr uint8_t kEnding = 3;  // completions that still arrive are ignored
   uint16_t controller = 0;               // CNTLID, once it is connected
   uint16_t id = 0;                       // QID
   uint16_t entries = 0;                  // capsules that may be on their way
-  uint16_t head = 0;                     // SQHD: of the next answer, less one
+  uint16_t head = 0;                     // SQHD of the last answer
   uint8_t phase = 0;
-  uint8_t no_flow_control = 0;  // of the submission queue: completions have no SQHD
-  uint16_t wrap = 0;            // SQHD goes to 0 there: entries, or fewer, as Connect had it
+  uint8_t no_flow_control = 0;  // of the submission queue; completions then have no SQHD
+  uint16_t wrap = 0;            // SQHD wraps to 0 there: `entries`, or fewer if Connect said so
   uint8_t reserved[4] = {};
   uint64_t reads = 0, writes = 0, blocks_read = 0, blocks_written = 0;
-  // PendingCommand[entries] follows, as far as there is one that is not idle.
+  // PendingCommand[entries] follows, unless all are idle.
 };
 static_assert(offsetof(QueueState, reads) == 16);
 static_assert(sizeof(QueueState) == 48);

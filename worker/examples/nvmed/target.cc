@@ -16,7 +16,7 @@ class Hasher {
  public:
   void Add(std::string_view text) {
     for (const char letter : text) value_ = (value_ ^ static_cast<uint8_t>(letter)) * kPrime;
-    value_ *= kPrime;  // an end of its own
+    value_ *= kPrime;  // marks the end of the text
   }
   void Add(uint64_t number) {
     for (int i = 0; i < 8; ++i) value_ = (value_ ^ (number >> (8 * i) & 0xff)) * kPrime;

@@ -22,13 +22,13 @@ struct Namespace {
   uint32_t block_shift = 9;
   uint64_t blocks = 0;
   std::array<uint8_t, 16> uuid = {};
-  uint32_t index = 0;  // among all of the target
+  uint32_t index = 0;  // among all namespaces of the target
   std::unique_ptr<Backing> backing;
 };
 
 struct Subsystem {
   std::string nqn, serial, model;
-  std::vector<std::string> hosts;     // empty: all
+  std::vector<std::string> hosts;     // hosts that may connect; empty: all
   std::vector<Namespace> namespaces;  // by id
 
   Namespace* Find(uint32_t id);
@@ -37,8 +37,8 @@ struct Subsystem {
 
 class Target {
  public:
-  // `buffers`: the service's, which outlive it. The namespaces whose backing cannot be opened are
-  // all named.
+  // `buffers` are the service's, and must outlive the target. An error names all namespaces whose
+  // backing cannot be opened.
   static absl::StatusOr<Target> Open(const TargetConfig& config, const BufferPlan& plan,
                                      absl::Span<uint8_t> buffers);
 

@@ -18,12 +18,11 @@
 namespace baton::nvmed {
 namespace {
 
-// Receives of new queues in one transaction, which takes 4096 work requests of all kinds; at least
-// kMaxQueueEntries.
+// The most receives of new queues in one transaction, which takes 4096 work requests of all kinds.
 constexpr uint32_t kReceivesAtOnce = 2048;
 static_assert(kReceivesAtOnce >= kMaxQueueEntries);
-// Work requests in one transaction, before more is begun: the completions of one turn, and one
-// command more, add less than 500.
+// With more staged work requests nothing is begun in a transaction: the completions of one turn,
+// and one command more, add less than 500.
 constexpr uint32_t kStagedAtOnce = 3500;
 constexpr uint64_t kNever = UINT64_MAX;
 
@@ -38,7 +37,7 @@ uint64_t KeepAliveNanoseconds(const ControllerState& controller) {
 absl::Status TargetService::Fit(Worker& worker) {
   const Capacity& capacity = worker.capacity();
   if (capacity.shards != 1) {
-    // A connection request does not say whose controller's queue it is to be.
+    // A connection request does not name the controller whose queue it is to be.
     return absl::InvalidArgumentError(
         absl::StrCat("the service has ", capacity.shards, " shards: set shards to 1"));
   }
@@ -65,7 +64,7 @@ absl::Status TargetService::Fit(Worker& worker) {
   BATON_RETURN_IF_ERROR(plan_->Check(buffers_));
   BATON_ASSIGN_OR_RETURN(target_, Target::Open(config_, *plan_, buffers_));
   options_.queue_entries = static_cast<uint16_t>(plan_->queue_entries());
-  // One is the admin queue's.
+  // One connection is the admin queue's.
   options_.io_queues =
       static_cast<uint16_t>(std::min(config_.io_queues(), std::max(capacity.connections, 2u) - 1));
   send_depth_ = capacity.send_queue_depth;
@@ -107,7 +106,7 @@ absl::Status TargetService::OnAdopt(Shard& shard) {
   now_ = MonotonicNanoseconds();
   for (Connection* connection : shard.connections()) {
     const absl::Status status = LoadQueue(*connection);
-    // One that cannot be read fails its connection, not the shard.
+    // A state that cannot be read fails its connection, not the shard.
     if (!status.ok()) Drop(QueueOf(*connection), MessageOf(status));
   }
   chunks_.Fill();
@@ -137,13 +136,13 @@ absl::Status TargetService::OnAdopt(Shard& shard) {
 absl::Status TargetService::LoadQueue(Connection& connection) {
   Queue& queue = QueueOf(connection);
   bool shared = false;
-  // First, and whatever the state says: nobody else may have what is on its way.
+  // First of all, and whatever the state says, claims the chunks of outstanding work requests.
   connection.shard().ForEachBufferInUse(connection, [&](const Buffer& buffer, bool send) {
     const uint32_t chunk = plan_->ChunkOf(buffer.offset);
     if (send && chunk < plan_->chunks()) shared |= !chunks_.Claim(chunk, connection.index());
   });
   const absl::Span<const uint8_t> state = connection.state();
-  if (state.empty()) {  // its request has not been answered yet, and may not be told again
+  if (state.empty()) {  // its connect request is not answered, and may not be delivered again
     requests_.push_back({connection.index(), connection.generation()});
     return absl::OkStatus();
   }
@@ -151,7 +150,7 @@ absl::Status TargetService::LoadQueue(Connection& connection) {
                          ReadQueue(state, connection.state_version(), plan_->queue_entries()));
   queue.state = saved.state;
   queue.pending = std::move(saved.pending);
-  // Its former owner may have died before it said so.
+  // Its former owner may have died before it disconnected it.
   if (queue.state.phase == QueueState::kEnding) {
     ends_.push_back({connection.index(), connection.generation()});
   }
@@ -170,8 +169,9 @@ absl::Status TargetService::LoadQueue(Connection& connection) {
                 : absl::OkStatus();
 }
 
-// Controllers and queues are committed together. That they do not fit happens all the same: nobody
-// is told the end of a connection that killed its owners with it, and an owner may have been mad.
+// Makes controllers and queues fit each other. They are committed together, but may still disagree:
+// if owners died of a connection's end, their successor is not told that end, and a former owner
+// may have been faulty.
 void TargetService::MatchControllers() {
   const absl::Span<ControllerState> controllers = registry_->controllers();
   std::vector<uint64_t> queues(controllers.size());
@@ -186,7 +186,7 @@ void TargetService::MatchControllers() {
                queue->connection->generation() == controller->admin_generation) {
       admins[place] = queue.get();
     } else {
-      queue->state.controller = 0;  // its end is not the controller's
+      queue->state.controller = 0;  // so that its end does not end the controller
       Drop(*queue, "its controller has another admin queue");
     }
   }
@@ -349,7 +349,7 @@ absl::Status TargetService::Accept(Connection& connection, const RdmaRequest& re
   return absl::OkStatus();
 }
 
-// In transactions of their own, as many at once as there is room for.
+// Answers connect requests in transactions of their own, in each as many as it has room for.
 void TargetService::AnswerRequests() {
   while (!requests_.empty() && accepted_receives_ == 0) {
     for (const ConnectionName& request : std::exchange(requests_, {})) {
@@ -502,7 +502,8 @@ void TargetService::Begin(Queue& queue, uint16_t slot, uint32_t bytes) {
   if (space == nullptr || (space->backing->prompt() && !space->backing->direct())) {
     return Perform(step, std::nullopt);
   }
-  // On pages, and where no later capsule comes, should the connection end while they are written.
+  // Copied to a chunk: it lies on pages, and if the connection ends during the write, no later
+  // capsule arrives there.
   const std::optional<uint32_t> chunk = chunks_.Take(queue.connection->index());
   if (!chunk) return Wait(queue, slot, bytes, std::nullopt);
   std::memcpy(BytesAt(plan_->Chunk(*chunk), step.length).data(),
@@ -510,7 +511,8 @@ void TargetService::Begin(Queue& queue, uint16_t slot, uint32_t bytes) {
   Perform(step, chunk);
 }
 
-// Whether a thread is to execute the command of a slot, and what that is.
+// Returns whether a thread is to execute the command of a slot. If so, `*work` becomes what it
+// executes.
 bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work,
                                  DataPointer::Kind* data) {
   if (queue.state.id == 0 || queue.state.phase != QueueState::kConnected) return false;
@@ -528,8 +530,9 @@ bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, Io
          MakeWork(capsule->command, *SubsystemOf(queue), work) == StatusCode::kSuccess;
 }
 
-// With data that are there, it needs room only when it is answered. A former owner may have
-// executed it, so that it waits for nothing that later ones do not wait for.
+// Returns true for a command for threads whose data are here: it needs room only when it is
+// answered. A former owner may have executed it, so it must not wait for anything that later
+// commands do not wait for.
 bool TargetService::StartsWithoutRoom(Queue& queue, uint16_t slot, uint32_t bytes, bool fetched) {
   IoWork work;
   DataPointer::Kind data;
@@ -537,7 +540,7 @@ bool TargetService::StartsWithoutRoom(Queue& queue, uint16_t slot, uint32_t byte
          (fetched || data != DataPointer::Kind::kKeyed);
 }
 
-// The data of a command is as long as the command says, and where it can be.
+// Checks that the data of a command are as long as the command says, and where they can be.
 StatusCode TargetService::CheckData(Step& step) {
   const SubmissionEntry& command = step.capsule.command;
   const bool admin = step.queue.state.id == 0;
@@ -547,7 +550,7 @@ StatusCode TargetService::CheckData(Step& step) {
     if (space != nullptr) block_shift = static_cast<uint8_t>(space->block_shift);
   }
   const std::optional<uint64_t> length = DataLength(command, admin, block_shift);
-  if (!length) return StatusCode::kSuccess;  // whoever executes it refuses it
+  if (!length) return StatusCode::kSuccess;  // the command's execution refuses it
   const StatusCode status = CheckDataLength(step.capsule.data, *length, LimitsOf(step.queue));
   if (status != StatusCode::kSuccess) return status;
   step.length = static_cast<uint32_t>(*length);
@@ -568,7 +571,7 @@ Namespace* TargetService::NamespaceOf(const Step& step) {
   return subsystem == nullptr ? nullptr : subsystem->Find(step.capsule.command.nsid);
 }
 
-// READs the data of the host's into a chunk: also for a namespace in memory, where a block is
+// READs the host's data into a chunk, also for a namespace in memory, because a block must be
 // written as a whole or not at all.
 void TargetService::Fetch(const Step& step) {
   Connection& connection = *step.queue.connection;
@@ -621,7 +624,7 @@ void TargetService::OnSent(Queue& queue, const Completion& completion) {
   }
 }
 
-// The data of the host are there. Its capsule is where it was, and parsed as it was.
+// Goes on when the host's data are here. The capsule still has the command, and is parsed again.
 void TargetService::Continue(Queue& queue, uint16_t slot, uint32_t bytes,
                              std::optional<uint32_t> chunk) {
   if (!HasRoom(queue) && !StartsWithoutRoom(queue, slot, bytes, true)) {
@@ -635,7 +638,7 @@ void TargetService::Continue(Queue& queue, uint16_t slot, uint32_t bytes,
   Answer answer;
   answer.status = capsule->status != StatusCode::kSuccess ? capsule->status : CheckData(step);
   if (answer.status != StatusCode::kSuccess) {
-    // The namespaces may be others than when it was fetched.
+    // The namespaces may have changed since the data were fetched.
     if (chunk) chunks_.GiveBack(*chunk);
     return Finish(step, answer);
   }
@@ -644,7 +647,7 @@ void TargetService::Continue(Queue& queue, uint16_t slot, uint32_t bytes,
 
 // ---------------------------------------------------------------- commands are executed
 
-// `chunk`: where its data are, unless they are in the capsule.
+// `chunk`: where the data are, unless they are in the capsule.
 void TargetService::Perform(const Step& step, std::optional<uint32_t> chunk) {
   const DataPointer& pointer = step.capsule.data;
   absl::Span<uint8_t> data;
@@ -659,7 +662,7 @@ void TargetService::Perform(const Step& step, std::optional<uint32_t> chunk) {
   if (!fabrics && connected && step.queue.state.id != 0) {
     return PerformIo(step, chunk, data);
   }
-  if (chunk) chunks_.GiveBack(*chunk);  // once this is committed
+  if (chunk) chunks_.GiveBack(*chunk);  // it is free once this is committed
   if (fabrics) {
     PerformFabrics(step, data);
   } else if (!connected) {
@@ -762,7 +765,7 @@ void TargetService::PerformAdmin(const Step& step) {
   Finish(step, answer, chunk ? std::optional(buffer) : std::nullopt, chunk);
 }
 
-// `chunk`: where `data` of the host's are, if they are in one.
+// `chunk`: where `data`, the host's, are; nullopt if they are in the capsule.
 void TargetService::PerformIo(const Step& step, std::optional<uint32_t> chunk,
                               absl::Span<uint8_t> data) {
   Subsystem* subsystem = SubsystemOf(step.queue);
@@ -846,7 +849,7 @@ void TargetService::TakeResults() {
 void TargetService::Complete(const Job& job, StatusCode status) {
   Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
   const uint32_t bytes = queue == nullptr ? 0 : queue->pending[job.slot].bytes;
-  // Also of one that is ending: a successor would take the chunk for its.
+  // Also for a queue that is ending: a successor would take the chunk for one of the command's.
   if (queue != nullptr) ClearPending(*queue, job.slot);
   if (queue == nullptr || queue->state.phase == QueueState::kEnding) {
     if (job.chunk) chunks_.GiveBack(*job.chunk);
@@ -912,8 +915,8 @@ void TargetService::Finish(const Step& step, const Answer& answer, std::optional
   Respond(queue, step.slot, entry, step.capsule.data, last);
 }
 
-// The answer, and the receive of the slot anew: the host may send its next command when it has the
-// answer, and finds the receive posted.
+// Sends the answer and posts the slot's receive again, in one transaction: a host that has the
+// answer may send its next command, and needs the receive.
 void TargetService::Respond(Queue& queue, uint16_t slot, const CompletionEntry& answer,
                             const DataPointer& data, bool last) {
   if (queue.state.phase == QueueState::kEnding) return;
@@ -956,8 +959,8 @@ bool TargetService::PostReceive(Queue& queue, uint16_t slot) {
 
 // ---------------------------------------------------------------- waiting for room
 
-// Records the command with which a successor would go on. Returns its place in the order of
-// arrival.
+// Records that the command is pending, so that a successor would go on with it. Returns its place
+// in the order of arrival.
 uint32_t TargetService::SetPending(Queue& queue, uint16_t slot, uint32_t bytes,
                                    std::optional<uint32_t> chunk) {
   PendingCommand& pending = queue.pending[slot];
@@ -981,16 +984,16 @@ void TargetService::Wait(Queue& queue, uint16_t slot, uint32_t bytes,
   const uint32_t order = SetPending(queue, slot, bytes, chunk);
   const Waiting waiting{queue.connection->index(), queue.connection->generation(), slot, order};
   if (resumed_order_) {
-    blocked_ = true;  // Resume knows its place
+    blocked_ = true;  // Resume keeps its place
   } else {
     waiting_.push_back(waiting);
   }
 }
 
-// In the order of arrival. One that cannot go on yet, for want of room in its queue or of a chunk,
-// or because it overlaps another, keeps its place, and holds up only later writes that overlap it;
-// and those only when it has all of its data: no former owner can have executed it without, and the
-// chunk that it waits for may be theirs.
+// Goes on with waiting commands, in the order of arrival. A command that cannot go on yet (its
+// queue has no room, there is no chunk, or it overlaps another) keeps its place. It delays only
+// later writes that overlap it, and these only if it has all of its data. Without its data no
+// former owner can have executed it, and it may be waiting for a chunk that a later write has.
 void TargetService::Resume() {
   passed_over_.clear();
   passed_writes_.clear();
@@ -1034,8 +1037,8 @@ void TargetService::Resume() {
 
 // ---------------------------------------------------------------- the end of a turn
 
-// Its state is to be saved. Takes the room that this needs in the transaction: there is some
-// wherever a completion is delivered, and after MakeRoom.
+// Notes that the queue's state is to be saved, and takes the room for it in the transaction. There
+// is room whenever a completion is delivered, and after MakeRoom. Returns false if there is none.
 bool TargetService::Touch(Queue& queue) {
   if (queue.touched) return true;
   const absl::Span<const uint8_t> state(reinterpret_cast<const uint8_t*>(&queue.state),
@@ -1047,14 +1050,15 @@ bool TargetService::Touch(Queue& queue) {
   return true;
 }
 
-// For a step of the queue's; commits what there is when there is none.
+// Makes room in the transaction for a step of the queue. Commits if there is none. Returns false if
+// there is none even then.
 bool TargetService::MakeRoom(Queue& queue) {
   if (staged_ <= kStagedAtOnce && Touch(queue)) return true;
   Commit();
   return staged_ == 0 && Touch(queue);
 }
 
-// A sign of life.
+// Notes a sign of life of the queue's host.
 void TargetService::Hear(const Queue& queue) {
   const ControllerState* controller = ControllerOf(queue);
   if (controller == nullptr || controller->keep_alive_ms == 0) return;
@@ -1069,11 +1073,12 @@ Deadline TargetService::HostDeadline() {
   return deadline;
 }
 
-// Something was sent, or the host has taken something: the next has its time. Who takes no answers
-// would keep chunks, and blocks that others want to write, for ever.
+// Starts the deadline by which the host has to take something, anew with each thing that it takes.
+// A host that takes no answers would otherwise keep chunks, and blocks that others want to write,
+// for ever.
 void TargetService::AwaitSends(Queue& queue) { queue.sends_by = HostDeadline(); }
 
-// Returns why the queue's time is over, or nothing if it is not. A successor starts its deadlines
+// Returns why the queue's time is over, or nullopt if it is not. A successor starts its deadlines
 // anew.
 std::optional<std::string_view> TargetService::CheckQueue(Queue& queue) {
   if (queue.state.phase == QueueState::kAccepted && !queue.connect_by) {
@@ -1143,7 +1148,7 @@ void TargetService::EndTurn(uint64_t now) {
     Resume();
     Commit();
     AnswerRequests();
-  } while (chunks_freed_ && !waiting_.empty());  // nothing else may come that would go on with them
+  } while (chunks_freed_ && !waiting_.empty());  // nothing else may come to resume them
 }
 
 void TargetService::Commit() {

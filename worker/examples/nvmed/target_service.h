@@ -1,5 +1,5 @@
-// nvmed's service: queues of hosts as connections, commands as messages. state.md has the argument
-// why each command is executed and answered exactly once.
+// nvmed's service: a host's queue is a connection, a command is a message. state.md argues why each
+// command is executed and answered exactly once.
 #ifndef WORKER_EXAMPLES_NVMED_TARGET_SERVICE_H_
 #define WORKER_EXAMPLES_NVMED_TARGET_SERVICE_H_
 
@@ -25,14 +25,15 @@
 
 namespace baton::nvmed {
 
-// A fault to commit once, in builds with test hooks, so that tests can show that they find it.
+// A fault that the service commits once, in builds with test hooks, so that tests can show that
+// they find it.
 struct Fault {
   std::string kind;
   uint64_t at = 0;  // occasion, from 1 on
 };
 
-// By when a sign of life has to come. After a stall of ours it may be there and not be read: it is
-// over a second after it was seen to have passed.
+// By when a sign of life has to come. After a stall of this process the sign may be there, unread.
+// So the deadline is over only a second after IsOver first saw that it had passed.
 class Deadline {
  public:
   Deadline() = default;
@@ -50,7 +51,7 @@ class Deadline {
   bool seen_ = false;
 };
 
-// Thread-safety: that of Worker. Of a worker with CommitMode::kManual.
+// Thread-safety: like Worker. REQUIRES: CommitMode::kManual.
 class TargetService final : public Service {
  public:
   TargetService(TargetConfig config, std::string firmware)
@@ -60,8 +61,8 @@ class TargetService final : public Service {
   // Sets the port that hosts are told to connect to, instead of the configured one. Call after Fit.
   void SetPort(uint16_t port) { options_.port = port; }
 
-  // To be called between Worker::Attach and Worker::Ready. An error names what of the
-  // configuration or of the service's capacity does not do, and what would.
+  // Call it between Worker::Attach and Worker::Ready. An error names what in the configuration or
+  // in the service's capacity does not suffice, and what would.
   absl::Status Fit(Worker& worker);
 
   absl::Status OnAdopt(Shard& shard) override;
@@ -70,32 +71,32 @@ class TargetService final : public Service {
   void OnLost(Shard& shard) override;
   void OnShutdown(std::string_view reason) override;
 
-  // Before each turn of Worker::Poll: signs of life that come in it are from then. `now`:
+  // Call it before each Worker::Poll. Signs of life that the Poll brings count as of `now`. `now`:
   // CLOCK_MONOTONIC, ns.
   void BeginTurn(uint64_t now) { now_ = now; }
-  // After it: goes on with what waited for room, lets hosts go that have
-  // shown no life, and commits. `now`: likewise.
+  // Call it after each Worker::Poll. Goes on with commands that waited for room, disconnects hosts
+  // that have shown no sign of life, and commits. `now`: like BeginTurn's.
   void EndTurn(uint64_t now);
   // Waits for the work that was begun, answers what can be answered, and commits. Call it before
   // the worker is destroyed.
   void Quiesce();
-  // When EndTurn has something to do by itself, at the latest; likewise.
+  // Returns when EndTurn has to be called at the latest; CLOCK_MONOTONIC, ns.
   uint64_t next_deadline() const { return next_deadline_; }
   bool stopping() const { return stopping_; }
 
  private:
-  // A connection.
+  // A queue of a host's, which is a connection.
   struct Queue {
     Connection* connection = nullptr;
-    uint32_t generation = 0;  // of the connection that it is; its place may be another's by now
+    uint32_t generation = 0;  // of its connection; another one may have the slot by now
     QueueState state;
     std::vector<PendingCommand> pending;  // by slot
     uint32_t pending_count = 0;
-    std::optional<Deadline> connect_by;  // it is accepted and not connected
-    std::optional<Deadline> sends_by;    // something that it was sent has not completed
+    std::optional<Deadline> connect_by;  // set while it is accepted and not connected
+    std::optional<Deadline> sends_by;    // set while a send has not completed
     bool touched = false;                // differs from what is committed
   };
-  // A command on its way.
+  // A command from its arrival to its answer.
   struct Step {
     Queue& queue;
     uint16_t slot = 0;
@@ -206,18 +207,18 @@ class TargetService final : public Service {
   std::deque<Waiting> waiting_;
   std::vector<IoWork> passed_writes_;
   std::vector<Waiting> passed_over_;      // by Resume
-  std::vector<ConnectionName> requests_;  // for connections, that found no room
-  std::vector<ConnectionName> ends_;      // to be disconnected
+  std::vector<ConnectionName> requests_;  // connect requests that found no room
+  std::vector<ConnectionName> ends_;      // connections to disconnect
   uint32_t accepted_receives_ = 0;        // in the open transaction
   uint32_t staged_ = 0;                   // work requests, likewise
   uint32_t send_depth_ = 0;               // of a connection
-  std::vector<Deadline> deadlines_;       // by place in the registry; those there may be older
+  std::vector<Deadline> deadlines_;       // by place in the registry, which may have older ones
   std::vector<uint8_t> state_bytes_;
   std::optional<uint32_t> resumed_order_;  // of the command that Resume goes on with
-  bool blocked_ = false;                   // it waits again
-  bool chunks_freed_ = false;              // by a commit of this turn
+  bool blocked_ = false;                   // that command has to wait again
+  bool chunks_freed_ = false;              // a commit of this turn has freed some
 
-  std::optional<Jobs> jobs_;  // with files that are not prompt
+  std::optional<Jobs> jobs_;  // if some files are not prompt
   uint32_t next_order_ = 0;
   uint64_t next_deadline_ = UINT64_MAX;
   uint64_t now_ = 0;

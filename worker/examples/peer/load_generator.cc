@@ -11,14 +11,14 @@ namespace baton::peer {
 namespace {
 
 constexpr uint64_t kTickNanoseconds = 200'000;
-// A spare connection is made so long after its predecessor is gone, and tried again: what happens
-// around that time is measured.
+// A spare connection is made so long after its predecessor is gone, and tried again after as long,
+// so that it does not disturb what is measured around that time.
 constexpr uint64_t kSpareNanoseconds = 100'000'000;
 constexpr uint64_t kPatientIntervalNs = 100'000'000;
 constexpr size_t kTicksPerExpiry = 500;  // of all connections, at most
 constexpr uint32_t kPollBatch = 64;
-// Connections that are made, or idle ones that are asked, at once: more could overflow a backlog,
-// of the listener or of the machine, and what is dropped there waits long for its next attempt.
+// Connections that are made, or idle ones that send for a settle, at once. More could overflow a
+// backlog of the listener or the machine, and what is dropped there is retried late.
 constexpr uint32_t kMaxAtOnce = 256;
 
 // wr_id: bit 63 receive; bits 40..62 incarnation of the connection; 16..39 its index; 0..15 slot.
@@ -42,14 +42,14 @@ struct LoadGenerator::Peer {
   bool active = false;
   uint32_t incarnation = 0;
   uint32_t incarnations = 0;  // grows with each queue pair
-  uint32_t place = 0;         // as home_
+  uint32_t place = 0;         // like home_
   Phase phase = Phase::kDown;
   uint64_t retry_at = 0;  // kDown
   bool was_up = false;
   std::unique_ptr<verbs::QueuePair> queue_pair;
-  std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair: it goes first
+  std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair, so destroyed before it
 
-  // Has receives in the same buffers. There is none on its way while another one is served.
+  // Its receives are in the same buffers. Nothing arrives on it while the other connection is used.
   struct Spare {
     bool up = false;
     uint64_t retry_at = 0;
@@ -65,7 +65,7 @@ struct LoadGenerator::Peer {
   uint64_t longest_silence = 0;
   uint64_t sent_highest = 0;  // sequence
   uint16_t last_version = 0;
-  uint64_t last_window = 0;  // with a reply
+  uint64_t last_window = 0;  // the last window with a reply
   uint64_t settle_from = 0;  // a reply to this sequence or a later one settles; 0: settled
 
   uint64_t WorkRequestId(bool receive, uint32_t slot) const {
@@ -231,7 +231,7 @@ void LoadGenerator::OnSpareEvent(Peer& peer, bool established) {
   without_spare_.push_back(&peer);
 }
 
-// Its service is not the one that is to be asked any more, and owes it nothing.
+// Returns true if the connection's service is not home_ any more and owes it no reply.
 bool LoadGenerator::MayMove(const Peer& peer) const {
   return peer.place != home_ && peer.spare.up && !peer.checker.HasUnderWay();
 }
@@ -250,7 +250,8 @@ void LoadGenerator::MoveToSpare(Peer& peer) {
   without_spare_.push_back(&peer);
 }
 
-// The first loss tells that the service is gone: those that carry load do not wait for their own.
+// The first loss shows that the service is gone, so the active connections move at once and do not
+// wait for their own loss.
 absl::Status LoadGenerator::FollowLoss(Peer& lost) {
   home_ = 1 - lost.place;
   MoveToSpare(lost);
@@ -282,7 +283,7 @@ absl::StatusOr<bool> LoadGenerator::Turn() {
   BATON_RETURN_IF_ERROR(ConnectSpares(now));
   BATON_RETURN_IF_ERROR(AskIdle(now));
   if (now >= next_tick_) BATON_RETURN_IF_ERROR(OnTick(now));
-  device_->Progress();  // writes what was posted
+  device_->Progress();  // sends what was posted
   BATON_RETURN_IF_ERROR(queue_->RequestNotification());
   BATON_ASSIGN_OR_RETURN(const bool found, PollCompletions());
   return !found;
@@ -313,7 +314,7 @@ absl::Status LoadGenerator::OnCompletion(const verbs::Completion& completion) {
         "connection ", index,
         ": a work request failed: ", std::string(verbs::CompletionStatusName(completion.status))));
     if (sink_) sink_(std::string(connection_error_.message()));
-    peer.id->Disconnect().IgnoreError();  // it has failed already
+    peer.id->Disconnect().IgnoreError();  // the connection has failed already
   }
   return absl::OkStatus();
 }
@@ -360,7 +361,7 @@ void LoadGenerator::RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict
 absl::Status LoadGenerator::HandleEvents() {
   verbs::CmEvent event;
   while (device_->NextEvent(&event)) {
-    if (event.id == nullptr) continue;  // a connection request: we do not listen
+    if (event.id == nullptr) continue;  // a connection request: there is no listener
     Peer& peer = *static_cast<Peer*>(event.id->context);
     const bool established = event.type == verbs::CmEventType::kEstablished;
     if (event.id == peer.spare.id.get()) {
@@ -371,7 +372,7 @@ absl::Status LoadGenerator::HandleEvents() {
       BATON_RETURN_IF_ERROR(OnEstablished(peer));
       continue;
     }
-    // Replies that came before the end are replies.
+    // Replies that came before the end count.
     BATON_RETURN_IF_ERROR(PollCompletions().status());
     if (event.id != peer.id.get()) continue;  // it has moved with the last of them
     const bool ended = event.type == verbs::CmEventType::kDisconnected;
@@ -446,7 +447,8 @@ absl::Status LoadGenerator::OnTick(uint64_t now) {
   return absl::OkStatus();
 }
 
-// A few connections each time: all of ten thousand would be a silence of our own making.
+// Looks at a few connections each time: looking at all of ten thousand would itself cause a
+// silence.
 void LoadGenerator::ExpireSome(uint64_t now) {
   const size_t count = connections_.size() / kTicksPerExpiry + 1;
   for (size_t i = 0; i < count; ++i) {
@@ -460,8 +462,8 @@ void LoadGenerator::ExpireSome(uint64_t now) {
   }
 }
 
-// In the order in which they were lost, or failed: one that has to wait keeps the next waiting, for
-// no longer than the interval.
+// Connects in the order in which connections were lost or failed. A connection that has to wait
+// delays the next, by the interval at most.
 absl::Status LoadGenerator::ConnectDue(uint64_t now) {
   BATON_RETURN_IF_ERROR(ConnectDue(down_active_, now));
   return ConnectDue(down_idle_, now);
@@ -518,8 +520,8 @@ absl::Status LoadGenerator::Pace(uint64_t now) {
   return absl::OkStatus();
 }
 
-// One request on each idle connection that a settle waits for. One that has no room still has that
-// of the settle before open, and is asked later.
+// Sends one request on each idle connection that a settle waits for. A connection without room
+// still has the request of the settle before open, and sends later.
 absl::Status LoadGenerator::AskIdle(uint64_t now) {
   while (sending_ && !to_ask_.empty() && unsettled_ < to_ask_.size() + kMaxAtOnce) {
     Peer& peer = *to_ask_.front();
@@ -536,7 +538,7 @@ absl::Status LoadGenerator::AskIdle(uint64_t now) {
   return absl::OkStatus();
 }
 
-// One request, or without a rate as many as the window allows.
+// Makes one request, or without a rate as many as the window allows.
 absl::Status LoadGenerator::Request(Peer& peer, uint64_t now) {
   while (peer.checker.HasRoom()) {
     peer.checker.Intend(now);
@@ -548,7 +550,7 @@ absl::Status LoadGenerator::Request(Peer& peer, uint64_t now) {
 
 absl::Status LoadGenerator::SendUnsent(Peer& peer) {
   if (MayMove(peer)) MoveToSpare(peer);
-  // It moves when no request is under way.
+  // The connection moves when no request is under way.
   if (peer.place != home_ && peer.spare.up) return absl::OkStatus();
   while (peer.phase == Peer::Phase::kUp && peer.checker.HasUnsent()) {
     const uint64_t sequence = peer.checker.unsent_sequence();
@@ -561,7 +563,8 @@ absl::Status LoadGenerator::SendUnsent(Peer& peer) {
     request.sges = {&sge, 1};
     size_t posted = 0;
     const absl::Status status = peer.queue_pair->PostSend({&request, 1}, &posted);
-    // The queue is full, or the connection is ending and its event follows: later.
+    // The queue is full, or the connection is ending and its event follows. The request is sent
+    // later.
     if (absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status)) break;
     BATON_RETURN_IF_ERROR(status);
     peer.checker.MarkSent();
@@ -592,7 +595,8 @@ void LoadGenerator::AdvanceTimeline(uint64_t now) {
   timeline_->Advance(now, ongoing, counters);
 }
 
-// Touches the active connections alone: what all of ten thousand would take is a silence, too.
+// Looks at the active connections alone: looking at all of ten thousand would itself cause a
+// silence.
 WindowSummary LoadGenerator::EndWindow() {
   const uint64_t now = MonotonicNanoseconds();
   WindowSummary window = std::exchange(window_, {});

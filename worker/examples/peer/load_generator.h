@@ -1,8 +1,8 @@
 // Drives many ledger accounts over one device of its own, and checks every reply.
 //
 // Load: with a rate, requests come due at that rate over the active connections in turn, in small
-// groups per tick; without, each of them keeps its window full. The others are only asked once for
-// each settle. One thread; nothing here blocks.
+// groups per tick; without a rate, each active connection keeps its window full. An idle connection
+// sends one request for each settle. One thread; nothing here blocks.
 #ifndef WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_
 #define WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_
 
@@ -32,18 +32,18 @@ struct LoadOptions {
   uint32_t window = 8;  // requests open on each connection, at most
   // Connections that carry load and whose silences are measured, spread over all. 0: all of them.
   uint32_t active = 0;
-  uint64_t rate = 0;            // requests per second over those; 0: as fast as possible
+  uint64_t rate = 0;            // requests per second over the active ones; 0: as fast as possible
   uint32_t message_bytes = 64;  // of requests
   // A lost connection is made anew at once, and its account resumed (ledger_protocol.h); attempts
   // that fail are repeated after reconnect_interval_us. For a service without Baton.
   bool reconnect = false;
-  // Another service that stands by. Each connection has a spare one to it, which takes over when
-  // its service says that it moves, or when it is lost; then all that are active move. New spare
-  // ones go to where those before went. With `reconnect`.
+  // Another service that stands by; requires `reconnect`. Each connection has a spare one to it.
+  // The spare takes over when the connection's service says that it moves, or when the connection
+  // is lost; then all active connections move. New spare ones go to the other of the two services.
   std::optional<verbs::Address> standby;
   uint32_t reconnect_interval_us = 500;
-  // A connection that is refused (kUnavailable: nobody listens yet) is tried again for so long
-  // after the start. One that the service rejects is not.
+  // For so long after the start a connection that is refused (kUnavailable: nobody listens yet) is
+  // tried again. A connection that the service rejects is not.
   uint32_t first_connect_patience_ms = 0;
   uint32_t reply_timeout_ms = 10'000;  // then the request is lost
   uint64_t client_base = 1;            // connection i is client client_base + i
@@ -51,7 +51,7 @@ struct LoadOptions {
 
 // A histogram takes 15 KiB, so not every one of many connections has its own.
 inline constexpr uint32_t kListedConnections = 256;
-inline constexpr uint32_t kVersions = 8;  // of the service's binary, that are told apart
+inline constexpr uint32_t kVersions = 8;  // versions of the service's binary that are told apart
 
 struct WindowSummary {
   uint64_t max_silence = 0;  // nanoseconds, over the active connections
@@ -61,7 +61,7 @@ struct WindowSummary {
   uint64_t disconnects = 0;
   std::array<uint32_t, kVersions> last_versions =
       {};               // connections by their latest reply's version
-  uint32_t spares = 0;  // that are established, at the window's end
+  uint32_t spares = 0;  // established at the window's end
   uint64_t nanoseconds = 0;
 };
 
@@ -95,31 +95,31 @@ class LoadGenerator {
       std::unique_ptr<verbs::Device> device, const LoadOptions& options);
   ~LoadGenerator();
 
-  // Begins to connect all; they begin to send as they are established.
+  // Begins to connect all connections. Each begins to send when it is established.
   absl::Status Start();
 
-  // Everything that can be done now; whether the caller may sleep then. An error is the end: the
-  // device failed.
+  // Does everything that can be done now. Returns whether the caller may sleep then. After an error
+  // the device has failed, and the generator is at its end.
   absl::StatusOr<bool> Turn();
-  // Readable when Turn has something to do; it also has once per tick_nanoseconds().
+  // Readable when Turn has something to do. Turn must also be called once per tick_nanoseconds().
   int event_fd() const { return device_->event_fd(); }
   uint64_t tick_nanoseconds() const;
 
   bool AllEstablished() const { return established_ == connections_.size(); }
-  // Why a connection ended or could not be made; without `reconnect` that is a failure for good.
+  // Returns why a connection ended or could not be made. Without `reconnect` that is final.
   const absl::Status& connection_error() const { return connection_error_; }
 
   void SetRate(uint64_t rate);
   void StopSending() { sending_ = false; }
-  // Nothing is open any more.
+  // Returns true if no request is open.
   bool IsDrained() const;
-  // Requests that are still open are lost.
+  // Counts the requests that are still open as lost.
   void GiveUp();
 
   // Ends the current window and begins the next.
   WindowSummary EndWindow();
-  // From now on until IsSettled: waits until each connection that lives, or each of the active
-  // ones, has been answered a request that was made after this call.
+  // IsSettled becomes true when each living connection, or each active one, has received a reply to
+  // a request that it made after this call.
   enum class Settling : uint8_t { kAll, kActive };
   void BeginSettle(Settling which = Settling::kAll);
   bool IsSettled() const { return unsettled_ == 0; }
@@ -143,7 +143,7 @@ class LoadGenerator {
   const verbs::Address& AddressOf(uint32_t place) const {
     return place == 0 ? options_.address : *options_.standby;
   }
-  absl::StatusOr<bool> PollCompletions();  // whether there were any
+  absl::StatusOr<bool> PollCompletions();  // returns whether there were any
   absl::Status OnCompletion(const verbs::Completion& completion);
   absl::Status OnReply(Peer& peer, uint32_t slot, uint32_t length);
   void RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict, uint64_t now);
@@ -174,7 +174,7 @@ class LoadGenerator {
   uint64_t SendOffset(const Peer& peer, uint64_t sequence) const;
 
   const LoadOptions options_;
-  const uint32_t receive_slots_;  // more than the window: what comes twice has to be seen
+  const uint32_t receive_slots_;  // more than the window, so that duplicates are seen
   const uint32_t send_slots_;
   std::unique_ptr<verbs::Device> device_;
   examples::SharedMemory memory_;
@@ -183,7 +183,7 @@ class LoadGenerator {
   std::vector<std::unique_ptr<Peer>> connections_;
   std::vector<Peer*> active_;
   std::deque<Peer*> to_ask_;  // idle ones, for a settle
-  // To be connected, the first due at the front; those that carry load come before the others.
+  // Connections to be made, the first due at the front. Active ones come before idle ones.
   std::deque<Peer*> down_active_, down_idle_;
   std::deque<Peer*> without_spare_;
   uint32_t spares_ = 0;  // established
@@ -203,12 +203,12 @@ class LoadGenerator {
   size_t next_expiry_ = 0;  // index
   uint64_t window_start_ = 0;
   uint64_t window_number_ = 1;
-  WindowSummary window_;  // without what EndWindow finds
+  WindowSummary window_;  // without what EndWindow adds
   std::array<uint32_t, kVersions> last_versions_ = {};
   absl::Status connection_error_;
   uint64_t patient_until_ = 0;
   bool has_waited_ = false;  // for the service to listen
-  Summary totals_;           // without what the connections keep
+  Summary totals_;           // without what each connection counts
 };
 
 }  // namespace baton::peer

@@ -32,7 +32,7 @@ struct Flags {
   SessionOptions session;
 };
 
-// Accounts of different peers, and of one peer started twice, differ.
+// Different peers, and one peer started twice, get different accounts.
 uint64_t RandomClientBase() {
   std::random_device random;
   return (uint64_t{random()} << 32 | uint64_t{random()} << 24) + 1;

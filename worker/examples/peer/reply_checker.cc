@@ -89,7 +89,7 @@ std::string ReplyChecker::FindCorruption(absl::Span<const uint8_t> message,
   if (reply->sequence == 0 || reply->sequence >= send_) {
     return absl::StrCat("a reply to request ", reply->sequence, ", which was never sent");
   }
-  if (reply->sequence < base_) return {};  // what it echoes is known no more
+  if (reply->sequence < base_) return {};  // the request that it echoes is forgotten
   const Entry& entry = At(reply->sequence);
   if (reply->amount != entry.amount || reply->request_check != entry.check) {
     return absl::StrCat("a reply to request ", reply->sequence, " that echoes another request");
@@ -157,7 +157,7 @@ void ReplyChecker::Lose(uint64_t sequence) {
 
 uint32_t ReplyChecker::Expire(uint64_t now, uint64_t limit) {
   uint32_t lost = 0;
-  // Unsent ones wait for a connection and cannot be lost; they are in no hurry.
+  // Unsent requests wait for a connection and cannot be lost.
   for (uint64_t sequence = base_; sequence < send_; ++sequence) {
     const Entry& entry = At(sequence);
     if (entry.state != State::kOpen || now < entry.intended + limit) continue;
@@ -181,7 +181,8 @@ uint32_t ReplyChecker::GiveUp() {
 }
 
 void ReplyChecker::Rewind() {
-  // A reply that overtook others is asked for again with them: the account restarts before both.
+  // A request whose reply overtook others is sent again with them, because the account restarts
+  // before both.
   for (uint64_t sequence = base_; sequence < next_; ++sequence) {
     if (At(sequence).state == State::kOpen) continue;
     At(sequence).state = State::kOpen;

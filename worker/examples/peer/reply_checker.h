@@ -1,4 +1,5 @@
-// Makes the requests of one ledger account and judges the replies. No I/O: tests inject defects.
+// Makes the requests of one ledger account and judges the replies. Does no I/O, so that tests can
+// inject defects.
 //
 // A request is *intended* (it exists, and its time runs), then *sent*, then answered or lost. At
 // most `window` requests are open, from the oldest one that is neither answered nor lost.
@@ -9,10 +10,9 @@
 //               (answers it all the same, if it is still open);
 //   duplicated  a request that was answered before;
 //   corrupt     not a reply to anything that this account sent (check, client, amount, sequence);
-// and besides wrong_total: a reply that is otherwise in order carries a total that this account
-// cannot have: somewhere an effect was lost or applied twice. It stays wrong in every later reply,
-// and each of them is counted.
-// lost: no reply within the time limit, or the connection ended for good before it.
+// Besides, wrong_total: a reply that is otherwise in order has a total that this account cannot
+// have, because an effect was lost or applied twice. Every later total is wrong, too, and is
+// counted. lost: no reply within the time limit, or the connection ended for good before it.
 #ifndef WORKER_EXAMPLES_PEER_REPLY_CHECKER_H_
 #define WORKER_EXAMPLES_PEER_REPLY_CHECKER_H_
 
@@ -42,20 +42,20 @@ class ReplyChecker {
   // `client` is not 0, and unique among all peers of a service. `window`: at least 1.
   ReplyChecker(uint64_t client, uint32_t window);
 
-  // Whether one more request may be intended.
+  // Returns whether one more request may be intended.
   bool HasRoom() const { return next_ - base_ < window_; }
-  // Adds a request; needs HasRoom.
+  // Adds a request. REQUIRES: HasRoom().
   void Intend(uint64_t now);
 
   bool HasUnsent() const { return send_ < next_; }
   uint64_t unsent_sequence() const { return send_; }
-  // Writes the oldest unsent request; needs HasUnsent. `message` is the whole message, with its
-  // padding. MarkSent when the device has taken it.
+  // Writes the oldest unsent request. REQUIRES: HasUnsent(). `message` is the whole message, with
+  // its padding. Call MarkSent when the device has taken it.
   void WriteUnsent(absl::Span<uint8_t> message) const;
   void MarkSent();
 
   struct Verdict {
-    bool answered = false;  // an open request; the fields below hold
+    bool answered = false;  // of an open request; if true, the fields below are set
     uint64_t sequence = 0;
     uint64_t latency = 0;  // since the request was intended, in nanoseconds
     uint16_t version = 0;
@@ -64,12 +64,12 @@ class ReplyChecker {
   };
   Verdict OnReply(absl::Span<const uint8_t> message, uint64_t now);
 
-  // Gives up requests that are open for longer than `limit` nanoseconds; returns how many.
+  // Gives up sent requests that are open for longer than `limit` nanoseconds. Returns how many.
   uint32_t Expire(uint64_t now, uint64_t limit);
-  // Gives up all that are open: the connection has ended for good.
+  // Gives up all open requests, because the connection has ended for good. Returns how many.
   uint32_t GiveUp();
-  // The connection was lost together with the account, and is made anew: everything that is open
-  // is sent again, the first of it as a resume.
+  // For a connection that was lost together with the account and is made anew: all open requests
+  // are sent again, the first one as a resume.
   void Rewind();
 
   uint32_t open() const { return open_; }
@@ -81,7 +81,7 @@ class ReplyChecker {
   enum class State : uint8_t { kFree, kOpen, kAnswered };
   struct Entry {
     uint64_t amount = 0;
-    uint64_t total_after = 0;  // of the account, when every request up to this one was applied once
+    uint64_t total_after = 0;  // of the account, if each request up to this one was applied once
     uint64_t intended = 0;
     mutable uint64_t check = 0;  // of the message that was written last
     State state = State::kFree;

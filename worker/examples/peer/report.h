@@ -10,8 +10,8 @@
 
 namespace baton::peer {
 
-// Nothing was lost, duplicated, reordered, corrupt or wrong, every connection was made, and, unless
-// they may be (`reconnect`), none was lost.
+// Returns true if nothing was lost, duplicated, reordered, corrupt or wrong, every connection was
+// made, and none was lost, unless `reconnect` allows that.
 bool IsClean(const Summary& summary, bool reconnect);
 
 nlohmann::ordered_json WindowJson(std::string_view name, const WindowSummary& window);

@@ -86,7 +86,7 @@ absl::Status Session::WaitForWork(int timeout_ms) {
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd == timer_.get()) {
       uint64_t ticks;
-      if (read(timer_.get(), &ticks, sizeof(ticks)) < 0) continue;  // taken already
+      if (read(timer_.get(), &ticks, sizeof(ticks)) < 0) continue;  // another look has taken it
     }
     if (input_open_ && events[i].data.fd == options_.command_fd) ReadCommands();
   }

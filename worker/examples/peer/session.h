@@ -1,4 +1,4 @@
-// Runs a LoadGenerator: its event loop, the commands on an input, the answers on standard output.
+// Runs a LoadGenerator: its event loop, the commands on an input, answers on standard output.
 //
 // Commands, one per line: "mark NAME", "settle", "settle active", "rate N", "stop". Answers, each
 // one line of JSON:
@@ -24,7 +24,7 @@
 namespace baton::peer {
 
 struct SessionOptions {
-  double seconds = 0;          // 0: until stop, or the end of the input
+  double seconds = 0;          // 0: until "stop", or the end of the input
   bool read_commands = false;  // from `command_fd`, whose end stops the session too
   int command_fd = 0;
   bool json = false;
@@ -37,7 +37,8 @@ class Session {
   Session(LoadGenerator* generator, const SessionOptions& options)
       : generator_(generator), options_(options) {}
 
-  // To the end. True: everything was as it has to be. Errors are ours or the device's.
+  // Runs to the end. Returns true if everything was as it has to be. An error is this program's or
+  // the device's, not the service's.
   absl::StatusOr<bool> Run();
 
  private:
@@ -57,8 +58,8 @@ class Session {
   FileDescriptor timer_;
   std::string input_;  // an incomplete line
   bool input_open_ = false;
-  bool announced_ = false;     // that all are connected
-  uint64_t settle_start_ = 0;  // 0: none is waited for
+  bool announced_ = false;     // it was printed that all are connected
+  uint64_t settle_start_ = 0;  // 0: no settle is under way
   uint64_t stopped_at_ = 0;    // 0: not yet
 };
 

@@ -10,7 +10,7 @@ namespace baton::peer {
 
 class SilenceMeter {
  public:
-  // A request came due. Silence begins with the first that is open, whether or not the connection
+  // A request came due. Silence begins with the first open request, whether or not the connection
   // could take it: a client that waits for its connection waits for its reply.
   void OnRequest(uint64_t now) {
     if (start_ == 0) start_ = now;
@@ -32,8 +32,8 @@ class SilenceMeter {
 
   uint64_t Ongoing(uint64_t now) const { return start_ == 0 || now < start_ ? 0 : now - start_; }
 
-  // The longest of the current window. An ongoing silence counts in full, in this window and in
-  // the next, whenever it began.
+  // Returns the longest silence of the current window. An ongoing silence counts in full, in this
+  // window and in the next, whenever it began.
   uint64_t Longest(uint64_t now) const { return std::max(longest_, Ongoing(now)); }
   void BeginWindow() { longest_ = 0; }
 

@@ -22,8 +22,8 @@ absl::StatusOr<std::unique_ptr<Timeline>> Timeline::Create(const std::string& pa
 void Timeline::Advance(uint64_t now, uint64_t ongoing, const Counters& counters) {
   const Defects& defects = counters.defects;
   while (IsDue(now)) {
-    // We may be late by several buckets: a silence then goes on at the end of each, shorter the
-    // earlier it is.
+    // This call may be late by several buckets. An ongoing silence then counts at the end of each,
+    // and is shorter at the end of an earlier one.
     const uint64_t end = bucket_ + kBucketNanoseconds;
     const uint64_t since_end = now - end;
     const uint64_t at_end = ongoing > since_end ? ongoing - since_end : 0;

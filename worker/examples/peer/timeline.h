@@ -25,7 +25,7 @@ class Timeline {
   };
 
   // Columns: monotonic_us (start of the bucket, CLOCK_MONOTONIC), replies, max_silence_us (longest
-  // silence that ended in the bucket, or went on at its end), and since the start: lost,
+  // silence that ended in the bucket, or went on at its end), and, since the start, lost,
   // duplicated, reordered, corrupt, wrong_total, disconnects.
   static absl::StatusOr<std::unique_ptr<Timeline>> Create(const std::string& path, uint64_t now);
 
@@ -46,7 +46,7 @@ class Timeline {
 
   std::unique_ptr<FILE, Close> file_;
   uint64_t bucket_;   // start of the current one
-  uint64_t flushed_;  // when
+  uint64_t flushed_;  // time of the last flush
   uint64_t replies_ = 0;
   uint64_t silence_ = 0;
 };

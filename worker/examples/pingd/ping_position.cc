@@ -10,7 +10,7 @@
 namespace baton::pingd {
 namespace {
 
-// Over everything before the check itself.
+// Returns the check of all fields before it.
 uint64_t StateCheck(const PositionState& state) {
   uint64_t sum = 0x6c62272e07bb0142u;
   std::array<uint64_t, offsetof(PositionState, check) / sizeof(uint64_t)> words;
@@ -138,7 +138,8 @@ absl::StatusOr<Action> PingPosition::OnSource(const Advertisement& source,
 
 absl::StatusOr<Action> PingPosition::OnRead(absl::Span<const uint8_t> data) {
   BATON_RETURN_IF_ERROR(Expect(Phase::kReading, "the end of a READ"));
-  // The text with its NUL goes back. rping always has one; without, it is all of the data.
+  // The text goes back with its NUL. rping's always has one; without a NUL all of the data goes
+  // back.
   const auto end = std::find(data.begin(), data.end(), uint8_t{0});
   data_bytes_ = static_cast<uint32_t>(end - data.begin()) + (end == data.end() ? 0 : 1);
   return SendAndGoTo(Phase::kAwaitSink);

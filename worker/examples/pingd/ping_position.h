@@ -24,7 +24,7 @@ enum class Phase : uint8_t {
   kWriting = 4,       // the WRITE's completion
   kAwaitMessage = 5,  // rdma_client: its message
   kReplying = 6,      // the completion of the answer
-  kEnding = 7,        // either: the end, we have disconnected
+  kEnding = 7,        // either protocol: the end, pingd has disconnected
 };
 std::string_view PhaseName(Phase phase);
 
@@ -36,7 +36,7 @@ struct PositionState {
   uint8_t protocol;     // Protocol
   uint8_t phase;        // Phase
   uint16_t reserved;    // 0
-  uint64_t messages;    // sent to the peer, the one that this step sends among them
+  uint64_t messages;    // sent to the peer, including the one that this step sends
   uint32_t data_bytes;  // kReading: asked for; kAwaitSink, kWriting: to be written; else 0
   uint32_t reserved2;   // 0
   uint64_t check;       // of the fields before it
@@ -65,19 +65,19 @@ class PingPosition {
  public:
   // Returns the position of a connection that is being accepted.
   static PingPosition Begin(Protocol protocol);
-  // kDataLoss when `state` is not what Save returned.
+  // kDataLoss: `state` is not what Save returned.
   static absl::StatusOr<PingPosition> Load(absl::Span<const uint8_t> state, uint32_t state_version);
   std::array<uint8_t, sizeof(PositionState)> Save() const;
 
-  // One step each: what has completed, and what is to be done for it. On an error, which tells what
-  // is wrong with the peer, the position is unchanged.
-  // `max_data_bytes`: the most that a source may have.
+  // Each makes one step: its name says what has completed, and it returns what to do next. An error
+  // says what the peer did wrong, and leaves the position unchanged. `max_data_bytes`: the most
+  // that a source may have.
   absl::StatusOr<Action> OnMessage(absl::Span<const uint8_t> message, uint32_t max_data_bytes);
-  // `data`: data_bytes() bytes, as they were read.
+  // `data`: the data_bytes() bytes that were read.
   absl::StatusOr<Action> OnRead(absl::Span<const uint8_t> data);
   absl::StatusOr<Action> OnWritten();
   absl::StatusOr<Action> OnSent();
-  // We disconnect.
+  // Notes that pingd disconnects.
   void End();
 
   Phase phase() const { return phase_; }

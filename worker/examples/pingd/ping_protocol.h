@@ -23,19 +23,18 @@
 // have their number within the connection and their sender (ServerMessage), so that a lost or
 // repeated step can be seen on the wire.
 //
-// Why each step happens exactly once. A step is one completion, processed: what it makes of the
-// position (PingPosition), the work requests it asks for, the receive that it posts again and the
-// acknowledgement of the completion itself are one transaction. pingd keeps nothing anywhere else;
-// the position is read from the connection's state for each completion.
+// Why each step happens exactly once. A step processes one completion. The new position
+// (PingPosition), the work requests that the step asks for, the receive that it posts again and the
+// acknowledgement of the completion are one transaction. pingd keeps nothing anywhere else; the
+// position is read from the connection's state for each completion.
 //   - Killed before the commit: nothing was sent, and nothing of the position has changed. The
-//     successor is given the same completion, at the same position, and makes the same step. That
-//     the buffer for the message may hold it already does not matter: it is written again.
+//     successor is given the same completion, at the same position, and makes the same step. The
+//     buffer may already hold the step's message, which does no harm: it is written again.
 //   - Killed after the commit: the position is the next one, the completion is acknowledged and not
 //     given to anybody again, and the driver posts the work requests, once, whoever lives (P2).
-//   - The data: the READ's target is the connection's data buffer, and it is the WRITE's source.
-//   Its
-//     next user is the next READ, which is committed after the completion of that WRITE. Nobody who
-//     adopts the connection in between writes to it: where it lies follows from the service's
+//   - The data: the READ's target is the connection's data buffer, and is the WRITE's source. The
+//     next READ uses it again, and is committed after that WRITE has completed. A worker that
+//     adopts the connection in between does not write to it: its place follows from the service's
 //     capacity, which no upgrade changes, and not from pingd's flags.
 //   - A completion that does not belong to the position (a client that sends out of turn) ends that
 //     connection, with the reason in the log, and no other.
@@ -68,7 +67,7 @@ static_assert(offsetof(Advertisement, rkey) == 8);
 static_assert(offsetof(Advertisement, size) == 12);
 static_assert(sizeof(Advertisement) == kMessageBytes);
 
-// Between our byte order and the wire's; its own inverse.
+// Converts between this machine's byte order and the wire's; its own inverse.
 inline Advertisement SwapBytes(const Advertisement& advertisement) {
   return {__builtin_bswap64(advertisement.address), __builtin_bswap32(advertisement.rkey),
           __builtin_bswap32(advertisement.size)};

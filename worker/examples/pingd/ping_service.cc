@@ -13,19 +13,19 @@
 namespace baton::pingd {
 namespace {
 
-// The client has one message on the way; a second receive is for one that speaks out of turn.
+// A client has one message on the way. The second receive is for a client that sends out of turn.
 constexpr uint32_t kReceives = 2;
-// Whether our last message has arrived may not be known yet when the WRITE or READ after it is
-// staged; the rest is room for completions that were not acknowledged.
+// The last message's completion may be outstanding when the WRITE or READ after it is staged. The
+// rest is room for completions that were not acknowledged.
 constexpr uint32_t kMinQueueDepth = 4;
 // Slabs begin on cache lines.
 constexpr uint64_t kSlabAlignment = 64;
 
-// Names of the crash points of a step, by what has completed in which phase.
+// Names of a step's crash points, which depend on the completion and the phase.
 struct StepPoints {
   const char* begin;   // nothing was done
   const char* staged;  // the work requests are staged
-  const char* end;     // so is the state: all but the commit
+  const char* end;     // the state is staged, too: all but the commit
 };
 
 [[maybe_unused]] StepPoints PointsOf(const Completion& completion, Phase phase) {
@@ -175,7 +175,7 @@ absl::StatusOr<Action> PingService::Advance(Shard& shard, const Completion& comp
   Connection& connection = *completion.connection;
   const uint8_t* buffers = shard.worker().buffers().data();
   if (completion.kind == Completion::Kind::kReceive) {
-    // A copy, which nobody changes while it is judged.
+    // Judges a copy, which nobody can change meanwhile.
     uint8_t message[kMessageBytes];
     std::memcpy(message, buffers + ReceiveOffset(connection, completion.sequence), sizeof(message));
     return position.OnMessage({message, std::min(completion.byte_len, kMessageBytes)},
@@ -225,7 +225,7 @@ absl::Status PingService::StageSend(Shard& shard, Connection& connection, const 
   const std::string name = message                               ? "message"
                            : work.opcode == verbs::Opcode::kRead ? "read"
                                                                  : "write";
-  // A transfer is for the message after it.
+  // A transfer counts as part of the message after it.
   const bool now = position.messages() + (message ? 0 : 1) == options_.fault_at;
   SendWork made = work;
   if (now && options_.fault == "lose-" + name) made.buffers = {};  // transfers nothing
@@ -243,7 +243,7 @@ absl::Status PingService::StageSend(Shard& shard, Connection& connection, const 
 void PingService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {
   spdlog::error("connection {} of {} is disconnected: {}", connection.index(),
                 std::string(connection.peer_address()), std::string(why.message()));
-  shard.Abandon();  // what the step had begun
+  shard.Abandon();  // drops what the step has staged
   absl::Status status = shard.Disconnect(connection);
   if (auto position = PingPosition::Load(connection.state(), connection.state_version());
       status.ok() && position.ok()) {

@@ -18,21 +18,20 @@ namespace baton::pingd {
 struct PingServiceOptions {
   Protocol protocol = Protocol::kRping;  // of the connections that it accepts
   uint32_t max_data_bytes = kDefaultMaxDataBytes;
-  uint32_t version = 1;  // of this binary, told in every message
-  // With test hooks: what goes wrong at message `fault_at` of each connection, so that a checker
-  // can be seen to notice. "lose-read", "lose-write", "repeat-read", "repeat-write",
-  // "repeat-message".
+  uint32_t version = 1;  // of this binary, named in every message
+  // With test hooks: the fault at message `fault_at` of each connection, for tests that show that a
+  // checker notices it. "lose-read", "lose-write", "repeat-read", "repeat-write", "repeat-message".
   std::string fault = {};
   uint64_t fault_at = 0;
 };
 
-// Thread-safety: that of Worker.
+// Thread-safety: like Worker.
 class PingService final : public Service {
  public:
   explicit PingService(const PingServiceOptions& options) : options_(options) {}
 
-  // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the service's capacity
-  // does not do, and what would.
+  // Call it between Worker::Attach and Worker::Ready. kInvalidArgument: the service's capacity does
+  // not suffice; the message says what would.
   absl::Status Fit(const Worker& worker);
 
   void OnCompletion(Shard& shard, const Completion& completion) override;
@@ -53,14 +52,15 @@ class PingService final : public Service {
   // Ends the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
 
-  // A connection's slab of the buffers: the peer's messages, ours, then the data. The rings are
-  // twice their queue's depth, so that the place that a sequence number chooses is never in use.
+  // A connection's slab of the buffers: the peer's messages, pingd's messages, then the data. The
+  // rings are twice as long as their queues are deep, so the place that a sequence number chooses
+  // is never in use.
   uint64_t ReceiveOffset(const Connection& connection, uint64_t sequence) const;
   uint64_t MessageOffset(const Connection& connection, uint64_t sequence) const;
   uint64_t DataOffset(const Connection& connection) const;
 
   const PingServiceOptions options_;
-  // All from the service's capacity, so the same in every worker of the service.
+  // These follow from the service's capacity, so they are the same in every worker of the service.
   uint64_t slab_bytes_ = 0;
   uint64_t receive_ring_ = 0, message_ring_ = 0;  // messages of a connection
 };

@@ -15,7 +15,7 @@
 namespace baton::pingd {
 namespace {
 
-constexpr char kProgram[] = "pingd";  // as it calls itself when it is ready
+constexpr char kProgram[] = "pingd";  // its name in its ready line
 
 struct Flags {
   examples::WorkerFlags worker;

@@ -45,7 +45,8 @@ enum baton_code {
   BATON_UNAVAILABLE = 14, /* the service's driver or keeper is gone */
 };
 
-/* Returns why the last call of this thread that failed did so. Valid until the next one. */
+/* Returns why the last call of this thread that failed did so. Valid until the next call of this
+ * thread that fails. */
 const char* baton_error(void);
 
 /* Returns the release of the library: "0.1.0". */
@@ -112,15 +113,17 @@ struct baton_completion {
 
 /* ---------------------------------------------------------------- the application */
 
-/* Functions that may be NULL do nothing then. A callback that does not return within the service's
- * hang_timeout_ms is a hang: the keeper kills the process. A callback must not throw or longjmp. */
+/* The library skips functions that are NULL; only on_completion() may not be NULL. A callback that
+ * does not return within the service's hang_timeout_ms is a hang: the keeper kills the process. A
+ * callback must not throw or longjmp. */
 struct baton_service {
   size_t size;   /* sizeof(struct baton_service) */
   void* context; /* first argument of the functions */
 
   /* This worker owns `shard` from now on, with the connections and the state that its former owner
    * committed. Completions that the former owner had not acknowledged follow. What is staged here
-   * is committed on return. Returns 0; another value gives the shard back. May be NULL. */
+   * is committed on return. Returns 0; after another value the library gives the shard back. May be
+   * NULL. */
   int (*on_adopt)(void* context, struct baton_shard* shard);
 
   /* If `poison_deaths` owners die on one completion, one after the other, its connection is failed:
@@ -176,11 +179,12 @@ struct baton_worker_options {
 
 /* Connects to the service's socket and maps its memory. `service` and its context must outlive the
  * worker; the structure itself is copied. BATON_NOT_FOUND: there is no such socket.
- * BATON_FAILED_PRECONDITION: it serves another service, or the releases do not fit; the message
- * names both. */
+ * BATON_FAILED_PRECONDITION: the socket is another service's, or the releases do not fit; the
+ * message names both. */
 int baton_attach(const struct baton_worker_options* options, const struct baton_service* service,
                  struct baton_worker** worker);
-/* Releases the shards that the worker owns, detaches, and frees it. NULL: nothing. */
+/* Releases the shards that the worker owns, detaches, and frees it. Does nothing if `worker` is
+ * NULL. */
 void baton_detach(struct baton_worker* worker);
 
 /* baton_ready(), baton_listen(), baton_connect(), baton_grant() and baton_revoke_grant() block
@@ -234,7 +238,7 @@ struct baton_capacity {
 void baton_get_capacity(const struct baton_worker* worker, struct baton_capacity* capacity);
 
 /* Returns the service's registered memory, the same for all of its workers, and its length in
- * bytes. The application divides it up. What is written there is not part of a transaction. */
+ * bytes. The application divides it up. Writes to it are not part of a transaction. */
 uint8_t* baton_buffers(const struct baton_worker* worker, size_t* length);
 
 enum baton_access {
@@ -255,8 +259,8 @@ int baton_grant(struct baton_worker* worker, uint64_t offset, uint64_t length, u
 /* BATON_OK: no peer has access through the grant any more. */
 int baton_revoke_grant(struct baton_worker* worker, uint32_t id);
 
-/* Reports whether this worker is healthy; one that never reports is. Operators see the first 256
- * bytes of `detail`. Any thread. Does not block. */
+/* Reports whether this worker is healthy; a worker that never reports counts as healthy. Operators
+ * see the first 256 bytes of `detail`. Any thread. Does not block. */
 void baton_report_health(struct baton_worker* worker, bool healthy, const char* detail);
 /* Returns the number by which operators know this worker. */
 uint64_t baton_worker_id(const struct baton_worker* worker);
@@ -303,7 +307,7 @@ void baton_for_each_connection(struct baton_shard* shard,
  * or BATON_ABORTED. */
 int baton_receive(struct baton_shard* shard, struct baton_connection* connection,
                   const struct baton_buffer* buffers, uint32_t buffer_count, uint64_t tag);
-/* For services with shared_receive_queue_depth, which have no baton_receive(). */
+/* Requires a service with shared_receive_queue_depth; such a service has no baton_receive(). */
 int baton_receive_shared(struct baton_shard* shard, const struct baton_buffer* buffers,
                          uint32_t buffer_count, uint64_t tag);
 int baton_send(struct baton_shard* shard, struct baton_connection* connection,
@@ -328,14 +332,15 @@ int baton_commit(struct baton_shard* shard);
 /* Forgets what was staged. Completions that were delivered stay unacknowledged. */
 void baton_abandon(struct baton_shard* shard);
 
-/* Return how many shared receives may be staged now, how many are staged, posted, or completed and
- * not delivered, and the slot of the next. A buffer chosen by the slot is not in use by another. */
+/* Return, one after the other, how many shared receives may be staged now, how many are staged,
+ * posted, or completed and not delivered, and the slot of the next one. A buffer chosen by the slot
+ * is not in use by another receive. */
 uint32_t baton_shared_receive_room(const struct baton_shard* shard);
 uint32_t baton_shared_receives_outstanding(const struct baton_shard* shard);
 uint32_t baton_next_shared_receive(const struct baton_shard* shard);
 
 /* Begins a connection to host:port that lives in `shard`. The outcome, BATON_ESTABLISHED or
- * BATON_CONNECT_FAILED with `tag`, is delivered to the shard's owner of that time. */
+ * BATON_CONNECT_FAILED with `tag`, is delivered to the worker that owns the shard then. */
 int baton_connect(struct baton_shard* shard, const char* host, uint16_t port,
                   const void* private_data, size_t length, uint64_t tag,
                   struct baton_connection** connection);
@@ -368,8 +373,8 @@ void baton_connection_set_context(struct baton_connection* connection, void* con
 void* baton_connection_context(const struct baton_connection* connection);
 
 /* Call `visit` for each buffer of a work request that is not acknowledged: an owner must not use it
- * for anything else. For a successor that manages its buffers itself; one that chooses them by
- * sequence number does not need it. */
+ * for anything else. A successor that manages its buffers itself needs this; one that chooses them
+ * by sequence number does not. */
 void baton_for_each_buffer_in_use(struct baton_shard* shard, struct baton_connection* connection,
                                   void (*visit)(void* context, const struct baton_buffer* buffer,
                                                 bool send),

@@ -26,7 +26,7 @@
 #include <utility>
 
 namespace baton {
-// The library itself has classes of these names.
+// Keeps these classes apart from those of the same names inside the library.
 inline namespace v0 {
 
 // The outcome of a call.
@@ -34,7 +34,7 @@ class Status {
  public:
   Status() = default;
   Status(int code, std::string message) : code_(code), message_(std::move(message)) {}
-  // The last call of this thread returned `code`.
+  // REQUIRES: the last call of this thread returned `code`.
   static Status Of(int code) { return code == BATON_OK ? Status() : Status(code, baton_error()); }
 
   bool ok() const { return code_ == BATON_OK; }
@@ -49,13 +49,13 @@ class Status {
 using Buffer = baton_buffer;
 using Completion = baton_completion;
 
-// Bytes in shared memory. Not to be kept beyond the callback.
+// Bytes in shared memory. Do not keep a View beyond the callback.
 struct View {
   const uint8_t* data = nullptr;
   size_t size = 0;
 };
 
-// The buffers of one request, at most 4. More are refused by what takes the request.
+// The buffers of one request, at most 4. With more, the function that takes the request fails.
 class Buffers {
  public:
   Buffers() = default;
@@ -90,7 +90,7 @@ struct SendWork {
   bool solicited = false;
 };
 
-// A connection of a shard. A handle: copies are of the same connection.
+// A connection of a shard. A handle: copies refer to the same connection.
 class Connection {
  public:
   Connection(baton_connection* handle) : handle_(handle) {}  // NOLINT: as a completion has it
@@ -127,7 +127,7 @@ class Connection {
   baton_connection* handle_;
 };
 
-// A shard that the worker owns, and the transaction that is open on it. A handle, as Connection.
+// A shard that the worker owns, and the transaction that is open on it. A handle, like Connection.
 class Shard {
  public:
   Shard(baton_shard* handle) : handle_(handle) {}  // NOLINT: as a callback has it
