@@ -41,6 +41,7 @@ bool WaitReadable(int fd, Clock::time_point deadline) {
 
 struct Image {
   int signal_at_our_end = SIGKILL;
+  bool logs_output = false;
   std::vector<std::string> strings;
   std::vector<char*> arguments;
   std::vector<char*> environment;
@@ -60,9 +61,14 @@ Image MakeImage(const ChildOptions& options) {
     (i < arguments ? image.arguments : image.environment).push_back(image.strings[i].data());
   }
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    image.environment.push_back(*variable);
+    const std::string_view ours = *variable;
+    const bool replaced = std::any_of(
+        options.environment.begin(), options.environment.end(),
+        [&](const auto& other) { return ours.substr(0, ours.find('=')) == other.first; });
+    if (!replaced) image.environment.push_back(*variable);
   }
   image.signal_at_our_end = options.signal_at_our_end;
+  image.logs_output = options.logs_output;
   image.arguments.push_back(nullptr);
   image.environment.push_back(nullptr);
   return image;
@@ -75,7 +81,7 @@ Image MakeImage(const ChildOptions& options) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   dup2(input, STDIN_FILENO);
-  dup2(output, STDOUT_FILENO);
+  dup2(image.logs_output ? log : output, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
   execve(image.arguments[0], image.arguments.data(), image.environment.data());
   _exit(127);

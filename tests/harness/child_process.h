@@ -24,9 +24,10 @@ namespace baton::harness {
 struct ChildOptions {
   std::string program;                                           // path
   std::vector<std::string> arguments;                            // without the program's name
-  std::vector<std::pair<std::string, std::string>> environment;  // besides ours
+  std::vector<std::pair<std::string, std::string>> environment;  // in place of ours, or besides
   std::string log_path;                                          // standard error is appended
-  int signal_at_our_end = SIGKILL;                               // when the starting thread ends
+  bool logs_output = false;         // standard output likewise, so there are no lines to read
+  int signal_at_our_end = SIGKILL;  // when the starting thread ends
 };
 
 class ChildProcess {

@@ -14,20 +14,20 @@
 namespace baton::guide {
 namespace {
 
-constexpr std::chrono::minutes kTimeout{2};
 constexpr int kLookMs = 20;
-constexpr uint32_t kBytes = 256;
-constexpr uint64_t kSendId = 1, kReceiveId = 2;
+constexpr uint64_t kSendId = ~uint64_t{0};  // a receive's is its number
 
 }  // namespace
 
 LineClient::~LineClient() = default;
 
 absl::StatusOr<std::unique_ptr<LineClient>> LineClient::Connect(
-    std::unique_ptr<verbs::Device> device, const verbs::Address& address) {
+    std::unique_ptr<verbs::Device> device, const verbs::Address& address,
+    std::chrono::seconds patience) {
   BATON_ASSIGN_OR_RETURN(examples::SharedMemory memory,
-                         examples::SharedMemory::Allocate(size_t{2} * kBytes));
-  std::unique_ptr<LineClient> client(new LineClient(std::move(device), std::move(memory)));
+                         examples::SharedMemory::Allocate(size_t{1 + kWindow} * kMostBytes));
+  std::unique_ptr<LineClient> client(
+      new LineClient(std::move(device), std::move(memory), patience));
   BATON_RETURN_IF_ERROR(client->Open(address));
   return client;
 }
@@ -35,25 +35,32 @@ absl::StatusOr<std::unique_ptr<LineClient>> LineClient::Connect(
 absl::Status LineClient::Open(const verbs::Address& address) {
   BATON_ASSIGN_OR_RETURN(
       region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
-  BATON_ASSIGN_OR_RETURN(queue_, device_->CreateCompletionQueue(8));
+  BATON_ASSIGN_OR_RETURN(queue_, device_->CreateCompletionQueue(2 * kWindow));
   verbs::QueuePairOptions options;
   options.send_queue = options.receive_queue = queue_.get();
-  options.max_send_requests = options.max_receive_requests = 2;
+  options.max_send_requests = 2;
+  options.max_receive_requests = kWindow;
   BATON_ASSIGN_OR_RETURN(queue_pair_, device_->CreateQueuePair(options));
-  BATON_RETURN_IF_ERROR(PostReceive());
+  for (uint64_t number = 0; number < kWindow; ++number) {
+    BATON_RETURN_IF_ERROR(PostReceive(number));
+  }
   BATON_ASSIGN_OR_RETURN(id_, device_->Connect(address, queue_pair_.get(), {}));
   return WaitFor("the connection", established_);
 }
 
-absl::Status LineClient::PostReceive() {
-  const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(memory_.base() + kBytes), kBytes,
+uint8_t* LineClient::ReceiveBuffer(uint64_t number) const {
+  return memory_.base() + (1 + number % kWindow) * kMostBytes;
+}
+
+absl::Status LineClient::PostReceive(uint64_t number) {
+  const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(ReceiveBuffer(number)), kMostBytes,
                                  region_->lkey()};
-  const verbs::ReceiveRequest request{kReceiveId, {&sge, 1}};
+  const verbs::ReceiveRequest request{number, {&sge, 1}};
   size_t posted = 0;
   return queue_pair_->PostReceive({&request, 1}, &posted);
 }
 
-absl::Status LineClient::Send(verbs::SendRequest request, uint32_t length) {
+absl::Status LineClient::Post(verbs::SendRequest request, uint32_t length) {
   const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(memory_.base()), length,
                                  region_->lkey()};
   request.wr_id = kSendId;
@@ -64,15 +71,25 @@ absl::Status LineClient::Send(verbs::SendRequest request, uint32_t length) {
 }
 
 absl::StatusOr<std::string> LineClient::Ask(std::string_view line) {
-  if (line.size() > kBytes) return absl::InvalidArgumentError("the line is too long");
+  BATON_RETURN_IF_ERROR(Send(line));
+  return Receive();
+}
+
+absl::Status LineClient::Send(std::string_view line) {
+  if (line.size() > kMostBytes) return absl::InvalidArgumentError("the line is too long");
   std::copy(line.begin(), line.end(), memory_.base());
-  BATON_RETURN_IF_ERROR(Send({}, static_cast<uint32_t>(line.size())));
-  BATON_RETURN_IF_ERROR(WaitFor("the send", sent_));
+  BATON_RETURN_IF_ERROR(Post({}, static_cast<uint32_t>(line.size())));
+  return WaitFor("the send", sent_);
+}
+
+absl::StatusOr<std::string> LineClient::Receive() {
+  received_ = taken_ < completed_;
   BATON_RETURN_IF_ERROR(WaitFor("an answer", received_));
-  received_ = false;
-  std::string answer(reinterpret_cast<const char*>(memory_.base() + kBytes), received_bytes_);
-  BATON_RETURN_IF_ERROR(PostReceive());
-  return answer;
+  const uint64_t number = taken_++;
+  std::string line(reinterpret_cast<const char*>(ReceiveBuffer(number)),
+                   lengths_[number % kWindow]);
+  BATON_RETURN_IF_ERROR(PostReceive(number + kWindow));
+  return line;
 }
 
 absl::StatusOr<uint64_t> LineClient::Read(uint64_t remote_address, uint32_t rkey) {
@@ -81,7 +98,7 @@ absl::StatusOr<uint64_t> LineClient::Read(uint64_t remote_address, uint32_t rkey
   request.remote_address = remote_address;
   request.rkey = rkey;
   uint64_t value = 0;
-  BATON_RETURN_IF_ERROR(Send(request, sizeof(value)));
+  BATON_RETURN_IF_ERROR(Post(request, sizeof(value)));
   BATON_RETURN_IF_ERROR(WaitFor("the READ", sent_));
   std::memcpy(&value, memory_.base(), sizeof(value));
   return value;
@@ -101,11 +118,11 @@ absl::Status LineClient::Look() {
     if (completion.status == verbs::CompletionStatus::kFlushError) continue;  // see its event
     if (completion.status != verbs::CompletionStatus::kSuccess) {
       if (end_.empty()) end_ = verbs::CompletionStatusName(completion.status);
-    } else if (completion.wr_id == kReceiveId) {
-      received_ = true;
-      received_bytes_ = completion.byte_len;
-    } else {
+    } else if (completion.wr_id == kSendId) {
       sent_ = true;
+    } else {
+      received_ = true;
+      lengths_[completed_++ % kWindow] = completion.byte_len;
     }
   }
   verbs::CmEvent event;
@@ -121,7 +138,7 @@ absl::Status LineClient::Look() {
 }
 
 absl::Status LineClient::WaitFor(const char* what, const bool& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
+  const auto deadline = std::chrono::steady_clock::now() + patience_;
   for (;;) {
     BATON_RETURN_IF_ERROR(Look());
     if (condition) return absl::OkStatus();
@@ -129,7 +146,8 @@ absl::Status LineClient::WaitFor(const char* what, const bool& condition) {
       return absl::UnavailableError(absl::StrCat("instead of ", what, ": ", end_));
     }
     if (std::chrono::steady_clock::now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("waited two minutes for ", what));
+      return absl::DeadlineExceededError(
+          absl::StrCat("waited ", patience_.count(), " s for ", what));
     }
     // A completion between the look and the request would not be reported: look once more.
     BATON_RETURN_IF_ERROR(queue_->RequestNotification());
