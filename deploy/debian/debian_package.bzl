@@ -1,12 +1,13 @@
 """A Debian package of what Bazel builds."""
 
-def debian_package(name, files, links = {}):
+def debian_package(name, files, links = {}, **kwargs):
     """NAME.deb.
 
     Args:
       name: of the package.
       files: where each goes, by its label: see build_package.sh.
       links: what each symbolic link names, by its path.
+      **kwargs: as for genrule.
     """
     native.genrule(
         name = name + "_package",
@@ -18,4 +19,5 @@ def debian_package(name, files, links = {}):
         ),
         tools = ["build_package.sh"],
         visibility = ["//visibility:public"],
+        **kwargs
     )
