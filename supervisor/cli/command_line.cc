@@ -62,16 +62,15 @@ const CLI::App& RootOf(const CLI::App& app) {
 }
 
 // Returns one line with the options that every command has; baton(1) describes them.
-std::string CommonOptions(const CLI::App& root, bool of_root) {
+std::string CommonOptions(const CLI::App& root) {
   std::vector<std::string> all;
   for (const CLI::Option* option : OptionsOf(root)) {
-    if (!of_root && option->get_items_expected_max() == 0) continue;  // --version
+    if (option->get_items_expected_max() == 0) continue;  // --version
     if (option->get_group() == kOverTls) continue;
     // A label stays on its line.
     all.push_back(absl::StrReplaceAll(LabelOf(*option), {{" ", kNoBreak}}));
   }
-  return absl::StrReplaceAll(Paragraph(absl::StrCat(of_root ? "Options of all: " : "Also: ",
-                                                    absl::StrJoin(all, ", "), ".")),
+  return absl::StrReplaceAll(Paragraph(absl::StrCat("Also: ", absl::StrJoin(all, ", "), ".")),
                              {{kNoBreak, " "}});
 }
 
@@ -79,8 +78,9 @@ std::string Help::make_help(const CLI::App* app, std::string /*name*/,
                             CLI::AppFormatMode /*mode*/) const {
   const bool is_root = app->get_parent() == nullptr;
   const std::string usage = absl::StrCat("Usage: ", UsageOf(*app));
-  std::string text = is_root ? Paragraph(absl::StrCat(usage, "; ", app->get_description()))
-                             : Paragraph(usage) + Paragraph(app->get_description());
+  std::string text = is_root
+                         ? Paragraph(absl::StrCat(usage, " | --version; ", app->get_description()))
+                         : Paragraph(usage) + Paragraph(app->get_description());
   Rows rows;
   for (const CLI::App* one : SubcommandsOf(*app)) {
     rows.emplace_back(one->get_name(), InShort(one->get_description()));
@@ -96,7 +96,7 @@ std::string Help::make_help(const CLI::App* app, std::string /*name*/,
   absl::StrAppend(&text, Columns(rows));
   const std::string footer = app->get_footer();
   if (!footer.empty()) absl::StrAppend(&text, Paragraph(footer));
-  absl::StrAppend(&text, CommonOptions(RootOf(*app), is_root),
+  absl::StrAppend(&text, CommonOptions(RootOf(*app)),
                   Paragraph(is_root ? kExitCodes : kExitCodesInShort));
   return text;
 }
@@ -202,7 +202,7 @@ size_t Distance(const std::string& from, const std::string& to) {
 }  // namespace
 
 std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
-  auto app = std::make_unique<CLI::App>("operates Baton, the supervisor of RDMA services", "baton");
+  auto app = std::make_unique<CLI::App>("operates Baton's RDMA services", "baton");
   app->formatter(std::make_shared<Help>());
   app->set_help_flag("-h,--help", "what the command does and takes");
   app->set_version_flag("--version", std::string("baton ") + kRelease, "");
@@ -224,6 +224,7 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   AddInspectCommands(app.get(), session);
   AddTopCommand(app.get(), session);
   AddDoctorCommand(app.get(), session);
+  AddNewCommand(app.get(), session);
   AddCompletionCommand(app.get(), session);
   return app;
 }

@@ -28,6 +28,7 @@ void AddEventsCommand(CLI::App* app, Session* session);
 void AddAuditCommand(CLI::App* app, Session* session);
 void AddInspectCommands(CLI::App* app, Session* session);  // inspect, snapshot
 void AddTopCommand(CLI::App* app, Session* session);
+void AddNewCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
 
 // Prints the words that can stand at the end of `words`, for a shell to offer.

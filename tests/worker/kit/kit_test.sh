@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # kit_test.sh PACKAGE... LINE: a service written outside this tree. In a root that has the packages installed
 # and nothing of this repository, the examples of libbaton-dev are built as its README says, in C, in C++ and
-# in Python. One connection is then served by each of them in turn, after kills and a handoff; last by native
-# workers from the same sources.
+# in Python. One connection is then served by each of them in turn, after kills and a handoff; then by native
+# workers from the same sources. Last, `baton new service` writes a service, whose test passes, and fails when
+# the service writes its answer over the request.
 set -euo pipefail
 # shellcheck source=tests/harness/skip.sh
 source tests/harness/skip.sh
@@ -152,3 +153,15 @@ print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["w
   end
 done
 echo "native workers from the same sources"
+
+# test_new_service LOG: whether the new service's own test passes.
+test_new_service() {
+  inside sh -c 'cmake --build /tmp/adder/build && /tmp/adder/build/adder_test' >"$work/$1" 2>&1
+}
+inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic"' >"$work/new.log" 2>&1 || die "no new service"
+test_new_service adder.log || die "the test of a new service fails"
+sed -i 's/, 0).offset + kBytes, length/, 0).offset, length/' "$root/tmp/adder/adder.cpp"
+if test_new_service adder-broken.log; then die "the test passes though answers are written over requests"; fi
+grep -q 'FAILED.*KilledAtAnyCommit' "$work/adder-broken.log" || die "it was not the kill that broke it"
+echo "a new service, and the test that kills it"

@@ -1,0 +1,105 @@
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/new_service.h"
+#include "supervisor/cli/session.h"
+
+namespace baton {
+namespace {
+
+struct Flags {
+  std::string name;
+  std::string directory;  // empty: one of that name
+};
+
+constexpr size_t kLongestName = 32;
+
+// It becomes the name of files and of CMake's targets.
+absl::Status CheckName(const std::string& name) {
+  const bool fits = !name.empty() && name.size() <= kLongestName && absl::ascii_islower(name[0]) &&
+                    name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_") == name.npos;
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", name,
+                   "\" cannot be the name of a service: it has to begin with a small "
+                   "letter, have at most ",
+                   kLongestName,
+                   " characters, and only small letters, "
+                   "digits, - and _"));
+}
+
+absl::Status Write(const std::string& path, const char* text, const std::string& name) {
+  std::ofstream file(path);
+  file << absl::StrReplaceAll(text, {{"@NAME@", name}});
+  file.close();
+  if (!file) return ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+absl::Status WriteService(Session* session, const Flags& flags) {
+  BATON_RETURN_IF_ERROR(CheckName(flags.name));
+  const std::string directory = flags.directory.empty() ? flags.name : flags.directory;
+  std::error_code error;
+  if (!std::filesystem::create_directories(directory, error) &&
+      (error || !std::filesystem::is_empty(directory, error))) {
+    return absl::AlreadyExistsError(absl::StrCat(directory, " is there and not an empty directory",
+                                                 error ? absl::StrCat(": ", error.message()) : ""));
+  }
+  const std::pair<std::string, const char*> files[] = {
+      {"CMakeLists.txt", new_service::k_CMakeLists},
+      {flags.name + ".cpp", new_service::k_service},
+      {flags.name + "_test.cpp", new_service::k_service_test}};
+  std::vector<std::string> written;
+  for (const auto& [file, text] : files) {
+    written.push_back(absl::StrCat(directory, "/", file));
+    BATON_RETURN_IF_ERROR(Write(written.back(), text, flags.name));
+  }
+  if (session->json) {
+    session->out << nlohmann::json{{"files", written}}.dump(2) << '\n';
+  } else {
+    session->out << absl::StrJoin(written, "\n") << '\n';
+  }
+  session->PrintNext(absl::StrCat("cd ", directory,
+                                  " && cmake -B build && cmake --build build && "
+                                  "ctest --test-dir build --output-on-failure"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddNewCommand(CLI::App* app, Session* session) {
+  CLI::App* noun = AddNoun(app, "new", "Begin a service");
+  CLI::App* service =
+      noun->add_subcommand("service", "Write a small service, and a test that kills it");
+  service->footer(
+      "Writes CMakeLists.txt, NAME.cpp and NAME_test.cpp: a service that adds up what its peers "
+      "send, and a test that kills it at each commit and at random, and hands its connections to "
+      "a new process. They need the packages libbaton-dev, libbaton-testing and libgtest-dev, and "
+      "CMake. Needs no batond.");
+  auto flags = std::make_shared<Flags>();
+  service->add_option("name", flags->name, "of the service and of its files")
+      ->type_name("NAME")
+      ->required();
+  service->add_option("--directory", flags->directory, "for the files; new or empty [NAME]")
+      ->type_name("DIR");
+  OnChosen(service, session, flags, WriteService);
+}
+
+}  // namespace baton
