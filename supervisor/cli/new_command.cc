@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/new_service.h"
 #include "supervisor/cli/session.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -30,19 +32,39 @@ struct Flags {
 };
 
 constexpr size_t kLongestName = 32;
+// Targets that CMake has already.
+constexpr const char* kTargets[] = {"all",     "clean",      "help", "install",
+                                    "package", "preinstall", "test"};
 
-// It becomes the name of files and of CMake's targets.
+// It becomes the name of a service, of files and of CMake's targets.
 absl::Status CheckName(const std::string& name) {
   const bool fits = !name.empty() && name.size() <= kLongestName && absl::ascii_islower(name[0]) &&
-                    name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_") == name.npos;
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", name,
-                   "\" cannot be the name of a service: it has to begin with a small "
-                   "letter, have at most ",
-                   kLongestName,
-                   " characters, and only small letters, "
-                   "digits, - and _"));
+                    absl::c_all_of(name, [](unsigned char c) {
+                      return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
+                    });
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name,
+                     "\" cannot be the name of a service: it has to begin with a small "
+                     "letter, have at most ",
+                     kLongestName,
+                     " characters, and only small letters, "
+                     "digits and -"));
+  }
+  if (IsReservedServiceName(name) || absl::c_linear_search(kTargets, name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" is taken by Baton or CMake: choose another name"));
+  }
+  return absl::OkStatus();
+}
+
+// Makes the directory, or takes an empty one.
+absl::Status MakeDirectory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot make the directory ", path));
+  if (std::filesystem::is_empty(path, error)) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(path, " is not empty: name another --directory"));
 }
 
 absl::Status Write(const std::string& path, const char* text, const std::string& name) {
@@ -53,30 +75,32 @@ absl::Status Write(const std::string& path, const char* text, const std::string&
   return absl::OkStatus();
 }
 
+// As a shell reads it.
+std::string Quoted(const std::string& word) {
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
 absl::Status WriteService(Session* session, const Flags& flags) {
   BATON_RETURN_IF_ERROR(CheckName(flags.name));
   const std::string directory = flags.directory.empty() ? flags.name : flags.directory;
-  std::error_code error;
-  if (!std::filesystem::create_directories(directory, error) &&
-      (error || !std::filesystem::is_empty(directory, error))) {
-    return absl::AlreadyExistsError(absl::StrCat(directory, " is there and not an empty directory",
-                                                 error ? absl::StrCat(": ", error.message()) : ""));
-  }
+  BATON_RETURN_IF_ERROR(MakeDirectory(directory));
   const std::pair<std::string, const char*> files[] = {
       {"CMakeLists.txt", new_service::k_CMakeLists},
       {flags.name + ".cpp", new_service::k_service},
       {flags.name + "_test.cpp", new_service::k_service_test}};
   std::vector<std::string> written;
   for (const auto& [file, text] : files) {
-    written.push_back(absl::StrCat(directory, "/", file));
+    written.push_back(std::filesystem::path(directory) / file);
     BATON_RETURN_IF_ERROR(Write(written.back(), text, flags.name));
   }
   if (session->json) {
-    session->out << nlohmann::json{{"files", written}}.dump(2) << '\n';
+    session->out << nlohmann::json{{"files", written}}.dump(
+                        2, ' ', false, nlohmann::json::error_handler_t::replace)
+                 << '\n';
   } else {
     session->out << absl::StrJoin(written, "\n") << '\n';
   }
-  session->PrintNext(absl::StrCat("cd ", directory,
+  session->PrintNext(absl::StrCat("cd ", Quoted(directory),
                                   " && cmake -B build && cmake --build build && "
                                   "ctest --test-dir build --output-on-failure"));
   return absl::OkStatus();

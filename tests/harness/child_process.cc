@@ -82,6 +82,7 @@ Image MakeImage(const ChildOptions& options) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   dup2(input, STDIN_FILENO);
   dup2(image.logs_output ? log : output, STDOUT_FILENO);
+  signal(SIGPIPE, SIG_DFL);  // Start() ignores it
   dup2(log, STDERR_FILENO);
   execve(image.arguments[0], image.arguments.data(), image.environment.data());
   _exit(127);

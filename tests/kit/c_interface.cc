@@ -1,6 +1,8 @@
 // The C interface, baton/testing.h, on top of ServiceRun and a peer.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -58,17 +60,20 @@ const char* baton_test_error(void) { return last_error.c_str(); }
 
 int baton_test_start(const struct baton_test_options* options, struct baton_test** test) {
   *test = nullptr;
-  if (options == nullptr || options->size < sizeof(baton_test_options)) {
+  if (options == nullptr || options->size < sizeof(options->size)) {
     return Report(absl::InvalidArgumentError("options: begin with BATON_TEST_OPTIONS_INIT"));
   }
+  // The caller may have the header of another release, whose structure is shorter or longer.
+  baton_test_options known = BATON_TEST_OPTIONS_INIT;
+  std::memcpy(&known, options, std::min(options->size, sizeof(known)));
   RunOptions given;
   given.installation = {Variable("BATON_BIN", kLibexec),
                         Variable("BATON_TESTING_LIBRARIES", kHooks)};
-  for (auto word = options->worker; word != nullptr && *word != nullptr; ++word) {
+  for (auto word = known.worker; word != nullptr && *word != nullptr; ++word) {
     given.worker.emplace_back(*word);
   }
-  given.service = options->service != nullptr ? options->service : "";
-  given.crash_at = options->crash_at != nullptr ? options->crash_at : "";
+  given.service = known.service != nullptr ? known.service : "";
+  given.crash_at = known.crash_at != nullptr ? known.crash_at : "";
   absl::StatusOr<std::unique_ptr<ServiceRun>> run = ServiceRun::Start(std::move(given));
   if (!run.ok()) return Report(run.status());
   *test = new baton_test{*std::move(run), {}};
@@ -87,10 +92,10 @@ int baton_test_kill_owner_after(struct baton_test* test, uint64_t microseconds) 
 int baton_test_settle(struct baton_test* test) { return Report(test->run->Settle()); }
 int baton_test_hand_off(struct baton_test* test) { return Report(test->run->HandOff()); }
 
-int baton_test_kills(struct baton_test* test, uint32_t* kills) {
-  const absl::StatusOr<uint32_t> counted = test->run->Kills();
-  if (counted.ok()) *kills = *counted;
-  return Report(counted.status());
+int baton_test_crashed(struct baton_test* test, int* crashed) {
+  const absl::StatusOr<bool> has_crashed = test->run->Crashed();
+  if (has_crashed.ok()) *crashed = *has_crashed ? 1 : 0;
+  return Report(has_crashed.status());
 }
 
 const char* baton_test_logs(struct baton_test* test) {

@@ -2,14 +2,19 @@
 #ifndef TESTS_KIT_SERVICE_RUN_H_
 #define TESTS_KIT_SERVICE_RUN_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/operator.pb.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/operator_client.h"
@@ -31,6 +36,21 @@ struct RunOptions {
   std::string crash_at;
 };
 
+// Kills a process later, from a thread of its own.
+class Killer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Killer>> Start(pid_t victim, uint64_t microseconds);
+  // Kills at once if the time has not come yet.
+  ~Killer();
+
+ private:
+  explicit Killer(FileDescriptor victim) : victim_(std::move(victim)) {}
+
+  const FileDescriptor victim_;  // a pidfd
+  std::promise<void> hurry_;
+  std::thread thread_;
+};
+
 // Every wait is bounded by 30 seconds. Thread-compatible: the thread that started it
 // (ChildProcess).
 class ServiceRun {
@@ -42,28 +62,38 @@ class ServiceRun {
   // Waits for the kill that was asked for, and starts the next worker that stands by.
   absl::Status Settle();
   absl::Status HandOff();
-  // Returns how many workers were killed. kInternal: one has ended otherwise.
-  absl::StatusOr<uint32_t> Kills();
+  // Returns true if the first worker has killed itself at `crash_at`. kInternal: a worker has ended
+  // that nobody was to end.
+  absl::StatusOr<bool> Crashed();
   std::string Logs() const;
   uint16_t port() const { return port_; }
 
  private:
+  struct Worker {
+    std::unique_ptr<harness::ChildProcess> process;
+    bool doomed = false;  // it dies at `crash_at`
+    bool killed = false;  // KillOwnerAfter has chosen it
+  };
+
   ServiceRun(RunOptions options, harness::TempDirectory directory)
       : options_(std::move(options)), directory_(std::move(directory)) {}
   absl::Status StartBatond();
+  absl::Status StartFirstWorker();
   absl::Status StartWorker(bool doomed);
+  // If the doomed worker has died, starts one in its place, once.
+  absl::Status ReplaceDoomed();
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers() const;
-  // Null: it does not own a shard, or is not ready.
-  absl::StatusOr<harness::ChildProcess*> Owner();
+  absl::StatusOr<Worker*> Owner();  // null: nobody owns the shard
 
   const RunOptions options_;
   const harness::TempDirectory directory_;
   uint16_t port_ = 0;
   std::unique_ptr<harness::ChildProcess> batond_;
   std::unique_ptr<harness::OperatorClient> operators_;
-  std::vector<std::unique_ptr<harness::ChildProcess>> workers_;  // in the order of their starts
-  harness::ChildProcess* victim_ = nullptr;
-  std::thread killer_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // in the order of their starts
+  bool replaced_doomed_ = false;
+  Worker* victim_ = nullptr;
+  std::unique_ptr<Killer> killer_;
 };
 
 }  // namespace baton::testing_kit

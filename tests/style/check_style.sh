@@ -48,7 +48,7 @@ faults() {
 
 # shellcheck disable=SC2016  # Perl's variables
 faults '
-  my $guard = $ARGV =~ s{^worker/kit/include/}{}r;  # as others include it
+  my $guard = $ARGV =~ s{^(?:tests|worker)/kit/include/}{}r;  # as others include it
   $guard = uc($guard =~ tr{/.-}{___}r) . "_";
   /^#ifndef \Q$guard\E$/m && /^#define \Q$guard\E$/m && m{^#endif  // \Q$guard\E\n\z}m or
     print "$ARGV:1: the include guard is not $guard\n"' '*.h'

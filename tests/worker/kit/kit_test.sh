@@ -3,7 +3,7 @@
 # and nothing of this repository, the examples of libbaton-dev are built as its README says, in C, in C++ and
 # in Python. One connection is then served by each of them in turn, after kills and a handoff; then by native
 # workers from the same sources. Last, `baton new service` writes a service, whose test passes, and fails when
-# the service writes its answer over the request.
+# the service writes its answer over the request, and when it commits several messages at once.
 set -euo pipefail
 # shellcheck source=tests/harness/skip.sh
 source tests/harness/skip.sh
@@ -154,14 +154,23 @@ print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["w
 done
 echo "native workers from the same sources"
 
-# test_new_service LOG: whether the new service's own test passes.
+# test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it.
 test_new_service() {
-  inside sh -c 'cmake --build /tmp/adder/build && /tmp/adder/build/adder_test' >"$work/$1" 2>&1
+  inside sh -c "cmake --build /tmp/adder/build && /tmp/adder/build/adder_test --gtest_filter='*${2:-}'" \
+    >"$work/$1" 2>&1
+}
+# break_new_service NAME SCRIPT CASE: the case fails with what the script makes of the service, for NAME of the log.
+break_new_service() {
+  cp "$root/tmp/adder/adder.cpp" "$work/adder.cpp"
+  sed -i "$2" "$root/tmp/adder/adder.cpp"
+  cmp -s "$root/tmp/adder/adder.cpp" "$work/adder.cpp" && die "$1: its edit changes nothing"
+  if test_new_service "adder-$1.log" "$3"; then die "$1: the test passes"; fi
+  grep -q "FAILED.*$3" "$work/adder-$1.log" || die "$1: $3 does not run"
+  cp "$work/adder.cpp" "$root/tmp/adder/adder.cpp"
 }
 inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic"' >"$work/new.log" 2>&1 || die "no new service"
 test_new_service adder.log || die "the test of a new service fails"
-sed -i 's/, 0).offset + kBytes, length/, 0).offset, length/' "$root/tmp/adder/adder.cpp"
-if test_new_service adder-broken.log; then die "the test passes though answers are written over requests"; fi
-grep -q 'FAILED.*KilledAtAnyCommit' "$work/adder-broken.log" || die "it was not the kill that broke it"
+break_new_service over_the_request 's/, 0).offset + kBytes, length/, 0).offset, length/' KilledAtAnyCommit
+break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed
 echo "a new service, and the test that kills it"

@@ -79,7 +79,10 @@ absl::Status LineClient::Send(std::string_view line) {
   if (line.size() > kMostBytes) return absl::InvalidArgumentError("the line is too long");
   std::copy(line.begin(), line.end(), memory_.base());
   BATON_RETURN_IF_ERROR(Post({}, static_cast<uint32_t>(line.size())));
-  return WaitFor("the send", sent_);
+  const absl::Status sent = WaitFor("the send", sent_);
+  // Its buffer is in use, and no other can be told from it by its completion.
+  if (absl::IsDeadlineExceeded(sent)) end_ = "an earlier send was not acknowledged";
+  return sent;
 }
 
 absl::StatusOr<std::string> LineClient::Receive() {

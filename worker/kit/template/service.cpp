@@ -27,6 +27,8 @@ class Adder : public baton::Service {
   static baton::Buffer AnswerBuffer(baton::Connection connection, uint64_t tag, uint32_t length) {
     return {RequestBuffer(connection, tag, 0).offset + kBytes, length};
   }
+  // Returns what was committed last: a second message of the same transaction would not see the
+  // first's.
   static uint64_t TotalOf(baton::Connection connection) {
     uint64_t total = 0;  // a new connection has no state
     const baton::View state = connection.state();
@@ -34,11 +36,11 @@ class Adder : public baton::Service {
     return total;
   }
 
-  static bool Receive(baton::Shard shard, baton::Connection connection, uint64_t tag) {
-    return shard.Receive(connection, RequestBuffer(connection, tag, kBytes), tag).ok();
+  static baton::Status Receive(baton::Shard shard, baton::Connection connection, uint64_t tag) {
+    return shard.Receive(connection, RequestBuffer(connection, tag, kBytes), tag);
   }
 
-  bool Answer(baton::Shard shard, const baton::Completion& done) {
+  baton::Status Answer(baton::Shard shard, const baton::Completion& done) {
     const baton::Buffer request = RequestBuffer(done.connection, done.tag, done.byte_len);
     const std::string number(reinterpret_cast<char*>(buffers_ + request.offset), request.length);
     const uint64_t total = TotalOf(done.connection) + std::strtoull(number.c_str(), nullptr, 10);
@@ -49,27 +51,30 @@ class Adder : public baton::Service {
     baton::SendWork work;
     work.buffers = answer;
     work.tag = done.tag;
-    return shard.SetState(done.connection, &total, sizeof(total), kFormat).ok() &&
-           shard.Send(done.connection, work).ok();
+    baton::Status status = shard.SetState(done.connection, &total, sizeof(total), kFormat);
+    return status.ok() ? shard.Send(done.connection, work) : status;
   }
 
-  bool OnConnect(baton::Shard shard, baton::Connection connection) {
-    for (uint64_t tag = 0; tag < kWindow; ++tag) {
-      if (!Receive(shard, connection, tag)) return false;
+  baton::Status OnConnect(baton::Shard shard, baton::Connection connection) {
+    baton::Status status;
+    for (uint64_t tag = 0; status.ok() && tag < kWindow; ++tag) {
+      status = Receive(shard, connection, tag);
     }
-    return shard.Accept(connection).ok();
+    return status.ok() ? shard.Accept(connection) : status;
   }
 
   void OnCompletion(baton::Shard shard, const baton::Completion& done) override {
-    bool ok = true;
+    baton::Status status;
     if (done.kind == BATON_CONNECT_REQUEST) {
-      ok = OnConnect(shard, done.connection);
+      status = OnConnect(shard, done.connection);
     } else if (done.status == BATON_SUCCESS && done.kind == BATON_RECEIVE) {
-      ok = Answer(shard, done);
+      status = Answer(shard, done);
     } else if (done.status == BATON_SUCCESS && done.kind == BATON_SEND) {
-      ok = Receive(shard, done.connection, done.tag);  // nobody reads the answer's buffer any more
+      status = Receive(shard, done.connection, done.tag);  // its answer's buffer is free, too
     }
-    if (!ok) shard.Disconnect(done.connection);
+    if (status.ok()) return;
+    std::cerr << "@NAME@: " << status.message() << "\n";
+    shard.Disconnect(done.connection);
   }
 
   uint8_t* buffers_ = nullptr;
@@ -88,6 +93,7 @@ int main(int argc, char** argv) {
   options.version = "1";
   options.reads_state_version_min = options.reads_state_version_max = 1;
   options.writes_state_version = 1;
+  options.commit_mode = BATON_COMMIT_EACH_COMPLETION;
   baton::Status status = worker.Attach(options, &adder);
   if (status.ok()) {
     size_t bytes = 0;

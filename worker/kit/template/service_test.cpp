@@ -3,28 +3,44 @@
 #include <gtest/gtest.h>
 
 #include <baton/testing.hpp>
+#include <chrono>
 #include <string>
 
 namespace {
 
-using baton::testing::Peer;
+using baton::test_kit::Peer;
+using baton::test_kit::Service;
 
-const baton::testing::Options kOptions = {{WORKER, "{socket}", "{port}"}, "@NAME@"};
+const baton::test_kit::Options kOptions = {{WORKER, "{socket}", "{port}"}, "@NAME@"};
 
 void CountToFive(Peer& peer) {
-  for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Ask("1"), std::to_string(i));
+  for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Ask("1"), std::to_string(i)) << peer.where();
+}
+
+// The messages may come to a worker together.
+void CountFiveAtOnce(Peer& peer) {
+  for (int i = 1; i <= 5; ++i) peer.Send("1");
+  for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Receive(), std::to_string(i)) << peer.where();
 }
 
 TEST(Adder, CountsEachNumberOnceWhenKilledAtAnyCommit) {
-  baton::testing::AtEachCommit(kOptions, CountToFive);
+  baton::test_kit::AtEachCommit(kOptions, CountToFive);
+  baton::test_kit::AtEachCommit(kOptions, CountFiveAtOnce);
 }
 
 TEST(Adder, CountsEachNumberOnceWhenKilledAtRandom) {
-  baton::testing::AtRandom(kOptions, /*kills=*/20, /*seed=*/1, CountToFive);
+  baton::test_kit::AtRandom(kOptions, /*kills=*/20, /*seed=*/1, CountToFive);
+}
+
+TEST(Adder, CountsWhatWasSentWhileNobodyServed) {
+  Service service(kOptions);
+  Peer peer(service);
+  service.KillOwnerAfter(std::chrono::microseconds(0));
+  CountFiveAtOnce(peer);
 }
 
 TEST(Adder, GoesOnWithItsConnectionsInANewProcess) {
-  baton::testing::Service service(kOptions);
+  Service service(kOptions);
   Peer peer(service);
   EXPECT_EQ(peer.Ask("1"), "1");
   service.HandOff();
