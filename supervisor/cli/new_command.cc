@@ -43,13 +43,10 @@ absl::Status CheckName(const std::string& name) {
                       return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
                     });
   if (!fits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", name,
-                     "\" cannot be the name of a service: it has to begin with a small "
-                     "letter, have at most ",
-                     kLongestName,
-                     " characters, and only small letters, "
-                     "digits and -"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", name,
+        "\" cannot be the name of a service: it has to begin with a small letter, have at ",
+        "most ", kLongestName, " characters, and only small letters, digits and -"));
   }
   if (IsReservedServiceName(name) || absl::c_linear_search(kTargets, name)) {
     return absl::InvalidArgumentError(
@@ -75,7 +72,7 @@ absl::Status Write(const std::string& path, const char* text, const std::string&
   return absl::OkStatus();
 }
 
-// As a shell reads it.
+// Returns the word for a shell, which takes it as it is.
 std::string Quoted(const std::string& word) {
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
 }

@@ -46,19 +46,22 @@ class Arrivals {
   void Add(Clock::duration taken, Clock::duration hang_timeouts, const std::string& hurt) {
     const double milliseconds =
         std::max(0.0, std::chrono::duration<double, std::milli>(taken - hang_timeouts).count());
-    if (milliseconds_.empty() || milliseconds > *Quantile(milliseconds_, 1)) worst_ = hurt;
     milliseconds_.push_back(milliseconds);
+    if (milliseconds <= longest_) return;
+    longest_ = milliseconds;
+    before_longest_ = hurt;
   }
   void Print(const char* when) {
     if (milliseconds_.empty()) return;
     std::printf("%6zu peers connected %s: p50 %.1f ms, p99 %.1f ms, longest %.1f ms%s\n",
                 milliseconds_.size(), when, *Quantile(milliseconds_, 0.5),
-                *Quantile(milliseconds_, 0.99), *Quantile(milliseconds_, 1), worst_.c_str());
+                *Quantile(milliseconds_, 0.99), longest_, before_longest_.c_str());
   }
 
  private:
   std::vector<double> milliseconds_;
-  std::string worst_;  // what the longest one came after
+  double longest_ = 0;
+  std::string before_longest_;  // what was hurt before it
 };
 
 enum Victim { kControl, kKeeper, kBatond, kOwner, kVictims };

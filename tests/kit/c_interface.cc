@@ -1,6 +1,5 @@
 // The C interface, baton/testing.h, on top of ServiceRun and a peer.
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -21,7 +20,6 @@ using baton::guide::LineClient;
 using baton::testing_kit::RunOptions;
 using baton::testing_kit::ServiceRun;
 
-constexpr std::chrono::seconds kPatience{30};
 // Where the packages put them.
 constexpr char kLibexec[] = "/usr/libexec/baton";
 constexpr char kHooks[] = "/usr/libexec/baton/testing";
@@ -41,7 +39,7 @@ std::string Variable(const char* name, const char* otherwise) {
 
 absl::StatusOr<std::unique_ptr<LineClient>> Connect(uint16_t port) {
   BATON_ASSIGN_OR_RETURN(auto device, baton::examples::OpenDevice("soft"));
-  return LineClient::Connect(std::move(device), {"127.0.0.1", port}, kPatience);
+  return LineClient::Connect(std::move(device), {"127.0.0.1", port}, baton::testing_kit::kPatience);
 }
 
 }  // namespace

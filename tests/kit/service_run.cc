@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,13 +17,13 @@
 #include "absl/strings/str_replace.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/pidfd.h"
 #include "lib/base/status_macros.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::testing_kit {
 namespace {
 
-constexpr std::chrono::seconds kPatience{30};
 // A worker that hangs has to fail the scenario. It is not to be killed and followed.
 constexpr char kHangTimeoutMs[] = "600000";
 constexpr int kPorts = 3;           // to try
@@ -59,14 +58,13 @@ std::string BeforeOthers(const std::string& before, const char* variable) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Killer>> Killer::Start(pid_t victim, uint64_t microseconds) {
-  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, victim, 0)));
-  if (!pidfd) return ErrnoStatus(errno, "cannot open a pidfd of the owner");
+  BATON_ASSIGN_OR_RETURN(FileDescriptor pidfd, OpenPidfd(victim));
   std::unique_ptr<Killer> killer(new Killer(std::move(pidfd)));
   try {
     killer->thread_ = std::thread(
         [fd = killer->victim_.get(), microseconds, hurry = killer->hurry_.get_future()] {
           hurry.wait_for(std::chrono::microseconds(microseconds));
-          syscall(SYS_pidfd_send_signal, fd, SIGKILL, nullptr, 0);
+          SendSignal(fd, SIGKILL);
         });
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot start a thread: ", error.what()));
@@ -196,11 +194,7 @@ absl::StatusOr<ServiceRun::Worker*> ServiceRun::Owner() {
   return nullptr;
 }
 
-absl::Status ServiceRun::KillOwnerAfter(uint64_t microseconds) {
-  if (victim_ != nullptr) {
-    return absl::FailedPreconditionError("a kill was asked for already: call baton_test_settle()");
-  }
-  BATON_RETURN_IF_ERROR(ReplaceDoomed());
+absl::StatusOr<ServiceRun::Worker*> ServiceRun::AwaitOwner() {
   absl::StatusOr<Worker*> owner = nullptr;
   BATON_RETURN_IF_ERROR(harness::WaitUntil(
       "a worker to own the shard",
@@ -209,9 +203,17 @@ absl::Status ServiceRun::KillOwnerAfter(uint64_t microseconds) {
         return !owner.ok() || *owner != nullptr;
       },
       kPatience));
-  BATON_RETURN_IF_ERROR(owner.status());
-  BATON_ASSIGN_OR_RETURN(killer_, Killer::Start((*owner)->process->pid(), microseconds));
-  victim_ = *owner;
+  return owner;
+}
+
+absl::Status ServiceRun::KillOwnerAfter(uint64_t microseconds) {
+  if (victim_ != nullptr) {
+    return absl::FailedPreconditionError("a kill was asked for already: call baton_test_settle()");
+  }
+  BATON_RETURN_IF_ERROR(ReplaceDoomed());
+  BATON_ASSIGN_OR_RETURN(Worker * owner, AwaitOwner());
+  BATON_ASSIGN_OR_RETURN(killer_, Killer::Start(owner->process->pid(), microseconds));
+  victim_ = owner;
   victim_->killed = true;
   return absl::OkStatus();
 }
@@ -222,13 +224,7 @@ absl::Status ServiceRun::Settle() {
   BATON_RETURN_IF_ERROR(victim.WaitEnd(kPatience).status());
   killer_.reset();
   BATON_RETURN_IF_ERROR(StartWorker(/*doomed=*/false));
-  return harness::WaitUntil(
-      "another worker to own the shard",
-      [&] {
-        const absl::StatusOr<Worker*> owner = Owner();
-        return owner.ok() && *owner != nullptr;
-      },
-      kPatience);
+  return AwaitOwner().status();
 }
 
 absl::Status ServiceRun::HandOff() {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -21,6 +22,9 @@
 #include "tests/harness/temp_directory.h"
 
 namespace baton::testing_kit {
+
+// Bounds every wait.
+inline constexpr std::chrono::seconds kPatience{30};
 
 // Where the programs and libraries of a release lie.
 struct Installation {
@@ -51,8 +55,7 @@ class Killer {
   std::thread thread_;
 };
 
-// Every wait is bounded by 30 seconds. Thread-compatible: the thread that started it
-// (ChildProcess).
+// Thread-compatible: the thread that started it (ChildProcess).
 class ServiceRun {
  public:
   static absl::StatusOr<std::unique_ptr<ServiceRun>> Start(RunOptions options);
@@ -84,6 +87,7 @@ class ServiceRun {
   absl::Status ReplaceDoomed();
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers() const;
   absl::StatusOr<Worker*> Owner();  // null: nobody owns the shard
+  absl::StatusOr<Worker*> AwaitOwner();
 
   const RunOptions options_;
   const harness::TempDirectory directory_;

@@ -1,11 +1,11 @@
 // Tests of what a service promises when its workers die, for C++17 and later and any test
 // framework:
 //
+//   void CountToFive(baton::test_kit::Peer& peer) {
+//     for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Ask("1"), std::to_string(i)) << peer.where();
+//   }
 //   TEST(Counter, CountsEachMessageOnce) {
-//     baton::test_kit::AtEachCommit({{"./counter", "{socket}", "{port}"}},
-//     [](baton::test_kit::Peer& peer) {
-//       for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Ask("1"), std::to_string(i)) << peer.where();
-//     });
+//     baton::test_kit::AtEachCommit({{"./counter", "{socket}", "{port}"}}, CountToFive);
 //   }
 //
 // A call that fails throws Failure, with the logs of the processes. testing.h says what each call
