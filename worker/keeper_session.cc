@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/random_bytes.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
 

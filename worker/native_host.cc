@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 
 // The driver reads this before it runs the object.

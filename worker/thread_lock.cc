@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

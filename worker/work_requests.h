@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/arena/arena.h"
-#include "lib/arena/store_pair.h"
-#include "lib/base/status_macros.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/status.h"
 #include "lib/verbs/verbs.h"
 #include "worker/worker.h"
 

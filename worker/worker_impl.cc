@@ -17,14 +17,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/arena/store_pair.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/realtime.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
-#include "lib/waiting/pause.h"
+#include "lib/waiting/pauses.h"
 
 namespace baton {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
-#include "lib/waiting/yield_budget.h"
+#include "lib/waiting/pauses.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "worker/control/control_stream.h"
 #include "worker/keeper_session.h"

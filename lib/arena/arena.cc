@@ -15,9 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1, not in Debian 12's headers

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton {
 
@@ -25,6 +27,16 @@ absl::StatusOr<Pipe> MakePipe(int flags) {
   int ends[2];
   if (pipe2(ends, flags | O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+absl::StatusOr<FileDescriptor> OpenPidfd(pid_t process) {
+  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  if (!pidfd) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  return pidfd;
+}
+
+bool SendSignal(int pidfd, int signal) {
+  return syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0;
 }
 
 }  // namespace baton

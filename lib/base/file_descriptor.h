@@ -1,6 +1,8 @@
+// This file has the owner of a file descriptor, and functions that make sockets, pipes and pidfds.
 #ifndef LIB_BASE_FILE_DESCRIPTOR_H_
 #define LIB_BASE_FILE_DESCRIPTOR_H_
 
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <utility>
@@ -50,6 +52,15 @@ struct Pipe {
 };
 // `flags`: as for pipe2(2), e.g. O_NONBLOCK.
 absl::StatusOr<Pipe> MakePipe(int flags = 0);
+
+// Returns a pidfd, which never becomes another process's (pidfd_open(2)). The id may be another
+// process's by the time of the call, unless it is that of a child of this process that is not
+// reaped yet.
+absl::StatusOr<FileDescriptor> OpenPidfd(pid_t process);
+
+// Returns false, with errno, if the process is gone or may not be signalled. The caller may pass
+// any descriptor: one that is no pidfd is an error.
+bool SendSignal(int pidfd, int signal);
 
 }  // namespace baton
 

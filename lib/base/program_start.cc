@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 
 namespace baton {
 

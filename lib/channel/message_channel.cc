@@ -16,9 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77  // Linux 6.5, not in Debian 12's headers

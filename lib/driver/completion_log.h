@@ -6,7 +6,6 @@
 
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/arena/fetch.h"
 #include "lib/base/crash_point.h"
 
 namespace baton::driver {

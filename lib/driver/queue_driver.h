@@ -26,7 +26,7 @@
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/driver/completion_log.h"
-#include "lib/driver/connection_gate.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/request_list.h"
 #include "lib/driver/transaction.h"

@@ -10,8 +10,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/queue_driver.h"
 

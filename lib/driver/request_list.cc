@@ -6,10 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/arena/fetch.h"
-#include "lib/arena/store_pair.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/verbs/mlx5/posting.h"
 
 namespace baton::driver {

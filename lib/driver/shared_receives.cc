@@ -6,7 +6,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/poison.h"
 #include "lib/driver/queue_driver.h"

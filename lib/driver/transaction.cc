@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::driver {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lib/base/utf8.h"
-#include "lib/text/utc_time.h"
+#include "lib/text/text.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/formatter.h"
 #include "spdlog/spdlog.h"

@@ -14,8 +14,7 @@
 #include <utility>
 
 #include "lib/base/file_descriptor.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
+#include "lib/loop/waits.h"
 
 namespace baton {
 

@@ -9,9 +9,8 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/driver/connection_record.h"
+#include "lib/base/status.h"
+#include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
 
 namespace baton::native {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
-#include "lib/driver/connection_gate.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/device_objects.h"
 #include "lib/native/queue_pair_pool.h"
 #include "lib/verbs/verbs.h"

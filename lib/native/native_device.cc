@@ -10,7 +10,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
 #include "lib/base/check.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
 

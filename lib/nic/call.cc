@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::nic {
 

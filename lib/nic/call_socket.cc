@@ -9,10 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/control_socket.h"
-#include "lib/nic/control_status.h"
 
 namespace baton::nic {
 namespace {

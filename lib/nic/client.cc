@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::nic {
 namespace {

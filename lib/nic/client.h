@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/call_socket.h"
 #include "lib/nic/control_format.h"
 #include "lib/verbs/mlx5/queue_layout.h"

@@ -18,7 +18,6 @@
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/request_reader.h"
 #include "lib/verbs/mlx5/seen_slots.h"
-#include "lib/verbs/mlx5/shared_receive_reader.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {

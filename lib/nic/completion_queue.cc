@@ -4,7 +4,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/nic/call.h"
-#include "lib/waiting/pause.h"
+#include "lib/waiting/pauses.h"
 
 namespace baton::nic {
 

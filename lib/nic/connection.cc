@@ -10,9 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "lib/nic/listener.h"
+#include "lib/base/status.h"
+#include "lib/nic/connections.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::soft {

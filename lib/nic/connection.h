@@ -149,8 +149,7 @@ class SoftConnection final : public Pollable,
   Memory memory_ = Memory::kNever;
   uint32_t frames_ = 0;  // received ones, until memory is offered
   std::unique_ptr<nic::MemoryRequest> memory_request_;
-  absl::Status connect_error_;  // found at once, to be reported as an event
-  Timer timer_;                 // of the handshake or the disconnect
+  Timer timer_;  // of the handshake or the disconnect
   Timer stall_timer_;
 };
 

@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/limits.h"
 #include "lib/nic/queue_pair.h"
-#include "lib/verbs/mlx5/doorbell_page.h"
+#include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 
 namespace baton::nic {

@@ -11,8 +11,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::verbs::soft {
 namespace {

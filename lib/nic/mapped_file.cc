@@ -9,8 +9,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/limits.h"
 
 namespace baton::nic {

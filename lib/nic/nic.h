@@ -1,3 +1,4 @@
+// This file has the NIC in software, and the loop of a process or thread that is one.
 #ifndef LIB_NIC_NIC_H_
 #define LIB_NIC_NIC_H_
 
@@ -103,6 +104,11 @@ class Nic {
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
   absl::flat_hash_map<Owner, std::unique_ptr<Connections>> connections_;
 };
+
+// Turns `nic` until its last client has closed its last socket. While there is nothing to do it
+// looks at the doorbells for half a microsecond, yields for `yield_microseconds`, and then sleeps
+// until a bell or a socket wakes it. Returns an error if it cannot wait.
+absl::Status Serve(Nic* nic, uint32_t yield_microseconds);
 
 }  // namespace baton::nic
 

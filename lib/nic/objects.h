@@ -10,7 +10,7 @@
 #include "lib/nic/completion_queue.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/verbs/mlx5/format.h"
-#include "lib/verbs/mlx5/shared_receive_reader.h"
+#include "lib/verbs/mlx5/request_reader.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::nic {

@@ -1,6 +1,9 @@
+// This file has the NIC's side of doorbell pages, and the registers of a client's file that have
+// them.
 #ifndef LIB_NIC_REGISTERS_H_
 #define LIB_NIC_REGISTERS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,13 +16,49 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/nic/bells.h"
 #include "lib/nic/engine.h"
 #include "lib/nic/host.h"
+#include "lib/nic/mapped_file.h"
 #include "lib/nic/objects.h"
+#include "lib/verbs/mlx5/doorbell.h"
 
 namespace baton::nic {
+
+// The NIC's side of one doorbell page. A driver that writes nonsense there rings in vain, and does
+// no other harm: the NIC keeps its own heads in its own memory.
+class Bells {
+ public:
+  // The page lies in `file`.
+  Bells(std::shared_ptr<MappedFile> file, verbs::mlx5::DoorbellPage* page);
+
+  // Take the oldest value of a queue. Return false if there is none.
+  bool TakeSend(uint64_t* bytes);
+  bool TakeArm(uint64_t* bytes);
+
+  // Takes the bits kOverflow and kLook. After the call the NIC sees what the driver stored before
+  // it set them.
+  uint32_t TakeAttention();
+  // Takes the numbers of queue pairs to look at, as many as `numbers` has room for, and returns how
+  // many these are. After the call the NIC sees what their drivers stored before.
+  size_t TakeLooks(absl::Span<uint32_t> numbers);
+
+  // Tells the driver whether a ring has to be followed by a write to the eventfd.
+  void SetSleeping(bool sleeping);
+  // Returns true if there is nothing to take. After SetSleeping(true), the driver follows every
+  // ring that this call does not see with a write to the eventfd.
+  bool empty() const;
+
+ private:
+  static bool Take(absl::Span<uint64_t> places, std::atomic_ref<uint32_t> shared_head,
+                   uint32_t* head, uint64_t* bytes);
+
+  const std::shared_ptr<MappedFile> file_;
+  verbs::mlx5::DoorbellPage* const page_;
+  uint32_t send_head_ = 0;
+  uint32_t arm_head_ = 0;
+};
 
 // Marks an event of a register in the NIC's epoll set. The rest of the event's data is the
 // register's eventfd.

@@ -12,9 +12,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/random_bytes.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/control_socket.h"
 
 namespace baton::nic {

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "lib/nic/fault_plan.h"
 #include "lib/nic/frame_stream.h"
+#include "lib/nic/soft_options.h"
 #include "lib/nic/work_host.h"
 #include "lib/nic/work_source.h"
 

@@ -12,8 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

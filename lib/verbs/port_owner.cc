@@ -21,7 +21,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "lib/text/one_line.h"
+#include "lib/text/text.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/socket_address.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton::verbs {
 

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <syslog.h>
+#include <systemd/sd-journal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,14 +16,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/heartbeat.h"
-#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/log/log.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
-#include "lib/native/unmapper.h"
+#include "lib/loop/waits.h"
+#include "lib/native/mappings.h"
 #include "supervisor/batond/open_within.h"
 #include "supervisor/config/control_socket.h"
 
@@ -160,6 +161,18 @@ absl::StatusOr<FileDescriptor> Child::MakeHeart() {
   BATON_ASSIGN_OR_RETURN(Pipe pipe, MakePipe(O_NONBLOCK));
   heart_ = std::move(pipe.reading);
   return std::move(pipe.writing);
+}
+
+absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std::string& service) {
+  if (log == "journal") {
+    const int stream =
+        sd_journal_stream_fd(absl::StrCat("baton-", service).c_str(), LOG_INFO, /*prefix=*/0);
+    if (stream < 0) return ErrnoStatus(-stream, "log: systemd's journal (does it run here?)");
+    return FileDescriptor(stream);
+  }
+  absl::StatusOr<FileDescriptor> file = OpenWithin(log, O_WRONLY | O_APPEND | O_CREAT, 0640);
+  if (file.ok()) return file;
+  return absl::Status(file.status().code(), absl::StrCat("log: ", file.status().message()));
 }
 
 // Opens the log anew at each start, because a file may have been moved away. Returns none if it

@@ -16,10 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/waiting/back_off.h"
+#include "lib/waiting/pauses.h"
 #include "spdlog/common.h"
 #include "supervisor/batond/child_lock.h"
-#include "supervisor/batond/program_file.h"
 #include "supervisor/batond/spawn.h"
 
 namespace baton {
@@ -158,7 +157,11 @@ class Child {
   boost::asio::steady_timer reap_timer_;
 };
 
-// Reaps unmappers of native workers (lib/native/unmapper.h) and NICs of dead drivers (baton-nic)
+// Opens what ServiceConfig.log names, for writing: "journal", or the path of a regular file, to
+// which it appends, and which it makes if it is missing. Waits for it as OpenWithin does.
+absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std::string& service);
+
+// Reaps unmappers of native workers (lib/native/mappings.h) and NICs of dead drivers (baton-nic)
 // that have ended. The init process inherits children of dead parents, and batond is that process
 // in a pid namespace of its own. Leaves other children to the code that waits for them. Never
 // waits.

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/pidfd.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 

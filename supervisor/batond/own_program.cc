@@ -16,15 +16,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/pidfd.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/batond/program_file.h"
+#include "supervisor/batond/spawn.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {

@@ -19,7 +19,7 @@
 #include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/own_program.h"
 #include "supervisor/batond/rejoin_server.h"
-#include "supervisor/batond/reload_under_way.h"
+#include "supervisor/batond/reload.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/stay_pipe.h"
 #include "supervisor/config/reload.h"

@@ -14,10 +14,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/progress.h"
+#include "supervisor/cli/terminal.h"
 
 namespace baton {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

@@ -17,8 +17,7 @@
 #include "absl/strings/strip.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/channel/message_channel.h"
 
 namespace baton {

@@ -16,7 +16,7 @@
 #include "google/protobuf/message.h"
 #include "grpcpp/grpcpp.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 
 namespace baton {

@@ -1,10 +1,15 @@
-// The commands, by noun. Each function adds its commands to `app`; a chosen command sets
-// session->action. `app` and `session` must outlive the parse.
+// Declares the commands, by noun, and what prints the reports of `baton inspect` and `baton doctor`
+// for people.
 #ifndef SUPERVISOR_CLI_COMMANDS_H_
 #define SUPERVISOR_CLI_COMMANDS_H_
 
+#include <ostream>
 #include <string>
 #include <vector>
+
+#include "proto/baton/v1/doctor.pb.h"
+#include "proto/baton/v1/inspect.pb.h"
+#include "supervisor/cli/table.h"
 
 namespace CLI {
 class App;
@@ -14,6 +19,8 @@ namespace baton {
 
 struct Session;
 
+// Each of these adds its commands to `app`; a chosen command sets session->action. `app` and
+// `session` must outlive the parse.
 void AddStatusCommands(CLI::App* app, Session* session);  // status, version
 void AddDoctorCommand(CLI::App* app, Session* session);
 void AddServiceCommands(CLI::App* app, Session* session);
@@ -33,6 +40,20 @@ void AddCompletionCommand(CLI::App* app, Session* session);
 
 // Prints the words that can stand at the end of `words`, for a shell to offer.
 void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words, Session* session);
+
+struct InspectionParts {
+  bool queues = false;  // cursors of all connections that are shown
+  bool work_requests = false;
+  bool state = false;
+};
+
+void PrintInspection(std::ostream& out, const v1::Inspection& inspection,
+                     const InspectionParts& parts, const TableStyle& style = {});
+
+// Prints a line for each finding, with consequence and cure below those that need them, and the sum
+// at the end.
+void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report,
+                       const TableStyle& style = {});
 
 }  // namespace baton
 

@@ -6,7 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"

@@ -7,8 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/util/json_util.h"
-#include "lib/text/one_line.h"
-#include "lib/text/utc_time.h"
+#include "lib/text/text.h"
 
 namespace baton {
 namespace {

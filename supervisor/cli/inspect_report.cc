@@ -1,4 +1,4 @@
-#include "supervisor/cli/reports.h"
+#include "supervisor/cli/commands.h"
 
 #include <cctype>
 #include <ostream>

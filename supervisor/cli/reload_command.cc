@@ -8,12 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/progress.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
+#include "supervisor/cli/terminal.h"
 
 namespace baton {
 namespace {

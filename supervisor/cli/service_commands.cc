@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_options.h"

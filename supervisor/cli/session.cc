@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "lib/text/trace_parent.h"
+#include "lib/text/text.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"

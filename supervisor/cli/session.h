@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "proto/baton/v1/operator.pb.h"
 #include "supervisor/cli/cli.h"
 #include "supervisor/cli/client.h"

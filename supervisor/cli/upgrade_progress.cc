@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/progress.h"
 #include "supervisor/cli/table.h"
+#include "supervisor/cli/terminal.h"
 
 namespace baton {
 namespace {

@@ -10,8 +10,7 @@
 #include <cstddef>
 
 #include "lib/base/file_descriptor.h"
-#include "lib/text/one_line.h"
-#include "supervisor/config/replace_file.h"
+#include "lib/text/text.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {

@@ -9,7 +9,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

@@ -1,8 +1,13 @@
-// One message of a configuration while it is validated, and its problems.
+// Validates one message of a configuration: collects its problems, and parses its addresses.
 #ifndef SUPERVISOR_CONFIG_NODE_H_
 #define SUPERVISOR_CONFIG_NODE_H_
 
+#include <arpa/inet.h>
+
+#include <array>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +18,21 @@
 #include "google/protobuf/text_format.h"
 
 namespace baton {
+
+// An address as in an IPv6 packet. An IPv4 address is mapped into IPv6.
+using IpAddress = std::array<uint8_t, 16>;
+
+// Parses an IPv4 or IPv6 literal of a configuration. A GID is an IPv6 literal.
+inline std::optional<IpAddress> ParseIpAddress(const std::string& text) {
+  IpAddress address = {};
+  if (text.find('\0') != std::string::npos) return std::nullopt;
+  if (inet_pton(AF_INET6, text.c_str(), address.data()) == 1) return address;
+  if (inet_pton(AF_INET, text.c_str(), address.data() + 12) != 1) return std::nullopt;
+  address[10] = address[11] = 0xff;
+  return address;
+}
+
+inline bool IsAddress(const std::string& text) { return ParseIpAddress(text).has_value(); }
 
 // All problems of one configuration, each with its place in the file, so that a user can correct
 // them in one go.

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/device_needs.h"
-#include "supervisor/config/ip_address.h"
+#include "supervisor/config/node.h"
 #include "supervisor/config/shape.h"
 
 namespace baton {

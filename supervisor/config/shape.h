@@ -20,6 +20,38 @@ inline constexpr std::chrono::seconds kStartTimeoutPerGiB{4};
 std::chrono::milliseconds StartTimeout(const v1::ServiceConfig& service,
                                        std::chrono::milliseconds base);
 
+inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
+  arena::Shape shape = {};
+  shape.shards = config.shards();
+  shape.connections = config.max_connections();
+  shape.send_queue_depth = config.send_queue_depth();
+  shape.receive_queue_depth = config.receive_queue_depth();
+  shape.shared_receive_queue_depth = config.shared_receive_queue_depth();
+  shape.connection_state_bytes =
+      static_cast<uint32_t>(arena::AlignUp(config.connection_state_bytes(), arena::kLineBytes));
+  shape.shard_state_bytes =
+      static_cast<uint32_t>(arena::AlignUp(config.shard_state_bytes(), arena::kLineBytes));
+  shape.workers = config.max_workers();
+  shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
+  shape.max_inline_bytes = config.max_inline_bytes();
+  shape.dump_buffers = config.dump_buffers() ? 1 : 0;
+  shape.pooled_queue_pairs =
+      config.mode() == v1::NATIVE ? config.native().queue_pairs_per_shard() : 0;
+  const uint64_t completions = arena::RequiredCompletionEntries(shape);
+  // 0 stands for more than the field can hold; ValidateShape refuses it.
+  shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
+  return shape;
+}
+
+inline std::chrono::milliseconds StartTimeout(const v1::ServiceConfig& service,
+                                              std::chrono::milliseconds base) {
+  const arena::Shape shape = ShapeOf(service);
+  const uint64_t bytes = shape.buffer_bytes + arena::WorkerMemoryMap(shape).total +
+                         arena::DriverMemoryMap(shape).total +
+                         arena::RecoveryMemoryMap(shape).total;
+  return base + kStartTimeoutPerGiB * (bytes >> 30);
+}
+
 }  // namespace baton
 
 #endif  // SUPERVISOR_CONFIG_SHAPE_H_

@@ -1,6 +1,6 @@
-// The names of the files in a state directory, and which process makes each. They are in one place
-// so that batond, drivers, keepers, control and tools agree, and the longest name can be checked
-// before a socket is bound (a socket's path has at most 107 bytes).
+// Names the files in a state directory, says which process makes each, and replaces such files. The
+// names are in one place so that batond, drivers, keepers, control and tools agree, and the longest
+// one can be checked before a socket is bound (a socket's path has at most 107 bytes).
 #ifndef SUPERVISOR_CONFIG_STATE_FILES_H_
 #define SUPERVISOR_CONFIG_STATE_FILES_H_
 
@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+
+#include "absl/status/status.h"
 
 namespace baton {
 
@@ -97,6 +99,31 @@ inline std::string AuditTrailPath(std::string_view directory) {
 inline bool IsReservedServiceName(std::string_view name) {
   return name == "operator" || name == "control";
 }
+
+// Returns the directory of `service` in the state directory, for a container that gets this
+// directory only. It has links to the socket at which workers attach and to control's socket for
+// their gRPC streams. The links are made anew with the sockets; the directory stays. No path is
+// longer than ManagementSocketPath().
+inline std::string ServiceDirectoryPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service);
+}
+inline std::string LinkedWorkerSocketPath(std::string_view state_dir, std::string_view service) {
+  return ServiceDirectoryPath(state_dir, service) + "/worker.sock";
+}
+inline std::string LinkedControlSocketPath(std::string_view state_dir, std::string_view service) {
+  return ServiceDirectoryPath(state_dir, service) + "/stream.sock";
+}
+
+// Gives `socket`, which is bound, the second name `link`, and replaces what had that name. Makes
+// the directory of `link` if it is missing: everybody may pass it, and only this user may write.
+// kAlreadyExists: something else has the directory's name.
+absl::Status LinkSocket(const std::string& socket, const std::string& link);
+
+// Replaces a file that others may read, or a successor may find, at any moment: as a whole or not
+// at all, also across a loss of power. Uses PATH.new, which one process at a time may write. After
+// an error the file is unchanged, or, if only the last step failed, new until power is lost. Waits
+// for the disk, if the directory is on one (/run is not).
+absl::Status ReplaceFile(const std::string& path, std::string_view contents);
 
 }  // namespace baton
 

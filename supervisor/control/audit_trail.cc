@@ -12,8 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/log/log.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/audit_chain.h"

@@ -1,3 +1,44 @@
+// Identifies the callers of the operator service, and decides which of its methods they may call.
+#ifndef SUPERVISOR_CONTROL_CALLERS_H_
+#define SUPERVISOR_CONTROL_CALLERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "grpcpp/security/auth_context.h"
+#include "grpcpp/server_context.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/control/certificates.h"
+#include "supervisor/control/log_budget.h"
+#include "supervisor/control/peers.h"
+
+namespace baton {
+
+// Viewers may call the methods of one table, which only read. All other methods are for operators.
+enum class Role : uint8_t { kNone, kViewer, kOperator };
+
+// Returns the role of a peer of the operator socket.
+Role RoleOf(const internal::ControlConfig& config, const Peer& peer);
+
+// The role of a caller by the names in its certificate.
+struct NamedRole {
+  Role role = Role::kNone;
+  std::string name;  // the name that gave the role; without a role the first name
+};
+NamedRole RoleOfNames(const v1::OperatorEndpoint& endpoint, const std::vector<std::string>& names);
+
+// `method` in gRPC's form: "/baton.v1.OperatorService/Handoff".
+bool MayCall(Role role, std::string_view method);
+
+// Return why the caller may not call `method`, and the cure.
+std::string RefusalOfPeer(Role role, const Peer& peer, std::string_view method);
+std::string RefusalOfName(Role role, std::string_view who, std::string_view method);
+
 // Identifies the caller of a call in progress: a process at the operator socket, or the owner of a
 // certificate.
 //
@@ -5,24 +46,6 @@
 // made.
 //
 // Thread-safe.
-#ifndef SUPERVISOR_CONTROL_CALLERS_H_
-#define SUPERVISOR_CONTROL_CALLERS_H_
-
-#include <memory>
-#include <mutex>
-#include <string>
-#include <string_view>
-
-#include "absl/status/status.h"
-#include "grpcpp/security/auth_context.h"
-#include "grpcpp/server_context.h"
-#include "supervisor/control/certificates.h"
-#include "supervisor/control/log_budget.h"
-#include "supervisor/control/peers.h"
-#include "supervisor/control/roles.h"
-
-namespace baton {
-
 class Callers {
  public:
   // `peers` must outlive it.

@@ -17,8 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_text.h"
-#include "lib/text/one_line.h"
+#include "lib/base/status.h"
+#include "lib/text/text.h"
 
 namespace baton {
 namespace {

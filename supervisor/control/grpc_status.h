@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
 #include "lib/arena/layout.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/base/utf8.h"
 #include "lib/base/version.h"
 #include "proto/baton/v1/types.pb.h"

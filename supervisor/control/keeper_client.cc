@@ -9,11 +9,11 @@
 #include "absl/strings/strip.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
-#include "lib/loop/timers.h"
+#include "lib/loop/waits.h"
 
 namespace baton {
 namespace {

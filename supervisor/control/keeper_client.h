@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/loop/framed_session.h"
-#include "lib/waiting/back_off.h"
+#include "lib/waiting/pauses.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/control/log_budget.h"
 

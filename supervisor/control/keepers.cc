@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_macros.h"
-#include "lib/text/one_line.h"
+#include "lib/base/status.h"
+#include "lib/text/text.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/control/config.h"
 

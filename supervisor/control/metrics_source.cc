@@ -9,7 +9,6 @@
 #include "lib/base/version.h"
 #include "supervisor/control/certificates.h"
 #include "supervisor/metrics/families.h"
-#include "supervisor/metrics/family.h"
 
 namespace baton {
 namespace {

@@ -17,8 +17,7 @@
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
-#include "supervisor/metrics/event_counts.h"
-#include "supervisor/metrics/family.h"
+#include "supervisor/metrics/families.h"
 
 namespace baton {
 

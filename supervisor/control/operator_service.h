@@ -12,7 +12,6 @@
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/keepers.h"
-#include "supervisor/control/roles.h"
 #include "supervisor/control/worker_streams.h"
 
 namespace baton {

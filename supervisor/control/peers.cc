@@ -8,9 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/channel/message_channel.h"
 
 namespace baton {

@@ -16,8 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton {
 namespace {

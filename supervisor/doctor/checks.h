@@ -115,15 +115,13 @@ void CheckHugePages(const View& view, Report& report);
 void CheckSharedMemory(const View& view, Report& report);
 // Returns whether batond has, or would have, capability `number` of capability.h.
 bool HasCapability(const View& view, uint32_t number);
-// cgroups.cc
 void CheckControlGroup(const View& view, Report& report);
-// clock.cc
+// processors.cc
+void CheckPlacement(const View& view, Report& report);
 void CheckClock(const View& view, Report& report);
 // services.cc
 void CheckServices(const View& view, Report& report);
 void CheckNetworks(const View& view, Report& report);
-// placement.cc
-void CheckPlacement(const View& view, Report& report);
 // batond.cc
 void CheckStateDirectory(const View& view, Report& report);
 void CheckVersions(const View& view, Report& report);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "supervisor/doctor/checks.h"
 
 namespace baton::doctor {

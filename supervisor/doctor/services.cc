@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/doctor/checks.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/base/program_start.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
 #include "proto/baton/internal/rejoin.pb.h"

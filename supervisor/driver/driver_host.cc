@@ -8,16 +8,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/heartbeat.h"
-#include "lib/base/memlock.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
 #include "lib/driver/device_needs.h"
 #include "lib/placement/placement.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/driver/device/open_device.h"
-#include "supervisor/driver/native/former_workers.h"
+#include "supervisor/driver/native/lifeline.h"
 
 namespace baton::driver_process {
 namespace {

@@ -23,7 +23,7 @@ namespace baton::driver_process {
 class DriverHost {
  public:
   // Opens the device, and creates the arena and the engine where the service is placed. In a native
-  // service, it first waits until the former driver's workers are gone (former_workers.h).
+  // service, it first waits until the former driver's workers are gone (lifeline.h).
   // `options`: settings of a brokered service that the configuration does not have.
   static absl::StatusOr<std::unique_ptr<DriverHost>> Open(const internal::KeeperConfig& config,
                                                           EngineOptions options);
@@ -69,7 +69,7 @@ class DriverHost {
   const bool pinned_;  // the configuration names its processors
   absl::Status placed_;
   NewsQueue news_;
-  FileDescriptor presence_;  // of former_workers.h, until forks_ has it
+  FileDescriptor presence_;  // of lifeline.h, until forks_ has it
   std::unique_ptr<verbs::Device> device_;
   std::unique_ptr<NicProcess> nic_;
   std::unique_ptr<arena::Arena> arena_;

@@ -12,10 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"

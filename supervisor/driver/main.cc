@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "lib/base/program_start.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/driver/batond_link.h"
-#include "supervisor/driver/device/service_network.h"
+#include "supervisor/driver/device/open_device.h"
 #include "supervisor/driver/driver_host.h"
 #include "supervisor/driver/driver_process.h"
 #include "supervisor/driver/service_program.h"

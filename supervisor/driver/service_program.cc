@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/log/log.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/arena/text_field.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/utf8.h"
 #include "supervisor/inspect/descriptions.h"
 

@@ -6,7 +6,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/arena/text_field.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/utf8.h"
 #include "lib/driver/connection_state.h"
 #include "lib/verbs/verbs.h"

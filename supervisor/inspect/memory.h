@@ -4,7 +4,10 @@
 #ifndef SUPERVISOR_INSPECT_MEMORY_H_
 #define SUPERVISOR_INSPECT_MEMORY_H_
 
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -14,9 +17,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::inspect {
 
@@ -88,6 +92,25 @@ struct ArenaFiles {
   int64_t saved_unix_micros = 0;
   uint64_t saved_monotonic_ns = 0;
 };
+
+inline absl::Status Memory::Read(uint64_t at, void* to, size_t bytes) const {
+  if (at > size_ || bytes > size_ - at) {
+    return absl::OutOfRangeError(absl::StrCat("the ", name_, " ends at ", size_, ": ", bytes,
+                                              " bytes at ", at, " are not in it"));
+  }
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t got = pread(file_->get(), static_cast<uint8_t*>(to) + done, bytes - done,
+                              static_cast<off_t>(offset_ + at + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, absl::StrCat("reading the ", name_));
+    if (got == 0) {
+      return absl::OutOfRangeError(absl::StrCat("the ", name_, " ends before its ", size_,
+                                                " bytes: ", bytes, " at ", at, " are not there"));
+    }
+    done += static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace baton::inspect
 

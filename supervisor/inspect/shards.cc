@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lib/arena/arena.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/inspect/descriptions.h"
 
 namespace baton::inspect {

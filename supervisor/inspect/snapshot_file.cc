@@ -20,8 +20,7 @@
 #include "lib/arena/arena.h"
 #include "lib/arena/text_field.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 
 namespace baton::inspect {

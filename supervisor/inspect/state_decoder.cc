@@ -14,11 +14,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
-#include "lib/text/one_line.h"
+#include "lib/base/status.h"
+#include "lib/text/text.h"
 
 namespace baton::inspect {
 namespace {

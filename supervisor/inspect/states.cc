@@ -3,8 +3,7 @@
 #include <vector>
 
 #include "lib/arena/arena.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/base/utf8.h"
 #include "supervisor/inspect/descriptions.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "lib/arena/arena.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/inspect/descriptions.h"
 

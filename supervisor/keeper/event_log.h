@@ -1,8 +1,9 @@
-// The last events of a service, for operators. Bounded: the oldest are dropped, which a reader sees
-// by the gap in the sequence numbers.
+// Holds the last events of a service for operators, and writes them to its keeper's log.
 #ifndef SUPERVISOR_KEEPER_EVENT_LOG_H_
 #define SUPERVISOR_KEEPER_EVENT_LOG_H_
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -11,12 +12,29 @@
 #include <utility>
 
 #include "lib/base/clock.h"
-#include "lib/text/one_line.h"
+#include "lib/log/line_limit.h"
+#include "lib/text/text.h"
 #include "proto/baton/v1/types.pb.h"
 
 namespace baton::keeper {
 
-// Thread-compatible: the management loop's thread.
+// Writes a service's events to its keeper's log, a line for each. Peers and workers can cause a
+// flood of events. The log then has a part of them, and says how many lines it lacks.
+// Thread-compatible: the loop's thread.
+class EventLines {
+ public:
+  explicit EventLines(boost::asio::io_context& loop) : timer_(loop) {}
+
+  void Write(const v1::Event& event, std::string_view trace_parent);
+
+ private:
+  log::LineLimit limit_;
+  boost::asio::steady_timer timer_;
+  bool waits_ = false;  // to tell what was left out
+};
+
+// The last events of a service, for operators. Bounded: the oldest are dropped, which a reader sees
+// by the gap in the sequence numbers. Thread-compatible: the management loop's thread.
 class EventLog {
  public:
   using Observer = std::function<void(const v1::Event&)>;

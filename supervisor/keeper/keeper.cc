@@ -10,16 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/heartbeat.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 #include "lib/placement/placement.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/placement.h"
-#include "supervisor/config/socket_link.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/programs/brokered_programs.h"
 

@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "lib/loop/acceptor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/event_lines.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/policy/limit_watch.h"

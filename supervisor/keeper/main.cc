@@ -3,19 +3,124 @@
 // baton.internal.KeeperConfig) from standard input, and tells the driver that workers can attach.
 #include <sys/prctl.h>
 
+#include <chrono>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
+#include "lib/channel/carried_status.h"
+#include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
-#include "supervisor/driver/device/service_network.h"
+#include "supervisor/driver/device/open_device.h"
 #include "supervisor/driver/service_program.h"
 #include "supervisor/keeper/keeper.h"
-#include "supervisor/keeper/remote_driver.h"
+#include "supervisor/keeper/service_driver.h"
+
+namespace baton::keeper {
+
+// A service's driver that is another process (baton-driver), and goes on when its keeper dies.
+// Thread-compatible.
+class RemoteDriver final : public ServiceDriver {
+ public:
+  // A driver that has not answered for this long hangs, or is dead.
+  static constexpr std::chrono::seconds kAnswerTimeout{10};
+
+  // `orders` and `news`: sockets whose other ends the driver has. Blocks until the driver has
+  // answered.
+  static absl::StatusOr<std::unique_ptr<RemoteDriver>> Meet(FileDescriptor orders,
+                                                            FileDescriptor news);
+
+  // Readable also when the driver is gone: the listener is then called as for a lost device.
+  int news_fd() const override { return news_.fd(); }
+
+  const arena::Arena& arena() const override { return *arena_; }
+  std::string_view device_name() const override { return introduced_.device_name(); }
+
+  // After an error every later order fails, too: without its driver a keeper can only end.
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> descriptors = {},
+                                 std::vector<FileDescriptor>* received = nullptr) override;
+
+ protected:
+  std::vector<internal::DriverNews> TakeNews() override;
+
+ private:
+  RemoteDriver(FileDescriptor orders, FileDescriptor news)
+      : orders_(std::move(orders)), news_(std::move(news)) {}
+
+  MessageChannel orders_, news_;
+  std::unique_ptr<arena::Arena> arena_;
+};
+
+namespace {
+
+constexpr size_t kArenaDescriptors = 3;
+constexpr int kTimeoutMs = std::chrono::milliseconds(RemoteDriver::kAnswerTimeout).count();
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RemoteDriver>> RemoteDriver::Meet(FileDescriptor orders,
+                                                                 FileDescriptor news) {
+  std::unique_ptr<RemoteDriver> driver(new RemoteDriver(std::move(orders), std::move(news)));
+  internal::DriverOrder order;
+  order.mutable_introduce();
+  std::vector<FileDescriptor> received;
+  const internal::DriverAnswer answer = driver->Execute(order, {}, &received);
+  BATON_RETURN_IF_ERROR(StatusIn(answer));
+  BATON_RETURN_IF_ERROR(CheckArrived(kArenaDescriptors, received.size()));
+  driver->introduced_ = answer.introduced();
+  BATON_ASSIGN_OR_RETURN(
+      arena::Arena arena,
+      arena::Arena::Attach(std::move(received[0]), std::move(received[1]), std::move(received[2])));
+  driver->arena_ = std::make_unique<arena::Arena>(std::move(arena));
+  return driver;
+}
+
+internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
+                                             std::vector<FileDescriptor> descriptors,
+                                             std::vector<FileDescriptor>* received) {
+  internal::DriverAnswer answer;
+  if (lost_.ok()) {
+    std::vector<int> sent;
+    for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
+    absl::Status asked = orders_.Send(order, sent, kTimeoutMs);
+    if (asked.ok()) asked = orders_.Receive(&answer, kTimeoutMs, received);
+    if (asked.ok()) return answer;
+    NoteLost(asked);
+  }
+  answer.Clear();
+  SetStatus(lost_, &answer);
+  return answer;
+}
+
+std::vector<internal::DriverNews> RemoteDriver::TakeNews() {
+  std::vector<internal::DriverNews> taken;
+  absl::Status status = news_.Fill();
+  for (;;) {
+    internal::DriverNews news;
+    const absl::StatusOr<bool> whole = news_.NextFrame(&news);
+    if (!whole.ok()) status = whole.status();
+    if (!whole.ok() || !*whole) break;
+    taken.push_back(std::move(news));
+  }
+  if (status.ok()) return taken;
+  SetStatus(
+      absl::Status(status.code(), absl::StrCat("the service's driver is gone: ", status.message())),
+      taken.emplace_back().mutable_device_lost());
+  return taken;
+}
+
+}  // namespace baton::keeper
 
 namespace {
 

@@ -11,14 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
-#include "lib/text/one_line.h"
-#include "lib/text/trace_parent.h"
+#include "lib/text/text.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton::keeper {

@@ -20,7 +20,7 @@
 #include "lib/channel/carried_status.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/internal/driver.pb.h"
-#include "supervisor/driver/engine/candidate.h"
+#include "supervisor/driver/engine/roster.h"
 
 namespace baton::keeper {
 

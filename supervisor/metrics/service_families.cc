@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "supervisor/metrics/families.h"
-#include "supervisor/metrics/family.h"
 
 namespace baton::metrics {
 namespace {

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::nic_check {
 namespace {

@@ -13,8 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/nic_check/nic_check.h"
 #include "supervisor/nic_check/processes.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {

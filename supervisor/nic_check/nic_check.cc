@@ -14,8 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/nic_check/checked_device.h"
 #include "supervisor/nic_check/processes.h"
 

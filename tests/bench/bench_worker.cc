@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/bench_server.h"
 #include "tests/bench/worker_main.h"
 #include "worker/worker.h"

@@ -2,7 +2,7 @@
 #define TESTS_BENCH_CHECKED_STOP_H_
 
 #include "absl/status/statusor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/harness/peer_process.h"
 
 namespace baton::bench {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/worker_main.h"
 #include "worker/worker.h"
 

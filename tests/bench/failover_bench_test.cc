@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
-#include "tests/harness/json_object.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton::harness {

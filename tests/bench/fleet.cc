@@ -1,6 +1,7 @@
 #include "tests/bench/fleet.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,14 +13,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/state_files.h"
-#include "tests/bench/descriptor_limit.h"
 #include "tests/harness/wait_until.h"
 #include "worker/examples/ledger/ledger_protocol.h"
 
 namespace baton::bench {
+namespace {
+
+// Of a process besides one for each connection.
+constexpr uint64_t kOtherDescriptors = 256;
+
+}  // namespace
+
+absl::Status RaiseDescriptorLimit(uint64_t connections) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::InternalError("getrlimit failed");
+  limit.rlim_cur = limit.rlim_max;
+  const uint64_t needed = connections + kOtherDescriptors;
+  if (limit.rlim_max < needed || setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(connections, " connections need a hard RLIMIT_NOFILE of ", needed, "; it is ",
+                     limit.rlim_max, ": raise it, or give fewer --connections"));
+  }
+  return absl::OkStatus();
+}
+
 namespace {
 
 constexpr const char* kHost = "127.0.0.1";

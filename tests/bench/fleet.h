@@ -23,6 +23,10 @@
 
 namespace baton::bench {
 
+// Raises RLIMIT_NOFILE to its hard limit, for a connection of the soft device takes a descriptor
+// here and one in its keeper, which inherits the limit. kResourceExhausted: that is too low.
+absl::Status RaiseDescriptorLimit(uint64_t connections);
+
 struct FleetOptions {
   harness::Binaries binaries;
   uint32_t services = 1;

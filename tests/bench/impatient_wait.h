@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "lib/waiting/pause.h"
+#include "lib/waiting/pauses.h"
 
 namespace baton::bench {
 

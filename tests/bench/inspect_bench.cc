@@ -14,7 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/suite.h"
 #include "tests/harness/child_process.h"

@@ -5,8 +5,7 @@
 #include <cerrno>
 
 #include "lib/arena/arena.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/config.h"
 #include "supervisor/config/shape.h"

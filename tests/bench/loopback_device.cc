@@ -11,11 +11,9 @@
 #include <cstring>
 
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"
-#include "lib/nic/control_status.h"
 
 namespace baton::bench {
 namespace {

@@ -11,8 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::bench {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "tests/bench/null_device.h"
 #include "tests/lib/driver/commit_writer.h"

@@ -10,7 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/owned_side.h"
 #include "tests/bench/ping_pong.h"
 #include "tests/bench/suite.h"

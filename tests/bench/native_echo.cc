@@ -9,10 +9,10 @@
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
-#include "tests/bench/native_owner.h"
+#include "lib/base/status.h"
 #include "tests/bench/protocol.h"
 #include "tests/bench/raw_owner.h"
+#include "tests/bench/worker_owners.h"
 
 namespace baton::bench {
 namespace {

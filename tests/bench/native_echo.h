@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "tests/bench/queue_owner.h"
 #include "tests/bench/threaded_nic.h"
-#include "tests/native/peer_connection.h"
+#include "tests/native/checking_peer.h"
 
 namespace baton::bench {
 

@@ -10,7 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/driver/engine/engine.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/ping_pong.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "lib/base/check.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 #include "tests/bench/impatient_wait.h"
 
 namespace baton::bench {

@@ -10,9 +10,8 @@
 
 #include "CLI/CLI.hpp"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "tests/bench/raw_group.h"
+#include "lib/base/status.h"
+#include "tests/bench/raw_connection.h"
 
 namespace baton::bench {
 namespace {

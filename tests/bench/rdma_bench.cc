@@ -10,12 +10,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/cost.h"
 #include "tests/bench/server.h"
 #include "tests/bench/side.h"
 #include "tests/bench/suite.h"
-#include "tests/bench/workloads.h"
 
 namespace baton::bench {
 namespace {

@@ -12,7 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/checked_stop.h"
 #include "tests/bench/cost.h"
 #include "tests/bench/fleet.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "tests/harness/process_status.h"
+#include "lib/base/status.h"
+#include "tests/harness/child_process.h"
 
 namespace baton::bench {
 namespace {

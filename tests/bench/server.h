@@ -20,7 +20,7 @@
 
 namespace baton::bench {
 
-// kRelayed: raw verbs in one process, and the server in another (raw_relay.h).
+// kRelayed: raw verbs in one process, and the server in another (raw_server.cc).
 enum class SideName : uint8_t { kPolling, kEvents, kBrokered, kNative, kRelayed };
 inline constexpr std::array<SideName, 4> kSides = {SideName::kPolling, SideName::kEvents,
                                                    SideName::kBrokered, SideName::kNative};

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/bench/native_adoption.h"

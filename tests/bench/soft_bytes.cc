@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/driver/device_needs.h"
 #include "lib/verbs/verbs.h"
 #include "worker/examples/common/device_factory.h"

@@ -21,7 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/bench/cost.h"
 #include "tests/demo/cpu_meter.h"
 #include "tests/harness/child_process.h"

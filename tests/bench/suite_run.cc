@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/temp_directory.h"

@@ -13,7 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
 #include "tests/bench/cost.h"
-#include "tests/harness/json_object.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/temp_directory.h"
 

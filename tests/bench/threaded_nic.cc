@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "lib/base/check.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/nic/loopback_link.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "CLI/CLI.hpp"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::bench {
 namespace {

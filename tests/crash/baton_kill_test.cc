@@ -19,7 +19,6 @@
 #include "tests/crash/crash_fixture.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
-#include "tests/harness/patience.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/wait_until.h"
 

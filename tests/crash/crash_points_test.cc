@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/crash/crash_fixture.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::crash {
 namespace {

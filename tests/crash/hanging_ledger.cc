@@ -20,9 +20,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "worker/examples/common/address.h"
+#include "lib/base/status.h"
+#include "worker/examples/common/device_factory.h"
 #include "worker/examples/ledger/ledger_service.h"
 #include "worker/worker.h"
 

@@ -17,7 +17,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/crash/crash_fixture.h"
-#include "tests/harness/patience.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::crash {

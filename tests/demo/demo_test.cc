@@ -21,7 +21,7 @@
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
-#include "tests/harness/json_object.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 

@@ -1,4 +1,5 @@
-// The state of the picture, from what the demonstration and its peers report.
+// The picture that a terminal shows while the demonstration runs: its state, from what the
+// demonstration and its peers report, and its text.
 #ifndef TESTS_DEMO_LIVE_MODEL_H_
 #define TESTS_DEMO_LIVE_MODEL_H_
 
@@ -8,11 +9,42 @@
 #include <vector>
 
 #include "tests/demo/event.h"
-#include "tests/demo/live_frame.h"
 #include "tests/demo/scenario.h"
 #include "tests/demo/timeline.h"
 
 namespace baton::demo {
+
+// Events of one kind, so far.
+struct LiveRow {
+  std::string title;
+  uint32_t wanted = 0;
+  uint32_t done = 0;
+  uint32_t failed = 0;  // of those done
+  double median_us = 0;
+  double longest_us = 0;
+};
+
+struct LiveState {
+  std::string title;  // what is shown now
+  uint32_t connections = 0;
+  double seconds = 0;  // since the start
+  double rate = 0;     // messages per second
+  // Over the last seconds, the oldest first: messages per second, and longest silences.
+  std::vector<double> rates;
+  std::vector<double> silences_us;
+  double bar_seconds = 0.1;  // that each of them stands for
+  std::vector<LiveRow> rows;
+  size_t current = 0;      // of `rows`; rows.size(): none has begun
+  double event_us = 0;     // the longest silence of the event that happens now, so far
+  double longest_us = 0;   // of an event with Baton that has ended
+  std::string longest_at;  // title of its row
+  // With Baton.
+  Counters counters;
+  // Without Baton, when that is shown.
+  bool without = false;
+  uint64_t disconnects_without = 0;
+  bool ended = false;  // no row is current, and nothing moves any more
+};
 
 // Times are CLOCK_MONOTONIC in microseconds. Thread-safety: none.
 class LiveModel {
@@ -47,6 +79,17 @@ class LiveModel {
   uint64_t disconnects_before_ = 0;  // of acts without Baton that have ended
   LiveState state_;
 };
+
+struct FrameLook {
+  size_t columns = 80;
+  size_t rows = 24;
+  bool colour = false;
+  bool unicode = false;
+};
+
+// Returns at most look.rows lines, each with a newline and no wider than look.columns. Lists every
+// kind of event where there are rows enough for it, otherwise the current one.
+std::string RenderFrame(const LiveState& state, const FrameLook& look);
 
 }  // namespace baton::demo
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "tests/demo/live_frame.h"
 #include "tests/demo/live_model.h"
 
 namespace baton::demo {

@@ -15,13 +15,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/realtime.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
+#include "tests/demo/event.h"
 #include "tests/demo/live_view.h"
-#include "tests/demo/progress.h"
 #include "tests/demo/report.h"
 #include "tests/demo/scenario.h"
-#include "tests/demo/terminal.h"
 
 namespace baton::demo {
 namespace {

@@ -1,13 +1,18 @@
-// What the demonstration says of what it did, and of what it did not.
-#include "tests/demo/report.h"
-
+// What the demonstration says and draws of what it did, and of what it did not.
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "tests/harness/json_object.h"
+#include "tests/demo/report.h"
+#include "tests/demo/svg.h"
+#include "tests/demo/timeline.h"
+#include "tests/harness/peer_process.h"
+#include "tests/harness/temp_directory.h"
 
 namespace baton::demo {
 namespace {
@@ -162,6 +167,122 @@ TEST(ReportTest, NoLineOfTheTableIsWiderThanATerminal) {
   for (const absl::string_view line : absl::StrSplit(ToTable(result), '\n')) {
     EXPECT_LE(line.size(), 79u) << line;
   }
+}
+
+// Returns what is between `start` and the first `end` after it.
+std::string Between(const std::string& text, const std::string& start, const std::string& end) {
+  const size_t from = text.find(start);
+  if (from == std::string::npos) return "";
+  const size_t begin = from + start.size();
+  return text.substr(begin, text.find(end, begin) - begin);
+}
+
+class PageTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto directory = harness::TempDirectory::Create();
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    directory_ = std::make_unique<harness::TempDirectory>(*std::move(directory));
+    std::ofstream(directory_->File(kBatonTimeline))
+        << "monotonic_us,replies,max_silence_us,lost\n1000000,3,70,0,0,0,0,0,0\n"
+           "1005000,4,80,0,0,0,0,0,0\n";
+    result_.baton.start_us = 500'000;
+    result_.baton.events = {{EventKind::kQuiet, 1'000'000, 70, ""},
+                            {EventKind::kHandoff, 1'002'000, 80, "</script><b>&\"{{DATA}}"}};
+  }
+  std::string Page() { return ToPage(result_, directory_->File(".")); }
+  nlohmann::json Data() {
+    return nlohmann::json::parse(Between(Page(), "id=\"data\">", "</script>"));
+  }
+
+  std::unique_ptr<harness::TempDirectory> directory_;
+  DemoResult result_;
+};
+
+TEST_F(PageTest, HasTheTimelinesAndTheResult) {
+  const nlohmann::json data = Data();
+  EXPECT_EQ(data["result"]["connections"], 64);
+  ASSERT_EQ(data["acts"].size(), 1u);  // the others have no timeline
+  const nlohmann::json& act = data["acts"][0];
+  EXPECT_EQ(act["replies"], nlohmann::json({3, 4}));
+  EXPECT_EQ(act["silence_us"], nlohmann::json({70, 80}));
+  EXPECT_EQ(act["first_seconds"], 0.5);
+  ASSERT_EQ(act["events"].size(), 1u);  // and what nothing was done for is none
+  EXPECT_EQ(act["events"][0]["kind"], "handoff");
+  EXPECT_EQ(act["events"][0]["seconds"], 0.502);
+  for (const EventKind kind : {EventKind::kHandoff, EventKind::kBatondKill}) {
+    EXPECT_EQ(data["kinds"][EventKindName(kind)]["title"], EventTitle(kind));
+  }
+}
+
+// A message of a program can hold anything.
+TEST_F(PageTest, TextEndsNeitherTheDataNorTheTable) {
+  EXPECT_EQ(Data()["acts"][0]["events"][0]["problem"], "</script><b>&\"{{DATA}}");
+  EXPECT_EQ(Page().find("<b>"), std::string::npos);
+  EXPECT_NE(Between(Page(), "<strong>", "</strong>").find("&lt;/script&gt;&lt;b&gt;&amp;"),
+            std::string::npos);
+}
+
+TEST_F(PageTest, NeedsNothingElse) {
+  const std::string page = Page();
+  EXPECT_TRUE(page.starts_with("<!DOCTYPE html>"));
+  for (const char* const outside :
+       {"http:", "https:", "src=", "<link", "@import", "{{SENTENCE}}"}) {
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  }
+}
+
+TEST(TimelineTest, FollowsAFileThatGrows) {
+  auto directory = harness::TempDirectory::Create();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const std::string path = directory->File("timeline.csv");
+  TimelineReader reader(path);
+  EXPECT_TRUE(reader.Read().empty());
+  FILE* const file = std::fopen(path.c_str(), "we");
+  ASSERT_NE(file, nullptr);
+  const auto write = [&](const char* text) {
+    std::fputs(text, file);
+    std::fflush(file);
+  };
+  write("monotonic_us,replies,max_silence_us,lost,duplicated\n5000,3,70,1,2,3,4,5,6\n10000,4,");
+  std::vector<Bucket> buckets = reader.Read();
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0].start_us, 5000u);
+  EXPECT_EQ(buckets[0].replies, 3u);
+  EXPECT_EQ(buckets[0].silence_us, 70u);
+  EXPECT_EQ(buckets[0].counters.lost, 1u);
+  EXPECT_EQ(buckets[0].counters.disconnects, 6u);
+  write("80,0,0,0,0,0,0\n");
+  buckets = reader.Read();
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0].silence_us, 80u);
+  std::fclose(file);
+  EXPECT_EQ(ReadTimeline(path)->size(), 2u);
+  EXPECT_FALSE(ReadTimeline(path + ".no").ok());
+}
+
+TEST(TimelineTest, ThinningKeepsRepliesAndTheLongestSilence) {
+  std::vector<Bucket> buckets;
+  for (uint64_t i = 0; i < 10; ++i) {
+    buckets.push_back({i * Bucket::kMicroseconds, 1, i == 4 ? 900u : 10u, {.lost = i}});
+  }
+  uint64_t length = 0;
+  const std::vector<Bucket> thin = Thin(buckets, 4, &length);
+  EXPECT_EQ(length, 3 * Bucket::kMicroseconds);
+  ASSERT_EQ(thin.size(), 3u);  // the tenth bucket alone would show a third of the replies
+  EXPECT_EQ(thin[1].start_us, 3 * Bucket::kMicroseconds);
+  EXPECT_EQ(thin[1].replies, 3u);
+  EXPECT_EQ(thin[1].silence_us, 900u);
+  EXPECT_EQ(thin[1].counters.lost, 5u);
+  EXPECT_EQ(Thin(buckets, 100, &length).size(), 10u);
+}
+
+TEST(SvgTest, CompactingLeavesTheLines) {
+  EXPECT_EQ(Compact("<svg>\n<defs>\n<circle id='gpDot' r='0.5'/>\n</defs>\n"
+                    "<g stroke=\"gray\" stroke-linecap=\"butt\" stroke-linejoin=\"miter\">\n"
+                    "<path d='M125.17,265.20 L7,8.5'/></g>\n"
+                    "<g stroke=\"red\"><g>\n<text></text>\n</g>\n</g>\n</svg>\n"),
+            "<svg>\n<g stroke=\"gray\">\n<path d='M125.1,265.2 L7,8.5'/></g>\n</svg>\n");
 }
 
 }  // namespace

@@ -10,9 +10,8 @@
 
 #include "absl/status/status.h"
 #include "tests/demo/event.h"
-#include "tests/demo/progress.h"
 #include "tests/demo/timeline.h"
-#include "tests/harness/json_object.h"
+#include "tests/harness/peer_process.h"
 #include "tests/lib/verbs/fabric.h"
 
 namespace baton::demo {

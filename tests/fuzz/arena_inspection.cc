@@ -6,11 +6,10 @@
 
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
-#include "supervisor/cli/reports.h"
+#include "supervisor/cli/commands.h"
 #include "supervisor/inspect/arena_view.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/program.h"
-#include "tests/fuzz/targets.h"
 #include "tests/supervisor/inspect/known_arena.h"
 
 namespace baton::fuzz {

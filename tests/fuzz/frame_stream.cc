@@ -12,7 +12,6 @@
 #include "lib/base/check.h"
 #include "lib/nic/memory_wire.h"
 #include "tests/fuzz/program.h"
-#include "tests/fuzz/targets.h"
 #include "tests/fuzz/wire_frames.h"
 
 namespace baton::fuzz {

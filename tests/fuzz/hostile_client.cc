@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "lib/base/check.h"
-#include "lib/verbs/mlx5/doorbell_page.h"
+#include "lib/verbs/mlx5/doorbell.h"
 #include "tests/fuzz/shared_reads.h"
 
 namespace baton::fuzz {

@@ -12,14 +12,12 @@
 #include "supervisor/driver/engine/describe.h"
 #include "supervisor/driver/engine/engine.h"
 #include "tests/fuzz/clear_arena.h"
-#include "tests/fuzz/honest_heir.h"
 #include "tests/fuzz/honest_worker.h"
 #include "tests/fuzz/hostile_commits.h"
 #include "tests/fuzz/hostile_writes.h"
 #include "tests/fuzz/memory_device.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
-#include "tests/fuzz/targets.h"
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::fuzz {

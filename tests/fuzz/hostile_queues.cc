@@ -9,7 +9,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "lib/verbs/mlx5/doorbell_page.h"
+#include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/format.h"
 #include "tests/fuzz/shared_reads.h"
 

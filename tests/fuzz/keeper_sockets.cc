@@ -27,7 +27,6 @@
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/fake_processes.h"
 #include "tests/fuzz/program.h"
-#include "tests/fuzz/targets.h"
 #include "tests/supervisor/keeper/inline_driver.h"
 
 namespace baton::fuzz {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/fuzz/targets.h"
+#include "tests/fuzz/program.h"
 
 namespace baton::fuzz {
 namespace {

@@ -22,7 +22,6 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
         size = "medium",
         srcs = [
             "mutant_test.cc",
-            "targets.h",
             name + "_source.cc",
         ],
         copts = ["-w"],
@@ -31,6 +30,7 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
         tags = ["no-tsan"] if automatic else ["manual"],
         deps = [
             target,
+            ":shared_reads",
             "//lib/system:gtest_main",
         ],
     )

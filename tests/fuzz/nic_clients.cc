@@ -9,7 +9,6 @@
 #include "tests/fuzz/hostile_memory.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
-#include "tests/fuzz/targets.h"
 #include "tests/lib/nic/loopback_link.h"
 
 namespace baton::fuzz {

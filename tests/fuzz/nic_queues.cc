@@ -1,25 +1,131 @@
 // Queues of a NIC's client that may say anything, beside those of one that is correct.
-#include <array>
-#include <cstring>
-#include <string>
+#include <fcntl.h>
+#include <sys/epoll.h>
 
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "lib/base/check.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/call.h"
+#include "lib/nic/context.h"
 #include "lib/nic/control_format.h"
+#include "lib/nic/engine.h"
+#include "lib/nic/host.h"
+#include "lib/nic/objects.h"
+#include "lib/nic/soft_options.h"
+#include "lib/verbs/mlx5/commands.h"
 #include "lib/verbs/mlx5/completion_queue.h"
-#include "lib/verbs/mlx5/doorbell_page.h"
+#include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/fifo_doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/mlx5/queue_pair.h"
-#include "tests/fuzz/direct_nic.h"
 #include "tests/fuzz/honest_traffic.h"
 #include "tests/fuzz/hostile_memory.h"
 #include "tests/fuzz/hostile_queues.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
-#include "tests/fuzz/targets.h"
 #include "tests/lib/nic/harness.h"
+#include "tests/lib/nic/loopback_link.h"
 
 namespace baton::fuzz {
+
+// The file of one client, whose objects end with it.
+class DirectFile final : public verbs::mlx5::Commands {
+ public:
+  DirectFile(nic::Owner owner, const nic::Host* host) : context_(owner, host) {}
+
+  // Returns the value of the reply.
+  template <typename Message>
+  absl::StatusOr<uint32_t> Call(Message message, int passed = -1) {
+    message.header = {static_cast<uint16_t>(Message::kOp), sizeof(message), 0};
+    return Execute({reinterpret_cast<const uint8_t*>(&message), sizeof(message)}, passed);
+  }
+  // What came with the latest reply.
+  FileDescriptor TakeAnswer() { return std::move(answer_); }
+  nic::Context& context() { return context_; }
+
+  absl::Status Modify(uint32_t qp_number, verbs::QueuePairState state) override;
+  absl::StatusOr<verbs::QueuePairState> Query(uint32_t qp_number) override;
+  void DestroyQueuePair(uint32_t) override {}
+
+ private:
+  absl::StatusOr<uint32_t> Execute(absl::Span<const uint8_t> message, int passed);
+
+  nic::Context context_;
+  FileDescriptor answer_;
+};
+
+// The part of a NIC that executes queues, without its sockets: calls are calls, and an input of a
+// fuzzer makes no system calls but those of the engine's turns.
+class DirectNic {
+ public:
+  // `complain` is called with the file of a client that does what no correct client does.
+  explicit DirectNic(nic::ComplainOf complain);
+  DirectNic(const DirectNic&) = delete;
+  DirectNic& operator=(const DirectNic&) = delete;
+
+  DirectFile* Open();
+  // What nic::Nic::Execute does.
+  void Turn();
+
+ private:
+  const verbs::soft::SoftDeviceOptions options_ = nic::WithLoopback();
+  const FileDescriptor wake_ups_;
+  const std::unique_ptr<verbs::soft::Engine> engine_;
+  nic::Objects objects_{/*seed=*/1};
+  const nic::Host host_;
+  std::vector<std::unique_ptr<DirectFile>> files_;  // the owner of each is its place, and 1
+};
+
+absl::StatusOr<uint32_t> DirectFile::Execute(absl::Span<const uint8_t> message, int passed) {
+  nic::Call call;
+  call.bytes = message;
+  if (passed >= 0) call.passed.Reset(fcntl(passed, F_DUPFD_CLOEXEC, 0));
+  const absl::StatusOr<uint32_t> value = context_.Execute(&call);
+  answer_ = std::move(call.answer);
+  return value;
+}
+
+absl::Status DirectFile::Modify(uint32_t qp_number, verbs::QueuePairState state) {
+  nic::control::Modify message;
+  message.number = qp_number;
+  message.state = static_cast<uint32_t>(state);
+  return Call(message).status();
+}
+
+absl::StatusOr<verbs::QueuePairState> DirectFile::Query(uint32_t qp_number) {
+  nic::control::Query message;
+  message.number = qp_number;
+  const absl::StatusOr<uint32_t> state = Call(message);
+  if (!state.ok()) return state.status();
+  return static_cast<verbs::QueuePairState>(*state);
+}
+
+DirectNic::DirectNic(nic::ComplainOf complain)
+    : wake_ups_(epoll_create1(EPOLL_CLOEXEC)),
+      engine_(*verbs::soft::Engine::Create()),
+      host_{&objects_, engine_.get(), &options_, std::move(complain), false, wake_ups_.get()} {}
+
+DirectFile* DirectNic::Open() {
+  files_.push_back(std::make_unique<DirectFile>(files_.size() + 1, &host_));
+  return files_.back().get();
+}
+
+void DirectNic::Turn() {
+  engine_->UpdateNow();
+  for (const auto& file : files_) (void)file->context().registers().Take();
+  (void)engine_->Progress();
+}
+
 namespace {
 
 namespace control = nic::control;

@@ -8,7 +8,6 @@
 #include "lib/base/check.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
-#include "tests/fuzz/targets.h"
 #include "worker/examples/nvmed/capsule.h"
 #include "worker/examples/nvmed/identify.h"
 

@@ -1,5 +1,5 @@
-// Reads a fuzz input as a program: a sequence of small numbers, bytes and blocks. An input that is
-// at its end gives zeros, so every input is a program.
+// What the fuzzers run, and tests/fuzz/regression_test.cc with every file of the corpora; and the
+// reader of their inputs.
 #ifndef TESTS_FUZZ_PROGRAM_H_
 #define TESTS_FUZZ_PROGRAM_H_
 
@@ -13,6 +13,8 @@
 
 namespace baton::fuzz {
 
+// Reads a fuzz input as a program: a sequence of small numbers, bytes and blocks. An input that is
+// at its end gives zeros, so every input is a program.
 class Program {
  public:
   Program(const uint8_t* data, size_t size) : at_(data), left_(size) {}
@@ -59,6 +61,38 @@ class Program {
   const uint8_t* at_;
   size_t left_;
 };
+
+// Each of the following takes one input and aborts on the first thing that is wrong.
+
+// Text that people write: batond's configuration, what control reads at its start.
+void ConfigText(const uint8_t* data, size_t size);
+void ControlConfigText(const uint8_t* data, size_t size);
+
+// Bytes that a peer of the soft device sends, at any time and in any pieces: through the frame
+// stream alone, and to a whole device that is being used.
+void FrameStreamBytes(const uint8_t* data, size_t size);
+void SoftWire(const uint8_t* data, size_t size);
+
+// Capsules that a host of NVMe over Fabrics sends to nvmed.
+void NvmeCapsule(const uint8_t* data, size_t size);
+
+// An arena that anybody may have written, for those who look into it.
+void ArenaInspection(const uint8_t* data, size_t size);
+
+// Frames that a process sends to the sockets of a keeper.
+void KeeperSockets(const uint8_t* data, size_t size);
+
+// A worker that writes whatever it maps, beside one of another service that is correct: on the
+// queue drivers with a device in memory, and on whole engines.
+void HostileWorker(const uint8_t* data, size_t size);
+void HostileEngine(const uint8_t* data, size_t size);
+
+// Clients of a NIC that write whatever they can to its sockets and to the memory that they share
+// with it, beside one that is correct.
+void NicClients(const uint8_t* data, size_t size);
+
+// The queues of such a client alone, whose bytes may change between the NIC's loads.
+void NicQueues(const uint8_t* data, size_t size);
 
 }  // namespace baton::fuzz
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/fuzz/targets.h"
+#include "tests/fuzz/program.h"
 
 namespace baton::fuzz {
 namespace {

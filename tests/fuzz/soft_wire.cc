@@ -20,7 +20,6 @@
 #include "lib/nic/wire.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/fuzz/program.h"
-#include "tests/fuzz/targets.h"
 #include "tests/fuzz/wire_frames.h"
 
 namespace baton::fuzz {

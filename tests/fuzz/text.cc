@@ -6,7 +6,7 @@
 #include "supervisor/config/config.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/control/config.h"
-#include "tests/fuzz/targets.h"
+#include "tests/fuzz/program.h"
 
 namespace baton::fuzz {
 namespace {

@@ -5,9 +5,12 @@
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/version.h"
 
 namespace baton::harness {
 namespace {
@@ -62,6 +65,25 @@ absl::StatusOr<std::string> Binaries::Find(const std::string& name) const {
                                           " was not found; build everything, or name its "
                                           "directory with --bin or BATON_BIN. Looked in: ",
                                           absl::StrJoin(roots_, ", ")));
+}
+
+std::string ReadProgram(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void InstallProgram(const std::filesystem::path& path, const std::string& program) {
+  const std::filesystem::path file = path.string() + ".new";
+  std::ofstream(file) << program;
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+  std::filesystem::rename(file, path);
+}
+
+std::string WithRelease(std::string program, const std::string& release) {
+  const std::string own = std::string(1, '\0') + kRelease + std::string(1, '\0');
+  const size_t at = program.find(own);
+  if (at == std::string::npos || release.size() != std::string(kRelease).size()) return "";
+  return program.replace(at + 1, release.size(), release);
 }
 
 }  // namespace baton::harness

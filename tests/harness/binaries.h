@@ -1,7 +1,8 @@
-// Finds the programs of this tree.
+// Finds the programs of this tree, and replaces those that run.
 #ifndef TESTS_HARNESS_BINARIES_H_
 #define TESTS_HARNESS_BINARIES_H_
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,14 @@ class Binaries {
  private:
   std::vector<std::string> roots_;
 };
+
+std::string ReadProgram(const std::filesystem::path& path);
+
+// Puts another file in the place of the one that may run, as a package does.
+void InstallProgram(const std::filesystem::path& path, const std::string& program);
+
+// Returns `program`, of Baton's, with another release, as long as ours. Empty: it has none.
+std::string WithRelease(std::string program, const std::string& release);
 
 }  // namespace baton::harness
 

@@ -1,8 +1,4 @@
-// A child process whose end cannot be missed and which cannot outlive the test. Time-outs are as
-// for Patient (patience.h).
-//
-// Thread-safety: none. Start it from a thread that lives as long as the child is to: the kernel
-// ends the child when that thread ends (PR_SET_PDEATHSIG).
+// Child processes of a test, and what the kernel says about any process.
 #ifndef TESTS_HARNESS_CHILD_PROCESS_H_
 #define TESTS_HARNESS_CHILD_PROCESS_H_
 
@@ -21,6 +17,21 @@
 
 namespace baton::harness {
 
+// Children of all threads of the process.
+std::vector<pid_t> ChildrenOf(pid_t process);
+
+// A field of /proc/PID/status, for example "State"; "" if there is no such process.
+std::string StatusOf(pid_t process, const std::string& field);
+
+// Returns true for a zombie, too: it has no memory and no ports any more.
+bool IsGone(pid_t process);
+
+// The number of descriptors that the process has open; 0 if it is gone.
+size_t DescriptorsOf(pid_t process);
+
+// The process that is the NIC of this keeper's service; 0 if it has none.
+pid_t NicOf(pid_t keeper);
+
 struct ChildOptions {
   std::string program;                                           // path
   std::vector<std::string> arguments;                            // without the program's name
@@ -30,6 +41,11 @@ struct ChildOptions {
   int signal_at_our_end = SIGKILL;  // when the starting thread ends
 };
 
+// A child process whose end cannot be missed and which cannot outlive the test. Time-outs are as
+// for Patient (wait_until.h).
+//
+// Thread-safety: none. Start it from a thread that lives as long as the child is to: the kernel
+// ends the child when that thread ends (PR_SET_PDEATHSIG).
 class ChildProcess {
  public:
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ChildOptions& options);

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/harness/json_object.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton::harness {

@@ -11,9 +11,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "tests/harness/patience.h"
+#include "lib/base/status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::harness {

@@ -17,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
-#include "tests/harness/keeper_view.h"
 #include "tests/harness/operator_client.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"

@@ -1,5 +1,5 @@
-// The operator service of a running Baton. Every call is bounded in time, and waits for control to
-// come up within it. gRPC stays behind this header.
+// What a running Baton says of itself: to operators, and on the management sockets of its keepers.
+// Every call is bounded in time.
 #ifndef TESTS_HARNESS_OPERATOR_CLIENT_H_
 #define TESTS_HARNESS_OPERATOR_CLIENT_H_
 
@@ -7,13 +7,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/v1/operator.pb.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::harness {
 
+// The operator service. Calls wait for control to come up, within their time. gRPC stays behind
+// this header.
 class OperatorClient {
  public:
   explicit OperatorClient(const std::string& socket);
@@ -44,6 +50,32 @@ class OperatorClient {
   struct Stub;
   std::unique_ptr<Stub> stub_;
   std::chrono::milliseconds timeout_ = Patient(std::chrono::seconds(10));
+};
+
+// What a service's keeper says, also while control is dead or stopped.
+class KeeperView {
+ public:
+  // `state_dir`: batond's.
+  static absl::StatusOr<std::unique_ptr<KeeperView>> Connect(const std::string& state_dir,
+                                                             const std::string& service);
+
+  absl::StatusOr<internal::Description> Describe();
+  absl::StatusOr<std::vector<v1::Upgrade>> ListUpgrades();  // the newest first
+  // What has happened since the last call, as far as the keeper's log reaches back.
+  absl::StatusOr<std::vector<v1::Event>> NewEvents();
+
+ private:
+  KeeperView(std::string path, MessageChannel channel)
+      : path_(std::move(path)), channel_(std::move(channel)) {}
+
+  // Asks the next keeper if the one that was connected has ended.
+  absl::StatusOr<internal::ManagementReply> Ask(internal::ManagementRequest request);
+  absl::StatusOr<internal::ManagementReply> AskOnce(const internal::ManagementRequest& request);
+
+  const std::string path_;
+  MessageChannel channel_;
+  uint64_t last_id_ = 0;
+  uint64_t last_event_ = 0;
 };
 
 }  // namespace baton::harness

@@ -1,4 +1,4 @@
-// A running baton-peer.
+// A running baton-peer, and the JSON objects that it and other programs print.
 #ifndef TESTS_HARNESS_PEER_PROCESS_H_
 #define TESTS_HARNESS_PEER_PROCESS_H_
 
@@ -13,10 +13,30 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/harness/child_process.h"
-#include "tests/harness/json_object.h"
 #include "tests/lib/verbs/fabric.h"
 
+namespace google::protobuf {
+class Struct;
+}
+
 namespace baton::harness {
+
+// Fields are read by dotted paths. Missing ones read as zero, so a test that needs one asks Has
+// first or compares with what cannot be zero.
+class JsonObject {
+ public:
+  static absl::StatusOr<JsonObject> Parse(const std::string& text);
+
+  bool Has(const std::string& path) const;
+  double Number(const std::string& path) const;
+  uint64_t Count(const std::string& path) const { return static_cast<uint64_t>(Number(path)); }
+  bool Flag(const std::string& path) const;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::shared_ptr<const google::protobuf::Struct> object_;
+  std::string text_;
+};
 
 struct PeerOptions {
   std::string program;  // path of baton-peer
@@ -74,6 +94,14 @@ class PeerProcess {
   std::unique_ptr<ChildProcess> process_;
   std::string result_;  // its final line, when that came unasked
 };
+
+// A peer that is busy all the time, and checks each answer.
+inline PeerOptions SteadyLoad() {
+  PeerOptions load;
+  load.connections = 8;
+  load.rate = 2000;
+  return load;
+}
 
 }  // namespace baton::harness
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/harness/wait_until.h"
 #include "worker/examples/ledger/ledger_protocol.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/kit/include/baton/testing.h"
 #include "tests/kit/service_run.h"
 #include "worker/examples/common/device_factory.h"

@@ -15,10 +15,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::testing_kit {

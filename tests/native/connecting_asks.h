@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <set>
 
-#include "tests/native/failover_message.h"  // its sequence is the ask
+#include "tests/native/message.h"  // its sequence is the ask
 
 namespace baton::native {
 

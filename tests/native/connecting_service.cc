@@ -19,7 +19,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/native/connecting_asks.h"
 #include "worker/worker.h"
 

@@ -16,7 +16,7 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "tests/lib/verbs/connected_test.h"
-#include "tests/native/shared_page.h"
+#include "tests/native/message.h"
 
 namespace baton::native {
 namespace {

@@ -1,7 +1,5 @@
 // A service whose queues are driven by processes that are forked from the one that opened the
-// device. The parent does what `baton-driver` does: it makes device, arena and connections, and
-// then drives nothing. Each child is ready to take over, as driver and as worker in one, when the
-// one before is dead.
+// device.
 #ifndef TESTS_NATIVE_ECHO_SERVICE_H_
 #define TESTS_NATIVE_ECHO_SERVICE_H_
 
@@ -14,11 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/nic/soft_options.h"
 #include "lib/verbs/verbs.h"
-#include "tests/native/shared_page.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/native/message.h"
 
 namespace baton::native {
 
@@ -38,6 +40,9 @@ struct EchoOptions {
   verbs::soft::SoftDeviceOptions nic = {};  // of the soft device under test
 };
 
+// The parent does what `baton-driver` does: it makes device, arena and connections, and then drives
+// nothing. Each child is ready to take over, as driver and as worker in one, when the one before is
+// dead.
 class EchoService {
  public:
   EchoService(const std::string& host, const EchoOptions& options);
@@ -76,6 +81,43 @@ class EchoService {
   std::unique_ptr<driver::QueueDriver> driver_;
   uint16_t port_ = 0;
   std::vector<Child> children_;
+};
+
+// Owner and driver of a service's only shard in one thread, for as long as it lives: answers each
+// message. Its state, a count of messages on each connection, changes with the same commit as the
+// acknowledgement, the reply and the next receive.
+class EchoOwner {
+ public:
+  EchoOwner(arena::Arena* arena, driver::QueueDriver* driver, uint64_t worker_id);
+
+  // Ends the epoch of who was the owner, is dead, and had this id, and begins one.
+  absl::Status Adopt();
+
+  // The first commit on a connection: so many receives.
+  void Accept(uint32_t connection);
+  // Moves completions to the log and answers what there is. Whether there was anything.
+  absl::StatusOr<bool> Turn();
+  uint64_t answered() const { return answered_; }  // messages, since it began
+
+  static uint64_t ReceiveOffset(uint32_t connection, uint32_t depth, uint64_t sequence);
+  static uint64_t SendOffset(uint32_t connection, uint32_t depth, uint64_t sequence);
+
+ private:
+  // Stages the answer of one message. False: there is no room for it now.
+  bool Answer(const arena::CompletionEntry& entry);
+  absl::Status Commit();
+  uint64_t CommittedCount(uint32_t connection) const;
+
+  arena::Arena* const arena_;
+  driver::QueueDriver* const driver_;
+  const uint64_t worker_id_;
+  const uint32_t depth_;
+  driver::Ownership ownership_;
+  driver::testing::CommitWriter writer_;
+  uint64_t answered_ = 0;
+  // Of the open transaction, by connection.
+  std::vector<uint64_t> counts_;
+  std::vector<uint64_t> send_ends_;
 };
 
 }  // namespace baton::native

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "lib/base/status_macros.h"
-#include "tests/native/failover_message.h"
+#include "lib/base/status.h"
+#include "tests/native/message.h"
 #include "worker/worker.h"
 
 namespace baton::native {

@@ -18,10 +18,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/connected_test.h"
+#include "tests/native/message.h"
 #include "tests/native/native_environment.h"
-#include "tests/native/shared_page.h"
 
 namespace baton::native {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "lib/base/clock.h"
 #include "lib/nic/soft_options.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/native/checking_peer.h"
 #include "tests/native/echo_service.h"
 #include "tests/native/native_environment.h"

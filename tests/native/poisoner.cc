@@ -5,7 +5,7 @@
 #include <iostream>
 #include <string>
 
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/harness/poison_peer.h"
 
 namespace baton {

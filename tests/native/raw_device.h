@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/native/failover_message.h"
+#include "tests/native/message.h"
 
 namespace baton::native {
 

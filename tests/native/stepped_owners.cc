@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/driver/request_list.h"
-#include "lib/verbs/rdma/doorbell.h"
-#include "tests/harness/patience.h"
-#include "tests/native/echo_owner.h"
+#include "lib/verbs/rdma/provider.h"
+#include "tests/harness/wait_until.h"
+#include "tests/native/echo_service.h"
 #include "tests/native/native_environment.h"
 
 namespace baton::native {

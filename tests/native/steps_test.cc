@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/native/checking_peer.h"
 #include "tests/native/echo_service.h"
 #include "tests/native/native_environment.h"

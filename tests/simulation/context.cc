@@ -1,9 +1,15 @@
 #include "tests/simulation/context.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
 
 namespace baton::simulation {
 
@@ -37,5 +43,51 @@ void Context::Break(std::string what) {
   Note("BROKEN");
   broken_ = std::move(what);
 }
+
+namespace {
+
+FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+ArenaPair Create(const arena::Shape& shape) {
+  auto driver = arena::Arena::Create(shape, "simulated");
+  BATON_CHECK(driver.ok());
+  auto worker = arena::Arena::Attach(Copy(driver->worker_log_fd()), Copy(driver->driver_log_fd()),
+                                     Copy(driver->buffers_fd()));
+  BATON_CHECK(worker.ok());
+  ArenaPair pair;
+  pair.driver = std::make_unique<arena::Arena>(*std::move(driver));
+  pair.worker = std::make_shared<const arena::Arena>(*std::move(worker));
+  return pair;
+}
+
+void Clear(const arena::Arena& arena) {
+  const arena::WorkerMemoryMap& worker = arena.worker_map();
+  uint8_t* const slots = reinterpret_cast<uint8_t*>(&arena.worker(0));
+  std::memset(slots, 0, worker.total - worker.workers);
+  uint8_t* const shards = reinterpret_cast<uint8_t*>(&arena.shard(0));
+  std::memset(shards, 0, arena.driver_map().total - arena.driver_map().shards);
+  std::memset(arena.buffers(), 0, arena.shape().buffer_bytes);
+  std::memset(arena.poll_slots(0), 0, arena.recovery_map().spare_buffers);
+  arena.header().driver_sleeping = 0;
+  arena.header().ownership_changes = 0;
+  for (uint32_t i = 0; i < arena.shape().shards; ++i) {
+    arena.shard(i).owner.ownership = arena::PackOwnership(0, arena::kNobody);
+  }
+}
+
+std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> g_arenas;
+
+}  // namespace
+
+ArenaPair& FreshArena(const arena::Shape& shape) {
+  const auto key = std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth,
+                                   shape.workers, shape.shared_receive_queue_depth);
+  auto found = g_arenas.find(key);
+  if (found == g_arenas.end()) found = g_arenas.emplace(key, Create(shape)).first;
+  Clear(*found->second.driver);
+  return found->second;
+}
+
+void ForgetArenas() { g_arenas.clear(); }
 
 }  // namespace baton::simulation

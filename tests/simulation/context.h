@@ -1,12 +1,15 @@
-// What every part of a simulation shares: the dice, the time, the trace, and the first promise that
-// was found broken.
+// What every part of a simulation shares: the dice, the time, the trace, the first promise that was
+// found broken, and the arenas.
 #ifndef TESTS_SIMULATION_CONTEXT_H_
 #define TESTS_SIMULATION_CONTEXT_H_
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+
+#include "lib/arena/arena.h"
 
 namespace baton::simulation {
 
@@ -75,6 +78,18 @@ class Context {
   uint64_t hash_;
   std::string broken_;
 };
+
+// Mapping and sealing memory takes longer than a schedule, so schedules use arenas again.
+struct ArenaPair {
+  std::unique_ptr<arena::Arena> driver;
+  std::shared_ptr<const arena::Arena> worker;  // mapped as workers map it
+};
+
+// As Arena::Create leaves it.
+ArenaPair& FreshArena(const arena::Shape& shape);
+
+// For the child of a fork, which has none of its parent's mappings.
+void ForgetArenas();
 
 }  // namespace baton::simulation
 

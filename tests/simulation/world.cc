@@ -14,7 +14,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/crash_point.h"
-#include "tests/simulation/arenas.h"
+#include "tests/simulation/context.h"
 #include "tests/simulation/hostile.h"
 #include "tests/simulation/mortal_driver.h"
 

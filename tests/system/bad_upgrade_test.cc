@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "tests/harness/keeper_view.h"
+#include "lib/base/status.h"
+#include "tests/harness/operator_client.h"
 #include "tests/system/upgrade_fixture.h"
 
 namespace baton::upgrade {

@@ -17,10 +17,10 @@
 #include "gtest/gtest.h"
 #include "lib/base/version.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/installed_program.h"
-#include "tests/harness/steady_load.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {

@@ -26,8 +26,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/patience.h"
-#include "tests/harness/steady_load.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 

@@ -26,9 +26,9 @@
 #include "proto/baton/v1/inspect.pb.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/process_status.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 

@@ -29,12 +29,10 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/installed_program.h"
-#include "tests/harness/patience.h"
-#include "tests/harness/process_status.h"
-#include "tests/harness/steady_load.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {

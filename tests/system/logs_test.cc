@@ -24,8 +24,8 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
-#include "tests/harness/process_status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {

@@ -17,7 +17,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/harness/cluster.h"
-#include "tests/harness/steady_load.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/metrics/http_get.h"
 

@@ -15,11 +15,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/operator_client.h"
 #include "tests/harness/peer_process.h"
-#include "tests/harness/process_status.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 

@@ -20,9 +20,9 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/socket_address.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/process_status.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {

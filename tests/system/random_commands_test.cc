@@ -29,7 +29,6 @@
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/patience.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {

@@ -17,7 +17,7 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/steady_load.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {

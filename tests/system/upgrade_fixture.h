@@ -16,7 +16,6 @@
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/patience.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::upgrade {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lib/arena/arena.h"
-#include "lib/driver/grants.h"
+#include "lib/driver/device_objects.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/lib/driver/commit_writer.h"

@@ -15,11 +15,11 @@
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/utf8.h"
 #include "lib/base/version.h"
 #include "lib/channel/message_channel.h"
-#include "lib/waiting/back_off.h"
+#include "lib/waiting/pauses.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 
 namespace baton {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "worker/kit/include/baton/baton.h"
 #include "worker/worker.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/mlx5/polling.h"
 #include "lib/verbs/mlx5/shared_receive_queue.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "lib/verbs/mlx5/syndrome.h"
+#include "lib/verbs/mlx5/format.h"
 
 namespace baton::verbs::mlx5 {
 namespace {

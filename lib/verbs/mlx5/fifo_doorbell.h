@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "lib/verbs/mlx5/doorbell.h"
-#include "lib/verbs/mlx5/doorbell_page.h"
 
 namespace baton::verbs::mlx5 {
 

@@ -114,6 +114,11 @@ struct SendNote {
 };
 static_assert(sizeof(SendNote) == 16 && offsetof(SendNote, end) == 8);
 
+// Translate MLX5_CQE_SYNDROME_* to CompletionStatus, as libmlx5 does (mlx5_handle_error_cqe in its
+// cq.c), and back. An unknown syndrome is kGeneralError.
+CompletionStatus StatusOf(uint8_t syndrome);
+uint8_t SyndromeOf(CompletionStatus status);
+
 }  // namespace baton::verbs::mlx5
 
 #endif  // LIB_VERBS_MLX5_FORMAT_H_

@@ -4,9 +4,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "lib/verbs/mlx5/register_doorbell.h"
+#include "lib/base/status.h"
+#include "lib/verbs/mlx5/doorbell.h"
 
 namespace baton::verbs::mlx5 {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "lib/verbs/mlx5/completion_queue.h"
+#include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/shared_receive_queue.h"
-#include "lib/verbs/mlx5/syndrome.h"
 
 namespace baton::verbs::mlx5 {
 

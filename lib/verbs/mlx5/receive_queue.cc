@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/mlx5/posting.h"
 
 namespace baton::verbs::mlx5 {

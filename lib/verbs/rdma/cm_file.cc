@@ -14,9 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "lib/verbs/rdma/cm_command.h"
 
 namespace baton::verbs::rdma {

@@ -1,4 +1,5 @@
-// Translates a provider's completions into those of verbs.h.
+// These functions translate a provider's completions, and libibverbs' asynchronous events, into
+// those of verbs.h.
 #ifndef LIB_VERBS_RDMA_COMPLETION_H_
 #define LIB_VERBS_RDMA_COMPLETION_H_
 
@@ -6,6 +7,7 @@
 #include <infiniband/verbs.h>
 
 #include <cstddef>
+#include <optional>
 
 #include "lib/verbs/verbs.h"
 
@@ -90,6 +92,9 @@ inline void TranslateCompletion(const ibv_wc& from, unsigned int invalidated_fla
     TranslateData(from, invalidated_flags, to);
   }
 }
+
+// Returns nullopt for events without a meaning to the user (ibv_get_async_event(3)).
+std::optional<DeviceEvent> ToDeviceEvent(const ibv_async_event& event);
 
 }  // namespace baton::verbs::rdma
 

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/rdma/cm_event_number.h"
 #include "lib/verbs/rdma/port.h"

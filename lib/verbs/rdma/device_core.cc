@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 

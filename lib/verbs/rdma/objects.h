@@ -1,11 +1,18 @@
-// Owners of what libibverbs and librdmacm allocate.
+// These types own what libibverbs and librdmacm allocate, and memory that forked processes share.
 #ifndef LIB_VERBS_RDMA_OBJECTS_H_
 #define LIB_VERBS_RDMA_OBJECTS_H_
 
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include <sys/mman.h>
 
+#include <cerrno>
 #include <memory>
+#include <new>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "lib/base/status.h"
 
 namespace baton::verbs::rdma {
 
@@ -27,6 +34,32 @@ using VerbsSharedQueue = std::unique_ptr<ibv_srq, Destroyer<ibv_destroy_srq>>;
 using VerbsQueuePair = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
 using EventChannel = std::unique_ptr<rdma_event_channel, Destroyer<rdma_destroy_event_channel>>;
 using CmId = std::unique_ptr<rdma_cm_id, Destroyer<rdma_destroy_id>>;
+
+// An object that a process shares with those that are forked from it.
+template <typename Object>
+class SharedPage {
+ public:
+  static_assert(std::is_trivially_destructible_v<Object>);
+
+  SharedPage() = default;
+  ~SharedPage() {
+    if (object_ != nullptr) (void)munmap(object_, sizeof(Object));
+  }
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+
+  absl::Status Open() {
+    void* const page =
+        mmap(nullptr, sizeof(Object), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return ErrnoStatus(errno, "mmap");
+    object_ = new (page) Object;
+    return absl::OkStatus();
+  }
+  Object* operator->() const { return object_; }
+
+ private:
+  Object* object_ = nullptr;
+};
 
 }  // namespace baton::verbs::rdma
 

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/verbs/rdma/completion.h"
 #include "lib/verbs/rdma/posting.h"
 #include "lib/verbs/rdma/shared_receive_queue.h"

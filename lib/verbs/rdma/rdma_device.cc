@@ -10,10 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/memlock.h"
-#include "lib/base/status_macros.h"
-#include "lib/verbs/rdma/async_event.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
+#include "lib/verbs/rdma/completion.h"
 #include "lib/verbs/rdma/connection.h"
 #include "lib/verbs/rdma/device_core.h"
 #include "lib/verbs/rdma/objects.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "lib/nic/control_status.h"
+#include "lib/base/status.h"
+#include "lib/nic/control_socket.h"
 #include "lib/nic/wire.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/socket_address.h"

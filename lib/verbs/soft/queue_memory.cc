@@ -9,15 +9,14 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::verbs::soft {
 namespace {
 
 // A page takes memory once something is written to it. Inherited files are smaller, because a
-// native worker touches all pages that it has before it waits (lib/native/prefault.h).
+// native worker touches all pages that it has before it waits (lib/native/mappings.h).
 constexpr uint64_t kFileBytes = 64 << 20;
 constexpr uint64_t kInheritedFileBytes = 4 << 20;
 constexpr uint64_t kPage = 4096;

@@ -13,9 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/nic/call_socket.h"
 #include "lib/nic/client.h"
 #include "lib/nic/frame_stream.h"

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"
 #include "lib/verbs/soft/soft_device.h"

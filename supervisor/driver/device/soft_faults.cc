@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "google/protobuf/text_format.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/config/node.h"
 #include "supervisor/config/validate_faults.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "lib/nic/fault_plan.h"
+#include "lib/nic/soft_options.h"
 #include "proto/baton/v1/config.pb.h"
 
 namespace baton::driver_process {

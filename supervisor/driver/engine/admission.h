@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "lib/driver/connection_gate.h"
+#include "lib/driver/connection_state.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/v1/types.pb.h"
-#include "supervisor/config/ip_address.h"
+#include "supervisor/config/node.h"
 
 namespace baton::driver_process {
 

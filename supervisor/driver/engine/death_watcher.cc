@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lib/arena/atomic_access.h"
-#include "lib/base/realtime.h"
+#include "lib/base/process_limits.h"
 
 namespace baton::driver_process {
 namespace {

@@ -15,13 +15,10 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/realtime.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/driver/grants.h"
-#include "lib/waiting/pause.h"
-#include "lib/waiting/yield_budget.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
+#include "lib/driver/device_objects.h"
+#include "lib/waiting/pauses.h"
 
 namespace baton::driver_process {
 namespace {

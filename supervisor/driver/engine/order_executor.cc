@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/driver/device_needs.h"
 #include "lib/verbs/port_owner.h"
-#include "supervisor/driver/engine/candidate.h"
 #include "supervisor/driver/engine/describe.h"
+#include "supervisor/driver/engine/roster.h"
 
 namespace baton::driver_process {
 namespace {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace baton::driver_process {
 
@@ -29,6 +30,37 @@ class Registrar {
   bool stopped_ = false;                      // guarded by mutex_
   std::thread thread_;                        // last: it uses what is above
 };
+
+inline Registrar::~Registrar() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+inline void Registrar::Post(std::function<void()> work) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    posted_.push_back(std::move(work));
+  }
+  changed_.notify_one();
+}
+
+inline void Registrar::Loop() {
+  for (;;) {
+    std::function<void()> work;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return stopped_ || !posted_.empty(); });
+      if (stopped_) return;
+      work = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    work();
+  }
+}
 
 }  // namespace baton::driver_process
 

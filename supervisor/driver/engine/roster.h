@@ -1,5 +1,5 @@
-// The workers that are attached to a service, as its engine knows them. Decides which of them may
-// own a shard and which is chosen, and wakes them.
+// Knows the workers that are attached to a service, and the properties by which one is chosen as
+// the next owner of a shard.
 #ifndef SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
 #define SUPERVISOR_DRIVER_ENGINE_ROSTER_H_
 
@@ -14,11 +14,28 @@
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
-#include "supervisor/driver/engine/candidate.h"
 
 namespace baton::driver_process {
 
-// Thread-compatible: the engine's thread.
+// Formats of application state that a worker declared. All zero: the worker declared nothing, and
+// takes every version.
+struct StateVersions {
+  uint32_t reads_min = 0;
+  uint32_t reads_max = 0;
+  uint32_t writes = 0;
+
+  bool declared() const { return reads_min != 0 || reads_max != 0 || writes != 0; }
+  bool Reads(uint32_t version) const {
+    return !declared() || (reads_min <= version && version <= reads_max);
+  }
+};
+
+// Workers of kFirst are chosen as successors and heirs. Those of kLast are chosen only when no
+// worker of kFirst is ready.
+enum class Standing : uint8_t { kLast, kFirst };
+
+// Decides which workers may own a shard and which is chosen, and wakes them. Thread-compatible: the
+// engine's thread.
 class Roster {
  public:
   struct Worker {

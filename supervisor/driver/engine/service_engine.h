@@ -15,11 +15,11 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/latency_histogram.h"
-#include "lib/driver/connection_gate.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/driver/engine/refusals.h"
+#include "supervisor/driver/engine/event_text.h"
 #include "supervisor/driver/engine/succession.h"
 
 namespace baton::driver_process {

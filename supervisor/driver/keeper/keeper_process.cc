@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/pidfd.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
-#include "supervisor/batond/left_behind.h"
+#include "lib/base/status.h"
+#include "supervisor/batond/open_within.h"
 
 namespace baton::driver_process {
 namespace {

@@ -15,8 +15,7 @@
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
-#include "lib/waiting/back_off.h"
-#include "supervisor/batond/program_file.h"
+#include "lib/waiting/pauses.h"
 #include "supervisor/batond/spawn.h"
 
 namespace baton::driver_process {

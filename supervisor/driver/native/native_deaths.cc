@@ -4,7 +4,7 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/driver/poison.h"
 
 namespace baton::driver_process {

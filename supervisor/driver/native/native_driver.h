@@ -46,7 +46,7 @@ struct NativeInheritance {
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
   int lifeline = -1;       // reading end (lifeline.h); in the worker, its own one
-  int presence = -1;       // of former_workers.h
+  int presence = -1;       // of lifeline.h
   int realtime_priority = 0;
   bool outside_effects = false;  // shards are taken only from owners that gave them up
   uint32_t poison_deaths = 3;    // on one completion, before its connection is failed

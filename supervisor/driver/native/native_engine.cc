@@ -8,8 +8,7 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::driver_process {
 

@@ -1,6 +1,5 @@
-// Reconciliation reports of native services. The worker that recovers a shard writes its report to
-// shared memory, and `baton-driver` reads it in a later turn (lib/arena/layout.md, "Native
-// owners").
+// Says what the drivers of a native service's shards have done: counts it, and reports it after a
+// recovery.
 #ifndef SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_
 #define SUPERVISOR_DRIVER_NATIVE_NATIVE_REPORTS_H_
 
@@ -9,11 +8,59 @@
 #include <vector>
 
 #include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
 #include "supervisor/driver/engine/reconciliation.h"
 
 namespace baton::driver_process {
 
-// The reports of the shards that one process has taken over. Thread-compatible.
+// Counters of a native service's shards since its `baton-driver` started: what their drivers have
+// done.
+//
+// Drivers count in the records of connections. A record starts over with the next connection of its
+// slot, and follows its connection to another shard. So the growth since the last look is added to
+// the shard that has the connection: these counters never fall.
+//
+// Drivers count transactions and sent bytes in the record of the shard, from the creation of the
+// arena on.
+//
+// Thread-compatible.
+class NativeCounters {
+ public:
+  // `arena` outlives it.
+  explicit NativeCounters(const arena::Arena* arena);
+
+  // Returns what is done by now. Looks at every connection.
+  driver::ShardCounters Of(uint32_t shard);
+
+  // The caller calls this before the slot of a connection that has ended serves another one.
+  void Look(uint32_t connection);
+
+ private:
+  struct Seen {
+    uint32_t generation = 0;
+    uint64_t sends = 0;     // posted
+    uint64_t receives = 0;  // posted; completed where the shard shares its receives
+    uint64_t bytes_received = 0;
+  };
+  struct Total {
+    uint64_t sends = 0;
+    uint64_t receives = 0;
+    uint64_t bytes_received = 0;
+    uint64_t bytes_sent = 0;              // the most that Of() has returned
+    uint64_t shared_receives_posted = 0;  // the most that Of() has returned
+  };
+
+  void AddSharedReceives(uint32_t shard, driver::ShardCounters* counters);
+
+  const arena::Arena* const arena_;
+  const bool shares_receives_;
+  std::vector<Seen> seen_;     // by connection
+  std::vector<Total> totals_;  // by shard
+};
+
+// The reconciliation reports of the shards that one process has taken over. The worker that
+// recovers a shard writes its report to shared memory, and `baton-driver` reads it in a later turn
+// (lib/arena/layout.md, "Native owners"). Thread-compatible.
 class NativeReports {
  public:
   explicit NativeReports(arena::Arena* arena) : arena_(arena) {}

@@ -14,9 +14,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::driver_process {
 namespace {

@@ -13,13 +13,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
+#include "lib/native/mappings.h"
 #include "lib/native/native_object.h"
-#include "lib/native/prefault.h"
-#include "lib/native/unmapper.h"
 #include "supervisor/driver/native/lifeline.h"
 #include "supervisor/driver/workers/confine.h"
 

@@ -9,10 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/log/log.h"
-#include "lib/text/one_line.h"
+#include "lib/text/text.h"
 
 namespace baton::driver_process {
 

@@ -1,3 +1,4 @@
+// Starts programs with posix_spawn(3), and reaps them.
 #ifndef SUPERVISOR_DRIVER_WORKERS_SPAWN_PLAN_H_
 #define SUPERVISOR_DRIVER_WORKERS_SPAWN_PLAN_H_
 
@@ -12,8 +13,8 @@
 
 namespace baton::driver_process {
 
-// Starts a program (posix_spawn(3)) in a session of its own, with the default action for each
-// signal, and with PATH as its whole environment. Thread-compatible.
+// Starts a program in a process group of its own, with the default action for each signal, and with
+// PATH as its whole environment. Thread-compatible.
 class SpawnPlan {
  public:
   SpawnPlan();
@@ -36,6 +37,10 @@ class SpawnPlan {
 // Returns a copy whose number is above `given`. The child gets its descriptors one after the other,
 // and an earlier one could overwrite the number of a later one's source.
 absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given);
+
+// Reaps the process if it has ended, and returns how: "was killed by signal 6 (Aborted)", or just
+// "ended" if it is no child of this process. Returns "" while it runs. Does not block.
+std::string ReapProgram(int pidfd);
 
 }  // namespace baton::driver_process
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
-#include "supervisor/driver/workers/reap_program.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
+#include "supervisor/driver/workers/spawn_plan.h"
 
 namespace baton::driver_process {
 namespace {

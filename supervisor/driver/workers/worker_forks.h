@@ -26,7 +26,7 @@ namespace baton::driver_process {
 class WorkerForks {
  public:
   // `engine` outlives it. `native`: what all programs of the service have in common. `presence`:
-  // the lock of former_workers.h, which all workers inherit.
+  // the lock of lifeline.h, which all workers inherit.
   static absl::StatusOr<std::unique_ptr<WorkerForks>> Create(NativeEngine& engine,
                                                              const v1::NativeConfig& native,
                                                              FileDescriptor presence);

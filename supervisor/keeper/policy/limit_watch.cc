@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/loop/timers.h"
+#include "lib/loop/waits.h"
 #include "supervisor/cgroup/cgroup.h"
 #include "supervisor/keeper/sessions/shard_owners.h"
 

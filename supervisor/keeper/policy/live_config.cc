@@ -6,7 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
 

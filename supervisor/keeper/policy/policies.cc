@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/config/policy.h"
 
 namespace baton::keeper {

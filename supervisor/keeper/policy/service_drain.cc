@@ -11,12 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
-#include "lib/loop/timers.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 #include "proto/baton/internal/drain.pb.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/config/replace_file.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton::keeper {

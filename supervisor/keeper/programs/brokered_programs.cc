@@ -8,9 +8,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
-#include "lib/loop/await_readable.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 
 namespace baton::keeper {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "supervisor/driver/workers/reap_program.h"
+#include "supervisor/driver/workers/spawn_plan.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/programs/program_reader.h"
+#include "supervisor/keeper/programs/program_output.h"
 #include "supervisor/keeper/programs/watched_process.h"
 #include "supervisor/keeper/service_driver.h"
 

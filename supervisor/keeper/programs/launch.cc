@@ -33,10 +33,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "proto/baton/internal/keeper.pb.h"
 
 namespace {

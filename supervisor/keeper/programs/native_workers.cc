@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/pidfd.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 #include "supervisor/driver/native/native_driver.h"
 
 namespace baton::keeper {

@@ -17,7 +17,7 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/programs/restart_delay.h"
+#include "supervisor/keeper/programs/watched_process.h"
 #include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/pidfd.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/driver/workers/spawn_plan.h"
 #include "supervisor/keeper/programs/program_output.h"
 

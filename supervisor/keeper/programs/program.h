@@ -58,7 +58,7 @@ void EnterProgram(int entered);
 // pipe of its own as standard output and error, and ignores SIGPIPE. It runs in the network
 // namespace of file `batonds_network`, unless that is -1 or the program was in the keeper's. This
 // call waits for no file system and no user database. The caller reaps the child with ReapProgram
-// (reap_program.h).
+// (spawn_plan.h).
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 

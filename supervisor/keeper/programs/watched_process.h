@@ -1,4 +1,5 @@
-// A worker's process that this keeper, or a former one, has started.
+// Watches the process of a worker, and says how long a keeper waits before it starts another worker
+// in its place.
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 
@@ -8,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,15 +17,51 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/pidfd.h"
-#include "lib/loop/await_readable.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/loop/waits.h"
+#include "lib/waiting/pauses.h"
 #include "proto/baton/internal/driver.pb.h"
+#include "proto/baton/v1/types.pb.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/program_output.h"
 
 namespace baton::keeper {
 
-// Thread-compatible: the management loop's thread.
+// How long a keeper waits before it starts a worker in the place of one that ended.
+class RestartDelay {
+ public:
+  // Notes that a worker ended after `lived_ns`. `served`: it, or another since its start, has
+  // committed as an owner.
+  void NoteEnd(uint64_t lived_ns, bool served, const v1::Policy& policy) {
+    std::chrono::milliseconds first = kShortest;
+    std::chrono::milliseconds most = served ? kLongestOfServers : kLongest;
+    if (policy.has_restart()) {
+      first = std::chrono::milliseconds(policy.restart().first_delay_ms());
+      most = std::chrono::milliseconds(policy.restart().max_delay_ms());
+    }
+    const bool is_short = lived_ns < kLongLifeNs;
+    const bool in_a_row = std::exchange(last_was_short_, is_short) && is_short;
+    back_off_.SetLimits(first, most);
+    if (!in_a_row) back_off_.Reset();
+    length_ = std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());
+  }
+
+  std::chrono::milliseconds length() const { return length_; }
+
+ private:
+  static constexpr std::chrono::milliseconds kShortest{10};
+  static constexpr std::chrono::milliseconds kLongest{5000};
+  // The limit while owners commit: they may die of a message that the next one is spared (poison).
+  static constexpr std::chrono::milliseconds kLongestOfServers{100};
+  static constexpr uint64_t kLongLifeNs = 2'000'000'000;
+
+  BackOff back_off_{kShortest, kLongest};
+  std::chrono::milliseconds length_ = kShortest;
+  bool last_was_short_ = false;  // the life of the last worker that ended
+};
+
+// A worker's process that this keeper, or a former one, has started. Thread-compatible: the
+// management loop's thread.
 struct WatchedProcess {
   // `programs`, which has started it, outlives this.
   WatchedProcess(boost::asio::io_context& loop, WorkerPrograms& programs, StartedProgram started)

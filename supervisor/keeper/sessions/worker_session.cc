@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/pidfd.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status.h"
 
 namespace baton::keeper {
 namespace {

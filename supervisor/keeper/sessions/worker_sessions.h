@@ -19,10 +19,9 @@
 #include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/sessions/attach_check.h"
 #include "supervisor/keeper/sessions/hang_watch.h"
-#include "supervisor/keeper/sessions/lock_holder.h"
 #include "supervisor/keeper/sessions/worker_session.h"
-#include "supervisor/keeper/sessions/worker_tokens.h"
 
 namespace baton::keeper {
 

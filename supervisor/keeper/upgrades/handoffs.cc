@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/loop/timers.h"
+#include "lib/loop/waits.h"
 
 namespace baton::keeper {
 namespace {

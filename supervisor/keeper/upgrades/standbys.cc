@@ -10,10 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 
 namespace baton::keeper {
 namespace {

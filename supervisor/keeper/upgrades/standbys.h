@@ -27,7 +27,6 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/programs/restart_delay.h"
 #include "supervisor/keeper/programs/watched_process.h"
 #include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/shard_owners.h"

@@ -8,9 +8,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "lib/loop/await_readable.h"
-#include "lib/loop/timers.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
 
 namespace baton::keeper {
 

@@ -8,10 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/loop/timers.h"
-#include "lib/text/one_line.h"
+#include "lib/base/status.h"
+#include "lib/loop/waits.h"
+#include "lib/text/text.h"
 
 namespace baton::keeper {
 namespace {

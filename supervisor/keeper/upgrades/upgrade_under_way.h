@@ -36,7 +36,6 @@
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/handoffs.h"
 #include "supervisor/keeper/upgrades/started_processes.h"
-#include "supervisor/keeper/upgrades/trial.h"
 #include "supervisor/keeper/upgrades/upgrade_plan.h"
 
 namespace baton::keeper {

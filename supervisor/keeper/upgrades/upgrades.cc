@@ -5,7 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "supervisor/keeper/upgrades/upgrade_plan.h"
 
 namespace baton::keeper {

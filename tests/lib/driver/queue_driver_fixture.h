@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
-#include "lib/driver/grants.h"
+#include "lib/driver/device_objects.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/lib/driver/commit_writer.h"

@@ -24,7 +24,6 @@
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
-#include "tests/lib/verbs/silent_connection_id.h"
 
 namespace baton::native {
 namespace {

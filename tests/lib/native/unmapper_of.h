@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/native/unmapper.h"
+#include "lib/native/mappings.h"
 
 namespace baton::native {
 

@@ -18,7 +18,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::nic {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/nic/harness.h"
 #include "tests/native/stepper.h"
 

@@ -1,14 +1,12 @@
-// The devices that the conformance tests run on: a second implementation is added here, and the
-// tests stay.
+// The devices that the conformance tests run on.
 #ifndef TESTS_LIB_VERBS_DEVICES_H_
 #define TESTS_LIB_VERBS_DEVICES_H_
-
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "gtest/gtest.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/verbs/nic_process.h"
@@ -30,6 +28,7 @@ inline soft::SoftDeviceOptions OnTcp() {
   return options;
 }
 
+// The conformance tests run on these. A second implementation is added here, and the tests stay.
 // The rdma device is there where its address is in the environment: in the virtual machine.
 inline std::vector<DeviceFactory> AllDevices() {
   const auto soft = [] { return soft::CreateSoftDevice({}); };

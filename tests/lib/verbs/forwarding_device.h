@@ -1,14 +1,17 @@
-// A device that is another one: a test overrides what is to be different.
+// Tests use these in place of a device and of a connection.
 #ifndef TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
 #define TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::testing {
 
+// A device that is another one: a test overrides what is to be different.
 class ForwardingDevice : public Device {
  public:
   explicit ForwardingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
@@ -54,6 +57,17 @@ class ForwardingDevice : public Device {
 
  private:
   const std::unique_ptr<Device> inner_;
+};
+
+// A connection of a peer that wants nothing: whatever is done with it succeeds.
+class SilentConnectionId : public ConnectionId {
+ public:
+  Address local_address() const override { return {}; }
+  Address peer_address() const override { return {}; }
+  ReadDepths depths() const override { return {}; }
+  absl::Status Accept(QueuePair*, const ConnectionParameters&) override { return absl::OkStatus(); }
+  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
+  absl::Status Disconnect() override { return absl::OkStatus(); }
 };
 
 }  // namespace baton::verbs::testing

@@ -12,7 +12,6 @@
 #include "lib/base/check.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/nic.h"
-#include "lib/nic/serve.h"
 #include "lib/verbs/soft/soft_device.h"
 
 namespace baton::verbs::testing {

@@ -12,7 +12,7 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::verbs::testing {
 namespace {

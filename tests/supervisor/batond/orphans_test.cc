@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lib/native/unmapper.h"
+#include "lib/native/mappings.h"
 
 namespace baton {
 namespace {

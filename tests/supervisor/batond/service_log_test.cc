@@ -1,6 +1,4 @@
 // A service's log in systemd's journal, of which this test takes the part.
-#include "supervisor/batond/open_within.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -16,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "supervisor/batond/child.h"
 #include "tests/supervisor/batond/batond_process.h"
 
 namespace {

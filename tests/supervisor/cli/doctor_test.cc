@@ -8,7 +8,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "supervisor/cli/cli.h"
-#include "supervisor/cli/reports.h"
+#include "supervisor/cli/commands.h"
 #include "supervisor/doctor/checks.h"
 #include "tests/harness/temp_directory.h"
 

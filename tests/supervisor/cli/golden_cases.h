@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/supervisor/control/fake_batond.h"
-#include "tests/supervisor/control/fake_keeper.h"
+#include "tests/supervisor/control/fakes.h"
 #include "tests/supervisor/doctor/fake_machine.h"
 
 namespace baton {

@@ -18,7 +18,7 @@
 #include "lib/base/file_descriptor.h"
 #include "supervisor/cli/terminal.h"
 #include "tests/harness/binaries.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/supervisor/cli/cli_fixture.h"
 
 namespace baton {

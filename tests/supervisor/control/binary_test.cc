@@ -31,7 +31,7 @@
 #include "supervisor/control/config.h"
 #include "supervisor/control/loop_thread.h"
 #include "tests/harness/wait_until.h"
-#include "tests/supervisor/control/fake_keeper.h"
+#include "tests/supervisor/control/fakes.h"
 #include "tests/supervisor/control/test_certificates.h"
 
 namespace baton {

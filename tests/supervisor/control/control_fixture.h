@@ -7,8 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "supervisor/control/control_server.h"
-#include "tests/supervisor/control/fake_batond.h"
-#include "tests/supervisor/control/fake_keeper.h"
+#include "tests/supervisor/control/fakes.h"
 
 namespace baton {
 

@@ -13,7 +13,7 @@
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "tests/supervisor/inspect/known_arena.h"
 
 namespace baton::inspect {

@@ -32,7 +32,6 @@
 #include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
-#include "tests/supervisor/keeper/namesake.h"
 #include "worker/worker.h"
 
 namespace baton::keeper {

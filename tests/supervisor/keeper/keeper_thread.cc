@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "lib/arena/layout.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "spdlog/spdlog.h"
 #include "tests/harness/binaries.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/fabric.h"
 
 namespace baton::keeper::testing {

@@ -1,26 +1,67 @@
-// A keeper of service "kv" that runs in a thread of the test's process, with its sockets in a
-// directory of its own. Workers of the same process have to detach: the keeper kills the process
-// of a worker that only closes its socket.
+// Runs a keeper and its driver in the test's process, and speaks to the keeper as a worker does.
 #ifndef TESTS_SUPERVISOR_KEEPER_KEEPER_THREAD_H_
 #define TESTS_SUPERVISOR_KEEPER_KEEPER_THREAD_H_
+
+#include <sys/eventfd.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/driver/driver_host.h"
 #include "supervisor/keeper/keeper.h"
+#include "supervisor/keeper/service_driver.h"
 #include "tests/harness/temp_directory.h"
-#include "tests/supervisor/keeper/hosted_driver.h"
 
 namespace baton::keeper::testing {
 
+// A keeper's driver in the keeper's process. Its engine runs as long as it lives. It holds nothing
+// for another keeper.
+class HostedDriver final : public ServiceDriver {
+ public:
+  explicit HostedDriver(std::unique_ptr<driver_process::DriverHost> host)
+      : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), host_(std::move(host)) {
+    host_->news().SetWake([fd = wake_.get()] { eventfd_write(fd, 1); });
+    host_->Start();
+    introduced_ = host_->Introduce();
+  }
+
+  driver_process::ServiceEngine& engine() { return host_->engine(); }
+
+  const arena::Arena& arena() const override { return host_->driver().arena(); }
+  std::string_view device_name() const override { return host_->driver().device_name(); }
+  int news_fd() const override { return wake_.get(); }
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> descriptors,
+                                 std::vector<FileDescriptor>* received) override {
+    return host_->driver().Execute(order, std::move(descriptors), received);
+  }
+
+ protected:
+  std::vector<internal::DriverNews> TakeNews() override {
+    eventfd_t count;
+    (void)eventfd_read(wake_.get(), &count);
+    return host_->news().Take();
+  }
+
+ private:
+  const FileDescriptor wake_;  // the engine writes to it until the host's end
+  const std::unique_ptr<driver_process::DriverHost> host_;
+};
+
+// A keeper of service "kv" that runs in a thread of the test's process, with its sockets in a
+// directory of its own. Workers of the same process have to detach: the keeper kills the process
+// of a worker that only closes its socket.
 class KeeperThread {
  public:
   using Change = std::function<void(v1::ServiceConfig*)>;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
-#include "supervisor/metrics/family.h"
+#include "supervisor/metrics/families.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/metrics/http_get.h"
 

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
-#include "supervisor/metrics/event_counts.h"
 #include "supervisor/metrics/families.h"
 #include "tests/supervisor/control/control_fixture.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "supervisor/nic_check/checked_device.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/nic/harness.h"
 #include "tests/lib/nic/oracle/uverbs_device.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton::examples {
 

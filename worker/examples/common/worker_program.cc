@@ -5,8 +5,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "worker/examples/common/address.h"
+#include "lib/base/status.h"
+#include "worker/examples/common/device_factory.h"
 
 namespace baton::examples {
 namespace {

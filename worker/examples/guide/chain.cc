@@ -11,8 +11,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "worker/examples/common/address.h"
+#include "lib/base/status.h"
+#include "worker/examples/common/device_factory.h"
 #include "worker/examples/guide/reply_service.h"
 
 namespace baton::guide {

@@ -9,8 +9,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "worker/examples/guide/reply_service.h"
 
 namespace baton::guide {

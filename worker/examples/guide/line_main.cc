@@ -13,8 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
-#include "worker/examples/common/address.h"
+#include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/examples/guide/line_client.h"
 

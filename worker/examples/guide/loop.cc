@@ -10,10 +10,9 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/status_macros.h"
-#include "worker/examples/common/address.h"
+#include "lib/base/status.h"
+#include "worker/examples/common/device_factory.h"
 #include "worker/examples/guide/reply_service.h"
 
 namespace baton::guide {

@@ -4,8 +4,8 @@
 #include <iostream>
 #include <memory>
 
-#include "lib/base/status_macros.h"
-#include "worker/examples/common/address.h"
+#include "lib/base/status.h"
+#include "worker/examples/common/device_factory.h"
 
 namespace baton::guide {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/ledger/ledger_program.h"
 

@@ -9,8 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/crash_point.h"
-#include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
+#include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
 

@@ -1,15 +1,10 @@
-// The layout of the service's registered buffers:
-//   header              one page: what the plan was made of, so that a program with another plan
-//                       is refused
-//   memory namespaces   in the order of the configuration
-//   a slab for each connection:
-//     responses         16 bytes each, a ring of twice the send queue, by sequence number
-//     capsules          for each slot a command of 64 bytes, and in_capsule_bytes of its data
-//   chunks              max_transfer_bytes each, of whichever command needs one, on pages
+// The buffer plan says where everything lies in the service's registered buffers. The chunk pool
+// says which chunks of them are in use.
 #ifndef WORKER_EXAMPLES_NVMED_BUFFER_PLAN_H_
 #define WORKER_EXAMPLES_NVMED_BUFFER_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +15,81 @@
 
 namespace baton::nvmed {
 
+// Which chunks of the buffers are in use, and by which connection's commands.
+//
+// Thread-compatible. Not in shared memory: a successor learns which chunks are in use from the work
+// requests and the state, which outlive a worker.
+class ChunkPool {
+ public:
+  void Reset(uint32_t chunks) {
+    owners_.assign(chunks, 0);
+    given_back_.clear();
+    free_.clear();
+    free_.reserve(chunks);
+    given_back_.reserve(chunks);
+  }
+
+  // Marks `chunk` as in use by a command of the connection. For the time between Reset and Fill.
+  // Returns false if another command has it, or there is no such chunk.
+  bool Claim(uint32_t chunk, uint32_t connection) {
+    if (chunk >= owners_.size() || owners_[chunk] != 0) return false;
+    owners_[chunk] = connection + 1;
+    return true;
+  }
+  // Makes all chunks free that were not claimed.
+  void Fill() {
+    for (uint32_t chunk = static_cast<uint32_t>(owners_.size()); chunk-- > 0;) {
+      if (owners_[chunk] == 0) free_.push_back(chunk);
+    }
+  }
+
+  bool Has(uint32_t chunk, uint32_t connection) const {
+    return chunk < owners_.size() && owners_[chunk] == connection + 1;
+  }
+  std::optional<uint32_t> Take(uint32_t connection) {
+    if (free_.empty()) return std::nullopt;
+    const uint32_t chunk = free_.back();
+    free_.pop_back();
+    owners_[chunk] = connection + 1;
+    return chunk;
+  }
+  // The chunk is free once the open transaction is committed: until then a successor would find it
+  // in use.
+  void GiveBack(uint32_t chunk) {
+    if (chunk >= owners_.size() || owners_[chunk] == 0) return;
+    owners_[chunk] = 0;
+    given_back_.push_back(chunk);
+  }
+  // Keeps the chunk in use beyond the end of its connection: GiveBackAll leaves it.
+  void Keep(uint32_t chunk) { owners_[chunk] = UINT32_MAX; }
+  // Gives back all chunks of a connection that has ended.
+  void GiveBackAll(uint32_t connection) {
+    for (uint32_t chunk = 0; chunk < owners_.size(); ++chunk) {
+      if (owners_[chunk] == connection + 1) GiveBack(chunk);
+    }
+  }
+  // Called after each commit. Returns whether more chunks are free now.
+  bool Committed() {
+    const bool more = !given_back_.empty();
+    free_.insert(free_.end(), given_back_.begin(), given_back_.end());
+    given_back_.clear();
+    return more;
+  }
+
+ private:
+  std::vector<uint32_t> owners_;  // by chunk: 1 + index of the connection
+  std::vector<uint32_t> free_, given_back_;
+};
+
+// The layout of the service's registered buffers:
+//   header              one page: what the plan was made of, so that a program with another plan
+//                       is refused
+//   memory namespaces   in the order of the configuration
+//   a slab for each connection:
+//     responses         16 bytes each, a ring of twice the send queue, by sequence number
+//     capsules          for each slot a command of 64 bytes, and in_capsule_bytes of its data
+//   chunks              max_transfer_bytes each, of whichever command needs one, on pages
+//
 // Immutable, and the same in every worker of a service.
 class BufferPlan {
  public:

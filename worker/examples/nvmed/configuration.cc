@@ -10,8 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
-#include "lib/base/errno_status.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "worker/examples/nvmed/nvme_spec.h"
 #include "worker/examples/nvmed/state.h"
 

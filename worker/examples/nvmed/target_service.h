@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "worker/examples/nvmed/buffer_plan.h"
 #include "worker/examples/nvmed/capsule.h"
-#include "worker/examples/nvmed/chunk_pool.h"
 #include "worker/examples/nvmed/controller.h"
 #include "worker/examples/nvmed/io_command.h"
 #include "worker/examples/nvmed/jobs.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::peer {
 namespace {

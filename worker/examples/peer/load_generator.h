@@ -21,7 +21,6 @@
 #include "lib/verbs/verbs.h"
 #include "worker/examples/common/shared_memory.h"
 #include "worker/examples/peer/reply_checker.h"
-#include "worker/examples/peer/silence_meter.h"
 #include "worker/examples/peer/timeline.h"
 
 namespace baton::peer {

@@ -5,7 +5,7 @@
 #include <cinttypes>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 
 namespace baton::peer {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 
 namespace baton::pingd {
 namespace {

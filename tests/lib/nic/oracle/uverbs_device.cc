@@ -26,7 +26,7 @@
 #include <utility>
 
 #include "lib/base/check.h"
-#include "lib/verbs/mlx5/doorbell_page.h"
+#include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/format.h"
 #include "tests/harness/temp_directory.h"
 

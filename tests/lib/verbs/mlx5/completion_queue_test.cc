@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "lib/verbs/mlx5/syndrome.h"
+#include "lib/verbs/mlx5/format.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 
 namespace baton::verbs::mlx5 {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "lib/base/check.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/rdma/cm_message.h"
 
 namespace baton::verbs::rdma {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lib/base/check.h"
-#include "lib/base/errno_status.h"
+#include "lib/base/status.h"
 #include "tests/lib/verbs/rdma/cm_message.h"
 
 namespace baton::verbs::rdma {

@@ -1,5 +1,5 @@
 // A test sends these orders to the processes that it executes (cm_keeper.cc, cm_host.cc), which
-// answer in the same form.
+// answer in the same form. The functions for memory regions are theirs.
 #ifndef TESTS_LIB_VERBS_RDMA_CM_MESSAGE_H_
 #define TESTS_LIB_VERBS_RDMA_CM_MESSAGE_H_
 
@@ -10,9 +10,29 @@
 
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/cm_file.h"
-#include "tests/lib/verbs/rdma/region_handles.h"
 
 namespace baton::verbs::rdma {
+
+// Memory regions have handles in a uverbs file: any process that has a descriptor of the file can
+// make, find and destroy them, by ioctl(2). libibverbs has no such functions: it wants the
+// process's own context and domain.
+//
+// Functions return 0 or an errno.
+struct Region {
+  uint32_t handle = 0;
+  uint32_t local_key = 0;
+  uint32_t remote_key = 0;
+  uint64_t address = 0;  // by which work requests name its first byte
+  uint64_t bytes = 0;
+};
+
+// Registers `region->bytes` from `memory` on, in the domain with this handle, to be named by
+// `region->address`. Both begin at the same place of a page.
+int RegisterRegion(int uverbs, uint32_t domain, const void* memory, uint32_t access,
+                   Region* region);
+// Fills all but the handle. ENOENT: no region has it.
+int QueryRegion(int uverbs, uint32_t handle, Region* region);
+int DestroyRegion(int uverbs, uint32_t handle);
 
 enum class CmOrder : uint32_t {
   // ---- a keeper's

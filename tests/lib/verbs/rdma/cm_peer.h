@@ -1,18 +1,50 @@
-// A peer that is nothing of Baton's: one connection by librdmacm, with a queue pair that librdmacm
-// makes ready.
-//
-// Whatever waits fails the test when nothing comes in the time that a test has. Thread-compatible.
+// A test gives orders to these processes and peers. Whatever waits fails the test when nothing
+// comes in the time that a test has.
 #ifndef TESTS_LIB_VERBS_RDMA_CM_PEER_H_
 #define TESTS_LIB_VERBS_RDMA_CM_PEER_H_
 
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
+
+#include "tests/lib/verbs/rdma/cm_message.h"
 
 namespace baton::verbs::rdma {
 
+// A process that a test executes and gives orders to (cm_message.h). Thread-compatible.
+class CmProcess {
+ public:
+  // `program` is one of $BATON_BIN.
+  explicit CmProcess(const std::string& program);
+  ~CmProcess();
+  CmProcess(const CmProcess&) = delete;
+  CmProcess& operator=(const CmProcess&) = delete;
+
+  // Gives an order and returns the answer, with the files that come with it. Fails the test if
+  // there is none in the time that a test has.
+  CmMessage Call(const CmMessage& order, const std::vector<int>& files = {},
+                 std::vector<FileDescriptor>* answered = nullptr);
+  bool Tell(const CmMessage& order, const std::vector<int>& files = {});
+  // An answer that is there already, or comes within `timeout_ms`.
+  bool Hear(CmMessage* answer, int timeout_ms);
+  int socket() const { return socket_.get(); }
+  pid_t pid() const { return pid_; }
+
+  // SIGKILL. Returns when the process is gone. False: it had ended by itself.
+  bool Kill();
+
+ private:
+  FileDescriptor socket_;
+  pid_t pid_ = -1;
+};
+
+// A peer that is nothing of Baton's: one connection by librdmacm, with a queue pair that librdmacm
+// makes ready. Thread-compatible.
 class CmPeer {
  public:
   CmPeer();

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lib/base/check.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::verbs::rdma {
 namespace {

@@ -21,9 +21,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/rdma/cm_peer.h"
-#include "tests/lib/verbs/rdma/cm_process.h"
 #include "tests/lib/verbs/rdma/cm_side.h"
 
 namespace baton::verbs::rdma {

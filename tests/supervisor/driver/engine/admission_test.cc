@@ -6,7 +6,7 @@
 #include <string>
 
 #include "google/protobuf/text_format.h"
-#include "tests/lib/verbs/silent_connection_id.h"
+#include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::driver_process {
 namespace {

@@ -1,14 +1,15 @@
-// What operators are told of memory that native workers write, too.
-#include "supervisor/driver/engine/describe.h"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "supervisor/driver/engine/describe.h"
 #include "supervisor/driver/engine/news_queue.h"
+#include "supervisor/driver/engine/registrar.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -24,6 +25,7 @@ class UnforkedDevice final : public verbs::testing::ForwardingDevice {
   absl::Status CheckForkable() const override { return absl::OkStatus(); }
 };
 
+// What operators are told of memory that native workers write, too.
 class DescribeTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -74,6 +76,18 @@ TEST_F(DescribeTest, shouldTellOfAddressesOnlyWhatControlCanRead) {
   EXPECT_EQ(described.peer_address(), std::string(sizeof(record->peer_address), 'x'));
   v1::Connection parsed;
   EXPECT_TRUE(parsed.ParseFromString(described.SerializeAsString()));
+}
+
+using ::testing::ElementsAre;
+
+TEST(RegistrarTest, shouldDoItsWorkInOrder) {
+  std::vector<int> done;
+  std::promise<void> all;
+  Registrar registrar;
+  for (int i = 1; i <= 3; ++i) registrar.Post([&done, i] { done.push_back(i); });
+  registrar.Post([&all] { all.set_value(); });
+  all.get_future().wait();
+  EXPECT_THAT(done, ElementsAre(1, 2, 3));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include "lib/base/clock.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "supervisor/driver/engine/describe.h"
-#include "supervisor/driver/engine/shard_moves.h"
+#include "supervisor/driver/engine/news_queue.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"

@@ -36,7 +36,6 @@
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
-#include "tests/lib/verbs/silent_connection_id.h"
 
 namespace baton::driver_process {
 namespace {

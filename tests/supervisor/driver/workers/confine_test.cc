@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/realtime.h"
+#include "lib/base/process_limits.h"
 
 namespace baton::driver_process {
 namespace {

@@ -1,6 +1,3 @@
-// A process that a keeper starts runs its program once the next keeper would know what it is for.
-#include "supervisor/keeper/programs/brokered_programs.h"
-
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/channel/carried_status.h"
+#include "supervisor/keeper/programs/brokered_programs.h"
+#include "supervisor/keeper/programs/watched_process.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -49,6 +48,7 @@ class HoldingDriver final : public ServiceDriver {
   const arena::Arena arena_ = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
 };
 
+// A process that a keeper starts runs its program once the next keeper would know what it is for.
 class BrokeredProgramsTest : public ::testing::Test {
  protected:
   absl::StatusOr<StartedProgram> Start() {
@@ -101,6 +101,49 @@ TEST_F(BrokeredProgramsTest, shouldLeaveNoProcessThatTheDriverDoesNotHold) {
   EXPECT_EQ(errno, ECHILD);
   loop_->poll();
   EXPECT_FALSE(HasRun());
+}
+
+using std::chrono::milliseconds;
+
+constexpr uint64_t kShort = 1'000'000;
+constexpr uint64_t kLong = 2'000'000'000;
+
+v1::Policy Restart(uint32_t first_ms, uint32_t max_ms) {
+  v1::Policy policy;
+  policy.mutable_restart()->set_first_delay_ms(first_ms);
+  policy.mutable_restart()->set_max_delay_ms(max_ms);
+  return policy;
+}
+
+TEST(RestartDelayTest, shouldBeDoubledWithEachDeathInARow) {
+  RestartDelay delay;
+  const v1::Policy policy = Restart(300, 1000);
+  for (const int expected : {300, 600, 1000, 1000}) {
+    delay.NoteEnd(kShort, /*served=*/true, policy);
+    EXPECT_EQ(delay.length(), milliseconds(expected));
+  }
+  delay.NoteEnd(kLong, true, policy);
+  EXPECT_EQ(delay.length(), milliseconds(300));
+  delay.NoteEnd(kShort, true, policy);
+  EXPECT_EQ(delay.length(), milliseconds(300));
+}
+
+TEST(RestartDelayTest, shouldHeedAPolicyThatHasChanged) {
+  RestartDelay delay;
+  for (int i = 0; i < 20; ++i) delay.NoteEnd(kShort, false, Restart(1, 100'000));
+  delay.NoteEnd(kShort, false, Restart(7, 50));
+  EXPECT_EQ(delay.length(), milliseconds(50));
+}
+
+TEST(RestartDelayTest, shouldBeShortOfWorkersThatServedWithoutAPolicy) {
+  RestartDelay delay;
+  EXPECT_EQ(delay.length(), milliseconds(10));
+  for (const int expected : {10, 20, 40, 80, 100, 100}) {
+    delay.NoteEnd(kShort, /*served=*/true, {});
+    EXPECT_EQ(delay.length(), milliseconds(expected));
+  }
+  for (int i = 0; i < 10; ++i) delay.NoteEnd(kShort, /*served=*/false, {});
+  EXPECT_EQ(delay.length(), milliseconds(5000));
 }
 
 }  // namespace

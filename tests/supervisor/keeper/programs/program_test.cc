@@ -20,8 +20,8 @@
 
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
-#include "supervisor/driver/workers/reap_program.h"
-#include "supervisor/keeper/programs/program_reader.h"
+#include "supervisor/driver/workers/spawn_plan.h"
+#include "supervisor/keeper/programs/program_output.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/temp_directory.h"

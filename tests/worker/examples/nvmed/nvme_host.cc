@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/worker/examples/nvmed/host_commands.h"
 
 namespace baton::nvmed {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/wait_until.h"
 #include "tests/worker/examples/nvmed/host_commands.h"
 #include "tests/worker/examples/nvmed/nvmed_fixture.h"
 

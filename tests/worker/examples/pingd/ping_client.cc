@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/lib/verbs/fabric.h"
 
 namespace baton::pingd {

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <limits>
 
-#include "lib/base/status_macros.h"
+#include "lib/base/status.h"
 #include "tests/worker/examples/pingd/ping_client.h"
 
 namespace baton::pingd {

@@ -1,0 +1,95 @@
+// The suites of inspections, of scale and of sizes, small: each measures what it says.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/bench/suite_run.h"
+
+namespace baton::bench {
+namespace {
+
+TEST(InspectBenchTest, shouldMeasureEverySide) {
+  const auto run = RunSuite("inspect", {"--seconds", "0.2", "--interval-ms", "50"});
+  ASSERT_TRUE(run.ok()) << run.status();
+  for (const char* figure :
+       {"messages_alone", "messages_beside_inspecting_a_copy", "messages_beside_inspecting",
+        "inspections", "inspections_of_the_copy"}) {
+    const auto found = run->figures.find(figure);
+    ASSERT_NE(found, run->figures.end()) << figure;
+    EXPECT_GT(found->second, 0) << figure;
+  }
+  EXPECT_EQ(run->not_measured, std::vector<std::string>());
+  EXPECT_GT(run->ratios.at("inspected_to_a_copy"), 0);
+}
+
+TEST(ScaleBenchTest, shouldMeasureEverySide) {
+  const auto run =
+      RunSuite("scale", {"--connections", "60", "--services", "3", "--workers", "6", "--calls", "3",
+                         "--handoffs", "3", "--attaches", "2", "--seconds", "0.3",
+                         // Workers show every second that they live.
+                         "--idle-seconds", "1.5"});
+  ASSERT_TRUE(run.ok()) << run.status();
+  for (const char* side : {"small", "wide", "many"}) {
+    for (const char* figure :
+         {"start_seconds", "connect_seconds", "memory_mib", "descriptors", "idle_percent_of_core",
+          "first_call_after_idleness_us", "get_service_p50_us", "list_shards_p50_us",
+          "list_workers_p50_us", "list_connections_p50_us", "list_services_p50_us",
+          "list_all_workers_p50_us", "worker_start_p50_us", "attach_p50_us", "handoff_p50_us",
+          "handoff_silence_p50_us", "round_trip_p50_us", "messages_per_second"}) {
+      EXPECT_EQ(run->figures.count(absl::StrCat(side, "_", figure)), 1u) << side << figure;
+    }
+  }
+  EXPECT_EQ(run->not_measured, std::vector<std::string>());
+  for (const auto& [figure, value] : run->figures) EXPECT_GT(value, 0) << figure;
+  for (const auto& [ratio, value] : run->ratios) EXPECT_GT(value, 0) << ratio;
+  EXPECT_EQ(run->figures.at("connections"), 60);
+  EXPECT_EQ(run->figures.at("services"), 3);
+  EXPECT_EQ(run->figures.at("workers"), 6);
+}
+
+TEST(SizeBenchTest, shouldMeasureEverySize) {
+  const auto run = RunSuite("size", {"--connections", "64", "--soak-seconds", "2"});
+  ASSERT_TRUE(run.ok()) << run.status();
+  for (const char* figure : {"layout_connection_metadata_bytes",
+                             "layout_connection_work_request_log_bytes",
+                             "layout_connection_completion_log_bytes",
+                             "layout_connection_state_bytes",
+                             "layout_connection_total_bytes",
+                             "layout_shard_metadata_bytes",
+                             "layout_shard_total_bytes",
+                             "layout_service_metadata_bytes",
+                             "layout_service_buffer_bytes",
+                             "layout_service_total_bytes",
+                             "service_file_bytes",
+                             "batond_private_kib",
+                             "control_private_kib",
+                             "keeper_private_kib",
+                             "driver_resident_kib",
+                             "driver_connection_bytes",
+                             "driver_connection_soft_device_bytes",
+                             "soak_cycles",
+                             "soak_messages",
+                             "soak_keeper_kib_at_100_percent"}) {
+    const auto found = run->figures.find(figure);
+    ASSERT_NE(found, run->figures.end()) << figure;
+    EXPECT_GT(found->second, 0) << figure;
+  }
+  EXPECT_EQ(run->figures.at("layout_connection_total_bytes"),
+            run->figures.at("layout_connection_metadata_bytes") +
+                run->figures.at("layout_connection_work_request_log_bytes") +
+                run->figures.at("layout_connection_completion_log_bytes") +
+                run->figures.at("layout_connection_state_bytes"));
+  EXPECT_GE(run->figures.at("service_file_bytes"), run->figures.at("layout_service_total_bytes"));
+  EXPECT_EQ(run->figures.at("connections"), 128);
+  // It is of a difference of heaps, which few connections do not always show.
+  const auto of_heaps = std::count(run->not_measured.begin(), run->not_measured.end(),
+                                   "connection_metadata_to_one_kib");
+  EXPECT_EQ(run->ratios.size() + static_cast<size_t>(of_heaps), 13u);
+  for (const auto& [ratio, value] : run->ratios) EXPECT_GT(value, 0) << ratio;
+  EXPECT_TRUE(run->has_plots);
+}
+
+}  // namespace
+}  // namespace baton::bench

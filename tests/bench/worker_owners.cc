@@ -1,0 +1,167 @@
+#include "tests/bench/worker_owners.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lib/arena/atomic_access.h"
+#include "lib/base/status.h"
+#include "supervisor/driver/engine/engine.h"
+
+namespace baton::bench {
+namespace {
+
+constexpr int kStartMs = 60'000;
+
+class Listener final : public driver_process::EngineListener {
+ public:
+  void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
+  void OnFenced(uint64_t) override {}
+  void OnDeviceLost(const absl::Status&) override {}
+};
+
+// Serves until nobody has the other end of `life` any more.
+absl::Status RunEngine(const BrokeredOwner::Open& open, arena::Arena* arena, FileDescriptor wake,
+                       FileDescriptor life) {
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<verbs::Device> device, open());
+  Listener listener;
+  driver_process::EngineOptions options;
+  options.yield_microseconds = EchoWorkerOptions().yield_microseconds;
+  BATON_ASSIGN_OR_RETURN(const auto engine,
+                         driver_process::Engine::Create(arena, device.get(), &listener, options));
+  engine->AddWorker(0, kEchoWorkerId, std::move(wake));
+  engine->succession().SetReady(0);
+  BATON_ASSIGN_OR_RETURN(const verbs::Address address, engine->Listen({"127.0.0.1", 0}));
+  engine->Start();
+  if (write(life.get(), &address.port, sizeof(address.port)) != sizeof(address.port)) {
+    return ErrnoStatus(errno, "write");
+  }
+  pollfd entry = {life.get(), POLLIN, 0};
+  while (poll(&entry, 1, -1) < 0 && errno == EINTR) {
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BrokeredOwner>> BrokeredOwner::Start(const Open& open) {
+  std::unique_ptr<BrokeredOwner> owner(new BrokeredOwner());
+  BATON_RETURN_IF_ERROR(owner->Make(open));
+  return owner;
+}
+
+BrokeredOwner::~BrokeredOwner() {
+  if (worker_ != nullptr) worker_->Die();
+  life_.Reset();
+  if (engine_ < 0) return;
+  while (waitpid(engine_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+absl::Status BrokeredOwner::Make(const Open& open) {
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(ShapeOfOne(0), "echo"));
+  FileDescriptor engine_wake, worker_wake;
+  BATON_RETURN_IF_ERROR(MakeStreams(&engine_wake, &worker_wake));
+  BATON_RETURN_IF_ERROR(StartEngine(open, &arena, std::move(engine_wake)));
+  return StartWorker(arena, std::move(worker_wake));
+}
+
+absl::Status BrokeredOwner::StartEngine(const Open& open, arena::Arena* arena,
+                                        FileDescriptor wake) {
+  FileDescriptor its;
+  BATON_RETURN_IF_ERROR(MakeStreams(&life_, &its));
+  engine_ = fork();
+  if (engine_ < 0) return ErrnoStatus(errno, "fork");
+  if (engine_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    life_.Reset();
+    const absl::Status status = RunEngine(open, arena, std::move(wake), std::move(its));
+    if (!status.ok()) std::fprintf(stderr, "the engine: %s\n", MessageOf(status).data());
+    _exit(status.ok() ? 0 : 1);
+  }
+  its.Reset();
+  pollfd entry = {life_.get(), POLLIN, 0};
+  if (poll(&entry, 1, kStartMs) == 1 && read(life_.get(), &port_, sizeof(port_)) == sizeof(port_)) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError("the engine's process does not come up");
+}
+
+absl::Status BrokeredOwner::StartWorker(const arena::Arena& arena, FileDescriptor wake) {
+  FileDescriptor session;
+  BATON_RETURN_IF_ERROR(MakeStreams(&keeper_, &session));
+  BATON_ASSIGN_OR_RETURN(arena::Arena attached, AttachTo(arena));
+  worker_ = std::make_unique<WorkerImpl>(EchoWorkerOptions(), &service_);
+  worker_->Connected(std::move(session));
+  return worker_->Start(std::make_shared<const arena::Arena>(std::move(attached)), std::move(wake),
+                        kEchoWorkerId, 0);
+}
+
+}  // namespace baton::bench
+
+namespace {
+BatonNativeHost* g_host = nullptr;  // of the worker that is made next
+}  // namespace
+
+extern "C" BatonNativeHost* baton_native_host() { return g_host; }
+
+namespace baton::bench {
+
+absl::StatusOr<std::unique_ptr<NativeOwner>> NativeOwner::Start(
+    std::unique_ptr<verbs::Device> device) {
+  std::unique_ptr<NativeOwner> owner(new NativeOwner(std::move(device)));
+  BATON_RETURN_IF_ERROR(owner->Open());
+  BATON_RETURN_IF_ERROR(owner->AddWorker());
+  BATON_ASSIGN_OR_RETURN(const verbs::Address address, owner->engine_->Listen({"127.0.0.1", 0}));
+  owner->port_ = address.port;
+  return owner;
+}
+
+// The worker bids its keeper farewell, and waits for no answer where that is gone.
+NativeOwner::~NativeOwner() { keeper_.Reset(); }
+
+absl::Status NativeOwner::Open() {
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(ShapeOfOne(1), "echo"));
+  arena_.emplace(std::move(arena));
+  BATON_ASSIGN_OR_RETURN(engine_,
+                         driver_process::NativeEngine::Create(&*arena_, device_.get(), this, {}));
+  return absl::OkStatus();
+}
+
+absl::Status NativeOwner::AddWorker() {
+  driver_process::NativeInheritance inheritance = engine_->InheritanceOf(0, kEchoWorkerId);
+  inheritance.watch_deaths = false;
+  FileDescriptor session;
+  BATON_RETURN_IF_ERROR(MakeStreams(&keeper_, &session));
+  BATON_ASSIGN_OR_RETURN(driver_, driver_process::NativeDriver::Create(std::move(inheritance)));
+  arena_->ClearWorker(0);
+  arena::StoreRelease(arena_->worker(0).thread_locks[0].futex, static_cast<uint32_t>(getpid()));
+  worker_ = std::make_unique<WorkerImpl>(EchoWorkerOptions(), &service_);
+  g_host = driver_->host();
+  BATON_RETURN_IF_ERROR(worker_->FindNativeHost());
+  worker_->Connected(std::move(session));
+  FileDescriptor wake, keepers_wake;
+  BATON_RETURN_IF_ERROR(MakeStreams(&wake, &keepers_wake));
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, AttachTo(*arena_));
+  BATON_RETURN_IF_ERROR(worker_->Start(std::make_shared<const arena::Arena>(std::move(arena)),
+                                       std::move(wake), kEchoWorkerId, 0));
+  engine_->AddWorker(0, kEchoWorkerId, std::move(keepers_wake), {},
+                     driver_process::Standing::kFirst);
+  engine_->succession().SetReady(0);
+  return absl::OkStatus();
+}
+
+absl::Status NativeOwner::Establish() {
+  engine_->Turn();
+  return worker_->Poll().status();
+}
+
+}  // namespace baton::bench

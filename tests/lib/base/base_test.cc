@@ -1,0 +1,190 @@
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/fork_mark.h"
+#include "lib/base/latency_histogram.h"
+#include "lib/base/utf8.h"
+
+namespace baton {
+namespace {
+
+bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+int NewDescriptor() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+TEST(FileDescriptorTest, shouldCloseAtItsEnd) {
+  const int fd = NewDescriptor();
+  { const FileDescriptor owner(fd); }
+  EXPECT_FALSE(IsOpen(fd));
+}
+
+TEST(FileDescriptorTest, shouldMoveItsDescriptor) {
+  FileDescriptor first(NewDescriptor());
+  const int fd = first.get();
+  FileDescriptor second(std::move(first));
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): it is empty then
+  EXPECT_EQ(second.get(), fd);
+  FileDescriptor third(NewDescriptor());
+  const int replaced = third.get();
+  third = std::move(second);
+  EXPECT_EQ(third.get(), fd);
+  EXPECT_FALSE(IsOpen(replaced));
+  EXPECT_TRUE(IsOpen(fd));
+}
+
+TEST(FileDescriptorTest, shouldSurviveMovingToItself) {
+  FileDescriptor owner(NewDescriptor());
+  FileDescriptor& same = owner;
+  owner = std::move(same);
+  EXPECT_TRUE(IsOpen(owner.get()));
+}
+
+TEST(FileDescriptorTest, shouldNotCloseWhatItReleased) {
+  FileDescriptor owner(NewDescriptor());
+  const int fd = owner.Release();
+  EXPECT_FALSE(owner);
+  EXPECT_TRUE(IsOpen(fd));
+  close(fd);
+}
+
+TEST(ForkMarkTest, shouldTellAProcessFromItsChildrenAndTheirs) {
+  const ForkMark mark = ForkMark::Create().value();
+  EXPECT_TRUE(mark.IsOurs());
+  const pid_t child = fork();
+  if (child == 0) {
+    if (mark.IsOurs()) _exit(1);
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(mark.IsOurs() ? 2 : 0);
+    int status = 0;
+    waitpid(grandchild, &status, 0);
+    _exit(WEXITSTATUS(status));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(mark.IsOurs());
+}
+
+TEST(ForkMarkTest, shouldBeTheChildsOwnWhenThatCreatesOne) {
+  const ForkMark mark = ForkMark::Create().value();
+  const pid_t child = fork();
+  if (child == 0) _exit(ForkMark::Create().value().IsOurs() ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(LatencyHistogramTest, shouldBeEmptyAtFirst) {
+  const LatencyHistogram histogram;
+  EXPECT_EQ(histogram.count(), 0u);
+  EXPECT_EQ(histogram.max(), 0u);
+  EXPECT_EQ(histogram.Quantile(0.5), 0u);
+}
+
+TEST(LatencyHistogramTest, shouldBeExactForSmallValues) {
+  LatencyHistogram histogram;
+  for (uint64_t i = 0; i < 32; ++i) histogram.Record(i);
+  EXPECT_EQ(histogram.Quantile(0), 0u);
+  EXPECT_EQ(histogram.Quantile(0.5), 15u);
+  EXPECT_EQ(histogram.Quantile(1), 31u);
+}
+
+TEST(LatencyHistogramTest, shouldBeWithinThreePercentOverTheWholeRange) {
+  for (uint64_t value = 1; value < uint64_t{1} << 62; value = value * 5 / 3 + 1) {
+    LatencyHistogram histogram;
+    histogram.Record(value);
+    histogram.Record(UINT64_MAX);  // so that the maximum does not cut the bucket
+    const uint64_t quantile = histogram.Quantile(0);
+    EXPECT_GE(quantile, value);
+    EXPECT_LE(static_cast<double>(quantile), static_cast<double>(value) * 1.032) << value;
+  }
+}
+
+TEST(LatencyHistogramTest, shouldCountWhatIsNoLonger) {
+  LatencyHistogram histogram;
+  for (const uint64_t value : {10u, 31u, 1'000u, 1'000'000u}) histogram.Record(value);
+  EXPECT_EQ(histogram.sum(), 1'001'041u);
+  EXPECT_EQ(histogram.CountUpTo(9), 0u);
+  EXPECT_EQ(histogram.CountUpTo(10), 1u);
+  EXPECT_EQ(histogram.CountUpTo(500), 2u);
+  EXPECT_EQ(histogram.CountUpTo(1'100), 3u);
+  EXPECT_EQ(histogram.CountUpTo(1'000'000), 4u);  // the maximum, in the middle of its bucket
+  EXPECT_EQ(histogram.CountUpTo(UINT64_MAX), 4u);
+  LatencyHistogram sum;
+  sum.Merge(histogram);
+  sum.Merge(histogram);
+  EXPECT_EQ(sum.sum(), 2'002'082u);
+  EXPECT_EQ(sum.CountUpTo(500), 4u);
+}
+
+TEST(LatencyHistogramTest, shouldNeverExceedTheMaximum) {
+  LatencyHistogram histogram;
+  histogram.Record(1'000'000);
+  EXPECT_EQ(histogram.Quantile(0.5), 1'000'000u);
+  EXPECT_EQ(histogram.max(), 1'000'000u);
+  histogram.Record(UINT64_MAX);
+  EXPECT_EQ(histogram.Quantile(1), UINT64_MAX);
+}
+
+TEST(LatencyHistogramTest, shouldOrderQuantiles) {
+  LatencyHistogram histogram;
+  for (uint64_t i = 1; i <= 1000; ++i) histogram.Record(i * 1000);
+  EXPECT_NEAR(static_cast<double>(histogram.Quantile(0.5)), 500'000, 16'000);
+  EXPECT_NEAR(static_cast<double>(histogram.Quantile(0.99)), 990'000, 31'000);
+  EXPECT_EQ(histogram.Quantile(1), 1'000'000u);
+}
+
+TEST(LatencyHistogramTest, shouldMergeAsIfRecordedTogether) {
+  LatencyHistogram one, other, both;
+  for (uint64_t i = 1; i <= 100; ++i) {
+    (i % 3 == 0 ? one : other).Record(i * 777);
+    both.Record(i * 777);
+  }
+  one.Merge(other);
+  EXPECT_EQ(one.count(), both.count());
+  EXPECT_EQ(one.max(), both.max());
+  for (double quantile = 0; quantile <= 1; quantile += 0.1) {
+    EXPECT_EQ(one.Quantile(quantile), both.Quantile(quantile));
+  }
+}
+
+TEST(ValidUtf8, shouldKeepWhatIsValid) {
+  for (const std::string text : {"", "disk full", "größer", "€", "\xf0\x9f\x94\xa5"}) {
+    EXPECT_EQ(ValidUtf8(text, 256), text);
+  }
+}
+
+TEST(ValidUtf8, shouldReplaceEachByteThatIsNot) {
+  EXPECT_EQ(ValidUtf8("a\xff"
+                      "b",
+                      256),
+            "a?b");
+  EXPECT_EQ(ValidUtf8("\xc3", 256), "?");                 // cut off
+  EXPECT_EQ(ValidUtf8("\xc3(", 256), "?(");               // no continuation
+  EXPECT_EQ(ValidUtf8("\xc0\xaf", 256), "??");            // longer than needed
+  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf", 256), "???");       // likewise
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 256), "???");       // a surrogate
+  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80", 256), "????");  // beyond the last code point
+}
+
+TEST(IsUtf8, shouldTellTextFromBytes) {
+  EXPECT_TRUE(IsUtf8(""));
+  EXPECT_TRUE(IsUtf8("größer"));
+  EXPECT_FALSE(IsUtf8("a\xff"));
+  EXPECT_FALSE(IsUtf8("\xc3"));
+}
+
+TEST(ValidUtf8, shouldCutBetweenCharacters) {
+  EXPECT_EQ(ValidUtf8("abc", 2), "ab");
+  EXPECT_EQ(ValidUtf8("a\u00e4", 2), "a");
+  EXPECT_EQ(ValidUtf8("a\u00e4", 3), "a\u00e4");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,338 @@
+// These tests show what the guide claims of its programs.
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "tests/worker/examples/guide/guide_fixture.h"
+
+namespace baton::guide {
+namespace {
+
+using testing::HasSubstr;
+
+// Where a worker dies while it deals with messages: the library's points (worker/*.cc).
+const std::vector<std::string> kPoints = {"deliver-before-handler:5", "worker-state-staged:6",
+                                          "worker-send-staged:7",     "commit-before-publish:8",
+                                          "commit-published:9",       "deliver-after-handler:10"};
+
+// Chapters 2, 6 and 7: state of a connection and of a shard, across kills, handoffs and a change of
+// its format, and the same program as an object for native workers.
+class CounterTest : public GuideTest {
+ protected:
+  // The messages of all clients and no other are the state of the one shard.
+  void ExpectMessagesOfShard(uint64_t messages) {
+    const auto client = Connect(cluster_->port());
+    ASSERT_TRUE(client);
+    const auto answer = client->Ask("0");
+    ASSERT_OK(answer);
+    EXPECT_EQ(*answer, absl::StrCat("0, message ", messages + 1, " of shard 0"));
+  }
+};
+
+TEST_F(CounterTest, shouldCountEachMessageOnceWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> safe;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &safe));
+  ASSERT_NO_FATAL_FAILURE(StartCounting(3));
+  ASSERT_NO_FATAL_FAILURE(KillAt("counter-test-hooks", kPoints, *safe));
+  ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
+}
+
+TEST_F(CounterTest, shouldCountEachMessageOnceOverHandoffsAndKills) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> owner;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &owner));
+  ASSERT_NO_FATAL_FAILURE(StartCounting(3));
+  for (int i = 0; i < 10; ++i) {
+    SCOPED_TRACE(i);
+    std::unique_ptr<GuideWorker> heir;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &heir));
+    if (i % 2 == 0) ASSERT_OK(cluster_->Handoff(heir->id));
+    ASSERT_OK(owner->process->Kill());
+    ASSERT_OK(cluster_->WaitUntilOwner(heir->id));
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    owner = std::move(heir);
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
+}
+
+TEST_F(CounterTest, shouldDisconnectAPeerThatSendsNoNumber) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &worker));
+  ASSERT_NO_FATAL_FAILURE(StartCounting(1));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  EXPECT_FALSE(client->Ask("x").ok());
+  EXPECT_OK(client->WaitUntilDisconnected());
+  ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));  // the others, and not that one
+}
+
+TEST_F(CounterTest, shouldChangeTheFormatOfItsStateInTwoUpgrades) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> first;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &first));
+  ASSERT_NO_FATAL_FAILURE(StartCounting(2));
+  v1::Upgrade upgrade;
+  ASSERT_NO_FATAL_FAILURE(Upgrade("formats", {"2"}, v1::UPGRADE_PHASE_FAILED, 100, &upgrade));
+  EXPECT_THAT(upgrade.detail(), HasSubstr("writes state version 2, the old one reads 1 to 1"));
+  ASSERT_NO_FATAL_FAILURE(Upgrade("formats", {"1"}, v1::UPGRADE_PHASE_COMPLETED));
+  ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  ASSERT_NO_FATAL_FAILURE(Upgrade("formats", {"2"}, v1::UPGRADE_PHASE_COMPLETED));
+  ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  // And back: what the program with the new format has written is read by the one before.
+  ASSERT_NO_FATAL_FAILURE(Upgrade("formats", {"1"}, v1::UPGRADE_PHASE_COMPLETED));
+  ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  StopCounting();
+}
+
+TEST_F(CounterTest, shouldCountEachMessageOnceAsAnObjectOfNativeWorkers) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartCluster({"--native", PathOf("counter.so"), "--native-argument=unused",
+                    "--native-argument=127.0.0.1:0"}));
+  ASSERT_OK(cluster_->WaitUntilListening());
+  ASSERT_NO_FATAL_FAILURE(StartCounting(2));
+  for (int i = 0; i < 3; ++i) {
+    const auto service = cluster_->GetService();
+    ASSERT_OK(service);
+    const uint64_t owner = service->shards(0).owner_worker_id();
+    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
+    ASSERT_OK(cluster_->WaitUntilGone(owner));
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
+}
+
+// The clients are the check: they have to find a service that does not count.
+TEST_F(CounterTest, shouldBeCaughtWhenItDoesNotCount) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> owner;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &owner));
+  Counting client(cluster_->port());
+  EXPECT_OK(harness::WaitUntil(
+      "the client to find it", [&] { return client.failed(); }, kTimeout));
+  EXPECT_EQ(client.Stop().code(), absl::StatusCode::kDataLoss);
+}
+
+// ---- Chapters 3, 4, 5 and 8: defects, grants, connections to others, files, a loop.
+
+const std::vector<std::string> kEffectPoints = {
+    "deliver-before-handler:5", "worker-send-staged:7",     "commit-before-publish:8",
+    "commit-published:9",       "deliver-after-handler:10",
+};
+
+TEST_F(GuideTest, shouldFailTheConnectionWhoseMessageKillsThreeWorkers) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::vector<std::unique_ptr<GuideWorker>> workers(4);
+  for (auto& worker : workers) ASSERT_NO_FATAL_FAILURE(StartWorker("fragile", &worker));
+  const auto good = Connect(cluster_->port()), bad = Connect(cluster_->port());
+  ASSERT_TRUE(good && bad);
+  EXPECT_FALSE(bad->Ask("crash").ok());
+  const auto answer = good->Ask("still here");
+  ASSERT_OK(answer);
+  EXPECT_EQ(*answer, "still here");
+  const auto dead = [&] {
+    return std::count_if(workers.begin(), workers.end(),
+                         [](const auto& worker) { return worker->process->HasEnded(); });
+  };
+  EXPECT_OK(harness::WaitUntil("three deaths", [&] { return dead() >= 3; }));
+  EXPECT_OK(good->Ask("and still"));
+  EXPECT_EQ(dead(), 3);
+}
+
+TEST_F(GuideTest, shouldKillAnOwnerThatHangs) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartCluster({"--heartbeat-ms", "50", "--hang-timeout-ms", "500", "--poison-deaths", "1"}));
+  std::unique_ptr<GuideWorker> owner, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("fragile", &owner));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("fragile", &heir));
+  const auto good = Connect(cluster_->port()), bad = Connect(cluster_->port());
+  ASSERT_TRUE(good && bad);
+  EXPECT_FALSE(bad->Ask("hang").ok());
+  EXPECT_OK(good->Ask("still here"));
+  EXPECT_OK(owner->process->WaitEnd(kTimeout));
+  EXPECT_FALSE(heir->process->HasEnded());
+}
+
+TEST_F(GuideTest, shouldGoBackFromAProgramThatCallsItselfUnhealthy) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> first;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("fragile", &first));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  v1::UpgradePlan plan;
+  plan.set_exec(PathOf("fragile"));
+  plan.set_watch_window_ms(600'000);
+  const auto started = cluster_->operators().Upgrade(kService, plan);
+  ASSERT_OK(started);
+  const uint64_t id = started->upgrade().id();
+  ASSERT_OK(cluster_->WaitForUpgrade(
+      id, "the window", [](const auto& now) { return now.phase() == v1::UPGRADE_PHASE_WATCHING; }));
+  ASSERT_OK(client->Ask("sick"));
+  const auto ended = cluster_->WaitUntilUpgradeEnds(id);
+  ASSERT_OK(ended);
+  EXPECT_EQ(ended->phase(), v1::UPGRADE_PHASE_ROLLED_BACK);
+  EXPECT_THAT(ended->detail(), HasSubstr("unhealthy"));
+  EXPECT_TRUE(cluster_->OwnsAllShards(first->id));
+  EXPECT_OK(client->Ask("still here"));
+}
+
+TEST_F(GuideTest, shouldLetPeersReadTheBoardThatAFormerOwnerGranted) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> owner, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("board", &owner));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  const auto where = client->Ask("where");
+  ASSERT_OK(where);
+  std::istringstream stream(*where);
+  uint32_t rkey = 0;
+  uint64_t address = 0;
+  ASSERT_TRUE(stream >> rkey >> address) << *where;
+  for (uint64_t total = 1; total <= 5; ++total) {
+    const auto answer = client->Ask("1");
+    ASSERT_OK(answer);
+    ASSERT_OK(owner->process->Kill());
+    const auto read = client->Read(address, rkey);  // no worker lives
+    ASSERT_OK(read);
+    EXPECT_EQ(*read, total);
+    ASSERT_NO_FATAL_FAILURE(StartWorker("board", &heir));
+    EXPECT_EQ(*client->Ask("where"), *where);  // it granted nothing anew
+    owner = std::move(heir);
+  }
+}
+
+TEST_F(GuideTest, shouldPassEachAmountOnOnceOverDeathsOnBothSides) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> upstream_safe, safe;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &upstream_safe));
+  const std::vector<std::string> upstream = {
+      absl::StrCat(verbs::testing::FabricUnderTest().host, ":", cluster_->port())};
+  std::unique_ptr<harness::Cluster> counter = std::move(cluster_);
+  ASSERT_NO_FATAL_FAILURE(StartCluster({}, "chain"));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("chain", &safe, upstream));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  uint64_t sent = 0;
+  const auto send_until_dead = [&](harness::ChildProcess& process) {
+    ASSERT_OK(harness::WaitUntil(
+        "the death",
+        [&] {
+          ++sent;
+          const auto answer = client->Ask("1");
+          EXPECT_OK(answer);
+          return process.HasEnded() || !answer.ok();
+        },
+        kTimeout));
+  };
+  for (const std::string& point : kEffectPoints) {
+    SCOPED_TRACE(point);
+    std::unique_ptr<GuideWorker> doomed;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("chain-test-hooks", &doomed, upstream, point));
+    cluster_->Handoff(doomed->id).IgnoreError();
+    ASSERT_NO_FATAL_FAILURE(send_until_dead(*doomed->process));
+    std::swap(counter, cluster_);
+    ASSERT_NO_FATAL_FAILURE(StartWorker("counter-test-hooks", &doomed, {}, point));
+    cluster_->Handoff(doomed->id).IgnoreError();
+    std::swap(counter, cluster_);
+    ASSERT_NO_FATAL_FAILURE(send_until_dead(*doomed->process));
+  }
+  const std::string all = absl::StrCat(sent, " of ", sent);
+  EXPECT_OK(harness::WaitUntil("the other service to have counted all", [&] {
+    const auto answer = client->Ask("0");
+    return answer.ok() && *answer == all;
+  }));
+}
+
+TEST_F(GuideTest, shouldServeItsPeersAlsoWhenTheOtherServiceEnds) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<GuideWorker> counting, chaining;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &counting));
+  const std::string upstream =
+      absl::StrCat(verbs::testing::FabricUnderTest().host, ":", cluster_->port());
+  std::unique_ptr<harness::Cluster> counter = std::move(cluster_);
+  ASSERT_NO_FATAL_FAILURE(StartCluster({}, "chain"));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("chain", &chaining, {upstream}));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  ASSERT_OK(client->Ask("5"));
+  ASSERT_OK(harness::WaitUntil("the first amount", [&] { return *client->Ask("0") == "5 of 5"; }));
+  ASSERT_OK(counter->Stop());
+  counter.reset();
+  ASSERT_OK(client->Ask("2"));
+  EXPECT_OK(client->Ask("0"));  // it serves its own peers all the same
+}
+
+TEST_F(GuideTest, shouldWriteEachMessageOnceWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster({"--outside-effects"}));
+  std::unique_ptr<GuideWorker> safe;
+  const std::vector<std::string> directory = {cluster_->directory()};
+  ASSERT_NO_FATAL_FAILURE(StartWorker("journal", &safe, directory));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  uint64_t sent = 0;
+  for (const std::string& point : kEffectPoints) {
+    SCOPED_TRACE(point);
+    std::unique_ptr<GuideWorker> doomed;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("journal-test-hooks", &doomed, directory, point));
+    cluster_->Handoff(doomed->id).IgnoreError();
+    for (int i = 0; i < 20; ++i, ++sent) {
+      const auto answer = client->Ask(absl::StrCat("message ", sent));
+      ASSERT_OK(answer);
+      EXPECT_EQ(*answer, absl::StrCat("record ", sent));
+    }
+    ASSERT_OK(doomed->process->WaitEnd(kTimeout));
+  }
+  std::ifstream file(directory[0] + "/journal-0");
+  std::string line;
+  for (uint64_t record = 0; record < sent; ++record) {
+    ASSERT_TRUE(std::getline(file, line)) << record;
+    EXPECT_EQ(line.substr(0, line.find_last_not_of(' ') + 1), absl::StrCat("message ", record));
+  }
+  EXPECT_FALSE(std::getline(file, line)) << line;
+}
+
+TEST_F(GuideTest, shouldWriteNothingInAServiceWithoutOutsideEffects) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<harness::ChildProcess> journal;
+  ASSERT_NO_FATAL_FAILURE(Spawn("journal", {cluster_->directory()}, "", &journal));
+  const auto ended = journal->WaitEnd(kTimeout);
+  ASSERT_OK(ended);
+  EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 1) << *ended;
+  EXPECT_THAT(journal->LogTail(), HasSubstr("outside_effects: true"));
+}
+
+TEST_F(GuideTest, shouldServeInALoopOfItsOwnAndEndWhenAsked) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster({"--heartbeat-ms", "500"}));
+  std::unique_ptr<GuideWorker> sleeping, busy;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &sleeping));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &busy, {"busy"}));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  for (const GuideWorker* owner : {busy.get(), sleeping.get(), busy.get(), sleeping.get()}) {
+    ASSERT_OK(cluster_->Handoff(owner->id));
+    const auto answer = client->Ask("hello");
+    ASSERT_OK(answer);
+    EXPECT_THAT(*answer, HasSubstr("hello at tick "));
+  }
+  // It shows that it lives also when nobody asks anything.
+  const auto beats = [&] {
+    const auto service = cluster_->GetService();
+    if (!service.ok()) return uint64_t{0};
+    for (const v1::Worker& worker : service->workers()) {
+      if (worker.id() == sleeping->id) return worker.heartbeats();
+    }
+    return uint64_t{0};
+  };
+  const uint64_t before = beats();
+  EXPECT_OK(harness::WaitUntil("heartbeats", [&] { return beats() >= before + 3; }));
+  for (const GuideWorker* worker : {busy.get(), sleeping.get()}) {
+    ASSERT_OK(cluster_->operators().StopWorker(kService, worker->id));
+    const auto ended = worker->process->WaitEnd(kTimeout);
+    ASSERT_OK(ended);
+    EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 0) << *ended;
+  }
+}
+
+}  // namespace
+}  // namespace baton::guide
