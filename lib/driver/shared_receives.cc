@@ -39,11 +39,10 @@ void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part
   if (IsBroken(shard)) return;
   const auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
   const auto receives = reader_->transaction().receives.subspan(part.first_receive, named.count);
-  absl::Status refused;
   for (uint32_t i = 0; i < named.count; ++i) {
-    refused.Update(PostSharedReceive(shard, named.slots[i], receives[i].sges));
+    const absl::Status posted = PostSharedReceive(shard, named.slots[i], receives[i].sges);
+    if (!posted.ok()) return RefuseShared(shard, MessageOf(posted));
   }
-  if (!refused.ok()) return RefuseShared(shard, MessageOf(refused));
   ArmLimit(shard);
 }
 

@@ -106,6 +106,7 @@ absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& requ
   v1::Drain drain;
   drain.set_started_unix_micros(drain_ ? drain_->started_unix_micros() : UnixMicroseconds());
   drain.set_disconnect(request.disconnect());
+  if (drain_) drain.set_disconnected(drain_->disconnected());
   const uint64_t deadline_ns =
       request.deadline_ms() == 0
           ? 0

@@ -178,7 +178,7 @@ bool HangWatch::OwnsShards(uint64_t worker_id) {
 // Called again and again while the worker hangs, because the policy may change meanwhile.
 void HangWatch::OnHang(WorkerSession& session) {
   const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
-                                        config_.service().hang_timeout_ms(), " ms");
+                                        looks() * between_looks_ms_, " ms");
   const bool known = std::exchange(session.hangs, true);
   if (policies_.policy().on_hang() == v1::ON_HANG_REPORT) {
     if (known) return;

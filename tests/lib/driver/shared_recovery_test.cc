@@ -378,7 +378,7 @@ TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAShardWhoseQueueRefuses) {
   device.refuse = 1;
   Post({1, 2});
   EXPECT_EQ(StateAt(1), SharedReceiveState::kAttempted);
-  EXPECT_EQ(StateAt(2), SharedReceiveState::kPosted);
+  EXPECT_EQ(StateAt(2), SharedReceiveState::kFree);  // nothing more is posted
   EXPECT_EQ(shard().shared_receives_unsure, 1u);
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
