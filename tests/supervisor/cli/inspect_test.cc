@@ -442,16 +442,21 @@ TEST_F(InspectTest, ShouldRefuseBadUsage) {
 }
 
 TEST_F(InspectTest, ShouldTakeTheOnlyServiceOfTheStateDirectory) {
+  // Other processes of the machine may have arenas of a service "kv".
+  const std::string name = absl::StrCat("a", getpid());
+  const auto arena = arena::Arena::Create(arena_.shape(), name);
+  ASSERT_TRUE(arena.ok()) << arena.status();
   std::filesystem::create_directory(directory_.File("state"));
-  std::ofstream(directory_.File("state/kv.keeper.sock")) << "";
-  std::ofstream(directory_.File("state/kv.sock")) << "";
+  std::ofstream(directory_.File(absl::StrCat("state/", name, ".keeper.sock"))) << "";
+  std::ofstream(directory_.File(absl::StrCat("state/", name, ".sock"))) << "";
   const Result chosen = Run({"inspect"});
   EXPECT_EQ(chosen.code, kExitOk) << chosen.err;
   // A word that is the service's name is not the file that somebody forgot to name.
-  EXPECT_THAT(Run({"snapshot", "kv"}).err, HasSubstr("name the FILE"));
+  EXPECT_THAT(Run({"snapshot", name}).err, HasSubstr("name the FILE"));
   std::ofstream(directory_.File("state/nvme.keeper.sock")) << "";
-  EXPECT_EQ(Run({"inspect"}).err, "error: name a service: there are kv, nvme\n");
-  EXPECT_EQ(Run({"snapshot", "file"}).err, "error: name a service: there are kv, nvme\n");
+  const std::string several = absl::StrCat("error: name a service: there are ", name, ", nvme\n");
+  EXPECT_EQ(Run({"inspect"}).err, several);
+  EXPECT_EQ(Run({"snapshot", "file"}).err, several);
 }
 
 TEST_F(InspectTest, ShouldExplainItselfOnOneScreen) {

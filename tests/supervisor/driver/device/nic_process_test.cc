@@ -1,6 +1,7 @@
 #include "supervisor/driver/device/nic_process.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -77,6 +78,13 @@ TEST_F(NicProcessTest, shouldBeLostWhenItEnds) {
   EXPECT_FALSE(IsLost());
   ASSERT_EQ(kill(nic_.process->pid(), SIGKILL), 0);
   EXPECT_OK(WaitUntil("the loss", [this] { return IsLost(); }));
+}
+
+// A session of its own could get no processor for seconds.
+TEST_F(NicProcessTest, shouldStayInTheSessionAndLeaveTheGroup) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(getsid(nic_.process->pid()), getsid(0));
+  EXPECT_EQ(getpgid(nic_.process->pid()), nic_.process->pid());
 }
 
 TEST_F(NicProcessTest, shouldNotStartWithFaultsThatNoConfigurationHas) {
