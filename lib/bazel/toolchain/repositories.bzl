@@ -1,8 +1,5 @@
-"""A digest of the installed headers that the precompiled header is made of.
-
-Bazel does not know of files in /usr. Without the digest, an upgrade of a package leaves a precompiled
-header behind that clang refuses to use.
-"""
+"""The repositories that WORKSPACE writes itself: a digest of installed headers, and small ones in the place of those that
+Bazel would download."""
 
 # Prints the contents of all headers that a header includes.
 _SCRIPT = """
@@ -19,10 +16,22 @@ def _system_headers_impl(repository_ctx):
     repository_ctx.file("digest", result.stdout)
     repository_ctx.file("BUILD.bazel", 'exports_files(["digest"])\n')
 
+# A digest of the installed headers that the precompiled header is made of. Bazel does not know of files in /usr: without
+# the digest, an upgrade of a package leaves a precompiled header behind that clang refuses to use.
 system_headers = repository_rule(
     implementation = _system_headers_impl,
     attrs = {"header": attr.label(mandatory = True)},
     # It is run again by each new server, and when ./run says that packages have changed.
     local = True,
     environ = ["BATON_PACKAGES"],
+)
+
+def _written_repository_impl(repository_ctx):
+    for path, content in repository_ctx.attr.files.items():
+        repository_ctx.file(path, content)
+
+# A repository whose files are `files`, a dictionary from paths to contents.
+written_repository = repository_rule(
+    implementation = _written_repository_impl,
+    attrs = {"files": attr.string_dict(mandatory = True)},
 )
