@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/cord.h"
@@ -15,11 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "lib/base/status.h"
-#include "lib/verbs/rdma/cm_command.h"
 
 namespace baton::verbs::rdma {
 namespace {
 
+constexpr char kCmDevice[] = "/dev/infiniband/rdma_cm";
 constexpr char kAbiVersion[] = "/sys/class/misc/rdma_cm/abi_version";
 constexpr char kErrnoPayload[] = "baton/errno";
 constexpr uint32_t kCommunicationEstablished = IBV_EVENT_COMM_EST;
@@ -52,6 +54,29 @@ static_assert(offsetof(CmEventSlot, connection) == offsetof(rdma_ucm_event_resp,
 static_assert(offsetof(CmEventSlot, ece_vendor) == offsetof(rdma_ucm_event_resp, ece));
 static_assert(sizeof(ibv_path_data) == sizeof(ib_path_rec_data));
 static_assert(offsetof(ibv_path_data, path) == offsetof(ib_path_rec_data, path_rec));
+
+// Writes a command (RDMA_USER_CM_CMD_*) to `file`, with its body. Returns 0 or an errno. The kernel
+// takes a command whole or not at all.
+template <typename Body>
+int GiveCommand(int file, uint32_t command, const Body& body, size_t answer_bytes = 0) {
+  struct {
+    rdma_ucm_cmd_hdr header = {};
+    Body body = {};
+  } message;
+  static_assert(sizeof(message) == sizeof(rdma_ucm_cmd_hdr) + sizeof(Body));
+  message.header.cmd = command;
+  message.header.in = sizeof(Body);
+  message.header.out = static_cast<uint16_t>(answer_bytes);
+  message.body = body;
+  return write(file, &message, sizeof(message)) == ssize_t{sizeof(message)} ? 0 : errno;
+}
+
+// Does the same for a command that the kernel answers by filling `answer`.
+template <typename Answer, typename Body>
+int AskCommand(int file, uint32_t command, Body body, Answer* answer) {
+  body.response = reinterpret_cast<uintptr_t>(answer);
+  return GiveCommand(file, command, body, sizeof(*answer));
+}
 
 std::string_view NameOf(uint32_t command) {
   static constexpr std::array<std::string_view, RDMA_USER_CM_CMD_JOIN_MCAST + 1> kNames = {

@@ -1,2 +1,0 @@
-// A program of something else.
-int main() { return 0; }
