@@ -19,10 +19,10 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
+#include "lib/base/pauses.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
-#include "lib/waiting/pauses.h"
 
 namespace baton {
 namespace {

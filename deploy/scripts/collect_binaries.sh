@@ -21,7 +21,7 @@ LABELS=(
   //worker/examples/ledger:ledger-v1.so
   //worker/examples/ledger:ledger-v2.so
   //worker/examples/ledger:ledger-state
-  //worker/examples/ledger_alone:ledger-baseline
+  //worker/examples/ledger:ledger-baseline
   //worker/examples/peer:baton-peer
   //worker/examples/nvmed:nvmed-v1
   //worker/examples/nvmed:nvmed-v2

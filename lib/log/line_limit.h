@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/waiting/token_bucket.h"
+#include "lib/base/token_bucket.h"
 
 namespace baton::log {
 

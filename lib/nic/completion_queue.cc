@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "lib/base/clock.h"
+#include "lib/base/pauses.h"
 #include "lib/nic/call.h"
-#include "lib/waiting/pauses.h"
 
 namespace baton::nic {
 

@@ -15,10 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/base/pauses.h"
 #include "lib/base/status.h"
 #include "lib/nic/control_socket.h"
 #include "lib/nic/limits.h"
-#include "lib/waiting/pauses.h"
 
 namespace baton::nic {
 namespace {

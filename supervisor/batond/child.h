@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/waiting/pauses.h"
+#include "lib/base/pauses.h"
 #include "spdlog/common.h"
 #include "supervisor/batond/child_lock.h"
 #include "supervisor/batond/spawn.h"

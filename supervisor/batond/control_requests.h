@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/loop/framed_session.h"
+#include "lib/channel/framed_session.h"
 #include "proto/baton/internal/control.pb.h"
 
 namespace baton {

@@ -19,7 +19,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/spawn.h"
 #include "supervisor/config/state_files.h"

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/loop/acceptor.h"
-#include "lib/loop/framed_session.h"
+#include "lib/channel/acceptor.h"
+#include "lib/channel/framed_session.h"
 #include "proto/baton/internal/rejoin.pb.h"
 #include "supervisor/batond/spawn.h"
 

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
+#include "lib/channel/framed_session.h"
 #include "lib/channel/message_channel.h"
-#include "lib/loop/framed_session.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 
 namespace baton {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
+#include "lib/base/placement.h"
 #include "lib/base/utf8.h"
-#include "lib/placement/placement.h"
 #include "lib/text/text.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/network_namespace.h"

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/server_context.h"
-#include "lib/waiting/token_bucket.h"
+#include "lib/base/token_bucket.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/keepers.h"

@@ -12,8 +12,8 @@
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
+#include "lib/channel/waits.h"
 #include "lib/log/log.h"
-#include "lib/loop/waits.h"
 
 namespace baton {
 namespace {

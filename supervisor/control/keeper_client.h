@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/loop/framed_session.h"
-#include "lib/waiting/pauses.h"
+#include "lib/base/pauses.h"
+#include "lib/channel/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/control/log_budget.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "lib/base/clock.h"
-#include "lib/waiting/token_bucket.h"
+#include "lib/base/token_bucket.h"
 
 namespace baton {
 

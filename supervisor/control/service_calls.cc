@@ -9,8 +9,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/base/pauses.h"
 #include "lib/base/status.h"
-#include "lib/waiting/pauses.h"
 #include "supervisor/control/callers.h"
 
 namespace baton {

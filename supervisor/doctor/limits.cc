@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "supervisor/cgroup/cgroup.h"
+#include "supervisor/config/cgroup.h"
 #include "supervisor/doctor/checks.h"
 
 namespace baton::doctor {

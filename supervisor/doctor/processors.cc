@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "lib/placement/placement.h"
+#include "lib/base/placement.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/doctor/checks.h"
 

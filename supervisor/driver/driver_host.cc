@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/heartbeat.h"
+#include "lib/base/placement.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/driver/device_needs.h"
-#include "lib/placement/placement.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"

@@ -6,8 +6,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/channel/waits.h"
 #include "lib/log/log.h"
-#include "lib/loop/waits.h"
 
 namespace baton::keeper {
 namespace {

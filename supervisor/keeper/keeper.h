@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/loop/acceptor.h"
+#include "lib/channel/acceptor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/management.h"

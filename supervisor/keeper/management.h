@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/loop/framed_session.h"
+#include "lib/channel/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/policy/limit_watch.h"

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "lib/waiting/pauses.h"
+#include "lib/base/pauses.h"
 
 namespace baton::bench {
 

@@ -43,8 +43,8 @@ def keeper_mutant(name, src, edit):
         src = src,
         edit = edit,
         case = "KeeperSimulationTest.shouldKeepEveryPromiseWhereverKeepersDie",
-        killer = "//tests/simulation/keeper:keeper_simulation_test.cc",
-        deps = ["//tests/simulation/keeper:simulation"],
+        killer = "//tests/simulation:keeper/keeper_simulation_test.cc",
+        deps = ["//tests/simulation:keeper_simulation"],
     )
 
 def _test(mutant):

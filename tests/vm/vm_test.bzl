@@ -24,7 +24,7 @@ def vm_test(name, script = None, programs = [], data = [], args = [], peer = Non
             script,
             "judged.sh",
             "rxe_common.sh",
-            "//deploy/vm:machine",
+            "//deploy:machine",
         ] + programs + data + ([peer] if peer else []),
         tags = (["exclusive"] if alone or peer or cpus > 2 else ["cpu:1"]) + ["local", "system", "vm"],
     )

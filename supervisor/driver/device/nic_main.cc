@@ -15,8 +15,8 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
+#include "lib/base/token_bucket.h"
 #include "lib/nic/nic.h"
-#include "lib/waiting/token_bucket.h"
 #include "supervisor/driver/device/soft_faults.h"
 #include "supervisor/driver/workers/confine.h"
 

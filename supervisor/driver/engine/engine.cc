@@ -15,10 +15,10 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "lib/base/pauses.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
 #include "lib/driver/device_objects.h"
-#include "lib/waiting/pauses.h"
 
 namespace baton::driver_process {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "lib/base/pauses.h"
 #include "lib/verbs/verbs.h"
-#include "lib/waiting/pauses.h"
 
 namespace baton::driver_process {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/waiting/token_bucket.h"
+#include "lib/base/token_bucket.h"
 
 namespace baton::driver_process {
 

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/pauses.h"
 #include "lib/channel/message_channel.h"
-#include "lib/waiting/pauses.h"
 #include "supervisor/batond/spawn.h"
 
 namespace baton::driver_process {

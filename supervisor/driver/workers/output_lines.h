@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/waiting/token_bucket.h"
+#include "lib/base/token_bucket.h"
 
 namespace baton::driver_process {
 

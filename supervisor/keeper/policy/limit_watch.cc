@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/loop/waits.h"
-#include "supervisor/cgroup/cgroup.h"
+#include "lib/channel/waits.h"
+#include "supervisor/config/cgroup.h"
 #include "supervisor/keeper/sessions/shard_owners.h"
 
 namespace baton::keeper {

@@ -12,7 +12,7 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 #include "proto/baton/internal/drain.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"

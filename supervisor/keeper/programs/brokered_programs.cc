@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 
 namespace baton::keeper {
 namespace {

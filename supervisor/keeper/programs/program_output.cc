@@ -13,7 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 #include "supervisor/driver/workers/spawn_plan.h"
 
 namespace baton::keeper {

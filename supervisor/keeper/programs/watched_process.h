@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/loop/waits.h"
-#include "lib/waiting/pauses.h"
+#include "lib/base/pauses.h"
+#include "lib/channel/waits.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/v1/types.pb.h"
 #include "supervisor/keeper/programs/program.h"

@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 #include "spdlog/spdlog.h"
 
 namespace baton::keeper {

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
+#include "lib/channel/framed_session.h"
 #include "lib/channel/message_channel.h"
-#include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/service_driver.h"
 

@@ -17,7 +17,7 @@
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 #include "lib/text/text.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/driver/engine/death_watcher.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 
 namespace baton::keeper {
 namespace {

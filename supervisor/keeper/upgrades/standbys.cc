@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 
 namespace baton::keeper {
 namespace {

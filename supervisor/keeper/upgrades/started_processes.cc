@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 
 namespace baton::keeper {
 

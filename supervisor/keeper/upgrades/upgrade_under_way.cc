@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "lib/loop/waits.h"
+#include "lib/channel/waits.h"
 #include "lib/text/text.h"
 
 namespace baton::keeper {

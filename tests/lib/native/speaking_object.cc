@@ -12,7 +12,7 @@
 #include "grpcpp/grpcpp.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
-#include "worker/control/control_stream.h"
+#include "worker/control_stream.h"
 #include "worker/worker.h"
 
 namespace {

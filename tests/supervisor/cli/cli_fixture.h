@@ -16,7 +16,7 @@
 #include "supervisor/control/config.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
-#include "worker/control/control_stream.h"
+#include "worker/control_stream.h"
 
 namespace baton {
 

@@ -1,0 +1,125 @@
+#include "lib/channel/framed_session.h"
+
+#include <boost/asio/post.hpp>
+#include <memory>
+#include <utility>
+
+#include "lib/text/message_text.h"
+
+namespace baton {
+
+using boost::asio::posix::stream_descriptor;
+
+namespace {
+
+// The most frames of one session that are handled before the loop serves other sessions and the
+// deaths of processes.
+constexpr int kFramesPerTurn = 8;
+
+}  // namespace
+
+FramedSession::FramedSession(boost::asio::io_context& loop, FileDescriptor socket,
+                             const Limits& limits)
+    : limits_(limits),
+      channel_(std::move(socket), limits.frame_bytes),
+      descriptor_(loop, channel_.fd()) {}
+
+FramedSession::~FramedSession() { Close(); }
+
+void FramedSession::Start(std::function<absl::StatusOr<bool>()> on_frame,
+                          std::function<void(absl::Status)> on_closed) {
+  on_frame_ = std::move(on_frame);
+  on_closed_ = std::move(on_closed);
+  AwaitInput();
+}
+
+void FramedSession::AwaitInput() {
+  descriptor_.async_wait(stream_descriptor::wait_read,
+                         [self = shared_from_this()](const boost::system::error_code& error) {
+                           if (error || !self->on_frame_) return;
+                           self->HandleFrames(self->channel_.Fill());
+                         });
+}
+
+void FramedSession::HandleFrames(const absl::Status& filled) {
+  const auto on_frame = on_frame_;  // it may close the session
+  for (int i = 0; i < kFramesPerTurn && on_frame_; ++i) {
+    const absl::StatusOr<bool> handled = on_frame();
+    if (!handled.ok()) return Fail(handled.status());
+    if (paused_) {
+      filled_ = filled;
+      return;
+    }
+    if (*handled) continue;
+    // The frames that arrived before the end were handled above.
+    if (!filled.ok()) return Fail(filled);
+    if (on_frame_) AwaitInput();
+    return;
+  }
+  HandleFramesLater(filled);
+}
+
+void FramedSession::HandleFramesLater(const absl::Status& filled) {
+  boost::asio::post(descriptor_.get_executor(), [self = shared_from_this(), filled] {
+    if (self->on_frame_) self->HandleFrames(filled);
+  });
+}
+
+void FramedSession::Resume() {
+  paused_ = false;
+  HandleFramesLater(filled_);
+}
+
+void FramedSession::Send(const google::protobuf::MessageLite& message,
+                         const std::vector<int>& descriptors) {
+  const absl::Status sent = TrySend(message, descriptors);
+  if (absl::IsResourceExhausted(sent)) FailLater(sent);
+}
+
+absl::Status FramedSession::TrySend(const google::protobuf::MessageLite& message,
+                                    const std::vector<int>& descriptors) {
+  const auto* const whole = dynamic_cast<const google::protobuf::Message*>(&message);
+  std::unique_ptr<google::protobuf::Message> mended;
+  if (whole != nullptr && !HasValidText(*whole, limits_.text_bytes)) {
+    mended.reset(whole->New());
+    mended->CopyFrom(*whole);
+    MakeTextValid(mended.get(), limits_.text_bytes);
+  }
+  absl::Status sent = channel_.Enqueue(mended ? *mended : message, descriptors);
+  if (!sent.ok() && !absl::IsResourceExhausted(sent)) FailLater(sent);
+  if (sent.ok() && channel_.pending()) AwaitOutput();
+  return sent;
+}
+
+// Ends the session from the loop, and not within the caller's call.
+void FramedSession::FailLater(const absl::Status& why) {
+  boost::asio::post(descriptor_.get_executor(),
+                    [self = shared_from_this(), why] { self->Fail(why); });
+}
+
+void FramedSession::AwaitOutput() {
+  if (awaiting_output_) return;
+  awaiting_output_ = true;
+  descriptor_.async_wait(stream_descriptor::wait_write,
+                         [self = shared_from_this()](const boost::system::error_code& error) {
+                           self->awaiting_output_ = false;
+                           if (error || !self->on_frame_) return;
+                           const absl::Status flushed = self->channel_.Flush();
+                           if (!flushed.ok()) return self->Fail(flushed);
+                           if (self->channel_.pending()) self->AwaitOutput();
+                         });
+}
+
+void FramedSession::Fail(const absl::Status& why) {
+  const auto on_closed = std::move(on_closed_);
+  Close();
+  if (on_closed) on_closed(why);
+}
+
+void FramedSession::Close() {
+  on_frame_ = nullptr;
+  on_closed_ = nullptr;
+  if (descriptor_.is_open()) descriptor_.release();  // the channel closes it
+}
+
+}  // namespace baton
