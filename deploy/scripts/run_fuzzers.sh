@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # run_fuzzers.sh [NAME...] [--seconds N] [--runs N] [--merge] [--mutants]: builds and runs the
-# fuzzers, all or those named, each for N seconds (60) and at most so many executions. They start
-# from tests/fuzz/corpus/NAME.tar (tests/fuzz/corpus.sh); inputs that reach something new are added to out/fuzz/NAME, what
-# fails to out/fuzz/failures. Fails when one has found something, or has not run.
-#   --merge    then keeps the fewest inputs that reach as much in tests/fuzz/corpus/NAME.tar
+# fuzzers, all or those named, each for N seconds (60) and at most so many executions. Each starts
+# from its inputs in tests/fuzz/corpus.tar (tests/fuzz/corpus.sh); inputs that reach something new
+# are added to out/fuzz/NAME, what fails to out/fuzz/failures. Fails when one has found something,
+# or has not run.
+#   --merge    then keeps the fewest inputs that reach as much in tests/fuzz/corpus.tar
 #   --mutants  instead: drivers with a defect, each of which has to be found in that time: by an
 #              invariant that is broken or by a sanitizer. One that does not start, takes too long or
 #              runs out of memory has found nothing. No fuzzer has found an unfound_mutant yet, and

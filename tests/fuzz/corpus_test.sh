@@ -1,24 +1,18 @@
 #!/usr/bin/env bash
-# corpus_test.sh ARCHIVE...: corpus.sh keeps what it is given, adds one input without touching others, and makes the same bytes of the same
-# inputs, in this tree's archives too.
+# corpus_test.sh NAME...: corpus.sh keeps what it is given, adds one input without touching others, and makes the same
+# bytes of the same inputs, in this tree's archive too. That has the inputs of each NAME and of nobody else.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp tests/fuzz/corpus.sh "$work"
-mkdir "$work/corpus"
-cp "$@" "$work/corpus"
+cp -L tests/fuzz/corpus.tar "$work"
+cp -L tests/fuzz/corpus.tar "$work/before"
 corpus() { "$work/corpus.sh" "$@"; }
 
-archives=0
-for archive in "$work"/corpus/*.tar; do
-  name=$(basename "$archive" .tar)
-  cp "$archive" "$work/before"
-  corpus unpack "$name" "$work/$name"
-  corpus pack "$name" "$work/$name"
-  cmp "$work/before" "$archive"
-  archives=$((archives + 1))
-done
-[[ $archives -gt 0 ]]
+diff <(tar --list --file "$work/before" | cut -d/ -f1 | sort -u) <(printf '%s\n' "$@" | sort)
+corpus unpack "$1" "$work/$1"
+corpus pack "$1" "$work/$1"
+cmp "$work/before" "$work/corpus.tar"
 
 printf 'abc' >"$work/b input"
 : >"$work/empty"
@@ -32,4 +26,7 @@ cmp "$work/unpacked/b input" "$work/b input"
 rm "$work/unpacked/a"
 corpus pack new "$work/unpacked"
 [[ $(corpus list new | wc -l) -eq 2 ]]
-echo "$archives archives"
+for name in "$@"; do
+  diff <(tar --list --verbose --file "$work/before" "$name") <(tar --list --verbose --file "$work/corpus.tar" "$name")
+done
+echo "$# targets"

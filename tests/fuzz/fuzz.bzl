@@ -1,6 +1,47 @@
-"""Negative controls of the fuzzers: Baton's own sources, each with one defect, have to be caught."""
+"""Fuzz targets: the inputs that each keeps, its libFuzzer program, and the negative controls of the fuzzers."""
 
-load("//tests/fuzz:fuzzer.bzl", "baton_fuzzer")
+def _unpacked_corpus_impl(ctx):
+    inputs = ctx.actions.declare_directory("corpus/" + ctx.attr.target)
+    ctx.actions.run_shell(
+        outputs = [inputs],
+        inputs = [ctx.file.archive],
+        command = "tar --extract --file \"$1\" --directory \"$2\" --strip-components 1 \"$3\"",
+        arguments = [ctx.file.archive.path, inputs.path, ctx.attr.target],
+        mnemonic = "UnpackCorpus",
+    )
+    return [DefaultInfo(files = depset([inputs]), runfiles = ctx.runfiles([inputs]))]
+
+_unpacked_corpus = rule(
+    implementation = _unpacked_corpus_impl,
+    attrs = {
+        "archive": attr.label(allow_single_file = [".tar"], mandatory = True),
+        "target": attr.string(mandatory = True),
+    },
+)
+
+def unpacked_corpus(target):
+    """:TARGET_corpus is a directory, corpus/TARGET, with the inputs that the target keeps (corpus.sh)."""
+    _unpacked_corpus(
+        name = target + "_corpus",
+        archive = "corpus.tar",
+        target = target,
+    )
+
+def baton_fuzzer(name, entry, target, more_srcs = []):
+    """`entry`: the function of tests/fuzz/program.h that `target` defines. Builds with
+    --config=fuzz only, which links libFuzzer."""
+    native.cc_binary(
+        name = name + "_fuzzer",
+        testonly = True,
+        srcs = ["fuzzer_main.cc"] + more_srcs,
+        # A broken copy leaves out what used a parameter.
+        copts = ["-DBATON_FUZZ_TARGET=" + entry] + (["-w"] if more_srcs else []),
+        linkopts = ["-fsanitize=fuzzer"],
+        tags = ["manual"],
+        deps = [target, ":shared_reads"],
+    )
+
+# ---- Mutants: Baton's own sources, each with one defect, have to be caught.
 
 def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
     native.genrule(
