@@ -14,12 +14,14 @@
 #include "lib/base/status.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
+#include "lib/native/host.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/driver/batond_link.h"
 #include "supervisor/driver/device/open_device.h"
 #include "supervisor/driver/driver_host.h"
 #include "supervisor/driver/driver_process.h"
 #include "supervisor/driver/service_program.h"
+#include "supervisor/driver/workers/fork_worker.h"
 
 namespace {
 
@@ -67,6 +69,11 @@ int Run() {
 }
 
 }  // namespace
+
+// The symbol of the driver's executable that a service's object uses (lib/native/host.md).
+extern "C" BatonNativeHost* baton_native_host() {
+  return baton::driver_process::HostOfThisProcess();
+}
 
 int main() {
   // batond executes this program by a descriptor, whose number would be the process's name.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Deliberate defects, each a line of our sources, are each caught by a test; writes tests/MUTANTS.md.
+# Deliberate defects, each a line of our sources, are each caught by a test; writes tests/simulation/MUTANTS.md.
 set -euo pipefail
 simulation=//tests/simulation
 mapfile -t mutations < <(bazel query --output=label "labels(srcs, $simulation:mutations)" 2>/dev/null)
@@ -13,6 +13,6 @@ for mutation in "${mutations[@]}"; do
   files+=("$(bazel info bazel-bin 2>/dev/null)/tests/simulation/${mutation#*:}")
 done
 [[ $status -eq 0 ]] || exit "$status"
-tests/simulation/mutants_table.sh write tests/MUTANTS.md \
+tests/simulation/mutants_table.sh write tests/simulation/MUTANTS.md \
   "$(bazel info bazel-testlogs 2>/dev/null)/tests/simulation" "${files[@]}"
-cat tests/MUTANTS.md
+cat tests/simulation/MUTANTS.md

@@ -1,7 +1,7 @@
 """Negative controls: defects of Baton's own sources, each of which has to be caught by its test.
 
 One copy of each source has all of its defects, and $BATON_MUTANT chooses which one is there. Every
-mutant is a line of tests/MUTANTS.md, which `./run bars mutants` writes and table_test checks.
+mutant is a line of tests/simulation/MUTANTS.md, which `./run bars mutants` writes and table_test checks.
 """
 
 SIMULATE = "//tests/simulation:main.cc"
@@ -177,7 +177,7 @@ def mutants_table(name, mutants):
         srcs = ["mutants_table.sh"],
         args = [
             "check",
-            "$(location //tests:MUTANTS.md)",
+            "$(location MUTANTS.md)",
         ] + ["$(location " + mutation + ")" for mutation in mutations],
-        data = ["//tests:MUTANTS.md"] + mutations,
+        data = ["MUTANTS.md"] + mutations,
     )

@@ -36,7 +36,7 @@ if [[ $mode == check ]]; then
   # shellcheck disable=SC2001  # of each line
   if ! diff <(grep '^| [a-z]' "$table" | sed -e 's/ [^|]*|$//' -e 's/[[:blank:]]*$//' | sort) \
     <(sed -e 's/[[:blank:]]*$//' <<<"$rows" | sort); then
-    echo "tests/MUTANTS.md is not what the mutants are: ./run bars mutants writes it anew"
+    echo "tests/simulation/MUTANTS.md is not what the mutants are: ./run bars mutants writes it anew"
     exit 1
   fi
   echo "$# mutants"
