@@ -27,7 +27,7 @@ done
 echo "--- nvmed, $mode, --seed $seed: $upgrades upgrades, $kills kills; the kernel's target: $restarts restarts" >&2
 mkdir -p out/demo
 deploy/vm/run_vm.sh --cpus 4 --mem 3072 --timeout 1800 --results out/demo \
-  tests/vm/nvmed_demo.sh "${mode^^}" "$upgrades" "$kills" "$restarts" "$seed"
+  tests/vm/nvmed_figures.sh demo "${mode^^}" "$upgrades" "$kills" "$restarts" "$seed"
 
 # Each act's seconds and longest latency (ms) in steps of 20 ms, and its events as arrows.
 script=out/demo/nvme.gnuplot

@@ -4,5 +4,6 @@
 set -euo pipefail
 deploy/scripts/install_packages.sh vm
 bazel build --config=run //tests/crash:baton_kill_test
-./run vm --timeout 14400 tests/vm/kills_on_rdma.sh "$(bazel info bazel-bin 2>/dev/null)/tests/crash/baton_kill_test" \
-  '*BatonKillTest*' "${BATON_KILLS:-500}" "${BATON_SEED:-}"
+./run vm --timeout 14400 tests/vm/on_rdma.sh BATON_KILLS="${BATON_KILLS:-500}" \
+  ${BATON_SEED:+BATON_SEED="$BATON_SEED"} \
+  "$(bazel info bazel-bin 2>/dev/null)/tests/crash/baton_kill_test=*BatonKillTest*"

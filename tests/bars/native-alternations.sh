@@ -3,5 +3,5 @@
 # BATON_ALTERNATIONS (100), BATON_SEED (any), BATON_VM_SECONDS (7200).
 set -euo pipefail
 deploy/scripts/install_packages.sh vm
-deploy/vm/run_vm.sh --timeout "${BATON_VM_SECONDS:-7200}" tests/vm/native_alternations.sh \
+deploy/vm/run_vm.sh --timeout "${BATON_VM_SECONDS:-7200}" tests/vm/native_kills.sh alternations \
   "${BATON_ALTERNATIONS:-100}" ${BATON_SEED:+"$BATON_SEED"}

@@ -6,4 +6,4 @@
 # whatever else the host does is no silence.
 set -euo pipefail
 deploy/scripts/install_packages.sh vm
-deploy/vm/run_vm.sh --count-instructions --timeout 3600 tests/vm/native_failover.sh "${BATON_KILLS:-12}" 15 80
+deploy/vm/run_vm.sh --count-instructions --timeout 3600 tests/vm/native_failures.sh failover "${BATON_KILLS:-12}" 15 80

@@ -20,7 +20,7 @@ while [[ $total -lt $kills ]]; do
     exit 1
   fi
   wanted=$((kills - total < 250 ? kills - total : 250))
-  output=$(deploy/vm/run_vm.sh --timeout "$((left + 300))" tests/vm/native_kills.sh "$wanted" \
+  output=$(deploy/vm/run_vm.sh --timeout "$((left + 300))" tests/vm/native_kills.sh kills "$wanted" \
     "$((left - 60))" "$workers" "$seed") || { echo "$output" && echo "seed $seed failed after $total" && exit 1; }
   echo "${output##*$'\n'}"
   grep -E 'blackouts|"sent"|longest wait' <<<"$output"

@@ -9,7 +9,7 @@ deploy/scripts/install_packages.sh vm
 machine=(deploy/vm/run_vm.sh --timeout "${BATON_VM_SECONDS:-7200}")
 
 echo "rping alone:"
-"${machine[@]}" tests/vm/rping_alone.sh "$pings"
+"${machine[@]}" tests/vm/pingd.sh alone "$pings"
 echo "native pingd:"
-"${machine[@]}" tests/vm/native_pingd.sh "$pings" "$pings_of_eight" "${BATON_UPGRADES:-20}" \
+"${machine[@]}" tests/vm/pingd.sh native "$pings" "$pings_of_eight" "${BATON_UPGRADES:-20}" \
   "${BATON_KILLS:-50}" ${BATON_SEED:+"$BATON_SEED"}

@@ -12,18 +12,18 @@ for bar in ${BATON_NVMED:-writes wire files latency throughput hosts}; do
     read -r mode backing <<<"$kind"
     echo "$bar, $mode, $backing:"
     case $bar in
-      writes) "${machine[@]}" tests/vm/nvmed.sh "$mode" "$backing" "$upgrades" "$kills" "$seed" 48 ;;
+      writes) "${machine[@]}" tests/vm/nvmed.sh writes "$mode" "$backing" "$upgrades" "$kills" "$seed" 48 ;;
       wire)
-        "${machine[@]}" --peer tests/vm/nvmed_wire_peer.sh tests/vm/nvmed_wire.sh "$mode" "$backing" \
+        "${machine[@]}" --peer tests/vm/nvmed.sh tests/vm/nvmed.sh wire "$mode" "$backing" \
           "$upgrades" "$kills" "$seed"
         ;;
-      files) "${machine[@]}" tests/vm/nvmed_files.sh "$mode" "$backing" 200 10 "$seed" ;;
-      latency) "${machine[@]}" tests/vm/nvmed_latency.sh "$mode" "$backing" 20 100 10 ;;
+      files) "${machine[@]}" tests/vm/nvmed.sh files "$mode" "$backing" 200 10 "$seed" ;;
+      latency) "${machine[@]}" tests/vm/nvmed_figures.sh latency "$mode" "$backing" 20 100 10 ;;
       throughput)
         # Both at once.
-        [[ $mode == BROKERED ]] || "${machine[@]}" tests/vm/nvmed_throughput.sh 5 5 0.7
+        [[ $mode == BROKERED ]] || "${machine[@]}" tests/vm/nvmed_figures.sh throughput 5 5 0.7
         ;;
-      hosts) "${machine[@]}" tests/vm/nvmed_hosts.sh "$mode" "$backing" "$upgrades" "$kills" "$seed" ;;
+      hosts) "${machine[@]}" tests/vm/nvmed.sh hosts "$mode" "$backing" "$upgrades" "$kills" "$seed" ;;
       *) echo "nvmed: no bar $bar" >&2 && exit 2 ;;
     esac
   done

@@ -14,10 +14,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 echo "rping alone:"
-"${machine[@]}" tests/vm/rping_alone.sh "$pings"
+"${machine[@]}" tests/vm/pingd.sh alone "$pings"
 echo "pingd:"
-"${machine[@]}" tests/vm/pingd.sh "$pings" "$pings_of_eight" "$upgrades" "$kills" "$faulty"
+"${machine[@]}" tests/vm/pingd.sh brokered "$pings" "$pings_of_eight" "$upgrades" "$kills" "$faulty"
 
 # A peer's script has no arguments.
-echo "exec $PWD/tests/vm/pingd_wire_peer.sh $pings $pings_of_eight" >"$work/peer.sh"
-"${machine[@]}" --peer "$work/peer.sh" tests/vm/pingd_wire.sh "$upgrades" "$kills"
+echo "exec $PWD/tests/vm/pingd.sh $pings $pings_of_eight" >"$work/peer.sh"
+"${machine[@]}" --peer "$work/peer.sh" tests/vm/pingd.sh wire "$upgrades" "$kills"

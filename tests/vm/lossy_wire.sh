@@ -1,15 +1,47 @@
 #!/usr/bin/env bash
-# lossy_wire.sh UPGRADES KILLS LOST [SEED]: a service, first with brokered and then with native workers, is
-# upgraded and its owners are killed while the peers of another machine (lossy_wire_peer.sh) ask it over a
-# wire that loses and reorders packets both ways: all is answered once and in order, and no connection
-# ends. Goes on with each until this side alone has lost LOST packets.
+# lossy_wire.sh UPGRADES KILLS LOST [SEED]: a service, first with brokered and then with native workers, is upgraded and
+# its owners are killed while the peers of another machine, which runs this, too, ask it over a wire that loses and
+# reorders packets both ways: all is answered once and in order, and no connection ends. Goes on with each until this
+# side alone has lost LOST packets.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
 # shellcheck source=tests/vm/native_common.sh
 source "$(dirname "$0")/native_common.sh"
-# shellcheck source=tests/vm/lossy_common.sh
-source "$(dirname "$0")/lossy_common.sh"
+# shellcheck source=tests/vm/rxe_common.sh
+source "$(dirname "$0")/rxe_common.sh"
+report_port=7000
+
+# lose_packets: from now on this machine loses one of 200 of the RoCE packets that it sends, and delivers
+# the others after 0.5 to 1.5 ms each. The scripts talk to each other over TCP, which loses none.
+lose_packets() {
+  count_timers
+  modprobe -a sch_netem sch_prio cls_u32
+  tc qdisc add dev eth0 root handle 1: prio bands 4
+  tc qdisc add dev eth0 parent 1:4 netem loss 0.5% delay 1ms 0.5ms
+  tc filter add dev eth0 parent 1: protocol ip u32 match ip protocol 17 0xff \
+    match ip dport 4791 0xffff flowid 1:4
+}
+# packets_lost: so far, all of RoCE.
+packets_lost() { tc -s qdisc show dev eth0 | grep -A1 '^qdisc netem' | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p'; }
+
+# The peers of the other machine, which this one commands over TCP, one after the other.
+if [[ $BATON_VM_ADDRESS == 10.0.0.2 ]]; then
+  lose_packets
+  for port in 7471 7472; do
+    before=$(packets_lost)
+    exec 3>/dev/null
+    until { exec 3<>"/dev/tcp/10.0.0.1/$report_port"; } 2>/dev/null; do pause 0.5; done
+    status=0
+    baton-peer --device rdma:rxe0 --connect "10.0.0.1:$port" --connections 4 --rate 200 --json \
+      --until-stdin-closes --reply-timeout-ms 600000 --drain-timeout-ms 600000 <&3 >&3 || status=$?
+    printf '%s\n' "status $status" "$(statistics)" "lost $(($(packets_lost) - before))" >&3
+  done
+  # The other machine's end is this one's.
+  pause 600
+  exit
+fi
+
 upgrades=$1 kills=$2 lost=$3 seed=${4:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"

@@ -1,11 +1,27 @@
 #!/usr/bin/env bash
-# The machine of four of a service's peers is gone from one moment to the next, with work outstanding
-# both ways: their connections end when the retries are used up, and a peer of this machine notices
-# nothing.
+# The machine of four of a service's peers is gone from one moment to the next, with work outstanding both ways: their
+# connections end when the retries are used up, and a peer of this machine notices nothing.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
+
 gone_port=7000 # pulls the other machine's plug
+
+# That machine runs this, too, and has the four peers until its plug is pulled.
+four_peers() {
+  baton-peer --device rdma:rxe0 --connect 10.0.0.1:7471 --connections 4 --window 8 --duration 3600 \
+    --reply-timeout-ms 3600000 &>/dev/null || true
+}
+if [[ $BATON_VM_ADDRESS == 10.0.0.2 ]]; then
+  # Until the service is there.
+  while :; do
+    four_peers
+    sleep 0.5
+  done &
+  busybox nc -l -p "$gone_port" </dev/null
+  echo b >/proc/sysrq-trigger
+  exit
+fi
 
 start_batond kv rxe0
 start_worker kv "$BATON_VM_ADDRESS"
