@@ -66,7 +66,8 @@ def built(directory):
     for patch in kustomization.pop("patches", []):
         target = patch["target"]
         (to,) = [o for o in objects if is_named(o, target["kind"], target["name"])]
-        patched(to, read(directory / patch["path"])[0])
+        text = patch["patch"] if "patch" in patch else (directory / patch["path"]).read_text()
+        patched(to, yaml.safe_load(text))
     namespace = kustomization.pop("namespace", None)
     for one in objects:
         if namespace and one["kind"] != "Namespace":
