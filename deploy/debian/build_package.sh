@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# build_package.sh OUTPUT [FROM=TO[:MODE]]...: a Debian package of the programs and files that are named,
-# each at TO, without debug information, with shell completion as usr/bin/baton prints it. What goes to
+# build_package.sh NAME.deb [FROM=TO[:MODE]]...: the Debian package NAME of the programs and files that are
+# named, each at TO, without debug information, with shell completion as usr/bin/baton prints it. What goes to
 # DEBIAN/ belongs to the package itself. FROM link:TARGET is a symbolic link. A FROM that ends with .in, and
 # each TO, have @VERSION@ and @MULTIARCH@ replaced. Three TOs are no paths: VERSION, the file has the
-# release; CONTROL, the template of DEBIAN/control; MAN, a directory of manual pages. The same files make
-# the same package.
+# release; CONTROL, a paragraph of it is the template of the package's DEBIAN/control; MAN, a directory of
+# manual pages. The same files make the same package.
 set -euo pipefail
 
 output=$PWD/$1
+name=$(basename "$1" .deb)
 shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -58,6 +59,12 @@ if [[ -x $work/root/usr/bin/baton ]]; then
   complete fish fish/vendor_completions.d/baton.fish
 fi
 
+# As debhelper does for libNAME0: what links with its library depends on the package, and ldconfig is run.
+if [[ $name =~ ^(lib.*[^0-9])([0-9]+)$ ]]; then
+  echo "${BASH_REMATCH[1]} ${BASH_REMATCH[2]} $name (>= $version)" >"$work/root/DEBIAN/shlibs"
+  echo 'activate-noawait ldconfig' >"$work/root/DEBIAN/triggers"
+fi
+
 # It reads the names of source and package from debian/control, and writes no file with -O.
 printf 'Source: baton\n\nPackage: baton\nArchitecture: any\n' >"$work/debian/control"
 depends=''
@@ -65,8 +72,9 @@ if [[ ${#binaries[@]} -gt 0 ]]; then
   depends=$(cd "$work" && dpkg-shlibdeps -O "${binaries[@]}" | sed -n 's/^shlibs:Depends=//p')
 fi
 size=$(du -k -s --apparent-size --exclude=DEBIAN "$work/root" | cut -f1)
-fill_in <"$control" | sed -e "s/@ARCHITECTURE@/$(dpkg --print-architecture)/" \
-  -e "s/@INSTALLED_SIZE@/$size/" -e "s/@DEPENDS@/$depends/" >"$work/root/DEBIAN/control"
+awk -v RS= -v name="$name" '$1 == "Package:" && $2 == name' "$control" | fill_in |
+  sed -e "s/@ARCHITECTURE@/$(dpkg --print-architecture)/" \
+    -e "s/@INSTALLED_SIZE@/$size/" -e "s/@DEPENDS@/$depends/" >"$work/root/DEBIAN/control"
 (cd "$work/root" &&
   find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 find "$work/root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
