@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench_rdma.sh SUITE [ARGUMENTS]: a suite of the benchmark on the device of the virtual machine. That
-# of the data path comes after figures of perftest, which others wrote, for the same device.
+# bench_rdma.sh PROGRAM [ARGUMENTS]: a suite of the benchmark, or the demonstration, on the device of the virtual
+# machine. The suite of the data path comes after figures of perftest, which others wrote, for the same device.
 set -euo pipefail
 
 # perftest PROGRAM SIZE COLUMNS ARGUMENTS: of the line of results for SIZE; nothing when it fails.
