@@ -10,12 +10,12 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/framed_session.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 
 namespace baton {
 
 // Answers the requests of one control process over its socketpair
-// (proto/baton/internal/control.proto). A control that breaks the protocol loses its channel and
+// (proto/baton/internal/batond.proto). A control that breaks the protocol loses its channel and
 // nothing else. A control that asks without a pause keeps nobody waiting. The object lives as long
 // as that process.
 class ControlRequests {

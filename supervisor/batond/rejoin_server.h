@@ -1,5 +1,5 @@
 // The socket at which drivers that outlived a former batond introduce themselves
-// (proto/baton/internal/rejoin.proto).
+// (proto/baton/internal/batond.proto).
 #ifndef SUPERVISOR_BATOND_REJOIN_SERVER_H_
 #define SUPERVISOR_BATOND_REJOIN_SERVER_H_
 
@@ -16,7 +16,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/acceptor.h"
 #include "lib/channel/framed_session.h"
-#include "proto/baton/internal/rejoin.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "supervisor/batond/spawn.h"
 
 namespace baton {

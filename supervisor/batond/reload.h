@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/config/reload.h"
 

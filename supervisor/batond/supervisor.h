@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/batond/child.h"
 #include "supervisor/batond/control_requests.h"

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/framed_session.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 
 namespace baton {
 

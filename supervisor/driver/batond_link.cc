@@ -14,7 +14,7 @@
 #include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
-#include "proto/baton/internal/rejoin.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"
 

@@ -1,5 +1,5 @@
 // Keeps a service's driver in touch with batond. If batond dies, the driver goes on serving, and
-// introduces itself to the next batond (proto/baton/internal/rejoin.proto).
+// introduces itself to the next batond (proto/baton/internal/batond.proto).
 #ifndef SUPERVISOR_DRIVER_BATOND_LINK_H_
 #define SUPERVISOR_DRIVER_BATOND_LINK_H_
 

@@ -13,7 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
-#include "proto/baton/internal/drain.pb.h"
+#include "proto/baton/internal/driver.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"
 

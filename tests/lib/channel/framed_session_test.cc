@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "lib/channel/message_channel.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "tests/harness/scripted_sends.h"
 
 namespace baton {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lib/channel/message_channel.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 
 namespace baton {
 namespace {

@@ -38,7 +38,7 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/heartbeat.h"
 #include "lib/channel/message_channel.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"

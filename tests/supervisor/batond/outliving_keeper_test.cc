@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lib/channel/message_channel.h"
-#include "proto/baton/internal/rejoin.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "supervisor/batond/child_lock.h"
 #include "supervisor/config/state_files.h"
 #include "tests/supervisor/batond/batond_process.h"

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
-#include "proto/baton/internal/control.pb.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 
 namespace baton {
