@@ -87,7 +87,7 @@ class BatonUpgradeTest : public testing::Test {
     harness::InstallProgram(cluster_->libexec() + "/" + name, program);
   }
   // Another build's program, or the first one, but for what it calls its release.
-  // tests/bars/baton-upgrade-builds.sh has another build.
+  // The bar baton-upgrade-builds has another build.
   void InstallOtherRelease(const std::string& name) {
     const char* const build = std::getenv("BATON_OTHER_BIN");
     InstallAs(kOther, name,
