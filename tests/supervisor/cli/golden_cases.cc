@@ -161,7 +161,7 @@ Before PlanUpgrade(std::vector<v1::Upgrade> course) {
   return [course = std::move(course)](GoldenScene& scene) { scene.keeper.PlanUpgrade(course); };
 }
 
-std::vector<GoldenFile> Nouns() {
+std::vector<GoldenSection> Nouns() {
   return {
       {"service_list",
        Join(Looks({"service", "list"}), {{{"service", "list", "--no-headers"}},
@@ -217,7 +217,7 @@ std::vector<GoldenFile> Nouns() {
   };
 }
 
-std::vector<GoldenFile> Changes() {
+std::vector<GoldenSection> Changes() {
   return {
       {"worker_stop",
        {{{"worker", "stop", "kv", "1", "--dry-run"}},
@@ -248,7 +248,7 @@ std::vector<GoldenFile> Changes() {
   };
 }
 
-std::vector<GoldenFile> Upgrades() {
+std::vector<GoldenSection> Upgrades() {
   const Words upgrade = {"upgrade", "kv", "--exec", "STATE/kv-1.1"};
   return {
       {"upgrade",
@@ -284,7 +284,7 @@ std::vector<GoldenFile> Upgrades() {
   };
 }
 
-std::vector<GoldenFile> Ends() {
+std::vector<GoldenSection> Ends() {
   return {
       {"drain",
        {{{"drain", "kv", "--dry-run"}},
@@ -334,7 +334,7 @@ std::vector<GoldenFile> Ends() {
   };
 }
 
-std::vector<GoldenFile> Others() {
+std::vector<GoldenSection> Others() {
   return {
       {"status",
        Join(Looks({"status"}),
@@ -395,12 +395,12 @@ std::vector<GoldenFile> Others() {
 
 }  // namespace
 
-std::vector<GoldenFile> GoldenFiles() {
-  std::vector<GoldenFile> files = Nouns();
+std::vector<GoldenSection> GoldenSections() {
+  std::vector<GoldenSection> sections = Nouns();
   for (const auto& some : {Changes(), Upgrades(), Ends(), Others()}) {
-    files.insert(files.end(), some.begin(), some.end());
+    sections.insert(sections.end(), some.begin(), some.end());
   }
-  return files;
+  return sections;
 }
 
 }  // namespace baton

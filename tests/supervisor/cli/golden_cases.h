@@ -1,4 +1,5 @@
-// What the golden test types: for each of its files some command lines, and what is so before each.
+// What the golden test types: for each section of golden.txt some command lines, and what is so
+// before each.
 #ifndef TESTS_SUPERVISOR_CLI_GOLDEN_CASES_H_
 #define TESTS_SUPERVISOR_CLI_GOLDEN_CASES_H_
 
@@ -29,14 +30,14 @@ struct GoldenCase {
   std::function<void(GoldenScene&)> before = {};
 };
 
-struct GoldenFile {
+struct GoldenSection {
   std::string name;
   std::vector<GoldenCase> cases;
 };
 
-inline void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
+inline void PrintTo(const GoldenSection& section, std::ostream* out) { *out << section.name; }
 
-std::vector<GoldenFile> GoldenFiles();
+std::vector<GoldenSection> GoldenSections();
 
 }  // namespace baton
 

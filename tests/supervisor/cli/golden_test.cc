@@ -1,5 +1,5 @@
-// What every command prints, as tests/supervisor/cli/golden/*.txt has it: as a table, wide, as
-// JSON, and when it fails. After a change that is meant, write them anew, and read the difference:
+// What every command prints, as tests/supervisor/cli/golden.txt has it: as a table, wide, as
+// JSON, and when it fails. After a change that is meant, write it anew, and read the difference:
 //
 //   BATON_UPDATE_GOLDEN=1 bazel run --config=run //tests/supervisor/cli:golden_test && git diff
 #include <sys/stat.h>
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -26,31 +27,49 @@
 namespace baton {
 namespace {
 
-constexpr char kDirectory[] = "tests/supervisor/cli/golden/";
+constexpr char kGolden[] = "tests/supervisor/cli/golden.txt";
+constexpr std::string_view kHead = "==== ";  // before the name of a section, on a line of its own
 
-std::string ReadFile(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
+using Sections = std::map<std::string, std::string>;
+
+Sections ReadSections(const std::string& path) {
+  Sections sections;
+  std::string* section = nullptr;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(kHead)) {
+      section = &sections[line.substr(kHead.size())];
+    } else if (section != nullptr) {
+      absl::StrAppend(section, line, "\n");
+    }
+  }
+  return sections;
+}
+
+void WriteSections(const std::string& path, const Sections& sections) {
+  std::ofstream file(path);
+  for (const auto& [name, text] : sections) file << kHead << name << "\n" << text;
 }
 
 // "diff -u" of the two.
-std::string Difference(const std::string& path, const std::string& actual) {
+std::string Difference(const std::string& golden, const std::string& actual) {
   const char* const temporary = std::getenv("TEST_TMPDIR");
-  const std::string other =
-      absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/actual-", getpid());
-  std::ofstream(other) << actual;
+  const std::string stem = absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/", getpid());
+  const std::string then = stem + "-golden", now = stem + "-now";
+  std::ofstream(then) << golden;
+  std::ofstream(now) << actual;
   std::string text;
   FILE* const diff =
-      popen(absl::StrCat("diff -u --label golden ", path, " --label now ", other).c_str(), "r");
+      popen(absl::StrCat("diff -u --label golden ", then, " --label now ", now).c_str(), "r");
   char part[4096];
   while (const size_t size = fread(part, 1, sizeof(part), diff)) text.append(part, size);
   pclose(diff);
-  std::filesystem::remove(other);
+  std::filesystem::remove(then);
+  std::filesystem::remove(now);
   return text;
 }
 
-class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenFile> {
+class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenSection> {
  protected:
   void SetUp() override {
     CliFixture::SetUp();
@@ -86,13 +105,13 @@ class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenF
     std::string text = absl::StrCat("$ baton ", absl::StrJoin(typed, " "),
                                     one.typed.empty() ? "" : "  # typed: ", one.typed);
     if (one.typed.empty()) text += '\n';
-    absl::StrAppend(&text, "exit code ", code, "\n", Section("output", out.str()),
-                    Section("messages", err.str()), "\n");
+    absl::StrAppend(&text, "exit code ", code, "\n", Part("output", out.str()),
+                    Part("messages", err.str()), "\n");
     return AsAlways(text);
   }
 
  private:
-  static std::string Section(const std::string& name, const std::string& text) {
+  static std::string Part(const std::string& name, const std::string& text) {
     if (text.empty()) return "";
     return absl::StrCat("--- ", name, "\n", text, text.ends_with("\n") ? "" : "\n");
   }
@@ -139,20 +158,24 @@ class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenF
 TEST_P(GoldenTest, ShouldPrintWhatIsRecorded) {
   std::string actual;
   for (const GoldenCase& one : GetParam().cases) actual += RunCase(one);
-  const std::string file = absl::StrCat(kDirectory, GetParam().name, ".txt");
+  const std::string& name = GetParam().name;
   if (std::getenv("BATON_UPDATE_GOLDEN") != nullptr) {
     const char* const tree = std::getenv("BUILD_WORKSPACE_DIRECTORY");
     ASSERT_NE(tree, nullptr) << "use bazel run, see the head of this test";
-    std::ofstream(absl::StrCat(tree, "/", file)) << actual;
+    const std::string path = absl::StrCat(tree, "/", kGolden);
+    Sections sections = ReadSections(path);
+    sections[name] = actual;
+    WriteSections(path, sections);
     return;
   }
-  if (ReadFile(file) == actual) return;
-  FAIL() << file << " has something else (- golden, + now; the head of this test says how to write "
-         << "it anew):\n"
-         << Difference(file, actual);
+  const std::string golden = ReadSections(kGolden)[name];
+  if (golden == actual) return;
+  FAIL() << kGolden << " has something else of " << name
+         << " (- golden, + now; the head of this test says how to write it anew):\n"
+         << Difference(golden, actual);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenTest, testing::ValuesIn(GoldenFiles()),
+INSTANTIATE_TEST_SUITE_P(All, GoldenTest, testing::ValuesIn(GoldenSections()),
                          [](const auto& info) { return info.param.name; });
 
 // ---------------------------------------------------------------- every command
@@ -198,7 +221,7 @@ TEST_F(EveryCommandTest, ShouldHaveAHelpThatFitsAScreen) {
 // They look into arenas, and not at what control says: inspect_test.cc has what they print.
 const std::set<std::string> kOfArenas = {"baton inspect", "baton snapshot"};
 
-// What the golden files have of one command.
+// What golden.txt has of one command.
 struct Recorded {
   bool table = false;
   bool wide = false;
@@ -208,8 +231,7 @@ struct Recorded {
 
 TEST_F(EveryCommandTest, ShouldBeGoldenAsATableWideAsJsonAndWhenItFails) {
   std::map<std::string, Recorded> recorded;
-  for (const auto& entry : std::filesystem::directory_iterator(kDirectory)) {
-    const std::string text = ReadFile(entry.path());
+  for (const auto& [name, text] : ReadSections(kGolden)) {
     const std::regex run("\\$ (baton[^\n#]*)[^\n]*\nexit code ([0-9])");
     for (std::sregex_iterator one(text.begin(), text.end(), run), end; one != end; ++one) {
       std::string words = (*one)[1];
