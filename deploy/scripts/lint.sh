@@ -24,9 +24,7 @@ changed_files() {
 }
 
 if [[ $# -eq 0 ]]; then
-  tests/style/check_style.sh
-  tests/style/check_format.sh
-  tests/style/check_shell.sh
+  for check in check_style check_format check_shell; do tests/style/check.sh "$check"; done
   mapfile -t files < <(deploy/scripts/source_files.sh '*.cc')
 elif [[ $1 == --changed ]]; then
   changed=$(changed_files)
