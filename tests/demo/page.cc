@@ -7,11 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "tests/demo/page_template.h"
 #include "tests/demo/report.h"
 #include "tests/demo/timeline.h"
 
 namespace baton::demo {
+
+// The text of page_template.html, which the build turns into a source.
+extern const char kPageTemplate[];
+
 namespace {
 
 using nlohmann::ordered_json;
