@@ -53,7 +53,7 @@ fi
 
 # What cannot be had is told by the test that needs it.
 if command -v npm >/dev/null || deploy/scripts/install_packages.sh node; then
-  tests/clients/node/prepare.sh >/dev/null || true
+  tests/system/node_client/prepare.sh >/dev/null || true
 fi
 
 echo "--- Building and testing everything (the first time takes several minutes)" >&2

@@ -1,5 +1,5 @@
 // A client that we did not write does what an operator does: Node's stock gRPC library, the .proto
-// files, and tests/clients/node/operator_client.js.
+// files, and tests/system/node_client/operator_client.js.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ constexpr uint32_t kWatchMs = 50;
 // Where the libraries are; empty, with `why`: they cannot be had.
 std::string Libraries(std::string* why) {
   harness::ChildOptions prepare;
-  prepare.program = "tests/clients/node/prepare.sh";
+  prepare.program = "tests/system/node_client/prepare.sh";
   prepare.log_path = std::string(std::getenv("TEST_TMPDIR")) + "/prepare.log";
   auto child = harness::ChildProcess::Start(prepare);
   if (!child.ok()) {
@@ -60,7 +60,7 @@ TEST(NodeClientTest, shouldListMoveUpgradeRollBackAndFollow) {
   node.environment = {{"NODE_PATH", libraries + "/node_modules"}};
   node.log_path = std::string(std::getenv("TEST_TMPDIR")) + "/node.log";
   node.arguments = {"node",
-                    "tests/clients/node/operator_client.js",
+                    "tests/system/node_client/operator_client.js",
                     (*cluster)->OperatorSocketPath(),
                     std::filesystem::current_path().string(),
                     "ledger",
