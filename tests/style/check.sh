@@ -30,14 +30,9 @@ check_figures() { deploy/scripts/draw_figures.sh --check; }
 # not too much for a test: a file takes some ten seconds. Bazel puts the generated headers where it calls this.
 check_changed() {
   if ! git rev-parse --verify --quiet HEAD~1 >/dev/null; then
-    echo "skipped: there is no history to compare with"
-    [[ -z ${XML_OUTPUT_FILE:-} ]] || cat >"$XML_OUTPUT_FILE" <<'END'
-<testsuites><testsuite name="StyleTest">
-<testcase classname="StyleTest" name="shouldFindNothingInChangedFiles" result="skipped">
-<skipped message="there is no history to compare with"/>
-</testcase></testsuite></testsuites>
-END
-    return
+    # shellcheck source=tests/harness/skip.sh
+    source tests/harness/skip.sh
+    skip StyleTest shouldFindNothingInChangedFiles "there is no history to compare with"
   fi
   BATON_GENERATED=$called_in BATON_LINT_AT_MOST=6 deploy/scripts/lint.sh --changed
 }
