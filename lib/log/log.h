@@ -1,11 +1,15 @@
-// Writes log lines with fields, beside spdlog's own lines: as text, or as one JSON object a line.
+// These functions write log lines with fields, beside spdlog's own lines: as text, or as one JSON
+// object a line. LineLimit bounds how many lines of a kind there are.
 #ifndef LIB_LOG_LOG_H_
 #define LIB_LOG_LOG_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 
+#include "lib/base/token_bucket.h"
 #include "spdlog/common.h"
 
 namespace baton::log {
@@ -31,6 +35,31 @@ void Write(spdlog::level::level_enum level, const Subject& subject, std::string_
 // have none. Call it once, when the default logger is set, before other threads start.
 void UseJson(std::string process, std::string service);
 bool IsJson();
+
+// Limits how many lines of each kind a log takes, so that a flood of one kind hides no other.
+// Thread-compatible.
+class LineLimit {
+ public:
+  static constexpr uint32_t kBurst = 50;      // lines of one kind at once,
+  static constexpr uint32_t kPerSecond = 10;  // and per second after that
+  static constexpr size_t kMaxKinds = 64;     // all further kinds count as one
+
+  // Returns true if a line of `kind` may be written, and counts it otherwise. `now_ns`: monotonic.
+  bool Take(std::string_view kind, uint64_t now_ns);
+
+  // Calls `tell` for each kind of which lines were not written, with their number, and forgets
+  // them.
+  void TakeLeftOut(const std::function<void(const std::string& kind, uint64_t lines)>& tell);
+
+ private:
+  struct Kind {
+    TokenBucket lines;
+    uint64_t left_out = 0;
+  };
+  Kind& Find(std::string_view kind, uint64_t now_ns);
+
+  std::map<std::string, Kind, std::less<>> kinds_;
+};
 
 }  // namespace baton::log
 

@@ -12,7 +12,6 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/call.h"
 #include "lib/nic/connection.h"
-#include "lib/nic/connection_core.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/host.h"
 #include "lib/verbs/verbs.h"

@@ -231,7 +231,7 @@ std::string FindOwner(const TakenPort& port) {
     }
   }
   // A TCP socket that does not listen may hold the port for an rdma_cm listener
-  // (rdma/port_claim.h).
+  // (rdma/connection.cc).
   if (std::optional<std::string> owner = FindRdmaOwner(port.address)) return *std::move(owner);
   return port.space == PortSpace::kTcp
              ? "a TCP socket has it that does not listen; the kernel does not tell whose"

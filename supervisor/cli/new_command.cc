@@ -18,11 +18,20 @@
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/new_service.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
+namespace new_service {
+
+// The files of worker/kit/template, in which @NAME@ stands for the name of the new service. The
+// build turns them into a source.
+extern const char k_CMakeLists[];    // CMakeLists.txt
+extern const char k_service[];       // @NAME@.cpp
+extern const char k_service_test[];  // @NAME@_test.cpp
+
+}  // namespace new_service
+
 namespace {
 
 struct Flags {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lib/base/clock.h"
-#include "lib/log/line_limit.h"
+#include "lib/log/log.h"
 #include "lib/text/text.h"
 #include "proto/baton/v1/types.pb.h"
 

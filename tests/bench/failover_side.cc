@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/checked_stop.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -102,7 +101,7 @@ absl::Status FailoverPeer::Judge(const harness::PeerWindow& window) const {
   return absl::InternalError(absl::StrCat(window.disconnects, " connections were lost"));
 }
 
-absl::Status FailoverPeer::Stop() { return StopChecked(*process_).status(); }
+absl::Status FailoverPeer::Stop() { return process_->StopChecked().status(); }
 
 namespace {
 

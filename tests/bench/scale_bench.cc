@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/checked_stop.h"
 #include "tests/bench/cost.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/footprint.h"
 #include "tests/bench/suite.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/wait_until.h"
 #include "worker/worker.h"
@@ -203,7 +203,7 @@ class Side {
     }
     SetTimes("handoff", calls, "us");
     SetTimes("handoff_silence", silences, "us");
-    return StopChecked(*peer).status();
+    return peer->StopChecked().status();
   }
 
   // One message at a time, while all other connections idle.
@@ -212,7 +212,7 @@ class Side {
     options.window = 1;
     BATON_ASSIGN_OR_RETURN(const auto peer, fleet_->StartPeer(0, options));
     LetPass(options_.seconds);
-    BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, StopChecked(*peer));
+    BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, peer->StopChecked());
     Set("round_trip_p50_us", result.Number("latency_us.p50"), "us");
     Set("round_trip_p99_us", result.Number("latency_us.p99"), "us");
     return absl::OkStatus();
@@ -228,7 +228,7 @@ class Side {
     LetPass(options_.seconds);
     BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, peer->Mark("messages"));
     Set("messages_per_second", static_cast<double>(window.messages) / window.seconds, "per second");
-    return StopChecked(*peer).status();
+    return peer->StopChecked().status();
   }
 
   absl::Status StillConnected() {

@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/checked_stop.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/footprint.h"
 #include "tests/bench/layout_bytes.h"
@@ -215,7 +214,7 @@ absl::Status Soak::Upgrade() {
 }
 
 absl::Status Soak::Finish(harness::PeerProcess& peer) {
-  BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, StopChecked(peer));
+  BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, peer.StopChecked());
   result_.messages += result.Count("messages");
   return absl::OkStatus();
 }

@@ -9,7 +9,6 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "tests/demo/report.h"
-#include "tests/demo/svg.h"
 #include "tests/demo/timeline.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"

@@ -1,5 +1,5 @@
 // The picture: gnuplot draws it from data files that are kept beside it.
-#include "tests/demo/svg.h"
+#include "tests/demo/report.h"
 
 #include <sys/wait.h>
 
@@ -12,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "lib/base/status.h"
-#include "tests/demo/report.h"
 #include "tests/demo/timeline.h"
 #include "tests/harness/child_process.h"
 

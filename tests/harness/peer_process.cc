@@ -155,4 +155,10 @@ absl::StatusOr<JsonObject> PeerProcess::Stop(std::chrono::milliseconds timeout) 
   return JsonObject::Parse(result_);
 }
 
+absl::StatusOr<JsonObject> PeerProcess::StopChecked() {
+  BATON_ASSIGN_OR_RETURN(JsonObject result, Stop());
+  if (result.Flag("ok")) return result;
+  return absl::DataLossError("a peer found: " + result.text().substr(0, 600));
+}
+
 }  // namespace baton::harness

@@ -82,6 +82,9 @@ class PeerProcess {
   // Stops sending, waits for the last replies and for the end of the process. The result is not
   // judged here: see its "ok".
   absl::StatusOr<JsonObject> Stop(std::chrono::milliseconds timeout = std::chrono::seconds(30));
+  // Stop(), and judges the result. kDataLoss: the peer missed something, or was disconnected though
+  // it may not be.
+  absl::StatusOr<JsonObject> StopChecked();
 
   ChildProcess& process() { return *process_; }
 

@@ -1,20 +1,23 @@
 #include "lib/verbs/rdma/connection.h"
 
 #include <endian.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/rdma/cm_event_number.h"
 #include "lib/verbs/rdma/port.h"
-#include "lib/verbs/rdma/port_claim.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
@@ -69,6 +72,50 @@ std::string PrivateDataOf(const rdma_cm_event& event) {
 bool IsOf(const DeviceCore& core, const rdma_cm_id& id) {
   return id.verbs != nullptr && std::strcmp(ibv_get_device_name(id.verbs->device),
                                             ibv_get_device_name(core.context->device)) == 0;
+}
+
+// A port in TCP's port space, held for an RDMA listener. rdma_cm has its own port space, so an RDMA
+// listener and a TCP listener can have the same port. On an iWARP card, whose connections are TCP
+// on the wire, they would take each other's connections.
+//
+// It is held until every process that has `socket` has closed it. TCP refuses connections to it.
+struct PortClaim {
+  FileDescriptor socket;
+  uint16_t port = 0;
+};
+
+bool SetReuse(int fd, int on) {
+  return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0;
+}
+
+// Binds although earlier connections of a TCP server are still at the port (TIME_WAIT, for a
+// minute), which SO_REUSEADDR permits. Two sockets with SO_REUSEADDR can both be bound, but only
+// one of them can start to listen (inet_csk_listen_start). It then gives SO_REUSEADDR up, and from
+// then on keeps all others out, even those that are bound already and do not listen yet. The caller
+// named the port, so the socket keeps it when the listening ends (SOCK_BINDPORT_LOCK).
+bool BindBesideEndedConnections(int fd, const SocketAddress& at) {
+  return SetReuse(fd, 1) && bind(fd, at.get(), at.size) == 0 && listen(fd, 0) == 0 &&
+         SetReuse(fd, 0) && shutdown(fd, SHUT_RDWR) == 0;
+}
+
+// Claims a port; 0: TCP chooses one. If several processes claim a port, at most one gets it.
+// kAlreadyExists: it is taken (port_taken.h).
+absl::StatusOr<PortClaim> ClaimPort(const Address& address) {
+  BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
+  PortClaim claim;
+  BATON_ASSIGN_OR_RETURN(claim.socket, OpenTcpSocket(at, 0));
+  int error = bind(claim.socket.get(), at.get(), at.size) == 0 ? 0 : errno;
+  if (error == EADDRINUSE && address.port != 0) {
+    BATON_ASSIGN_OR_RETURN(claim.socket, OpenTcpSocket(at, 0));
+    error = BindBesideEndedConnections(claim.socket.get(), at) ? 0 : errno;
+  }
+  if (error != 0) {
+    return TcpBindError(error, address,
+                        absl::StrCat("bind to ", ToString(address),
+                                     " in TCP's port space, where a listener holds it, too"));
+  }
+  claim.port = BoundAddressOf(claim.socket.get()).port;
+  return claim;
 }
 
 // Replaces a wildcard by the address of a device that is used at one address only.

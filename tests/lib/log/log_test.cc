@@ -7,7 +7,6 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
-#include "lib/log/line_limit.h"
 #include "lib/log/log.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"

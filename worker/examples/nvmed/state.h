@@ -1,12 +1,14 @@
 // The state of a target that outlives its workers, beside the contents of its buffers. state.md
 // argues why no more is needed. The shard's state is a Registry; each connection's is a QueueState.
 // Both are little-endian with explicit padding. A change of either needs a new kStateVersion.
+// Each work request's tag is a WorkTag.
 #ifndef WORKER_EXAMPLES_NVMED_STATE_H_
 #define WORKER_EXAMPLES_NVMED_STATE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 namespace baton::nvmed {
@@ -111,6 +113,37 @@ static_assert(sizeof(QueueState) == 48);
 template <size_t bytes>
 std::string_view TextIn(const char (&field)[bytes]) {
   return {field, strnlen(field, bytes)};
+}
+
+// ---------------------------------------------------------------- tags of work requests
+
+// The purpose of a work request.
+enum class Purpose : uint8_t {
+  kCapsule = 0,       // a receive
+  kFetch = 1,         // READ of a command's data
+  kReturn = 2,        // WRITE of a command's data
+  kResponse = 3,      // SEND of its completion
+  kLastResponse = 4,  // after which the queue is disconnected
+};
+
+// Pack() makes it the tag of a work request, which the next owner of the shard reads, too.
+struct WorkTag {
+  Purpose purpose = Purpose::kCapsule;
+  uint16_t slot = 0;
+  std::optional<uint32_t> chunk;
+};
+
+inline uint64_t Pack(const WorkTag& tag) {
+  return uint64_t{tag.slot} | uint64_t{static_cast<uint8_t>(tag.purpose)} << 16 |
+         (tag.chunk ? uint64_t{*tag.chunk} + 1 : 0) << 32;
+}
+
+inline WorkTag Unpack(uint64_t packed) {
+  WorkTag tag;
+  tag.slot = static_cast<uint16_t>(packed);
+  tag.purpose = static_cast<Purpose>(packed >> 16 & 0xff);
+  if (packed >> 32 != 0) tag.chunk = static_cast<uint32_t>((packed >> 32) - 1);
+  return tag;
 }
 
 }  // namespace baton::nvmed

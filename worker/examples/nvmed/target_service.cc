@@ -12,7 +12,7 @@
 #include "worker/examples/common/end_text.h"
 #include "worker/examples/nvmed/connect.h"
 #include "worker/examples/nvmed/saved_queue.h"
-#include "worker/examples/nvmed/work_tag.h"
+#include "worker/examples/nvmed/state.h"
 
 namespace baton::nvmed {
 namespace {
