@@ -15,7 +15,8 @@ mode=$1 kills=$2 restarts=$3 upgrades=$4 seed=${5:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"
 
-disk_mib=96 ping_bytes=100
+# Small passes of fio: one that has begun goes on to its end after the last event.
+disk_mib=96 ping_bytes=100 job_mib=2
 other=NATIVE
 [[ $mode == BROKERED ]] || other=BROKERED
 # NAME MODE PORT PROGRAM FLAGS
