@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
 
-Keeper::Keeper(const internal::KeeperConfig& config, std::unique_ptr<ServiceDriver> driver)
+Keeper::Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverClient> driver)
     : config_(config),
       signals_(loop_, SIGTERM, SIGINT),
       heart_(loop_),
@@ -58,7 +58,7 @@ void Keeper::AwaitNews() {
 }
 
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
-                                                       std::unique_ptr<ServiceDriver> driver,
+                                                       std::unique_ptr<DriverClient> driver,
                                                        FileDescriptor batonds_network) {
   std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(driver)));
   BATON_RETURN_IF_ERROR(keeper->Begin(config.service(), std::move(batonds_network)));

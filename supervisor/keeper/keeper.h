@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lib/channel/acceptor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/policy/limit_watch.h"
@@ -23,7 +24,6 @@
 #include "supervisor/keeper/policy/service_drain.h"
 #include "supervisor/keeper/programs/native_workers.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/standbys.h"
 #include "supervisor/keeper/upgrades/upgrades.h"
@@ -35,7 +35,7 @@ class Keeper : private DriverListener {
   // If the driver had a keeper before, the new one goes on with its sockets, its sessions with
   // workers and what was set at run time. `batonds_network`: as EnterServiceNetwork returns it.
   static absl::StatusOr<std::unique_ptr<Keeper>> Create(const internal::KeeperConfig& config,
-                                                        std::unique_ptr<ServiceDriver> driver,
+                                                        std::unique_ptr<DriverClient> driver,
                                                         FileDescriptor batonds_network = {});
   ~Keeper() override;
 
@@ -43,7 +43,7 @@ class Keeper : private DriverListener {
   absl::Status Run();
 
  private:
-  Keeper(const internal::KeeperConfig& config, std::unique_ptr<ServiceDriver> driver);
+  Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverClient> driver);
   absl::Status Begin(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
   absl::Status BeginListening();
   absl::Status ListenForWorkers();
@@ -66,9 +66,9 @@ class Keeper : private DriverListener {
   boost::asio::steady_timer heart_;
   EventLines lines_;
   EventLog events_;
-  const std::unique_ptr<ServiceDriver> driver_;
+  const std::unique_ptr<DriverClient> driver_;
   boost::asio::posix::stream_descriptor news_;  // the driver's
-  ServiceDriver::HeldByKey held_;               // by the keeper before this one, until Begin ends
+  DriverClient::HeldByKey held_;                // by the keeper before this one, until Begin ends
   std::unique_ptr<Policies> policies_;
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<WorkerPrograms> programs_;

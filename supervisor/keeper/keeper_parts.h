@@ -4,10 +4,10 @@
 #include <boost/asio/io_context.hpp>
 
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
@@ -17,7 +17,7 @@ namespace baton::keeper {
 struct KeeperParts {
   boost::asio::io_context& loop;
   const internal::KeeperConfig& config;
-  ServiceDriver& driver;
+  DriverClient& driver;
   Policies& policies;
   EventLog& events;
   WorkerSessions& workers;

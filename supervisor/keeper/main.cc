@@ -23,22 +23,22 @@
 #include "supervisor/config/down_reason.h"
 #include "supervisor/driver/device/open_device.h"
 #include "supervisor/driver/service_program.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/keeper.h"
-#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
 // A service's driver that is another process (baton-driver), and goes on when its keeper dies.
 // Thread-compatible.
-class RemoteDriver final : public ServiceDriver {
+class SocketDriverClient final : public DriverClient {
  public:
   // A driver that has not answered for this long hangs, or is dead.
   static constexpr std::chrono::seconds kAnswerTimeout{10};
 
   // `orders` and `news`: sockets whose other ends the driver has. Blocks until the driver has
   // answered.
-  static absl::StatusOr<std::unique_ptr<RemoteDriver>> Meet(FileDescriptor orders,
-                                                            FileDescriptor news);
+  static absl::StatusOr<std::unique_ptr<SocketDriverClient>> Meet(FileDescriptor orders,
+                                                                  FileDescriptor news);
 
   // Readable also when the driver is gone: the listener is then called as for a lost device.
   int news_fd() const override { return news_.fd(); }
@@ -55,7 +55,7 @@ class RemoteDriver final : public ServiceDriver {
   std::vector<internal::DriverNews> TakeNews() override;
 
  private:
-  RemoteDriver(FileDescriptor orders, FileDescriptor news)
+  SocketDriverClient(FileDescriptor orders, FileDescriptor news)
       : orders_(std::move(orders)), news_(std::move(news)) {}
 
   MessageChannel orders_, news_;
@@ -65,13 +65,14 @@ class RemoteDriver final : public ServiceDriver {
 namespace {
 
 constexpr size_t kArenaDescriptors = 3;
-constexpr int kTimeoutMs = std::chrono::milliseconds(RemoteDriver::kAnswerTimeout).count();
+constexpr int kTimeoutMs = std::chrono::milliseconds(SocketDriverClient::kAnswerTimeout).count();
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RemoteDriver>> RemoteDriver::Meet(FileDescriptor orders,
-                                                                 FileDescriptor news) {
-  std::unique_ptr<RemoteDriver> driver(new RemoteDriver(std::move(orders), std::move(news)));
+absl::StatusOr<std::unique_ptr<SocketDriverClient>> SocketDriverClient::Meet(FileDescriptor orders,
+                                                                             FileDescriptor news) {
+  std::unique_ptr<SocketDriverClient> driver(
+      new SocketDriverClient(std::move(orders), std::move(news)));
   internal::DriverOrder order;
   order.mutable_introduce();
   std::vector<FileDescriptor> received;
@@ -86,9 +87,9 @@ absl::StatusOr<std::unique_ptr<RemoteDriver>> RemoteDriver::Meet(FileDescriptor 
   return driver;
 }
 
-internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
-                                             std::vector<FileDescriptor> descriptors,
-                                             std::vector<FileDescriptor>* received) {
+internal::DriverAnswer SocketDriverClient::Execute(const internal::DriverOrder& order,
+                                                   std::vector<FileDescriptor> descriptors,
+                                                   std::vector<FileDescriptor>* received) {
   internal::DriverAnswer answer;
   if (lost_.ok()) {
     std::vector<int> sent;
@@ -103,7 +104,7 @@ internal::DriverAnswer RemoteDriver::Execute(const internal::DriverOrder& order,
   return answer;
 }
 
-std::vector<internal::DriverNews> RemoteDriver::TakeNews() {
+std::vector<internal::DriverNews> SocketDriverClient::TakeNews() {
   std::vector<internal::DriverNews> taken;
   absl::Status status = news_.Fill();
   for (;;) {
@@ -129,8 +130,8 @@ using baton::driver_process::FailToStart;
 using baton::keeper::Keeper;
 
 int Keep(const baton::internal::KeeperConfig& config, FileDescriptor orders) {
-  auto driver = baton::keeper::RemoteDriver::Meet(std::move(orders),
-                                                  baton::GivenDescriptor(baton::kNewsVariable));
+  auto driver = baton::keeper::SocketDriverClient::Meet(
+      std::move(orders), baton::GivenDescriptor(baton::kNewsVariable));
   if (!driver.ok()) return FailToStart(config, driver.status());
   FileDescriptor network = baton::GivenDescriptor(baton::kNetworkVariable);
   const absl::Status stays = baton::driver_process::StayInServiceNetwork(network);

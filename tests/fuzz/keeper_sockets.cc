@@ -27,7 +27,7 @@
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/fake_processes.h"
 #include "tests/fuzz/program.h"
-#include "tests/supervisor/keeper/inline_driver.h"
+#include "tests/supervisor/keeper/inline_driver_client.h"
 
 namespace baton::fuzz {
 namespace {
@@ -113,7 +113,7 @@ struct TheKeeper final : private keeper::DriverListener {
   std::unique_ptr<verbs::Device> device;
   driver_process::NewsQueue news;
   std::unique_ptr<driver_process::Engine> engine;
-  std::optional<keeper::testing::InlineDriver> driver;
+  std::optional<keeper::testing::InlineDriverClient> driver;
   std::optional<keeper::Policies> policies;
   std::optional<keeper::ServiceDrain> drain;
   std::optional<keeper::WorkerSessions> workers;

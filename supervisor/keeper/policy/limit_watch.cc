@@ -38,7 +38,7 @@ std::optional<std::string> ReadSmallFile(const std::string& path) {
 }
 
 LimitWatch::LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service,
-                       ServiceDriver& driver, Policies& policies, const WorkerSessions& workers,
+                       DriverClient& driver, Policies& policies, const WorkerSessions& workers,
                        EventLog& events, ReadFile read_file)
     : service_(service),
       driver_(driver),

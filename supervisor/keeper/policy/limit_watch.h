@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "proto/baton/v1/config.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
@@ -27,7 +27,7 @@ std::optional<std::string> ReadSmallFile(const std::string& path);
 class LimitWatch {
  public:
   // All references outlive it. Calls Look() by itself every few seconds.
-  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, ServiceDriver& driver,
+  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, DriverClient& driver,
              Policies& policies, const WorkerSessions& workers, EventLog& events,
              ReadFile read_file = ReadSmallFile);
 
@@ -47,7 +47,7 @@ class LimitWatch {
   void Tell(const std::vector<Warning>& warnings);
 
   const v1::ServiceConfig& service_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   Policies& policies_;
   const WorkerSessions& workers_;
   EventLog& events_;

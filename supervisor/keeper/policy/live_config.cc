@@ -34,7 +34,7 @@ void Refuse(const std::string& field, const std::string& why, internal::ConfigTa
 }  // namespace
 
 LiveConfig::LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured,
-                       ServiceDriver& driver, Policies& policies, EventLog& events)
+                       DriverClient& driver, Policies& policies, EventLog& events)
     : in_use_(in_use),
       configured_(std::move(configured)),
       driver_(driver),

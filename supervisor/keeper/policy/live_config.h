@@ -7,9 +7,9 @@
 
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/config/reload.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
-#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -18,7 +18,7 @@ class LiveConfig {
  public:
   // `in_use` is what the parts of the keeper read. Its placement is the one in effect. `configured`
   // is the service as batond gave it. The references outlive this.
-  LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured, ServiceDriver& driver,
+  LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configured, DriverClient& driver,
              Policies& policies, EventLog& events);
 
   // Takes what a running keeper can take (CompareService), and puts it in force. Returns what is in
@@ -33,7 +33,7 @@ class LiveConfig {
 
   internal::KeeperConfig& in_use_;
   v1::ServiceConfig configured_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   Policies& policies_;
   EventLog& events_;
 };

@@ -12,8 +12,8 @@ constexpr char kHeldKey[] = "policy";
 
 }  // namespace
 
-Policies::Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
-                   const ServiceDriver::HeldByKey& held)
+Policies::Policies(const v1::ServiceConfig& service, DriverClient& driver,
+                   const DriverClient::HeldByKey& held)
     : service_(service), driver_(driver) {
   v1::Policy policy = service.policy();
   v1::Policy former;

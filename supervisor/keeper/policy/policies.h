@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 
 namespace baton::keeper {
 
@@ -17,8 +17,8 @@ class Policies {
  public:
   // Puts in force the policy that an operator set with the former keeper, if `held` has it, or else
   // that of `service`. `service` and `driver` outlive this object.
-  Policies(const v1::ServiceConfig& service, ServiceDriver& driver,
-           const ServiceDriver::HeldByKey& held = {});
+  Policies(const v1::ServiceConfig& service, DriverClient& driver,
+           const DriverClient::HeldByKey& held = {});
 
   const v1::Policy& policy() const { return policy_; }
 
@@ -33,7 +33,7 @@ class Policies {
   void PutInForce(v1::Policy policy);
 
   const v1::ServiceConfig& service_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   v1::Policy policy_;
   std::function<void()> listener_;
 };

@@ -50,7 +50,7 @@ uint64_t DeadlineOf(const internal::DrainRecord& record) {
 }  // namespace
 
 ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                           ServiceDriver& driver, EventLog& events)
+                           DriverClient& driver, EventLog& events)
     : config_(config),
       driver_(driver),
       events_(events),
@@ -145,7 +145,7 @@ std::optional<v1::Drain> ServiceDrain::Describe() const {
   if (!drain_) return std::nullopt;
   v1::Drain drain = *drain_;
   if (deadline_ns_ != 0) drain.set_deadline_unix_micros(UnixMicrosecondsAt(deadline_ns_));
-  const ServiceDriver::Counted counted = driver_.CountConnections();
+  const DriverClient::Counted counted = driver_.CountConnections();
   drain.set_connections_left(static_cast<uint32_t>(counted.connections));
   drain.set_refused(static_cast<uint32_t>(counted.refused));
   return drain;

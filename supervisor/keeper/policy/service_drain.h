@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -25,7 +25,7 @@ class ServiceDrain {
  public:
   // All references outlive it. Goes on with the drain that the state directory records, if any.
   ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-               ServiceDriver& driver, EventLog& events);
+               DriverClient& driver, EventLog& events);
 
   // Begins a drain, or changes the deadline of one that has begun. After an error (an invalid
   // request, or the record could not be written) nothing has changed.
@@ -44,7 +44,7 @@ class ServiceDrain {
   void OnDeadline(uint32_t left);
 
   const internal::KeeperConfig& config_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   EventLog& events_;
   const std::string path_;
   boost::asio::steady_timer timer_;

@@ -31,7 +31,7 @@ void End(const StartedProgram& started) {
 }  // namespace
 
 BrokeredPrograms::BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
-                                   ServiceDriver& driver, FileDescriptor batonds_network)
+                                   DriverClient& driver, FileDescriptor batonds_network)
     : loop_(loop),
       launcher_(launcher),
       driver_(driver),
@@ -58,7 +58,7 @@ absl::StatusOr<StartedProgram> BrokeredPrograms::Start(const internal::Program& 
   return started;
 }
 
-void BrokeredPrograms::Restore(ServiceDriver::HeldByKey& held) {
+void BrokeredPrograms::Restore(DriverClient::HeldByKey& held) {
   for (auto& [key, entry] : held) {
     StartedProgram process;
     if (!key.starts_with(kHeldProcesses) || entry.descriptors.size() != kHeldDescriptors ||

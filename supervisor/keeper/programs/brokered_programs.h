@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "supervisor/driver/workers/spawn_plan.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/program_output.h"
 #include "supervisor/keeper/programs/watched_process.h"
-#include "supervisor/keeper/service_driver.h"
 
 namespace baton::keeper {
 
@@ -22,11 +22,11 @@ class BrokeredPrograms final : public WorkerPrograms {
  public:
   // `loop` and `driver` outlive it. `batonds_network`: batond's network namespace, if the keeper is
   // in another.
-  BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher,
-                   ServiceDriver& driver, FileDescriptor batonds_network = {});
+  BrokeredPrograms(boost::asio::io_context& loop, const std::string& launcher, DriverClient& driver,
+                   FileDescriptor batonds_network = {});
 
   // Goes on with the processes that former keepers started, and reads what they print.
-  void Restore(ServiceDriver::HeldByKey& held);
+  void Restore(DriverClient::HeldByKey& held);
 
   absl::Status Check(const std::string& path) const override {
     return CheckProgramPath(path, "an executable");
@@ -46,7 +46,7 @@ class BrokeredPrograms final : public WorkerPrograms {
 
   boost::asio::io_context& loop_;
   const std::string launcher_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   const FileDescriptor batonds_network_;
   ProgramReader reader_;
   std::map<pid_t, std::unique_ptr<WatchedProcess>> held_;

@@ -35,7 +35,7 @@ bool IsSame(const internal::Program& one, const internal::Program& other) {
 }  // namespace
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                             ServiceDriver& driver, WorkerSessions& sessions,
+                             DriverClient& driver, WorkerSessions& sessions,
                              const Policies& policies, EventLog& events)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
@@ -60,10 +60,10 @@ void NativeWorkers::KeepRunning() {
 }
 
 // Leaves out places whose former worker has detached, and whose process has not ended.
-absl::StatusOr<ServiceDriver::ForkedWorker> NativeWorkers::ForkAtFreePlace(
+absl::StatusOr<DriverClient::ForkedWorker> NativeWorkers::ForkAtFreePlace(
     const internal::Program& program) {
   std::vector<internal::WorkerPlace> refused;
-  absl::StatusOr<ServiceDriver::ForkedWorker> forked;
+  absl::StatusOr<DriverClient::ForkedWorker> forked;
   do {
     const absl::StatusOr<internal::WorkerPlace> reserved = sessions_.Reserve();
     if (!reserved.ok()) {
@@ -78,7 +78,7 @@ absl::StatusOr<ServiceDriver::ForkedWorker> NativeWorkers::ForkAtFreePlace(
 }
 
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& program) {
-  BATON_ASSIGN_OR_RETURN(ServiceDriver::ForkedWorker forked, ForkAtFreePlace(program));
+  BATON_ASSIGN_OR_RETURN(DriverClient::ForkedWorker forked, ForkAtFreePlace(program));
   const uint64_t worker_id = forked.facts.place().id();
   StartedProgram started;
   started.pid = forked.facts.pid();
@@ -91,7 +91,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& prog
   return started;
 }
 
-void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
+void NativeWorkers::Adopt(DriverClient::ForkedWorker fork) {
   const pid_t pid = fork.facts.pid();
   auto process = std::make_unique<Process>(loop_);
   process->program = fork.facts.program();
@@ -114,11 +114,11 @@ void NativeWorkers::Adopt(ServiceDriver::ForkedWorker fork) {
                         fork.facts.place());
 }
 
-void NativeWorkers::Restore(const ServiceDriver::HeldByKey& held) {
+void NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
   if (const auto entry = held.find(kHeldProgram); entry != held.end()) {
     (void)program_.ParseFromString(entry->second.value);
   }
-  for (ServiceDriver::ForkedWorker& fork : driver_.ListForks()) Adopt(std::move(fork));
+  for (DriverClient::ForkedWorker& fork : driver_.ListForks()) Adopt(std::move(fork));
 }
 
 FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {

@@ -14,11 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/watched_process.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
@@ -28,11 +28,11 @@ class NativeWorkers final : public WorkerPrograms {
  public:
   // All references outlive it.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                ServiceDriver& driver, WorkerSessions& sessions, const Policies& policies,
+                DriverClient& driver, WorkerSessions& sessions, const Policies& policies,
                 EventLog& events);
 
   // Goes on with the former keeper's processes and program. REQUIRES: the sessions are restored.
-  void Restore(const ServiceDriver::HeldByKey& held);
+  void Restore(const DriverClient::HeldByKey& held);
 
   // Ends the processes whose program is not the one that serves. REQUIRES: no upgrade is under way.
   void EndOthers();
@@ -57,9 +57,9 @@ class NativeWorkers final : public WorkerPrograms {
   };
 
   absl::StatusOr<StartedProgram> Fork(const internal::Program& program);
-  absl::StatusOr<ServiceDriver::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
+  absl::StatusOr<DriverClient::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
   // Watches the process, and accepts its session if it has not attached.
-  void Adopt(ServiceDriver::ForkedWorker fork);
+  void Adopt(DriverClient::ForkedWorker fork);
   void OnEnded(pid_t pid);
   void End(pid_t pid, Process& process);
   void StartLater();
@@ -67,7 +67,7 @@ class NativeWorkers final : public WorkerPrograms {
   boost::asio::io_context& loop_;
   internal::Program program_;  // that serves
   const uint32_t wanted_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   WorkerSessions& sessions_;
   const Policies& policies_;
   EventLog& events_;

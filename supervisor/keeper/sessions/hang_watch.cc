@@ -127,7 +127,7 @@ uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms,
 }
 
 HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                     ServiceDriver& driver, Policies& policies, EventLog& events,
+                     DriverClient& driver, Policies& policies, EventLog& events,
                      const Sessions& sessions, Kill kill)
     : config_(config),
       driver_(driver),

@@ -22,10 +22,10 @@
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program_output.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_session.h"
 
 namespace baton::keeper {
@@ -89,7 +89,7 @@ class HangWatch {
 
   // All references outlive it. Looks at `sessions` each heartbeat_ms or more often.
   HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-            ServiceDriver& driver, Policies& policies, EventLog& events, const Sessions& sessions,
+            DriverClient& driver, Policies& policies, EventLog& events, const Sessions& sessions,
             Kill kill);
   uint32_t heartbeat_ms() const { return heartbeat_ms_; }
 
@@ -100,7 +100,7 @@ class HangWatch {
   void OnHang(WorkerSession& session);
 
   const internal::KeeperConfig& config_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   Policies& policies_;
   EventLog& events_;
   const uint32_t heartbeat_ms_, between_looks_ms_;

@@ -4,13 +4,13 @@
 
 namespace baton::keeper {
 
-ServiceDriver::Workers PlacesOf(const std::vector<WorkerInfo>& workers) {
-  ServiceDriver::Workers places;
+DriverClient::Workers PlacesOf(const std::vector<WorkerInfo>& workers) {
+  DriverClient::Workers places;
   for (const WorkerInfo& worker : workers) places.push_back(PlaceOf(worker.slot, worker.id));
   return places;
 }
 
-ShardOwners OwnersOf(ServiceDriver& driver) {
+ShardOwners OwnersOf(DriverClient& driver) {
   ShardOwners owners;
   const internal::ShardsSeen seen = driver.LookAtShards();
   for (int shard = 0; shard < seen.shards_size(); ++shard) {
@@ -20,7 +20,7 @@ ShardOwners OwnersOf(ServiceDriver& driver) {
   return owners;
 }
 
-WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& driver) {
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, DriverClient& driver) {
   WorkerRoles roles;
   const internal::ShardsSeen seen = driver.LookAtShards();
   std::set<uint64_t> owners;
@@ -36,7 +36,7 @@ WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& drive
   return roles;
 }
 
-std::vector<ShardMove> MovesBack(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
+std::vector<ShardMove> MovesBack(DriverClient& driver, const std::vector<WorkerInfo>& new_workers,
                                  const std::vector<WorkerInfo>& old_workers,
                                  const ShardOwners& before) {
   std::vector<ShardMove> moves;

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/handoffs.h"
 
@@ -17,23 +17,23 @@ namespace baton::keeper {
 
 // Owners, by shard. A shard without an owner is left out.
 using ShardOwners = std::map<uint32_t, uint64_t>;
-ShardOwners OwnersOf(ServiceDriver& driver);
+ShardOwners OwnersOf(DriverClient& driver);
 
 struct WorkerRoles {
   std::vector<WorkerInfo> owners;
   std::vector<WorkerInfo> standbys;  // ready, without shards
 };
 // Sorts `workers` into owners and ready standbys, and leaves the others out.
-WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceDriver& driver);
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, DriverClient& driver);
 
 // Plans the return of the shards that `new_workers` own. A shard returns to its owner in `before`
 // if that worker is among `old_workers`. The other shards are spread over `old_workers`. Returns
 // no moves if `old_workers` is empty.
-std::vector<ShardMove> MovesBack(ServiceDriver& driver, const std::vector<WorkerInfo>& new_workers,
+std::vector<ShardMove> MovesBack(DriverClient& driver, const std::vector<WorkerInfo>& new_workers,
                                  const std::vector<WorkerInfo>& old_workers,
                                  const ShardOwners& before);
 
-ServiceDriver::Workers PlacesOf(const std::vector<WorkerInfo>& workers);
+DriverClient::Workers PlacesOf(const std::vector<WorkerInfo>& workers);
 
 }  // namespace baton::keeper
 

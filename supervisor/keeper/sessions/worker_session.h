@@ -16,7 +16,7 @@
 #include "lib/channel/framed_session.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 
 namespace baton::keeper {
 

@@ -61,7 +61,7 @@ internal::AddWorker EntryOf(const WorkerSession& session, Standing standing) {
 }  // namespace
 
 WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                               ServiceDriver& driver, Policies& policies, EventLog& events)
+                               DriverClient& driver, Policies& policies, EventLog& events)
     : loop_(loop),
       config_(config),
       arena_(driver.arena()),
@@ -202,7 +202,7 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
 
 // ---------------------------------------------------------------- listeners, connections, grants
 
-absl::Status WorkerSessions::Listen(const ServiceDriver::Asker& asker,
+absl::Status WorkerSessions::Listen(const DriverClient::Asker& asker,
                                     const internal::ListenRequest& request,
                                     internal::Listening* listening) {
   if (request.port() > 65535) {
@@ -214,7 +214,7 @@ absl::Status WorkerSessions::Listen(const ServiceDriver::Asker& asker,
   return absl::OkStatus();
 }
 
-absl::Status WorkerSessions::Connect(const ServiceDriver::Asker& asker,
+absl::Status WorkerSessions::Connect(const DriverClient::Asker& asker,
                                      const internal::ConnectRequest& request,
                                      internal::Connecting* connecting) {
   if (request.shard() >= arena_.shape().shards || request.port() > 65535) {
@@ -387,7 +387,7 @@ void WorkerSessions::Hold(WorkerSession& session) {
                {session.process.native_handle()});
 }
 
-void WorkerSessions::Restore(ServiceDriver::HeldByKey& held) {
+void WorkerSessions::Restore(DriverClient::HeldByKey& held) {
   for (auto& [key, entry] : held) {
     uint64_t last_id = 0;
     if (key == kHeldLastId && absl::SimpleAtoi(entry.value, &last_id)) {
@@ -745,7 +745,7 @@ bool WorkerSessions::Retire(pid_t pid) {
   for (const SessionPtr& session : slots_) {
     if (session && session->peer.pid == pid) sessions.push_back(session);
   }
-  ServiceDriver::Workers places;
+  DriverClient::Workers places;
   for (const SessionPtr& session : sessions) places.push_back(session->Place());
   if (!driver_.Retire(places)) return false;
   for (const SessionPtr& session : sessions) {

@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "lib/channel/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/attach_check.h"
 #include "supervisor/keeper/sessions/hang_watch.h"
 #include "supervisor/keeper/sessions/worker_session.h"
@@ -43,12 +43,12 @@ class WorkerSessions {
  public:
   // All references outlive it.
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 ServiceDriver& driver, Policies& policies, EventLog& events);
+                 DriverClient& driver, Policies& policies, EventLog& events);
 
   // Goes on with the workers that had attached to the former keeper. They go on serving, and resume
   // their sessions soon. A worker that had the time to resume and did not is killed. Takes the
   // descriptors of their entries in `held`.
-  void Restore(ServiceDriver::HeldByKey& held);
+  void Restore(DriverClient::HeldByKey& held);
 
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
@@ -119,9 +119,9 @@ class WorkerSessions {
   void LeavePlace(const SessionPtr& session);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
-  absl::Status Listen(const ServiceDriver::Asker& asker, const internal::ListenRequest& request,
+  absl::Status Listen(const DriverClient::Asker& asker, const internal::ListenRequest& request,
                       internal::Listening* listening);
-  absl::Status Connect(const ServiceDriver::Asker& asker, const internal::ConnectRequest& request,
+  absl::Status Connect(const DriverClient::Asker& asker, const internal::ConnectRequest& request,
                        internal::Connecting* connecting);
   // Both answer when the memory is registered or deregistered. The session's other requests wait
   // until then.
@@ -167,7 +167,7 @@ class WorkerSessions {
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   EventLog& events_;
   LockHolders lock_holders_;
   boost::asio::steady_timer resumption_timer_;

@@ -15,7 +15,7 @@ namespace {
 
 class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
  public:
-  PendingMoves(boost::asio::io_context& loop, ServiceDriver& driver,
+  PendingMoves(boost::asio::io_context& loop, DriverClient& driver,
                std::function<void(const HandoffsResult&)> done)
       : driver_(driver), done_(std::move(done)), deadline_(loop) {}
 
@@ -55,7 +55,7 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
     done_(result_);
   }
 
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   std::function<void(const HandoffsResult&)> done_;
   HandoffsResult result_;
   std::map<uint32_t, uint64_t> moving_;  // the driver's numbers of the moves, by shard
@@ -64,7 +64,7 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
 
 }  // namespace
 
-void MoveShards(boost::asio::io_context& loop, ServiceDriver& driver,
+void MoveShards(boost::asio::io_context& loop, DriverClient& driver,
                 const std::vector<ShardMove>& moves, uint32_t timeout_ms,
                 std::function<void(const HandoffsResult&)> done) {
   if (moves.empty()) return boost::asio::post(loop, [done = std::move(done)] { done({}); });

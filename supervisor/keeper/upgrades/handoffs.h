@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 
 namespace baton::keeper {
 
@@ -27,7 +27,7 @@ struct HandoffsResult {
 // Moves all shards of `moves`, and calls `done` when the last has moved or failed to. Management
 // loop's thread. `loop` and `driver` outlive the moves. A shard that has not moved after
 // `timeout_ms` stays with its owner.
-void MoveShards(boost::asio::io_context& loop, ServiceDriver& driver,
+void MoveShards(boost::asio::io_context& loop, DriverClient& driver,
                 const std::vector<ShardMove>& moves, uint32_t timeout_ms,
                 std::function<void(const HandoffsResult&)> done);
 

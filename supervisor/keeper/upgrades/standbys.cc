@@ -32,7 +32,7 @@ Standbys::Standbys(const KeeperParts& context, const Upgrades& upgrades)
 
 Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
 
-void Standbys::Restore(const ServiceDriver::HeldByKey& held) {
+void Standbys::Restore(const DriverClient::HeldByKey& held) {
   const std::vector<WorkerInfo> workers = context_.workers.List();
   const auto entry = held.find(kHeldKey);
   if (entry != held.end()) held_ = entry->second.value;

@@ -25,10 +25,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/watched_process.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/shard_owners.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/upgrades.h"
@@ -43,7 +43,7 @@ class Standbys {
   ~Standbys();
 
   // Goes on with the standbys of the former keeper.
-  void Restore(const ServiceDriver::HeldByKey& held);
+  void Restore(const DriverClient::HeldByKey& held);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -64,7 +64,7 @@ v1::UpgradePlan WithTimesOf(const v1::ServiceConfig& service, v1::UpgradePlan pl
   return plan;
 }
 
-absl::Status CheckStateVersions(ServiceDriver& driver, const std::vector<WorkerInfo>& old_workers,
+absl::Status CheckStateVersions(DriverClient& driver, const std::vector<WorkerInfo>& old_workers,
                                 const std::vector<WorkerInfo>& fresh_workers, bool to_take_back) {
   for (const WorkerInfo& fresh : fresh_workers) {
     BATON_RETURN_IF_ERROR(driver.CheckStoredState(fresh.state_versions));
@@ -94,7 +94,7 @@ std::string ProblemOf(const std::vector<WorkerInfo>& workers) {
 
 }  // namespace
 
-Trial::Trial(ServiceDriver& driver, v1::HealthGates gates)
+Trial::Trial(DriverClient& driver, v1::HealthGates gates)
     : driver_(driver), gates_(std::move(gates)) {}
 
 void Trial::BeginWindow(const std::vector<uint32_t>& shards) {

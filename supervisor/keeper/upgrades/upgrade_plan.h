@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/sessions/worker_session.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
@@ -28,7 +28,7 @@ v1::UpgradePlan WithTimesOf(const v1::ServiceConfig& service, v1::UpgradePlan pl
 // `to_take_back`, checks that the old workers read what the fresh ones write, too.
 // kFailedPrecondition names the versions that do not fit, and the cure. On the management loop's
 // thread.
-absl::Status CheckStateVersions(ServiceDriver& driver, const std::vector<WorkerInfo>& old_workers,
+absl::Status CheckStateVersions(DriverClient& driver, const std::vector<WorkerInfo>& old_workers,
                                 const std::vector<WorkerInfo>& fresh_workers, bool to_take_back);
 
 // Judges how a new program does with the shards that it was given.
@@ -44,7 +44,7 @@ class Trial {
   };
 
   // `driver` outlives it.
-  Trial(ServiceDriver& driver, v1::HealthGates gates);
+  Trial(DriverClient& driver, v1::HealthGates gates);
 
   // Called when the new workers have `shards`, too. Completions count anew.
   void BeginWindow(const std::vector<uint32_t>& shards);
@@ -68,7 +68,7 @@ class Trial {
   std::string ShardThatWentBack(const std::vector<WorkerInfo>& new_workers) const;
   uint64_t CompletionsDealtWith() const;
 
-  ServiceDriver& driver_;
+  DriverClient& driver_;
   const v1::HealthGates gates_;
   std::map<uint32_t, uint64_t> acknowledged_;  // completions, by shard, when the window began
   std::chrono::steady_clock::time_point went_back_since_;  // none: no shard has

@@ -142,7 +142,7 @@ void Upgrades::Hold() const {
   context_.driver.Hold(kHeldKey, held.SerializeAsString());
 }
 
-void Upgrades::Restore(const ServiceDriver::HeldByKey& held) {
+void Upgrades::Restore(const DriverClient::HeldByKey& held) {
   internal::HeldUpgrades upgrades;
   const auto entry = held.find(kHeldKey);
   if (entry == held.end() || !upgrades.ParseFromString(entry->second.value)) return;

@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/service_driver.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/upgrade_under_way.h"
 
@@ -33,7 +33,7 @@ class Upgrades : private WorkerObserver {
   ~Upgrades() override;
 
   // Goes on with the upgrades of the former keeper. REQUIRES: the programs are restored.
-  void Restore(const ServiceDriver::HeldByKey& held);
+  void Restore(const DriverClient::HeldByKey& held);
 
   // Called once, now or from the loop.
   using Done = std::function<void(const absl::StatusOr<v1::Upgrade>&)>;

@@ -453,7 +453,7 @@ TEST_F(KeeperTest, shouldNotShareItsDirectoryWithASecondOne) {
   Start();
   const internal::KeeperConfig config = keeper.Config(nullptr);
   const auto second =
-      Keeper::Create(config, std::make_unique<testing::HostedDriver>(
+      Keeper::Create(config, std::make_unique<testing::HostedDriverClient>(
                                  driver_process::DriverHost::Open(config, {}).value()));
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
 }

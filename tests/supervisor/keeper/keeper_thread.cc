@@ -64,7 +64,7 @@ absl::Status KeeperThread::Start(const Change& change,
   const internal::KeeperConfig config = Config(change);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<driver_process::DriverHost> host,
                          driver_process::DriverHost::Open(config, engine_options));
-  auto driver = std::make_unique<HostedDriver>(std::move(host));
+  auto driver = std::make_unique<HostedDriverClient>(std::move(host));
   driver_ = driver.get();
   BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(config, std::move(driver)));
   thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });

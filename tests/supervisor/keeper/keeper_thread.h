@@ -19,17 +19,17 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/driver/driver_host.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/keeper.h"
-#include "supervisor/keeper/service_driver.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton::keeper::testing {
 
 // A keeper's driver in the keeper's process. Its engine runs as long as it lives. It holds nothing
 // for another keeper.
-class HostedDriver final : public ServiceDriver {
+class HostedDriverClient final : public DriverClient {
  public:
-  explicit HostedDriver(std::unique_ptr<driver_process::DriverHost> host)
+  explicit HostedDriverClient(std::unique_ptr<driver_process::DriverHost> host)
       : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), host_(std::move(host)) {
     host_->news().SetWake([fd = wake_.get()] { eventfd_write(fd, 1); });
     host_->Start();
@@ -95,7 +95,7 @@ class KeeperThread {
   harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   std::string launcher_;
   bool distrusts_contained_root_ = false;
-  HostedDriver* driver_ = nullptr;  // keeper_'s
+  HostedDriverClient* driver_ = nullptr;  // keeper_'s
   std::unique_ptr<Keeper> keeper_;
   std::thread thread_;
 };

@@ -15,7 +15,7 @@
 #include "lib/channel/carried_status.h"
 #include "supervisor/driver/engine/order_executor.h"
 #include "supervisor/driver/keeper/held_entries.h"
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 
 namespace baton::keeper::testing {
 
@@ -31,7 +31,7 @@ struct LastingDriver {
 };
 
 // One keeper's end of it. The keeper is introduced when this is made.
-class MortalDriver final : public ServiceDriver {
+class MortalDriver final : public DriverClient {
  public:
   enum class Fate {
     kLives,

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/driver/inline_engine.h"
-#include "tests/supervisor/keeper/inline_driver.h"
+#include "tests/supervisor/keeper/inline_driver_client.h"
 
 namespace baton::driver_process {
 namespace {
@@ -50,71 +50,71 @@ class OrderExecutorTest : public ::testing::Test {
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
   InlineEngine engine{&arena};
   NewsQueue news;
-  keeper::testing::InlineDriver service_driver{config, engine, news};
+  keeper::testing::InlineDriverClient driver_client{config, engine, news};
 };
 
 TEST_F(OrderExecutorTest, shouldListenOnceForARequestThatIsSentAgain) {
   engine.listens = true;
   const verbs::Address any = {"127.0.0.1", 0};
-  const auto first = service_driver.ListenFor({kWorker, 1}, any, 4);
-  const auto again = service_driver.ListenFor({kWorker, 1}, any, 4);
+  const auto first = driver_client.ListenFor({kWorker, 1}, any, 4);
+  const auto again = driver_client.ListenFor({kWorker, 1}, any, 4);
   ASSERT_TRUE(first.ok() && again.ok());
   EXPECT_EQ(again->port(), first->port());
   EXPECT_EQ(engine.listen_calls, 1u);
-  EXPECT_NE(service_driver.ListenFor({kWorker, 2}, any, 4)->port(), first->port());
-  EXPECT_NE(service_driver.ListenFor({kWorker + 1, 2}, any, 4)->port(), first->port());
+  EXPECT_NE(driver_client.ListenFor({kWorker, 2}, any, 4)->port(), first->port());
+  EXPECT_NE(driver_client.ListenFor({kWorker + 1, 2}, any, 4)->port(), first->port());
   // Without a number nothing is known of it.
-  (void)service_driver.ListenFor({kWorker, 0}, any, 4);
-  (void)service_driver.ListenFor({kWorker, 0}, any, 4);
+  (void)driver_client.ListenFor({kWorker, 0}, any, 4);
+  (void)driver_client.ListenFor({kWorker, 0}, any, 4);
   EXPECT_EQ(engine.listen_calls, 5u);
 }
 
 TEST_F(OrderExecutorTest, shouldAnswerARefusedRequestTheSameWhenItIsSentAgain) {
-  const auto first = service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
+  const auto first = driver_client.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
   engine.listens = true;
-  EXPECT_EQ(service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4).status(), first.status());
+  EXPECT_EQ(driver_client.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4).status(), first.status());
   EXPECT_FALSE(first.ok());
 }
 
 TEST_F(OrderExecutorTest, shouldForgetTheRequestsOfAWorkerThatIsGone) {
   engine.listens = true;
-  (void)service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
-  service_driver.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
-  (void)service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
+  (void)driver_client.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
+  driver_client.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
+  (void)driver_client.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4);
   EXPECT_EQ(engine.listen_calls, 2u);
 }
 
 TEST_F(OrderExecutorTest, shouldGrantOnceAndReportItToTheKeeperThatAsksLast) {
-  (void)service_driver.Execute(GrantOrder(/*call=*/1, /*number=*/5));
-  (void)service_driver.Execute(GrantOrder(/*call=*/2, /*number=*/5));
+  (void)driver_client.Execute(GrantOrder(/*call=*/1, /*number=*/5));
+  (void)driver_client.Execute(GrantOrder(/*call=*/2, /*number=*/5));
   EXPECT_EQ(engine.grants_reserved, 1u);
   EXPECT_THAT(Changed(), IsEmpty());
   engine.registering[0](absl::OkStatus());
   EXPECT_THAT(Changed(), ::testing::ElementsAre(2u));
   // It was granted when the next keeper asks.
-  (void)service_driver.Execute(GrantOrder(/*call=*/3, /*number=*/5));
+  (void)driver_client.Execute(GrantOrder(/*call=*/3, /*number=*/5));
   EXPECT_EQ(engine.grants_reserved, 1u);
   EXPECT_THAT(Changed(), ::testing::ElementsAre(3u));
-  (void)service_driver.Execute(GrantOrder(/*call=*/4, /*number=*/6));
+  (void)driver_client.Execute(GrantOrder(/*call=*/4, /*number=*/6));
   EXPECT_EQ(engine.grants_reserved, 2u);
 }
 
 TEST_F(OrderExecutorTest, shouldRevokeOnceAndReportItToTheKeeperThatAsksLast) {
-  (void)service_driver.Execute(RevokeOrder(/*call=*/1, /*number=*/5));
-  (void)service_driver.Execute(RevokeOrder(/*call=*/2, /*number=*/5));
+  (void)driver_client.Execute(RevokeOrder(/*call=*/1, /*number=*/5));
+  (void)driver_client.Execute(RevokeOrder(/*call=*/2, /*number=*/5));
   EXPECT_EQ(engine.revoked.size(), 1u);
   engine.revoking[0](absl::OkStatus());
-  (void)service_driver.Execute(RevokeOrder(/*call=*/3, /*number=*/5));
+  (void)driver_client.Execute(RevokeOrder(/*call=*/3, /*number=*/5));
   EXPECT_THAT(Changed(), ::testing::ElementsAre(2u, 3u));
 }
 
 TEST_F(OrderExecutorTest, shouldNotCancelAMoveThatHasEnded) {
   absl::Status ended;
   const uint64_t move =
-      service_driver.HandOver(0, 0, [&](const absl::Status& status, double) { ended = status; });
-  service_driver.DeliverNews();
+      driver_client.HandOver(0, 0, [&](const absl::Status& status, double) { ended = status; });
+  driver_client.DeliverNews();
   EXPECT_FALSE(ended.ok());  // this engine has no queues
-  service_driver.CancelHandOver(move, 0, "too late");
+  driver_client.CancelHandOver(move, 0, "too late");
   EXPECT_EQ(engine.cancelled, 0u);
 }
 
@@ -123,10 +123,10 @@ TEST_F(OrderExecutorTest, shouldRefuseAWorkerWithoutASlotOrADescriptor) {
   order.mutable_add_worker()->set_slot(arena.shape().workers);
   std::vector<FileDescriptor> one;
   one.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(StatusIn(service_driver.Execute(order, std::move(one))).code(),
+  EXPECT_EQ(StatusIn(driver_client.Execute(order, std::move(one))).code(),
             absl::StatusCode::kInvalidArgument);
   order.mutable_add_worker()->set_slot(0);
-  EXPECT_EQ(StatusIn(service_driver.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(StatusIn(driver_client.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 // Nobody else would: its time limit was the dead keeper's.
@@ -134,15 +134,15 @@ TEST_F(OrderExecutorTest, shouldGiveUpTheHandoversOfADeadKeeper) {
   engine.hands_over = true;
   std::vector<absl::StatusCode> ends;
   for (const uint32_t shard : {0, 0}) {
-    service_driver.HandOver(
+    driver_client.HandOver(
         shard, 0, [&](const absl::Status& status, double) { ends.push_back(status.code()); });
     EXPECT_EQ(engine.handing_over.size(), 1u);
-    service_driver.CancelHandovers();
+    driver_client.CancelHandovers();
     EXPECT_TRUE(engine.handing_over.empty());
   }
-  service_driver.CancelHandovers();
+  driver_client.CancelHandovers();
   EXPECT_EQ(engine.cancelled, 2u);
-  service_driver.DeliverNews();
+  driver_client.DeliverNews();
   EXPECT_THAT(ends, ::testing::Each(absl::StatusCode::kAborted));
   EXPECT_EQ(ends.size(), 2u);
 }
@@ -151,12 +151,12 @@ TEST_F(OrderExecutorTest, shouldGiveUpTheHandoversOfADeadKeeper) {
 TEST_F(OrderExecutorTest, shouldExecuteNothingOnAnEngineThatHasStopped) {
   engine.listens = true;
   engine.has_stopped = true;
-  EXPECT_EQ(service_driver.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4).status().code(),
+  EXPECT_EQ(driver_client.ListenFor({kWorker, 1}, {"127.0.0.1", 0}, 4).status().code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_EQ(service_driver.CheckStoredState({}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(driver_client.CheckStoredState({}).code(), absl::StatusCode::kUnavailable);
   internal::DriverOrder moves;
   moves.mutable_list_shard_moves();
-  EXPECT_TRUE(StatusIn(service_driver.Execute(moves)).ok());
+  EXPECT_TRUE(StatusIn(driver_client.Execute(moves)).ok());
 }
 
 }  // namespace

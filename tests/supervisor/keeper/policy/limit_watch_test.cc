@@ -15,7 +15,7 @@
 #include "lib/driver/device_needs.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/driver/inline_engine.h"
-#include "tests/supervisor/keeper/inline_driver.h"
+#include "tests/supervisor/keeper/inline_driver_client.h"
 
 namespace baton::keeper {
 namespace {
@@ -62,7 +62,7 @@ class LimitWatchTest : public ::testing::Test {
   arena::Arena arena = arena::Arena::Create(Shape(), "kv").value();
   driver_process::testing::InlineEngine engine{&arena};
   driver_process::NewsQueue news;
-  testing::InlineDriver driver{config.service(), engine, news};
+  testing::InlineDriverClient driver{config.service(), engine, news};
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::map<std::string, std::string> files;

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 constexpr int kEndTimeoutMs = 20'000;
 
 // Knows one order: to hold.
-class HoldingDriver final : public ServiceDriver {
+class HoldingDriverClient final : public DriverClient {
  public:
   const arena::Arena& arena() const override { return arena_; }
   std::string_view device_name() const override { return "none"; }
@@ -70,7 +70,7 @@ class BrokeredProgramsTest : public ::testing::Test {
 
   const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   const std::string mark_ = directory_.File("mark");
-  HoldingDriver driver_;
+  HoldingDriverClient driver_;
   std::optional<boost::asio::io_context> loop_{std::in_place};
   std::optional<BrokeredPrograms> programs_{
       std::in_place, *loop_, harness::Binaries().Find("baton-launch").value(), driver_};

@@ -29,7 +29,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/native/unmapper_of.h"
 #include "tests/lib/verbs/nic_process.h"
-#include "tests/supervisor/keeper/inline_driver.h"
+#include "tests/supervisor/keeper/inline_driver_client.h"
 
 // The driver's executable exports the same.
 extern "C" BatonNativeHost* baton_native_host() {
@@ -132,7 +132,7 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
       driver_process::WorkerForks::Create(*engine_, config_.service().native(),
                                           FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)))
           .value();
-  testing::InlineDriver driver_{config_.service(), *engine_, news_, forks_.get()};
+  testing::InlineDriverClient driver_{config_.service(), *engine_, news_, forks_.get()};
   Policies policies_{config_.service(), driver_};
   WorkerSessions sessions_{loop_, config_, driver_, policies_, events_};
   NativeWorkers workers_{loop_, config_, driver_, sessions_, policies_, events_};

@@ -110,7 +110,7 @@ TEST(SessionRestoreTest, shouldKnowEveryWorkerThatTheDriverKnowsWhereverAKeeperD
     TheDriver driver;
     AttachOneWith(driver, n);
     TheKeeper next(driver, kForEver);
-    ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+    DriverClient::HeldByKey held = next.driver.TakeHeld();
     next.sessions.Restore(held);
     uint64_t last_id = 0;
     for (uint32_t slot = 0; slot < driver.arena.shape().workers; ++slot) {
@@ -137,7 +137,7 @@ TEST(SessionRestoreTest, shouldAnswerAWorkerAsTheOneThatTheKeeperBeforeHadHeld) 
     TheDriver driver;
     AttachOneWith(driver, orders, "attempt");
     TheKeeper next(driver, kForEver);
-    ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+    DriverClient::HeldByKey held = next.driver.TakeHeld();
     next.sessions.Restore(held);
     const std::vector<v1::Worker> unanswered = next.sessions.Describe();
     held_before = held_before || !unanswered.empty();
@@ -192,7 +192,7 @@ TEST(SessionRestoreTest, shouldAskForTheStandingOfAWorkerThatIsAnsweredLate) {
   AttachOneWith(driver, 3, "attempt");
   HoldingObserver observer(driver);
   TheKeeper next(driver, kForEver);
-  ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+  DriverClient::HeldByKey held = next.driver.TakeHeld();
   next.sessions.Restore(held);
   next.sessions.SetObserver(&observer);
   const uint64_t id = next.AttachOne("attempt");
@@ -206,7 +206,7 @@ TEST(SessionRestoreTest, shouldNotLeaveAWorkerStalledThatThisKeeperHasNotFoundSo
   AttachOneWith(driver, kForEver);
   driver.engine.roster[0].stalled = true;
   TheKeeper next(driver, kForEver);
-  ServiceDriver::HeldByKey held = next.driver.TakeHeld();
+  DriverClient::HeldByKey held = next.driver.TakeHeld();
   next.sessions.Restore(held);
   EXPECT_FALSE(driver.engine.roster[0].stalled);
 }

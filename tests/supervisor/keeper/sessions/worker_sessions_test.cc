@@ -36,7 +36,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/driver/inline_engine.h"
 #include "tests/supervisor/keeper/forked_child.h"
-#include "tests/supervisor/keeper/inline_driver.h"
+#include "tests/supervisor/keeper/inline_driver_client.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 #include "tests/supervisor/keeper/older_kernel.h"
 #include "worker/thread_lock.h"
@@ -80,7 +80,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
     return config;
   }
 
-  ServiceDriver& service_driver() { return driver; }
+  DriverClient& driver_client() { return driver; }
 
   Standing OnAttached(uint64_t worker_id, pid_t) override {
     attached.push_back(worker_id);
@@ -168,7 +168,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
   arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
   driver_process::testing::InlineEngine engine{&arena};
   driver_process::NewsQueue news;
-  testing::InlineDriver driver{config.service(), engine, news};
+  testing::InlineDriverClient driver{config.service(), engine, news};
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::vector<uint64_t> attached, gone;  // as we were told
@@ -463,7 +463,7 @@ TEST_F(WorkerSessionsGrantTest, shouldAnswerOthersWhileMemoryIsRegisteredOrDereg
 TEST_F(WorkerSessionsGrantTest, shouldCountAGrantFromItsReservationToTheEndOfItsRevocation) {
   const auto client = AcceptChild(*process, sessions.Reserve().value());
   ASSERT_EQ(Attach(*client).status_code(), 0);
-  const auto granted = [this] { return service_driver().Account({}).accounts().granted_bytes(); };
+  const auto granted = [this] { return driver_client().Account({}).accounts().granted_bytes(); };
   Send(*client, GrantRequest());
   Until([&] { return engine.registering.size() == 1; });
   EXPECT_EQ(granted(), 64u);
@@ -495,7 +495,7 @@ TEST_F(WorkerSessionsGrantTest, shouldRevokeAGrantWhoseWorkerIsGoneBeforeItIsTol
   Until([&] { return !engine.revoked.empty(); });
   EXPECT_THAT(engine.revoked, ElementsAre(0u));
   engine.revoking[0](absl::OkStatus());
-  EXPECT_EQ(service_driver().Account({}).accounts().grants(), 0u);
+  EXPECT_EQ(driver_client().Account({}).accounts().grants(), 0u);
 }
 
 // Workers that show no sign of life are noticed soon.
@@ -579,11 +579,11 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   std::promise<void> end;
   std::thread first([&] { end.get_future().wait(); });
   const auto before = threads();
-  const testing::InlineDriver native(config.service(), engine, news);
+  const testing::InlineDriverClient native(config.service(), engine, news);
   EXPECT_EQ(threads(), before);
   arena::Arena shared = arena::Arena::Create(Shape(0), "kv").value();
   driver_process::testing::InlineEngine broker(&shared);
-  const testing::InlineDriver brokered(config.service(), broker, news);
+  const testing::InlineDriverClient brokered(config.service(), broker, news);
   EXPECT_EQ(threads(), before + 1);
   end.set_value();
   first.join();

@@ -1,4 +1,4 @@
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace baton::keeper {
 namespace {
 
 template <typename Places>
-void Add(const ServiceDriver::Workers& workers, Places* places) {
+void Add(const DriverClient::Workers& workers, Places* places) {
   for (const internal::WorkerPlace& worker : workers) *places->Add() = worker;
 }
 
@@ -19,16 +19,16 @@ void Add(const ServiceDriver::Workers& workers, Places* places) {
 
 // ---------------------------------------------------------------- news
 
-void ServiceDriver::DeliverNews() {
+void DriverClient::DeliverNews() {
   for (const internal::DriverNews& news : TakeNews()) Deliver(news);
 }
 
-void ServiceDriver::NoteLost(const absl::Status& why) {
+void DriverClient::NoteLost(const absl::Status& why) {
   lost_ = why;
   if (listener_ != nullptr) listener_->OnDeviceLost(why);
 }
 
-void ServiceDriver::Deliver(const internal::DriverNews& news) {
+void DriverClient::Deliver(const internal::DriverNews& news) {
   switch (news.news_case()) {
     case internal::DriverNews::kMoved: {
       // A former keeper ordered a move that is unknown here.
@@ -61,7 +61,7 @@ void ServiceDriver::Deliver(const internal::DriverNews& news) {
 
 // ---------------------------------------------------------------- workers
 
-void ServiceDriver::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
+void DriverClient::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
   internal::DriverOrder order;
   *order.mutable_add_worker() = worker;
   std::vector<FileDescriptor> descriptors;
@@ -69,7 +69,7 @@ void ServiceDriver::AddWorker(const internal::AddWorker& worker, FileDescriptor 
   (void)Execute(order, std::move(descriptors));
 }
 
-void ServiceDriver::ChangeWorker(uint32_t slot, uint64_t id, Change::Change change) {
+void DriverClient::ChangeWorker(uint32_t slot, uint64_t id, Change::Change change) {
   internal::DriverOrder order;
   order.mutable_change_worker()->mutable_worker()->set_slot(slot);
   order.mutable_change_worker()->mutable_worker()->set_id(id);
@@ -77,20 +77,20 @@ void ServiceDriver::ChangeWorker(uint32_t slot, uint64_t id, Change::Change chan
   (void)Execute(order);
 }
 
-bool ServiceDriver::Detach(uint32_t slot, uint64_t id) {
+bool DriverClient::Detach(uint32_t slot, uint64_t id) {
   internal::DriverOrder order;
   order.mutable_detach_worker()->mutable_worker()->set_slot(slot);
   order.mutable_detach_worker()->mutable_worker()->set_id(id);
   return Execute(order).yes();
 }
 
-bool ServiceDriver::Retire(const Workers& workers) {
+bool DriverClient::Retire(const Workers& workers) {
   internal::DriverOrder order;
   Add(workers, order.mutable_retire_workers()->mutable_workers());
   return Execute(order).yes();
 }
 
-bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_workers) {
+bool DriverClient::Promote(const Workers& new_workers, const Workers& old_workers) {
   internal::DriverOrder order;
   Add(new_workers, order.mutable_promote_workers()->mutable_new_workers());
   Add(old_workers, order.mutable_promote_workers()->mutable_old_workers());
@@ -99,7 +99,7 @@ bool ServiceDriver::Promote(const Workers& new_workers, const Workers& old_worke
 
 // ---------------------------------------------------------------- shards
 
-internal::ShardsSeen ServiceDriver::LookAtShards() {
+internal::ShardsSeen DriverClient::LookAtShards() {
   internal::DriverAnswer answer = Give(&Order::mutable_look_at_shards);
   // The answer of a driver that is gone names no shard.
   const int shards = static_cast<int>(arena().shape().shards);
@@ -107,7 +107,7 @@ internal::ShardsSeen ServiceDriver::LookAtShards() {
   return std::move(*answer.mutable_shards());
 }
 
-uint64_t ServiceDriver::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {
+uint64_t DriverClient::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {
   const uint64_t move = ++last_call_;
   moves_[move] = std::move(done);
   internal::DriverOrder order;
@@ -118,7 +118,7 @@ uint64_t ServiceDriver::HandOver(uint32_t shard, uint32_t slot, MoveDone done) {
   return move;
 }
 
-void ServiceDriver::CancelHandOver(uint64_t move, uint32_t shard, const std::string& why) {
+void DriverClient::CancelHandOver(uint64_t move, uint32_t shard, const std::string& why) {
   internal::DriverOrder order;
   order.mutable_cancel_hand_over()->set_move(move);
   order.mutable_cancel_hand_over()->set_shard(shard);
@@ -126,7 +126,7 @@ void ServiceDriver::CancelHandOver(uint64_t move, uint32_t shard, const std::str
   (void)Execute(order);
 }
 
-absl::Status ServiceDriver::CheckStoredState(const StateVersions& reader) {
+absl::Status DriverClient::CheckStoredState(const StateVersions& reader) {
   internal::DriverOrder order;
   order.mutable_check_stored_state()->set_reads_min(reader.reads_min);
   order.mutable_check_stored_state()->set_reads_max(reader.reads_max);
@@ -136,13 +136,13 @@ absl::Status ServiceDriver::CheckStoredState(const StateVersions& reader) {
 
 // ---------------------------------------------------------------- listeners, connections, grants
 
-absl::Status ServiceDriver::Listen(const verbs::Address& address) {
+absl::Status DriverClient::Listen(const verbs::Address& address) {
   return ListenFor({}, address, /*max_listeners=*/0).status();
 }
 
-absl::StatusOr<internal::Listening> ServiceDriver::ListenFor(const Asker& asker,
-                                                             const verbs::Address& address,
-                                                             uint32_t max_listeners) {
+absl::StatusOr<internal::Listening> DriverClient::ListenFor(const Asker& asker,
+                                                            const verbs::Address& address,
+                                                            uint32_t max_listeners) {
   internal::DriverOrder order;
   order.mutable_listen_at()->set_host(address.host);
   order.mutable_listen_at()->set_port(address.port);
@@ -154,14 +154,14 @@ absl::StatusOr<internal::Listening> ServiceDriver::ListenFor(const Asker& asker,
   return answer.listening();
 }
 
-void ServiceDriver::StopListening(const verbs::Address& address) {
+void DriverClient::StopListening(const verbs::Address& address) {
   internal::DriverOrder order;
   order.mutable_stop_listening()->set_host(address.host);
   order.mutable_stop_listening()->set_port(address.port);
   (void)Execute(order);
 }
 
-absl::StatusOr<internal::Connecting> ServiceDriver::ConnectFor(
+absl::StatusOr<internal::Connecting> DriverClient::ConnectFor(
     const Asker& asker, const internal::ConnectRequest& request) {
   internal::DriverOrder order;
   order.mutable_connect_to()->set_worker_id(asker.worker_id);
@@ -172,8 +172,8 @@ absl::StatusOr<internal::Connecting> ServiceDriver::ConnectFor(
   return answer.connecting();
 }
 
-absl::Status ServiceDriver::GrantFor(const Asker& asker, const internal::GrantRequest& request,
-                                     Granted done) {
+absl::Status DriverClient::GrantFor(const Asker& asker, const internal::GrantRequest& request,
+                                    Granted done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
     const absl::Status status = StatusIn(changed);
@@ -189,7 +189,7 @@ absl::Status ServiceDriver::GrantFor(const Asker& asker, const internal::GrantRe
   return status;
 }
 
-void ServiceDriver::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
+void DriverClient::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
     done(StatusIn(changed));
@@ -202,7 +202,7 @@ void ServiceDriver::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
   (void)Execute(order);
 }
 
-uint64_t ServiceDriver::DisconnectAll(const std::string& why) {
+uint64_t DriverClient::DisconnectAll(const std::string& why) {
   internal::DriverOrder order;
   order.mutable_disconnect_all()->set_why(why);
   return Execute(order).count();
@@ -210,31 +210,31 @@ uint64_t ServiceDriver::DisconnectAll(const std::string& why) {
 
 // ---------------------------------------------------------------- admission
 
-void ServiceDriver::PutPolicyInForce(const v1::Policy& policy) {
+void DriverClient::PutPolicyInForce(const v1::Policy& policy) {
   internal::DriverOrder order;
   *order.mutable_put_policy_in_force()->mutable_policy() = policy;
   (void)Execute(order);
 }
 
-void ServiceDriver::CloseAdmission(const std::string& why) {
+void DriverClient::CloseAdmission(const std::string& why) {
   internal::DriverOrder order;
   order.mutable_close_admission()->set_why(why);
   (void)Execute(order);
 }
 
-ServiceDriver::Counted ServiceDriver::CountConnections() {
+DriverClient::Counted DriverClient::CountConnections() {
   const internal::DriverAnswer answer = Give(&Order::mutable_count_connections);
   return {answer.count(), answer.refused()};
 }
 
-internal::ServiceAccounts ServiceDriver::Account(const std::vector<uint64_t>& worker_ids) {
+internal::ServiceAccounts DriverClient::Account(const std::vector<uint64_t>& worker_ids) {
   internal::DriverOrder order;
   order.mutable_account();
   for (const uint64_t id : worker_ids) order.mutable_account()->add_worker_ids(id);
   return Execute(order).accounts();
 }
 
-void ServiceDriver::SetPoisonDeaths(uint32_t deaths) {
+void DriverClient::SetPoisonDeaths(uint32_t deaths) {
   internal::DriverOrder order;
   order.mutable_set_poison_deaths()->set_deaths(deaths);
   (void)Execute(order);
@@ -242,15 +242,15 @@ void ServiceDriver::SetPoisonDeaths(uint32_t deaths) {
 
 // ---------------------------------------------------------------- native workers
 
-absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::Fork(const internal::WorkerPlace& place,
-                                                                const internal::Program& program) {
+absl::StatusOr<DriverClient::ForkedWorker> DriverClient::Fork(const internal::WorkerPlace& place,
+                                                              const internal::Program& program) {
   internal::DriverOrder order;
   *order.mutable_fork_worker()->mutable_place() = place;
   *order.mutable_fork_worker()->mutable_program() = program;
   return ReceiveFork(order);
 }
 
-std::vector<ServiceDriver::ForkedWorker> ServiceDriver::ListForks() {
+std::vector<DriverClient::ForkedWorker> DriverClient::ListForks() {
   std::vector<ForkedWorker> forks;
   internal::DriverOrder order;
   order.mutable_next_fork();
@@ -262,13 +262,13 @@ std::vector<ServiceDriver::ForkedWorker> ServiceDriver::ListForks() {
   }
 }
 
-absl::Status ServiceDriver::CheckArrived(size_t sent, size_t arrived) {
+absl::Status DriverClient::CheckArrived(size_t sent, size_t arrived) {
   if (arrived == sent) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the driver sent ", sent, " descriptors and ",
                                                    arrived, " arrived: raise RLIMIT_NOFILE"));
 }
 
-absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::ReceiveFork(
+absl::StatusOr<DriverClient::ForkedWorker> DriverClient::ReceiveFork(
     const internal::DriverOrder& order) {
   std::vector<FileDescriptor> received;
   internal::DriverAnswer answer = Execute(order, {}, &received);
@@ -283,7 +283,7 @@ absl::StatusOr<ServiceDriver::ForkedWorker> ServiceDriver::ReceiveFork(
   return fork;
 }
 
-internal::Reaped ServiceDriver::Reap(pid_t pid) {
+internal::Reaped DriverClient::Reap(pid_t pid) {
   internal::DriverOrder order;
   order.mutable_reap_worker()->set_pid(pid);
   return Execute(order).reaped();
@@ -291,8 +291,8 @@ internal::Reaped ServiceDriver::Reap(pid_t pid) {
 
 // ---------------------------------------------------------------- for the next keeper
 
-bool ServiceDriver::Hold(const std::string& key, const std::string& value,
-                         const std::vector<int>& descriptors) {
+bool DriverClient::Hold(const std::string& key, const std::string& value,
+                        const std::vector<int>& descriptors) {
   internal::DriverOrder order;
   order.mutable_hold()->set_key(key);
   order.mutable_hold()->set_value(value);
@@ -304,13 +304,13 @@ bool ServiceDriver::Hold(const std::string& key, const std::string& value,
   return held.ok();
 }
 
-void ServiceDriver::Drop(const std::string& key) {
+void DriverClient::Drop(const std::string& key) {
   internal::DriverOrder order;
   order.mutable_drop()->set_key(key);
   (void)Execute(order);
 }
 
-ServiceDriver::HeldByKey ServiceDriver::TakeHeld() {
+DriverClient::HeldByKey DriverClient::TakeHeld() {
   HeldByKey all;
   internal::DriverOrder order;
   order.mutable_take_next_held();
@@ -325,7 +325,7 @@ ServiceDriver::HeldByKey ServiceDriver::TakeHeld() {
   }
 }
 
-void ServiceDriver::NoteService(const v1::ServiceConfig& service) {
+void DriverClient::NoteService(const v1::ServiceConfig& service) {
   internal::DriverOrder order;
   *order.mutable_note_service()->mutable_service() = service;
   (void)Execute(order);

@@ -1,21 +1,21 @@
 // A keeper's driver without a process, a thread or news of its own: an engine that the test has.
-#ifndef TESTS_SUPERVISOR_KEEPER_INLINE_DRIVER_H_
-#define TESTS_SUPERVISOR_KEEPER_INLINE_DRIVER_H_
+#ifndef TESTS_SUPERVISOR_KEEPER_INLINE_DRIVER_CLIENT_H_
+#define TESTS_SUPERVISOR_KEEPER_INLINE_DRIVER_CLIENT_H_
 
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "supervisor/driver/engine/order_executor.h"
-#include "supervisor/keeper/service_driver.h"
+#include "supervisor/keeper/driver_client.h"
 
 namespace baton::keeper::testing {
 
-class InlineDriver final : public ServiceDriver {
+class InlineDriverClient final : public DriverClient {
  public:
   // All outlive it.
-  InlineDriver(const v1::ServiceConfig& service, driver_process::ServiceEngine& engine,
-               driver_process::NewsQueue& news, driver_process::WorkerForks* forks = nullptr)
+  InlineDriverClient(const v1::ServiceConfig& service, driver_process::ServiceEngine& engine,
+                     driver_process::NewsQueue& news, driver_process::WorkerForks* forks = nullptr)
       : news_(news), executor_(service, engine, news, forks) {}
 
   void LookAtLocks() { executor_.LookAtLocks(); }
@@ -40,4 +40,4 @@ class InlineDriver final : public ServiceDriver {
 
 }  // namespace baton::keeper::testing
 
-#endif  // TESTS_SUPERVISOR_KEEPER_INLINE_DRIVER_H_
+#endif  // TESTS_SUPERVISOR_KEEPER_INLINE_DRIVER_CLIENT_H_

@@ -1,9 +1,9 @@
 // The interface between a keeper and its service's driver. The driver has the device, the queues,
 // the arena and the engine, which moves shards between workers. The keeper gives it orders.
 //
-// The driver is a process of its own, which outlives its keeper (RemoteDriver).
-#ifndef SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
-#define SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
+// The driver is a process of its own, which outlives its keeper (SocketDriverClient).
+#ifndef SUPERVISOR_KEEPER_DRIVER_CLIENT_H_
+#define SUPERVISOR_KEEPER_DRIVER_CLIENT_H_
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +27,7 @@ namespace baton::keeper {
 using driver_process::Standing;
 using driver_process::StateVersions;
 
-// Called by ServiceDriver::DeliverNews.
+// Called by DriverClient::DeliverNews.
 class DriverListener {
  public:
   virtual ~DriverListener() = default;
@@ -42,12 +42,12 @@ class DriverListener {
 
 // An order blocks its caller until the driver has executed it, usually for a turn of the engine.
 // Thread-compatible: the management loop's thread.
-class ServiceDriver {
+class DriverClient {
  public:
   using Change = internal::ChangeWorker;
   using Workers = std::vector<internal::WorkerPlace>;
 
-  virtual ~ServiceDriver() = default;
+  virtual ~DriverClient() = default;
 
   virtual const arena::Arena& arena() const = 0;
   virtual std::string_view device_name() const = 0;
@@ -209,4 +209,4 @@ class ServiceDriver {
 
 }  // namespace baton::keeper
 
-#endif  // SUPERVISOR_KEEPER_SERVICE_DRIVER_H_
+#endif  // SUPERVISOR_KEEPER_DRIVER_CLIENT_H_
