@@ -82,7 +82,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& prog
   const uint64_t worker_id = forked.facts.place().id();
   StartedProgram started;
   started.pid = forked.facts.pid();
-  Adopt(std::move(forked));
+  Watch(std::move(forked));
   started.pidfd = PidfdOf(started.pid);
   events_.Add("native_worker_forked",
               absl::StrCat("worker ", worker_id, " (pid ", started.pid, ") was forked for ",
@@ -91,7 +91,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& prog
   return started;
 }
 
-void NativeWorkers::Adopt(DriverClient::ForkedWorker fork) {
+void NativeWorkers::Watch(DriverClient::ForkedWorker fork) {
   const pid_t pid = fork.facts.pid();
   auto process = std::make_unique<Process>(loop_);
   process->program = fork.facts.program();
@@ -118,7 +118,7 @@ void NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
   if (const auto entry = held.find(kHeldProgram); entry != held.end()) {
     (void)program_.ParseFromString(entry->second.value);
   }
-  for (DriverClient::ForkedWorker& fork : driver_.ListForks()) Adopt(std::move(fork));
+  for (DriverClient::ForkedWorker& fork : driver_.ListForks()) Watch(std::move(fork));
 }
 
 FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {

@@ -59,7 +59,7 @@ class NativeWorkers final : public WorkerPrograms {
   absl::StatusOr<StartedProgram> Fork(const internal::Program& program);
   absl::StatusOr<DriverClient::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
   // Watches the process, and accepts its session if it has not attached.
-  void Adopt(DriverClient::ForkedWorker fork);
+  void Watch(DriverClient::ForkedWorker fork);
   void OnEnded(pid_t pid);
   void End(pid_t pid, Process& process);
   void StartLater();

@@ -41,7 +41,7 @@ absl::Status StartedProcesses::Spawn(const internal::Program& program, uint32_t 
   for (uint32_t i = 0; i < count; ++i) {
     BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
     processes_.push_back(std::make_shared<WatchedProcess>(loop_, programs_, std::move(started)));
-    Watch(processes_.back());
+    AwaitEnd(processes_.back());
   }
   return absl::OkStatus();
 }
@@ -71,14 +71,14 @@ void StartedProcesses::OnLaunched(const absl::Status& status) {
 
 // Keeps the process object until its process has ended, even if this object is destroyed: the
 // keeper has to reap it.
-void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
+void StartedProcesses::AwaitEnd(const std::shared_ptr<WatchedProcess>& process) {
   AwaitReadable(process->pidfd, [process, told = std::weak_ptr(on_end_)] {
     process->Reap();
     if (const auto on_end = told.lock()) (*on_end)(process->known);
   });
 }
 
-void StartedProcesses::Adopt(const internal::StartedWorker& known, FileDescriptor pidfd) {
+void StartedProcesses::Watch(const internal::StartedWorker& known, FileDescriptor pidfd) {
   StartedProgram program;
   program.pid = known.pid();
   const bool runs = pidfd && known.how_ended().empty();
@@ -87,7 +87,7 @@ void StartedProcesses::Adopt(const internal::StartedWorker& known, FileDescripto
   process->known = known;
   if (!runs && known.how_ended().empty()) process->known.set_how_ended("ended");
   processes_.push_back(process);
-  if (runs) Watch(process);
+  if (runs) AwaitEnd(process);
 }
 
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {

@@ -38,7 +38,7 @@ class StartedProcesses {
              std::function<void(const absl::Status&)> done);
 
   // Goes on with a process that a former keeper has started. `pidfd`: none if it has ended.
-  void Adopt(const internal::StartedWorker& known, FileDescriptor pidfd);
+  void Watch(const internal::StartedWorker& known, FileDescriptor pidfd);
 
   // Called when `pid` has attached as this worker, for the first time or again. Returns whether it
   // is one of these processes.
@@ -68,7 +68,7 @@ class StartedProcesses {
 
   absl::Status Spawn(const internal::Program& program, uint32_t count);
   void AwaitLaunch();
-  void Watch(const std::shared_ptr<WatchedProcess>& process);
+  void AwaitEnd(const std::shared_ptr<WatchedProcess>& process);
   void OnLaunched(const absl::Status& status);
 
   boost::asio::io_context& loop_;

@@ -566,7 +566,7 @@ void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held) {
   old_workers_.insert(held.old_workers().begin(), held.old_workers().end());
   new_workers_.insert(held.new_workers().begin(), held.new_workers().end());
   for (const internal::StartedWorker& process : held.processes()) {
-    processes_.Adopt(process, context_.programs.PidfdOf(process.pid()));
+    processes_.Watch(process, context_.programs.PidfdOf(process.pid()));
   }
   deadline_ =
       steady_clock::now() +

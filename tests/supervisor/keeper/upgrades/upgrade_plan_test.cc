@@ -85,7 +85,7 @@ TEST(StartedProcessesTest, shouldKnowAWorkerThatAttachesAgain) {
   internal::StartedWorker known;
   known.set_pid(7);
   known.set_worker_id(5);
-  processes.Adopt(known, FileDescriptor(ends[0]));
+  processes.Watch(known, FileDescriptor(ends[0]));
   EXPECT_TRUE(processes.NoteAttached(7, 5));
   EXPECT_FALSE(processes.NoteAttached(7, 6));
   EXPECT_FALSE(processes.NoteAttached(8, 5));
