@@ -73,7 +73,7 @@ absl::StatusOr<DriverClient::ForkedWorker> NativeWorkers::ForkAtFreePlace(
     forked = driver_.Fork(*reserved, program);
     if (!forked.ok()) refused.push_back(*reserved);
   } while (absl::IsUnavailable(forked.status()));
-  for (const internal::WorkerPlace& place : refused) sessions_.Release(place);
+  for (const internal::WorkerPlace& place : refused) sessions_.FreePlace(place);
   return forked;
 }
 

@@ -287,7 +287,7 @@ absl::StatusOr<internal::WorkerPlace> WorkerSessions::Reserve() {
   return PlaceOf(slot, reserved_[slot]);
 }
 
-void WorkerSessions::Release(const internal::WorkerPlace& place) {
+void WorkerSessions::FreePlace(const internal::WorkerPlace& place) {
   if (reserved_[place.slot()] == place.id()) reserved_[place.slot()] = 0;
 }
 

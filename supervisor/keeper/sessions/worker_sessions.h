@@ -57,9 +57,9 @@ class WorkerSessions {
   void Accept(FileDescriptor socket);
 
   // Reserves a place for a process that is to be forked, until AcceptChild() or, if none is forked,
-  // Release().
+  // FreePlace().
   absl::StatusOr<internal::WorkerPlace> Reserve();
-  void Release(const internal::WorkerPlace& place);
+  void FreePlace(const internal::WorkerPlace& place);
   // Takes the keeper's end of a socket pair with a process that the driver has forked. The process
   // may attach with any identity, and becomes the worker of `place`. The keeper watches it from now
   // on, and can kill it. The reservation, which a former keeper may have made, ends if the process

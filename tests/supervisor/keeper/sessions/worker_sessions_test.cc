@@ -204,7 +204,7 @@ TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
   EXPECT_EQ(sessions.Reserve().status().code(), absl::StatusCode::kResourceExhausted);
   const auto client = AcceptClient();
   EXPECT_EQ(Attach(*client).status_code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
-  sessions.Release(first);
+  sessions.FreePlace(first);
   EXPECT_EQ(sessions.free_slots(), 1u);
   const internal::WorkerReply reply = Attach(*client);
   ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
