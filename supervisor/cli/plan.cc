@@ -195,7 +195,7 @@ absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* re
       Window(plan->watch_window_ms(), plan->no_rollback()));
 }
 
-absl::StatusOr<std::string> PlanHold(Session* session, const std::string& service, bool pause) {
+absl::StatusOr<std::string> PlanPause(Session* session, const std::string& service, bool pause) {
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
   if (!described.service().has_upgrade()) {
     return absl::FailedPreconditionError(

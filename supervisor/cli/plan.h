@@ -15,7 +15,7 @@ absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerReque
 absl::StatusOr<std::string> PlanKill(Session* session, const v1::KillWorkerRequest& request);
 absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* request);
 absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* request);
-absl::StatusOr<std::string> PlanHold(Session* session, const std::string& service, bool pause);
+absl::StatusOr<std::string> PlanPause(Session* session, const std::string& service, bool pause);
 absl::StatusOr<std::string> PlanRollback(Session* session, const v1::RollbackRequest& request);
 
 }  // namespace baton

@@ -266,11 +266,13 @@ absl::Status History(Session* session, Filter filter) {
 }
 
 // Pauses the upgrade under way, or lets it go on.
-absl::Status Hold(Session* session, Options options, bool pause) {
+absl::Status PauseOrResume(Session* session, Options options, bool pause) {
   BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
   const std::string& service = options.service;
   const auto request = About<v1::PauseUpgradeRequest>(service);
-  if (options.change.dry_run) return PrintPlan(session, PlanHold(session, service, pause), request);
+  if (options.change.dry_run) {
+    return PrintPlan(session, PlanPause(session, service, pause), request);
+  }
   v1::PauseUpgradeResponse response;
   if (pause) {
     BATON_ASSIGN_OR_RETURN(response, session->Ask(&Operator::PauseUpgrade, request));
@@ -332,15 +334,17 @@ void AddUpgradesCommands(CLI::App* app, Session* session) {
   AddListingOptions(list, session);
   OnChosen(list, session, filter, History);
   for (const bool pause : {true, false}) {
-    CLI::App* hold = noun->add_subcommand(
+    CLI::App* command = noun->add_subcommand(
         pause ? "pause" : "resume",
         pause ? "Keep the upgrade under way from going further, not from going back"
               : "Let a paused upgrade go on");
     auto options = std::make_shared<Options>();
-    hold->add_option("service", options->service, kItsService);
-    AddChangeOptions(hold, &options->change, /*asks=*/false, session);
-    hold->callback([session, options, pause] {
-      session->action = [session, options, pause] { return Hold(session, *options, pause); };
+    command->add_option("service", options->service, kItsService);
+    AddChangeOptions(command, &options->change, /*asks=*/false, session);
+    command->callback([session, options, pause] {
+      session->action = [session, options, pause] {
+        return PauseOrResume(session, *options, pause);
+      };
     });
   }
 }

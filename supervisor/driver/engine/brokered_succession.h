@@ -51,7 +51,7 @@ class BrokeredSuccession final : public Succession {
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
 
   // Marks the owner for the roster's next WakeNotified, because it has something new.
-  void NotifyOwner(uint32_t shard) { NotifyHolder(shard); }
+  void NotifyOwner(uint32_t shard) { NotifyClaimantOrOwner(shard); }
   // Returns true if the shard's owner has not committed anything yet.
   bool AwaitsFirstCommit(uint32_t shard) const { return changes_[shard].begun_ns != 0; }
 

@@ -68,14 +68,14 @@ Roster::Worker* Succession::Stop(uint32_t slot, uint64_t id) {
 
 // ---------------------------------------------------------------- who is next
 
-uint32_t Succession::Holder(uint32_t shard) const {
+uint32_t Succession::ClaimantOrOwner(uint32_t shard) const {
   const uint32_t slot = arena::ClaimantOrOwner(shards_[shard].ownership.owner_slot());
   return slot < arena_->shape().workers ? slot : arena::kNobody;
 }
 
 Roster::Vacancy Succession::VacancyOf(uint32_t shard) const {
   const ShardState& state = shards_[shard];
-  return {state.state_version, state.handoff_worker_id, Holder(shard)};
+  return {state.state_version, state.handoff_worker_id, ClaimantOrOwner(shard)};
 }
 
 uint32_t Succession::ChooseFor(uint32_t shard) {
@@ -105,8 +105,8 @@ void Succession::NoteOwner(uint32_t shard, const Roster::Worker& worker) {
   if (worker.versions.declared()) state.state_version = worker.versions.writes;
 }
 
-void Succession::NotifyHolder(uint32_t shard) {
-  const uint32_t slot = Holder(shard);
+void Succession::NotifyClaimantOrOwner(uint32_t shard) {
+  const uint32_t slot = ClaimantOrOwner(shard);
   if (slot != arena::kNobody) roster_.Notify(slot);
 }
 
@@ -115,7 +115,7 @@ ShardOwner Succession::owner(uint32_t shard) const {
   ShardOwner owner;
   owner.epoch = ownership.epoch();
   owner.heir_id = ownership.heir_id();
-  owner.slot = Holder(shard);
+  owner.slot = ClaimantOrOwner(shard);
   if (owner.slot != arena::kNobody) {
     const bool claimed = ownership.owner_slot() != owner.slot;
     owner.worker_id = claimed ? roster_[owner.slot].id : ownership.owner_id();
@@ -141,7 +141,7 @@ void Succession::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.asked_epoch = state.ownership.epoch();
   NameHeir(shard, slot);  // before the release: a native former heir would claim the shard
   AskRelease(shard);
-  NotifyHolder(shard);
+  NotifyClaimantOrOwner(shard);
   roster_.WakeNotified();
 }
 

@@ -136,12 +136,12 @@ class Succession {
   void NameHeirs();
   // Returns the slot of the shard's owner or claimant; kNobody: there is none, or a native worker
   // wrote an invalid slot.
-  uint32_t Holder(uint32_t shard) const;
+  uint32_t ClaimantOrOwner(uint32_t shard) const;
   // Returns the slot of the best worker; kNobody: there is none, and waiting_reason says why.
   uint32_t ChooseFor(uint32_t shard);
   void NoteOwner(uint32_t shard, const Roster::Worker& worker);
-  // Marks the holder for the roster's next WakeNotified, because it has something new.
-  void NotifyHolder(uint32_t shard);
+  // Marks that worker for the roster's next WakeNotified, because it has something new.
+  void NotifyClaimantOrOwner(uint32_t shard);
   // Stops the worker, which gets no shard any more, and returns it. Null: the slot is another
   // worker's, or this one was stopped before.
   Roster::Worker* Stop(uint32_t slot, uint64_t id);

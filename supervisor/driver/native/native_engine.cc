@@ -28,10 +28,10 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(arena::Arena*
   std::unique_ptr<NativeEngine> engine(new NativeEngine(arena, device, listener, options));
   BATON_RETURN_IF_ERROR(engine->Open());
   BATON_ASSIGN_OR_RETURN(engine->manager_,
-                         native::ConnectionManager::Create(arena, device, engine.get(),
-                                                           [raw = engine.get()](uint32_t shard) {
-                                                             raw->succession_.WakeHolder(shard);
-                                                           }));
+                         native::ConnectionManager::Create(
+                             arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
+                               raw->succession_.WakeClaimantOrOwner(shard);
+                             }));
   return engine;
 }
 

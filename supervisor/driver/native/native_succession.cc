@@ -25,8 +25,8 @@ NativeSuccession::NativeSuccession(arena::Arena* arena, EngineListener* listener
   }
 }
 
-void NativeSuccession::WakeHolder(uint32_t shard) const {
-  const uint32_t slot = Holder(shard);
+void NativeSuccession::WakeClaimantOrOwner(uint32_t shard) const {
+  const uint32_t slot = ClaimantOrOwner(shard);
   if (slot != arena::kNobody) wake_(slot);
 }
 
@@ -171,7 +171,7 @@ void NativeSuccession::AskRelease(uint32_t shard) {
 // Pardons the death in each shard that the worker owns: only there could a completion be blamed.
 void NativeSuccession::PardonDeath(uint32_t slot, uint64_t id) {
   for (uint32_t shard = 0; shard < shard_count(); ++shard) {
-    if (Holder(shard) != slot) continue;
+    if (ClaimantOrOwner(shard) != slot) continue;
     arena::StoreRelease(arena_->native_shard(shard).pardoned_worker_id, id);
   }
 }

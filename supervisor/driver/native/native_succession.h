@@ -24,7 +24,7 @@ class NativeSuccession final : public Succession {
 
   // Notices changes of owner that workers made among themselves. Call it often.
   void LookAtShards();
-  void WakeHolder(uint32_t shard) const;
+  void WakeClaimantOrOwner(uint32_t shard) const;
 
   bool IsIdle(uint32_t, uint64_t) const override { return false; }
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
