@@ -16,34 +16,34 @@ ControlRequests::ControlRequests(boost::asio::io_context& io, FileDescriptor soc
     : reload_(std::move(reload)),
       replace_(std::move(replace)),
       open_(std::move(open)),
-      session_(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())) {
-  session_->Start([this] { return AnswerOne(); },
-                  [this](const absl::Status& why) {
-                    if (!absl::IsUnavailable(why)) {
-                      spdlog::error("control: its channel is closed: {}", MessageOf(why));
-                    }
-                    // Control sees the end of the connection, and does not wait for answers.
-                    shutdown(session_->channel().fd(), SHUT_RDWR);
-                    session_.reset();
-                  });
+      socket_(std::make_shared<FramedSocket>(io, std::move(socket), FramedSocket::Limits())) {
+  socket_->Start([this] { return AnswerOne(); },
+                 [this](const absl::Status& why) {
+                   if (!absl::IsUnavailable(why)) {
+                     spdlog::error("control: its channel is closed: {}", MessageOf(why));
+                   }
+                   // Control sees the end of the connection, and does not wait for answers.
+                   shutdown(socket_->channel().fd(), SHUT_RDWR);
+                   socket_.reset();
+                 });
 }
 
 ControlRequests::~ControlRequests() {
-  if (session_) session_->Close();
+  if (socket_) socket_->Close();
 }
 
 absl::StatusOr<bool> ControlRequests::AnswerOne() {
   internal::BatondRequest request;
-  BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&request));
+  BATON_ASSIGN_OR_RETURN(const bool whole, socket_->channel().NextFrame(&request));
   if (whole) Answer(request);
   return whole;
 }
 
 void ControlRequests::Answer(const internal::BatondRequest& request) {
-  const auto reply = [session = std::weak_ptr<FramedSession>(session_), id = request.id()](
+  const auto reply = [socket = std::weak_ptr<FramedSocket>(socket_), id = request.id()](
                          const absl::StatusOr<internal::BatondReply>& answer,
                          const FileDescriptor& file = FileDescriptor()) {
-    const std::shared_ptr<FramedSession> alive = session.lock();
+    const std::shared_ptr<FramedSocket> alive = socket.lock();
     if (!alive) return;  // control is gone
     internal::BatondReply reply;
     if (answer.ok()) reply = *answer;
@@ -67,7 +67,7 @@ void ControlRequests::Answer(const internal::BatondRequest& request) {
 }
 
 void ControlRequests::Tell(const internal::BatondReply& news) {
-  if (session_) session_->Send(news);
+  if (socket_) socket_->Send(news);
 }
 
 }  // namespace baton

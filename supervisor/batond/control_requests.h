@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/batond.pb.h"
 
 namespace baton {
@@ -44,7 +44,7 @@ class ControlRequests {
   const Reload reload_;
   const Replace replace_;
   const Open open_;
-  std::shared_ptr<FramedSession> session_;  // null: control has broken the protocol, or is gone
+  std::shared_ptr<FramedSocket> socket_;  // null: control has broken the protocol, or is gone
 };
 
 }  // namespace baton

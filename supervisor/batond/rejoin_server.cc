@@ -24,7 +24,7 @@ constexpr uint32_t kMostBytes = 1 << 20;
 }  // namespace
 
 RejoinServer::~RejoinServer() {
-  for (const auto& [number, session] : clients_) session->Close();
+  for (const auto& [number, socket] : clients_) socket->Close();
 }
 
 absl::Status RejoinServer::Listen(const std::string& path) {
@@ -37,20 +37,20 @@ absl::Status RejoinServer::Listen(const std::string& path) {
 void RejoinServer::Accept(FileDescriptor socket) {
   if (clients_.size() >= kMostClients) return;
   const int number = ++last_client_;
-  auto session = std::make_shared<FramedSession>(io_, std::move(socket),
-                                                 FramedSession::Limits{.frame_bytes = kMostBytes});
-  clients_[number] = session;
-  session->Start([this, number, raw = session.get()] { return AnswerOne(number, *raw); },
-                 [this, number](const absl::Status&) { clients_.erase(number); });
+  auto framed = std::make_shared<FramedSocket>(io_, std::move(socket),
+                                               FramedSocket::Limits{.frame_bytes = kMostBytes});
+  clients_[number] = framed;
+  framed->Start([this, number, raw = framed.get()] { return AnswerOne(number, *raw); },
+                [this, number](const absl::Status&) { clients_.erase(number); });
 }
 
-absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSession& session) {
+absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSocket& socket) {
   internal::RejoinRequest request;
   std::vector<FileDescriptor> received;
-  BATON_ASSIGN_OR_RETURN(const bool whole, session.channel().NextFrame(&request, &received));
+  BATON_ASSIGN_OR_RETURN(const bool whole, socket.channel().NextFrame(&request, &received));
   if (!whole) return false;
   const std::string& service = request.config().service().name();
-  auto answer = Answer(session.channel().fd(), request, std::move(received));
+  auto answer = Answer(socket.channel().fd(), request, std::move(received));
   internal::RejoinReply reply;
   std::vector<int> descriptors;
   if (answer.ok()) {
@@ -60,7 +60,7 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSession& session)
                  MessageOf(answer.status()));
     SetStatus(answer.status(), &reply);
   }
-  session.Send(reply, descriptors);
+  socket.Send(reply, descriptors);
   return true;
 }
 

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/acceptor.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/batond.pb.h"
 #include "supervisor/batond/spawn.h"
 
@@ -39,7 +39,7 @@ class RejoinServer {
 
  private:
   void Accept(FileDescriptor socket);
-  absl::StatusOr<bool> AnswerOne(int client, FramedSession& session);
+  absl::StatusOr<bool> AnswerOne(int client, FramedSocket& socket);
   absl::StatusOr<std::vector<FileDescriptor>> Answer(int socket,
                                                      const internal::RejoinRequest& request,
                                                      std::vector<FileDescriptor> received);
@@ -47,7 +47,7 @@ class RejoinServer {
   boost::asio::io_context& io_;
   const TakeIn take_in_;
   std::optional<Acceptor> acceptor_;
-  std::map<int, std::shared_ptr<FramedSession>> clients_;  // by number
+  std::map<int, std::shared_ptr<FramedSocket>> clients_;  // by number
   int last_client_ = 0;
 };
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "lib/channel/message_channel.h"
 #include "lib/channel/waits.h"
 
@@ -21,11 +21,11 @@ using Done = std::function<void(Reply)>;
 
 struct Call {
   Call(boost::asio::io_context& io, FileDescriptor socket, Done then)
-      : session(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())),
+      : socket(std::make_shared<FramedSocket>(io, std::move(socket), FramedSocket::Limits())),
         timer(io),
         done(std::move(then)) {}
 
-  const std::shared_ptr<FramedSession> session;
+  const std::shared_ptr<FramedSocket> socket;
   boost::asio::steady_timer timer;
   Done done;  // null: it was called
 };
@@ -33,14 +33,14 @@ struct Call {
 void Finish(Call& call, Reply reply) {
   const Done done = std::exchange(call.done, nullptr);
   if (!done) return;
-  call.session->Close();
+  call.socket->Close();
   call.timer.cancel();
   done(std::move(reply));
 }
 
 absl::StatusOr<bool> TakeReply(Call& call) {
   internal::ManagementReply reply;
-  BATON_ASSIGN_OR_RETURN(const bool whole, call.session->channel().NextFrame(&reply));
+  BATON_ASSIGN_OR_RETURN(const bool whole, call.socket->channel().NextFrame(&reply));
   if (!whole) return false;
   absl::Status status = StatusIn(reply);
   status.ok() ? Finish(call, std::move(reply)) : Finish(call, std::move(status));
@@ -59,14 +59,14 @@ void CallKeeper(boost::asio::io_context& io, const std::string& socket_path,
   }
   request.set_id(1);
   const auto call = std::make_shared<Call>(io, *std::move(socket), std::move(done));
-  call->session->Start(
+  call->socket->Start(
       [call] { return TakeReply(*call); },
       [call](const absl::Status& why) { Finish(*call, absl::UnavailableError(why.message())); });
   After(call->timer, timeout, [call, timeout] {
     Finish(*call, absl::DeadlineExceededError(
                       absl::StrCat("it has not answered within ", timeout.count(), " ms")));
   });
-  call->session->Send(request);
+  call->socket->Send(request);
 }
 
 namespace {

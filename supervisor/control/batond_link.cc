@@ -18,32 +18,32 @@ constexpr std::chrono::seconds kPatience(10);
 
 BatondLink::BatondLink(boost::asio::io_context& loop, FileDescriptor socket)
     : loop_(loop),
-      session_(
-          socket ? std::make_shared<FramedSession>(loop, std::move(socket), FramedSession::Limits())
-                 : nullptr) {}
+      socket_(socket
+                  ? std::make_shared<FramedSocket>(loop, std::move(socket), FramedSocket::Limits())
+                  : nullptr) {}
 
 void BatondLink::Start(OnNews on_news) {
-  if (!session_) return;
+  if (!socket_) return;
   boost::asio::post(loop_, [this, on_news = std::move(on_news)]() mutable {
     on_news_ = std::move(on_news);
-    session_->Start([this] { return TakeReply(); },
-                    [this](const absl::Status& why) {
-                      spdlog::error("batond cannot be asked any more: {}",
-                                    std::string(why.message()));
-                      End(absl::UnavailableError(
-                          absl::StrCat("batond cannot be asked any more: ", why.message(),
-                                       "; end baton-control, and batond starts another")));
-                    });
+    socket_->Start([this] { return TakeReply(); },
+                   [this](const absl::Status& why) {
+                     spdlog::error("batond cannot be asked any more: {}",
+                                   std::string(why.message()));
+                     End(absl::UnavailableError(
+                         absl::StrCat("batond cannot be asked any more: ", why.message(),
+                                      "; end baton-control, and batond starts another")));
+                   });
   });
 }
 
 void BatondLink::Stop() {
-  if (session_) session_->Close();
+  if (socket_) socket_->Close();
   End(absl::UnavailableError("control is stopping: try again in a moment"));
 }
 
 absl::StatusOr<BatondLink::Answer> BatondLink::Ask(internal::BatondRequest request) {
-  if (!session_) {
+  if (!socket_) {
     return absl::FailedPreconditionError(
         "batond has not started this control, and nobody else reads the configuration for it");
   }
@@ -57,7 +57,7 @@ absl::StatusOr<BatondLink::Answer> BatondLink::Ask(internal::BatondRequest reque
     answer = waiting_[id].get_future();
   }
   boost::asio::post(loop_, [this, request = std::move(request)] {
-    const absl::Status sent = session_->TrySend(request);
+    const absl::Status sent = socket_->TrySend(request);
     if (!sent.ok()) GiveAnswer(request.id(), sent);
   });
   if (answer.wait_for(kPatience) == std::future_status::ready) return answer.get();
@@ -70,7 +70,7 @@ absl::StatusOr<BatondLink::Answer> BatondLink::Ask(internal::BatondRequest reque
 absl::StatusOr<bool> BatondLink::TakeReply() {
   Answer answer;
   BATON_ASSIGN_OR_RETURN(const bool whole,
-                         session_->channel().NextFrame(&answer.reply, &answer.descriptors));
+                         socket_->channel().NextFrame(&answer.reply, &answer.descriptors));
   if (!whole) return false;
   if (answer.reply.id() == 0) {
     on_news_(answer.reply);

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/batond.pb.h"
 
 namespace baton {
@@ -48,8 +48,8 @@ class BatondLink {
   void End(const absl::Status& why);
 
   boost::asio::io_context& loop_;
-  const std::shared_ptr<FramedSession> session_;  // used by the loop; null: no socket
-  OnNews on_news_;                                // used by the loop
+  const std::shared_ptr<FramedSocket> socket_;  // used by the loop; null: no socket
+  OnNews on_news_;                              // used by the loop
 
   std::mutex mutex_;  // guards what follows
   std::map<uint64_t, std::promise<absl::StatusOr<Answer>>> waiting_;

@@ -35,7 +35,7 @@ KeeperClient::KeeperClient(boost::asio::io_context& loop, std::string service,
 
 void KeeperClient::Start() {
   boost::asio::post(loop_, [this] {
-    if (!session_) (void)Connect();
+    if (!socket_) (void)Connect();
   });
 }
 
@@ -46,8 +46,8 @@ void KeeperClient::Stop() {
     stopping_ = true;
     rest.swap(queue_);
   }
-  if (session_) session_->Close();
-  session_.reset();
+  if (socket_) socket_->Close();
+  socket_.reset();
   FailPending(absl::UnavailableError("control is stopping"));
   for (Outgoing& outgoing : rest) outgoing.done(Stopping());
 }
@@ -82,12 +82,12 @@ absl::Status KeeperClient::Connect() {
     Disconnect(problem);
     return problem;
   }
-  session_ = std::make_shared<FramedSession>(loop_, *std::move(socket), FramedSession::Limits());
-  session_->Start([this] { return TakeReply(); },
-                  [this](const absl::Status& why) { Disconnect(why); });
+  socket_ = std::make_shared<FramedSocket>(loop_, *std::move(socket), FramedSocket::Limits());
+  socket_->Start([this] { return TakeReply(); },
+                 [this](const absl::Status& why) { Disconnect(why); });
   if (absl::Status subscribed = Subscribe(); !subscribed.ok()) {
-    session_->Close();
-    session_.reset();
+    socket_->Close();
+    socket_.reset();
     Disconnect(subscribed);
     return subscribed;
   }
@@ -101,7 +101,7 @@ absl::Status KeeperClient::Connect() {
   return absl::OkStatus();
 }
 
-// A session without a subscription must not go on: followers of events would wait for ever. It
+// A connection without a subscription must not go on: followers of events would wait for ever. It
 // sends nothing else before it ends, so no keeper executes a request that its caller was told had
 // not been sent.
 absl::Status KeeperClient::Subscribe() {
@@ -109,18 +109,18 @@ absl::Status KeeperClient::Subscribe() {
   subscribe.set_id(next_id_++);
   // Asks for all logged events. The event log drops those that it has.
   subscribe.mutable_subscribe()->set_after_sequence(0);
-  return session_->TrySend(subscribe);
+  return socket_->TrySend(subscribe);
 }
 
 void KeeperClient::ConnectLater() {
   After(reconnect_, back_off_.Next(), [this] {
-    if (!session_) (void)Connect();
+    if (!socket_) (void)Connect();
   });
 }
 
 void KeeperClient::Disconnect(const absl::Status& cause) {
-  const bool was_connected = session_ != nullptr;
-  session_.reset();
+  const bool was_connected = socket_ != nullptr;
+  socket_.reset();
   ConnectLater();
   const bool is_news = was_connected || !problem_logged_;
   if (const auto suppressed = is_news ? log_budget_.Take() : std::nullopt) {
@@ -142,7 +142,7 @@ void KeeperClient::FailPending(const absl::Status& cause) {
 
 absl::Status KeeperClient::Unreachable(const absl::Status& cause) const {
   const std::string why = observer_.down_reason ? observer_.down_reason() : "";
-  if (!session_ && !why.empty()) {
+  if (!socket_ && !why.empty()) {
     return absl::UnavailableError(absl::StrCat("service \"", service_, "\" is down: ", why,
                                                "; batond tries to start it every few seconds"));
   }
@@ -162,7 +162,7 @@ void KeeperClient::SendQueued() {
 }
 
 void KeeperClient::Submit(Outgoing outgoing) {
-  if (!session_) {
+  if (!socket_) {
     const absl::Status connected = Connect();
     if (!connected.ok()) {
       outgoing.done(Unreachable(connected));
@@ -171,7 +171,7 @@ void KeeperClient::Submit(Outgoing outgoing) {
   }
   const uint64_t id = next_id_++;
   outgoing.request.set_id(id);
-  if (const absl::Status sent = session_->TrySend(outgoing.request); !sent.ok()) {
+  if (const absl::Status sent = socket_->TrySend(outgoing.request); !sent.ok()) {
     outgoing.done(Unreachable(sent));
     return;
   }
@@ -181,7 +181,7 @@ void KeeperClient::Submit(Outgoing outgoing) {
 
 absl::StatusOr<bool> KeeperClient::TakeReply() {
   internal::ManagementReply reply;
-  BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&reply));
+  BATON_ASSIGN_OR_RETURN(const bool whole, socket_->channel().NextFrame(&reply));
   if (whole) Dispatch(std::move(reply));
   return whole;
 }

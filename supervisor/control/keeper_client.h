@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/pauses.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/control/log_budget.h"
 
@@ -91,7 +91,7 @@ class KeeperClient {
   bool stopping_ = false;        // guarded by mutex_
 
   // Used by the loop, and after its end by Stop.
-  std::shared_ptr<FramedSession> session_;  // null: not connected
+  std::shared_ptr<FramedSocket> socket_;  // null: not connected
   std::map<uint64_t, Pending> pending_;
   uint64_t next_id_ = 1;
   BackOff back_off_{std::chrono::milliseconds(20), std::chrono::seconds(2)};

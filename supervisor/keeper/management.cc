@@ -22,7 +22,7 @@
 namespace baton::keeper {
 namespace {
 
-constexpr FramedSession::Limits kSessionLimits = {.text_bytes = 16 << 10};
+constexpr FramedSocket::Limits kSocketLimits = {.text_bytes = 16 << 10};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
 // batond gives the socket's file to the user that it runs control as. Nobody else can do that,
@@ -57,25 +57,25 @@ void Management::Accept(FileDescriptor socket) {
   if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
   // Control and batond are in the keeper's pid namespace.
   if (parts_.config.distrust_contained_root() && IsPeerContained(socket.get())) return;
-  auto session = std::make_shared<FramedSession>(parts_.loop, std::move(socket), kSessionLimits);
-  const std::weak_ptr<FramedSession> weak = session;
+  auto framed = std::make_shared<FramedSocket>(parts_.loop, std::move(socket), kSocketLimits);
+  const std::weak_ptr<FramedSocket> weak = framed;
   const bool is_batonds = peer->uid == geteuid() || peer->uid == 0;
-  session->Start(
+  framed->Start(
       [this, weak, is_batonds]() -> absl::StatusOr<bool> {
-        const SessionPtr alive = weak.lock();
+        const SocketPtr alive = weak.lock();
         return alive ? OnFrame(alive, is_batonds) : false;
       },
       [this, weak](const absl::Status&) {
-        const SessionPtr alive = weak.lock();
+        const SocketPtr alive = weak.lock();
         if (!alive) return;
         subscribers_.erase(alive);
         parts_.workers.ForgetControlStreams(alive.get());
       });
 }
 
-absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session, bool is_batonds) {
+absl::StatusOr<bool> Management::OnFrame(const SocketPtr& socket, bool is_batonds) {
   internal::ManagementRequest request;
-  BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
+  BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
   if (!whole) return false;
   // The configuration is a file of batond's user. A control of another user may not replace it.
   if (request.has_take_config() && !is_batonds) {
@@ -83,41 +83,41 @@ absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session, bool is_bato
     reply.set_id(request.id());
     SetStatus(absl::PermissionDeniedError("only batond's user gives keepers a configuration"),
               &reply);
-    session->Send(reply);
+    socket->Send(reply);
   } else {
-    Handle(session, request);
+    Handle(socket, request);
   }
   return true;
 }
 
 // Logs a traced request, and the events that it causes at once, with its trace. The request is
 // logged because later events do not have the trace.
-void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
+void Management::Handle(const SocketPtr& socket, const internal::ManagementRequest& request) {
   const std::string trace = CheckedTraceParent(request.trace_parent());
   const auto* what = internal::ManagementRequest::descriptor()->FindFieldByNumber(
       static_cast<int>(request.request_case()));
   log::Write(trace.empty() ? spdlog::level::debug : spdlog::level::info, {.trace_parent = trace},
              absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
   const EventLog::TraceScope traced(parts_.events, trace);
-  Answer(session, request);
+  Answer(socket, request);
 }
 
-void Management::Answer(const SessionPtr& session, const internal::ManagementRequest& request) {
+void Management::Answer(const SocketPtr& socket, const internal::ManagementRequest& request) {
   using internal::ManagementRequest;
   internal::ManagementReply reply;
   reply.set_id(request.id());
-  const auto answer_with_upgrade = [session, reply](const absl::StatusOr<v1::Upgrade>& upgrade) {
+  const auto answer_with_upgrade = [socket, reply](const absl::StatusOr<v1::Upgrade>& upgrade) {
     internal::ManagementReply answer = reply;
     SetStatus(upgrade.status(), &answer);
     if (upgrade.ok()) *answer.add_upgrades() = *upgrade;
-    session->Send(answer);
+    socket->Send(answer);
   };
   switch (request.request_case()) {
     case ManagementRequest::kHandoff:
-      return Handoff(session, request);
+      return Handoff(socket, request);
     case ManagementRequest::kSubscribe:
-      session->Send(reply);
-      return Subscribe(session, request.subscribe().after_sequence());
+      socket->Send(reply);
+      return Subscribe(socket, request.subscribe().after_sequence());
     case ManagementRequest::kUpgrade:
       return upgrades_.Start(request.upgrade(), answer_with_upgrade);
     case ManagementRequest::kRollback:
@@ -128,7 +128,7 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
     default:
       break;
   }
-  absl::Status status = Execute(*session, request, &reply);
+  absl::Status status = Execute(*socket, request, &reply);
   // The answers of a driver that is gone are empty.
   if (const absl::Status& lost = parts_.driver.lost(); !lost.ok()) {
     reply = internal::ManagementReply();
@@ -136,10 +136,10 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
     status = absl::UnavailableError(absl::StrCat("the service's driver is gone: ", lost.message()));
   }
   SetStatus(status, &reply);
-  session->Send(reply);
+  socket->Send(reply);
 }
 
-absl::Status Management::Execute(const FramedSession& session,
+absl::Status Management::Execute(const FramedSocket& socket,
                                  const internal::ManagementRequest& request,
                                  internal::ManagementReply* reply) {
   using internal::ManagementRequest;
@@ -168,7 +168,7 @@ absl::Status Management::Execute(const FramedSession& session,
     }
     case ManagementRequest::kControlStream:
       return parts_.workers.SetControlStream(request.control_stream().worker_id(),
-                                             request.control_stream().open(), &session);
+                                             request.control_stream().open(), &socket);
     case ManagementRequest::kDrainService: {
       BATON_ASSIGN_OR_RETURN(*reply->mutable_drain(), drain_.Begin(request.drain_service()));
       return absl::OkStatus();
@@ -210,13 +210,13 @@ absl::Status Management::SetPolicy(const internal::SetPolicy& request, v1::Polic
   return absl::OkStatus();
 }
 
-void Management::Subscribe(const SessionPtr& session, uint64_t after) {
-  subscribers_.insert(session);
+void Management::Subscribe(const SocketPtr& socket, uint64_t after) {
+  subscribers_.insert(socket);
   for (const v1::Event& event : parts_.events.events()) {
     if (event.sequence() <= after) continue;
     internal::ManagementReply reply;
     *reply.mutable_event() = event;
-    session->Send(reply);
+    socket->Send(reply);
   }
 }
 
@@ -224,7 +224,7 @@ void Management::Publish(const v1::Event& event) {
   if (subscribers_.empty()) return;
   internal::ManagementReply reply;
   *reply.mutable_event() = event;
-  for (const SessionPtr& session : subscribers_) session->Send(reply);
+  for (const SocketPtr& socket : subscribers_) socket->Send(reply);
 }
 
 void Management::Describe(internal::Description* description) {
@@ -290,21 +290,21 @@ absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::H
   return moves;
 }
 
-void Management::Handoff(const SessionPtr& session, const internal::ManagementRequest& asked) {
+void Management::Handoff(const SocketPtr& socket, const internal::ManagementRequest& asked) {
   const internal::Handoff& request = asked.handoff();
   internal::ManagementReply reply;
   reply.set_id(asked.id());
   const auto moves = PlanHandoff(request);
   if (!moves.ok()) {
     SetStatus(moves.status(), &reply);
-    return session->Send(reply);
+    return socket->Send(reply);
   }
   reply.mutable_handoff()->set_to_worker_id(parts_.workers.IdOf(moves->front().slot));
   for (const ShardMove& move : *moves) reply.mutable_handoff()->add_shards(move.shard);
   const uint32_t timeout_ms =
       request.timeout_ms() ? request.timeout_ms() : parts_.config.service().handoff_timeout_ms();
   MoveShards(parts_.loop, parts_.driver, *moves, timeout_ms,
-             [session, reply = std::move(reply),
+             [socket, reply = std::move(reply),
               trace = parts_.events.trace_parent()](const HandoffsResult& result) mutable {
                if (!trace.empty()) {
                  log::Write(spdlog::level::info, {.trace_parent = trace},
@@ -314,7 +314,7 @@ void Management::Handoff(const SessionPtr& session, const internal::ManagementRe
                }
                SetStatus(result.status, &reply);
                reply.mutable_handoff()->set_slowest_blackout_us(result.slowest_us);
-               session->Send(reply);
+               socket->Send(reply);
              });
 }
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/policy/limit_watch.h"
@@ -35,21 +35,21 @@ class Management {
   void Publish(const v1::Event& event);
 
  private:
-  using SessionPtr = std::shared_ptr<FramedSession>;
+  using SocketPtr = std::shared_ptr<FramedSocket>;
 
   // `is_batonds`: the other side runs as batond's user, or as root.
-  absl::StatusOr<bool> OnFrame(const SessionPtr& session, bool is_batonds);
-  void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
-  void Answer(const SessionPtr& session, const internal::ManagementRequest& request);
-  // Executes a request that is answered at once. `session`: where it came from.
-  absl::Status Execute(const FramedSession& session, const internal::ManagementRequest& request,
+  absl::StatusOr<bool> OnFrame(const SocketPtr& socket, bool is_batonds);
+  void Handle(const SocketPtr& socket, const internal::ManagementRequest& request);
+  void Answer(const SocketPtr& socket, const internal::ManagementRequest& request);
+  // Executes a request that is answered at once. `socket`: where it came from.
+  absl::Status Execute(const FramedSocket& socket, const internal::ManagementRequest& request,
                        internal::ManagementReply* reply);
   absl::Status CheckShard(int64_t shard) const;
   void Describe(internal::Description* description);
-  void Handoff(const SessionPtr& session, const internal::ManagementRequest& request);
+  void Handoff(const SocketPtr& socket, const internal::ManagementRequest& request);
   absl::StatusOr<std::vector<ShardMove>> PlanHandoff(const internal::Handoff& request);
   absl::Status SetPolicy(const internal::SetPolicy& request, v1::Policy* in_force);
-  void Subscribe(const SessionPtr& session, uint64_t after);
+  void Subscribe(const SocketPtr& socket, uint64_t after);
 
   const KeeperParts parts_;
   Upgrades& upgrades_;
@@ -58,7 +58,7 @@ class Management {
   LiveConfig& live_;
   const std::function<void()> end_;
   const uint64_t started_ns_;
-  std::set<SessionPtr> subscribers_;
+  std::set<SocketPtr> subscribers_;
 };
 
 }  // namespace baton::keeper

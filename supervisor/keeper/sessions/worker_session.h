@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
@@ -97,7 +97,7 @@ struct WorkerSession : SessionFacts {
   absl::Status Signal(int number);
   bool IsProcessDead();  // or no longer the session's
 
-  std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
+  std::weak_ptr<FramedSocket> socket;             // whose callbacks hold the session
   boost::asio::posix::stream_descriptor process;  // pidfd
 };
 

@@ -26,7 +26,7 @@
 namespace baton::keeper {
 namespace {
 
-constexpr FramedSession::Limits kSessionLimits = {.frame_bytes = 64 << 10, .text_bytes = 16 << 10};
+constexpr FramedSocket::Limits kSocketLimits = {.frame_bytes = 64 << 10, .text_bytes = 16 << 10};
 // The most clients of the socket that have not attached. Anybody may connect.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;
@@ -95,7 +95,7 @@ void WorkerSessions::Accept(FileDescriptor socket) {
     strangers_.pop_front();
   }
   strangers_.push_back(session);
-  const std::shared_ptr<FramedSession> framed = Start(session, std::move(socket));
+  const std::shared_ptr<FramedSocket> framed = Start(session, std::move(socket));
   if (!session->process_certain && !framed->channel().AwaitSender(peer->pid).ok()) framed->Close();
 }
 
@@ -113,9 +113,9 @@ void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& p
   Start(session, std::move(socket));
 }
 
-std::shared_ptr<FramedSession> WorkerSessions::Start(const SessionPtr& session,
-                                                     FileDescriptor socket) {
-  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kSessionLimits);
+std::shared_ptr<FramedSocket> WorkerSessions::Start(const SessionPtr& session,
+                                                    FileDescriptor socket) {
+  auto framed = std::make_shared<FramedSocket>(loop_, std::move(socket), kSocketLimits);
   session->socket = framed;
   framed->Start([this, session] { return OnFrame(session); },
                 [this, session](const absl::Status& why) { OnClosed(session, why); });
@@ -123,7 +123,7 @@ std::shared_ptr<FramedSession> WorkerSessions::Start(const SessionPtr& session,
 }
 
 absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
-  const std::shared_ptr<FramedSession> socket = session->socket.lock();
+  const std::shared_ptr<FramedSocket> socket = session->socket.lock();
   if (!socket) return false;
   internal::WorkerRequest request;
   BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
@@ -224,7 +224,7 @@ absl::Status WorkerSessions::Connect(const DriverClient::Asker& asker,
   return absl::OkStatus();
 }
 
-void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
                            const internal::WorkerRequest& request) {
   socket->Pause();
   const auto done = [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
@@ -241,7 +241,7 @@ void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<Fram
   if (!asked.ok()) boost::asio::post(loop_, [asked, done] { done(asked); });
 }
 
-void WorkerSessions::Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+void WorkerSessions::Revoke(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
                             const internal::WorkerRequest& request) {
   socket->Pause();
   driver_.Revoke({session->id, request.number()}, request.revoke().grant(),
@@ -250,7 +250,7 @@ void WorkerSessions::Revoke(const SessionPtr& session, const std::shared_ptr<Fra
                  });
 }
 
-void WorkerSessions::Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+void WorkerSessions::Answer(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
                             const absl::Status& status, internal::WorkerReply reply) {
   if (!HasPlace(*session)) return;
   SetStatus(status, &reply);

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
@@ -112,7 +112,7 @@ class WorkerSessions {
  private:
   using SessionPtr = std::shared_ptr<WorkerSession>;
 
-  std::shared_ptr<FramedSession> Start(const SessionPtr& session, FileDescriptor socket);
+  std::shared_ptr<FramedSocket> Start(const SessionPtr& session, FileDescriptor socket);
   void WatchProcess(const SessionPtr& session);
   // Returns true if the worker is attached, or a slot is reserved for it.
   bool HasPlace(const WorkerSession& session) const;
@@ -125,11 +125,11 @@ class WorkerSessions {
                        internal::Connecting* connecting);
   // Both answer when the memory is registered or deregistered. The session's other requests wait
   // until then.
-  void Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+  void Grant(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
              const internal::WorkerRequest& request);
-  void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+  void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
               const internal::WorkerRequest& request);
-  void Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+  void Answer(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
               const absl::Status& status, internal::WorkerReply reply);
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);

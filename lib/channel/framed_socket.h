@@ -1,6 +1,6 @@
-// One end of a MessageChannel, on an Asio loop.
-#ifndef LIB_CHANNEL_FRAMED_SESSION_H_
-#define LIB_CHANNEL_FRAMED_SESSION_H_
+// A socket with a MessageChannel, on an Asio loop.
+#ifndef LIB_CHANNEL_FRAMED_SOCKET_H_
+#define LIB_CHANNEL_FRAMED_SOCKET_H_
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -19,30 +19,30 @@
 namespace baton {
 
 // Thread-compatible: the loop's thread. Callbacks are not called after Close.
-class FramedSession : public std::enable_shared_from_this<FramedSession> {
+class FramedSocket : public std::enable_shared_from_this<FramedSocket> {
  public:
   struct Limits {
     uint32_t frame_bytes = kMaxFrameBytes;  // of a frame that is received
     size_t text_bytes = SIZE_MAX;           // of a text that is sent: Send cuts a longer one
   };
 
-  FramedSession(boost::asio::io_context& loop, FileDescriptor socket, const Limits& limits);
-  ~FramedSession();
+  FramedSocket(boost::asio::io_context& loop, FileDescriptor socket, const Limits& limits);
+  ~FramedSocket();
 
   // The loop calls `on_frame` when bytes have come. It handles one frame of the channel and returns
-  // true, or false if there is no whole one; an error ends the session. When the session has ended,
-  // the loop calls `on_closed` once, with the reason.
+  // true, or false if there is no whole one; an error closes the socket. Once it is
+  // closed, the loop calls `on_closed` once, with the reason.
   void Start(std::function<absl::StatusOr<bool>()> on_frame,
              std::function<void(absl::Status)> on_closed);
   // Sends a message. Replaces text that is not valid UTF-8, so that the other side can parse it. If
-  // sending fails, the session ends, and the loop calls `on_closed`.
+  // sending fails, the socket is closed, and the loop calls `on_closed`.
   void Send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors = {});
-  // The same, but the session survives kResourceExhausted (the other side does not read, or the
+  // The same, but the socket survives kResourceExhausted (the other side does not read, or the
   // system is short of resources): only this message is not sent.
   absl::Status TrySend(const google::protobuf::MessageLite& message,
                        const std::vector<int>& descriptors = {});
   // Call it in `on_frame`, which is not called again before Resume. Until then the other side's end
-  // is not noticed, and the caller keeps the session alive.
+  // is not noticed, and the caller keeps this object.
   void Pause() { paused_ = true; }
   void Resume();
   void Close();
@@ -69,4 +69,4 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
 
 }  // namespace baton
 
-#endif  // LIB_CHANNEL_FRAMED_SESSION_H_
+#endif  // LIB_CHANNEL_FRAMED_SOCKET_H_

@@ -1,4 +1,4 @@
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 
 #include <boost/asio/post.hpp>
 #include <memory>
@@ -12,28 +12,28 @@ using boost::asio::posix::stream_descriptor;
 
 namespace {
 
-// The most frames of one session that are handled before the loop serves other sessions and the
+// The most frames of one socket that are handled before the loop serves other sockets and the
 // deaths of processes.
 constexpr int kFramesPerTurn = 8;
 
 }  // namespace
 
-FramedSession::FramedSession(boost::asio::io_context& loop, FileDescriptor socket,
-                             const Limits& limits)
+FramedSocket::FramedSocket(boost::asio::io_context& loop, FileDescriptor socket,
+                           const Limits& limits)
     : limits_(limits),
       channel_(std::move(socket), limits.frame_bytes),
       descriptor_(loop, channel_.fd()) {}
 
-FramedSession::~FramedSession() { Close(); }
+FramedSocket::~FramedSocket() { Close(); }
 
-void FramedSession::Start(std::function<absl::StatusOr<bool>()> on_frame,
-                          std::function<void(absl::Status)> on_closed) {
+void FramedSocket::Start(std::function<absl::StatusOr<bool>()> on_frame,
+                         std::function<void(absl::Status)> on_closed) {
   on_frame_ = std::move(on_frame);
   on_closed_ = std::move(on_closed);
   AwaitInput();
 }
 
-void FramedSession::AwaitInput() {
+void FramedSocket::AwaitInput() {
   descriptor_.async_wait(stream_descriptor::wait_read,
                          [self = shared_from_this()](const boost::system::error_code& error) {
                            if (error || !self->on_frame_) return;
@@ -41,8 +41,8 @@ void FramedSession::AwaitInput() {
                          });
 }
 
-void FramedSession::HandleFrames(const absl::Status& filled) {
-  const auto on_frame = on_frame_;  // it may close the session
+void FramedSocket::HandleFrames(const absl::Status& filled) {
+  const auto on_frame = on_frame_;  // it may close the socket
   for (int i = 0; i < kFramesPerTurn && on_frame_; ++i) {
     const absl::StatusOr<bool> handled = on_frame();
     if (!handled.ok()) return Fail(handled.status());
@@ -59,25 +59,25 @@ void FramedSession::HandleFrames(const absl::Status& filled) {
   HandleFramesLater(filled);
 }
 
-void FramedSession::HandleFramesLater(const absl::Status& filled) {
+void FramedSocket::HandleFramesLater(const absl::Status& filled) {
   boost::asio::post(descriptor_.get_executor(), [self = shared_from_this(), filled] {
     if (self->on_frame_) self->HandleFrames(filled);
   });
 }
 
-void FramedSession::Resume() {
+void FramedSocket::Resume() {
   paused_ = false;
   HandleFramesLater(filled_);
 }
 
-void FramedSession::Send(const google::protobuf::MessageLite& message,
-                         const std::vector<int>& descriptors) {
+void FramedSocket::Send(const google::protobuf::MessageLite& message,
+                        const std::vector<int>& descriptors) {
   const absl::Status sent = TrySend(message, descriptors);
   if (absl::IsResourceExhausted(sent)) FailLater(sent);
 }
 
-absl::Status FramedSession::TrySend(const google::protobuf::MessageLite& message,
-                                    const std::vector<int>& descriptors) {
+absl::Status FramedSocket::TrySend(const google::protobuf::MessageLite& message,
+                                   const std::vector<int>& descriptors) {
   const auto* const whole = dynamic_cast<const google::protobuf::Message*>(&message);
   std::unique_ptr<google::protobuf::Message> mended;
   if (whole != nullptr && !HasValidText(*whole, limits_.text_bytes)) {
@@ -91,13 +91,13 @@ absl::Status FramedSession::TrySend(const google::protobuf::MessageLite& message
   return sent;
 }
 
-// Ends the session from the loop, and not within the caller's call.
-void FramedSession::FailLater(const absl::Status& why) {
+// Closes the socket from the loop, and not within the caller's call.
+void FramedSocket::FailLater(const absl::Status& why) {
   boost::asio::post(descriptor_.get_executor(),
                     [self = shared_from_this(), why] { self->Fail(why); });
 }
 
-void FramedSession::AwaitOutput() {
+void FramedSocket::AwaitOutput() {
   if (awaiting_output_) return;
   awaiting_output_ = true;
   descriptor_.async_wait(stream_descriptor::wait_write,
@@ -110,13 +110,13 @@ void FramedSession::AwaitOutput() {
                          });
 }
 
-void FramedSession::Fail(const absl::Status& why) {
+void FramedSocket::Fail(const absl::Status& why) {
   const auto on_closed = std::move(on_closed_);
   Close();
   if (on_closed) on_closed(why);
 }
 
-void FramedSession::Close() {
+void FramedSocket::Close() {
   on_frame_ = nullptr;
   on_closed_ = nullptr;
   if (descriptor_.is_open()) descriptor_.release();  // the channel closes it

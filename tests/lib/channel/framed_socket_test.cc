@@ -1,4 +1,4 @@
-#include "lib/channel/framed_session.h"
+#include "lib/channel/framed_socket.h"
 
 #include <sys/socket.h>
 
@@ -16,17 +16,17 @@
 namespace baton {
 namespace {
 
-class FramedSessionTest : public testing::Test {
+class FramedSocketTest : public testing::Test {
  protected:
-  explicit FramedSessionTest(const FramedSession::Limits& limits = FramedSession::Limits()) {
+  explicit FramedSocketTest(const FramedSocket::Limits& limits = FramedSocket::Limits()) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    session_ = std::make_shared<FramedSession>(loop_, FileDescriptor(ends[0]), limits);
+    socket_ = std::make_shared<FramedSocket>(loop_, FileDescriptor(ends[0]), limits);
     other_ = std::make_unique<MessageChannel>(FileDescriptor(ends[1]));
-    session_->Start(
+    socket_->Start(
         [this]() -> absl::StatusOr<bool> {
           internal::BatondReply reply;
-          absl::StatusOr<bool> whole = session_->channel().NextFrame(&reply);
+          absl::StatusOr<bool> whole = socket_->channel().NextFrame(&reply);
           if (whole.ok() && *whole) ++frames_;
           return whole;
         },
@@ -49,13 +49,13 @@ class FramedSessionTest : public testing::Test {
   }
 
   boost::asio::io_context loop_;
-  std::shared_ptr<FramedSession> session_;
+  std::shared_ptr<FramedSocket> socket_;
   std::unique_ptr<MessageChannel> other_;
   int frames_ = 0;
   std::optional<absl::Status> closed_;
 };
 
-TEST_F(FramedSessionTest, shouldHandleAFewFramesATurn) {
+TEST_F(FramedSocketTest, shouldHandleAFewFramesATurn) {
   constexpr int kFrames = 100;
   for (int i = 0; i < kFrames; ++i) ASSERT_TRUE(other_->Send(Reply()).ok());
   for (int turns = 1; frames_ < kFrames; ++turns) {
@@ -64,7 +64,7 @@ TEST_F(FramedSessionTest, shouldHandleAFewFramesATurn) {
   }
 }
 
-TEST_F(FramedSessionTest, shouldHandleWhatCameBeforeTheEndAndTellOfThatOnce) {
+TEST_F(FramedSocketTest, shouldHandleWhatCameBeforeTheEndAndTellOfThatOnce) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(other_->Send(Reply()).ok());
   other_.reset();
   loop_.run();
@@ -73,40 +73,40 @@ TEST_F(FramedSessionTest, shouldHandleWhatCameBeforeTheEndAndTellOfThatOnce) {
   EXPECT_TRUE(absl::IsUnavailable(*closed_)) << *closed_;
 }
 
-TEST_F(FramedSessionTest, shouldCallNobodyOnceItIsClosed) {
+TEST_F(FramedSocketTest, shouldCallNobodyOnceItIsClosed) {
   ASSERT_TRUE(other_->Send(Reply()).ok());
   other_.reset();
-  session_->Close();
+  socket_->Close();
   loop_.run();
   EXPECT_EQ(frames_, 0);
   EXPECT_FALSE(closed_.has_value());
 }
 
 // The system is short of memory for a moment.
-TEST_F(FramedSessionTest, shouldGoOnAfterAMessageThatWasTriedAndDidNotGo) {
-  const harness::ScriptedSends sends(session_->channel().fd(),
+TEST_F(FramedSocketTest, shouldGoOnAfterAMessageThatWasTriedAndDidNotGo) {
+  const harness::ScriptedSends sends(socket_->channel().fd(),
                                      {harness::ScriptedSends::Failing(ENOBUFS)});
-  EXPECT_TRUE(absl::IsResourceExhausted(session_->TrySend(Reply("lost"))));
-  EXPECT_TRUE(session_->TrySend(Reply("sent")).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(socket_->TrySend(Reply("lost"))));
+  EXPECT_TRUE(socket_->TrySend(Reply("sent")).ok());
   loop_.poll();
   EXPECT_FALSE(closed_.has_value());
   EXPECT_EQ(Received(), "sent");
 }
 
-TEST_F(FramedSessionTest, shouldEndWithAMessageThatHadToGoAndDidNot) {
-  const harness::ScriptedSends sends(session_->channel().fd(),
+TEST_F(FramedSocketTest, shouldEndWithAMessageThatHadToGoAndDidNot) {
+  const harness::ScriptedSends sends(socket_->channel().fd(),
                                      {harness::ScriptedSends::Failing(ENOBUFS)});
-  session_->Send(Reply("lost"));
+  socket_->Send(Reply("lost"));
   EXPECT_FALSE(closed_.has_value());  // the caller does not expect it
   loop_.poll();
   ASSERT_TRUE(closed_.has_value());
   EXPECT_TRUE(absl::IsResourceExhausted(*closed_)) << *closed_;
 }
 
-TEST_F(FramedSessionTest, shouldSendWhatTheSocketDidNotTakeAtOnce) {
+TEST_F(FramedSocketTest, shouldSendWhatTheSocketDidNotTakeAtOnce) {
   const std::string large(4 << 20, 'x');
-  session_->Send(Reply(large));
-  EXPECT_TRUE(session_->channel().pending());
+  socket_->Send(Reply(large));
+  EXPECT_TRUE(socket_->channel().pending());
   internal::BatondReply reply;
   absl::Status received = absl::DeadlineExceededError("not yet");
   while (absl::IsDeadlineExceeded(received)) {
@@ -117,18 +117,18 @@ TEST_F(FramedSessionTest, shouldSendWhatTheSocketDidNotTakeAtOnce) {
   EXPECT_EQ(reply.status_message(), large);
 }
 
-TEST_F(FramedSessionTest, shouldMendTextThatIsNotUtf8) {
-  session_->Send(Reply("a\xff z"));
+TEST_F(FramedSocketTest, shouldMendTextThatIsNotUtf8) {
+  socket_->Send(Reply("a\xff z"));
   EXPECT_EQ(Received(), "a? z");
 }
 
-class ShortTextSessionTest : public FramedSessionTest {
+class ShortTextSocketTest : public FramedSocketTest {
  protected:
-  ShortTextSessionTest() : FramedSessionTest({.text_bytes = 3}) {}
+  ShortTextSocketTest() : FramedSocketTest({.text_bytes = 3}) {}
 };
 
-TEST_F(ShortTextSessionTest, shouldCutALongerText) {
-  session_->Send(Reply("abcdef"));
+TEST_F(ShortTextSocketTest, shouldCutALongerText) {
+  socket_->Send(Reply("abcdef"));
   EXPECT_EQ(Received(), "abc");
 }
 
