@@ -32,22 +32,22 @@ constexpr double kWatchSeconds = 7;
 
 using Names = std::vector<std::string>;
 
-absl::StatusOr<Names> ServicesOf(Session* session, const std::string& named) {
+absl::StatusOr<Names> ServicesOf(Invocation* invocation, const std::string& named) {
   if (!named.empty()) return Names{named};
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, session->AskServices());
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, invocation->AskServices());
   Names names;
   for (const v1::Service& service : all.services()) {
     if (service.reachable()) {
       names.push_back(service.name());
     } else {
-      session->err << "service " << service.name() << " has no keeper now, and is left out\n";
+      invocation->err << "service " << service.name() << " has no keeper now, and is left out\n";
     }
   }
   return names;
 }
 
-absl::StatusOr<v1::Service> Look(Session* session, const std::string& name) {
-  BATON_ASSIGN_OR_RETURN(v1::GetServiceResponse response, session->AskService(name));
+absl::StatusOr<v1::Service> Look(Invocation* invocation, const std::string& name) {
+  BATON_ASSIGN_OR_RETURN(v1::GetServiceResponse response, invocation->AskService(name));
   return std::move(*response.mutable_service());
 }
 
@@ -63,12 +63,13 @@ absl::Status CheckServes(const v1::Service& service) {
 }
 
 // Returns the service as the keeper that follows process `former` describes it.
-absl::StatusOr<v1::Service> AwaitNext(Session* session, const std::string& name, int32_t former) {
-  const Progress progress(session, absl::StrCat("replacing the keeper of ", name),
+absl::StatusOr<v1::Service> AwaitNext(Invocation* invocation, const std::string& name,
+                                      int32_t former) {
+  const Progress progress(invocation, absl::StrCat("replacing the keeper of ", name),
                           "the next keeper to serve");
   const Clock::time_point deadline = Clock::now() + kFollowTimeout;
   for (;;) {
-    absl::StatusOr<v1::Service> service = Look(session, name);
+    absl::StatusOr<v1::Service> service = Look(invocation, name);
     if (service.ok() && service->keeper_pid() != former) return service;
     if (service.ok()) BATON_RETURN_IF_ERROR(CheckServes(*service));
     if (Clock::now() >= deadline) {
@@ -90,9 +91,9 @@ absl::Status CheckStays(const v1::Service& next, const v1::Service& now) {
 
 // Calls `look` for `seconds`, and returns its first error. `last`: from now on a process that does
 // not answer is an error.
-absl::Status Watch(Session* session, const std::string& what, double seconds,
+absl::Status Watch(Invocation* invocation, const std::string& what, double seconds,
                    const std::function<absl::Status(bool last)>& look) {
-  const Progress progress(session, absl::StrCat("watching ", what),
+  const Progress progress(invocation, absl::StrCat("watching ", what),
                           absl::StrCat(FormatDuration(seconds), " to be over"));
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (bool last = false; !last;) {
@@ -109,40 +110,41 @@ struct Replaced {
   v1::Service before, next;
 };
 
-absl::StatusOr<Replaced> ReplaceKeeper(Session* session, const std::string& name) {
-  BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(session, name));
+absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string& name) {
+  BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(invocation, name));
   BATON_ASSIGN_OR_RETURN(
       const v1::ReplaceKeeperResponse response,
-      session->Ask(&Operator::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
-  BATON_ASSIGN_OR_RETURN(const v1::Service next, AwaitNext(session, name, response.keeper_pid()));
+      invocation->Ask(&Operator::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
+  BATON_ASSIGN_OR_RETURN(const v1::Service next,
+                         AwaitNext(invocation, name, response.keeper_pid()));
   BATON_RETURN_IF_ERROR(CheckStays(next, next));
   return Replaced{before, next};
 }
 
 // Replaces the keepers one after the other, then watches them together.
-absl::Status ReplaceKeepers(Session* session, const Names& names, double watch_seconds) {
+absl::Status ReplaceKeepers(Invocation* invocation, const Names& names, double watch_seconds) {
   std::vector<Replaced> all;
   for (const std::string& name : names) {
-    BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(session, name));
+    BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(invocation, name));
   }
   const auto look = [&](bool last) -> absl::Status {
     for (const Replaced& one : all) {
-      const absl::StatusOr<v1::Service> now = Look(session, one.next.name());
+      const absl::StatusOr<v1::Service> now = Look(invocation, one.next.name());
       if (now.ok()) BATON_RETURN_IF_ERROR(CheckStays(one.next, *now));
       if (last) BATON_RETURN_IF_ERROR(now.status());
     }
     return absl::OkStatus();
   };
-  BATON_RETURN_IF_ERROR(Watch(session,
+  BATON_RETURN_IF_ERROR(Watch(invocation,
                               absl::StrCat("the new keepers of ", absl::StrJoin(names, ", ")),
                               watch_seconds, look));
   for (const Replaced& one : all) {
-    if (session->json) {
-      BATON_RETURN_IF_ERROR(session->PrintJson(one.next));
+    if (invocation->json) {
+      BATON_RETURN_IF_ERROR(invocation->PrintJson(one.next));
       continue;
     }
-    session->out << "service " << one.next.name() << ": keeper replaced (" << Describe(one.before)
-                 << " -> " << Describe(one.next) << ")\n";
+    invocation->out << "service " << one.next.name() << ": keeper replaced ("
+                    << Describe(one.before) << " -> " << Describe(one.next) << ")\n";
   }
   return absl::OkStatus();
 }
@@ -190,9 +192,9 @@ std::string Describe(const v1::GetStatusResponse& status, Program::Program progr
 }
 
 // Connects anew, because control is away meanwhile.
-absl::StatusOr<v1::GetStatusResponse> LookAtControl(Session* session) {
-  BATON_RETURN_IF_ERROR(session->Reconnect().status());
-  return session->Ask(&Operator::GetStatus, {});
+absl::StatusOr<v1::GetStatusResponse> LookAtControl(Invocation* invocation) {
+  BATON_RETURN_IF_ERROR(invocation->Reconnect().status());
+  return invocation->Ask(&Operator::GetStatus, {});
 }
 
 absl::Status CheckServes(const v1::GetStatusResponse& status, Program::Program program) {
@@ -202,12 +204,13 @@ absl::Status CheckServes(const v1::GetStatusResponse& status, Program::Program p
 }
 
 // Waits for the next control. A new batond starts another control, too.
-absl::StatusOr<v1::GetStatusResponse> AwaitNextControl(Session* session, const char* name,
+absl::StatusOr<v1::GetStatusResponse> AwaitNextControl(Invocation* invocation, const char* name,
                                                        int32_t former) {
-  const Progress progress(session, absl::StrCat("replacing ", name), "the next control to serve");
+  const Progress progress(invocation, absl::StrCat("replacing ", name),
+                          "the next control to serve");
   const Clock::time_point deadline = Clock::now() + kFollowTimeout;
   for (;;) {
-    absl::StatusOr<v1::GetStatusResponse> status = LookAtControl(session);
+    absl::StatusOr<v1::GetStatusResponse> status = LookAtControl(invocation);
     if (status.ok() && status->control_pid() != former) return status;
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
@@ -218,9 +221,9 @@ absl::StatusOr<v1::GetStatusResponse> AwaitNextControl(Session* session, const c
   }
 }
 
-absl::Status ReplaceProgram(Session* session, const char* name, Program::Program program,
+absl::Status ReplaceProgram(Invocation* invocation, const char* name, Program::Program program,
                             double watch_seconds) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, LookAtControl(session));
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, LookAtControl(invocation));
   if (before.batond_release().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(name,
@@ -229,12 +232,12 @@ absl::Status ReplaceProgram(Session* session, const char* name, Program::Program
   }
   v1::ReplaceProgramRequest request;
   request.set_program(program);
-  BATON_RETURN_IF_ERROR(session->Ask(&Operator::ReplaceProgram, request).status());
+  BATON_RETURN_IF_ERROR(invocation->Ask(&Operator::ReplaceProgram, request).status());
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next,
-                         AwaitNextControl(session, name, before.control_pid()));
+                         AwaitNextControl(invocation, name, before.control_pid()));
   BATON_RETURN_IF_ERROR(CheckServes(next, program));
   const auto look = [&](bool last) -> absl::Status {
-    const absl::StatusOr<v1::GetStatusResponse> now = LookAtControl(session);
+    const absl::StatusOr<v1::GetStatusResponse> now = LookAtControl(invocation);
     if (!now.ok()) return last ? now.status() : absl::OkStatus();
     BATON_RETURN_IF_ERROR(CheckServes(*now, program));
     if (now->control_pid() == next.control_pid()) return absl::OkStatus();
@@ -242,21 +245,21 @@ absl::Status ReplaceProgram(Session* session, const char* name, Program::Program
                                            " was followed by another control, pid ",
                                            now->control_pid(), ": see batond's log"));
   };
-  BATON_RETURN_IF_ERROR(Watch(session, absl::StrCat("the new ", name), watch_seconds, look));
-  if (session->json) return session->PrintJson(next);
-  session->out << name << " replaced (" << Describe(before, program) << " -> "
-               << Describe(next, program) << ")\n";
+  BATON_RETURN_IF_ERROR(Watch(invocation, absl::StrCat("the new ", name), watch_seconds, look));
+  if (invocation->json) return invocation->PrintJson(next);
+  invocation->out << name << " replaced (" << Describe(before, program) << " -> "
+                  << Describe(next, program) << ")\n";
   return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- plans
 
-absl::Status PrintPlans(Session* session, const Names& names, bool all) {
+absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all) {
   for (const std::string& name : names) {
-    BATON_ASSIGN_OR_RETURN(const v1::Service service, Look(session, name));
+    BATON_ASSIGN_OR_RETURN(const v1::Service service, Look(invocation, name));
     auto request = About<v1::ReplaceKeeperRequest>(name);
     BATON_RETURN_IF_ERROR(PrintPlan(
-        session,
+        invocation,
         absl::StrCat("would replace the keeper of service ", name, " (", Describe(service),
                      ") by the program in its place, and go back to the one before if that does "
                      "not serve; its driver (pid ",
@@ -265,12 +268,12 @@ absl::Status PrintPlans(Session* session, const Names& names, bool all) {
         request));
   }
   if (!all) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, LookAtControl(session));
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, LookAtControl(invocation));
   for (const auto program : {Program::CONTROL, Program::BATOND}) {
     v1::ReplaceProgramRequest request;
     request.set_program(program);
     BATON_RETURN_IF_ERROR(PrintPlan(
-        session,
+        invocation,
         absl::StrCat("would replace ", program == Program::BATOND ? "batond" : "control", " (",
                      Describe(status, program),
                      ") by the program in its place, and go back to the one before if that does "
@@ -282,15 +285,15 @@ absl::Status PrintPlans(Session* session, const Names& names, bool all) {
 
 }  // namespace
 
-absl::Status UpgradeBaton(Session* session, const BatonUpgrade& upgrade) {
+absl::Status UpgradeBaton(Invocation* invocation, const BatonUpgrade& upgrade) {
   const bool all = upgrade.service.empty();
-  BATON_ASSIGN_OR_RETURN(const Names names, ServicesOf(session, upgrade.service));
+  BATON_ASSIGN_OR_RETURN(const Names names, ServicesOf(invocation, upgrade.service));
   BATON_ASSIGN_OR_RETURN(const std::vector<Names> groups, GroupsOf(names, upgrade.canary));
-  if (upgrade.dry_run) return PrintPlans(session, names, all);
+  if (upgrade.dry_run) return PrintPlans(invocation, names, all);
   const double seconds = upgrade.watch_seconds > 0 ? upgrade.watch_seconds : kWatchSeconds;
   size_t done = 0;
   for (const Names& group : groups) {
-    const absl::Status replaced = ReplaceKeepers(session, group, seconds);
+    const absl::Status replaced = ReplaceKeepers(invocation, group, seconds);
     done += group.size();
     if (replaced.ok()) continue;
     const size_t left = names.size() - done;
@@ -300,8 +303,8 @@ absl::Status UpgradeBaton(Session* session, const BatonUpgrade& upgrade) {
                                                  " more services were left alone"));
   }
   if (!all) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(ReplaceProgram(session, "control", Program::CONTROL, seconds));
-  return ReplaceProgram(session, "batond", Program::BATOND, seconds);
+  BATON_RETURN_IF_ERROR(ReplaceProgram(invocation, "control", Program::CONTROL, seconds));
+  return ReplaceProgram(invocation, "batond", Program::BATOND, seconds);
 }
 
 }  // namespace baton

@@ -11,8 +11,8 @@
 namespace baton {
 namespace {
 
-absl::StatusOr<std::vector<std::string>> ServiceNames(Session* session) {
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, session->AskServices());
+absl::StatusOr<std::vector<std::string>> ServiceNames(Invocation* invocation) {
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, invocation->AskServices());
   std::vector<std::string> names = NamesOf(known);
   std::sort(names.begin(), names.end());
   return names;
@@ -26,9 +26,9 @@ absl::Status SeveralAreThere(const std::string& what, const std::string& service
 
 }  // namespace
 
-absl::Status ChooseService(Session* session, Purpose purpose, std::string* service) {
+absl::Status ChooseService(Invocation* invocation, Purpose purpose, std::string* service) {
   if (!service->empty()) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServiceNames(session));
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServiceNames(invocation));
   if (names.empty()) {
     return absl::NotFoundError("there is no service: batond's configuration has none");
   }
@@ -37,30 +37,30 @@ absl::Status ChooseService(Session* session, Purpose purpose, std::string* servi
         absl::StrCat("name a service: there are ", absl::StrJoin(names, ", ")));
   }
   *service = names.front();
-  if (purpose == Purpose::kChange && !session->json) {
-    session->err << "service " << *service << ", the only one" << std::endl;
+  if (purpose == Purpose::kChange && !invocation->json) {
+    invocation->err << "service " << *service << ", the only one" << std::endl;
   }
   return absl::OkStatus();
 }
 
-absl::Status ChooseServiceOf(Session* session, Purpose purpose, std::string* service,
+absl::Status ChooseServiceOf(Invocation* invocation, Purpose purpose, std::string* service,
                              std::optional<uint64_t>* number) {
   uint32_t typed = 0;
   if (!*number && absl::SimpleAtoi(*service, &typed)) {
-    BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServiceNames(session));
+    BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServiceNames(invocation));
     if (std::find(names.begin(), names.end(), *service) == names.end()) {
       *number = typed;
       service->clear();
     }
   }
-  return ChooseService(session, purpose, service);
+  return ChooseService(invocation, purpose, service);
 }
 
-absl::StatusOr<v1::GetWorkerResponse> AskWorker(Session* session, const std::string& service,
+absl::StatusOr<v1::GetWorkerResponse> AskWorker(Invocation* invocation, const std::string& service,
                                                 uint64_t id) {
   auto request = About<v1::GetWorkerRequest>(service);
   request.set_worker_id(id);
-  return session->Ask(&Operator::GetWorker, request);
+  return invocation->Ask(&Operator::GetWorker, request);
 }
 
 std::vector<std::string> NamesOf(const v1::ListServicesResponse& services) {
@@ -74,8 +74,8 @@ absl::Status NoService(const std::string& name, const v1::ListServicesResponse& 
       "there is no service \"", name, "\"; there are: ", absl::StrJoin(NamesOf(services), ", ")));
 }
 
-absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
+absl::StatusOr<uint64_t> OnlyWorker(Invocation* invocation, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, invocation->AskService(service));
   if (described.workers_size() == 1) return described.workers(0).id();
   if (described.workers().empty()) {
     return absl::NotFoundError(absl::StrCat("no worker is attached to service ", service));
@@ -87,18 +87,18 @@ absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service
       }));
 }
 
-absl::StatusOr<uint64_t> OnlyShard(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
+absl::StatusOr<uint64_t> OnlyShard(Invocation* invocation, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, invocation->AskService(service));
   if (described.shards_size() == 1) return 0;
   return SeveralAreThere("shard", service, absl::StrCat("0 to ", described.shards_size() - 1));
 }
 
-absl::StatusOr<uint64_t> OnlyConnection(Session* session, const std::string& service) {
+absl::StatusOr<uint64_t> OnlyConnection(Invocation* invocation, const std::string& service) {
   auto request = About<v1::ListConnectionsRequest>(service);
   request.set_shard(-1);
   request.set_page_size(2);
   BATON_ASSIGN_OR_RETURN(const v1::ListConnectionsResponse response,
-                         session->Ask(&Operator::ListConnections, request));
+                         invocation->Ask(&Operator::ListConnections, request));
   if (response.connections_size() == 1) return response.connections(0).connection().index();
   if (response.connections().empty()) {
     return absl::NotFoundError(absl::StrCat("service ", service, " has no connection"));

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 namespace baton {
 
@@ -18,15 +18,15 @@ enum class Purpose : uint8_t { kLook, kChange };
 // Sets an empty `*service` to the name of the only service. Before a change it also prints on
 // standard error which service it took. kInvalidArgument: there are several; the message names
 // them. kNotFound: there is none.
-absl::Status ChooseService(Session* session, Purpose purpose, std::string* service);
+absl::Status ChooseService(Invocation* invocation, Purpose purpose, std::string* service);
 
 // Reads the words [SERVICE] and [NUMBER]. `*service` is the first word that was typed; if it is a
 // number and not the name of a service, it becomes `*number`. Then chooses the service as above.
 // `*number` stays empty if none was typed.
-absl::Status ChooseServiceOf(Session* session, Purpose purpose, std::string* service,
+absl::Status ChooseServiceOf(Invocation* invocation, Purpose purpose, std::string* service,
                              std::optional<uint64_t>* number);
 
-absl::StatusOr<v1::GetWorkerResponse> AskWorker(Session* session, const std::string& service,
+absl::StatusOr<v1::GetWorkerResponse> AskWorker(Invocation* invocation, const std::string& service,
                                                 uint64_t id);
 
 // Returns the names of the services.
@@ -36,9 +36,9 @@ absl::Status NoService(const std::string& name, const v1::ListServicesResponse& 
 
 // Return the number of the only worker, shard or connection. kInvalidArgument: there are several;
 // the message says what to type. kNotFound: there is none.
-absl::StatusOr<uint64_t> OnlyWorker(Session* session, const std::string& service);
-absl::StatusOr<uint64_t> OnlyShard(Session* session, const std::string& service);
-absl::StatusOr<uint64_t> OnlyConnection(Session* session, const std::string& service);
+absl::StatusOr<uint64_t> OnlyWorker(Invocation* invocation, const std::string& service);
+absl::StatusOr<uint64_t> OnlyShard(Invocation* invocation, const std::string& service);
+absl::StatusOr<uint64_t> OnlyConnection(Invocation* invocation, const std::string& service);
 
 }  // namespace baton
 

@@ -12,7 +12,7 @@
 #include "supervisor/cli/choose.h"
 #include "supervisor/cli/command_line.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/terminal.h"
 
 namespace baton {
@@ -20,45 +20,45 @@ namespace {
 
 // Returns the action's output. On a terminal it includes the action's messages, so that they stay
 // on the screen.
-std::pair<absl::Status, std::string> Look(Session* session, bool on_terminal) {
+std::pair<absl::Status, std::string> Look(Invocation* invocation, bool on_terminal) {
   std::ostringstream text;
-  std::streambuf* const out = session->out.rdbuf(text.rdbuf());
-  std::streambuf* const err = session->err.rdbuf();
-  if (on_terminal) session->err.rdbuf(text.rdbuf());
-  absl::Status status = session->action();
-  session->PrintWarnings();
-  session->out.rdbuf(out);
-  session->err.rdbuf(err);
+  std::streambuf* const out = invocation->out.rdbuf(text.rdbuf());
+  std::streambuf* const err = invocation->err.rdbuf();
+  if (on_terminal) invocation->err.rdbuf(text.rdbuf());
+  absl::Status status = invocation->action();
+  invocation->PrintWarnings();
+  invocation->out.rdbuf(out);
+  invocation->err.rdbuf(err);
   return {std::move(status), std::move(text).str()};
 }
 
-// Does session->action every session->watch_seconds, until SIGINT, which is success. Prints in the
-// same place of a terminal, elsewhere with an empty line before every look but the first. Once the
-// first look has succeeded, waits for a control that goes away.
-absl::Status Watch(Session* session) {
-  const int terminal = session->console.terminal_out;
+// Does invocation->action every invocation->watch_seconds, until SIGINT, which is success. Prints
+// in the same place of a terminal, elsewhere with an empty line before every look but the first.
+// Once the first look has succeeded, waits for a control that goes away.
+absl::Status Watch(Invocation* invocation) {
+  const int terminal = invocation->console.terminal_out;
   Interruption interruption;
-  if (terminal >= 0) session->out << "\x1b[2J";
+  if (terminal >= 0) invocation->out << "\x1b[2J";
   for (bool first = true; !interruption.asked(); first = false) {
-    auto [status, text] = Look(session, terminal >= 0);
+    auto [status, text] = Look(invocation, terminal >= 0);
     if (interruption.asked()) break;
     if (!status.ok() && (first || !MayPass(status))) {
-      session->out << text;
+      invocation->out << text;
       return status;
     }
     if (!status.ok()) {
       text = absl::StrCat("error: ", status.message(), "; trying again\n");
-      session->connection.reset();
+      invocation->connection.reset();
     }
     if (terminal >= 0) {
-      session->out << Redraw(text, SizeOf(terminal));
+      invocation->out << Redraw(text, SizeOf(terminal));
     } else if (status.ok()) {
-      session->out << (first ? "" : "\n") << text;
+      invocation->out << (first ? "" : "\n") << text;
     } else {
-      session->err << text << std::flush;
+      invocation->err << text << std::flush;
     }
-    session->out << std::flush;
-    interruption.Wait(session->watch_seconds);
+    invocation->out << std::flush;
+    interruption.Wait(invocation->watch_seconds);
   }
   return absl::OkStatus();
 }
@@ -73,10 +73,10 @@ std::string MissingService(absl::string_view message) {
 }
 
 // Returns `status` with the CLI's own advice added.
-absl::Status WithCure(Session* session, const absl::Status& status) {
+absl::Status WithCure(Invocation* invocation, const absl::Status& status) {
   const std::string service = MissingService(status.message());
-  if (!absl::IsNotFound(status) || service.empty() || !session->connection) return status;
-  const auto known = session->AskServices();
+  if (!absl::IsNotFound(status) || service.empty() || !invocation->connection) return status;
+  const auto known = invocation->AskServices();
   if (!known.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrCat(status.message(), DidYouMean(service, NamesOf(*known))));
@@ -103,43 +103,44 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 // The environment counts only if the command line names no socket.
-void ReadEnvironment(const CLI::App& app, Session* session) {
+void ReadEnvironment(const CLI::App& app, Invocation* invocation) {
   const char* socket = std::getenv("BATON_SOCKET");
   if (socket == nullptr || app.count("--socket") > 0 || app.count("--state-dir") > 0) return;
-  session->socket = socket;
+  invocation->socket = socket;
 }
 
 }  // namespace
 
 int RunCli(std::vector<std::string> arguments, const Console& console) {
-  Session session{.console = console};
-  const std::unique_ptr<CLI::App> app = MakeCommandLine(&session);
+  Invocation invocation{.console = console};
+  const std::unique_ptr<CLI::App> app = MakeCommandLine(&invocation);
   if (!arguments.empty() && arguments.front() == "__complete") {
-    PrintCompletion(*app, {arguments.begin() + 1, arguments.end()}, &session);
+    PrintCompletion(*app, {arguments.begin() + 1, arguments.end()}, &invocation);
     return kExitOk;
   }
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark != arguments.end()) {
-    session.program_arguments.emplace(mark + 1, arguments.end());
+    invocation.program_arguments.emplace(mark + 1, arguments.end());
     arguments.erase(mark, arguments.end());
   }
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them in reverse
     app->parse(std::move(arguments));
-    if (session.program_arguments && !session.takes_program_arguments) {
+    if (invocation.program_arguments && !invocation.takes_program_arguments) {
       throw CLI::ExtrasError("baton", {"\"--\" and what follows: only `upgrade` starts a program"});
     }
   } catch (const CLI::Success& asked) {  // --help, --version
     return app->exit(asked, console.out, console.err);
   } catch (const CLI::ParseError& error) {
-    console.err << UsageError(*app, error, session);
+    console.err << UsageError(*app, error, invocation);
     return kExitUsage;
   }
-  ReadEnvironment(*app, &session);
-  const absl::Status status = session.watch_seconds > 0 ? Watch(&session) : session.action();
-  session.PrintWarnings();
+  ReadEnvironment(*app, &invocation);
+  const absl::Status status =
+      invocation.watch_seconds > 0 ? Watch(&invocation) : invocation.action();
+  invocation.PrintWarnings();
   if (!status.ok())
-    console.err << session.Message("error: ", WithCure(&session, status).message()) << '\n';
+    console.err << invocation.Message("error: ", WithCure(&invocation, status).message()) << '\n';
   console.out.flush();
   return ExitCodeOf(status);
 }

@@ -101,13 +101,13 @@ std::string Help::make_help(const CLI::App* app, std::string /*name*/,
   return text;
 }
 
-void AddGlobalOptions(CLI::App* app, Session* session) {
-  session->state_dir = DefaultStateDir();
+void AddGlobalOptions(CLI::App* app, Invocation* invocation) {
+  invocation->state_dir = DefaultStateDir();
   app->add_option_function<std::string>(
          "-o,--output",
-         [session](const std::string& format) {
-           session->json = format == "json";
-           session->style.wide = format == "wide";
+         [invocation](const std::string& format) {
+           invocation->json = format == "json";
+           invocation->style.wide = format == "wide";
          },
          "for people or programs [table].\n"
          "wide is table with more columns or lines, where there are more; json is an object with "
@@ -115,23 +115,23 @@ void AddGlobalOptions(CLI::App* app, Session* session) {
          "of proto/baton/v1 under their names there")
       ->type_name("table|wide|json")
       ->check(CLI::IsMember({"table", "wide", "json"}));
-  app->add_option("--timeout", session->timeout_seconds,
+  app->add_option("--timeout", invocation->timeout_seconds,
                   "to wait for an answer, and for a control that restarts [10].\nIn seconds")
       ->type_name("S")
       ->check(CLI::Range(0.001, 86400.0));
   app->add_option(
-         "--state-dir", session->state_dir,
+         "--state-dir", invocation->state_dir,
          "of batond.\n"
          "Its directory [/run/baton for root, $XDG_RUNTIME_DIR/baton or /tmp/baton-UID for others]")
       ->type_name("DIR");
   app->add_option(
-         "--socket", session->socket,
+         "--socket", invocation->socket,
          "of operators [$BATON_SOCKET, or in DIR].\nThe UNIX socket that control listens on")
       ->type_name("PATH");
 }
 
-void AddTlsOptions(CLI::App* app, Session* session) {
-  TlsTarget* tls = &session->tls;
+void AddTlsOptions(CLI::App* app, Invocation* invocation) {
+  TlsTarget* tls = &invocation->tls;
   const auto add = [app](const char* name, std::string* value, const char* type,
                          const char* description) {
     return app->add_option(name, *value, description)->type_name(type)->group(kOverTls);
@@ -201,35 +201,36 @@ size_t Distance(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
+std::unique_ptr<CLI::App> MakeCommandLine(Invocation* invocation) {
   auto app = std::make_unique<CLI::App>("operates Baton's RDMA services", "baton");
   app->formatter(std::make_shared<Help>());
   app->set_help_flag("-h,--help", "what the command does and takes");
   app->set_version_flag("--version", std::string("baton ") + kRelease, "");
   app->require_subcommand(1);
   app->fallthrough();
-  AddGlobalOptions(app.get(), session);
-  AddTlsOptions(app.get(), session);
-  AddStatusCommands(app.get(), session);
-  AddServiceCommands(app.get(), session);
-  AddWorkerCommands(app.get(), session);
-  AddShardCommands(app.get(), session);
-  AddConnectionCommands(app.get(), session);
-  AddHandoffCommand(app.get(), session);
-  AddUpgradeCommands(app.get(), session);
-  AddDrainCommand(app.get(), session);
-  AddReloadCommand(app.get(), session);
-  AddEventsCommand(app.get(), session);
-  AddAuditCommand(app.get(), session);
-  AddInspectCommands(app.get(), session);
-  AddTopCommand(app.get(), session);
-  AddDoctorCommand(app.get(), session);
-  AddNewCommand(app.get(), session);
-  AddCompletionCommand(app.get(), session);
+  AddGlobalOptions(app.get(), invocation);
+  AddTlsOptions(app.get(), invocation);
+  AddStatusCommands(app.get(), invocation);
+  AddServiceCommands(app.get(), invocation);
+  AddWorkerCommands(app.get(), invocation);
+  AddShardCommands(app.get(), invocation);
+  AddConnectionCommands(app.get(), invocation);
+  AddHandoffCommand(app.get(), invocation);
+  AddUpgradeCommands(app.get(), invocation);
+  AddDrainCommand(app.get(), invocation);
+  AddReloadCommand(app.get(), invocation);
+  AddEventsCommand(app.get(), invocation);
+  AddAuditCommand(app.get(), invocation);
+  AddInspectCommands(app.get(), invocation);
+  AddTopCommand(app.get(), invocation);
+  AddDoctorCommand(app.get(), invocation);
+  AddNewCommand(app.get(), invocation);
+  AddCompletionCommand(app.get(), invocation);
   return app;
 }
 
-std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const Session& session) {
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error,
+                       const Invocation& invocation) {
   const CLI::App& command = Deepest(app);
   const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
   std::string what = error.what();
@@ -237,9 +238,9 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const 
     what = Unexpected(command, rest.front());
   } else if (!SubcommandsOf(command).empty()) {
     what = absl::StrCat("a command is missing after \"", PathOf(command), "\"");
-    return absl::StrCat(session.Message("error: ", what), "\n", command.help());
+    return absl::StrCat(invocation.Message("error: ", what), "\n", command.help());
   }
-  return absl::StrCat(session.Message("error: ", what), "\nusage: ", UsageOf(command), "\n`",
+  return absl::StrCat(invocation.Message("error: ", what), "\nusage: ", UsageOf(command), "\n`",
                       PathOf(command), " --help` tells more\n");
 }
 

@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 namespace baton {
 
-// `session` must outlive the result.
-std::unique_ptr<CLI::App> MakeCommandLine(Session* session);
+// `invocation` must outlive the result.
+std::unique_ptr<CLI::App> MakeCommandLine(Invocation* invocation);
 
 // Says what is wrong with the line that `app` failed to parse with `error`, and what to type.
-std::string UsageError(const CLI::App& app, const CLI::ParseError& error, const Session& session);
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error,
+                       const Invocation& invocation);
 
 // Returns the word of `known` that `typed` probably means; empty: none is near.
 std::string Nearest(const std::string& typed, const std::vector<std::string>& known);

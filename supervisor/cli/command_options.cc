@@ -28,28 +28,28 @@ CLI::App* AddNoun(CLI::App* app, const std::string& name, const std::string& des
 }
 
 // Adds a flag with an optional value, because an option would take a positional as its value.
-void AddWatchOption(CLI::App* command, Session* session) {
+void AddWatchOption(CLI::App* command, Invocation* invocation) {
   auto typed = std::make_shared<std::string>();
   command->add_flag("--watch{2}", *typed, "look again every S seconds [2], until interrupted")
       ->option_text("[=S]")
       ->check(CLI::Validator(
-          [session, typed](const std::string& text) {
+          [invocation, typed](const std::string& text) {
             double seconds = 0;
             if (!absl::SimpleAtod(text, &seconds) || seconds < kShortestWatch ||
                 seconds > kLongestWatch) {
               return absl::StrCat("\"", text, "\": give seconds, from ", kShortestWatch, " to ",
                                   kLongestWatch);
             }
-            session->watch_seconds = seconds;
+            invocation->watch_seconds = seconds;
             return std::string();
           },
           ""));
 }
 
-void AddListingOptions(CLI::App* command, Session* session) {
-  AddWatchOption(command, session);
+void AddListingOptions(CLI::App* command, Invocation* invocation) {
+  AddWatchOption(command, invocation);
   command->add_flag_callback(
-      "--no-headers", [session] { session->style.headers = false; },
+      "--no-headers", [invocation] { invocation->style.headers = false; },
       "without the titles of the columns");
 }
 
@@ -75,12 +75,12 @@ CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* valu
       ->check(CLI::Range(0.001, most));
 }
 
-void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* session) {
+void AddChangeOptions(CLI::App* command, Change* change, bool asks, Invocation* invocation) {
   command->add_flag("--dry-run", change->dry_run, "say what would be done, and do nothing");
   command->add_flag("--yes", change->yes,
                     asks ? "do not ask; needed where no terminal is there to ask at"
                          : "for scripts; this command asks nothing");
-  command->add_option("--reason", session->reason, "why, for `baton audit`")
+  command->add_option("--reason", invocation->reason, "why, for `baton audit`")
       ->type_name("TEXT")
       // gRPC's metadata allow nothing else.
       ->check(CLI::Validator(
@@ -93,26 +93,26 @@ void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* ses
           ""));
 }
 
-absl::Status Confirm(Session* session, const Change& change, const std::string& question,
+absl::Status Confirm(Invocation* invocation, const Change& change, const std::string& question,
                      const std::string& undone) {
   if (change.yes) return absl::OkStatus();
-  if (session->interactive) {
-    session->err << session->Message("", question) << " [y/N] ";
-    session->err.flush();
+  if (invocation->interactive) {
+    invocation->err << invocation->Message("", question) << " [y/N] ";
+    invocation->err.flush();
     std::string answer;
-    std::getline(session->in, answer);
+    std::getline(invocation->in, answer);
     if (answer == "y" || answer == "yes") return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("not confirmed, ", undone, ": add --yes"));
 }
 
-absl::Status PrintPlan(Session* session, const absl::StatusOr<std::string>& text,
+absl::Status PrintPlan(Invocation* invocation, const absl::StatusOr<std::string>& text,
                        const google::protobuf::Message& request) {
   BATON_RETURN_IF_ERROR(text.status());
-  if (session->json) return session->PrintJson(request);
-  const size_t columns = session->style.columns;
+  if (invocation->json) return invocation->PrintJson(request);
+  const size_t columns = invocation->style.columns;
   const std::string line = absl::StrCat("dry run: ", Printable(*text));
-  session->out << (columns == 0 ? line : Wrap(line, 0, 0, columns)) << '\n';
+  invocation->out << (columns == 0 ? line : Wrap(line, 0, 0, columns)) << '\n';
   return absl::OkStatus();
 }
 

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/repeated_field.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 namespace baton {
 
@@ -26,17 +26,17 @@ CLI::App* AddNoun(CLI::App* app, const std::string& name, const std::string& des
 
 // Runs `run` with the parsed options if `command` is chosen.
 template <typename Options, typename Run>
-void OnChosen(CLI::App* command, Session* session, const std::shared_ptr<Options>& options,
+void OnChosen(CLI::App* command, Invocation* invocation, const std::shared_ptr<Options>& options,
               Run run) {
-  command->callback([session, options, run] {
-    session->action = [session, options, run] { return run(session, *options); };
+  command->callback([invocation, options, run] {
+    invocation->action = [invocation, options, run] { return run(invocation, *options); };
   });
 }
 
 // Adds --watch, for commands that look.
-void AddWatchOption(CLI::App* command, Session* session);
+void AddWatchOption(CLI::App* command, Invocation* invocation);
 // Adds --watch and --no-headers.
-void AddListingOptions(CLI::App* command, Session* session);
+void AddListingOptions(CLI::App* command, Invocation* invocation);
 
 // Adds a filter of a listing: "--state ready|dying". Empty: all.
 CLI::Option* AddChoice(CLI::App* command, const std::string& flag, std::string* value,
@@ -55,14 +55,14 @@ struct Change {
 };
 // `asks`: the command asks first, because it takes something away that does not come back by
 // itself.
-void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* session);
+void AddChangeOptions(CLI::App* command, Change* change, bool asks, Invocation* invocation);
 // Asks the person at the terminal before such a change; fails if there is no terminal. `question`:
 // "Stop worker 1 of service kv? …". `undone`: "nothing was stopped".
-absl::Status Confirm(Session* session, const Change& change, const std::string& question,
+absl::Status Confirm(Invocation* invocation, const Change& change, const std::string& question,
                      const std::string& undone);
 // Prints the outcome of --dry-run: `text` for people, `request`, as it would be sent, as JSON.
 // Returns the error of a plan that failed.
-absl::Status PrintPlan(Session* session, const absl::StatusOr<std::string>& text,
+absl::Status PrintPlan(Invocation* invocation, const absl::StatusOr<std::string>& text,
                        const google::protobuf::Message& request);
 
 // Filter and order what is listed, for every form of output.

@@ -17,29 +17,30 @@ class App;
 
 namespace baton {
 
-struct Session;
+struct Invocation;
 
-// Each of these adds its commands to `app`; a chosen command sets session->action. `app` and
-// `session` must outlive the parse.
-void AddStatusCommands(CLI::App* app, Session* session);  // status, version
-void AddDoctorCommand(CLI::App* app, Session* session);
-void AddServiceCommands(CLI::App* app, Session* session);
-void AddWorkerCommands(CLI::App* app, Session* session);
-void AddShardCommands(CLI::App* app, Session* session);
-void AddConnectionCommands(CLI::App* app, Session* session);
-void AddHandoffCommand(CLI::App* app, Session* session);
-void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, and upgrades
-void AddDrainCommand(CLI::App* app, Session* session);
-void AddReloadCommand(CLI::App* app, Session* session);
-void AddEventsCommand(CLI::App* app, Session* session);
-void AddAuditCommand(CLI::App* app, Session* session);
-void AddInspectCommands(CLI::App* app, Session* session);  // inspect, snapshot
-void AddTopCommand(CLI::App* app, Session* session);
-void AddNewCommand(CLI::App* app, Session* session);
-void AddCompletionCommand(CLI::App* app, Session* session);
+// Each of these adds its commands to `app`; a chosen command sets invocation->action. `app` and
+// `invocation` must outlive the parse.
+void AddStatusCommands(CLI::App* app, Invocation* invocation);  // status, version
+void AddDoctorCommand(CLI::App* app, Invocation* invocation);
+void AddServiceCommands(CLI::App* app, Invocation* invocation);
+void AddWorkerCommands(CLI::App* app, Invocation* invocation);
+void AddShardCommands(CLI::App* app, Invocation* invocation);
+void AddConnectionCommands(CLI::App* app, Invocation* invocation);
+void AddHandoffCommand(CLI::App* app, Invocation* invocation);
+void AddUpgradeCommands(CLI::App* app, Invocation* invocation);  // upgrade, rollback, and upgrades
+void AddDrainCommand(CLI::App* app, Invocation* invocation);
+void AddReloadCommand(CLI::App* app, Invocation* invocation);
+void AddEventsCommand(CLI::App* app, Invocation* invocation);
+void AddAuditCommand(CLI::App* app, Invocation* invocation);
+void AddInspectCommands(CLI::App* app, Invocation* invocation);  // inspect, snapshot
+void AddTopCommand(CLI::App* app, Invocation* invocation);
+void AddNewCommand(CLI::App* app, Invocation* invocation);
+void AddCompletionCommand(CLI::App* app, Invocation* invocation);
 
 // Prints the words that can stand at the end of `words`, for a shell to offer.
-void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words, Session* session);
+void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words,
+                     Invocation* invocation);
 
 struct InspectionParts {
   bool queues = false;  // cursors of all connections that are shown

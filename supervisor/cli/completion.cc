@@ -9,8 +9,8 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/service_table.h"
-#include "supervisor/cli/session.h"
 
 namespace baton {
 namespace {
@@ -223,7 +223,7 @@ constexpr uint32_t kMaxConnections = 1000;  // more than anybody reads
 // Ignores errors.
 class AskedNames final : public LiveNames {
  public:
-  explicit AskedNames(Session* session) : session_(session) {}
+  explicit AskedNames(Invocation* invocation) : invocation_(invocation) {}
 
   void UseOptions(const std::map<std::string, std::string>& options) override {
     const auto of = [&](const char* name) {
@@ -231,14 +231,14 @@ class AskedNames final : public LiveNames {
       return found == options.end() ? std::string() : found->second;
     };
     const char* environment = std::getenv("BATON_SOCKET");
-    if (!of("--state-dir").empty()) session_->state_dir = of("--state-dir");
-    session_->socket = of("--socket");
-    if (session_->socket.empty() && of("--state-dir").empty() && environment != nullptr) {
-      session_->socket = environment;
+    if (!of("--state-dir").empty()) invocation_->state_dir = of("--state-dir");
+    invocation_->socket = of("--socket");
+    if (invocation_->socket.empty() && of("--state-dir").empty() && environment != nullptr) {
+      invocation_->socket = environment;
     }
-    session_->tls = {of("--address"), of("--tls-ca"), of("--tls-cert"), of("--tls-key"),
-                     of("--tls-server-name")};
-    session_->timeout_seconds = kPatienceSeconds;
+    invocation_->tls = {of("--address"), of("--tls-ca"), of("--tls-cert"), of("--tls-key"),
+                        of("--tls-server-name")};
+    invocation_->timeout_seconds = kPatienceSeconds;
   }
 
   std::vector<Candidate> Services() override {
@@ -279,7 +279,7 @@ class AskedNames final : public LiveNames {
   template <typename Request, typename Response>
   Response Ask(grpc::Status (Operator::*method)(grpc::ClientContext*, const Request&, Response*),
                const Request& request) {
-    return session_->Ask(method, request).value_or(Response());
+    return invocation_->Ask(method, request).value_or(Response());
   }
 
   template <typename List, typename ToCandidate>
@@ -289,7 +289,7 @@ class AskedNames final : public LiveNames {
     return names;
   }
 
-  Session* const session_;
+  Invocation* const invocation_;
 };
 
 }  // namespace
@@ -305,16 +305,17 @@ std::string CompletionScript(const std::string& shell) {
   return shell == "fish" ? kFish : kBash;
 }
 
-void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words, Session* session) {
-  AskedNames names(session);
+void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words,
+                     Invocation* invocation) {
+  AskedNames names(invocation);
   const Completion completion = Complete(app, words, &names);
   for (const Candidate& one : completion.candidates) {
-    session->out << Printable(one.word) << '\t' << Printable(one.description) << '\n';
+    invocation->out << Printable(one.word) << '\t' << Printable(one.description) << '\n';
   }
-  if (completion.files) session->out << ":files\n";
+  if (completion.files) invocation->out << ":files\n";
 }
 
-void AddCompletionCommand(CLI::App* app, Session* session) {
+void AddCompletionCommand(CLI::App* app, Invocation* invocation) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command =
       app->add_subcommand("completion", "Print a script that completes baton's command lines");
@@ -327,7 +328,7 @@ void AddCompletionCommand(CLI::App* app, Session* session) {
       "zsh: baton completion zsh >/usr/share/zsh/vendor-completions/_baton; "
       "fish: baton completion fish >/usr/share/fish/vendor_completions.d/baton.fish. Services, "
       "workers, shards and connections are those that are there when the key is pressed.");
-  OnChosen(command, session, shell, [](Session* asking, const std::string& chosen) {
+  OnChosen(command, invocation, shell, [](Invocation* asking, const std::string& chosen) {
     asking->out << CompletionScript(chosen);
     return absl::OkStatus();
   });

@@ -11,7 +11,7 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/table.h"
 
 namespace baton {
@@ -32,14 +32,15 @@ struct Filter {
 };
 
 // Returns all pages as one answer.
-absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Session* session, const Filter& filter) {
+absl::StatusOr<v1::ListConnectionsResponse> AllConnections(Invocation* invocation,
+                                                           const Filter& filter) {
   auto request = About<v1::ListConnectionsRequest>(filter.service);
   request.set_shard(filter.shard);
   request.set_page_size(kPage);
   v1::ListConnectionsResponse all;
   for (;;) {
     BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse page,
-                           session->Ask(&Operator::ListConnections, request));
+                           invocation->Ask(&Operator::ListConnections, request));
     const uint32_t next = page.next_page_start();
     all.MergeFrom(page);
     all.set_next_page_start(0);
@@ -69,11 +70,11 @@ std::string FormatDepths(const v1::Connection& one) {
 }
 
 // Returns the shards of `owner`, because a connection's description lacks its shard's owner.
-absl::StatusOr<std::set<uint32_t>> ShardsOf(Session* session, const std::string& service,
+absl::StatusOr<std::set<uint32_t>> ShardsOf(Invocation* invocation, const std::string& service,
                                             uint64_t owner) {
   BATON_ASSIGN_OR_RETURN(
       const v1::ListShardsResponse response,
-      session->Ask(&Operator::ListShards, About<v1::ListShardsRequest>(service)));
+      invocation->Ask(&Operator::ListShards, About<v1::ListShardsRequest>(service)));
   std::set<uint32_t> shards;
   for (const v1::ShardOfService& item : response.shards()) {
     if (item.shard().owner_worker_id() == owner) shards.insert(item.shard().index());
@@ -81,12 +82,12 @@ absl::StatusOr<std::set<uint32_t>> ShardsOf(Session* session, const std::string&
   return shards;
 }
 
-absl::StatusOr<v1::ListConnectionsResponse> Filtered(Session* session, const Filter& filter) {
+absl::StatusOr<v1::ListConnectionsResponse> Filtered(Invocation* invocation, const Filter& filter) {
   std::optional<std::set<uint32_t>> shards;
   if (filter.owner) {
-    BATON_ASSIGN_OR_RETURN(shards, ShardsOf(session, filter.service, *filter.owner));
+    BATON_ASSIGN_OR_RETURN(shards, ShardsOf(invocation, filter.service, *filter.owner));
   }
-  BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse all, AllConnections(session, filter));
+  BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse all, AllConnections(invocation, filter));
   KeepIf(all.mutable_connections(), [&](const v1::ConnectionOfService& item) {
     const v1::Connection& one = item.connection();
     return (!shards || shards->count(one.shard()) > 0) &&
@@ -99,28 +100,29 @@ absl::StatusOr<v1::ListConnectionsResponse> Filtered(Session* session, const Fil
 
 // Prints "1000 connections: 2 draining, 998 established" below a list that is longer than the
 // screen.
-void PrintSum(Session* session, const v1::ListConnectionsResponse& response) {
-  const TableStyle& style = session->style;
-  if (style.rows == 0 || session->watch_seconds > 0 || response.connections_size() < style.rows) {
+void PrintSum(Invocation* invocation, const v1::ListConnectionsResponse& response) {
+  const TableStyle& style = invocation->style;
+  if (style.rows == 0 || invocation->watch_seconds > 0 ||
+      response.connections_size() < style.rows) {
     return;
   }
   std::map<std::string, int> states;
   for (const auto& item : response.connections()) ++states[FormatState(item.connection().state())];
-  session->err << response.connections_size() << " connections: "
-               << absl::StrJoin(states, ", ",
-                                [](std::string* text, const auto& one) {
-                                  absl::StrAppend(text, one.second, " ", one.first);
-                                })
-               << "; --shard, --owner and --state choose some\n";
+  invocation->err << response.connections_size() << " connections: "
+                  << absl::StrJoin(states, ", ",
+                                   [](std::string* text, const auto& one) {
+                                     absl::StrAppend(text, one.second, " ", one.first);
+                                   })
+                  << "; --shard, --owner and --state choose some\n";
 }
 
-absl::Status List(Session* session, Filter filter) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
-  BATON_ASSIGN_OR_RETURN(const auto response, Filtered(session, filter));
-  if (session->json) return session->PrintJson(response);
+absl::Status List(Invocation* invocation, Filter filter) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
+  BATON_ASSIGN_OR_RETURN(const auto response, Filtered(invocation, filter));
+  if (invocation->json) return invocation->PrintJson(response);
   Table table({">CONNECTION", ">SHARD", "!STATE", "PEER", ">SENDS", ">RECEIVES", "ERROR", "+LOCAL",
                "+>QP", "+>GENERATION", "+>OUTSTANDING", "+>RECEIVED", "+>WINDOW", "+>STATE"},
-              session->style);
+              invocation->style);
   for (const auto& item : response.connections()) {
     const v1::Connection& one = item.connection();
     table.Add({one.index(), one.shard(), FormatState(one.state()), one.peer_address(),
@@ -132,29 +134,29 @@ absl::Status List(Session* session, Filter filter) {
   }
   const bool all = filter.shard < 0 && !filter.owner && filter.state.empty();
   if (table.empty()) {
-    session->err << (all ? "no connections\n" : "no such connections\n");
+    invocation->err << (all ? "no connections\n" : "no such connections\n");
   } else {
-    table.Print(session->out);
-    session->out.flush();
-    PrintSum(session, response);
+    table.Print(invocation->out);
+    invocation->out.flush();
+    PrintSum(invocation, response);
   }
   return absl::OkStatus();
 }
 
-absl::Status Describe(Session* session, Target target) {
+absl::Status Describe(Invocation* invocation, Target target) {
   BATON_RETURN_IF_ERROR(
-      ChooseServiceOf(session, Purpose::kLook, &target.service, &target.connection));
+      ChooseServiceOf(invocation, Purpose::kLook, &target.service, &target.connection));
   if (!target.connection) {
-    BATON_ASSIGN_OR_RETURN(target.connection, OnlyConnection(session, target.service));
+    BATON_ASSIGN_OR_RETURN(target.connection, OnlyConnection(invocation, target.service));
   }
   auto request = About<v1::GetConnectionRequest>(target.service);
   request.set_connection(static_cast<uint32_t>(*target.connection));
   BATON_ASSIGN_OR_RETURN(const v1::GetConnectionResponse response,
-                         session->Ask(&Operator::GetConnection, request));
-  if (session->json) return session->PrintJson(response);
+                         invocation->Ask(&Operator::GetConnection, request));
+  if (invocation->json) return invocation->PrintJson(response);
   const v1::Connection& one = response.connection();
   PrintFields(
-      session->out,
+      invocation->out,
       {{"Connection", absl::StrCat(one.index(), " (generation ", one.generation(), ") of service ",
                                    target.service)},
        {"Shard", absl::StrCat(one.shard())},
@@ -174,13 +176,13 @@ absl::Status Describe(Session* session, Target target) {
        {"Application state",
         absl::StrCat(FormatBytes(one.state_length()), ", format version ", one.state_version())},
        {"Last error", one.last_error()}},
-      session->style);
+      invocation->style);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddConnectionCommands(CLI::App* app, Session* session) {
+void AddConnectionCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "connection", "Connections of a service");
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the connections of a service");
@@ -193,14 +195,14 @@ void AddConnectionCommands(CLI::App* app, Session* session) {
   AddChoice(list, "--state", &filter->state,
             {"requested", "connecting", "established", "draining", "closed"},
             "only those in this state");
-  AddListingOptions(list, session);
-  OnChosen(list, session, filter, List);
+  AddListingOptions(list, invocation);
+  OnChosen(list, invocation, filter, List);
   CLI::App* describe = noun->add_subcommand("describe", "Show a connection");
   describe->add_option("service", target->service, kItsService);
   describe->add_option("connection", target->connection, "its number, as listed [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
-  AddWatchOption(describe, session);
-  OnChosen(describe, session, target, Describe);
+  AddWatchOption(describe, invocation);
+  OnChosen(describe, invocation, target, Describe);
 }
 
 }  // namespace baton

@@ -9,7 +9,7 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/config/config.h"
 #include "supervisor/doctor/doctor.h"
@@ -77,22 +77,23 @@ struct Flags {
 constexpr double kPatienceSeconds = 2;
 
 // Asks the running batond, if there is one, for the releases of its parts.
-std::optional<doctor::RunningVersions> AskVersions(Session* session, const doctor::Machine& machine,
+std::optional<doctor::RunningVersions> AskVersions(Invocation* invocation,
+                                                   const doctor::Machine& machine,
                                                    const std::string& state_dir) {
   if (!doctor::RunningBatond(machine, state_dir)) return std::nullopt;
-  session->state_dir = state_dir;
-  session->timeout_seconds = std::min(session->timeout_seconds, kPatienceSeconds);
+  invocation->state_dir = state_dir;
+  invocation->timeout_seconds = std::min(invocation->timeout_seconds, kPatienceSeconds);
   doctor::RunningVersions versions;
   versions.own_release = kRelease;
   const auto ask = [&]() -> absl::Status {
     BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
-                           session->Ask(&Operator::GetStatus, {}));
+                           invocation->Ask(&Operator::GetStatus, {}));
     versions.control = status.version();
     for (const v1::Service& service : status.services()) {
       if (service.reachable()) versions.keepers[service.name()] = service.version();
     }
     BATON_ASSIGN_OR_RETURN(const v1::ListWorkersResponse workers,
-                           session->Ask(&Operator::ListWorkers, {}));
+                           invocation->Ask(&Operator::ListWorkers, {}));
     for (const v1::WorkerOfService& one : workers.workers()) {
       ++versions.workers[one.service()][one.worker().library_release()];
     }
@@ -103,12 +104,12 @@ std::optional<doctor::RunningVersions> AskVersions(Session* session, const docto
 }
 
 // Asks a running batond for its versions, but does not need one.
-absl::Status Doctor(Session* session, const Flags& flags) {
+absl::Status Doctor(Invocation* invocation, const Flags& flags) {
   doctor::Request request;
-  request.state_dir = session->state_dir;
+  request.state_dir = invocation->state_dir;
   request.config_file = flags.config_file;
-  request.identity =
-      session->console.identity != nullptr ? *session->console.identity : doctor::OwnIdentity();
+  request.identity = invocation->console.identity != nullptr ? *invocation->console.identity
+                                                             : doctor::OwnIdentity();
   if (!flags.user.empty()) {
     absl::StatusOr<doctor::Identity> identity = doctor::IdentityOf(flags.user);
     // An unknown user is bad usage, not something that batond did not find.
@@ -121,14 +122,14 @@ absl::Status Doctor(Session* session, const Flags& flags) {
     request.config = *std::move(config);
   }
   const doctor::ThisMachine this_machine;
-  const doctor::Machine* const machine = session->console.machine;
+  const doctor::Machine* const machine = invocation->console.machine;
   const doctor::Machine& patient = machine != nullptr ? *machine : this_machine;
-  request.running = AskVersions(session, patient, doctor::StateDirOf(request));
+  request.running = AskVersions(invocation, patient, doctor::StateDirOf(request));
   const v1::DoctorReport report = Diagnose(patient, request);
-  if (session->json) {
-    session->PrintJson(report).IgnoreError();
+  if (invocation->json) {
+    invocation->PrintJson(report).IgnoreError();
   } else {
-    PrintDoctorReport(session->out, report, session->style);
+    PrintDoctorReport(invocation->out, report, invocation->style);
   }
   if (report.problems() == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -137,7 +138,7 @@ absl::Status Doctor(Session* session, const Flags& flags) {
 
 }  // namespace
 
-void AddDoctorCommand(CLI::App* app, Session* session) {
+void AddDoctorCommand(CLI::App* app, Invocation* invocation) {
   CLI::App* command =
       app->add_subcommand("doctor", "Check whether this machine has what Baton needs, with cures");
   command->footer(
@@ -151,7 +152,7 @@ void AddDoctorCommand(CLI::App* app, Session* session) {
       ->type_name("FILE");
   command->add_option("--user", flags->user, "who batond is going to run as [who runs this]")
       ->type_name("NAME");
-  OnChosen(command, session, flags, Doctor);
+  OnChosen(command, invocation, flags, Doctor);
 }
 
 }  // namespace baton

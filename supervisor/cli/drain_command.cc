@@ -10,7 +10,7 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
@@ -35,13 +35,13 @@ struct Options {
 
 // Requires the service's name even if it is the only one, because its clients cannot connect during
 // a drain.
-absl::Status CheckName(Session* session, const Options& options) {
+absl::Status CheckName(Invocation* invocation, const Options& options) {
   const bool named = !options.service.empty();
   if (options.all && named) {
     return absl::InvalidArgumentError("name one SERVICE, or give --all: not both");
   }
   if (options.all || named) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, session->AskServices());
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse known, invocation->AskServices());
   return absl::InvalidArgumentError(absl::StrCat("name one SERVICE, or give --all; there are: ",
                                                  absl::StrJoin(NamesOf(known), ", ")));
 }
@@ -58,8 +58,8 @@ absl::Status CheckOptions(const Options& options) {
 }
 
 // Returns the services that the options name, as they are now.
-absl::StatusOr<v1::ListServicesResponse> Look(Session* session, const Options& options) {
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, session->AskServices());
+absl::StatusOr<v1::ListServicesResponse> Look(Invocation* invocation, const Options& options) {
+  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse all, invocation->AskServices());
   if (options.all) return all;
   v1::ListServicesResponse chosen = all;
   KeepIf(chosen.mutable_services(),
@@ -68,16 +68,17 @@ absl::StatusOr<v1::ListServicesResponse> Look(Session* session, const Options& o
   return chosen;
 }
 
-absl::Status Ask(Session* session, const Options& options, const v1::Service& service) {
+absl::Status Ask(Invocation* invocation, const Options& options, const v1::Service& service) {
   if (options.end) {
     // With --all, services that are not drained are as they should be.
     if (options.all && service.reachable() && !service.has_drain()) return absl::OkStatus();
-    return session->Ask(&Operator::EndDrain, About<v1::EndDrainRequest>(service.name())).status();
+    return invocation->Ask(&Operator::EndDrain, About<v1::EndDrainRequest>(service.name()))
+        .status();
   }
   auto request = About<v1::DrainServiceRequest>(service.name());
   request.set_deadline_ms(static_cast<uint32_t>(options.deadline_seconds * 1000));
   request.set_disconnect(options.disconnect);
-  return session->Ask(&Operator::DrainService, request).status();
+  return invocation->Ask(&Operator::DrainService, request).status();
 }
 
 uint64_t ConnectionsLeft(const v1::ListServicesResponse& services) {
@@ -116,13 +117,14 @@ std::string Deadline(const Options& options, Clock::duration elapsed) {
 
 // Returns when no connection is left or the deadline has passed. `services` becomes what was seen
 // last.
-absl::Status Await(Session* session, const Options& options, v1::ListServicesResponse* services) {
+absl::Status Await(Invocation* invocation, const Options& options,
+                   v1::ListServicesResponse* services) {
   const auto begun = Clock::now();
   auto patience = std::chrono::duration<double>(options.deadline_seconds);
   if (options.disconnect) patience += kDisconnecting;
-  Progress progress(session, "draining", "connections end");
+  Progress progress(invocation, "draining", "connections end");
   for (;;) {
-    absl::StatusOr<v1::ListServicesResponse> seen = Look(session, options);
+    absl::StatusOr<v1::ListServicesResponse> seen = Look(invocation, options);
     BATON_RETURN_IF_ERROR(seen.status());
     *services = *std::move(seen);
     BATON_RETURN_IF_ERROR(CheckDrained(*services));
@@ -142,10 +144,10 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
   }
 }
 
-void Print(Session* session, const v1::ListServicesResponse& services) {
-  if (session->json) return session->PrintJson(services).IgnoreError();
+void Print(Invocation* invocation, const v1::ListServicesResponse& services) {
+  if (invocation->json) return invocation->PrintJson(services).IgnoreError();
   Table table({"SERVICE", "!NEW CONNECTIONS", ">LEFT", ">REFUSED", ">DISCONNECTED", "DEADLINE"},
-              session->style);
+              invocation->style);
   for (const v1::Service& service : services.services()) {
     const v1::Drain& drain = service.drain();
     const bool drained = service.has_drain();
@@ -157,10 +159,10 @@ void Print(Session* session, const v1::ListServicesResponse& services) {
          drained ? absl::StrCat(drain.disconnected()) : "-",
          drain.deadline_unix_micros() == 0 ? "-" : FormatSeconds(drain.deadline_unix_micros())});
   }
-  table.Print(session->out);
+  table.Print(invocation->out);
 }
 
-absl::Status Plan(Session* session, const Options& options,
+absl::Status Plan(Invocation* invocation, const Options& options,
                   const v1::ListServicesResponse& services) {
   std::vector<std::string> parts;
   for (const v1::Service& service : services.services()) {
@@ -174,38 +176,38 @@ absl::Status Plan(Session* session, const Options& options,
           ? absl::StrCat("refuse new connections, and disconnect what is left after ",
                          FormatDuration(options.deadline_seconds))
           : "refuse new connections, and let those there are go on";
-  return PrintPlan(session, absl::StrCat("would ", what, ": ", absl::StrJoin(parts, ", ")),
+  return PrintPlan(invocation, absl::StrCat("would ", what, ": ", absl::StrJoin(parts, ", ")),
                    services);
 }
 
-absl::Status Drain(Session* session, const Options& options) {
-  BATON_RETURN_IF_ERROR(CheckName(session, options));
+absl::Status Drain(Invocation* invocation, const Options& options) {
+  BATON_RETURN_IF_ERROR(CheckName(invocation, options));
   BATON_RETURN_IF_ERROR(CheckOptions(options));
-  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, Look(session, options));
-  if (options.change.dry_run) return Plan(session, options, services);
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, Look(invocation, options));
+  if (options.change.dry_run) return Plan(invocation, options, services);
   // All services are asked, also after one has refused.
   absl::Status status;
   for (const v1::Service& service : services.services()) {
-    const absl::Status asked = Ask(session, options, service);
-    if (!asked.ok()) session->err << service.name() << ": " << asked.message() << std::endl;
+    const absl::Status asked = Ask(invocation, options, service);
+    if (!asked.ok()) invocation->err << service.name() << ": " << asked.message() << std::endl;
     status.Update(asked);
   }
   if (status.ok() && !options.end && !options.no_wait) {
-    status = Await(session, options, &services);
+    status = Await(invocation, options, &services);
   } else {
-    BATON_ASSIGN_OR_RETURN(services, Look(session, options));
+    BATON_ASSIGN_OR_RETURN(services, Look(invocation, options));
   }
-  Print(session, services);
+  Print(invocation, services);
   if (status.ok() && !options.end) {
-    session->PrintNext(absl::StrCat("`baton drain ", options.all ? "--all" : options.service,
-                                    " --end` takes new connections again"));
+    invocation->PrintNext(absl::StrCat("`baton drain ", options.all ? "--all" : options.service,
+                                       " --end` takes new connections again"));
   }
   return status;
 }
 
 }  // namespace
 
-void AddDrainCommand(CLI::App* app, Session* session) {
+void AddDrainCommand(CLI::App* app, Invocation* invocation) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand(
       "drain", "Refuse new connections, and wait until those there are have ended");
@@ -217,11 +219,11 @@ void AddDrainCommand(CLI::App* app, Session* session) {
                     "at the deadline, disconnect those that are left");
   command->add_flag("--no-wait", options->no_wait, "do not wait for their end");
   command->add_flag("--end", options->end, "take new connections again");
-  AddChangeOptions(command, &options->change, /*asks=*/false, session);
+  AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
   command->footer(
       "New connections are refused until --end, whoever is started anew meanwhile. Exit code 6: "
       "some were left at the deadline.");
-  OnChosen(command, session, options, Drain);
+  OnChosen(command, invocation, options, Drain);
 }
 
 }  // namespace baton

@@ -19,7 +19,7 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/config/audit_chain.h"
 #include "supervisor/config/state_files.h"
@@ -35,7 +35,7 @@ constexpr size_t kNarrowest = 24;      // the narrowest column to which text is 
 // Prints events as they come, each at once, in UTC.
 class EventPrinter {
  public:
-  explicit EventPrinter(Session* session) : session_(session) {}
+  explicit EventPrinter(Invocation* invocation) : invocation_(invocation) {}
 
   // With -o json prints the event, one a line. On a terminal, unless with -o wide, prints the time
   // of day, `head`, and `text`, which is wrapped beside it; each day is named once, above its first
@@ -43,12 +43,12 @@ class EventPrinter {
   void Print(const v1::Event& event, const std::string& head, const std::string& text,
              const std::string& line) {
     printed_any_ = true;
-    if (session_->json) {
-      session_->out << ToJson(event) << std::endl;
-    } else if (session_->style.columns > 0 && !session_->style.wide) {
+    if (invocation_->json) {
+      invocation_->out << ToJson(event) << std::endl;
+    } else if (invocation_->style.columns > 0 && !invocation_->style.wide) {
       PrintBelowDay(event, head, text);
     } else {
-      session_->out << Printable(line) << std::endl;
+      invocation_->out << Printable(line) << std::endl;
     }
   }
   bool printed_any() const { return printed_any_; }
@@ -58,18 +58,19 @@ class EventPrinter {
     const std::string time = FormatTime(event.unix_micros());  // "2025-01-31T09:15:00.123456Z"
     const size_t clock = time.find('T');
     if (const std::string day = time.substr(0, clock); day != day_) {
-      session_->out << day << " UTC\n";
+      invocation_->out << day << " UTC\n";
       day_ = day;
     }
     const std::string begin = absl::StrCat(time.substr(clock + 1, sizeof("09:15:00.123") - 1), "  ",
                                            Printable(head), "  ");
-    const size_t columns = session_->style.columns;
+    const size_t columns = invocation_->style.columns;
     const size_t widest = columns > kNarrowest ? columns - kNarrowest : 0;
     const size_t indent = std::min(WidthOf(begin), widest);
-    session_->out << begin << Wrap(Printable(text), indent, WidthOf(begin), columns) << std::endl;
+    invocation_->out << begin << Wrap(Printable(text), indent, WidthOf(begin), columns)
+                     << std::endl;
   }
 
-  Session* const session_;
+  Invocation* const invocation_;
   std::string day_;  // the last one that was named
   bool printed_any_ = false;
 };
@@ -110,8 +111,8 @@ std::string EventLine(const v1::Event& event, bool wide) {
 // repeats events of the former.
 class Printer {
  public:
-  Printer(Session* session, const Filter& filter)
-      : filter_(filter), wide_(session->style.wide), printer_(session) {}
+  Printer(Invocation* invocation, const Filter& filter)
+      : filter_(filter), wide_(invocation->style.wide), printer_(invocation) {}
 
   void Print(const v1::Event& event) {
     if (!filter_.Passes(event) || !IsNew(event)) return;
@@ -154,32 +155,35 @@ bool IsFinal(const absl::Status& end) {
          absl::IsUnauthenticated(end) || absl::IsUnimplemented(end);
 }
 
-absl::Status Events(Session* session, const Options& options) {
+absl::Status Events(Invocation* invocation, const Options& options) {
   auto request = About<v1::WatchEventsRequest>(options.service);
   request.set_follow(options.follow);
-  Printer printer(session, options.filter);
+  Printer printer(invocation, options.filter);
   const auto print = [&](const v1::Event& event) { printer.Print(event); };
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, invocation->Connect());
   BackOff pauses(kFirstPause, kMaxPause);
   for (;;) {
     const auto began = std::chrono::steady_clock::now();
     absl::Status end = client->WatchEvents(request, print);
     if (!request.follow()) {
-      if (end.ok() && !printer.printed_any() && !session->json) session->err << "no such events\n";
+      if (end.ok() && !printer.printed_any() && !invocation->json) {
+        invocation->err << "no such events\n";
+      }
       return end;
     }
     if (end.ok()) end = absl::UnavailableError("control has ended it");
     if (options.no_reconnect || IsFinal(end)) return end;
-    session->err << "lost the stream of events: " << end.message() << "; trying again" << std::endl;
+    invocation->err << "lost the stream of events: " << end.message() << "; trying again"
+                    << std::endl;
     if (std::chrono::steady_clock::now() - began > kMaxPause) pauses.Reset();
     absl::StatusOr<OperatorClient*> again = end;
     while (!again.ok()) {
       std::this_thread::sleep_for(pauses.Next());
-      again = session->Reconnect();
+      again = invocation->Reconnect();
       if (IsFinal(again.status())) return again.status();
     }
     client = *again;
-    session->err << "connected again" << std::endl;
+    invocation->err << "connected again" << std::endl;
   }
 }
 
@@ -213,42 +217,46 @@ void PrintChange(const v1::Event& event, EventPrinter* printer) {
 }
 
 // Reads the files itself, without control.
-absl::Status Verify(Session* session, const AuditOptions& options) {
+absl::Status Verify(Invocation* invocation, const AuditOptions& options) {
   std::string path = options.file;
   if (path.empty()) {
-    path = AuditTrailPath(session->StateDir());
+    path = AuditTrailPath(invocation->StateDir());
     // It may be a link to the file. The older files are beside the file, not beside the link.
     std::error_code error;
     const std::filesystem::path target = std::filesystem::canonical(path, error);
     if (!error) path = target.string();
   }
   BATON_ASSIGN_OR_RETURN(const AuditReport report, VerifyAuditFiles(path, options.expected_hash));
-  session->out << path << ": " << report.records << " records in " << report.files
-               << " files are as they were written, each behind the one before it";
-  if (report.unchained > 0) session->out << "; " << report.unchained << " older ones have no hash";
-  if (report.torn > 0) session->out << "; " << report.torn << " lines were not finished";
-  session->out << "\nlast record: " << (report.last_hash.empty() ? "none" : report.last_hash)
-               << std::endl;
+  invocation->out << path << ": " << report.records << " records in " << report.files
+                  << " files are as they were written, each behind the one before it";
+  if (report.unchained > 0) {
+    invocation->out << "; " << report.unchained << " older ones have no hash";
+  }
+  if (report.torn > 0) invocation->out << "; " << report.torn << " lines were not finished";
+  invocation->out << "\nlast record: " << (report.last_hash.empty() ? "none" : report.last_hash)
+                  << std::endl;
   if (options.expected_hash.empty() || report.expected_found) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat("no record has the hash ", options.expected_hash,
                    ": it was taken out, or was in a file that made room for newer ones"));
 }
 
-absl::Status Audit(Session* session, const AuditOptions& options) {
-  if (options.verify) return Verify(session, options);
+absl::Status Audit(Invocation* invocation, const AuditOptions& options) {
+  if (options.verify) return Verify(invocation, options);
   if (!options.file.empty() || !options.expected_hash.empty()) {
     return absl::InvalidArgumentError("--file and --expect are for --verify: add it");
   }
   auto request = About<v1::WatchEventsRequest>(options.service);
   request.set_follow(options.follow);
   request.set_changes(true);
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, invocation->Connect());
   // A change whose outcome is known is one line, unless the command follows.
   std::map<uint64_t, v1::Event> begun;
-  EventPrinter printer(session);
+  EventPrinter printer(invocation);
   absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {
-    if (session->json || options.follow || session->style.wide) return PrintChange(event, &printer);
+    if (invocation->json || options.follow || invocation->style.wide) {
+      return PrintChange(event, &printer);
+    }
     if (!event.change().done()) {
       begun[event.change().number()] = event;
       return;
@@ -257,15 +265,15 @@ absl::Status Audit(Session* session, const AuditOptions& options) {
     PrintChange(event, &printer);
   });
   for (const auto& [number, event] : begun) PrintChange(event, &printer);
-  if (end.ok() && !printer.printed_any() && !session->json) {
-    session->err << "nobody has changed anything\n";
+  if (end.ok() && !printer.printed_any() && !invocation->json) {
+    invocation->err << "nobody has changed anything\n";
   }
   return end;
 }
 
 }  // namespace
 
-void AddEventsCommand(CLI::App* app, Session* session) {
+void AddEventsCommand(CLI::App* app, Invocation* invocation) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand("events", "Show what happened; in JSON, one per line");
   command->add_option("service", options->service, "only of this service");
@@ -279,10 +287,10 @@ void AddEventsCommand(CLI::App* app, Session* session) {
       ->add_flag("--no-reconnect", options->no_reconnect,
                  "with --follow: end when control goes away, instead of waiting")
       ->needs(follow);
-  OnChosen(command, session, options, Events);
+  OnChosen(command, invocation, options, Events);
 }
 
-void AddAuditCommand(CLI::App* app, Session* session) {
+void AddAuditCommand(CLI::App* app, Invocation* invocation) {
   auto options = std::make_shared<AuditOptions>();
   CLI::App* command =
       app->add_subcommand("audit", "Show what operators did, and why; in JSON, one per line");
@@ -301,7 +309,7 @@ void AddAuditCommand(CLI::App* app, Session* session) {
   command->footer(
       "What was begun and has no outcome is under way, or control ended in the middle of it. With "
       "-o wide, -o json or --follow each change is there twice, as it begins and when it is done.");
-  OnChosen(command, session, options, Audit);
+  OnChosen(command, invocation, options, Audit);
 }
 
 }  // namespace baton

@@ -22,7 +22,7 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/terminal.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/inspect/arena_view.h"
@@ -81,11 +81,11 @@ absl::StatusOr<std::vector<std::string>> ServicesIn(const std::string& state_dir
 }
 
 // Sets the name of the only service if the command line names no service, process or file.
-absl::Status ChooseArena(const Session& session, Target* target) {
+absl::Status ChooseArena(const Invocation& invocation, Target* target) {
   if (!target->service.empty() || !target->offline.empty() || target->pid != 0) {
     return absl::OkStatus();
   }
-  const std::string state_dir = session.StateDir();
+  const std::string state_dir = invocation.StateDir();
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> names, ServicesIn(state_dir));
   if (names.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -100,9 +100,9 @@ absl::Status ChooseArena(const Session& session, Target* target) {
 
 // If only one of [SERVICE] and FILE was typed, takes it as the file, unless it is the name of a
 // service.
-absl::Status ChooseFile(const Session& session, SnapshotFlags* flags) {
+absl::Status ChooseFile(const Invocation& invocation, SnapshotFlags* flags) {
   if (!flags->file.empty()) return absl::OkStatus();
-  const auto names = ServicesIn(session.StateDir());
+  const auto names = ServicesIn(invocation.StateDir());
   const bool named =
       names.ok() && std::find(names->begin(), names->end(), flags->target.service) != names->end();
   if (named || flags->target.service.empty()) {
@@ -112,15 +112,16 @@ absl::Status ChooseFile(const Session& session, SnapshotFlags* flags) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& target) {
-  if (!session.tls.address.empty()) {
+absl::StatusOr<ArenaView> OpenTarget(const Invocation& invocation, const Target& target) {
+  if (!invocation.tls.address.empty()) {
     return absl::InvalidArgumentError(
         "--address: arenas are looked into on their own machine; run this there");
   }
-  BATON_ASSIGN_OR_RETURN(
-      ArenaFiles files, !target.offline.empty() ? inspect::OpenSnapshot(target.offline)
-                        : target.pid != 0 ? inspect::ArenaOfProcess(target.pid, target.service)
-                                          : inspect::FindArena(session.StateDir(), target.service));
+  BATON_ASSIGN_OR_RETURN(ArenaFiles files,
+                         !target.offline.empty() ? inspect::OpenSnapshot(target.offline)
+                         : target.pid != 0
+                             ? inspect::ArenaOfProcess(target.pid, target.service)
+                             : inspect::FindArena(invocation.StateDir(), target.service));
   return ArenaView::Open(std::move(files), target.service);
 }
 
@@ -133,10 +134,11 @@ struct Configured {
 
 // The service's keeper says which program decodes its state. Control is not asked, because it is
 // exposed to the network and must not choose a program that is run here.
-absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::string& service) {
+absl::StatusOr<Configured> ConfiguredDecoder(const Invocation& invocation,
+                                             const std::string& service) {
   BATON_ASSIGN_OR_RETURN(
       FileDescriptor socket,
-      ConnectUnix(ManagementSocketPath(session.StateDir(), service), kKeeperTimeoutMs));
+      ConnectUnix(ManagementSocketPath(invocation.StateDir(), service), kKeeperTimeoutMs));
   BATON_ASSIGN_OR_RETURN(const PeerCredentials keeper, GetPeerCredentials(socket.get()));
   MessageChannel channel(std::move(socket));
   internal::ManagementRequest request;
@@ -156,12 +158,14 @@ absl::Status CheckTrusted(const Configured& configured) {
 }
 
 // Returns a decoder without a program if none is to be run.
-absl::StatusOr<v1::StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags) {
+absl::StatusOr<v1::StateDecoder> ChooseDecoder(const Invocation& invocation,
+                                               const InspectFlags& flags) {
   v1::StateDecoder named;
   named.set_program(flags.decoder);
   const Target& target = flags.target;
   if (!flags.decoder.empty() || !target.offline.empty() || target.pid != 0) return named;
-  BATON_ASSIGN_OR_RETURN(const Configured configured, ConfiguredDecoder(session, target.service));
+  BATON_ASSIGN_OR_RETURN(const Configured configured,
+                         ConfiguredDecoder(invocation, target.service));
   if (!configured.decoder.program().empty()) BATON_RETURN_IF_ERROR(CheckTrusted(configured));
   return configured.decoder;
 }
@@ -180,7 +184,7 @@ inspect::DecodeState DecodeWith(const v1::StateDecoder& decoder, const std::stri
 
 // ---------------------------------------------------------------- inspect
 
-absl::Status Inspect(Session* session, InspectFlags flags) {
+absl::Status Inspect(Invocation* invocation, InspectFlags flags) {
   if (flags.target.pid != 0 && !flags.target.offline.empty()) {
     return absl::InvalidArgumentError("--pid and --offline: only one of them is possible");
   }
@@ -188,17 +192,17 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
   if (selection.shard && selection.connection) {
     return absl::InvalidArgumentError("--shard and --connection: only one of them is possible");
   }
-  BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
-  BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
+  BATON_RETURN_IF_ERROR(ChooseArena(*invocation, &flags.target));
+  BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*invocation, flags.target));
   selection.work_requests = flags.parts.work_requests;
   selection.state = flags.parts.state;
   selection.connections =
       selection.shard || flags.parts.queues || selection.work_requests || selection.state;
   if (selection.state) {
-    const absl::StatusOr<v1::StateDecoder> decoder = ChooseDecoder(*session, flags);
+    const absl::StatusOr<v1::StateDecoder> decoder = ChooseDecoder(*invocation, flags);
     if (!decoder.ok()) {
-      session->err << "warning: state is not decoded: " << decoder.status().message()
-                   << "; --decoder names a program\n";
+      invocation->err << "warning: state is not decoded: " << decoder.status().message()
+                      << "; --decoder names a program\n";
     } else if (!decoder->program().empty()) {
       selection.decode = DecodeWith(*decoder, arena.service);
     }
@@ -207,28 +211,29 @@ absl::Status Inspect(Session* session, InspectFlags flags) {
   const uint64_t now = of_file ? arena.files.saved_monotonic_ns : MonotonicNanoseconds();
   BATON_ASSIGN_OR_RETURN(const v1::Inspection inspection, inspect::Inspect(arena, selection, now));
   if (flags.metrics) {
-    prometheus::TextSerializer().Serialize(session->out, metrics::ArenaFamilies(inspection));
-  } else if (session->json) {
-    return session->PrintJson(inspection);
+    prometheus::TextSerializer().Serialize(invocation->out, metrics::ArenaFamilies(inspection));
+  } else if (invocation->json) {
+    return invocation->PrintJson(inspection);
   } else {
-    PrintInspection(session->out, inspection, flags.parts, session->style);
+    PrintInspection(invocation->out, inspection, flags.parts, invocation->style);
   }
   return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- snapshot
 
-absl::Status Snapshot(Session* session, SnapshotFlags flags) {
-  BATON_RETURN_IF_ERROR(ChooseFile(*session, &flags));
-  BATON_RETURN_IF_ERROR(ChooseArena(*session, &flags.target));
-  BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
+absl::Status Snapshot(Invocation* invocation, SnapshotFlags flags) {
+  BATON_RETURN_IF_ERROR(ChooseFile(*invocation, &flags));
+  BATON_RETURN_IF_ERROR(ChooseArena(*invocation, &flags.target));
+  BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*invocation, flags.target));
   if (flags.target.pid == 0) {
-    const auto configured = ConfiguredDecoder(*session, arena.service);
+    const auto configured = ConfiguredDecoder(*invocation, arena.service);
     if (configured.ok()) flags.options.decoder = configured->decoder.program();
   }
   absl::StatusOr<uint64_t> bytes;
   {
-    const Progress progress(session, absl::StrCat("saving ", flags.file), "its bytes are on disk");
+    const Progress progress(invocation, absl::StrCat("saving ", flags.file),
+                            "its bytes are on disk");
     bytes = inspect::SaveSnapshot(arena, flags.file, flags.options);
   }
   BATON_RETURN_IF_ERROR(bytes.status());
@@ -236,8 +241,8 @@ absl::Status Snapshot(Session* session, SnapshotFlags flags) {
                                          " of service ", Printable(arena.service), " from process ",
                                          arena.files.pid, " (", Printable(arena.files.program), ")",
                                          "; what went on meanwhile is not of one instant");
-  session->err << session->Message("", saved) << '\n';
-  session->PrintNext(absl::StrCat("`baton inspect --offline ", flags.file, "` looks into it"));
+  invocation->err << invocation->Message("", saved) << '\n';
+  invocation->PrintNext(absl::StrCat("`baton inspect --offline ", flags.file, "` looks into it"));
   return absl::OkStatus();
 }
 
@@ -251,7 +256,7 @@ void AddTarget(CLI::App* command, Target* target) {
       ->check(CLI::PositiveNumber.description(""));
 }
 
-void AddInspect(CLI::App* app, Session* session) {
+void AddInspect(CLI::App* app, Invocation* invocation) {
   CLI::App* command = app->add_subcommand(
       "inspect",
       "Look into a service's arena.\n"
@@ -273,10 +278,10 @@ void AddInspect(CLI::App* app, Session* session) {
   AddNumber(command, "--start", flags->selection.first_connection, "first connection to show [0]");
   AddNumber(command, "--limit", flags->selection.limit, "connections to show at most [100]")
       ->check(CLI::Range(1u, 65536u).description(""));
-  OnChosen(command, session, flags, Inspect);
+  OnChosen(command, invocation, flags, Inspect);
 }
 
-void AddSnapshot(CLI::App* app, Session* session) {
+void AddSnapshot(CLI::App* app, Invocation* invocation) {
   CLI::App* command = app->add_subcommand("snapshot",
                                           "Save a service's arena for `baton inspect --offline`.\n"
                                           "Of a service that runs it is not one instant.");
@@ -287,14 +292,14 @@ void AddSnapshot(CLI::App* app, Session* session) {
   AddTarget(command, &flags->target);
   command->add_flag("--buffers", flags->options.buffers, "with the buffers, too");
   command->add_flag("--force", flags->options.overwrite, "overwrite a file that is there");
-  OnChosen(command, session, flags, Snapshot);
+  OnChosen(command, invocation, flags, Snapshot);
 }
 
 }  // namespace
 
-void AddInspectCommands(CLI::App* app, Session* session) {
-  AddInspect(app, session);
-  AddSnapshot(app, session);
+void AddInspectCommands(CLI::App* app, Invocation* invocation) {
+  AddInspect(app, invocation);
+  AddSnapshot(app, invocation);
 }
 
 }  // namespace baton

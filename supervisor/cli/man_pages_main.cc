@@ -11,8 +11,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const baton::Console console{.in = std::cin, .out = std::cout, .err = std::cerr};
-  baton::Session session{.console = console};
-  for (const baton::ManPage& page : baton::MakeManPages(*baton::MakeCommandLine(&session))) {
+  baton::Invocation invocation{.console = console};
+  for (const baton::ManPage& page : baton::MakeManPages(*baton::MakeCommandLine(&invocation))) {
     std::ofstream file(std::string(argv[1]) + "/" + page.file);
     file << page.text;
     file.close();

@@ -18,7 +18,7 @@
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -85,7 +85,7 @@ std::string Quoted(const std::string& word) {
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
 }
 
-absl::Status WriteService(Session* session, const Flags& flags) {
+absl::Status WriteService(Invocation* invocation, const Flags& flags) {
   BATON_RETURN_IF_ERROR(CheckName(flags.name));
   const std::string directory = flags.directory.empty() ? flags.name : flags.directory;
   BATON_RETURN_IF_ERROR(MakeDirectory(directory));
@@ -98,22 +98,22 @@ absl::Status WriteService(Session* session, const Flags& flags) {
     written.push_back(std::filesystem::path(directory) / file);
     BATON_RETURN_IF_ERROR(Write(written.back(), text, flags.name));
   }
-  if (session->json) {
-    session->out << nlohmann::json{{"files", written}}.dump(
-                        2, ' ', false, nlohmann::json::error_handler_t::replace)
-                 << '\n';
+  if (invocation->json) {
+    invocation->out << nlohmann::json{{"files", written}}.dump(
+                           2, ' ', false, nlohmann::json::error_handler_t::replace)
+                    << '\n';
   } else {
-    session->out << absl::StrJoin(written, "\n") << '\n';
+    invocation->out << absl::StrJoin(written, "\n") << '\n';
   }
-  session->PrintNext(absl::StrCat("cd ", Quoted(directory),
-                                  " && cmake -B build && cmake --build build && "
-                                  "ctest --test-dir build --output-on-failure"));
+  invocation->PrintNext(absl::StrCat("cd ", Quoted(directory),
+                                     " && cmake -B build && cmake --build build && "
+                                     "ctest --test-dir build --output-on-failure"));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddNewCommand(CLI::App* app, Session* session) {
+void AddNewCommand(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "new", "Begin a service");
   CLI::App* service =
       noun->add_subcommand("service", "Write a small service, and a test that kills it");
@@ -128,7 +128,7 @@ void AddNewCommand(CLI::App* app, Session* session) {
       ->required();
   service->add_option("--directory", flags->directory, "for the files; new or empty [NAME]")
       ->type_name("DIR");
-  OnChosen(service, session, flags, WriteService);
+  OnChosen(service, invocation, flags, WriteService);
 }
 
 }  // namespace baton

@@ -23,10 +23,10 @@ std::string Name(const std::string& service, const v1::Worker& worker) {
 }
 
 // Says which workers would follow in the shards that `worker` owns.
-absl::StatusOr<std::string> Heirs(Session* session, const std::string& service,
+absl::StatusOr<std::string> Heirs(Invocation* invocation, const std::string& service,
                                   const v1::Worker& worker) {
   if (worker.shards().empty()) return "it owns no shard";
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, invocation->AskService(service));
   std::map<uint64_t, std::vector<uint32_t>> shards;  // by heir; 0: none
   for (const v1::Shard& shard : described.shards()) {
     if (shard.owner_worker_id() == worker.id()) {
@@ -118,9 +118,9 @@ std::string Canary(const v1::UpgradePlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerRequest& request) {
+absl::StatusOr<std::string> PlanStop(Invocation* invocation, const v1::StopWorkerRequest& request) {
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
-                         AskWorker(session, request.service(), request.worker_id()));
+                         AskWorker(invocation, request.service(), request.worker_id()));
   const v1::Worker& worker = response.worker();
   if (!worker.control_stream()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -130,22 +130,22 @@ absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerReque
         worker.pid(), ", yourself: with SIGTERM if it minds that, or with `baton worker kill ",
         request.service(), " ", worker.id(), "`"));
   }
-  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(session, request.service(), worker));
+  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(invocation, request.service(), worker));
   return absl::StrCat("would ask ", Name(request.service(), worker), " to end, and wait up to ",
                       FormatDuration(request.timeout_ms() / 1000.0), "; ", heirs);
 }
 
-absl::StatusOr<std::string> PlanKill(Session* session, const v1::KillWorkerRequest& request) {
+absl::StatusOr<std::string> PlanKill(Invocation* invocation, const v1::KillWorkerRequest& request) {
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
-                         AskWorker(session, request.service(), request.worker_id()));
+                         AskWorker(invocation, request.service(), request.worker_id()));
   const v1::Worker& worker = response.worker();
-  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(session, request.service(), worker));
+  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(invocation, request.service(), worker));
   return absl::StrCat("would send SIGKILL to ", Name(request.service(), worker), "; ", heirs);
 }
 
-absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* request) {
+absl::StatusOr<std::string> PlanHandoff(Invocation* invocation, v1::HandoffRequest* request) {
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described,
-                         session->AskService(request->service()));
+                         invocation->AskService(request->service()));
   BATON_RETURN_IF_ERROR(CheckShards(described, *request));
   BATON_RETURN_IF_ERROR(CheckIdle(described.service()));
   BATON_ASSIGN_OR_RETURN(const uint64_t successor, Successor(described, *request));
@@ -167,9 +167,9 @@ absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* re
                       ": ", absl::StrJoin(parts, ", "));
 }
 
-absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* request) {
+absl::StatusOr<std::string> PlanUpgrade(Invocation* invocation, v1::UpgradeRequest* request) {
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described,
-                         session->AskService(request->service()));
+                         invocation->AskService(request->service()));
   BATON_RETURN_IF_ERROR(CheckIdle(described.service()));
   std::vector<uint64_t> ready;
   for (const v1::Worker& worker : described.workers()) {
@@ -195,8 +195,9 @@ absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* re
       Window(plan->watch_window_ms(), plan->no_rollback()));
 }
 
-absl::StatusOr<std::string> PlanPause(Session* session, const std::string& service, bool pause) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, session->AskService(service));
+absl::StatusOr<std::string> PlanPause(Invocation* invocation, const std::string& service,
+                                      bool pause) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, invocation->AskService(service));
   if (!described.service().has_upgrade()) {
     return absl::FailedPreconditionError(
         absl::StrCat("no upgrade of service \"", service, "\" is under way"));
@@ -207,9 +208,10 @@ absl::StatusOr<std::string> PlanPause(Session* session, const std::string& servi
                       FormatProgress(upgrade), ")");
 }
 
-absl::StatusOr<std::string> PlanRollback(Session* session, const v1::RollbackRequest& request) {
+absl::StatusOr<std::string> PlanRollback(Invocation* invocation,
+                                         const v1::RollbackRequest& request) {
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse history,
-                         ListUpgrades(session, request.service()));
+                         ListUpgrades(invocation, request.service()));
   if (!history.upgrades().empty() && history.upgrades(0).ended_unix_micros() == 0) {
     const v1::Upgrade& upgrade = history.upgrades(0);
     if (upgrade.phase() == v1::UPGRADE_PHASE_RETIRING) {

@@ -6,17 +6,19 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 namespace baton {
 
 // Each returns what would happen, in words, and fills in what the keeper would choose.
-absl::StatusOr<std::string> PlanStop(Session* session, const v1::StopWorkerRequest& request);
-absl::StatusOr<std::string> PlanKill(Session* session, const v1::KillWorkerRequest& request);
-absl::StatusOr<std::string> PlanHandoff(Session* session, v1::HandoffRequest* request);
-absl::StatusOr<std::string> PlanUpgrade(Session* session, v1::UpgradeRequest* request);
-absl::StatusOr<std::string> PlanPause(Session* session, const std::string& service, bool pause);
-absl::StatusOr<std::string> PlanRollback(Session* session, const v1::RollbackRequest& request);
+absl::StatusOr<std::string> PlanStop(Invocation* invocation, const v1::StopWorkerRequest& request);
+absl::StatusOr<std::string> PlanKill(Invocation* invocation, const v1::KillWorkerRequest& request);
+absl::StatusOr<std::string> PlanHandoff(Invocation* invocation, v1::HandoffRequest* request);
+absl::StatusOr<std::string> PlanUpgrade(Invocation* invocation, v1::UpgradeRequest* request);
+absl::StatusOr<std::string> PlanPause(Invocation* invocation, const std::string& service,
+                                      bool pause);
+absl::StatusOr<std::string> PlanRollback(Invocation* invocation,
+                                         const v1::RollbackRequest& request);
 
 }  // namespace baton
 

@@ -11,7 +11,7 @@
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
@@ -29,10 +29,10 @@ constexpr char kFooter[] =
     "alone. With --dry-run nothing changes. Nothing is taken of a configuration with an "
     "error in it. SIGHUP to batond does the same without --disconnect, and the log tells.";
 
-absl::StatusOr<v1::ReloadResponse> Ask(Session* session, const v1::ReloadRequest& request) {
-  BATON_RETURN_IF_ERROR(session->Connect().status());
-  const Progress progress(session, "reloading", "batond reads its configuration");
-  return session->Ask(&Operator::Reload, request);
+absl::StatusOr<v1::ReloadResponse> Ask(Invocation* invocation, const v1::ReloadRequest& request) {
+  BATON_RETURN_IF_ERROR(invocation->Connect().status());
+  const Progress progress(invocation, "reloading", "batond reads its configuration");
+  return invocation->Ask(&Operator::Reload, request);
 }
 
 // Returns the services that --disconnect would disconnect, each once.
@@ -44,7 +44,7 @@ std::set<std::string> WouldDisconnect(const v1::ReloadResponse& response) {
   return services;
 }
 
-void PrintSummary(Session* session, const v1::ReloadResponse& response, bool dry_run) {
+void PrintSummary(Invocation* invocation, const v1::ReloadResponse& response, bool dry_run) {
   std::vector<std::pair<std::string, std::string>> fields;
   const std::set<std::string> spared = WouldDisconnect(response);
   if (!spared.empty()) {
@@ -59,47 +59,47 @@ void PrintSummary(Session* session, const v1::ReloadResponse& response, bool dry
   fields.emplace_back(dry_run ? "Would take" : "Taken",
                       response.taken().empty() ? "nothing has changed that is taken"
                                                : absl::StrJoin(response.taken(), ", "));
-  PrintFields(session->out, fields, session->style);
+  PrintFields(invocation->out, fields, invocation->style);
 }
 
-void PrintNotTaken(Session* session, const v1::ReloadResponse& response) {
+void PrintNotTaken(Invocation* invocation, const v1::ReloadResponse& response) {
   if (response.not_taken().empty()) return;
-  session->out << '\n';
-  Table table({"NOT TAKEN", "WHY"}, session->style);
+  invocation->out << '\n';
+  Table table({"NOT TAKEN", "WHY"}, invocation->style);
   for (const bool ends_connections : {true, false}) {
     for (const v1::NotTaken& one : response.not_taken()) {
       if (one.ends_connections_of().empty() == ends_connections) continue;
       table.Add({one.field(), one.why()});
     }
   }
-  table.Print(session->out);
+  table.Print(invocation->out);
 }
 
-absl::Status Reload(Session* session, const Change& change, bool disconnect) {
+absl::Status Reload(Invocation* invocation, const Change& change, bool disconnect) {
   v1::ReloadRequest request;
   request.set_disconnect(disconnect);
   request.set_validate_only(change.dry_run);
-  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, Ask(session, request));
-  if (session->json) return session->PrintJson(response);
-  if (change.dry_run) session->out << "dry run: nothing was changed\n";
-  PrintSummary(session, response, change.dry_run);
-  PrintNotTaken(session, response);
+  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, Ask(invocation, request));
+  if (invocation->json) return invocation->PrintJson(response);
+  if (change.dry_run) invocation->out << "dry run: nothing was changed\n";
+  PrintSummary(invocation, response, change.dry_run);
+  PrintNotTaken(invocation, response);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddReloadCommand(CLI::App* app, Session* session) {
+void AddReloadCommand(CLI::App* app, Invocation* invocation) {
   CLI::App* command = app->add_subcommand("reload", "Have batond read its configuration again");
   auto change = std::make_shared<Change>();
-  AddChangeOptions(command, change.get(), /*asks=*/false, session);
+  AddChangeOptions(command, change.get(), /*asks=*/false, invocation);
   auto disconnect = std::make_shared<bool>(false);
   command->add_flag("--disconnect", *disconnect,
                     "Take also services that have changed or are no longer there, which ends their "
                     "connections");
   command->footer(kFooter);
-  command->callback([session, change, disconnect] {
-    session->action = [=] { return Reload(session, *change, *disconnect); };
+  command->callback([invocation, change, disconnect] {
+    invocation->action = [=] { return Reload(invocation, *change, *disconnect); };
   });
 }
 

@@ -12,8 +12,8 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/service_table.h"
-#include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/config/policy.h"
 
@@ -33,46 +33,46 @@ struct PolicyOptions {
   Change change;
 };
 
-void PrintPolicy(Session* session, const std::string& service, const v1::Policy& policy) {
+void PrintPolicy(Invocation* invocation, const std::string& service, const v1::Policy& policy) {
   std::string text;
   google::protobuf::TextFormat::PrintToString(policy, &text);
-  session->out << "# policy of service " << service
-               << (text.empty() ? ": none, everything up to its capacity" : "") << '\n'
-               << text;
+  invocation->out << "# policy of service " << service
+                  << (text.empty() ? ": none, everything up to its capacity" : "") << '\n'
+                  << text;
 }
 
-absl::Status ShowPolicy(Session* session, PolicyOptions options) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &options.service));
+absl::Status ShowPolicy(Invocation* invocation, PolicyOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &options.service));
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response,
-                         session->AskService(options.service));
-  if (session->json) return session->PrintJson(response.service().policy());
-  PrintPolicy(session, options.service, response.service().policy());
+                         invocation->AskService(options.service));
+  if (invocation->json) return invocation->PrintJson(response.service().policy());
+  PrintPolicy(invocation, options.service, response.service().policy());
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Policy> ReadPolicy(Session* session, const std::string& file) {
+absl::StatusOr<v1::Policy> ReadPolicy(Invocation* invocation, const std::string& file) {
   if (file != kStandardInput) return LoadPolicy(file);
-  const std::string text(std::istreambuf_iterator<char>(session->in), {});
+  const std::string text(std::istreambuf_iterator<char>(invocation->in), {});
   return ParsePolicy(text, "standard input");
 }
 
-absl::Status ReplacePolicy(Session* session, PolicyOptions options) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+absl::Status ReplacePolicy(Invocation* invocation, PolicyOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   auto request = About<v1::SetPolicyRequest>(options.service);
-  BATON_ASSIGN_OR_RETURN(*request.mutable_policy(), ReadPolicy(session, options.file));
+  BATON_ASSIGN_OR_RETURN(*request.mutable_policy(), ReadPolicy(invocation, options.file));
   request.set_validate_only(options.change.dry_run);
   BATON_ASSIGN_OR_RETURN(const v1::SetPolicyResponse response,
-                         session->Ask(&Operator::SetPolicy, request));
+                         invocation->Ask(&Operator::SetPolicy, request));
   if (options.change.dry_run) {
-    return PrintPlan(session, absl::StrCat("service ", options.service, " would have this policy"),
-                     request);
+    return PrintPlan(invocation,
+                     absl::StrCat("service ", options.service, " would have this policy"), request);
   }
-  if (session->json) return session->PrintJson(response);
-  PrintPolicy(session, options.service, response.policy());
+  if (invocation->json) return invocation->PrintJson(response);
+  PrintPolicy(invocation, options.service, response.policy());
   return absl::OkStatus();
 }
 
-void AddPolicyCommand(CLI::App* noun, Session* session) {
+void AddPolicyCommand(CLI::App* noun, Invocation* invocation) {
   CLI::App* command =
       noun->add_subcommand("policy", "Show a service's policy and quotas, or replace them");
   auto options = std::make_shared<PolicyOptions>();
@@ -81,13 +81,13 @@ void AddPolicyCommand(CLI::App* noun, Session* session) {
       command
           ->add_option("--set", options->file, "replace it by this one, in text format; -: stdin")
           ->type_name("FILE");
-  AddChangeOptions(command, &options->change, /*asks=*/false, session);
+  AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
   command->get_option("--dry-run")->needs(set);
   command->footer(kPolicyFooter);
-  command->callback([session, options] {
-    session->action = [session, options] {
-      return options->file.empty() ? ShowPolicy(session, *options)
-                                   : ReplacePolicy(session, *options);
+  command->callback([invocation, options] {
+    invocation->action = [invocation, options] {
+      return options->file.empty() ? ShowPolicy(invocation, *options)
+                                   : ReplacePolicy(invocation, *options);
     };
   });
 }
@@ -107,8 +107,8 @@ absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& al
   return absl::OkStatus();
 }
 
-absl::Status List(Session* session, const Filter& filter) {
-  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, session->AskServices());
+absl::Status List(Invocation* invocation, const Filter& filter) {
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, invocation->AskServices());
   BATON_RETURN_IF_ERROR(CheckNames(filter, response));
   const bool none = response.services().empty();
   KeepIf(response.mutable_services(), [&](const v1::Service& service) {
@@ -117,10 +117,10 @@ absl::Status List(Session* session, const Filter& filter) {
            (names.empty() || std::find(names.begin(), names.end(), service.name()) != names.end());
   });
   SortBy(response.mutable_services(), [](const v1::Service& service) { return service.name(); });
-  if (session->json) return session->PrintJson(response);
-  PrintServices(session->out, response.services(), session->style);
-  session->PrintNext(NextForServices(response.services()));
-  if (none) session->err << "no services are configured\n";
+  if (invocation->json) return invocation->PrintJson(response);
+  PrintServices(invocation->out, response.services(), invocation->style);
+  invocation->PrintNext(NextForServices(response.services()));
+  if (none) invocation->err << "no services are configured\n";
   return absl::OkStatus();
 }
 
@@ -209,56 +209,57 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
   }
 }
 
-absl::Status Describe(Session* session, std::string name) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &name));
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, session->AskService(name));
-  if (session->json) return session->PrintJson(response);
-  PrintService(session->out, response.service(), session->style);
-  session->out << "\nShards:\n";
-  PrintShards(session->out, {response.shards().begin(), response.shards().end()}, session->style);
-  session->out << "\nWorkers:\n";
+absl::Status Describe(Invocation* invocation, std::string name) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &name));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, invocation->AskService(name));
+  if (invocation->json) return invocation->PrintJson(response);
+  PrintService(invocation->out, response.service(), invocation->style);
+  invocation->out << "\nShards:\n";
+  PrintShards(invocation->out, {response.shards().begin(), response.shards().end()},
+              invocation->style);
+  invocation->out << "\nWorkers:\n";
   std::vector<std::pair<std::string, v1::Worker>> workers;
   for (const v1::Worker& worker : response.workers()) workers.emplace_back(name, worker);
-  PrintWorkers(session->out, workers, session->style);
+  PrintWorkers(invocation->out, workers, invocation->style);
   return absl::OkStatus();
 }
 
-absl::Status Status(Session* session) {
-  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, session->Ask(&Operator::GetStatus, {}));
+absl::Status Status(Invocation* invocation) {
+  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, invocation->Ask(&Operator::GetStatus, {}));
   SortBy(status.mutable_services(), [](const v1::Service& service) { return service.name(); });
-  if (session->json) return session->PrintJson(status);
-  PrintFields(session->out,
+  if (invocation->json) return invocation->PrintJson(status);
+  PrintFields(invocation->out,
               {{"Release", FormatVersion(status.version())},
                {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
                                         FormatDuration(status.control_uptime_seconds()))},
                {"Services", absl::StrCat(status.services_size())}},
-              session->style);
-  if (status.services_size() > 0) session->out << '\n';
-  PrintServices(session->out, status.services(), session->style);
-  session->PrintNext(NextForServices(status.services()));
+              invocation->style);
+  if (status.services_size() > 0) invocation->out << '\n';
+  PrintServices(invocation->out, status.services(), invocation->style);
+  invocation->PrintNext(NextForServices(status.services()));
   return absl::OkStatus();
 }
 
 // Prints the client's own version even if Baton cannot be reached.
-absl::Status Version(Session* session) {
-  const absl::StatusOr<v1::GetStatusResponse> answer = session->Ask(&Operator::GetStatus, {});
+absl::Status Version(Invocation* invocation) {
+  const absl::StatusOr<v1::GetStatusResponse> answer = invocation->Ask(&Operator::GetStatus, {});
   const absl::Status& problem = answer.status();
-  if (session->json) {
+  if (invocation->json) {
     nlohmann::ordered_json json = {{"client_release", kRelease}, {"server", nullptr}};
     if (problem.ok()) json["server"] = nlohmann::ordered_json::parse(ToJson(answer->version()));
-    session->out << json.dump() << '\n';
+    invocation->out << json.dump() << '\n';
     return problem;
   }
-  PrintFields(session->out,
+  PrintFields(invocation->out,
               {{"Client", kRelease},
                {"!Server", problem.ok() ? FormatVersion(answer->version()) : "unreachable"}},
-              session->style);
+              invocation->style);
   return problem;
 }
 
 }  // namespace
 
-void AddServiceCommands(CLI::App* app, Session* session) {
+void AddServiceCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "service", "Services: what is upgraded as one");
   CLI::App* list = noun->add_subcommand("list", "List the services");
   auto filter = std::make_shared<Filter>();
@@ -267,22 +268,24 @@ void AddServiceCommands(CLI::App* app, Session* session) {
       ->allow_extra_args(false);
   AddChoice(list, "--state", &filter->state, {"ok", "drained", "waiting", "unreachable"},
             "only those in this state");
-  AddListingOptions(list, session);
-  OnChosen(list, session, filter, List);
+  AddListingOptions(list, invocation);
+  OnChosen(list, invocation, filter, List);
   CLI::App* describe = noun->add_subcommand("describe", "Show a service, its shards and workers");
   auto name = std::make_shared<std::string>();
   describe->add_option("service", *name, kItsService);
-  AddWatchOption(describe, session);
-  OnChosen(describe, session, name, Describe);
-  AddPolicyCommand(noun, session);
+  AddWatchOption(describe, invocation);
+  OnChosen(describe, invocation, name, Describe);
+  AddPolicyCommand(noun, invocation);
 }
 
-void AddStatusCommands(CLI::App* app, Session* session) {
+void AddStatusCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* status = app->add_subcommand("status", "Show Baton and its services");
-  AddListingOptions(status, session);
-  status->callback([session] { session->action = [session] { return Status(session); }; });
+  AddListingOptions(status, invocation);
+  status->callback(
+      [invocation] { invocation->action = [invocation] { return Status(invocation); }; });
   app->add_subcommand("version", "Show the release of this program and of batond")
-      ->callback([session] { session->action = [session] { return Version(session); }; });
+      ->callback(
+          [invocation] { invocation->action = [invocation] { return Version(invocation); }; });
 }
 
 }  // namespace baton

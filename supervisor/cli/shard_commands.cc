@@ -10,9 +10,9 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/plan.h"
 #include "supervisor/cli/service_table.h"
-#include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
@@ -41,22 +41,22 @@ struct Filter {
   }
 };
 
-absl::Status List(Session* session, Filter filter) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
+absl::Status List(Invocation* invocation, Filter filter) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(
       v1::ListShardsResponse response,
-      session->Ask(&Operator::ListShards, About<v1::ListShardsRequest>(filter.service)));
+      invocation->Ask(&Operator::ListShards, About<v1::ListShardsRequest>(filter.service)));
   KeepIf(response.mutable_shards(),
          [&](const v1::ShardOfService& item) { return filter.Passes(item.shard()); });
   SortBy(response.mutable_shards(),
          [](const v1::ShardOfService& item) { return item.shard().index(); });
-  if (session->json) return session->PrintJson(response);
+  if (invocation->json) return invocation->PrintJson(response);
   std::vector<v1::Shard> shards;
   for (const auto& item : response.shards()) shards.push_back(item.shard());
   if (shards.empty()) {
-    session->err << "no such shards\n";
+    invocation->err << "no such shards\n";
   } else {
-    PrintShards(session->out, shards, session->style);
+    PrintShards(invocation->out, shards, invocation->style);
   }
   return absl::OkStatus();
 }
@@ -151,39 +151,40 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
   PrintWorkRequests(out, report, all, style);
 }
 
-absl::Status Describe(Session* session, Target target) {
-  BATON_RETURN_IF_ERROR(ChooseServiceOf(session, Purpose::kLook, &target.service, &target.shard));
+absl::Status Describe(Invocation* invocation, Target target) {
+  BATON_RETURN_IF_ERROR(
+      ChooseServiceOf(invocation, Purpose::kLook, &target.service, &target.shard));
   if (!target.shard) {
-    BATON_ASSIGN_OR_RETURN(target.shard, OnlyShard(session, target.service));
+    BATON_ASSIGN_OR_RETURN(target.shard, OnlyShard(invocation, target.service));
   }
   auto request = About<v1::GetShardRequest>(target.service);
   request.set_shard(static_cast<uint32_t>(*target.shard));
   BATON_ASSIGN_OR_RETURN(const v1::GetShardResponse response,
-                         session->Ask(&Operator::GetShard, request));
-  if (session->json) return session->PrintJson(response);
-  PrintShard(session->out, target.service, response.shard(), session->style);
+                         invocation->Ask(&Operator::GetShard, request));
+  if (invocation->json) return invocation->PrintJson(response);
+  PrintShard(invocation->out, target.service, response.shard(), invocation->style);
   if (response.shard().has_last_report()) {
-    PrintReport(session->out, response.shard().last_report(), session->style);
+    PrintReport(invocation->out, response.shard().last_report(), invocation->style);
   }
   return absl::OkStatus();
 }
 
-absl::Status History(Session* session, Target past) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &past.service));
+absl::Status History(Invocation* invocation, Target past) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &past.service));
   auto request = About<v1::ListShardMovesRequest>(past.service);
   request.set_shard(past.shard ? static_cast<int32_t>(std::min<uint64_t>(*past.shard, INT32_MAX))
                                : -1);
   BATON_ASSIGN_OR_RETURN(const v1::ListShardMovesResponse response,
-                         session->Ask(&Operator::ListShardMoves, request));
-  if (session->json) return session->PrintJson(response);
+                         invocation->Ask(&Operator::ListShardMoves, request));
+  if (invocation->json) return invocation->PrintJson(response);
   if (response.moves().empty()) {
-    session->err << "no shard changed its owner since the driver started\n";
+    invocation->err << "no shard changed its owner since the driver started\n";
     return absl::OkStatus();
   }
   Table table({"TIME", ">SHARD", ">EPOCH", "CAUSE", ">FROM", ">TO", ">BLACKOUT", "+>RECOVERED",
                "+>NEVER SUBMITTED", "+>IN FLIGHT", "+>UNDELIVERED", "+>UNCOMMITTED", "+>AMBIGUOUS",
                "+POISONED"},
-              session->style);
+              invocation->style);
   for (const v1::ShardMove& move : response.moves()) {
     const v1::ReconciliationReport& report = move.report();
     table.Add({FormatTime(report.unix_micros()), move.shard(), report.epoch(), report.cause(),
@@ -193,7 +194,7 @@ absl::Status History(Session* session, Target past) {
                report.completed_undelivered(), report.delivered_uncommitted(), report.ambiguous(),
                report.has_poisoned() ? FormatPoisoned(report.poisoned()) : ""});
   }
-  table.Print(session->out);
+  table.Print(invocation->out);
   return absl::OkStatus();
 }
 
@@ -208,37 +209,39 @@ struct HandoffOptions {
   Change change;
 };
 
-absl::Status Handoff(Session* session, HandoffOptions options) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+absl::Status Handoff(Invocation* invocation, HandoffOptions options) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   auto request = About<v1::HandoffRequest>(options.service);
   for (const uint32_t shard : options.shards) request.add_shards(shard);
   request.set_to_worker_id(options.to_worker);
   request.set_timeout_ms(static_cast<uint32_t>(options.wait_seconds * 1000));
-  if (options.change.dry_run) return PrintPlan(session, PlanHandoff(session, &request), request);
-  BATON_RETURN_IF_ERROR(session->Connect().status());
+  if (options.change.dry_run) {
+    return PrintPlan(invocation, PlanHandoff(invocation, &request), request);
+  }
+  BATON_RETURN_IF_ERROR(invocation->Connect().status());
   const double wait = options.wait_seconds > 0 ? options.wait_seconds : kServiceTimeoutSeconds;
   absl::StatusOr<v1::HandoffResponse> response;
   {
-    const Progress progress(session, absl::StrCat("handing over service ", options.service),
+    const Progress progress(invocation, absl::StrCat("handing over service ", options.service),
                             "the owners release their shards");
-    response = session->Ask(&Operator::Handoff, request, wait);
+    response = invocation->Ask(&Operator::Handoff, request, wait);
   }
   BATON_RETURN_IF_ERROR(response.status());
-  if (session->json) return session->PrintJson(*response);
-  PrintFields(session->out,
+  if (invocation->json) return invocation->PrintJson(*response);
+  PrintFields(invocation->out,
               {{"Shards moved", absl::StrCat(response->shards_size(), " (",
                                              absl::StrJoin(response->shards(), ", "), ")")},
                {"To worker", FormatWorkerId(response->to_worker_id())},
                {"Slowest blackout", FormatMicroseconds(response->slowest_blackout_us())}},
-              session->style);
-  session->PrintNext(
+              invocation->style);
+  invocation->PrintNext(
       absl::StrCat("`baton shard history ", options.service, "` shows what each move found"));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddShardCommands(CLI::App* app, Session* session) {
+void AddShardCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "shard", "Shards: the unit that one worker owns");
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the shards of a service");
@@ -246,15 +249,15 @@ void AddShardCommands(CLI::App* app, Session* session) {
   list->add_option("service", filter->service, kTheirService);
   AddNumber(list, "--owner", &filter->owner, "WORKER", "only those that this worker owns");
   AddChoice(list, "--state", &filter->state, {"owned", "waiting"}, "only those in this state");
-  AddListingOptions(list, session);
-  OnChosen(list, session, filter, List);
+  AddListingOptions(list, invocation);
+  OnChosen(list, invocation, filter, List);
   CLI::App* history = noun->add_subcommand(
       "history", "Show who had a service's shards, and what each change found");
   auto past = std::make_shared<Target>();
   history->add_option("service", past->service, kTheirService);
   AddNumber(history, "--shard", &past->shard, "SHARD", "only of this shard");
-  AddListingOptions(history, session);
-  OnChosen(history, session, past, History);
+  AddListingOptions(history, invocation);
+  OnChosen(history, invocation, past, History);
   CLI::App* describe = noun->add_subcommand(
       "describe",
       "Show a shard, and what its last change of owner found.\n"
@@ -264,11 +267,11 @@ void AddShardCommands(CLI::App* app, Session* session) {
   describe->add_option("service", target->service, kItsService);
   describe->add_option("shard", target->shard, "its number, from 0 [the only one]")
       ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}).description(""));
-  AddWatchOption(describe, session);
-  OnChosen(describe, session, target, Describe);
+  AddWatchOption(describe, invocation);
+  OnChosen(describe, invocation, target, Describe);
 }
 
-void AddHandoffCommand(CLI::App* app, Session* session) {
+void AddHandoffCommand(CLI::App* app, Invocation* invocation) {
   auto options = std::make_shared<HandoffOptions>();
   CLI::App* command = app->add_subcommand("handoff", "Move shards to another worker, as planned");
   command->add_option("service", options->service, kTheirService);
@@ -280,8 +283,8 @@ void AddHandoffCommand(CLI::App* app, Session* session) {
       ->check(CLI::PositiveNumber);
   AddSeconds(command, "--wait-timeout", &options->wait_seconds, 3600,
              "seconds that owners have to release [as the service is configured]");
-  AddChangeOptions(command, &options->change, /*asks=*/false, session);
-  OnChosen(command, session, options, Handoff);
+  AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
+  OnChosen(command, invocation, options, Handoff);
 }
 
 }  // namespace baton

@@ -176,12 +176,12 @@ constexpr std::chrono::milliseconds kRedraw(250);
 
 }  // namespace
 
-Progress::Progress(Session* session, std::string what, std::string awaited)
-    : session_(session),
-      terminal_(session->console.terminal_err),
+Progress::Progress(Invocation* invocation, std::string what, std::string awaited)
+    : invocation_(invocation),
+      terminal_(invocation->console.terminal_err),
       what_(std::move(what)),
       awaited_(std::move(awaited)) {
-  if (!session->json) thread_ = std::thread([this] { Run(); });
+  if (!invocation->json) thread_ = std::thread([this] { Run(); });
 }
 
 Progress::~Progress() {
@@ -192,11 +192,11 @@ Progress::~Progress() {
   }
   changed_.notify_all();
   thread_.join();
-  if (terminal_ >= 0 && drawn_) session_->err << "\r\x1b[K" << std::flush;
+  if (terminal_ >= 0 && drawn_) invocation_->err << "\r\x1b[K" << std::flush;
 }
 
 void Progress::Tell(const std::string& awaited, const std::string& line) {
-  if (session_->json) return;
+  if (invocation_->json) return;
   std::lock_guard<std::mutex> lock(mutex_);
   awaited_ = awaited;
   if (terminal_ >= 0) {
@@ -204,7 +204,7 @@ void Progress::Tell(const std::string& awaited, const std::string& line) {
     return;
   }
   drawn_ = true;  // the constructor's text is outdated
-  if (line != last_line_) session_->err << Printable(line) << std::endl;
+  if (line != last_line_) invocation_->err << Printable(line) << std::endl;
   last_line_ = line;
 }
 
@@ -212,20 +212,20 @@ void Progress::Draw() {
   drawn_ = true;
   const std::string text = Printable(absl::StrCat(what_, ": ", awaited_));
   if (terminal_ < 0) {
-    session_->err << text << std::endl;
+    invocation_->err << text << std::endl;
     return;
   }
   const std::chrono::duration<double> elapsed = Clock::now() - begun_;
   const std::string time = absl::StrCat("  ", FormatDuration(elapsed.count()));
   const int columns = SizeOf(terminal_).columns - 1 - static_cast<int>(time.size());
-  session_->err << '\r' << FirstColumns(text, static_cast<size_t>(std::max(columns, 1))) << time
-                << "\x1b[K" << std::flush;
+  invocation_->err << '\r' << FirstColumns(text, static_cast<size_t>(std::max(columns, 1))) << time
+                   << "\x1b[K" << std::flush;
 }
 
 void Progress::Run() {
   const auto over = [this] { return over_; };
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::chrono::duration<double> patience(session_->console.patience_seconds);
+  const std::chrono::duration<double> patience(invocation_->console.patience_seconds);
   if (changed_.wait_for(lock, patience, over)) return;
   if (terminal_ < 0) {
     if (!drawn_) Draw();

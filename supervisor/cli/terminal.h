@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "lib/base/file_descriptor.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 namespace baton {
 
@@ -69,7 +69,7 @@ class Progress {
  public:
   // `what`: what the command does, for example "handing over service kv". `awaited`: what it waits
   // for.
-  Progress(Session* session, std::string what, std::string awaited);
+  Progress(Invocation* invocation, std::string what, std::string awaited);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -84,7 +84,7 @@ class Progress {
   void Run();
   void Draw();  // REQUIRES: mutex_
 
-  Session* const session_;
+  Invocation* const invocation_;
   const int terminal_;
   const std::string what_;
   const Clock::time_point begun_ = Clock::now();

@@ -9,7 +9,7 @@
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/terminal.h"
 #include "supervisor/cli/top_view.h"
 
@@ -35,9 +35,9 @@ bool IsWanted(const Options& options, const std::string& service) {
   return wanted.empty() || std::find(wanted.begin(), wanted.end(), service) != wanted.end();
 }
 
-absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRates* rates) {
+absl::StatusOr<TopView> Look(Invocation* invocation, const Options& options, CounterRates* rates) {
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
-                         session->Ask(&Operator::GetStatus, {}));
+                         invocation->Ask(&Operator::GetStatus, {}));
   const double now = Now();
   v1::GetStatusResponse wanted = status;
   wanted.clear_services();
@@ -47,7 +47,7 @@ absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRa
     *wanted.add_services() = service;
     if (!service.reachable()) continue;
     // A service that went away since then is shown as unreachable next time.
-    auto response = session->AskService(service.name());
+    auto response = invocation->AskService(service.name());
     if (response.ok()) described.push_back(*std::move(response));
   }
   if (wanted.services().empty() && !options.services.empty()) {
@@ -60,31 +60,31 @@ absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRa
 // Looks, shows the result, and handles keys.
 class Top {
  public:
-  Top(Session* session, Options options)
-      : session_(session),
+  Top(Invocation* invocation, Options options)
+      : invocation_(invocation),
         options_(std::move(options)),
-        terminal_(session->json || options_.count > 0 ? -1 : session->console.terminal_out) {}
+        terminal_(invocation->json || options_.count > 0 ? -1 : invocation->console.terminal_out) {}
 
   absl::Status Run() {
     if (terminal_ >= 0) {
-      session_->timeout_seconds = std::min(session_->timeout_seconds, kPatienceSeconds);
+      invocation_->timeout_seconds = std::min(invocation_->timeout_seconds, kPatienceSeconds);
     }
     // A failure of the first look is printed on the screen that the command was typed on.
-    BATON_ASSIGN_OR_RETURN(view_, Look(session_, options_, &rates_));
+    BATON_ASSIGN_OR_RETURN(view_, Look(invocation_, options_, &rates_));
     Interruption interruption(FullScreen::Leave);
     std::optional<FullScreen> screen;
-    if (terminal_ >= 0) screen.emplace(session_->console.terminal_in, terminal_);
+    if (terminal_ >= 0) screen.emplace(invocation_->console.terminal_in, terminal_);
     for (uint32_t shown = 0;;) {
       Show(shown == 0);
       ++shown;
       if (shown == options_.count || !Wait(&interruption)) return absl::OkStatus();
       if (paused_) continue;
-      absl::StatusOr<TopView> next = Look(session_, options_, &rates_);
+      absl::StatusOr<TopView> next = Look(invocation_, options_, &rates_);
       problem_ = next.ok() ? "" : std::string(next.status().message());
       if (next.ok()) {
         view_ = *std::move(next);
       } else if (MayPass(next.status())) {
-        session_->connection.reset();
+        invocation_->connection.reset();
       } else {
         return next.status();
       }
@@ -93,7 +93,7 @@ class Top {
 
  private:
   void Show(bool first) {
-    TopFrame frame{.sort = sort_, .style = session_->style};
+    TopFrame frame{.sort = sort_, .style = invocation_->style};
     if (!problem_.empty()) {
       frame.note = "NOT NOW: " + problem_;
     } else if (paused_) {
@@ -101,19 +101,19 @@ class Top {
     } else if (terminal_ >= 0) {
       frame.note = kKeys;
     }
-    if (session_->json) {
-      session_->out << RenderTopAsJson(view_);
+    if (invocation_->json) {
+      invocation_->out << RenderTopAsJson(view_);
     } else if (terminal_ >= 0) {
-      session_->out << Redraw(RenderTop(view_, frame), SizeOf(terminal_));
+      invocation_->out << Redraw(RenderTop(view_, frame), SizeOf(terminal_));
     } else {
-      session_->out << (first ? "" : "\n") << RenderTop(view_, frame);
+      invocation_->out << (first ? "" : "\n") << RenderTop(view_, frame);
     }
-    session_->out << std::flush;
+    invocation_->out << std::flush;
   }
 
   // Returns, after the delay or after a key that changes what is shown, whether to go on.
   bool Wait(Interruption* interruption) {
-    const int keys = terminal_ >= 0 ? session_->console.terminal_in : -1;
+    const int keys = terminal_ >= 0 ? invocation_->console.terminal_in : -1;
     if (!interruption->WaitForInput(options_.delay_seconds, keys)) return !interruption->asked();
     char key = 0;
     if (read(keys, &key, 1) != 1) return false;  // the terminal is gone
@@ -123,7 +123,7 @@ class Top {
     return true;
   }
 
-  Session* const session_;
+  Invocation* const invocation_;
   const Options options_;
   const int terminal_;  // -1: no screen; prints one view below the other
   CounterRates rates_;
@@ -135,7 +135,7 @@ class Top {
 
 }  // namespace
 
-void AddTopCommand(CLI::App* app, Session* session) {
+void AddTopCommand(CLI::App* app, Invocation* invocation) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand("top", "Show services and shards live, with their rates");
   command->add_option("--service", options->services, "only this one; repeat for more")
@@ -154,8 +154,8 @@ void AddTopCommand(CLI::App* app, Session* session) {
       "Rates are of the time since the look before, so the first has none. Keys: q quits, s sorts "
       "the shards by number, by commits or by sends in flight, p pauses. Where there is no "
       "terminal, looks are printed one below the other, until SIGINT.");
-  OnChosen(command, session, options,
-           [](Session* top, const Options& chosen) { return Top(top, chosen).Run(); });
+  OnChosen(command, invocation, options,
+           [](Invocation* top, const Options& chosen) { return Top(top, chosen).Run(); });
 }
 
 }  // namespace baton

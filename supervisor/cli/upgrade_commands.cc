@@ -17,8 +17,8 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/plan.h"
-#include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/cli/upgrades.h"
 
@@ -50,8 +50,8 @@ uint32_t Milliseconds(double seconds) { return static_cast<uint32_t>(seconds * 1
 
 // With a socket the keeper is on this machine, and so is the program, but only the keeper knows
 // whether it may start it. With --address only the keeper knows its machine's files.
-absl::StatusOr<std::string> FindProgram(const Session& session, const std::string& path) {
-  if (!session.tls.address.empty()) {
+absl::StatusOr<std::string> FindProgram(const Invocation& invocation, const std::string& path) {
+  if (!invocation.tls.address.empty()) {
     if (path.starts_with("/")) return path;
     return absl::InvalidArgumentError(
         absl::StrCat("--exec ", path, ": with --address it has to be an absolute path, there"));
@@ -74,44 +74,44 @@ absl::StatusOr<std::string> FindProgram(const Session& session, const std::strin
   return found;
 }
 
-void SayWhatNext(Session* session, const std::string& service, const v1::Upgrade& upgrade) {
+void SayWhatNext(Invocation* invocation, const std::string& service, const v1::Upgrade& upgrade) {
   if (!IsOver(upgrade)) {
-    session->PrintNext(absl::StrCat("`baton upgrades list ", service,
-                                    " --watch` follows it, `baton rollback ", service,
-                                    "` undoes it"));
+    invocation->PrintNext(absl::StrCat("`baton upgrades list ", service,
+                                       " --watch` follows it, `baton rollback ", service,
+                                       "` undoes it"));
   } else if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) {
     if (upgrade.rollback()) return;  // there may be no further step back
-    session->PrintNext(
+    invocation->PrintNext(
         absl::StrCat("`baton rollback ", service, "` returns to the program before"));
   } else {
-    session->PrintNext(absl::StrCat("`baton events ", service, "` shows what happened"));
+    invocation->PrintNext(absl::StrCat("`baton events ", service, "` shows what happened"));
   }
 }
 
 // Waits for the outcome, unless --no-wait, and prints it.
 template <typename Response>
-absl::Status Follow(Session* session, const Options& options, Response response, bool undo) {
+absl::Status Follow(Invocation* invocation, const Options& options, Response response, bool undo) {
   v1::Upgrade* upgrade = response.mutable_upgrade();
   absl::Status status;
   if (!options.no_wait) {
-    BATON_ASSIGN_OR_RETURN(*upgrade, WaitUntilOver(session, options.service, *upgrade));
-    status = Judge(session, options.service, *upgrade, undo);
+    BATON_ASSIGN_OR_RETURN(*upgrade, WaitUntilOver(invocation, options.service, *upgrade));
+    status = Judge(invocation, options.service, *upgrade, undo);
   }
-  if (session->json) {
-    session->PrintJson(response).IgnoreError();
+  if (invocation->json) {
+    invocation->PrintJson(response).IgnoreError();
   } else {
-    PrintUpgrade(session->out, options.service, *upgrade, session->style);
-    SayWhatNext(session, options.service, *upgrade);
+    PrintUpgrade(invocation->out, options.service, *upgrade, invocation->style);
+    SayWhatNext(invocation, options.service, *upgrade);
   }
   return status;
 }
 
 // Finds, in the keeper's list, the upgrade of a request whose answer was lost with control.
-absl::StatusOr<v1::UpgradeResponse> FindBegun(Session* session, const Options& options,
+absl::StatusOr<v1::UpgradeResponse> FindBegun(Invocation* invocation, const Options& options,
                                               const v1::ListUpgradesResponse& before,
                                               const absl::Status& lost) {
-  BATON_RETURN_IF_ERROR(session->Reconnect().status());
-  BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse now, ListUpgrades(session, options.service));
+  BATON_RETURN_IF_ERROR(invocation->Reconnect().status());
+  BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse now, ListUpgrades(invocation, options.service));
   const uint64_t last = before.upgrades().empty() ? 0 : before.upgrades(0).id();
   if (now.upgrades().empty() || now.upgrades(0).id() <= last) return lost;
   v1::UpgradeResponse response;
@@ -121,7 +121,7 @@ absl::StatusOr<v1::UpgradeResponse> FindBegun(Session* session, const Options& o
 }
 
 // Parses "0,3" or "25%". A share is at least one shard, and never all.
-absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan* plan) {
+absl::Status SetCanary(Invocation* invocation, const Options& options, v1::UpgradePlan* plan) {
   const std::string& canary = options.canary;
   const auto wrong = [&] {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -142,7 +142,7 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
     return wrong();
   }
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response,
-                         session->AskService(options.service));
+                         invocation->AskService(options.service));
   const uint32_t shards = response.service().shard_count();
   if (shards < 2) {
     return absl::FailedPreconditionError(absl::StrCat("--canary ", canary, ": service \"",
@@ -154,17 +154,17 @@ absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan
   return absl::OkStatus();
 }
 
-absl::Status Upgrade(Session* session, Options options) {
+absl::Status Upgrade(Invocation* invocation, Options options) {
   if (options.baton) {
     if (options.workers != 0 || options.pause_after_canary || options.canary_seconds > 0 ||
         options.no_wait || options.no_rollback || options.ready_seconds > 0 ||
-        session->program_arguments) {
+        invocation->program_arguments) {
       return absl::InvalidArgumentError(
           "--baton replaces Baton's own processes: it takes --canary SERVICES, --watch-window and "
           "--dry-run, and nothing that is about a service's program");
     }
-    return UpgradeBaton(
-        session, {options.service, options.canary, options.watch_seconds, options.change.dry_run});
+    return UpgradeBaton(invocation, {options.service, options.canary, options.watch_seconds,
+                                     options.change.dry_run});
   }
   if (options.exec.empty()) {
     return absl::InvalidArgumentError(
@@ -172,44 +172,48 @@ absl::Status Upgrade(Session* session, Options options) {
   }
   v1::UpgradeRequest request;
   v1::UpgradePlan* plan = request.mutable_plan();
-  BATON_ASSIGN_OR_RETURN(*plan->mutable_exec(), FindProgram(*session, options.exec));
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+  BATON_ASSIGN_OR_RETURN(*plan->mutable_exec(), FindProgram(*invocation, options.exec));
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   request.set_service(options.service);
-  if (session->program_arguments) {
+  if (invocation->program_arguments) {
     plan->set_replace_arguments(true);
-    const std::vector<std::string>& arguments = *session->program_arguments;
+    const std::vector<std::string>& arguments = *invocation->program_arguments;
     plan->mutable_arguments()->Add(arguments.begin(), arguments.end());
   }
   plan->set_workers(options.workers);
   plan->set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   plan->set_watch_window_ms(Milliseconds(options.watch_seconds));
   plan->set_no_rollback(options.no_rollback);
-  BATON_RETURN_IF_ERROR(SetCanary(session, options, plan));
+  BATON_RETURN_IF_ERROR(SetCanary(invocation, options, plan));
   if (options.max_blackout_ms > 0 || options.min_completions > 0) {
     plan->mutable_gates()->set_max_blackout_us(options.max_blackout_ms * 1000);
     plan->mutable_gates()->set_min_completions(options.min_completions);
   }
-  if (options.change.dry_run) return PrintPlan(session, PlanUpgrade(session, &request), request);
+  if (options.change.dry_run) {
+    return PrintPlan(invocation, PlanUpgrade(invocation, &request), request);
+  }
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
-                         ListUpgrades(session, options.service));
-  absl::StatusOr<v1::UpgradeResponse> response = session->Ask(&Operator::Upgrade, request);
+                         ListUpgrades(invocation, options.service));
+  absl::StatusOr<v1::UpgradeResponse> response = invocation->Ask(&Operator::Upgrade, request);
   if (absl::IsUnavailable(response.status()) || absl::IsCancelled(response.status())) {
-    response = FindBegun(session, options, before, response.status());
+    response = FindBegun(invocation, options, before, response.status());
   }
   BATON_RETURN_IF_ERROR(response.status());
-  return Follow(session, options, *std::move(response), /*undo=*/false);
+  return Follow(invocation, options, *std::move(response), /*undo=*/false);
 }
 
-absl::Status Rollback(Session* session, Options options) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+absl::Status Rollback(Invocation* invocation, Options options) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   auto request = About<v1::RollbackRequest>(options.service);
   request.set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   request.set_watch_window_ms(Milliseconds(options.watch_seconds));
   request.set_no_rollback(options.no_rollback);
-  if (options.change.dry_run) return PrintPlan(session, PlanRollback(session, request), request);
+  if (options.change.dry_run) {
+    return PrintPlan(invocation, PlanRollback(invocation, request), request);
+  }
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
-                         ListUpgrades(session, options.service));
-  absl::StatusOr<v1::RollbackResponse> response = session->Ask(&Operator::Rollback, request);
+                         ListUpgrades(invocation, options.service));
+  absl::StatusOr<v1::RollbackResponse> response = invocation->Ask(&Operator::Rollback, request);
   if (absl::IsUnavailable(response.status()) || absl::IsCancelled(response.status())) {
     return absl::UnavailableError(absl::StrCat(
         response.status().message(),
@@ -220,7 +224,7 @@ absl::Status Rollback(Session* session, Options options) {
   const bool undo = std::any_of(known.begin(), known.end(), [&](const v1::Upgrade& one) {
     return IsSame(one, response->upgrade());
   });
-  return Follow(session, options, *std::move(response), undo);
+  return Follow(invocation, options, *std::move(response), undo);
 }
 
 struct Filter {
@@ -238,22 +242,23 @@ std::string FormatIds(const google::protobuf::RepeatedField<uint64_t>& ids) {
   return absl::StrJoin(ids, ",");
 }
 
-absl::Status History(Session* session, Filter filter) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kLook, &filter.service));
-  BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse response, ListUpgrades(session, filter.service));
+absl::Status History(Invocation* invocation, Filter filter) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
+  BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse response,
+                         ListUpgrades(invocation, filter.service));
   const bool none = response.upgrades().empty();
   KeepIf(response.mutable_upgrades(),
          [&](const v1::Upgrade& upgrade) { return filter.Passes(upgrade); });
-  if (session->json) return session->PrintJson(response);
+  if (invocation->json) return invocation->PrintJson(response);
   if (response.upgrades().empty()) {
-    session->err << (none ? absl::StrCat("service ", filter.service,
-                                         " was not upgraded since its driver started\n")
-                          : "no such upgrades\n");
+    invocation->err << (none ? absl::StrCat("service ", filter.service,
+                                            " was not upgraded since its driver started\n")
+                             : "no such upgrades\n");
     return absl::OkStatus();
   }
   Table table({">UPGRADE", "VERSIONS", "STARTED", ">TOOK", ">BLACKOUT", "+>RETURN", "+KIND",
                "+OLD WORKERS", "+NEW WORKERS", "+PROGRAM", "!PHASE"},
-              session->style);
+              invocation->style);
   for (const v1::Upgrade& upgrade : response.upgrades()) {
     table.Add({upgrade.id(), FormatVersions(upgrade), FormatSeconds(upgrade.started_unix_micros()),
                FormatElapsed(upgrade), FormatMove(upgrade.slowest_blackout_us()),
@@ -261,38 +266,38 @@ absl::Status History(Session* session, Filter filter) {
                FormatIds(upgrade.old_worker_ids()), FormatIds(upgrade.new_worker_ids()),
                FormatProgram(upgrade), FormatProgress(upgrade)});
   }
-  table.Print(session->out);
+  table.Print(invocation->out);
   return absl::OkStatus();
 }
 
 // Pauses the upgrade under way, or lets it go on.
-absl::Status PauseOrResume(Session* session, Options options, bool pause) {
-  BATON_RETURN_IF_ERROR(ChooseService(session, Purpose::kChange, &options.service));
+absl::Status PauseOrResume(Invocation* invocation, Options options, bool pause) {
+  BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kChange, &options.service));
   const std::string& service = options.service;
   const auto request = About<v1::PauseUpgradeRequest>(service);
   if (options.change.dry_run) {
-    return PrintPlan(session, PlanPause(session, service, pause), request);
+    return PrintPlan(invocation, PlanPause(invocation, service, pause), request);
   }
   v1::PauseUpgradeResponse response;
   if (pause) {
-    BATON_ASSIGN_OR_RETURN(response, session->Ask(&Operator::PauseUpgrade, request));
+    BATON_ASSIGN_OR_RETURN(response, invocation->Ask(&Operator::PauseUpgrade, request));
   } else {
     BATON_ASSIGN_OR_RETURN(
         v1::ResumeUpgradeResponse resumed,
-        session->Ask(&Operator::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)));
+        invocation->Ask(&Operator::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)));
     response.mutable_version()->Swap(resumed.mutable_version());
     response.mutable_upgrade()->Swap(resumed.mutable_upgrade());
   }
-  if (session->json) return session->PrintJson(response);
-  PrintUpgrade(session->out, service, response.upgrade(), session->style);
-  session->PrintNext(pause
-                         ? absl::StrCat("`baton upgrades resume ", service,
-                                        "` lets it go on, `baton rollback ", service, "` undoes it")
-                         : absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
+  if (invocation->json) return invocation->PrintJson(response);
+  PrintUpgrade(invocation->out, service, response.upgrade(), invocation->style);
+  invocation->PrintNext(
+      pause ? absl::StrCat("`baton upgrades resume ", service, "` lets it go on, `baton rollback ",
+                           service, "` undoes it")
+            : absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
   return absl::OkStatus();
 }
 
-void AddLimits(CLI::App* command, Options* options, Session* session) {
+void AddLimits(CLI::App* command, Options* options, Invocation* invocation) {
   AddSeconds(command, "--ready-timeout", &options->ready_seconds, 3600,
              "seconds to be ready and healthy [the service's]");
   AddSeconds(command, "--watch-window", &options->watch_seconds, 86400,
@@ -300,7 +305,7 @@ void AddLimits(CLI::App* command, Options* options, Session* session) {
   command->add_flag("--no-rollback", options->no_rollback,
                     "no return by itself: the old program ends at once");
   command->add_flag("--no-wait", options->no_wait, "do not wait for its end");
-  AddChangeOptions(command, &options->change, /*asks=*/false, session);
+  AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
   command->footer(kWaitingFooter);
 }
 
@@ -324,15 +329,15 @@ void AddCanaryOptions(CLI::App* command, Options* options) {
       ->check(CLI::PositiveNumber);
 }
 
-void AddUpgradesCommands(CLI::App* app, Session* session) {
+void AddUpgradesCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "upgrades", "Upgrades of a service: list, pause, resume");
   CLI::App* list = noun->add_subcommand("list", "Show a service's upgrades, newest first");
   auto filter = std::make_shared<Filter>();
   list->add_option("service", filter->service, kTheirService);
   AddChoice(list, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
             "only those in this state");
-  AddListingOptions(list, session);
-  OnChosen(list, session, filter, History);
+  AddListingOptions(list, invocation);
+  OnChosen(list, invocation, filter, History);
   for (const bool pause : {true, false}) {
     CLI::App* command = noun->add_subcommand(
         pause ? "pause" : "resume",
@@ -340,10 +345,10 @@ void AddUpgradesCommands(CLI::App* app, Session* session) {
               : "Let a paused upgrade go on");
     auto options = std::make_shared<Options>();
     command->add_option("service", options->service, kItsService);
-    AddChangeOptions(command, &options->change, /*asks=*/false, session);
-    command->callback([session, options, pause] {
-      session->action = [session, options, pause] {
-        return PauseOrResume(session, *options, pause);
+    AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
+    command->callback([invocation, options, pause] {
+      invocation->action = [invocation, options, pause] {
+        return PauseOrResume(invocation, *options, pause);
       };
     });
   }
@@ -351,7 +356,7 @@ void AddUpgradesCommands(CLI::App* app, Session* session) {
 
 }  // namespace
 
-void AddUpgradeCommands(CLI::App* app, Session* session) {
+void AddUpgradeCommands(CLI::App* app, Invocation* invocation) {
   auto options = std::make_shared<Options>();
   CLI::App* upgrade = app->add_subcommand(
       "upgrade",
@@ -366,19 +371,19 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
       ->type_name("COUNT")
       ->check(CLI::PositiveNumber);
   AddCanaryOptions(upgrade, options.get());
-  AddLimits(upgrade, options.get(), session);
-  upgrade->callback([session, options] {
-    session->takes_program_arguments = true;
-    session->action = [session, options] { return Upgrade(session, *options); };
+  AddLimits(upgrade, options.get(), invocation);
+  upgrade->callback([invocation, options] {
+    invocation->takes_program_arguments = true;
+    invocation->action = [invocation, options] { return Upgrade(invocation, *options); };
   });
 
   CLI::App* rollback = app->add_subcommand(
       "rollback", "Undo the upgrade under way, or return to the program before");
   rollback->add_option("service", options->service, "the service [the only one]");
-  AddLimits(rollback, options.get(), session);
-  OnChosen(rollback, session, options, Rollback);
+  AddLimits(rollback, options.get(), invocation);
+  OnChosen(rollback, invocation, options, Rollback);
 
-  AddUpgradesCommands(app, session);
+  AddUpgradesCommands(app, invocation);
 }
 
 }  // namespace baton

@@ -35,9 +35,9 @@ void Tell(const v1::Upgrade& upgrade, const std::string& name, const std::string
 
 // Returns whether the new program serves. An upgrade that could not go back fails, and its program
 // goes on serving.
-absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& service,
+absl::StatusOr<bool> NewProgramServes(Invocation* invocation, const std::string& service,
                                       const v1::Upgrade& upgrade) {
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, session->AskService(service));
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, invocation->AskService(service));
   const auto& fresh = upgrade.new_worker_ids();
   return std::any_of(response.shards().begin(), response.shards().end(), [&](const auto& shard) {
     return std::find(fresh.begin(), fresh.end(), shard.owner_worker_id()) != fresh.end();
@@ -46,9 +46,9 @@ absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& servi
 
 }  // namespace
 
-absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
+absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Invocation* invocation,
                                                       const std::string& service) {
-  return session->Ask(&Operator::ListUpgrades, About<v1::ListUpgradesRequest>(service));
+  return invocation->Ask(&Operator::ListUpgrades, About<v1::ListUpgradesRequest>(service));
 }
 
 bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }
@@ -59,20 +59,20 @@ bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other) {
   return one.id() == other.id() && one.started_unix_micros() == other.started_unix_micros();
 }
 
-absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
+absl::StatusOr<v1::Upgrade> WaitUntilOver(Invocation* invocation, const std::string& service,
                                           v1::Upgrade upgrade) {
   const std::string name = absl::StrCat("upgrade ", upgrade.id(), " of service ", service);
-  Progress progress(session, absl::StrCat("upgrade ", upgrade.id(), " of ", service),
+  Progress progress(invocation, absl::StrCat("upgrade ", upgrade.id(), " of ", service),
                     Awaited(upgrade, service));
   Tell(upgrade, name, service, &progress);
-  const auto patience = std::chrono::duration<double>(session->timeout_seconds);
+  const auto patience = std::chrono::duration<double>(invocation->timeout_seconds);
   auto last_answer = Clock::now();
   while (!IsOver(upgrade)) {
     std::this_thread::sleep_for(kLookInterval);
-    const auto list = ListUpgrades(session, service);
+    const auto list = ListUpgrades(invocation, service);
     if (!list.ok()) {
       const bool may_pass = absl::IsUnavailable(list.status()) &&
-                            Clock::now() - last_answer < patience && session->Reconnect().ok();
+                            Clock::now() - last_answer < patience && invocation->Reconnect().ok();
       if (may_pass) continue;
       return absl::Status(
           list.status().code(),
@@ -118,12 +118,12 @@ void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgra
               style);
 }
 
-absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
+absl::Status Judge(Invocation* invocation, const std::string& service, const v1::Upgrade& upgrade,
                    bool undo) {
   const bool completed = upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED;
   bool serves = completed;
   if (undo && !completed) {
-    BATON_ASSIGN_OR_RETURN(serves, NewProgramServes(session, service, upgrade));
+    BATON_ASSIGN_OR_RETURN(serves, NewProgramServes(invocation, service, upgrade));
   }
   if (serves != undo) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("upgrade ", upgrade.id(), " of service \"", service,

@@ -7,11 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 namespace baton {
 
-absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session, const std::string& service);
+absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Invocation* invocation,
+                                                      const std::string& service);
 bool IsOver(const v1::Upgrade& upgrade);
 bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other);
 
@@ -20,13 +21,13 @@ std::string FormatProgram(const v1::Upgrade& upgrade);
 
 // Waits until the upgrade is over, and prints its phases on standard error. Control may be away in
 // between, for as long as any answer may take.
-absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
+absl::StatusOr<v1::Upgrade> WaitUntilOver(Invocation* invocation, const std::string& service,
                                           v1::Upgrade upgrade);
 void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade,
                   const TableStyle& style);
 // Returns OK if an upgrade that is over has ended as asked. `undo`: the operator asked to undo it,
 // not to complete it.
-absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
+absl::Status Judge(Invocation* invocation, const std::string& service, const v1::Upgrade& upgrade,
                    bool undo);
 
 struct BatonUpgrade {
@@ -40,7 +41,7 @@ struct BatonUpgrade {
 // other keepers follow together once those of the canary have been watched. Stops at the first
 // process that does not stay, and says why. kAborted: the new process has ended, and the former
 // program may be back.
-absl::Status UpgradeBaton(Session* session, const BatonUpgrade& upgrade);
+absl::Status UpgradeBaton(Invocation* invocation, const BatonUpgrade& upgrade);
 
 }  // namespace baton
 

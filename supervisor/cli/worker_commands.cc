@@ -11,9 +11,9 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/invocation.h"
 #include "supervisor/cli/plan.h"
 #include "supervisor/cli/service_table.h"
-#include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
@@ -44,39 +44,39 @@ std::string FormatHealth(const v1::Worker& worker) {
                       worker.health_detail());
 }
 
-absl::Status List(Session* session, const Filter& filter) {
+absl::Status List(Invocation* invocation, const Filter& filter) {
   BATON_ASSIGN_OR_RETURN(
       v1::ListWorkersResponse response,
-      session->Ask(&Operator::ListWorkers, About<v1::ListWorkersRequest>(filter.service)));
+      invocation->Ask(&Operator::ListWorkers, About<v1::ListWorkersRequest>(filter.service)));
   const bool none = response.workers().empty();
   KeepIf(response.mutable_workers(),
          [&](const v1::WorkerOfService& item) { return filter.Passes(item.worker()); });
   SortBy(response.mutable_workers(), [](const v1::WorkerOfService& item) {
     return std::pair(item.service(), item.worker().id());
   });
-  if (session->json) return session->PrintJson(response);
+  if (invocation->json) return invocation->PrintJson(response);
   std::vector<std::pair<std::string, v1::Worker>> workers;
   for (const auto& item : response.workers()) workers.emplace_back(item.service(), item.worker());
   if (workers.empty()) {
-    session->err << (none ? "no workers are attached\n" : "no such workers\n");
+    invocation->err << (none ? "no workers are attached\n" : "no such workers\n");
   } else {
-    PrintWorkers(session->out, workers, session->style);
+    PrintWorkers(invocation->out, workers, invocation->style);
   }
   return absl::OkStatus();
 }
 
-absl::Status Describe(Session* session, Target target) {
+absl::Status Describe(Invocation* invocation, Target target) {
   BATON_RETURN_IF_ERROR(
-      ChooseServiceOf(session, Purpose::kLook, &target.service, &target.worker_id));
+      ChooseServiceOf(invocation, Purpose::kLook, &target.service, &target.worker_id));
   if (!target.worker_id) {
-    BATON_ASSIGN_OR_RETURN(target.worker_id, OnlyWorker(session, target.service));
+    BATON_ASSIGN_OR_RETURN(target.worker_id, OnlyWorker(invocation, target.service));
   }
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
-                         AskWorker(session, target.service, *target.worker_id));
-  if (session->json) return session->PrintJson(response);
+                         AskWorker(invocation, target.service, *target.worker_id));
+  if (invocation->json) return invocation->PrintJson(response);
   const v1::Worker& worker = response.worker();
   const bool owner = worker.shards_size() > 0;
-  PrintFields(session->out,
+  PrintFields(invocation->out,
               {{"Worker", absl::StrCat(worker.id(), " of service ", target.service)},
                {"Name", worker.name()},
                {"Version", worker.version()},
@@ -92,15 +92,15 @@ absl::Status Describe(Session* session, Target target) {
                                                worker.writes_state_version())},
                {"Control stream", worker.control_stream() ? "open" : "none"},
                {"!Health", FormatHealth(worker)}},
-              session->style);
+              invocation->style);
   return absl::OkStatus();
 }
 
 // Returns the question before `verb` is done to a worker.
-absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
+absl::StatusOr<std::string> Question(Invocation* invocation, const std::string& verb,
                                      const Target& target) {
   BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response,
-                         AskWorker(session, target.service, *target.worker_id));
+                         AskWorker(invocation, target.service, *target.worker_id));
   const v1::Worker& worker = response.worker();
   return Printable(absl::StrCat(verb, " worker ", worker.id(), " of service ", target.service, " (",
                                 worker.name(), " ", worker.version(), ", pid ", worker.pid(), ")? ",
@@ -110,44 +110,44 @@ absl::StatusOr<std::string> Question(Session* session, const std::string& verb,
 }
 
 // Asks a person. Without a terminal it needs --yes.
-absl::Status ConfirmEnd(Session* session, const Target& target, const std::string& verb,
+absl::Status ConfirmEnd(Invocation* invocation, const Target& target, const std::string& verb,
                         const std::string& undone) {
-  if (target.change.yes || !session->interactive) {
-    return Confirm(session, target.change, "", undone);
+  if (target.change.yes || !invocation->interactive) {
+    return Confirm(invocation, target.change, "", undone);
   }
-  BATON_ASSIGN_OR_RETURN(const std::string question, Question(session, verb, target));
-  return Confirm(session, target.change, question, undone);
+  BATON_ASSIGN_OR_RETURN(const std::string question, Question(invocation, verb, target));
+  return Confirm(invocation, target.change, question, undone);
 }
 
 // A worker that is to end must be named, even if it is the only one.
-absl::Status ChooseWorker(Session* session, Target* target) {
+absl::Status ChooseWorker(Invocation* invocation, Target* target) {
   BATON_RETURN_IF_ERROR(
-      ChooseServiceOf(session, Purpose::kChange, &target->service, &target->worker_id));
+      ChooseServiceOf(invocation, Purpose::kChange, &target->service, &target->worker_id));
   if (target->worker_id) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("name a worker of service ", target->service,
                                                  ", as `baton worker list` shows them"));
 }
 
-void SayWhatNext(Session* session, const Target& target) {
-  session->PrintNext(absl::StrCat("`baton shard list ", target.service,
-                                  "` shows which worker has its shards now"));
+void SayWhatNext(Invocation* invocation, const Target& target) {
+  invocation->PrintNext(absl::StrCat("`baton shard list ", target.service,
+                                     "` shows which worker has its shards now"));
 }
 
-absl::Status Stop(Session* session, Target target) {
-  BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
+absl::Status Stop(Invocation* invocation, Target target) {
+  BATON_RETURN_IF_ERROR(ChooseWorker(invocation, &target));
   auto request = About<v1::StopWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
   request.set_timeout_ms(static_cast<uint32_t>(target.wait_seconds * 1000));
-  if (target.change.dry_run) return PrintPlan(session, PlanStop(session, request), request);
-  BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Stop", "nothing was stopped"));
-  BATON_RETURN_IF_ERROR(session->Connect().status());
+  if (target.change.dry_run) return PrintPlan(invocation, PlanStop(invocation, request), request);
+  BATON_RETURN_IF_ERROR(ConfirmEnd(invocation, target, "Stop", "nothing was stopped"));
+  BATON_RETURN_IF_ERROR(invocation->Connect().status());
   absl::StatusOr<v1::StopWorkerResponse> response;
   {
     const Progress progress(
-        session,
+        invocation,
         absl::StrCat("stopping worker ", *target.worker_id, " of service ", target.service),
         absl::StrCat("it has ", FormatDuration(target.wait_seconds), " to end"));
-    response = session->Ask(&Operator::StopWorker, request, target.wait_seconds);
+    response = invocation->Ask(&Operator::StopWorker, request, target.wait_seconds);
   }
   if (absl::IsDeadlineExceeded(response.status())) {
     return absl::DeadlineExceededError(
@@ -155,25 +155,25 @@ absl::Status Stop(Session* session, Target target) {
                      "; --wait-timeout gives it longer"));
   }
   BATON_RETURN_IF_ERROR(response.status());
-  if (session->json) return session->PrintJson(*response);
-  session->err << "worker " << *target.worker_id << " of service " << target.service
-               << " has ended\n";
-  SayWhatNext(session, target);
+  if (invocation->json) return invocation->PrintJson(*response);
+  invocation->err << "worker " << *target.worker_id << " of service " << target.service
+                  << " has ended\n";
+  SayWhatNext(invocation, target);
   return absl::OkStatus();
 }
 
-absl::Status Kill(Session* session, Target target) {
-  BATON_RETURN_IF_ERROR(ChooseWorker(session, &target));
+absl::Status Kill(Invocation* invocation, Target target) {
+  BATON_RETURN_IF_ERROR(ChooseWorker(invocation, &target));
   auto request = About<v1::KillWorkerRequest>(target.service);
   request.set_worker_id(*target.worker_id);
-  if (target.change.dry_run) return PrintPlan(session, PlanKill(session, request), request);
-  BATON_RETURN_IF_ERROR(ConfirmEnd(session, target, "Kill", "nothing was killed"));
+  if (target.change.dry_run) return PrintPlan(invocation, PlanKill(invocation, request), request);
+  BATON_RETURN_IF_ERROR(ConfirmEnd(invocation, target, "Kill", "nothing was killed"));
   BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response,
-                         session->Ask(&Operator::KillWorker, request));
-  if (session->json) return session->PrintJson(response);
-  session->err << "worker " << *target.worker_id << " of service " << target.service
-               << " was sent SIGKILL\n";
-  SayWhatNext(session, target);
+                         invocation->Ask(&Operator::KillWorker, request));
+  if (invocation->json) return invocation->PrintJson(response);
+  invocation->err << "worker " << *target.worker_id << " of service " << target.service
+                  << " was sent SIGKILL\n";
+  SayWhatNext(invocation, target);
   return absl::OkStatus();
 }
 
@@ -187,7 +187,7 @@ void AddOne(CLI::App* command, Target* target, bool needs_number) {
 
 }  // namespace
 
-void AddWorkerCommands(CLI::App* app, Session* session) {
+void AddWorkerCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* noun = AddNoun(app, "worker", "Workers: processes attached to a service");
   auto filter = std::make_shared<Filter>();
   CLI::App* list = noun->add_subcommand("list", "List the workers of one service or of all");
@@ -195,24 +195,24 @@ void AddWorkerCommands(CLI::App* app, Session* session) {
   AddNumber(list, "--shard", &filter->shard, "SHARD", "only owners of a shard with this number");
   AddChoice(list, "--state", &filter->state, {"attached", "ready", "dying"},
             "only those in this state");
-  AddListingOptions(list, session);
-  OnChosen(list, session, filter, List);
+  AddListingOptions(list, invocation);
+  OnChosen(list, invocation, filter, List);
 
   auto target = std::make_shared<Target>();
   const auto add = [&](const char* verb, const char* text, auto run) {
     CLI::App* command = noun->add_subcommand(verb, text);
     AddOne(command, target.get(), /*needs_number=*/std::string(verb) != "describe");
-    OnChosen(command, session, target, run);
+    OnChosen(command, invocation, target, run);
     return command;
   };
-  AddWatchOption(add("describe", "Show a worker", Describe), session);
+  AddWatchOption(add("describe", "Show a worker", Describe), invocation);
   CLI::App* stop =
       add("stop", "Ask a worker to release its shards and end, and wait until it has", Stop);
   AddSeconds(stop, "--wait-timeout", &target->wait_seconds, 600, "seconds that it has to end")
       ->capture_default_str();
-  AddChangeOptions(stop, &target->change, /*asks=*/true, session);
+  AddChangeOptions(stop, &target->change, /*asks=*/true, invocation);
   CLI::App* kill = add("kill", "Kill a worker's process with SIGKILL", Kill);
-  AddChangeOptions(kill, &target->change, /*asks=*/true, session);
+  AddChangeOptions(kill, &target->change, /*asks=*/true, invocation);
 }
 
 }  // namespace baton

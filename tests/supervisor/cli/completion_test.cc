@@ -54,8 +54,8 @@ class CompletionTest : public testing::Test {
   std::istringstream in_;
   std::ostringstream out_, err_;
   const Console console_{.in = in_, .out = out_, .err = err_};
-  Session session_{.console = console_};
-  const std::unique_ptr<CLI::App> app_ = MakeCommandLine(&session_);
+  Invocation invocation_{.console = console_};
+  const std::unique_ptr<CLI::App> app_ = MakeCommandLine(&invocation_);
 };
 
 TEST_F(CompletionTest, ShouldOfferCommands) {

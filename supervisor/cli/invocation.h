@@ -1,6 +1,6 @@
-// The state that all commands share: the global options, the connection and the console.
-#ifndef SUPERVISOR_CLI_SESSION_H_
-#define SUPERVISOR_CLI_SESSION_H_
+// One call of `baton`: the global options, the connection and the console, for all commands.
+#ifndef SUPERVISOR_CLI_INVOCATION_H_
+#define SUPERVISOR_CLI_INVOCATION_H_
 
 #include <functional>
 #include <istream>
@@ -25,7 +25,7 @@ namespace baton {
 // none.
 TableStyle StyleOf(int terminal);
 
-struct Session {
+struct Invocation {
   const Console& console;
   std::ostream& out = console.out;  // data
   std::ostream& err = console.err;  // messages
@@ -89,4 +89,4 @@ bool MayPass(const absl::Status& status);
 
 }  // namespace baton
 
-#endif  // SUPERVISOR_CLI_SESSION_H_
+#endif  // SUPERVISOR_CLI_INVOCATION_H_

@@ -1,4 +1,4 @@
-#include "supervisor/cli/session.h"
+#include "supervisor/cli/invocation.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -32,7 +32,7 @@ TableStyle StyleOf(int terminal) {
   return style;
 }
 
-absl::StatusOr<OperatorClient*> Session::Connect() {
+absl::StatusOr<OperatorClient*> Invocation::Connect() {
   if (!connection) {
     if (!tls.address.empty()) {
       BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(tls, timeout_seconds));
@@ -46,27 +46,27 @@ absl::StatusOr<OperatorClient*> Session::Connect() {
   return connection.get();
 }
 
-absl::StatusOr<v1::GetServiceResponse> Session::AskService(const std::string& service) {
+absl::StatusOr<v1::GetServiceResponse> Invocation::AskService(const std::string& service) {
   return Ask(&Operator::GetService, About<v1::GetServiceRequest>(service));
 }
 
-absl::StatusOr<v1::ListServicesResponse> Session::AskServices() {
+absl::StatusOr<v1::ListServicesResponse> Invocation::AskServices() {
   return Ask(&Operator::ListServices, {});
 }
 
-absl::StatusOr<OperatorClient*> Session::Reconnect() {
+absl::StatusOr<OperatorClient*> Invocation::Reconnect() {
   connection.reset();
   return Connect();
 }
 
-void Session::PrintWarnings() {
+void Invocation::PrintWarnings() {
   if (!connection) return;
   for (const std::string& warning : connection->TakeWarnings()) {
     err << Message("warning: ", warning) << '\n';
   }
 }
 
-std::string Session::Message(const std::string& label, absl::string_view text) const {
+std::string Invocation::Message(const std::string& label, absl::string_view text) const {
   const TableStyle style = StyleOf(console.terminal_err);
   std::string message(text);
   if (style.columns > 0 && label.size() + WidthOf(message) > style.columns) {
@@ -78,18 +78,18 @@ std::string Session::Message(const std::string& label, absl::string_view text) c
   return absl::StrCat(style.colour ? Painted(label, colour) : label, message);
 }
 
-void Session::PrintNext(const std::string& text) {
+void Invocation::PrintNext(const std::string& text) {
   if (text.empty() || json || watch_seconds > 0 || console.terminal_err < 0) return;
   out.flush();
   err << Message("next: ", Printable(text)) << std::endl;
 }
 
-absl::Status Session::PrintJson(const google::protobuf::Message& message) {
+absl::Status Invocation::PrintJson(const google::protobuf::Message& message) {
   out << ToJson(message, /*whitespace=*/true);
   return absl::OkStatus();
 }
 
-std::string Session::StateDir() const {
+std::string Invocation::StateDir() const {
   if (socket.empty()) return state_dir;
   const size_t slash = socket.rfind('/');
   return slash == std::string::npos ? "." : socket.substr(0, std::max<size_t>(slash, 1));
