@@ -37,7 +37,7 @@ App::App(Context* context, Checker* checker, const arena::Arena* arena, const Ap
       checker_(checker),
       arena_(arena),
       options_(options),
-      sessions_(arena->shape().connections),
+      peers_(arena->shape().connections),
       processed_(arena->shape().shards),
       owned_(arena->shape().shards),
       pools_(arena->shape().shards) {}
@@ -65,8 +65,8 @@ absl::Status App::OnAdopt(Shard& shard) {
   processed_[shard.index()] = totals.processed;
   if (options_.pools) FillPools(shard);
   for (Connection* connection : shard.connections()) {
-    Session& session = SessionOf(*connection);
-    if (session.account.client != 0 && session.account.answered == 0) {
+    Peer& peer = PeerOf(*connection);
+    if (peer.account.client != 0 && peer.account.answered == 0) {
       undecided_.push_back(connection);
     }
   }
@@ -86,18 +86,18 @@ void App::OnRelease(Shard& shard) {
 void App::OnLost(Shard& shard) { Forget(shard); }
 
 // The library clears `context` whenever it loads a connection anew: then the state is what counts.
-App::Session& App::SessionOf(Connection& connection) {
-  Session& session = sessions_[connection.index()];
-  if (connection.context == &session) return session;
-  connection.context = &session;
-  session = Session{};
-  if (!connection.state().empty() && !Decode(TextOf(connection.state()), &session.account)) {
+App::Peer& App::PeerOf(Connection& connection) {
+  Peer& peer = peers_[connection.index()];
+  if (connection.context == &peer) return peer;
+  connection.context = &peer;
+  peer = Peer{};
+  if (!connection.state().empty() && !Decode(TextOf(connection.state()), &peer.account)) {
     context_->Break(absl::StrCat("P1: connection ", connection.index(), " has torn state"));
   }
   if (!connection.state().empty() && connection.state_version() != kStateVersion) {
     context_->Break("P1: state and its version do not belong together");
   }
-  return session;
+  return peer;
 }
 
 // ---------------------------------------------------------------- completions
@@ -109,13 +109,13 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
     context_->Break(
         absl::StrCat("P3: shard ", shard.index(), " delivers in epoch ", shard.epoch()));
   }
-  Session& session = SessionOf(connection);
+  Peer& peer = PeerOf(connection);
   context_->Note("delivered", connection.index(), static_cast<uint64_t>(done.kind), done.sequence);
   if (options_.defects.acknowledge_first) (void)shard.Commit();
-  Account& account = session.account;
+  Account& account = peer.account;
   switch (done.kind) {
     case Completion::Kind::kConnectRequest:
-      OnRequest(shard, done, session);
+      OnRequest(shard, done, peer);
       return;
     case Completion::Kind::kEstablished:
       if (account.established != 0) context_->Break("P1: kEstablished was delivered twice");
@@ -128,7 +128,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
       account.answered = 1;
       break;
     case Completion::Kind::kReceive:
-      OnReceive(shard, done, session);
+      OnReceive(shard, done, peer);
       break;
     case Completion::Kind::kSend:
       if (done.sequence != account.sends_completed) {
@@ -145,11 +145,11 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
       if (shared()) TopUpShared(shard);
       return;
   }
-  if (options_.decides && !session.closing && context_->dice.OneIn(100)) {
-    session.closing = shard.Disconnect(connection).ok();
+  if (options_.decides && !peer.closing && context_->dice.OneIn(100)) {
+    peer.closing = shard.Disconnect(connection).ok();
   }
-  if (account.answered != 0) TopUp(shard, connection, session);
-  Save(shard, connection, session);
+  if (account.answered != 0) TopUp(shard, connection, peer);
+  Save(shard, connection, peer);
   if (shared()) TopUpShared(shard);
 }
 
@@ -164,28 +164,28 @@ Shard* App::SomeShard() {
 }
 
 void App::OnConnecting(Connection& connection) {
-  Session& session = SessionOf(connection);
-  session.account.answered = 1;
-  TopUp(connection.shard(), connection, session);
-  Save(connection.shard(), connection, session);
+  Peer& peer = PeerOf(connection);
+  peer.account.answered = 1;
+  TopUp(connection.shard(), connection, peer);
+  Save(connection.shard(), connection, peer);
 }
 
-void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
+void App::OnRequest(Shard& shard, const Completion& done, Peer& peer) {
   Connection& connection = *done.connection;
-  Account& account = session.account;
+  Account& account = peer.account;
   if (account.client != 0) context_->Break("P1: a new connection has state");
   ReadClient(connection, account);
   if (options_.decides && context_->dice.OneIn(3)) {
     undecided_.push_back(&connection);
     // Committed now, posted when it is accepted.
-    if (!options_.pools && context_->dice.OneIn(2)) TopUp(shard, connection, session);
-    return Save(shard, connection, session);
+    if (!options_.pools && context_->dice.OneIn(2)) TopUp(shard, connection, peer);
+    return Save(shard, connection, peer);
   }
-  Answer(shard, connection, session);
+  Answer(shard, connection, peer);
 }
 
-void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
-  Account& account = session.account;
+void App::OnReceive(Shard& shard, const Completion& done, Peer& peer) {
+  Account& account = peer.account;
   if (shared()) {
     if (done.tag != SharedBuffer(arena_->shape(), shard.index(), done.sequence)) {
       context_->Break(absl::StrCat("P1: shared receive ", done.sequence, " with another's tag"));
@@ -219,10 +219,10 @@ void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
   ++account.requests;
   account.total += request.amount;
   if (options_.defects.state_after_commit) {
-    Save(shard, *done.connection, session);
+    Save(shard, *done.connection, peer);
     (void)shard.Commit();
   }
-  SendReply(shard, *done.connection, session);
+  SendReply(shard, *done.connection, peer);
 }
 
 // As many as can certainly be answered: each of them by whichever connection.
@@ -230,7 +230,7 @@ void App::TopUpShared(Shard& shard) {
   const arena::Shape& shape = arena_->shape();
   uint64_t taken = shard.shared_receives_outstanding();
   for (Connection* connection : shard.connections()) {
-    taken += connection->next_send() - SessionOf(*connection).account.sends_completed;
+    taken += connection->next_send() - PeerOf(*connection).account.sends_completed;
   }
   for (; shard.shared_receive_room() > 0 && taken < shape.send_queue_depth; ++taken) {
     const uint64_t offset = SharedBuffer(shape, shard.index(), shard.next_shared_receive());
@@ -251,10 +251,10 @@ uint64_t App::Count(Shard& shard) {
   return count;
 }
 
-void App::SendReply(Shard& shard, Connection& connection, Session& session) {
+void App::SendReply(Shard& shard, Connection& connection, Peer& peer) {
   const uint64_t offset = TakeBuffer(shard, connection, true);
-  const std::string reply = Encode(Reply{session.account.client, session.account.requests,
-                                         session.account.total, shard.index(), Count(shard), 0});
+  const std::string reply = Encode(Reply{peer.account.client, peer.account.requests,
+                                         peer.account.total, shard.index(), Count(shard), 0});
   uint8_t* buffers = shard.worker().buffers().data();
   std::copy(reply.begin(), reply.end(), buffers + offset);
   const auto length = static_cast<uint32_t>(reply.size());
@@ -266,17 +266,17 @@ void App::SendReply(Shard& shard, Connection& connection, Session& session) {
                                    verbs::Opcode::kWriteWithImmediate};
   work.opcode = kOpcodes[context_->dice.Below(kOpcodes.size())];
   work.buffers = parts;
-  work.immediate = static_cast<uint32_t>(session.account.requests);
+  work.immediate = static_cast<uint32_t>(peer.account.requests);
   work.tag = offset;
   Need(shard.Send(connection, work), "Send");
 }
 
 // As many receives as there is certainly room to answer.
-void App::TopUp(Shard& shard, Connection& connection, Session& session) {
+void App::TopUp(Shard& shard, Connection& connection, Peer& peer) {
   if (shared()) return;
   const uint32_t depth = arena_->shape().receive_queue_depth;
-  const Account& account = session.account;
-  while (!session.closing && connection.receive_room() > 0 &&
+  const Account& account = peer.account;
+  while (!peer.closing && connection.receive_room() > 0 &&
          connection.next_receive() - account.receives_completed + connection.next_send() -
                  account.sends_completed <
              depth) {
@@ -289,8 +289,8 @@ void App::TopUp(Shard& shard, Connection& connection, Session& session) {
   }
 }
 
-void App::Save(Shard& shard, Connection& connection, Session& session) {
-  Need(shard.SetState(connection, BytesOf(Encode(session.account)), kStateVersion), "SetState");
+void App::Save(Shard& shard, Connection& connection, Peer& peer) {
+  Need(shard.SetState(connection, BytesOf(Encode(peer.account)), kStateVersion), "SetState");
 }
 
 // ---------------------------------------------------------------- buffers
@@ -354,7 +354,7 @@ void App::GiveRest(Shard& shard, Connection& connection, const Account& account)
 
 // ---------------------------------------------------------------- decisions
 
-void App::Answer(Shard& shard, Connection& connection, Session& session) {
+void App::Answer(Shard& shard, Connection& connection, Peer& peer) {
   Dice& dice = context_->dice;
   // The driver may be so far behind that there is no room: then it is decided later. The state
   // takes the connection's entry beforehand.
@@ -365,29 +365,29 @@ void App::Answer(Shard& shard, Connection& connection, Session& session) {
     }
     return true;
   };
-  if (later(shard.SetState(connection, BytesOf(Encode(session.account)), kStateVersion))) return;
+  if (later(shard.SetState(connection, BytesOf(Encode(peer.account)), kStateVersion))) return;
   if (options_.decides && dice.OneIn(10)) {
     const absl::Status rejected = shard.Reject(connection, "no");
     if (later(rejected)) return;
     Need(rejected, "Reject");
     std::erase(undecided_, &connection);
-    session.account.answered = 1;
-    session.closing = true;
-    return Save(shard, connection, session);
+    peer.account.answered = 1;
+    peer.closing = true;
+    return Save(shard, connection, peer);
   }
   Shard* target =
       options_.decides ? owned_[dice.Below(static_cast<uint32_t>(owned_.size()))] : nullptr;
   if (!target) target = &shard;
   const absl::Status accepted =
-      shard.Accept(connection, *target, absl::StrCat("for ", session.account.client));
+      shard.Accept(connection, *target, absl::StrCat("for ", peer.account.client));
   if (later(accepted)) return;
   Need(accepted, "Accept");
   std::erase(undecided_, &connection);
-  session.account.answered = 1;
+  peer.account.answered = 1;
   // Buffers that the open transaction of another shard would free are not free in this one: it may
   // never be committed. That connection gets its receives when it is established.
-  if (!options_.pools || target == &shard) TopUp(shard, connection, session);
-  Save(shard, connection, session);
+  if (!options_.pools || target == &shard) TopUp(shard, connection, peer);
+  Save(shard, connection, peer);
 }
 
 void App::Idle(bool commit) {
@@ -395,7 +395,7 @@ void App::Idle(bool commit) {
   for (Connection* connection : undecided) {
     if (options_.decides && !context_->dice.OneIn(4)) continue;
     Shard& shard = connection->shard();
-    Answer(shard, *connection, SessionOf(*connection));
+    Answer(shard, *connection, PeerOf(*connection));
   }
   if (!commit) return;
   for (Shard* shard : owned_) {

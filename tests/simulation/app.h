@@ -58,21 +58,21 @@ class App final : public Service {
   void StopDeciding() { options_.decides = false; }
 
  private:
-  struct Session {
+  struct Peer {
     Account account = {};
     bool closing = false;  // a decision is staged
   };
 
-  Session& SessionOf(Connection& connection);
+  Peer& PeerOf(Connection& connection);
   void ReadClient(const Connection& connection, Account& account);
-  void OnRequest(Shard& shard, const Completion& completion, Session& session);
-  void OnReceive(Shard& shard, const Completion& completion, Session& session);
-  void Answer(Shard& shard, Connection& connection, Session& session);
-  void TopUp(Shard& shard, Connection& connection, Session& session);
+  void OnRequest(Shard& shard, const Completion& completion, Peer& peer);
+  void OnReceive(Shard& shard, const Completion& completion, Peer& peer);
+  void Answer(Shard& shard, Connection& connection, Peer& peer);
+  void TopUp(Shard& shard, Connection& connection, Peer& peer);
   bool shared() const { return arena::HasSharedReceives(arena_->shape()); }
   void TopUpShared(Shard& shard);
-  void SendReply(Shard& shard, Connection& connection, Session& session);
-  void Save(Shard& shard, Connection& connection, Session& session);
+  void SendReply(Shard& shard, Connection& connection, Peer& peer);
+  void Save(Shard& shard, Connection& connection, Peer& peer);
   uint64_t Count(Shard& shard);
   void Forget(Shard& shard);
   void FillPools(Shard& shard);
@@ -85,7 +85,7 @@ class App final : public Service {
   Checker* const checker_;
   const arena::Arena* const arena_;
   AppOptions options_;
-  std::vector<Session> sessions_;                            // by connection
+  std::vector<Peer> peers_;                                  // by connection
   std::vector<uint64_t> processed_;                          // by shard: as staged
   std::vector<Shard*> owned_;                                // by shard; null: not ours
   std::vector<std::array<std::vector<uint64_t>, 2>> pools_;  // by shard: of receives, of sends

@@ -71,20 +71,20 @@ class BaselineServer {
   void TellToMove() { moving_ = true; }
 
  private:
-  struct Session;
+  struct Place;
   BaselineServer(std::unique_ptr<verbs::Device> device, const BaselineOptions& options,
                  examples::SharedMemory memory);
 
   absl::Status Prepare();
-  absl::Status Renew(Session& session);
-  absl::Status PostReceive(Session& session, uint32_t slot);
+  absl::Status Renew(Place& place);
+  absl::Status PostReceive(Place& place, uint32_t slot);
   absl::StatusOr<bool> Turn();             // returns whether it may sleep
   absl::StatusOr<bool> PollCompletions();  // returns whether there were any
   absl::Status HandleEvents();
   absl::Status OnConnectRequest(std::unique_ptr<verbs::ConnectionId> id);
-  absl::Status OnRequest(Session& session, uint32_t slot, uint32_t length);
-  uint64_t RequestOffset(const Session& session, uint32_t slot) const;
-  uint64_t ReplyOffset(const Session& session, uint32_t slot) const;
+  absl::Status OnRequest(Place& place, uint32_t slot, uint32_t length);
+  uint64_t RequestOffset(const Place& place, uint32_t slot) const;
+  uint64_t ReplyOffset(const Place& place, uint32_t slot) const;
 
   const BaselineOptions options_;
   const uint32_t reply_slots_;
@@ -92,8 +92,8 @@ class BaselineServer {
   examples::SharedMemory memory_;
   std::unique_ptr<verbs::MemoryRegion> region_;
   std::unique_ptr<verbs::CompletionQueue> queue_;
-  std::vector<std::unique_ptr<Session>> sessions_;
-  std::vector<Session*> free_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::vector<Place*> free_;
   std::unique_ptr<verbs::Listener> listener_;
   FileDescriptor stop_event_;
   std::atomic<bool> stopped_ = false, moving_ = false;
@@ -102,14 +102,15 @@ class BaselineServer {
 constexpr uint64_t kListenNanoseconds = 10'000'000'000;
 constexpr int kBacklog = 4096;
 
-// wr_id: bit 63 receive; bits 40..62 incarnation of the session; 16..39 its index; 0..15 slot.
+// wr_id: bit 63 receive; bits 40..62 incarnation of the place; 16..39 its index; 0..15 slot.
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
 constexpr uint32_t kIncarnationMask = (1u << 23) - 1;
 constexpr uint32_t kIndexMask = (1u << 24) - 1;
 constexpr uint32_t kMaxWindow = 1u << 14;
 
-struct BaselineServer::Session {
-  explicit Session(uint32_t index) : index(index) {}
+// What serves one peer at a time.
+struct BaselineServer::Place {
+  explicit Place(uint32_t index) : index(index) {}
 
   const uint32_t index;
   uint32_t incarnation = 0;
@@ -157,54 +158,54 @@ absl::Status BaselineServer::Prepare() {
   if (!stop_event_) return ErrnoStatus(errno, "cannot make an eventfd");
   BATON_ASSIGN_OR_RETURN(
       region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
-  // Twice the room, because a session that is renewed leaves flushed completions behind.
+  // Twice the room, because a place that is renewed leaves flushed completions behind.
   const uint64_t entries =
       uint64_t{2} * options_.connections * (options_.window + reply_slots_) + 64;
   BATON_ASSIGN_OR_RETURN(
       queue_, device_->CreateCompletionQueue(static_cast<uint32_t>(
                   std::min<uint64_t>(entries, device_->limits().max_completion_queue_entries))));
   for (uint32_t i = 0; i < options_.connections; ++i) {
-    sessions_.push_back(std::make_unique<Session>(i));
-    BATON_RETURN_IF_ERROR(Renew(*sessions_.back()));
-    free_.push_back(sessions_.back().get());
+    places_.push_back(std::make_unique<Place>(i));
+    BATON_RETURN_IF_ERROR(Renew(*places_.back()));
+    free_.push_back(places_.back().get());
   }
   return absl::OkStatus();
 }
 
-uint64_t BaselineServer::RequestOffset(const Session& session, uint32_t slot) const {
-  return (uint64_t{session.index} * options_.window + slot) * options_.message_bytes;
+uint64_t BaselineServer::RequestOffset(const Place& place, uint32_t slot) const {
+  return (uint64_t{place.index} * options_.window + slot) * options_.message_bytes;
 }
 
-uint64_t BaselineServer::ReplyOffset(const Session& session, uint32_t slot) const {
+uint64_t BaselineServer::ReplyOffset(const Place& place, uint32_t slot) const {
   return uint64_t{options_.connections} * options_.window * options_.message_bytes +
-         (uint64_t{session.index} * reply_slots_ + slot) * kReplyBytes;
+         (uint64_t{place.index} * reply_slots_ + slot) * kReplyBytes;
 }
 
-absl::Status BaselineServer::Renew(Session& session) {
-  session.id.reset();
-  session.queue_pair.reset();
-  ++session.incarnation;
-  session.account = LedgerAccount();
-  session.replies = 0;
+absl::Status BaselineServer::Renew(Place& place) {
+  place.id.reset();
+  place.queue_pair.reset();
+  ++place.incarnation;
+  place.account = LedgerAccount();
+  place.replies = 0;
   verbs::QueuePairOptions options;
   options.send_queue = queue_.get();
   options.receive_queue = queue_.get();
   options.max_send_requests = reply_slots_;
   options.max_receive_requests = options_.window;
-  BATON_ASSIGN_OR_RETURN(session.queue_pair, device_->CreateQueuePair(options));
+  BATON_ASSIGN_OR_RETURN(place.queue_pair, device_->CreateQueuePair(options));
   for (uint32_t slot = 0; slot < options_.window; ++slot) {
-    BATON_RETURN_IF_ERROR(PostReceive(session, slot));
+    BATON_RETURN_IF_ERROR(PostReceive(place, slot));
   }
   return absl::OkStatus();
 }
 
-absl::Status BaselineServer::PostReceive(Session& session, uint32_t slot) {
+absl::Status BaselineServer::PostReceive(Place& place, uint32_t slot) {
   const verbs::ScatterGather sge{
-      reinterpret_cast<uint64_t>(memory_.base()) + RequestOffset(session, slot),
+      reinterpret_cast<uint64_t>(memory_.base()) + RequestOffset(place, slot),
       options_.message_bytes, region_->lkey()};
-  const verbs::ReceiveRequest request{session.WorkRequestId(true, slot), {&sge, 1}};
+  const verbs::ReceiveRequest request{place.WorkRequestId(true, slot), {&sge, 1}};
   size_t posted = 0;
-  return session.queue_pair->PostReceive({&request, 1}, &posted);
+  return place.queue_pair->PostReceive({&request, 1}, &posted);
 }
 
 absl::Status BaselineServer::WaitForEnd(const FileDescriptor& pidfd) {
@@ -267,42 +268,41 @@ absl::StatusOr<bool> BaselineServer::PollCompletions() {
     found = true;
     for (int i = 0; i < count; ++i) {
       const verbs::Completion& completion = completions[i];
-      Session& session = *sessions_.at((completion.wr_id >> 16) & kIndexMask);
+      Place& place = *places_.at((completion.wr_id >> 16) & kIndexMask);
       const uint32_t incarnation = (completion.wr_id >> 40) & kIncarnationMask;
-      if (incarnation != (session.incarnation & kIncarnationMask) ||
+      if (incarnation != (place.incarnation & kIncarnationMask) ||
           completion.status != verbs::CompletionStatus::kSuccess ||
           (completion.wr_id & kReceiveBit) == 0) {
         continue;  // errors end with the connection's disconnect
       }
-      const absl::Status status =
-          OnRequest(session, completion.wr_id & 0xffff, completion.byte_len);
-      if (status.ok() || session.id == nullptr) continue;
-      spdlog::error("connection {} is disconnected: {}", session.index,
+      const absl::Status status = OnRequest(place, completion.wr_id & 0xffff, completion.byte_len);
+      if (status.ok() || place.id == nullptr) continue;
+      spdlog::error("connection {} is disconnected: {}", place.index,
                     std::string(status.message()));
-      session.id->Disconnect().IgnoreError();  // it may have failed by itself
+      place.id->Disconnect().IgnoreError();  // it may have failed by itself
     }
   }
 }
 
-absl::Status BaselineServer::OnRequest(Session& session, uint32_t slot, uint32_t length) {
+absl::Status BaselineServer::OnRequest(Place& place, uint32_t slot, uint32_t length) {
   BATON_ASSIGN_OR_RETURN(Reply reply,
-                         session.account.Apply({memory_.base() + RequestOffset(session, slot),
-                                                std::min(length, options_.message_bytes)},
-                                               options_.version, ResumePolicy::kAllow));
+                         place.account.Apply({memory_.base() + RequestOffset(place, slot),
+                                              std::min(length, options_.message_bytes)},
+                                             options_.version, ResumePolicy::kAllow));
   if (moving_) {
     reply.notice = kNoticeMoving;
     reply.check = Checksum({reinterpret_cast<const uint8_t*>(&reply), sizeof(reply)});
   }
-  const auto reply_slot = static_cast<uint32_t>(session.replies++ % reply_slots_);
-  uint8_t* buffer = memory_.base() + ReplyOffset(session, reply_slot);
+  const auto reply_slot = static_cast<uint32_t>(place.replies++ % reply_slots_);
+  uint8_t* buffer = memory_.base() + ReplyOffset(place, reply_slot);
   std::memcpy(buffer, &reply, sizeof(reply));
-  BATON_RETURN_IF_ERROR(PostReceive(session, slot));
+  BATON_RETURN_IF_ERROR(PostReceive(place, slot));
   const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(buffer), kReplyBytes, region_->lkey()};
   verbs::SendRequest send;
-  send.wr_id = session.WorkRequestId(false, reply_slot);
+  send.wr_id = place.WorkRequestId(false, reply_slot);
   send.sges = {&sge, 1};
   size_t posted = 0;
-  return session.queue_pair->PostSend({&send, 1}, &posted);
+  return place.queue_pair->PostSend({&send, 1}, &posted);
 }
 
 absl::Status BaselineServer::HandleEvents() {
@@ -311,9 +311,9 @@ absl::Status BaselineServer::HandleEvents() {
     if (event.type == verbs::CmEventType::kConnectRequest) {
       BATON_RETURN_IF_ERROR(OnConnectRequest(std::move(event.new_id)));
     } else if (event.type != verbs::CmEventType::kEstablished) {
-      Session& session = *static_cast<Session*>(event.id->context);
-      BATON_RETURN_IF_ERROR(Renew(session));
-      free_.push_back(&session);
+      Place& place = *static_cast<Place*>(event.id->context);
+      BATON_RETURN_IF_ERROR(Renew(place));
+      free_.push_back(&place);
     }
   }
   return absl::OkStatus();
@@ -326,16 +326,16 @@ absl::Status BaselineServer::OnConnectRequest(std::unique_ptr<verbs::ConnectionI
     id->Reject("all connections are in use").IgnoreError();
     return absl::OkStatus();
   }
-  Session& session = *free_.back();
-  const absl::Status status = id->Accept(session.queue_pair.get(), verbs::ConnectionParameters());
+  Place& place = *free_.back();
+  const absl::Status status = id->Accept(place.queue_pair.get(), verbs::ConnectionParameters());
   if (!status.ok()) {
     spdlog::error("a connection could not be accepted: {}", std::string(status.message()));
     id.reset();
-    return Renew(session);  // its queue pair may be used up
+    return Renew(place);  // its queue pair may be used up
   }
   free_.pop_back();
-  session.id = std::move(id);
-  session.id->context = &session;
+  place.id = std::move(id);
+  place.id->context = &place;
   return absl::OkStatus();
 }
 

@@ -65,18 +65,18 @@ uint64_t LedgerService::ReplyOffset(const Connection& connection, uint64_t seque
          sequence % reply_ring_ * kReplyBytes;
 }
 
-LedgerService::Session& LedgerService::SessionOf(Connection& connection) {
+LedgerService::Peer& LedgerService::PeerOf(Connection& connection) {
   const size_t index = connection.index();
-  if (index >= sessions_.size()) sessions_.resize(index + 1);
-  if (sessions_[index] == nullptr) sessions_[index] = std::make_unique<Session>();
-  return *sessions_[index];
+  if (index >= peers_.size()) peers_.resize(index + 1);
+  if (peers_[index] == nullptr) peers_[index] = std::make_unique<Peer>();
+  return *peers_[index];
 }
 
-LedgerService::Session& LedgerService::NewSession(const Shard& shard, Connection& connection) {
-  Session& session = SessionOf(connection);
-  session = Session();
-  session.adoption = adoptions_[shard.index()];
-  return session;
+LedgerService::Peer& LedgerService::NewPeer(const Shard& shard, Connection& connection) {
+  Peer& peer = PeerOf(connection);
+  peer = Peer();
+  peer.adoption = adoptions_[shard.index()];
+  return peer;
 }
 
 absl::StatusOr<LedgerAccount> LedgerService::Load(const Connection& connection) const {
@@ -117,18 +117,18 @@ void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
       spdlog::info("connection {} of {} ended: {}", connection.index(),
                    std::string(connection.peer_address()),
                    std::string(examples::EndText(completion)));
-      SessionOf(connection) = Session();
+      PeerOf(connection) = Peer();
       break;
   }
 }
 
 void LedgerService::OnConnectRequest(Shard& shard, Connection& connection) {
-  NewSession(shard, connection);
+  NewPeer(shard, connection);
   const absl::Status status = Accept(shard, connection);
   if (status.ok()) return;
   spdlog::error("connection {} of {} is refused: {}", connection.index(),
                 std::string(connection.peer_address()), std::string(status.message()));
-  SessionOf(connection).closing = true;
+  PeerOf(connection).closing = true;
   const absl::Status rejected = shard.Reject(connection, MessageOf(status).substr(0, 100));
   if (!rejected.ok()) Drop(shard, connection, rejected);
 }
@@ -169,20 +169,20 @@ absl::Status LedgerService::PostReceive(Shard& shard, Connection& connection) {
 
 void LedgerService::OnRequest(Shard& shard, const Completion& completion) {
   Connection& connection = *completion.connection;
-  if (SessionOf(connection).adoption != adoptions_[shard.index()]) {
-    Session& session = NewSession(shard, connection);
+  if (PeerOf(connection).adoption != adoptions_[shard.index()]) {
+    Peer& peer = NewPeer(shard, connection);
     const absl::StatusOr<LedgerAccount> account = Load(connection);
     // An account that cannot be read fails its connection, not the shard.
     if (!account.ok()) return Drop(shard, connection, account.status());
-    session.account = *account;
+    peer.account = *account;
   }
-  Session& session = SessionOf(connection);
-  if (session.closing) return;
-  const absl::Status status = Process(shard, completion, session);
+  Peer& peer = PeerOf(connection);
+  if (peer.closing) return;
+  const absl::Status status = Process(shard, completion, peer);
   if (!status.ok()) Drop(shard, connection, status);
 }
 
-absl::Status LedgerService::Process(Shard& shard, const Completion& completion, Session& session) {
+absl::Status LedgerService::Process(Shard& shard, const Completion& completion, Peer& peer) {
   Connection& connection = *completion.connection;
   uint8_t* buffers = shard.worker().buffers().data();
   const uint64_t request_offset = RequestOffset(connection, completion.sequence);
@@ -191,8 +191,8 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   BATON_CRASH_POINT("ledger-before-apply");
   SufferFrom({buffers + request_offset, length});
   BATON_ASSIGN_OR_RETURN(const Reply reply,
-                         session.account.Apply({buffers + request_offset, length}, options_.version,
-                                               ResumePolicy::kRefuse));
+                         peer.account.Apply({buffers + request_offset, length}, options_.version,
+                                            ResumePolicy::kRefuse));
   BATON_CRASH_POINT("ledger-after-apply");
 
   const Buffer buffer{ReplyOffset(connection, connection.next_send()), kReplyBytes};
@@ -206,7 +206,7 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
   BATON_CRASH_POINT("ledger-before-state");
   BATON_RETURN_IF_ERROR(
-      shard.SetState(connection, session.account.Save(), options_.writes_state_version));
+      shard.SetState(connection, peer.account.Save(), options_.writes_state_version));
   BATON_CRASH_POINT("ledger-after-state");
   return absl::OkStatus();
 }
@@ -225,7 +225,7 @@ void LedgerService::SufferFrom([[maybe_unused]] absl::Span<const uint8_t> messag
 void LedgerService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {
   spdlog::error("connection {} of {} is disconnected: {}", connection.index(),
                 std::string(connection.peer_address()), std::string(why.message()));
-  SessionOf(connection).closing = true;
+  PeerOf(connection).closing = true;
   const absl::Status status = shard.Disconnect(connection);
   if (!status.ok()) {
     spdlog::error("connection {}: disconnecting failed: {}", connection.index(),

@@ -52,21 +52,21 @@ class LedgerService : public Service {
   void OnShutdown(std::string_view reason) override;
 
  private:
-  // The account with the effects of the open transaction, which Connection::state lacks.
-  struct Session {
-    // The adoption of its shard in which the session was made; after another one it is outdated.
+  // A peer's account with the effects of the open transaction, which Connection::state lacks.
+  struct Peer {
+    // The adoption of its shard in which this was made; after another one it is outdated.
     uint64_t adoption = 0;
     LedgerAccount account;
     bool closing = false;  // being disconnected: what still arrives is dropped
   };
 
   absl::StatusOr<LedgerAccount> Load(const Connection& connection) const;
-  Session& SessionOf(Connection& connection);
-  Session& NewSession(const Shard& shard, Connection& connection);
+  Peer& PeerOf(Connection& connection);
+  Peer& NewPeer(const Shard& shard, Connection& connection);
   void OnConnectRequest(Shard& shard, Connection& connection);
   void OnRequest(Shard& shard, const Completion& completion);
   absl::Status Accept(Shard& shard, Connection& connection);
-  absl::Status Process(Shard& shard, const Completion& completion, Session& session);
+  absl::Status Process(Shard& shard, const Completion& completion, Peer& peer);
   void SufferFrom(absl::Span<const uint8_t> message) const;
   absl::Status PostReceive(Shard& shard, Connection& connection);
   absl::Status PostShared(Shard& shard);
@@ -83,11 +83,11 @@ class LedgerService : public Service {
   uint64_t ReplyOffset(const Connection& connection, uint64_t sequence) const;
 
   const LedgerServiceOptions options_;
-  uint64_t request_ring_ = 0, reply_ring_ = 0;      // buffers of a connection
-  uint64_t shared_slots_ = 0, shared_bytes_ = 0;    // slots of a shard; bytes of all. 0: not shared
-  std::vector<std::unique_ptr<Session>> sessions_;  // by connection index
-  std::vector<uint64_t> adoptions_;                 // by shard index: its last adoption
-  uint64_t last_adoption_ = 0;                      // of any shard
+  uint64_t request_ring_ = 0, reply_ring_ = 0;    // buffers of a connection
+  uint64_t shared_slots_ = 0, shared_bytes_ = 0;  // slots of a shard; bytes of all. 0: not shared
+  std::vector<std::unique_ptr<Peer>> peers_;      // by connection index
+  std::vector<uint64_t> adoptions_;               // by shard index: its last adoption
+  uint64_t last_adoption_ = 0;                    // of any shard
 };
 
 }  // namespace baton::ledger

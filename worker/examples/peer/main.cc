@@ -36,9 +36,9 @@ constexpr int kLongestSleepMs = 1000;
 constexpr int kMaxDefectLines = 50;
 constexpr uint32_t kPatienceMs = 5000;
 
-struct SessionOptions {
+struct LoadRunOptions {
   double seconds = 0;          // 0: until "stop", or the end of the input
-  bool read_commands = false;  // from `command_fd`, whose end stops the session too
+  bool read_commands = false;  // from `command_fd`, whose end stops the run too
   int command_fd = 0;
   bool json = false;
   bool reconnect = false;
@@ -55,9 +55,9 @@ struct SessionOptions {
 //   answered since
 //   {"rate":N}                                to rate
 //   {"final":true,"ok":…}                     at the end
-class Session {
+class LoadRun {
  public:
-  Session(LoadGenerator* generator, const SessionOptions& options)
+  LoadRun(LoadGenerator* generator, const LoadRunOptions& options)
       : generator_(generator), options_(options) {}
 
   // Runs to the end. Returns true if everything was as it has to be. An error is this program's or
@@ -76,7 +76,7 @@ class Session {
   void Print(const nlohmann::ordered_json& json) const;  // on one line
 
   LoadGenerator* const generator_;
-  const SessionOptions options_;
+  const LoadRunOptions options_;
   FileDescriptor epoll_;
   FileDescriptor timer_;
   std::string input_;  // an incomplete line
@@ -86,7 +86,7 @@ class Session {
   uint64_t stopped_at_ = 0;    // 0: not yet
 };
 
-absl::StatusOr<bool> Session::Run() {
+absl::StatusOr<bool> LoadRun::Run() {
   BATON_RETURN_IF_ERROR(OpenFiles());
   BATON_RETURN_IF_ERROR(generator_->Start());
   BATON_RETURN_IF_ERROR(Loop());
@@ -101,7 +101,7 @@ absl::StatusOr<bool> Session::Run() {
   return clean;
 }
 
-absl::Status Session::OpenFiles() {
+absl::Status LoadRun::OpenFiles() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   timer_ = FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!epoll_ || !timer_) return ErrnoStatus(errno, "cannot make the event loop");
@@ -123,7 +123,7 @@ absl::Status Session::OpenFiles() {
   return absl::OkStatus();
 }
 
-absl::Status Session::Loop() {
+absl::Status LoadRun::Loop() {
   const uint64_t start = MonotonicNanoseconds();
   const auto limit = static_cast<uint64_t>(options_.seconds * 1e9);
   const uint64_t drain_limit = uint64_t{options_.drain_timeout_ms} * 1'000'000;
@@ -140,7 +140,7 @@ absl::Status Session::Loop() {
   }
 }
 
-absl::Status Session::WaitForWork(int timeout_ms) {
+absl::Status LoadRun::WaitForWork(int timeout_ms) {
   epoll_event events[4];
   const int count = epoll_wait(epoll_.get(), events, 4, timeout_ms);
   if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "cannot wait for events");
@@ -154,7 +154,7 @@ absl::Status Session::WaitForWork(int timeout_ms) {
   return absl::OkStatus();
 }
 
-void Session::Report(uint64_t now) {
+void LoadRun::Report(uint64_t now) {
   if (!announced_ && generator_->AllEstablished()) {
     announced_ = true;
     if (options_.json) {
@@ -169,7 +169,7 @@ void Session::Report(uint64_t now) {
   }
 }
 
-void Session::ReadCommands() {
+void LoadRun::ReadCommands() {
   char bytes[1024];
   ssize_t count;
   while ((count = read(options_.command_fd, bytes, sizeof(bytes))) > 0) {
@@ -188,7 +188,7 @@ void Session::ReadCommands() {
   Stop(MonotonicNanoseconds());
 }
 
-void Session::OnCommand(const std::string& line) {
+void LoadRun::OnCommand(const std::string& line) {
   uint64_t rate = 0;
   if (line.starts_with("mark ")) {
     Print(WindowJson(line.substr(5), generator_->EndWindow()));
@@ -207,18 +207,18 @@ void Session::OnCommand(const std::string& line) {
   }
 }
 
-void Session::Stop(uint64_t now) {
+void LoadRun::Stop(uint64_t now) {
   if (stopped_at_ != 0) return;
   stopped_at_ = now;
   generator_->StopSending();
 }
 
 // The name of a window can be any bytes.
-void Session::Print(const ordered_json& json) const {
+void LoadRun::Print(const ordered_json& json) const {
   Print(json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace));
 }
 
-void Session::Print(const std::string& line) const {
+void LoadRun::Print(const std::string& line) const {
   std::puts(line.c_str());
   std::fflush(stdout);
 }
@@ -230,7 +230,7 @@ struct Flags {
   std::string timeline;
   int realtime_priority = 0;
   LoadOptions load;
-  SessionOptions session;
+  LoadRunOptions run;
 };
 
 // Different peers, and one peer started twice, get different accounts.
@@ -247,7 +247,7 @@ absl::StatusOr<bool> Run(Flags flags) {
     flags.load.reconnect = true;
   }
   flags.load.client_base = RandomClientBase();
-  flags.session.reconnect = flags.load.reconnect;
+  flags.run.reconnect = flags.load.reconnect;
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<LoadGenerator> generator,
                          LoadGenerator::Create(std::move(device), flags.load));
   generator->SetDefectSink([lines = 0](const std::string& line) mutable {
@@ -262,7 +262,7 @@ absl::StatusOr<bool> Run(Flags flags) {
   if (flags.realtime_priority > 0) {
     BATON_RETURN_IF_ERROR(UseRealtimePriority(flags.realtime_priority));
   }
-  return Session(generator.get(), flags.session).Run();
+  return LoadRun(generator.get(), flags.run).Run();
 }
 
 int Main(int argc, char** argv) {
@@ -281,7 +281,7 @@ int Main(int argc, char** argv) {
   app.add_option("--message-size", flags.load.message_bytes, "bytes of a request [64]");
   app.add_option("--reply-timeout-ms", flags.load.reply_timeout_ms,
                  "a request without a reply for so long is lost [10000]");
-  app.add_option("--drain-timeout-ms", flags.session.drain_timeout_ms,
+  app.add_option("--drain-timeout-ms", flags.run.drain_timeout_ms,
                  "how long the last replies are waited for [10000]");
   app.add_flag("--reconnect", flags.load.reconnect,
                "connect again at once when disconnected, and resume (a service without Baton)");
@@ -289,25 +289,25 @@ int Main(int argc, char** argv) {
                  "HOST:PORT of another service: each connection has a spare one to it, which takes "
                  "over (services without Baton; implies --reconnect)");
   app.add_option(
-      "--duration", flags.session.seconds,
+      "--duration", flags.run.seconds,
       "seconds; then stop. A service that does not listen yet is waited for, 5 s at most");
-  app.add_flag("--until-stdin-closes", flags.session.read_commands,
+  app.add_flag("--until-stdin-closes", flags.run.read_commands,
                "take commands on standard input, until its end: mark NAME, settle, settle active, "
                "rate N, stop");
-  app.add_flag("--json", flags.session.json, "print the result as JSON");
+  app.add_flag("--json", flags.run.json, "print the result as JSON");
   app.add_option("--realtime-priority", flags.realtime_priority,
                  "so that it measures the service and not its own waits for a core [0: none]");
   app.add_option("--timeline", flags.timeline,
                  "CSV file for replies, silences and defects per 5 ms");
   CLI11_PARSE(app, argc, argv);
-  if (!flags.session.read_commands && flags.session.seconds <= 0) {
+  if (!flags.run.read_commands && flags.run.seconds <= 0) {
     std::fprintf(stderr, "baton-peer: give --duration or --until-stdin-closes\n");
     return 2;
   }
   // A person who types commands may start the service a moment later.
-  if (!flags.session.read_commands) flags.load.first_connect_patience_ms = kPatienceMs;
+  if (!flags.run.read_commands) flags.load.first_connect_patience_ms = kPatienceMs;
   signal(SIGPIPE, SIG_IGN);
-  flags.session.command_fd = STDIN_FILENO;
+  flags.run.command_fd = STDIN_FILENO;
   const absl::StatusOr<bool> clean = Run(flags);
   if (clean.ok()) return *clean ? 0 : 1;
   std::fprintf(stderr, "baton-peer: %s\n", std::string(clean.status().message()).c_str());
