@@ -263,9 +263,8 @@ class Attack {
         break;
       case 2:
         if (ids_[slot] == 0) break;
-        service_.Do([this, slot, id = ids_[slot]] {
-          engine_.succession().WorkerStopped(slot, id, "crash");
-        });
+        service_.Do(
+            [this, slot, id = ids_[slot]] { engine_.succession().WorkerEnded(slot, id, "crash"); });
         break;
       case 3:
         service_.Do([this, shard, slot = program_.Below(kStandby + 1)] {

@@ -99,7 +99,7 @@ byte release_requested;
 /* ---- The engine's own memory: Engine::Worker, Engine::ShardState, Ownership::writers_. */
 
 byte worker_id[SLOTS];
-bool ready[SLOTS], stopped[SLOTS], fenced[SLOTS];
+bool ready[SLOTS], ended[SLOTS], fenced[SLOTS];
 byte writers[BANKS];
 byte awaited_death_id;
 byte handoff_id;
@@ -245,7 +245,7 @@ end_attach:
 #endif
       id = me * LIVES + life + 1;
       life++;
-      worker_id[me] = id; ready[me] = false; stopped[me] = false; fenced[me] = false;
+      worker_id[me] = id; ready[me] = false; ended[me] = false; fenced[me] = false;
       lock_of_writer[me] = HELD; lock_of_other[me] = HELD;
       killed[me] = false; gone[me] = 0;
       mine = 0; tail = 0; seen = 0; slot = 0; given_back = 0;
@@ -456,7 +456,7 @@ inline EndOwnership(was_released) {
 #define FINISH_HANDOFF(how) handoff_id = 0
 #endif
 
-#define CAN_SERVE(s) (worker_id[s] != 0 && ready[s] && !stopped[s])
+#define CAN_SERVE(s) (worker_id[s] != 0 && ready[s] && !ended[s])
 
 /* Engine::ChooseWorker: the successor that was asked for, or else the first in standing. */
 #ifdef UPGRADE
@@ -516,9 +516,9 @@ inline Assign() {
   fi
 }
 
-/* Engine::StopWorker. */
-inline StopWorker(s, await_death) {
-  stopped[s] = true;
+/* Engine::HandleEnd. */
+inline HandleEnd(s, await_death) {
+  ended[s] = true;
   if
   :: handoff_id == worker_id[s] -> atomic { FINISH_HANDOFF(NOT_MOVED); release_requested = 0 }
   :: else
@@ -540,7 +540,7 @@ inline StopWorker(s, await_death) {
 /* Engine::WorkerDead; only then the slot serves again (WorkerSessions::OnProcessGone). */
 inline WorkerDead(s) {
   if
-  :: !stopped[s] -> StopWorker(s, false)
+  :: !ended[s] -> HandleEnd(s, false)
   :: else
   fi;
   atomic {
@@ -584,11 +584,11 @@ inline ServeSlot(s) {
       ready_posted[s] = 0
     };
     Assign()
-  /* Engine::WorkerStopped: the locks say that nothing of it runs. */
-  :: death_posted[s] != 0 && (worker_id[s] != death_posted[s] || stopped[s]) -> death_posted[s] = 0
-  :: death_posted[s] != 0 && worker_id[s] == death_posted[s] && !stopped[s] ->
+  /* Engine::WorkerEnded: the locks say that nothing of it runs. */
+  :: death_posted[s] != 0 && (worker_id[s] != death_posted[s] || ended[s]) -> death_posted[s] = 0
+  :: death_posted[s] != 0 && worker_id[s] == death_posted[s] && !ended[s] ->
     death_posted[s] = 0;
-    StopWorker(s, false)
+    HandleEnd(s, false)
   /* WorkerSessions::OnProcessGone */
   :: gone[s] != 0 -> WorkerDead(s)
   /* Engine::Handoff: this worker is to take over. */
@@ -690,7 +690,7 @@ end:
     :: outcome == OUT_INVALID ->
       /* Engine::OnInvalidCommit, Keeper::OnFenced, WorkerSessions::Kill */
       atomic { i = owner; fenced[i] = true; killed[i] = true };
-      StopWorker(i, true);
+      HandleEnd(i, true);
       i = 0
     :: else
     fi;

@@ -441,7 +441,7 @@ class NativeWorld : private driver_process::EngineListener {
     const uint64_t id = processes_[slot]->id();
     const std::string_view cause = dead_[slot] ? "crash" : "detached";
     const bool begins = Keep([this, slot, id, cause] {
-      engine_->succession().WorkerStopped(slot, id, cause);
+      engine_->succession().WorkerEnded(slot, id, cause);
       engine_->succession().WorkerDead(slot, id);
     });
     if (!begins) return;

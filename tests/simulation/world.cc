@@ -445,7 +445,7 @@ void World::Leave(Process& process) {
   engine_->Post([this, &process] {
     if (!process.alive()) return;
     if (engine_->succession().IsFenced(process.slot)) return;
-    engine_->succession().WorkerStopped(process.slot, process.id, "detached");
+    engine_->succession().WorkerEnded(process.slot, process.id, "detached");
     engine_->succession().WorkerDead(process.slot, process.id);
     process.worker.reset();
     process.state = Process::State::kGone;
@@ -523,7 +523,7 @@ bool World::TellDeaths() {
 // The engine hears that the worker's threads are dead.
 void World::Stop(Process& process) {
   if (options_.defects.cut_drops_last) DropUnapplied(process.slot);
-  engine_->succession().WorkerStopped(process.slot, process.id, "crash");
+  engine_->succession().WorkerEnded(process.slot, process.id, "crash");
   if (options_.defects.bank_reused_early)
     engine_->succession().WorkerDead(process.slot, process.id);
 }

@@ -242,8 +242,7 @@ TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   ASSERT_TRUE(both([&] { return first.Count(Kind::kReceive) == 1; }));
   Add(&second);
   // The keeper takes it for dead, and its process goes on.
-  keeper.engine().Run(
-      [&] { keeper.engine().succession().WorkerStopped(0, doomed->id(), "crash"); });
+  keeper.engine().Run([&] { keeper.engine().succession().WorkerEnded(0, doomed->id(), "crash"); });
   ASSERT_TRUE(both([&] { return first.lost == &shard; }));
   EXPECT_EQ(shard.Commit().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(shard.Disconnect(connection).code(), absl::StatusCode::kAborted);

@@ -43,8 +43,8 @@ class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<Co
   void Die(const Shard& shard, const Worker& worker) {
     driver_process::Engine& engine = keeper.engine();
     engine.Run([&] {
-      engine.succession().WorkerStopped(engine.succession().ownership(shard.index()).owner_slot(),
-                                        worker.id(), "crash");
+      engine.succession().WorkerEnded(engine.succession().ownership(shard.index()).owner_slot(),
+                                      worker.id(), "crash");
     });
     ++deaths;
   }

@@ -32,13 +32,13 @@ bool BrokeredSuccession::IsIdle(uint32_t slot, uint64_t id) const {
                        [id](const ShardState& shard) { return shard.handoff_worker_id == id; }));
 }
 
-void BrokeredSuccession::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
-  StopWorker(slot, id, cause, options_.outside_effects);
+void BrokeredSuccession::WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause) {
+  HandleEnd(slot, id, cause, options_.outside_effects);
 }
 
-void BrokeredSuccession::StopWorker(uint32_t slot, uint64_t id, std::string_view cause,
-                                    bool await_death) {
-  const Roster::Worker* const worker = Stop(slot, id);
+void BrokeredSuccession::HandleEnd(uint32_t slot, uint64_t id, std::string_view cause,
+                                   bool await_death) {
+  const Roster::Worker* const worker = NoteEnded(slot, id);
   if (worker == nullptr) return;
   if (cause == kCrash) cause = worker->death;
   const uint64_t now = options_.nanoseconds();
@@ -69,7 +69,7 @@ void BrokeredSuccession::ExplainDeath(uint32_t slot, uint64_t id, std::string_vi
 
 void BrokeredSuccession::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
-  WorkerStopped(slot, id, kCrash);
+  WorkerEnded(slot, id, kCrash);
   for (uint32_t shard = 0; shard < shard_count(); ++shard) {
     shards_[shard].ownership.ProveDead(id);
     if (changes_[shard].awaited_death_id == id) changes_[shard].awaited_death_id = 0;
@@ -205,7 +205,7 @@ void BrokeredSuccession::OnInvalidCommit(uint32_t shard, const absl::Status& why
   // The worker's threads run on until it is killed, and could still store to a log or a state slot
   // of the successor. So the successor starts only when the process is dead.
   roster_[slot].fenced = true;
-  StopWorker(slot, id, "fenced", /*await_death=*/true);
+  HandleEnd(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }
 

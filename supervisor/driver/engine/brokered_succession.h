@@ -38,7 +38,7 @@ class BrokeredSuccession final : public Succession {
   void SetPoisonDeaths(uint32_t deaths) { options_.poison_deaths = deaths; }
 
   bool IsIdle(uint32_t slot, uint64_t id) const override;
-  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
+  void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause) override;
   void PardonDeath(uint32_t slot, uint64_t id) override;
   void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
@@ -66,7 +66,7 @@ class BrokeredSuccession final : public Succession {
   };
 
   // `await_death`: the worker's shards move only once its process is proven dead.
-  void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
+  void HandleEnd(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnReleased(uint32_t shard);
   EndedOwnership EndOwnership(uint32_t shard, std::string_view cause, bool released);
   std::optional<Poisoning> CountDeath(uint32_t shard, const EndedOwnership& ended);

@@ -61,7 +61,7 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
       &engine.arena(), static_cast<int>(service.realtime_priority()),
       [&engine, wait_for_process = service.outside_effects()](uint32_t slot, uint64_t id) {
         if (wait_for_process) return;
-        engine.Post([&engine, slot, id] { engine.succession().WorkerStopped(slot, id, "crash"); });
+        engine.Post([&engine, slot, id] { engine.succession().WorkerEnded(slot, id, "crash"); });
       },
       [&news](uint32_t slot, uint64_t id) { news.OnThreadEnded(slot, id); });
 }
@@ -278,7 +278,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
 
 bool OrderExecutor::Detach(const internal::WorkerPlace& worker) {
   if (engine_.succession().IsFenced(worker.slot())) return false;  // what it says is not believed
-  engine_.succession().WorkerStopped(worker.slot(), worker.id(), "detached");
+  engine_.succession().WorkerEnded(worker.slot(), worker.id(), "detached");
   engine_.succession().WorkerDead(worker.slot(), worker.id());
   return true;
 }

@@ -45,7 +45,7 @@ class Roster {
     Standing standing = Standing::kFirst;
     bool ready = false;
     bool stalled = false;
-    bool stopped = false;
+    bool ended = false;    // has detached, is dead, or is fenced
     bool retired = false;  // is to end, and is given no shard
     bool fenced = false;
     bool pardoned = false;

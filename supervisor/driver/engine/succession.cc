@@ -55,10 +55,10 @@ void Succession::Retire(uint32_t slot, uint64_t id) {
   NameHeirs();
 }
 
-Roster::Worker* Succession::Stop(uint32_t slot, uint64_t id) {
+Roster::Worker* Succession::NoteEnded(uint32_t slot, uint64_t id) {
   Roster::Worker* const worker = roster_.Find(slot, id);
-  if (worker == nullptr || worker->stopped) return nullptr;
-  worker->stopped = true;
+  if (worker == nullptr || worker->ended) return nullptr;
+  worker->ended = true;
   for (uint32_t shard = 0; shard < shard_count(); ++shard) {
     if (shards_[shard].handoff_worker_id != id) continue;
     CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));

@@ -72,7 +72,7 @@ class Succession {
   virtual void Retire(uint32_t slot, uint64_t id);
   // Called when all registered threads of the worker are dead, or it has detached: it writes no
   // more.
-  virtual void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) = 0;
+  virtual void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause) = 0;
   // Returns true if the worker wrote something invalid: it is not believed before its process is
   // dead. Always false in a native service, where the driver is in the worker's process and ends
   // it.
@@ -142,9 +142,9 @@ class Succession {
   void NoteOwner(uint32_t shard, const Roster::Worker& worker);
   // Marks that worker for the roster's next WakeNotified, because it has something new.
   void NotifyClaimantOrOwner(uint32_t shard);
-  // Stops the worker, which gets no shard any more, and returns it. Null: the slot is another
-  // worker's, or this one was stopped before.
-  Roster::Worker* Stop(uint32_t slot, uint64_t id);
+  // Notes that the worker has ended, so that it gets no shard any more, and returns it. Null: the
+  // slot is another worker's, or the end of this one was noted before.
+  Roster::Worker* NoteEnded(uint32_t slot, uint64_t id);
   // Called when the owner of `epoch` has committed for the first time. `planned`: the former owner
   // had released the shard.
   void OnServed(uint32_t shard, uint64_t epoch, uint64_t ended_epoch, bool planned,

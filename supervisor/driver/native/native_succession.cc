@@ -186,15 +186,15 @@ void NativeSuccession::ExplainDeath(uint32_t slot, uint64_t id, std::string_view
   }
 }
 
-void NativeSuccession::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {
-  if (Stop(slot, id) != nullptr) NameHeirs();
+void NativeSuccession::WorkerEnded(uint32_t slot, uint64_t id, std::string_view) {
+  if (NoteEnded(slot, id) != nullptr) NameHeirs();
 }
 
 // The heir has usually claimed the worker's shards long before this. Shards that nobody has claimed
 // are given to another worker, so that no ownership word names the slot any more.
 void NativeSuccession::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
-  WorkerStopped(slot, id, "crash");
+  WorkerEnded(slot, id, "crash");
   roster_.Remove(slot);
   for (ShardState& state : shards_) {
     const uint64_t word = state.ownership.word();

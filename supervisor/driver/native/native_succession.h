@@ -27,7 +27,7 @@ class NativeSuccession final : public Succession {
   void WakeClaimantOrOwner(uint32_t shard) const;
 
   bool IsIdle(uint32_t, uint64_t) const override { return false; }
-  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
+  void WorkerEnded(uint32_t slot, uint64_t id, std::string_view cause) override;
   void PardonDeath(uint32_t slot, uint64_t id) override;
   void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;

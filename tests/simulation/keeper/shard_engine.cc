@@ -47,9 +47,9 @@ void ShardEngine::Retire(uint32_t slot, uint64_t id) {
   if (roster.Find(slot, id) != nullptr) roster[slot].retired = true;
 }
 
-void ShardEngine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {
-  if (roster.Find(slot, id) == nullptr || roster[slot].stopped) return;
-  roster[slot].stopped = true;
+void ShardEngine::WorkerEnded(uint32_t slot, uint64_t id, std::string_view) {
+  if (roster.Find(slot, id) == nullptr || roster[slot].ended) return;
+  roster[slot].ended = true;
   for (Shard& shard : shards_) {
     if (shard.to_id == id) {
       Finish(shard, absl::UnavailableError("the successor died before it took over"));
@@ -63,7 +63,7 @@ void ShardEngine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {
 void ShardEngine::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster.Find(slot, id) == nullptr) return;
   context_.Note("the driver knows a worker dead", id, slot);
-  WorkerStopped(slot, id, "crash");
+  WorkerEnded(slot, id, "crash");
   InlineEngine::WorkerDead(slot, id);
   AssignWaiting();
 }

@@ -42,8 +42,8 @@ class InlineEngine : public ServiceEngine, public Succession {
   bool IsReady(uint32_t slot) const override { return roster[slot].ready; }
   bool IsIdle(uint32_t, uint64_t id) const override { return shard_owner.worker_id != id; }
   void Retire(uint32_t slot, uint64_t) override { roster[slot].retired = true; }
-  void WorkerStopped(uint32_t slot, uint64_t, std::string_view) override {
-    roster[slot].stopped = true;
+  void WorkerEnded(uint32_t slot, uint64_t, std::string_view) override {
+    roster[slot].ended = true;
   }
   void PardonDeath(uint32_t slot, uint64_t) override { roster[slot].pardoned = true; }
   void ExplainDeath(uint32_t, uint64_t, std::string_view cause) override {

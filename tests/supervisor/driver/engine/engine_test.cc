@@ -255,7 +255,7 @@ class EngineTest : public ::testing::Test {
     return worker;
   }
   void Stopped(const FakeWorker& worker, std::string_view cause = "crash") {
-    engine->Run([&] { engine->succession().WorkerStopped(worker.slot, worker.id, cause); });
+    engine->Run([&] { engine->succession().WorkerEnded(worker.slot, worker.id, cause); });
   }
   void Dead(const FakeWorker& worker) {
     engine->Run([&] { engine->succession().WorkerDead(worker.slot, worker.id); });
@@ -659,7 +659,7 @@ TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
     for (int i = 0; i < 5; ++i) victim->writer().Acknowledge(0).Publish();
     victim->writer().ShardState("x", 42).Publish();
     victim->writer().Acknowledge(0).Write();  // never published
-    engine->succession().WorkerStopped(victim->slot, victim->id, "crash");
+    engine->succession().WorkerEnded(victim->slot, victim->id, "crash");
     recovered = engine->succession().last_report(0).recovered;
   });
   EXPECT_EQ(recovered, 6u);

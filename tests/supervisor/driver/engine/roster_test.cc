@@ -83,7 +83,7 @@ TEST_F(RosterTest, shouldChooseOnlyWhoCanServe) {
   EXPECT_EQ(roster_.Choose({}), 1u);
   roster_[1].stalled = true;
   EXPECT_EQ(roster_.Choose({}), 0u);
-  roster_[0].stopped = true;
+  roster_[0].ended = true;
   EXPECT_EQ(roster_.Choose({}), arena::kNobody);
   EXPECT_EQ(roster_.WhyNobody({}), "no worker is ready");
 }
@@ -106,7 +106,7 @@ TEST_F(RosterTest, shouldPreferThePromisedWorkerAndPassOverTheExcepted) {
   EXPECT_EQ(roster_.Choose({.promised_id = 10}), 0u);
   EXPECT_EQ(roster_.Choose({.except_slot = 2}), 1u);
   EXPECT_EQ(roster_.Choose({.promised_id = 12, .except_slot = 2}), 1u);
-  roster_[0].stopped = true;
+  roster_[0].ended = true;
   EXPECT_EQ(roster_.Choose({.promised_id = 10}), 2u);
 }
 

@@ -1301,7 +1301,7 @@ TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
     workers_[engine_->succession().owner(0).slot]->Die();
     TakeOver(*workers_[heir]);
     EXPECT_EQ(engine_->succession().last_report(0).cause, slot == 0 ? "hang" : "crash");
-    engine_->succession().WorkerStopped(slot == 0 ? 0 : heir, slot == 0 ? 1 : heir + 1, "crash");
+    engine_->succession().WorkerEnded(slot == 0 ? 0 : heir, slot == 0 ? 1 : heir + 1, "crash");
     EXPECT_EQ(engine_->succession().last_report(0).cause, slot == 0 ? "hang" : "crash");
   }
 }
