@@ -283,8 +283,8 @@ class Attack {
         });
         break;
       case 6:
-        service_.Do([this, slot, id = ids_[slot], stalled = program_.Flag()] {
-          engine_.succession().SetStalled(slot, id, stalled);
+        service_.Do([this, slot, id = ids_[slot], silent = program_.Flag()] {
+          engine_.succession().SetSilent(slot, id, silent);
         });
         break;
       case 7:

@@ -351,7 +351,7 @@ class NativeWorld : private driver_process::EngineListener {
     } else if (what < 24) {
       if (IsAlive(slot)) processes_[slot]->LookForDeaths();
     } else if (slow_until_[slot] <= context_.now_ns) {
-      SetStalled(slot, false);
+      SetSilent(slot, false);
       Resume(slot);
       Suffer(slot);
     }
@@ -366,7 +366,7 @@ class NativeWorld : private driver_process::EngineListener {
       Kill(slot);
     } else if (where == slow_at_ && dice().OneIn(2)) {
       slow_until_[slot] = context_.now_ns + dice().Below(300);
-      SetStalled(slot, dice().OneIn(2));
+      SetSilent(slot, dice().OneIn(2));
     }
   }
   // The keeper begins it, unless it is in the middle of something else: then that goes on. Returns
@@ -384,11 +384,11 @@ class NativeWorld : private driver_process::EngineListener {
     return begins;
   }
   // The keeper has seen no sign of life for long, or sees one again.
-  void SetStalled(uint32_t slot, bool stalled) {
-    if (!IsAlive(slot) || stalled_[slot] == stalled) return;
+  void SetSilent(uint32_t slot, bool silent) {
+    if (!IsAlive(slot) || silent_[slot] == silent) return;
     const uint64_t id = processes_[slot]->id();
-    if (Keep([this, slot, id, stalled] { engine_->succession().SetStalled(slot, id, stalled); })) {
-      stalled_[slot] = stalled;
+    if (Keep([this, slot, id, silent] { engine_->succession().SetSilent(slot, id, silent); })) {
+      silent_[slot] = silent;
     }
   }
   void FinishKeeping() {
@@ -403,7 +403,7 @@ class NativeWorld : private driver_process::EngineListener {
       FinishKeeping();
       engine_->Turn();
       if (!IsAlive(slot)) continue;
-      SetStalled(slot, false);
+      SetSilent(slot, false);
       FinishKeeping();
       processes_[slot]->LookForDeaths();
       Resume(slot);
@@ -454,7 +454,7 @@ class NativeWorld : private driver_process::EngineListener {
     if (keeper_->busy()) return (void)Keep(nullptr);
     const uint64_t id = ++last_id_;
     slow_until_[slot] = 0;
-    stalled_[slot] = false;
+    silent_[slot] = false;
     context_.Note("started", id, slot);
     processes_[slot] = std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
     Keep([this, slot, id] {
@@ -476,7 +476,7 @@ class NativeWorld : private driver_process::EngineListener {
   void CheckReady() {
     engine_->Turn();
     for (uint32_t slot = 0; slot < kWorkers; ++slot) {
-      if (!IsAlive(slot) || processes_[slot]->retiring() || stalled_[slot]) continue;
+      if (!IsAlive(slot) || processes_[slot]->retiring() || silent_[slot]) continue;
       if (engine_->succession().IsReady(slot)) continue;
       context_.Break(absl::StrCat("worker ", processes_[slot]->id(),
                                   " released what it was asked for, and gets no shard any more"));
@@ -505,7 +505,7 @@ class NativeWorld : private driver_process::EngineListener {
   uint64_t keeper_slow_until_ = 0;
   Truth truth_;
   std::array<std::unique_ptr<Process>, kWorkers> processes_;
-  std::array<bool, kWorkers> dead_ = {}, stalled_ = {};
+  std::array<bool, kWorkers> dead_ = {}, silent_ = {};
   std::array<uint64_t, kWorkers> slow_until_ = {};
   std::string_view slow_at_, mortal_at_, keeper_slow_at_;
   uint64_t last_id_ = 0;

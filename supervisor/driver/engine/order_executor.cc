@@ -252,9 +252,9 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
     case Change::ASK_TO_STOP:
       return succession.AskToStop(slot, id);
     case Change::STALLED:
-      return succession.SetStalled(slot, id, true);
+      return succession.SetSilent(slot, id, true);
     case Change::NOT_STALLED:
-      return succession.SetStalled(slot, id, false);
+      return succession.SetSilent(slot, id, false);
     case Change::STANDS_FIRST:
       return succession.SetStanding(slot, id, Standing::kFirst);
     case Change::STANDS_LAST:

@@ -30,7 +30,7 @@ void Roster::AskToStop(uint32_t slot) {
 // ---------------------------------------------------------------- the choice
 
 bool Roster::CanServe(const Worker& worker) {
-  return worker.id != 0 && worker.ready && !worker.stalled && !worker.ended && !worker.retired;
+  return worker.id != 0 && worker.ready && !worker.silent && !worker.ended && !worker.retired;
 }
 
 bool Roster::ReadsState(const Worker& worker, uint32_t version) {

@@ -44,7 +44,7 @@ class Roster {
     StateVersions versions;
     Standing standing = Standing::kFirst;
     bool ready = false;
-    bool stalled = false;
+    bool silent = false;   // has shown no sign of life for long; as an owner it hangs
     bool ended = false;    // has detached, is dead, or is fenced
     bool retired = false;  // is to end, and is given no shard
     bool fenced = false;

@@ -40,11 +40,11 @@ void Succession::SetReady(uint32_t slot) {
   NameHeirs();
 }
 
-void Succession::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+void Succession::SetSilent(uint32_t slot, uint64_t id, bool silent) {
   Roster::Worker* const worker = roster_.Find(slot, id);
   if (worker == nullptr) return;
-  worker->stalled = stalled;
-  if (!stalled) GiveVacant();
+  worker->silent = silent;
+  if (!silent) GiveVacant();
   NameHeirs();
 }
 

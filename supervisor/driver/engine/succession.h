@@ -59,9 +59,9 @@ class Succession {
   // Asks the worker, through the arena, to end.
   virtual void AskToStop(uint32_t slot, uint64_t id);
   virtual void SetReady(uint32_t slot);  // and again after it gave a shard back unasked
-  // `stalled`: the worker has shown no sign of life for long. A stalled worker does not become a
+  // `silent`: the worker has shown no sign of life for long. A silent worker does not become a
   // successor.
-  virtual void SetStalled(uint32_t slot, uint64_t id, bool stalled);
+  virtual void SetSilent(uint32_t slot, uint64_t id, bool silent);
   // Returns true if the worker can be given a shard.
   virtual bool IsReady(uint32_t slot) const { return Roster::CanServe(roster_[slot]); }
   // Returns true if the worker owns no shard and none is on its way to it. Always false in a native

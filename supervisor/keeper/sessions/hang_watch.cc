@@ -148,21 +148,21 @@ HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig
 
 void HangWatch::LookAt(WorkerSession& session) {
   if (session.IsProcessDead()) return;  // a dead worker does not hang, even if its lock is held
-  const bool was_stalled = session.heartbeat.IsSilent(looks());
+  const bool was_silent = session.heartbeat.IsSilent(looks());
   session.heartbeat.Look(arena::LoadRelaxed(driver_.arena().worker(session.slot).heartbeat),
                          looks());
-  const bool stalled = session.heartbeat.IsSilent(looks());
-  if (session.state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
-  if (stalled != was_stalled) {
-    driver_.ChangeWorker(session.slot, session.id, stalled ? Change::STALLED : Change::NOT_STALLED);
+  const bool silent = session.heartbeat.IsSilent(looks());
+  if (session.state != v1::WORKER_STATE_READY || !(silent || was_silent)) return;
+  if (silent != was_silent) {
+    driver_.ChangeWorker(session.slot, session.id, silent ? Change::STALLED : Change::NOT_STALLED);
   }
-  if (!stalled || !OwnsShards(session.id)) {
+  if (!silent || !OwnsShards(session.id)) {
     session.hangs = false;
     session.silent_owner_looks = 0;
     return;
   }
   // A worker that was silent before it got shards has the full time, too.
-  if (!was_stalled || ++session.silent_owner_looks >= looks()) OnHang(session);
+  if (!was_silent || ++session.silent_owner_looks >= looks()) OnHang(session);
 }
 
 uint32_t HangWatch::looks() const {

@@ -420,7 +420,7 @@ void WorkerSessions::RestoreOne(const internal::HeldWorker& worker, FileDescript
   session->GoOnFrom(worker, std::move(pidfd));
   session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
   session->heartbeat.Look(session->beat_at_restore, /*patience=*/1);  // this is no sign of life
-  // The former keeper may have called the worker stalled. This one counts anew.
+  // The former keeper may have called the worker silent. This one counts anew.
   driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
   // A native worker whose library cannot resume sessions goes on serving without one.
   session->awaits_resumption =

@@ -22,9 +22,9 @@ void ShardEngine::SetReady(uint32_t slot) {
   AssignWaiting();
 }
 
-void ShardEngine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+void ShardEngine::SetSilent(uint32_t slot, uint64_t id, bool silent) {
   if (roster.Find(slot, id) == nullptr) return;
-  roster[slot].stalled = stalled;
+  roster[slot].silent = silent;
   AssignWaiting();
 }
 

@@ -26,7 +26,7 @@ class ShardEngine final : public driver_process::testing::InlineEngine {
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake,
                  driver_process::StateVersions versions, Standing standing) override;
   void SetReady(uint32_t slot) override;
-  void SetStalled(uint32_t slot, uint64_t id, bool stalled) override;
+  void SetSilent(uint32_t slot, uint64_t id, bool silent) override;
   void SetStanding(uint32_t slot, uint64_t id, Standing standing) override;
   void AskToStop(uint32_t slot, uint64_t id) override;
   bool IsReady(uint32_t slot) const override { return roster.CanServe(roster[slot]); }

@@ -36,9 +36,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   }
   void AskToStop(uint32_t slot, uint64_t) override { roster.AskToStop(slot); }
   void SetReady(uint32_t slot) override { roster[slot].ready = true; }
-  void SetStalled(uint32_t slot, uint64_t, bool stalled) override {
-    roster[slot].stalled = stalled;
-  }
+  void SetSilent(uint32_t slot, uint64_t, bool silent) override { roster[slot].silent = silent; }
   bool IsReady(uint32_t slot) const override { return roster[slot].ready; }
   bool IsIdle(uint32_t, uint64_t id) const override { return shard_owner.worker_id != id; }
   void Retire(uint32_t slot, uint64_t) override { roster[slot].retired = true; }

@@ -81,7 +81,7 @@ TEST_F(RosterTest, shouldChooseOnlyWhoCanServe) {
   Add(2);
   roster_[2].ready = false;
   EXPECT_EQ(roster_.Choose({}), 1u);
-  roster_[1].stalled = true;
+  roster_[1].silent = true;
   EXPECT_EQ(roster_.Choose({}), 0u);
   roster_[0].ended = true;
   EXPECT_EQ(roster_.Choose({}), arena::kNobody);

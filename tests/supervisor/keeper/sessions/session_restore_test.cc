@@ -201,14 +201,14 @@ TEST(SessionRestoreTest, shouldAskForTheStandingOfAWorkerThatIsAnsweredLate) {
 }
 
 // The keeper before had found it silent, and the next one counts anew.
-TEST(SessionRestoreTest, shouldNotLeaveAWorkerStalledThatThisKeeperHasNotFoundSo) {
+TEST(SessionRestoreTest, shouldNotLeaveAWorkerSilentThatThisKeeperHasNotFoundSo) {
   TheDriver driver;
   AttachOneWith(driver, kForEver);
-  driver.engine.roster[0].stalled = true;
+  driver.engine.roster[0].silent = true;
   TheKeeper next(driver, kForEver);
   DriverClient::HeldByKey held = next.driver.TakeHeld();
   next.sessions.Restore(held);
-  EXPECT_FALSE(driver.engine.roster[0].stalled);
+  EXPECT_FALSE(driver.engine.roster[0].silent);
 }
 
 }  // namespace

@@ -511,7 +511,7 @@ class SilentWorkerTest : public WorkerSessionsTest {
 };
 
 // An heir may hang as soon as it has claimed a shard, and was silent before.
-TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsStalledAlready) {
+TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsSilentAlready) {
   const internal::WorkerPlace reserved = sessions.Reserve().value();
   const auto process = Process();
   const auto client = AcceptChild(*process, reserved);
@@ -519,7 +519,7 @@ TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsStalledAlready) {
   internal::WorkerRequest ready;
   ready.mutable_set_ready();
   Ask(*client, ready);
-  Until([&] { return engine.roster[reserved.slot()].stalled; });
+  Until([&] { return engine.roster[reserved.slot()].silent; });
   EXPECT_THAT(engine.explained, IsEmpty());  // it owns nothing
   engine.shard_owner.slot = reserved.slot();
   engine.shard_owner.worker_id = reserved.id();
@@ -558,7 +558,7 @@ TEST_F(ReportedHangTest, shouldTellOnceOfAHangAndKillNobodyUntilItIsToldTo) {
   Until([&] { return Reports() == 1; });
   // It shows that it lives, and hangs again: only then there is another.
   arena.worker(reserved.slot()).heartbeat = 1;
-  Until([&] { return !engine.roster[reserved.slot()].stalled; });
+  Until([&] { return !engine.roster[reserved.slot()].silent; });
   Until([&] { return Reports() == 2; });
   for (int i = 0; i < 100; ++i) loop.run_one_for(std::chrono::seconds(1));
   EXPECT_EQ(Reports(), 2);
