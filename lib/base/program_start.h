@@ -18,9 +18,9 @@ inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
 // The reading end of a pipe. Its end tells the driver that batond was stopped for good.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
-// A batond that executes another program tells it with these that it is on trial, or why the
+// A batond that executes another program tells it with these that it is on probation, or why the
 // program before it was given up, and the path of the program that can be replaced.
-inline constexpr char kTrialVariable[] = "BATON_ON_TRIAL";
+inline constexpr char kProbationVariable[] = "BATON_ON_TRIAL";
 inline constexpr char kGivenUpVariable[] = "BATON_GIVEN_UP";
 inline constexpr char kProgramVariable[] = "BATON_PROGRAM";
 

@@ -68,7 +68,7 @@ absl::Status Child::Start() {
     return status;
   }
   ready_ = told_to_end_ = awaited_ = false;
-  on_trial_ = program_.on_trial();
+  on_probation_ = program_.on_probation();
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
   if (const absl::Status named = lock_.NameHolder(process_.pid); !named.ok()) {
@@ -88,7 +88,7 @@ absl::Status Child::Start() {
 // The child soon asks to be taken in (Rejoin), unless it hangs.
 void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
-  ready_ = on_trial_ = false;
+  ready_ = on_probation_ = false;
   awaited_ = true;
   kill_hung_ = plan_.kill_hung;
   started_ = std::chrono::steady_clock::now();
@@ -229,8 +229,8 @@ void Child::LookAtHeart() {
   Log(spdlog::level::err,
       absl::StrCat("has shown no sign of life for ", plan_.hang_timeout.count(),
                    " ms: it is stopped, or waits for what does not come (see its stack: cat /proc/",
-                   process_.pid, "/stack)", kill_hung_ || on_trial_ ? "; killing it" : ""));
-  if (kill_hung_ || on_trial_) Signal(SIGKILL);
+                   process_.pid, "/stack)", kill_hung_ || on_probation_ ? "; killing it" : ""));
+  if (kill_hung_ || on_probation_) Signal(SIGKILL);
 }
 
 void Child::NoteSigns(std::string_view signs) {
@@ -265,7 +265,7 @@ void Child::Reap() {
       absl::StrCat(is_ours ? DescribeEnd(end) : "ended", ready_ ? "" : " while starting");
   // The end of a process that was told to end does not count against its program.
   const bool is_proven = !was_hung && ProveIfDue();
-  if (!is_proven && on_trial_ && (was_hung || !told_to_end_)) GiveUpProgram(how);
+  if (!is_proven && on_probation_ && (was_hung || !told_to_end_)) GiveUpProgram(how);
   ready_ = false;
   callbacks_.gone(how);
 }
@@ -273,15 +273,15 @@ void Child::Reap() {
 absl::Status Child::ReplaceProgram() {
   ProveIfDue();
   BATON_RETURN_IF_ERROR(program_.Replace());
-  on_trial_ = false;
+  on_probation_ = false;
   return absl::OkStatus();
 }
 
 bool Child::ProveIfDue() {
   const auto lived = std::chrono::steady_clock::now() - started_;
-  if (!on_trial_ || !ready_ || hung() || lived < kTrial) return false;
+  if (!on_probation_ || !ready_ || hung() || lived < kProbation) return false;
   program_.Prove();
-  on_trial_ = false;
+  on_probation_ = false;
   return true;
 }
 
@@ -304,7 +304,7 @@ void Child::StartLater() {
     started_ = std::chrono::steady_clock::now();
     if (const absl::Status status = Start(); !status.ok()) {
       Log(spdlog::level::err, status.ToString());
-      if (program_.on_trial()) GiveUpProgram(absl::StrCat("cannot start: ", status.message()));
+      if (program_.on_probation()) GiveUpProgram(absl::StrCat("cannot start: ", status.message()));
       StartLater();
     }
   });

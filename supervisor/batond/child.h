@@ -105,11 +105,11 @@ class Child {
   void Signal(int signal);
 
   // From its next start on the child runs the program that is at its path now. If a process of that
-  // program is not ready in time, or ends or hangs within kTrial, the next one runs the former
+  // program is not ready in time, or ends or hangs within kProbation, the next one runs the former
   // program. Without ReplaceProgram the child runs the file that was there when batond began,
   // whatever a package has put in its place.
   absl::Status ReplaceProgram();
-  static constexpr std::chrono::seconds kTrial{5};
+  static constexpr std::chrono::seconds kProbation{5};
 
  private:
   absl::Status SpawnWith(int ready_write_end);
@@ -127,7 +127,8 @@ class Child {
   void NoteSigns(std::string_view signs);
   void WatchEnd();
   void Reap();
-  // Ends the trial of a program whose process has served for kTrial. Returns whether it did.
+  // Ends the probation of a program whose process has served for kProbation. Returns whether it
+  // did.
   bool ProveIfDue();
   void GiveUpProgram(const std::string& why);
 
@@ -135,8 +136,8 @@ class Child {
   const Callbacks callbacks_;
 
   ReplaceableProgram program_;
-  bool on_trial_ = false;     // the process that runs, or ran last, runs the program on trial
-  bool told_to_end_ = false;  // that process was sent SIGTERM
+  bool on_probation_ = false;  // the process that runs, or ran last, runs the program on probation
+  bool told_to_end_ = false;   // that process was sent SIGTERM
   bool awaited_ = false;
   ChildLock lock_;
   SpawnedProcess process_;

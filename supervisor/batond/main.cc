@@ -434,15 +434,15 @@ int Run(int argc, char** argv, OwnProgram* own) {
                            ServesOthers(config) || line.options.control_user.has_value());
   if (!state.ok()) return Fail(state.status());
   line.options.audit_directory = MakeAuditDirectory(config.state_dir(), line.options.control_user);
-  own->GoBackIfTrialDied(config.state_dir());
+  own->GoBackIfProbationFailed(config.state_dir());
   line.options.own = own;
   Supervisor supervisor(std::move(line.options), *state);
   absl::Status status = supervisor.Run();
-  if (supervisor.is_replaced() || own->on_trial()) supervisor.LeaveToProgram();
+  if (supervisor.is_replaced() || own->on_probation()) supervisor.LeaveToProgram();
   if (supervisor.is_replaced()) status = own->Replace();
   if (status.ok()) return 0;
   const int result = Fail(status);
-  if (own->on_trial()) own->GoBack(std::string(status.message()));
+  if (own->on_probation()) own->GoBack(std::string(status.message()));
   return result;
 }
 
@@ -453,7 +453,9 @@ int main(int argc, char** argv) {
   prctl(PR_SET_NAME, "batond");  // a program run by a descriptor is named by its number
   baton::OwnProgram own(argc, argv);
   const int result = baton::Run(argc, argv, &own);
-  if (result != 0 && own.on_trial()) own.GoBack("it could not serve: its messages above tell why");
-  own.EndTrial();
+  if (result != 0 && own.on_probation()) {
+    own.GoBack("it could not serve: its messages above tell why");
+  }
+  own.EndProbation();
   return result;
 }

@@ -27,8 +27,8 @@
 namespace baton {
 namespace {
 
-// If a program on trial dies, a service manager starts batond again in less time.
-constexpr time_t kTrialIsOverSeconds = 600;
+// If a program on probation dies, a service manager starts batond again in less time.
+constexpr time_t kProbationIsOverSeconds = 600;
 
 // Returns the variable and removes it, so that no child inherits it.
 std::string TakeVariable(const char* name) {
@@ -70,8 +70,8 @@ OwnProgram::OwnProgram(int argc, char** argv)
     : path_(TakeVariable(kProgramVariable)),
       given_up_(TakeVariable(kGivenUpVariable)),
       arguments_(argv, argv + argc),
-      kept_(TakeVariable(kTrialVariable)) {
-  on_trial_ = !kept_.empty();
+      kept_(TakeVariable(kProbationVariable)) {
+  on_probation_ = !kept_.empty();
   for (char** variable = environ; *variable != nullptr; ++variable) {
     environment_.emplace_back(*variable);
   }
@@ -80,7 +80,8 @@ OwnProgram::OwnProgram(int argc, char** argv)
 
 // The rename makes the file appear complete, or not at all.
 absl::Status OwnProgram::Keep(const std::string& state_dir) {
-  if (on_trial_) return absl::OkStatus();  // the former program, which has served, is kept already
+  // The former program, which has served, is kept already.
+  if (on_probation_) return absl::OkStatus();
   const std::string path = FormerBatondPath(state_dir);
   const std::string unfinished = path + ".new";
   const FileDescriptor own(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
@@ -105,26 +106,28 @@ void OwnProgram::LeaveVariable(const std::string& name, const std::string& value
 }
 
 absl::Status OwnProgram::Replace() {
-  LeaveVariable(kTrialVariable, kept_);
+  LeaveVariable(kProbationVariable, kept_);
   execve(path_.c_str(), PointersTo(arguments_).data(), PointersTo(environment_).data());
   absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot run ", path_));
-  LeaveVariable(kTrialVariable, "");
+  LeaveVariable(kProbationVariable, "");
   GoBack(std::string(status.message()));
   return status;
 }
 
-void OwnProgram::GoBackIfTrialDied(const std::string& state_dir) {
+void OwnProgram::GoBackIfProbationFailed(const std::string& state_dir) {
   struct stat info = {};
-  if (on_trial_ || stat(FormerBatondPath(state_dir).c_str(), &info) != 0) return;
+  if (on_probation_ || stat(FormerBatondPath(state_dir).c_str(), &info) != 0) return;
   kept_ = FormerBatondPath(state_dir);
   // This is the former program, or batond was not started for long.
-  if (!given_up_.empty() || time(nullptr) - info.st_mtime > kTrialIsOverSeconds) return EndTrial();
+  if (!given_up_.empty() || time(nullptr) - info.st_mtime > kProbationIsOverSeconds) {
+    return EndProbation();
+  }
   GoBack("its process died before it had served for long");
 }
 
 // The former program removes the file once it runs.
 void OwnProgram::GoBack(const std::string& why) {
-  on_trial_ = false;
+  on_probation_ = false;
   const std::string given_up = DescribeGivenUp(path_, why);
   spdlog::error("{}", given_up);
   LeaveVariable(kGivenUpVariable, given_up);
@@ -138,12 +141,12 @@ void OwnProgram::GoBack(const std::string& why) {
   (void)unlink(kept_.c_str());
 }
 
-void OwnProgram::EndTrial() {
+void OwnProgram::EndProbation() {
   if (kept_.empty()) return;
   (void)unlink(kept_.c_str());
   kept_.clear();
-  if (std::exchange(on_trial_, false)) {
-    spdlog::info("the trial of batond's new program is over: it stays");
+  if (std::exchange(on_probation_, false)) {
+    spdlog::info("the probation of batond's new program is over: it stays");
   }
 }
 

@@ -1,9 +1,9 @@
 // The program that batond runs, and how another one takes its place. The process executes the other
 // program, keeps its number, and finds drivers like any next batond.
 //
-// The other program is on trial until it has served for a while. Until then the former program is
-// kept as a file of the state directory. If the one on trial dies, the batond that is started next
-// goes back to the former program.
+// The other program is on probation until it has served for a while. Until then the former program
+// is kept as a file of the state directory. If the one on probation dies, the batond that is
+// started next goes back to the former program.
 #ifndef SUPERVISOR_BATOND_OWN_PROGRAM_H_
 #define SUPERVISOR_BATOND_OWN_PROGRAM_H_
 
@@ -42,14 +42,14 @@ class OwnProgram {
   // only with an error.
   absl::Status Replace();
 
-  bool on_trial() const { return on_trial_; }
-  // Goes back to the former program if the process of a trial has died. Returns otherwise.
-  void GoBackIfTrialDied(const std::string& state_dir);
-  // Goes back to the former program, because this one, on trial, cannot serve. Returns only if the
-  // former program cannot be run.
+  bool on_probation() const { return on_probation_; }
+  // Goes back to the former program if the process of a probation has died. Returns otherwise.
+  void GoBackIfProbationFailed(const std::string& state_dir);
+  // Goes back to the former program, because this one, on probation, cannot serve. Returns only if
+  // the former program cannot be run.
   void GoBack(const std::string& why);
   // Makes this program stay, because it serves, or was told to stop.
-  void EndTrial();
+  void EndProbation();
 
   // Returns why the program that was to replace this one was given up; empty: none was given up.
   const std::string& given_up() const { return given_up_; }
@@ -57,7 +57,7 @@ class OwnProgram {
  private:
   std::string path_, given_up_;
   std::vector<std::string> arguments_, environment_;
-  bool on_trial_ = false;
+  bool on_probation_ = false;
   std::string kept_;  // path of the former program; empty: none is kept
 };
 

@@ -46,7 +46,7 @@ std::string DescribeGivenUp(const std::string& program, const std::string& why) 
 }
 
 absl::StatusOr<ProgramFile> ReplaceableProgram::ToRun() {
-  if (trial_) return *trial_;
+  if (on_probation_) return *on_probation_;
   if (!file_) {
     BATON_ASSIGN_OR_RETURN(file_, ProgramFile::Open(path_));
   }
@@ -55,13 +55,13 @@ absl::StatusOr<ProgramFile> ReplaceableProgram::ToRun() {
 
 absl::Status ReplaceableProgram::Replace() {
   BATON_ASSIGN_OR_RETURN(ProgramFile found, ProgramFile::Open(path_));
-  trial_.reset();
-  if (!file_ || !(*file_ == found)) trial_ = std::move(found);
+  on_probation_.reset();
+  if (!file_ || !(*file_ == found)) on_probation_ = std::move(found);
   return absl::OkStatus();
 }
 
 void ReplaceableProgram::Prove() {
-  if (trial_) file_ = std::exchange(trial_, std::nullopt);
+  if (on_probation_) file_ = std::exchange(on_probation_, std::nullopt);
 }
 
 namespace {

@@ -53,19 +53,19 @@ class ReplaceableProgram {
 
   const std::string& path() const { return path_; }
 
-  // Returns the file to run: the one on trial, else the one that was proven last, else the first
-  // one that was opened.
+  // Returns the file to run: the one on probation, else the one that was proven last, else the
+  // first one that was opened.
   absl::StatusOr<ProgramFile> ToRun();
-  // Puts the file that is at the path now on trial, unless it is the file that was run before the
-  // trial.
+  // Puts the file that is at the path now on probation, unless it is the file that was run before
+  // the probation.
   absl::Status Replace();
-  bool on_trial() const { return trial_.has_value(); }
+  bool on_probation() const { return on_probation_.has_value(); }
   void Prove();
-  void GiveUp() { trial_.reset(); }
+  void GiveUp() { on_probation_.reset(); }
 
  private:
   const std::string path_;
-  std::optional<ProgramFile> file_, trial_;
+  std::optional<ProgramFile> file_, on_probation_;
 };
 
 // The user that a program runs as. It has no supplementary groups.

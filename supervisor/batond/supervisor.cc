@@ -255,7 +255,7 @@ absl::Status Supervisor::Run() {
   // The service manager's own limit of a start knows nothing of the size of arenas.
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
              absl::StrCat("starting, services: ", JoinedNames()));
-  LimitTrial(options_.start_timeout + kStartMargin);
+  LimitProbation(options_.start_timeout + kStartMargin);
   BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
   StartDrivers();
   io_.run();
@@ -571,14 +571,16 @@ void Supervisor::ReplaceOwnProgramSoon() {
   });
 }
 
-// While this batond is on trial, it has to start control and to reach the drivers that go on.
-void Supervisor::LimitTrial(std::chrono::milliseconds limit) {
-  if (!options_.own->on_trial()) return;
+// While this batond is on probation, it has to start control and to reach the drivers that go on.
+void Supervisor::LimitProbation(std::chrono::milliseconds limit) {
+  if (!options_.own->on_probation()) return;
   After(program_timer_, limit, [this] {
     if (stopping()) return;
     const bool reached =
         absl::c_none_of(drivers_, [](const auto& driver) { return driver->is_awaited(); });
-    if (phase_ == Phase::kRunning && control_->ready() && reached) return options_.own->EndTrial();
+    if (phase_ == Phase::kRunning && control_->ready() && reached) {
+      return options_.own->EndProbation();
+    }
     FailStart(absl::DeadlineExceededError(absl::StrCat("it is not well in time: ", Health())));
   });
 }
@@ -614,7 +616,7 @@ void Supervisor::Advance() {
   if (phase_ == Phase::kStartingControl && control_->settled()) {
     phase_ = Phase::kRunning;
     AnnounceReady();
-    LimitTrial(Child::kTrial);
+    LimitProbation(Child::kProbation);
   }
 }
 
@@ -712,7 +714,7 @@ void Supervisor::AdvanceStop() {
 // Returns true if another batond follows: one that the service manager starts, or another program
 // in this process.
 bool Supervisor::services_go_on() const {
-  return stay_.has_value() || replaced_ || (!result_.ok() && options_.own->on_trial());
+  return stay_.has_value() || replaced_ || (!result_.ok() && options_.own->on_probation());
 }
 
 void Supervisor::LeaveDrivers() {

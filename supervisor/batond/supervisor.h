@@ -106,7 +106,7 @@ class Supervisor {
   void RestartControlSoon();
   void ReplaceProgram(const internal::ReplaceProgram& request, ControlRequests::Done done);
   void ReplaceOwnProgramSoon();
-  void LimitTrial(std::chrono::milliseconds limit);
+  void LimitProbation(std::chrono::milliseconds limit);
   bool services_go_on() const;
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver);
   void OnRejoinedAnswered(const std::string& name,
@@ -143,7 +143,7 @@ class Supervisor {
   RejoinServer rejoins_;
   ProgramCheck program_check_;
   bool replaced_ = false;
-  boost::asio::steady_timer program_timer_;  // batond's own program is replaced, or on trial
+  boost::asio::steady_timer program_timer_;  // batond's own program is replaced, or on probation
   std::unique_ptr<Child> control_;
   std::string control_given_up_;  // why its new program was given up; empty: it was not
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last

@@ -141,7 +141,7 @@ TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByOtherReleasesAndB
     EXPECT_EQ(Status().version().release(), release);
     EXPECT_TRUE(BatondIsOfItsFile());
     ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
-    ASSERT_OK(harness::WaitUntil("the end of batond's trial", [&] {
+    ASSERT_OK(harness::WaitUntil("the end of batond's probation", [&] {
       return !std::filesystem::exists(cluster_->directory() + "/state/batond.before");
     }));
   }

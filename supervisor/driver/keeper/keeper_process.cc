@@ -43,7 +43,7 @@ bool IsReadable(int fd) {
 
 absl::Status KeeperProcess::Start(const std::string& input) {
   absl::StatusOr<Running> started = Run(input);
-  if (!started.ok() && program_.on_trial()) {
+  if (!started.ok() && program_.on_probation()) {
     GiveUp(absl::StrCat("cannot be run: ", started.status().message()));
     started = Run(input);
   }
@@ -156,7 +156,7 @@ std::optional<std::string> KeeperProcess::Reap(int* exit_code) {
   // Nobody asks a keeper to end before it shows life, so its exit is a failure. A signal from
   // outside says nothing about the program.
   const bool failed = HasCrashed(end) || faulty_ || (end.si_code == CLD_EXITED && !shows_life_);
-  if (failed && IsOnTrial()) GiveUp(absl::StrCat("its first keeper ", how));
+  if (failed && IsOnProbation()) GiveUp(absl::StrCat("its first keeper ", how));
   running_.reset();
   if (end.si_code == CLD_EXITED) *exit_code = end.si_status;
   return how;
@@ -167,9 +167,11 @@ void KeeperProcess::KillFaulty() {
   Signal(SIGKILL);
 }
 
-// While another keeper runs beside this one, the program on trial is the other keeper's.
+// While another keeper runs beside this one, the program on probation is the other keeper's.
 void KeeperProcess::Prove() {
-  if (IsOnTrial() && shows_life_ && last_sign_ - running_->started >= kLongLife) program_.Prove();
+  if (IsOnProbation() && shows_life_ && last_sign_ - running_->started >= kLongLife) {
+    program_.Prove();
+  }
 }
 
 void KeeperProcess::NoteLife() {
@@ -188,7 +190,7 @@ KeeperProcess::Silence KeeperProcess::LookForHang() {
   }
   hung_ = runs() && shows_life_ && Clock::now() - last_sign_ >= hang_timeout_ && !HasUnread();
   if (hung_ == was_hung) return Silence::kNone;
-  if (hung_ && (kills_hung_ || IsOnTrial())) KillFaulty();
+  if (hung_ && (kills_hung_ || IsOnProbation())) KillFaulty();
   return hung_ ? Silence::kBegins : Silence::kEnds;
 }
 

@@ -57,9 +57,9 @@ class KeeperProcess {
   // (Killed)"). Then runs() is false. Sets `exit_code` only if the keeper exited by itself.
   std::optional<std::string> Reap(int* exit_code);
 
-  // Returns why the program on trial was given up, once. Possible reasons: its first keeper could
-  // not be run, ended or hung before it showed life (kStartTimeout), or crashed or hung before it
-  // had shown life for kLongLife, which proves its program.
+  // Returns why the program on probation was given up, once. Possible reasons: its first keeper
+  // could not be run, ended or hung before it showed life (kStartTimeout), or crashed or hung
+  // before it had shown life for kLongLife, which proves its program.
   std::optional<std::string> TakeGivenUp() { return std::exchange(given_up_, std::nullopt); }
 
   // Notes a sign of life. The keeper's silence counts from now on.
@@ -77,7 +77,7 @@ class KeeperProcess {
   // A keeper that has not ended this long after its successor's first order is killed.
   static constexpr std::chrono::seconds kEndTimeout{3};
   // Returns whether a hang has begun or ended since the last call. Kills the keeper when a hang
-  // begins, if SetKillsHung() said so or its program is on trial. Also kills a keeper that has
+  // begins, if SetKillsHung() said so or its program is on probation. Also kills a keeper that has
   // shown no life within kStartTimeout. Call it regularly.
   Silence LookForHang();
   // Returns when the keeper counts as hung if it stays silent. Empty: no keeper that has shown life
@@ -106,7 +106,7 @@ class KeeperProcess {
 
   absl::StatusOr<Running> Run(const std::string& input);
   bool HasUnread() const;
-  bool IsOnTrial() const { return program_.on_trial() && !next_; }
+  bool IsOnProbation() const { return program_.on_probation() && !next_; }
   void Prove();
   void GiveUp(const std::string& why);
   void GiveUpNext(const std::string& why);

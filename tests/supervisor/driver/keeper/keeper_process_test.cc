@@ -146,7 +146,7 @@ class ReplacedKeeperTest : public KeeperProcessTest {
   }
   std::string AwaitGivenUp() {
     std::string why;
-    EXPECT_OK(harness::WaitUntil("the end of the trial", [&] {
+    EXPECT_OK(harness::WaitUntil("the end of the probation", [&] {
       keeper_.LookAtNext();
       why = keeper_.TakeGivenUp().value_or("");
       return !why.empty();
