@@ -25,7 +25,7 @@ class ChildLock {
   // Takes the lock, if this process does not have it yet. kUnavailable: a process of a former
   // batond has it.
   absl::Status Take();
-  // Takes over the lock that a child has, through the child's descriptor. kPermissionDenied: it is
+  // Takes back the lock that a child has, through the child's descriptor. kPermissionDenied: it is
   // no descriptor of this file, or does not have its lock.
   absl::Status Receive(FileDescriptor descriptor);
   void Drop() { file_.Reset(); }

@@ -1,4 +1,4 @@
-// Decides which parts of a changed configuration a running Baton takes over.
+// Decides which parts of a changed configuration a running Baton accepts.
 #ifndef SUPERVISOR_CONFIG_RELOAD_H_
 #define SUPERVISOR_CONFIG_RELOAD_H_
 

@@ -172,7 +172,7 @@ TEST_F(OutlivingKeeperTest, shouldHaveNoImpostor) {
   EXPECT_EQ(stage_.lives("keeper").size(), 1u);
 }
 
-TEST(ChildLockTest, shouldBeTakenOverThroughAnHolderDescriptorAlone) {
+TEST(ChildLockTest, shouldBeTakenBackThroughAnHolderDescriptorAlone) {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/lock";
   ChildLock former(path), next(path);
