@@ -6,7 +6,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "tests/simulation/mortal_driver.h"
+#include "tests/simulation/killed_queue_driver.h"
 #include "tests/simulation/runner.h"
 
 int main(int argc, char** argv) {

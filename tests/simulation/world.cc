@@ -16,7 +16,7 @@
 #include "lib/base/crash_point.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/hostile.h"
-#include "tests/simulation/mortal_driver.h"
+#include "tests/simulation/killed_queue_driver.h"
 
 namespace baton::simulation {
 namespace {
@@ -124,7 +124,7 @@ class World : private driver_process::EngineListener, private RemoteListener {
   uint32_t preempt_, kill_;  // once in so many points; 0: never
   uint32_t burst_;           // steps of a peer or the device at once
   Mortality mortality_;      // of the driver
-  MortalDriver* driver_ = nullptr;
+  KilledQueueDriver* driver_ = nullptr;
   uint32_t slow_death_;  // once in so many chances the death of a process is told
   bool outside_effects_;
   bool pools_;  // of the service, so of all its workers
@@ -207,8 +207,8 @@ World::World(const ScheduleOptions& options)
   device_.SetAnswers(mortality_.answers_after == 0);
   engine.wrap_driver = [this](std::unique_ptr<driver::QueueDriver> first,
                               driver::DriverObserver* observer) {
-    auto mortal = std::make_unique<MortalDriver>(std::move(*first), &context_, &device_,
-                                                 arenas_.driver.get(), observer, mortality_);
+    auto mortal = std::make_unique<KilledQueueDriver>(std::move(*first), &context_, &device_,
+                                                      arenas_.driver.get(), observer, mortality_);
     driver_ = mortal.get();
     return mortal;
   };

@@ -1,8 +1,8 @@
 // The engine's driver, which dies when the dice say so: at its crash points and in the middle of
 // what it asks of the device. Another takes its place then, with nothing but the arena and the
 // device's objects, may die of that too, and does what was asked.
-#ifndef TESTS_SIMULATION_MORTAL_DRIVER_H_
-#define TESTS_SIMULATION_MORTAL_DRIVER_H_
+#ifndef TESTS_SIMULATION_KILLED_QUEUE_DRIVER_H_
+#define TESTS_SIMULATION_KILLED_QUEUE_DRIVER_H_
 
 #include <cstdint>
 #include <map>
@@ -29,11 +29,11 @@ struct Mortality {
 // Deaths of all drivers so far, by where.
 const std::map<std::string, uint64_t>& DriverDeaths();
 
-class MortalDriver final : public driver::QueueDriver {
+class KilledQueueDriver final : public driver::QueueDriver {
  public:
-  MortalDriver(QueueDriver&& first, Context* context, SimDevice* device, arena::Arena* arena,
-               driver::DriverObserver* observer, const Mortality& mortality);
-  ~MortalDriver() override;
+  KilledQueueDriver(QueueDriver&& first, Context* context, SimDevice* device, arena::Arena* arena,
+                    driver::DriverObserver* observer, const Mortality& mortality);
+  ~KilledQueueDriver() override;
 
   driver::CommitOutcome ApplyNext(uint32_t shard, absl::Status* error) override;
   absl::StatusOr<bool> PollCompletions(uint32_t shard) override;
@@ -69,4 +69,4 @@ class MortalDriver final : public driver::QueueDriver {
 
 }  // namespace baton::simulation
 
-#endif  // TESTS_SIMULATION_MORTAL_DRIVER_H_
+#endif  // TESTS_SIMULATION_KILLED_QUEUE_DRIVER_H_

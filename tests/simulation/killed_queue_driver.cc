@@ -1,4 +1,4 @@
-#include "tests/simulation/mortal_driver.h"
+#include "tests/simulation/killed_queue_driver.h"
 
 #include <algorithm>
 #include <string_view>
@@ -49,9 +49,9 @@ const Place& PlaceOf(const char* where) {
 
 const std::map<std::string, uint64_t>& DriverDeaths() { return Counted(); }
 
-MortalDriver::MortalDriver(QueueDriver&& first, Context* context, SimDevice* device,
-                           arena::Arena* arena, driver::DriverObserver* observer,
-                           const Mortality& mortality)
+KilledQueueDriver::KilledQueueDriver(QueueDriver&& first, Context* context, SimDevice* device,
+                                     arena::Arena* arena, driver::DriverObserver* observer,
+                                     const Mortality& mortality)
     : QueueDriver(std::move(first)),
       context_(context),
       sim_device_(device),
@@ -63,11 +63,11 @@ MortalDriver::MortalDriver(QueueDriver&& first, Context* context, SimDevice* dev
   context_->driver_dies = [this](const char* where) { return Dies(where); };
 }
 
-MortalDriver::~MortalDriver() {
+KilledQueueDriver::~KilledQueueDriver() {
   context_->driver_dies = [](const char*) { return false; };
 }
 
-bool MortalDriver::Dies(const char* where) {
+bool KilledQueueDriver::Dies(const char* where) {
   if (running_ == 0 || mortality_.deaths == 0 || mortality_.once_in == 0 ||
       context_->now_ns < mortality_.after_ns) {
     return false;
@@ -89,7 +89,7 @@ bool MortalDriver::Dies(const char* where) {
 }
 
 template <typename Call>
-auto MortalDriver::Survive(const Call& call) {
+auto KilledQueueDriver::Survive(const Call& call) {
   for (;;) {
     ++running_;
     try {
@@ -103,7 +103,7 @@ auto MortalDriver::Survive(const Call& call) {
   }
 }
 
-void MortalDriver::Succeed() {
+void KilledQueueDriver::Succeed() {
   const auto interleave = context_->interleave;
   const bool check = context_->dice.OneIn(2);
   if (check) context_->interleave = [] {};
@@ -124,7 +124,7 @@ void MortalDriver::Succeed() {
 }
 
 // By the first that survives it.
-std::unique_ptr<driver::QueueDriver> MortalDriver::Recovered() {
+std::unique_ptr<driver::QueueDriver> KilledQueueDriver::Recovered() {
   for (;;) {
     sim_device_->SetAnswers(deaths_ >= mortality_.answers_after);
     ++running_;
@@ -141,7 +141,7 @@ std::unique_ptr<driver::QueueDriver> MortalDriver::Recovered() {
   }
 }
 
-std::string MortalDriver::Snapshot() const {
+std::string KilledQueueDriver::Snapshot() const {
   const auto* const driver_log = reinterpret_cast<const char*>(&memory_->header());
   const auto* const recovery = reinterpret_cast<const char*>(memory_->poll_slots(0));
   return std::string(driver_log, memory_->driver_map().total) +
@@ -149,7 +149,7 @@ std::string MortalDriver::Snapshot() const {
 }
 
 // P5: one more recovery changes nothing, and asks nothing of the device.
-void MortalDriver::CheckIdempotence() {
+void KilledQueueDriver::CheckIdempotence() {
   if (context_->broken()) return;
   const std::string before = Snapshot();
   const uint64_t posts = sim_device_->posts();
@@ -167,7 +167,7 @@ void MortalDriver::CheckIdempotence() {
   }
 }
 
-driver::CommitOutcome MortalDriver::ApplyNext(uint32_t shard, absl::Status* error) {
+driver::CommitOutcome KilledQueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   const uint64_t head = memory_->shard(shard).commit_head;
   const driver::CommitOutcome outcome =
       Survive([&] { return QueueDriver::ApplyNext(shard, error); });
@@ -177,7 +177,7 @@ driver::CommitOutcome MortalDriver::ApplyNext(uint32_t shard, absl::Status* erro
                                                           : outcome;
 }
 
-absl::StatusOr<bool> MortalDriver::PollCompletions(uint32_t shard) {
+absl::StatusOr<bool> KilledQueueDriver::PollCompletions(uint32_t shard) {
   absl::StatusOr<bool> news = Survive([&] { return QueueDriver::PollCompletions(shard); });
   if (!news.ok()) return news;
   const bool missed = news_[shard];
@@ -185,13 +185,13 @@ absl::StatusOr<bool> MortalDriver::PollCompletions(uint32_t shard) {
   return missed || *news;
 }
 
-bool MortalDriver::HandleEvent(uint32_t* shard) {
+bool KilledQueueDriver::HandleEvent(uint32_t* shard) {
   return Survive([&] { return QueueDriver::HandleEvent(shard); });
 }
 
 // Who asked is not told what came of it, as when the answer is lost.
-absl::StatusOr<uint32_t> MortalDriver::Connect(uint32_t shard, const verbs::Address& address,
-                                               std::string_view private_data, uint64_t tag) {
+absl::StatusOr<uint32_t> KilledQueueDriver::Connect(uint32_t shard, const verbs::Address& address,
+                                                    std::string_view private_data, uint64_t tag) {
   const size_t requests = sim_device_->requests();
   ++running_;
   try {
