@@ -130,23 +130,23 @@ class CompletionQueue {
   // behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
-  // Gives the keeper up to `most` completions, oldest first. Each is consumed after the keeper has
+  // Gives the sink up to `most` completions, oldest first. Each is consumed after the sink has
   // it, so the successor of a killed driver may get it again. Returns how many were consumed, or
   // kNonsense if the first entry makes no sense. WhyUnknown then says why. Defined in polling.h.
   //
-  // A keeper has these:
+  // A sink has these:
   //   static constexpr bool kTogether: plain completions of one queue that follow each other may be
   //     consumed together. The successor of a killed driver may then get all of them again.
   //   Sends(wr_id), Receives(wr_id): return a run of plain completions, which begins with this
   //     wr_id. Its bool Keep(const PlainCompletion&) returns true if the run keeps the completion.
   //     None of these may touch queue pairs or this queue. A completion that a run does not keep
-  //     begins the next run. If that run does not keep it either, the keeper's Keep gets it. A run
+  //     begins the next run. If that run does not keep it either, the sink's Keep gets it. A run
   //     ends before the next begins.
   //   bool Keep(const Completion&): may post, and may destroy queue pairs. A completion that it
   //     returns false for stays in the queue, and TakeEach returns.
   static constexpr int kNonsense = -1;
-  template <typename Keeper>
-  int TakeEach(int most, Keeper* keeper);
+  template <typename Sink>
+  int TakeEach(int most, Sink* sink);
   // Requires that TakeEach has just returned kNonsense. Returns kDataLoss, which describes the
   // entry.
   absl::Status WhyUnknown();
@@ -202,13 +202,12 @@ class CompletionQueue {
   Look LookAt(const mlx5_cqe64& entry, uint32_t index, Found* found, Completion* completion);
   // Returns the new number of consumed completions.
   uint32_t Consume(const Found& found, uint32_t consumed, uint32_t count);
-  template <typename Keeper>
-  int TakeSends(const Known& known, int most, EntryWalk* walk, uint32_t* consumed, Keeper* keeper);
-  template <typename Keeper>
-  int TakeReceives(const Known& known, int most, EntryWalk* walk, uint32_t* consumed,
-                   Keeper* keeper);
-  template <typename Keeper>
-  int TakeOther(const mlx5_cqe64& entry, uint32_t* consumed, Keeper* keeper);
+  template <typename Sink>
+  int TakeSends(const Known& known, int most, EntryWalk* walk, uint32_t* consumed, Sink* sink);
+  template <typename Sink>
+  int TakeReceives(const Known& known, int most, EntryWalk* walk, uint32_t* consumed, Sink* sink);
+  template <typename Sink>
+  int TakeOther(const mlx5_cqe64& entry, uint32_t* consumed, Sink* sink);
   void NoteEvent();
   absl::StatusOr<uint32_t> FindEnd() const;
   bool MayHaveFormer() const;

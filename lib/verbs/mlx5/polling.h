@@ -125,9 +125,9 @@ inline bool CompletionQueue::IsThere(const mlx5_cqe64& entry, uint32_t index) co
 
 // Takes a completion that is not plain. Returns how many were consumed for the caller, 0 or 1, or
 // kNonsense or kNotKept.
-template <typename Keeper>
+template <typename Sink>
 [[gnu::noinline]] int CompletionQueue::TakeOther(const mlx5_cqe64& entry, uint32_t* consumed,
-                                                 Keeper* keeper) {
+                                                 Sink* sink) {
   Found found;
   Completion completion;
   switch (LookAt(entry, *consumed, &found, &completion)) {
@@ -139,8 +139,8 @@ template <typename Keeper>
     case Look::kFound:
       break;
   }
-  if (!keeper->Keep(completion)) return kNotKept;
-  // If the keeper has destroyed a queue pair, its device has taken all completions that were in the
+  if (!sink->Keep(completion)) return kNotKept;
+  // If the sink has destroyed a queue pair, its device has taken all completions that were in the
   // queue.
   const uint32_t now = LoadRecord(memory_.record) & kConsumedMask;
   *consumed = now == *consumed ? Consume(found, now, 1) : now;
@@ -181,13 +181,13 @@ class CompletionQueue::EntryWalk {
 
 // Takes plain completions of sends of `known` that follow each other, up to `most`, and consumes
 // them together. Returns how many; 0: the first is not plain, or is not kept.
-template <typename Keeper>
+template <typename Sink>
 [[gnu::always_inline]] inline int CompletionQueue::TakeSends(const Known& known, int most,
                                                              EntryWalk* walk, uint32_t* consumed,
-                                                             Keeper* keeper) {
+                                                             Sink* sink) {
   const CompletingQueuePair queue_pair = known.queue_pair;
   const __be32 number = known.number;
-  auto run = keeper->Sends(FindSend(walk->entry(), queue_pair, known.taken).wr_id);
+  auto run = sink->Sends(FindSend(walk->entry(), queue_pair, known.taken).wr_id);
   int count = 0;
   uint16_t sent = 0;
   do {
@@ -209,14 +209,14 @@ template <typename Keeper>
 }
 
 // Does the same for receives from the queue pair's own queue.
-template <typename Keeper>
+template <typename Sink>
 [[gnu::always_inline]] inline int CompletionQueue::TakeReceives(const Known& known, int most,
                                                                 EntryWalk* walk, uint32_t* consumed,
-                                                                Keeper* keeper) {
+                                                                Sink* sink) {
   const CompletingQueuePair queue_pair = known.queue_pair;
   const __be32 number = known.number;
   uint16_t received = queue_pair.cursors->received;
-  auto run = keeper->Receives(FindReceive(queue_pair, received, known.taken).wr_id);
+  auto run = sink->Receives(FindReceive(queue_pair, received, known.taken).wr_id);
   int count = 0;
   uint32_t plain = kPlainReceives[walk->kind()];
   do {
@@ -237,8 +237,8 @@ template <typename Keeper>
   return count;
 }
 
-template <typename Keeper>
-[[gnu::always_inline]] inline int CompletionQueue::TakeEach(int most, Keeper* keeper) {
+template <typename Sink>
+[[gnu::always_inline]] inline int CompletionQueue::TakeEach(int most, Sink* sink) {
   uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
   EntryWalk walk(memory_, consumed);
   const bool may_have_former = MayHaveFormer();
@@ -251,17 +251,17 @@ template <typename Keeper>
       known = FindQueuePair(be32toh(walk.entry().sop_drop_qpn) & kNumberMask);
     }
     if (known != nullptr) [[likely]] {
-      const int together = Keeper::kTogether ? most - count : 1;
+      const int together = Sink::kTogether ? most - count : 1;
       int taken = 0;
       if (kind == MLX5_CQE_REQ) {
-        taken = TakeSends(*known, together, &walk, &consumed, keeper);
+        taken = TakeSends(*known, together, &walk, &consumed, sink);
       } else if (kPlainReceives[kind] != 0 && known->queue_pair.receive_slots != 0) {
-        taken = TakeReceives(*known, together, &walk, &consumed, keeper);
+        taken = TakeReceives(*known, together, &walk, &consumed, sink);
       }
       count += taken;
       if (taken != 0) continue;
     }
-    const int taken = TakeOther(walk.entry(), &consumed, keeper);
+    const int taken = TakeOther(walk.entry(), &consumed, sink);
     if (taken == kNonsense && count == 0) return kNonsense;
     if (taken < 0) break;
     count += taken;
