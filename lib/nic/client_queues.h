@@ -22,7 +22,7 @@
 
 namespace baton::verbs::soft {
 
-// Bounds of the copies that the engine keeps of a client's sends in flight.
+// Bounds of the copies that the NIC keeps of a client's sends in flight.
 struct WindowLimits {
   uint32_t requests = 1;
   uint32_t sges = 1;          // of each; at most kMaxScatterGather

@@ -62,8 +62,8 @@ void SetNoDelay(int fd) {
 }  // namespace
 
 // Defined here, where SoftConnection is complete.
-ConnectionCore::ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine)
-    : options(*device_options), engine(device_engine) {}
+ConnectionCore::ConnectionCore(const SoftDeviceOptions* device_options, EventLoop* device_loop)
+    : options(*device_options), loop(device_loop) {}
 
 ConnectionCore::~ConnectionCore() = default;
 
@@ -85,7 +85,7 @@ SoftConnection::~SoftConnection() {
     TransmitNow();
   }
   Close();
-  core_->engine->Forget(this);
+  core_->loop->Forget(this);
 }
 
 absl::Status SoftConnection::CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
@@ -122,7 +122,7 @@ absl::Status SoftConnection::Connect(const Address& address, WireQueuePair* queu
   private_data_ = parameters.private_data;
   peer_ = address;
   phase_ = Phase::kConnecting;
-  core_->engine->Arm(&timer_, core_->options.connect_timeout_ms * kNsPerMs);
+  core_->loop->Arm(&timer_, core_->options.connect_timeout_ms * kNsPerMs);
   if (const absl::Status status = StartConnecting(address); !status.ok()) Lose(status);
   return absl::OkStatus();
 }
@@ -136,7 +136,7 @@ absl::Status SoftConnection::StartConnecting(const Address& address) {
   }
   stream_.Open(std::move(socket));
   interest_ = EPOLLOUT;
-  return core_->engine->Watch(stream_.fd(), interest_, this);
+  return core_->loop->Watch(stream_.fd(), interest_, this);
 }
 
 void SoftConnection::FinishConnecting() {
@@ -180,8 +180,8 @@ absl::Status SoftConnection::Adopt(FileDescriptor socket, SoftListener* listener
   peer_ = PeerAddressOf(stream_.fd());
   phase_ = Phase::kAwaitRequest;
   interest_ = EPOLLIN;
-  BATON_RETURN_IF_ERROR(core_->engine->Watch(stream_.fd(), interest_, this));
-  core_->engine->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
+  BATON_RETURN_IF_ERROR(core_->loop->Watch(stream_.fd(), interest_, this));
+  core_->loop->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   return absl::OkStatus();
 }
 
@@ -204,7 +204,7 @@ absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
   if (mine_.features != 0) memory_ = Memory::kMayAsk;
   queue_pair->Activate(Negotiate(theirs_.retry_count));
   phase_ = Phase::kAwaitReady;
-  core_->engine->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
+  core_->loop->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   SendHead(FrameType::kConnectReply, parameters.private_data);
   TransmitNow();
   return absl::OkStatus();
@@ -237,7 +237,7 @@ absl::Status SoftConnection::Disconnect() {
   }
   SendManagement(FrameType::kDisconnectRequest);
   phase_ = Phase::kDisconnecting;
-  core_->engine->Arm(&timer_, core_->options.disconnect_timeout_ms * kNsPerMs);
+  core_->loop->Arm(&timer_, core_->options.disconnect_timeout_ms * kNsPerMs);
   TransmitNow();
   return absl::OkStatus();
 }
@@ -276,16 +276,16 @@ void SoftConnection::SendManagement(FrameType type) { stream_.Enqueue(OutFrame(t
 
 void SoftConnection::Posted() {
   if (stream_.blocked() || stalled_) return;  // transmission resumes when that ends
-  if (transmitted_turn_ == core_->engine->turn()) {
-    core_->engine->MarkDirty(this);
+  if (transmitted_turn_ == core_->loop->turn()) {
+    core_->loop->MarkDirty(this);
     return;
   }
-  transmitted_turn_ = core_->engine->turn();
+  transmitted_turn_ = core_->loop->turn();
   TransmitNow();
 }
 
 void SoftConnection::WantTransmit() {
-  if (!stream_.blocked()) core_->engine->MarkDirty(this);
+  if (!stream_.blocked()) core_->loop->MarkDirty(this);
 }
 
 void SoftConnection::OnTransmit() {
@@ -296,7 +296,7 @@ void SoftConnection::OnTransmit() {
     return;
   }
   TransmitNow();
-  if (!core_->engine->hot(this)) LookAtMemory();
+  if (!core_->loop->hot(this)) LookAtMemory();
 }
 
 void SoftConnection::TransmitNow() {
@@ -311,7 +311,7 @@ void SoftConnection::TransmitNow() {
   }
   const bool wrote = stream_.bytes_sent() != before;
   // The peer is expected to answer soon.
-  if (wrote && stream_.reads_memory()) core_->engine->Heat(this);
+  if (wrote && stream_.reads_memory()) core_->loop->Heat(this);
   if (queue_pair_ != nullptr) queue_pair_->AfterTransmit(wrote);
   UpdateInterest();
 }
@@ -321,15 +321,14 @@ void SoftConnection::UpdateInterest() {
   const uint32_t wanted = stalled_ ? 0u : EPOLLIN | (stream_.blocked_by_socket() ? EPOLLOUT : 0u);
   if (wanted == interest_) return;
   if (wanted == 0) {
-    core_->engine->Unwatch(stream_.fd());  // an error on a watched socket is always reported
+    core_->loop->Unwatch(stream_.fd());  // an error on a watched socket is always reported
   } else if (interest_ == 0) {
-    if (const absl::Status status = core_->engine->Watch(stream_.fd(), wanted, this);
-        !status.ok()) {
+    if (const absl::Status status = core_->loop->Watch(stream_.fd(), wanted, this); !status.ok()) {
       Lose(status);
       return;
     }
   } else {
-    core_->engine->Rewatch(stream_.fd(), wanted, this);
+    core_->loop->Rewatch(stream_.fd(), wanted, this);
   }
   interest_ = wanted;
 }
@@ -369,7 +368,7 @@ bool SoftConnection::Survives(StreamState state) {
 
 void SoftConnection::Stall(uint64_t duration_us) {
   stalled_ = true;
-  core_->engine->Arm(&stall_timer_, duration_us * 1000);
+  core_->loop->Arm(&stall_timer_, duration_us * 1000);
 }
 
 void SoftConnection::StallOver() {
@@ -392,7 +391,7 @@ void SoftConnection::ReleaseMemory() {
   if (before == Memory::kOffered) core_->rendezvous->Withdraw(this);
   if (memory_request_ != nullptr) {
     memory_request_->Cancel();
-    core_->engine->Bury(std::move(memory_request_));
+    core_->loop->Bury(std::move(memory_request_));
   }
   if (before == Memory::kOffered || before == Memory::kAsked || before == Memory::kShared) {
     --core_->memory_wires;
@@ -407,8 +406,7 @@ void SoftConnection::CountFrame() {
 
 void SoftConnection::OfferMemory() {
   if (core_->rendezvous == nullptr) {
-    auto made =
-        nic::Rendezvous::Make(core_->engine, core_->options.handshake_timeout_ms * kNsPerMs);
+    auto made = nic::Rendezvous::Make(core_->loop, core_->options.handshake_timeout_ms * kNsPerMs);
     if (!made.ok()) {
       memory_ = Memory::kNever;
       return;
@@ -426,7 +424,7 @@ void SoftConnection::OfferMemory() {
   OutFrame frame(FrameType::kMemoryOffer, 0, 0);
   frame.SetBody(*offer);
   stream_.Enqueue(std::move(frame));
-  core_->engine->MarkDirty(this);
+  core_->loop->MarkDirty(this);
 }
 
 absl::StatusOr<FileDescriptor> SoftConnection::MakeMemory() {
@@ -452,18 +450,18 @@ absl::Status SoftConnection::AskForMemory(const MemoryOffer& offer) {
   if (!MayBeLocal(local_, peer_)) return absl::UnavailableError("the peer is elsewhere");
   if (!ReserveMemory()) return absl::ResourceExhaustedError("max_memory_wires");
   memory_ = Memory::kAsked;
-  BATON_ASSIGN_OR_RETURN(memory_request_, nic::MemoryRequest::Make(core_->engine, offer, this));
+  BATON_ASSIGN_OR_RETURN(memory_request_, nic::MemoryRequest::Make(core_->loop, offer, this));
   return absl::OkStatus();
 }
 
 void SoftConnection::RefuseMemory() {
   ReleaseMemory();
   SendManagement(FrameType::kMemoryRefused);
-  core_->engine->MarkDirty(this);
+  core_->loop->MarkDirty(this);
 }
 
 void SoftConnection::OnMemory(absl::StatusOr<FileDescriptor> memfd) {
-  core_->engine->Bury(std::move(memory_request_));
+  core_->loop->Bury(std::move(memory_request_));
   if (phase_ != Phase::kEstablished) return;  // the connection ends on TCP
   if (!UseMemory(std::move(memfd)).ok()) RefuseMemory();
 }
@@ -476,7 +474,7 @@ absl::Status SoftConnection::UseMemory(absl::StatusOr<FileDescriptor> memfd) {
   stream_.Share(std::move(wire));
   memory_ = Memory::kShared;
   stream_.SwitchOut();
-  core_->engine->MarkDirty(this);
+  core_->loop->MarkDirty(this);
   return absl::OkStatus();
 }
 
@@ -486,8 +484,8 @@ bool SoftConnection::OnMemoryReady() {
   if (memory_ != Memory::kShared || stream_.reads_memory()) return false;
   stream_.SwitchIn();
   if (phase_ == Phase::kEstablished && !stream_.switched_out()) stream_.SwitchOut();
-  core_->engine->MarkDirty(this);
-  core_->engine->Heat(this);
+  core_->loop->MarkDirty(this);
+  core_->loop->Heat(this);
   return true;
 }
 
@@ -529,9 +527,9 @@ bool SoftConnection::OnCool() {
 // woken for each message.
 void SoftConnection::LookAtMemory() {
   if (!stream_.shared() || stalled_ || cut_) return;
-  const bool hot = stream_.reads_memory() && core_->engine->Heat(this);
+  const bool hot = stream_.reads_memory() && core_->loop->Heat(this);
   OnPoll();
-  if (!hot && stream_.reads_memory() && !stream_.PrepareToSleep()) core_->engine->MarkDirty(this);
+  if (!hot && stream_.reads_memory() && !stream_.PrepareToSleep()) core_->loop->MarkDirty(this);
 }
 
 // ---------------------------------------------------------------- frames
@@ -576,7 +574,7 @@ bool SoftConnection::OnManagementFrame(const FrameHeader& header, const uint8_t*
       return OnRejected(header, body);
     case FrameType::kReadyToUse:
       if (phase_ != Phase::kAwaitReady) return phase_ == Phase::kDisconnecting;
-      core_->engine->Cancel(&timer_);
+      core_->loop->Cancel(&timer_);
       phase_ = Phase::kEstablished;
       Report(CmEventType::kEstablished, absl::OkStatus(), "");
       return true;
@@ -603,7 +601,7 @@ bool SoftConnection::OnRequest(const FrameHeader& header, const uint8_t* body) {
   if (phase_ != Phase::kAwaitRequest || !ParseHead(header, body, &theirs_, &event.private_data)) {
     return false;
   }
-  core_->engine->Cancel(&timer_);
+  core_->loop->Cancel(&timer_);
   phase_ = Phase::kRequested;
   const auto owned = core_->half_open.find(this);
   event.type = CmEventType::kConnectRequest;
@@ -620,11 +618,11 @@ bool SoftConnection::OnReply(const FrameHeader& header, const uint8_t* body) {
   if (phase_ != Phase::kAwaitReply || !ParseHead(header, body, &theirs_, &private_data)) {
     return false;
   }
-  core_->engine->Cancel(&timer_);
+  core_->loop->Cancel(&timer_);
   phase_ = Phase::kEstablished;
   if (queue_pair_ != nullptr) queue_pair_->Activate(Negotiate(mine_.retry_count));
   SendManagement(FrameType::kReadyToUse);
-  core_->engine->MarkDirty(this);
+  core_->loop->MarkDirty(this);
   if (mine_.features != 0 && (theirs_.features & kTakesMemoryOffers) != 0 &&
       MayBeLocal(local_, peer_)) {
     memory_ = Memory::kMayOffer;
@@ -698,7 +696,7 @@ void SoftConnection::Lose(absl::Status why) {
   if (before == Phase::kAwaitRequest) {
     const auto owned = core_->half_open.find(this);
     if (owned == core_->half_open.end()) return;
-    core_->engine->Bury(std::move(owned->second));
+    core_->loop->Bury(std::move(owned->second));
     core_->half_open.erase(owned);
   } else if (unconnected || before == Phase::kAwaitReady) {
     Report(CmEventType::kUnreachable, std::move(why), "");
@@ -709,13 +707,13 @@ void SoftConnection::Lose(absl::Status why) {
 
 void SoftConnection::Close() {
   phase_ = Phase::kClosed;
-  core_->engine->Cancel(&timer_);
-  core_->engine->Cancel(&stall_timer_);
+  core_->loop->Cancel(&timer_);
+  core_->loop->Cancel(&stall_timer_);
   if (queue_pair_ != nullptr) std::exchange(queue_pair_, nullptr)->Break();
   ReleaseMemory();
-  core_->engine->Cool(this);
+  core_->loop->Cool(this);
   if (!stream_.open()) return;
-  if (interest_ != 0) core_->engine->Unwatch(stream_.fd());
+  if (interest_ != 0) core_->loop->Unwatch(stream_.fd());
   interest_ = 0;
   stream_.Close();
 }

@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/frame_stream.h"
 #include "lib/nic/rendezvous.h"
 #include "lib/nic/soft_options.h"
@@ -35,7 +35,7 @@ struct ConnectionEvent {
 class ConnectionCore {
  public:
   // Both outlive it.
-  ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine);
+  ConnectionCore(const SoftDeviceOptions* device_options, EventLoop* device_loop);
   virtual ~ConnectionCore();
   ConnectionCore(const ConnectionCore&) = delete;
   ConnectionCore& operator=(const ConnectionCore&) = delete;
@@ -46,7 +46,7 @@ class ConnectionCore {
   virtual void RouteKnown(SoftConnection* id) = 0;
 
   const SoftDeviceOptions& options;
-  Engine* const engine;
+  EventLoop* const loop;
   uint64_t connections = 0;                     // ordinal of the next one, for the fault plan
   uint32_t memory_wires = 0;                    // connections that have memory, or are about to
   std::unique_ptr<nic::Rendezvous> rendezvous;  // made for the first offer
@@ -116,7 +116,7 @@ class SoftConnection final : public Pollable,
   bool stalled() const override { return stalled_; }
   void CutLink() override {
     cut_ = true;
-    core_->engine->MarkDirty(this);
+    core_->loop->MarkDirty(this);
   }
   void QueuePairGone() override;
 
@@ -178,7 +178,7 @@ class SoftConnection final : public Pollable,
   std::string private_data_;       // of the request, until it is sent
   ConnectHead mine_ = {};          // what we offer
   ConnectHead theirs_ = {};        // what the peer offers
-  uint64_t transmitted_turn_ = 0;  // engine turn of the latest write by Posted
+  uint64_t transmitted_turn_ = 0;  // turn of the loop at the latest write by Posted
   uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
   int events_queued_ = 0;          // events in the device's queue that name this id
   bool ask_route_ = false;

@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<SoftListener>> SoftListener::Create(ConnectionCor
     return TcpBindError(errno, address, absl::StrCat("listen on ", ToString(address)));
   }
   auto listener = std::make_unique<SoftListener>(core, std::move(socket), bounded);
-  BATON_RETURN_IF_ERROR(core->engine->Watch(listener->socket_.get(), EPOLLIN, listener.get()));
+  BATON_RETURN_IF_ERROR(core->loop->Watch(listener->socket_.get(), EPOLLIN, listener.get()));
   return listener;
 }
 
@@ -55,9 +55,9 @@ SoftListener::SoftListener(ConnectionCore* core, FileDescriptor socket, int back
 }
 
 SoftListener::~SoftListener() {
-  core_->engine->Cancel(&resume_timer_);
-  core_->engine->Unwatch(socket_.get());
-  core_->engine->Forget(this);
+  core_->loop->Cancel(&resume_timer_);
+  core_->loop->Unwatch(socket_.get());
+  core_->loop->Forget(this);
   absl::erase_if(core_->half_open,
                  [this](const auto& entry) { return entry.first->listener() == this; });
 }
@@ -93,11 +93,11 @@ bool SoftListener::AcceptOne() {
 
 // The system's backlog holds the rest meanwhile.
 void SoftListener::Pause() {
-  core_->engine->Rewatch(socket_.get(), 0, this);
-  core_->engine->Arm(&resume_timer_, kPauseNs);
+  core_->loop->Rewatch(socket_.get(), 0, this);
+  core_->loop->Arm(&resume_timer_, kPauseNs);
 }
 
-void SoftListener::Resume() { core_->engine->Rewatch(socket_.get(), EPOLLIN, this); }
+void SoftListener::Resume() { core_->loop->Rewatch(socket_.get(), EPOLLIN, this); }
 
 }  // namespace baton::verbs::soft
 
@@ -120,7 +120,7 @@ absl::Status NoSuch(absl::string_view what, uint32_t number) {
 }  // namespace
 
 Connections::Connections(const Host* host)
-    : ConnectionCore(host->options, host->engine), host_(host) {}
+    : ConnectionCore(host->options, host->loop), host_(host) {}
 
 // The ids are destroyed here, while all members exist, because they tell their peers and may report
 // events.

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/objects.h"
 #include "lib/nic/soft_options.h"
 
@@ -17,7 +17,7 @@ using ComplainOf = std::function<void(Owner file, const std::string& what)>;
 // The parts of a NIC that all of its files share. They outlive the files.
 struct Host {
   Objects* objects = nullptr;
-  verbs::soft::Engine* engine = nullptr;
+  verbs::soft::EventLoop* loop = nullptr;
   const verbs::soft::SoftDeviceOptions* options = nullptr;
   ComplainOf complain;  // names the client
   // True: clients are in this process. They register memory by its address, and shares do not limit

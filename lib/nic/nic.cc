@@ -73,9 +73,9 @@ void Closer::Close(FileDescriptor descriptor) {
 
 namespace {
 
-// Identifies the engine's events in the epoll set. Sockets have ids above it, and registers have
+// Identifies the loop's events in the epoll set. Sockets have ids above it, and registers have
 // their eventfds with kRegisterEvent.
-constexpr uint64_t kEngine = 1;
+constexpr uint64_t kLoop = 1;
 
 constexpr int kEventsInTurn = 32;
 constexpr uint64_t kBusyTurns = 64;  // sockets are served once in this many turns, or more often
@@ -121,24 +121,24 @@ absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(const verbs::soft::SoftDeviceOpti
   if (!complain) complain = [](const std::string&) {};
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::soft::Engine> engine,
-                         verbs::soft::Engine::Create());
-  BATON_RETURN_IF_ERROR(AddTo(epoll.get(), engine->event_fd(), EPOLLIN, kEngine));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::soft::EventLoop> loop,
+                         verbs::soft::EventLoop::Create());
+  BATON_RETURN_IF_ERROR(AddTo(epoll.get(), loop->event_fd(), EPOLLIN, kLoop));
   return std::unique_ptr<Nic>(
-      new Nic(options, std::move(epoll), std::move(engine), std::move(complain), own_addresses));
+      new Nic(options, std::move(epoll), std::move(loop), std::move(complain), own_addresses));
 }
 
 Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
-         std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses)
+         std::unique_ptr<verbs::soft::EventLoop> loop, Complain complain, bool own_addresses)
     : options_(options),
       epoll_(std::move(epoll)),
-      engine_(std::move(engine)),
+      loop_(std::move(loop)),
       objects_(options.seed),
       complain_(std::move(complain)),
-      host_{&objects_,     engine_.get(),
+      host_{&objects_,     loop_.get(),
             &options_,     [this](Owner file, const std::string& what) { ComplainOf(file, what); },
             own_addresses, epoll_.get()},
-      last_id_(kEngine) {}
+      last_id_(kLoop) {}
 
 absl::Status Nic::Add(FileDescriptor socket) { return Watch(std::move(socket), 0).status(); }
 
@@ -175,34 +175,34 @@ bool Nic::Progress() {
     for (auto& [owner, context] : contexts_) context->registers().SetSleeping(false);
   }
   bool busy = Execute();
-  const bool due = ++turns_ % kBusyTurns == 0 || engine_->now() - served_ns_ >= kServeEveryNs;
+  const bool due = ++turns_ % kBusyTurns == 0 || loop_->now() - served_ns_ >= kServeEveryNs;
   if (!busy || due) busy |= Serve();
   return busy;
 }
 
 bool Nic::Execute() {
   bool busy = TakeRings();
-  busy |= engine_->Progress();
+  busy |= loop_->Progress();
   TellLoss();
   return busy;
 }
 
 void Nic::TellLoss() {
-  if (!engine_->lost() || std::exchange(loss_told_, true)) return;
+  if (!loop_->lost() || std::exchange(loss_told_, true)) return;
   for (auto& [owner, context] : contexts_) {
     context->Tell(verbs::DeviceEventType::kDeviceLost, 0);
   }
 }
 
 bool Nic::TakeRings() {
-  engine_->UpdateNow();
+  loop_->UpdateNow();
   bool taken = false;
   for (auto& [owner, context] : contexts_) taken |= context->registers().Take();
   return taken;
 }
 
 bool Nic::PrepareToWait() {
-  if (!engine_->PrepareToWait()) return false;
+  if (!loop_->PrepareToWait()) return false;
   sleeping_ = true;
   for (auto& [owner, context] : contexts_) context->registers().SetSleeping(true);
   for (auto& [owner, context] : contexts_) {
@@ -212,7 +212,7 @@ bool Nic::PrepareToWait() {
 }
 
 bool Nic::Serve() {
-  served_ns_ = engine_->now();
+  served_ns_ = loop_->now();
   epoll_event events[kEventsInTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsInTurn, 0);
   bool served = false;
@@ -224,8 +224,8 @@ bool Nic::Serve() {
   }
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[i].data.u64;
-    // Each turn of the NIC runs the engine anyway.
-    if (id == kEngine || (id & kRegisterEvent) != 0) continue;
+    // Each turn of the NIC runs the loop anyway.
+    if (id == kLoop || (id & kRegisterEvent) != 0) continue;
     ServeSocket(id);
     served = true;
   }

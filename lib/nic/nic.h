@@ -75,7 +75,7 @@ class Nic {
   bool Execute();
   bool Serve();
   // Readable when Execute() has something to do beside what is rung.
-  int engine_fd() const { return engine_->event_fd(); }
+  int engine_fd() const { return loop_->event_fd(); }
   // Grows with each event that a file has for its client.
   uint64_t events() const { return objects_.events; }
 
@@ -96,7 +96,7 @@ class Nic {
   };
 
   Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
-      std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses);
+      std::unique_ptr<verbs::soft::EventLoop> loop, Complain complain, bool own_addresses);
 
   void TellLoss();
   absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);
@@ -113,7 +113,7 @@ class Nic {
 
   const verbs::soft::SoftDeviceOptions options_;
   const FileDescriptor epoll_;
-  const std::unique_ptr<verbs::soft::Engine> engine_;
+  const std::unique_ptr<verbs::soft::EventLoop> loop_;
   Objects objects_;
   const Complain complain_;
   const Host host_;

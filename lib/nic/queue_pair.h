@@ -77,7 +77,7 @@ class QueuePairUse final : private verbs::soft::QueuePairUser {
     const Domain domain_;
   };
 
-  verbs::soft::Engine& engine() override { return *host_->engine; }
+  verbs::soft::EventLoop& loop() override { return *host_->loop; }
   verbs::soft::MemoryAccess& memory() override { return memory_; }
   verbs::soft::SendSource& sends() override { return sends_; }
   verbs::soft::ReceiveSource& receives() override {

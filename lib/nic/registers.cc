@@ -143,7 +143,7 @@ bool Registers::Take() {
 void Registers::OnTransmit() {
   FindUsers();
   FlushOne();
-  if (!flushes_.empty() || !overrun_.empty()) host_->engine->MarkDirty(this);
+  if (!flushes_.empty() || !overrun_.empty()) host_->loop->MarkDirty(this);
 }
 
 // Handles one completion queue in a turn, because all queue pairs of the file may complete in it.
@@ -176,7 +176,7 @@ void Registers::FlushOne() {
 
 void Registers::Queue(uint32_t qp_number) {
   if (flushing_.insert(qp_number).second) flushes_.push_back(qp_number);
-  host_->engine->MarkDirty(this);
+  host_->loop->MarkDirty(this);
 }
 
 void Registers::Ring(QueuePair* queue_pair) {

@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/host.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/nic/objects.h"
@@ -68,7 +68,7 @@ inline constexpr uint64_t kRegisterEvent = uint64_t{1} << 63;
 // pair of the same file and register, whose records say what is queued.
 //
 // The work of a turn for one file is bounded, so that no client keeps others waiting. A turn takes
-// a limited number of rings, and continues one flush. While flushes are left, the engine calls it
+// a limited number of rings, and continues one flush. While flushes are left, the loop calls it
 // in every turn.
 class Registers final : private verbs::soft::Pollable {
  public:
@@ -76,7 +76,7 @@ class Registers final : private verbs::soft::Pollable {
   Registers(Owner owner, const Host* host);
   Registers(const Registers&) = delete;
   Registers& operator=(const Registers&) = delete;
-  ~Registers() override { host_->engine->Forget(this); }
+  ~Registers() override { host_->loop->Forget(this); }
 
   // Returns the client's copy of the eventfd that wakes the NIC. Requires that `number` is not in
   // use.
@@ -102,7 +102,7 @@ class Registers final : private verbs::soft::Pollable {
   // Moves all queue pairs of the file that complete in it to the error state, one in a turn.
   void FailUsersOf(uint32_t cq_number) {
     overrun_.push_back(cq_number);
-    host_->engine->MarkDirty(this);
+    host_->loop->MarkDirty(this);
   }
 
   // Takes what was rung, at most kMaxRingsInTurn rings and one register's places more. Registers

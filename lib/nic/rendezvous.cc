@@ -19,7 +19,7 @@
 namespace baton::nic {
 namespace {
 
-using verbs::soft::Engine;
+using verbs::soft::EventLoop;
 using verbs::soft::MemoryOffer;
 using verbs::soft::MemoryPassed;
 
@@ -55,7 +55,8 @@ bool IsOfSameUser(int socket) {
 
 // ---------------------------------------------------------------- the side that offers
 
-absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Make(Engine* engine, uint64_t patience_ns) {
+absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Make(EventLoop* loop,
+                                                             uint64_t patience_ns) {
   const std::string name = RandomBytes(kTokenBytes);
   FileDescriptor listener = UnixSocket();
   const AbstractAddress address(name);
@@ -63,19 +64,19 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Make(Engine* engine, uin
       listen(listener.get(), kMaxMemoryOffers) != 0) {
     return ErrnoStatus(errno, "a socket to pass memory over (see RLIMIT_NOFILE)");
   }
-  std::unique_ptr<Rendezvous> made(new Rendezvous(engine, patience_ns, std::move(listener), name));
-  BATON_RETURN_IF_ERROR(engine->Watch(made->listener_.get(), EPOLLIN, made.get()));
+  std::unique_ptr<Rendezvous> made(new Rendezvous(loop, patience_ns, std::move(listener), name));
+  BATON_RETURN_IF_ERROR(loop->Watch(made->listener_.get(), EPOLLIN, made.get()));
   return made;
 }
 
-Rendezvous::Rendezvous(Engine* engine, uint64_t patience_ns, FileDescriptor listener,
+Rendezvous::Rendezvous(EventLoop* loop, uint64_t patience_ns, FileDescriptor listener,
                        const std::string& name)
-    : engine_(engine), patience_ns_(patience_ns), listener_(std::move(listener)), name_(name) {}
+    : loop_(loop), patience_ns_(patience_ns), listener_(std::move(listener)), name_(name) {}
 
 Rendezvous::~Rendezvous() {
   while (!guests_.empty()) Dismiss(guests_.back().get());
-  engine_->Unwatch(listener_.get());
-  engine_->Forget(this);
+  loop_->Unwatch(listener_.get());
+  loop_->Forget(this);
 }
 
 absl::StatusOr<MemoryOffer> Rendezvous::Offer(MemoryMaker* maker) {
@@ -102,7 +103,7 @@ void Rendezvous::OnReady(uint32_t) {
 // While there are too many guests, the listener's backlog holds the rest.
 bool Rendezvous::Admit() {
   if (guests_.size() >= kMaxMemoryOffers) {
-    engine_->Rewatch(listener_.get(), 0, this);
+    loop_->Rewatch(listener_.get(), 0, this);
     return false;
   }
   auto guest = std::make_unique<Guest>();
@@ -110,13 +111,13 @@ bool Rendezvous::Admit() {
   if (!guest->socket) return errno == ECONNABORTED || errno == EINTR;
   if (!IsOfSameUser(guest->socket.get())) return true;
   guest->rendezvous = this;
-  if (!engine_->Watch(guest->socket.get(), EPOLLIN, guest.get()).ok()) return true;
+  if (!loop_->Watch(guest->socket.get(), EPOLLIN, guest.get()).ok()) return true;
   guest->timer.context = guest.get();
   guest->timer.fire = [](void* self) {
     auto* const silent = static_cast<Guest*>(self);
     silent->rendezvous->Dismiss(silent);
   };
-  engine_->Arm(&guest->timer, patience_ns_);
+  loop_->Arm(&guest->timer, patience_ns_);
   guests_.push_back(std::move(guest));
   return true;
 }
@@ -148,19 +149,19 @@ MemoryMaker* Rendezvous::TakeOffer(absl::string_view token) {
 
 // The peer reads what was sent, and then the end.
 void Rendezvous::Dismiss(Guest* guest) {
-  if (guests_.size() == kMaxMemoryOffers) engine_->Rewatch(listener_.get(), EPOLLIN, this);
-  engine_->Cancel(&guest->timer);
-  engine_->Unwatch(guest->socket.get());
+  if (guests_.size() == kMaxMemoryOffers) loop_->Rewatch(listener_.get(), EPOLLIN, this);
+  loop_->Cancel(&guest->timer);
+  loop_->Unwatch(guest->socket.get());
   guest->socket.Reset();
   const auto found = std::find_if(guests_.begin(), guests_.end(),
                                   [guest](const auto& entry) { return entry.get() == guest; });
-  engine_->Bury(std::move(*found));
+  loop_->Bury(std::move(*found));
   guests_.erase(found);
 }
 
 // ---------------------------------------------------------------- the side that takes
 
-absl::StatusOr<std::unique_ptr<MemoryRequest>> MemoryRequest::Make(Engine* engine,
+absl::StatusOr<std::unique_ptr<MemoryRequest>> MemoryRequest::Make(EventLoop* loop,
                                                                    const MemoryOffer& offer,
                                                                    User* user) {
   FileDescriptor socket = UnixSocket();
@@ -174,14 +175,14 @@ absl::StatusOr<std::unique_ptr<MemoryRequest>> MemoryRequest::Make(Engine* engin
   if (!Send(socket.get(), {offer.token, sizeof(offer.token)}, -1)) {
     return absl::UnavailableError("the NIC that offers memory has gone");
   }
-  auto made = std::make_unique<MemoryRequest>(engine, std::move(socket), user);
-  BATON_RETURN_IF_ERROR(engine->Watch(made->socket_.get(), EPOLLIN, made.get()));
+  auto made = std::make_unique<MemoryRequest>(loop, std::move(socket), user);
+  BATON_RETURN_IF_ERROR(loop->Watch(made->socket_.get(), EPOLLIN, made.get()));
   return made;
 }
 
 void MemoryRequest::Cancel() {
   if (!socket_) return;
-  engine_->Unwatch(socket_.get());
+  loop_->Unwatch(socket_.get());
   socket_.Reset();
 }
 

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/wire.h"
 
 namespace baton::nic {
@@ -31,8 +31,8 @@ class MemoryMaker {
 // The side that offers. One serves all connections of a user.
 class Rendezvous final : public verbs::soft::Pollable {
  public:
-  // `engine` outlives it. Peers that connect and say nothing for `patience_ns` are dropped.
-  static absl::StatusOr<std::unique_ptr<Rendezvous>> Make(verbs::soft::Engine* engine,
+  // `loop` outlives it. Peers that connect and say nothing for `patience_ns` are dropped.
+  static absl::StatusOr<std::unique_ptr<Rendezvous>> Make(verbs::soft::EventLoop* loop,
                                                           uint64_t patience_ns);
   ~Rendezvous() override;
 
@@ -53,7 +53,7 @@ class Rendezvous final : public verbs::soft::Pollable {
     verbs::soft::Timer timer;
   };
 
-  Rendezvous(verbs::soft::Engine* engine, uint64_t patience_ns, FileDescriptor listener,
+  Rendezvous(verbs::soft::EventLoop* loop, uint64_t patience_ns, FileDescriptor listener,
              const std::string& name);
 
   bool Admit();
@@ -61,7 +61,7 @@ class Rendezvous final : public verbs::soft::Pollable {
   MemoryMaker* TakeOffer(absl::string_view token);
   void Dismiss(Guest* guest);
 
-  verbs::soft::Engine* const engine_;
+  verbs::soft::EventLoop* const loop_;
   const uint64_t patience_ns_;
   const FileDescriptor listener_;
   const std::string name_;
@@ -79,13 +79,13 @@ class MemoryRequest final : public verbs::soft::Pollable {
     virtual void OnMemory(absl::StatusOr<FileDescriptor> memfd) = 0;
   };
 
-  // `engine` and `user` outlive the request. Fails if no socket of this machine has that name, or
+  // `loop` and `user` outlive the request. Fails if no socket of this machine has that name, or
   // it is another user's.
-  static absl::StatusOr<std::unique_ptr<MemoryRequest>> Make(verbs::soft::Engine* engine,
+  static absl::StatusOr<std::unique_ptr<MemoryRequest>> Make(verbs::soft::EventLoop* loop,
                                                              const verbs::soft::MemoryOffer& offer,
                                                              User* user);
-  MemoryRequest(verbs::soft::Engine* engine, FileDescriptor socket, User* user)
-      : engine_(engine), socket_(std::move(socket)), user_(user) {}
+  MemoryRequest(verbs::soft::EventLoop* loop, FileDescriptor socket, User* user)
+      : loop_(loop), socket_(std::move(socket)), user_(user) {}
   ~MemoryRequest() override { Cancel(); }
 
   // Ends the request without a call of the user.
@@ -93,7 +93,7 @@ class MemoryRequest final : public verbs::soft::Pollable {
   void OnReady(uint32_t events) override;
 
  private:
-  verbs::soft::Engine* const engine_;
+  verbs::soft::EventLoop* const loop_;
   FileDescriptor socket_;
   User* const user_;
 };

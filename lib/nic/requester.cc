@@ -37,8 +37,8 @@ Requester::Requester(WorkHost* host, SendSource* source, CompletionSink* sink)
 }
 
 Requester::~Requester() {
-  host_->engine().Cancel(&wait_timer_);
-  host_->engine().Cancel(&peer_timer_);
+  host_->loop().Cancel(&wait_timer_);
+  host_->loop().Cancel(&peer_timer_);
 }
 
 bool Requester::Allows(Opcode opcode) const {
@@ -198,7 +198,7 @@ void Requester::Settle() {
 
 void Requester::Wait(uint64_t delay_us) {
   waiting_ = true;
-  host_->engine().Arm(&wait_timer_, delay_us * 1000);
+  host_->loop().Arm(&wait_timer_, delay_us * 1000);
 }
 
 void Requester::RetryLater(uint64_t index, uint64_t delay_us) {
@@ -358,12 +358,12 @@ void Requester::Flush() {
   unanswered_ = 0;
   read_offset_ = 0;
   reading_ = false;
-  host_->engine().Cancel(&wait_timer_);
-  host_->engine().Cancel(&peer_timer_);
+  host_->loop().Cancel(&wait_timer_);
+  host_->loop().Cancel(&peer_timer_);
 }
 
 void Requester::Touch() {
-  life_ns_ = host_->engine().now();
+  life_ns_ = host_->loop().now();
   suspect_ = false;
 }
 
@@ -375,7 +375,7 @@ void Requester::WatchPosted() {
 
 void Requester::WatchPeer() {
   if (parameters_.ack_timeout_ns == 0 || peer_timer_.armed()) return;
-  host_->engine().Arm(&peer_timer_, parameters_.ack_timeout_ns * (parameters_.retry_count + 1));
+  host_->loop().Arm(&peer_timer_, parameters_.ack_timeout_ns * (parameters_.retry_count + 1));
 }
 
 // A request that was not begun waits for a socket that the peer does not read, or for a delay on
@@ -389,13 +389,13 @@ void Requester::OnPeerTimer() {
   }
   const uint64_t allowed = parameters_.ack_timeout_ns * (parameters_.retry_count + 1);
   const bool ours = waiting_ || host_->stalled();
-  if (ours && ring().head() == started_end()) return host_->engine().Arm(&peer_timer_, allowed);
-  const uint64_t silent = host_->engine().now() - life_ns_;
+  if (ours && ring().head() == started_end()) return host_->loop().Arm(&peer_timer_, allowed);
+  const uint64_t silent = host_->loop().now() - life_ns_;
   if (silent < allowed) {
-    host_->engine().Arm(&peer_timer_, allowed - silent);
+    host_->loop().Arm(&peer_timer_, allowed - silent);
   } else if (!suspect_) {
     suspect_ = true;
-    host_->engine().Arm(&peer_timer_, kGraceNs);
+    host_->loop().Arm(&peer_timer_, kGraceNs);
   } else {
     FailHead(CompletionStatus::kRetryExceeded);
   }

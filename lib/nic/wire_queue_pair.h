@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/frame_stream.h"
 #include "lib/nic/memory_access.h"
 #include "lib/nic/requester.h"
@@ -42,7 +42,7 @@ class QueuePairLink {
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;
-  virtual Engine& engine() = 0;
+  virtual EventLoop& loop() = 0;
   virtual MemoryAccess& memory() = 0;
   virtual SendSource& sends() = 0;
   virtual ReceiveSource& receives() = 0;
@@ -89,7 +89,7 @@ class WireQueuePair final : private WorkHost {
   void AfterTransmit(bool wrote);
 
  private:
-  Engine& engine() override { return user_->engine(); }
+  EventLoop& loop() override { return user_->loop(); }
   MemoryAccess& memory() override { return user_->memory(); }
   void Fail() override;
   void WantTransmit() override { link_->WantTransmit(); }
@@ -98,7 +98,7 @@ class WireQueuePair final : private WorkHost {
   void Stall(uint64_t duration_us) override { link_->Stall(duration_us); }
   bool stalled() const override { return link_->stalled(); }
   void CutLink() override { link_->CutLink(); }
-  void LoseDevice() override { user_->engine().Lose(); }
+  void LoseDevice() override { user_->loop().Lose(); }
 
   bool OnAnswer(const FrameHeader& header, const uint8_t* body);
 

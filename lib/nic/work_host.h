@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/memory_access.h"
 
 namespace baton::verbs::soft {
@@ -12,7 +12,7 @@ namespace baton::verbs::soft {
 class WorkHost {
  public:
   virtual ~WorkHost() = default;
-  virtual Engine& engine() = 0;
+  virtual EventLoop& loop() = 0;
   virtual MemoryAccess& memory() = 0;
   // Moves to the error state. Answers that are due to the peer are still sent.
   virtual void Fail() = 0;

@@ -1,4 +1,4 @@
-// This is the work of a queue pair: requests as the engine keeps them, the sources that it takes
+// This is the work of a queue pair: requests as the NIC keeps them, the sources that it takes
 // them from, and the sink that it completes them into.
 #ifndef LIB_NIC_WORK_SOURCE_H_
 #define LIB_NIC_WORK_SOURCE_H_
@@ -103,7 +103,7 @@ struct ReceiveWork {
 // The source of a queue pair's sends, or of its receives.
 //
 // The window holds the requests that are in flight: they are fetched in order, one just before it
-// begins, and stay until they complete. What is in the window is the engine's copy. Each try of a
+// begins, and stay until they complete. What is in the window is the NIC's copy. Each try of a
 // request reads that copy, and nothing that the user writes to its queue changes it.
 template <typename Work>
 class WorkSource {

@@ -18,7 +18,7 @@
 #include "lib/nic/call.h"
 #include "lib/nic/context.h"
 #include "lib/nic/control_format.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/host.h"
 #include "lib/nic/objects.h"
 #include "lib/nic/soft_options.h"
@@ -65,7 +65,7 @@ class DirectFile final : public verbs::mlx5::Commands {
 };
 
 // The part of a NIC that executes queues, without its sockets: calls are calls, and an input of a
-// fuzzer makes no system calls but those of the engine's turns.
+// fuzzer makes no system calls but those of the loop's turns.
 class DirectNic {
  public:
   // `complain` is called with the file of a client that does what no correct client does.
@@ -80,7 +80,7 @@ class DirectNic {
  private:
   const verbs::soft::SoftDeviceOptions options_ = nic::WithLoopback();
   const FileDescriptor wake_ups_;
-  const std::unique_ptr<verbs::soft::Engine> engine_;
+  const std::unique_ptr<verbs::soft::EventLoop> loop_;
   nic::Objects objects_{/*seed=*/1};
   const nic::Host host_;
   std::vector<std::unique_ptr<DirectFile>> files_;  // the owner of each is its place, and 1
@@ -112,8 +112,8 @@ absl::StatusOr<verbs::QueuePairState> DirectFile::Query(uint32_t qp_number) {
 
 DirectNic::DirectNic(nic::ComplainOf complain)
     : wake_ups_(epoll_create1(EPOLL_CLOEXEC)),
-      engine_(*verbs::soft::Engine::Create()),
-      host_{&objects_, engine_.get(), &options_, std::move(complain), false, wake_ups_.get()} {}
+      loop_(*verbs::soft::EventLoop::Create()),
+      host_{&objects_, loop_.get(), &options_, std::move(complain), false, wake_ups_.get()} {}
 
 DirectFile* DirectNic::Open() {
   files_.push_back(std::make_unique<DirectFile>(files_.size() + 1, &host_));
@@ -121,9 +121,9 @@ DirectFile* DirectNic::Open() {
 }
 
 void DirectNic::Turn() {
-  engine_->UpdateNow();
+  loop_->UpdateNow();
   for (const auto& file : files_) (void)file->context().registers().Take();
-  (void)engine_->Progress();
+  (void)loop_->Progress();
 }
 
 namespace {

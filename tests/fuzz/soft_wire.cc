@@ -14,7 +14,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/memory_wire.h"
 #include "lib/nic/rendezvous.h"
 #include "lib/nic/wire.h"
@@ -199,10 +199,10 @@ class Victim : private nic::MemoryRequest::User {
     if (frame.empty()) return;
     verbs::soft::MemoryOffer offer;
     std::memcpy(&offer, frame.data() + sizeof(verbs::soft::FrameHeader), sizeof(offer));
-    const auto request = nic::MemoryRequest::Make(engine_.get(), offer, this).value();
+    const auto request = nic::MemoryRequest::Make(loop_.get(), offer, this).value();
     for (int turn = 0; turn < 1000 && wire_ == nullptr; ++turn) {
       Turn();
-      engine_->Progress();
+      loop_->Progress();
     }
     if (wire_ == nullptr) return;
     std::unique_ptr<nic::MemoryWire> wire = std::move(wire_);
@@ -481,7 +481,7 @@ class Victim : private nic::MemoryRequest::User {
 
   Program& program_;
   const bool moves_;  // into memory, if it can
-  std::unique_ptr<verbs::soft::Engine> engine_ = verbs::soft::Engine::Create().value();
+  std::unique_ptr<verbs::soft::EventLoop> loop_ = verbs::soft::EventLoop::Create().value();
   std::unique_ptr<nic::MemoryWire> wire_;
   std::unique_ptr<verbs::Device> device_ =
       verbs::soft::CreateSoftDevice(Options(&program_)).value();

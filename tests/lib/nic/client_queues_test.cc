@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/memory_access.h"
 #include "lib/nic/requester.h"
 #include "lib/nic/responder.h"
@@ -67,8 +67,8 @@ class End final : public soft::WorkHost, private Doorbell {
  public:
   using Told = std::pair<uint64_t, CompletionStatus>;
 
-  End(soft::Engine* engine, Memory* memory, uint32_t initiator_depth = kReads)
-      : engine_(engine), memory_(memory) {
+  End(soft::EventLoop* loop, Memory* memory, uint32_t initiator_depth = kReads)
+      : loop_(loop), memory_(memory) {
     completions.Add(queues->completing());
     soft::Requester::Parameters parameters;
     parameters.initiator_depth = initiator_depth;
@@ -142,7 +142,7 @@ class End final : public soft::WorkHost, private Doorbell {
   void Arm(uint64_t) override {}
   void ReceivesPosted(uint32_t, const uint32_t&) override {}
 
-  soft::Engine& engine() override { return *engine_; }
+  soft::EventLoop& loop() override { return *loop_; }
   soft::MemoryAccess& memory() override { return *memory_; }
   void WantTransmit() override { transmit_ = true; }
   void DropRequestFrames() override {}
@@ -227,7 +227,7 @@ class End final : public soft::WorkHost, private Doorbell {
     Scatter(payload->data(), iovecs, /*to_memory=*/true);
   }
 
-  soft::Engine* const engine_;
+  soft::EventLoop* const loop_;
   Memory* const memory_;
   CompletionWriter writer_{queues->found_completions()};
   soft::ClientCompletions sink_{kQueuePair, &writer_, &writer_};
@@ -249,8 +249,8 @@ class ClientQueuesTest : public ::testing::Test {
   }
 
   void Restart(uint32_t initiator_depth = kReads) {
-    client_ = std::make_unique<End>(engine_.get(), &memory_, initiator_depth);
-    server_ = std::make_unique<End>(engine_.get(), &memory_);
+    client_ = std::make_unique<End>(loop_.get(), &memory_, initiator_depth);
+    server_ = std::make_unique<End>(loop_.get(), &memory_);
   }
 
   uint64_t Address(uint32_t offset) { return reinterpret_cast<uint64_t>(bytes_.data() + offset); }
@@ -278,12 +278,12 @@ class ClientQueuesTest : public ::testing::Test {
   }
 
   void Turn() {
-    engine_->Progress();
+    loop_->Progress();
     while (client_->Move(server_.get()) || server_->Move(client_.get())) {
     }
   }
 
-  const std::unique_ptr<soft::Engine> engine_ = soft::Engine::Create().value();
+  const std::unique_ptr<soft::EventLoop> loop_ = soft::EventLoop::Create().value();
   alignas(8) std::array<uint8_t, kBytes> bytes_;
   Memory memory_{absl::MakeSpan(bytes_)};
   std::unique_ptr<End> client_;

@@ -56,7 +56,7 @@ class Source {
 }  // namespace
 
 LoopbackLink::LoopbackLink(const Host& host, WireQueuePair* wire, uint32_t peer)
-    : objects_(host.objects), engine_(host.engine), wire_(wire), use_(++last_use), peer_(peer) {}
+    : objects_(host.objects), loop_(host.loop), wire_(wire), use_(++last_use), peer_(peer) {}
 
 absl::Status LoopbackLink::Connect(const Host& host, const control::Modify& message,
                                    QueuePair* queue_pair) {
@@ -111,7 +111,7 @@ void LoopbackLink::OnTransmit() {
     if (!Deliver(&frame, peer)) return wire_->Break();
   }
   wire_->AfterTransmit(wrote);
-  engine_->MarkDirty(this);
+  loop_->MarkDirty(this);
 }
 
 // Returns false if what is to be sent has been deregistered since it was begun.

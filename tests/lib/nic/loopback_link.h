@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "lib/nic/control_format.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/host.h"
 #include "lib/nic/objects.h"
 #include "lib/nic/queue_pair.h"
@@ -26,12 +26,12 @@ class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::sof
 
   // `host` and `wire`, which Connect() binds to it, outlive the link.
   LoopbackLink(const Host& host, verbs::soft::WireQueuePair* wire, uint32_t peer);
-  ~LoopbackLink() override { engine_->Forget(this); }
+  ~LoopbackLink() override { loop_->Forget(this); }
   LoopbackLink(const LoopbackLink&) = delete;
   LoopbackLink& operator=(const LoopbackLink&) = delete;
 
-  void Posted() override { engine_->MarkDirty(this); }
-  void WantTransmit() override { engine_->MarkDirty(this); }
+  void Posted() override { loop_->MarkDirty(this); }
+  void WantTransmit() override { loop_->MarkDirty(this); }
 
  private:
   void OnReady(uint32_t) override {}
@@ -40,7 +40,7 @@ class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::sof
   bool Deliver(verbs::soft::OutFrame* frame, verbs::soft::WireQueuePair* peer);
 
   const Objects* const objects_;
-  verbs::soft::Engine* const engine_;
+  verbs::soft::EventLoop* const loop_;
   verbs::soft::WireQueuePair* const wire_;
   const uint64_t use_;     // tells the uses of a queue pair apart: each link has another value
   const uint32_t peer_;    // the number of the queue pair that it is connected to

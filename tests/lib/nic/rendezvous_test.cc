@@ -16,12 +16,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 
 namespace baton::nic {
 namespace {
 
-using verbs::soft::Engine;
+using verbs::soft::EventLoop;
 using verbs::soft::MemoryOffer;
 
 constexpr uint64_t kPatienceNs = 20'000'000;
@@ -52,20 +52,20 @@ class RendezvousTest : public ::testing::Test {
     const uint64_t deadline = MonotonicNanoseconds() + 10'000'000'000;
     while (!done()) {
       if (MonotonicNanoseconds() > deadline) return false;
-      engine->Progress();
+      loop->Progress();
     }
     return true;
   }
 
-  std::unique_ptr<Engine> engine = Engine::Create().value();
-  std::unique_ptr<Rendezvous> rendezvous = Rendezvous::Make(engine.get(), kPatienceNs).value();
+  std::unique_ptr<EventLoop> loop = EventLoop::Create().value();
+  std::unique_ptr<Rendezvous> rendezvous = Rendezvous::Make(loop.get(), kPatienceNs).value();
   Maker maker;
   User user;
 };
 
 TEST_F(RendezvousTest, shouldPassTheMemoryThatWasOffered) {
   const MemoryOffer offer = rendezvous->Offer(&maker).value();
-  const auto request = MemoryRequest::Make(engine.get(), offer, &user).value();
+  const auto request = MemoryRequest::Make(loop.get(), offer, &user).value();
   ASSERT_TRUE(Turn([&] { return user.memfd.has_value(); }));
   ASSERT_TRUE(user.memfd->ok()) << user.memfd->status();
   struct stat status = {};
@@ -77,7 +77,7 @@ TEST_F(RendezvousTest, shouldPassTheMemoryThatWasOffered) {
 TEST_F(RendezvousTest, shouldPassNothingForATokenOfNoOffer) {
   MemoryOffer offer = rendezvous->Offer(&maker).value();
   offer.token[3] ^= 1;
-  const auto request = MemoryRequest::Make(engine.get(), offer, &user).value();
+  const auto request = MemoryRequest::Make(loop.get(), offer, &user).value();
   ASSERT_TRUE(Turn([&] { return user.memfd.has_value(); }));
   EXPECT_FALSE(user.memfd->ok());
   EXPECT_EQ(maker.calls, 0);
@@ -85,14 +85,14 @@ TEST_F(RendezvousTest, shouldPassNothingForATokenOfNoOffer) {
 
 TEST_F(RendezvousTest, shouldPassNothingTwiceAndNothingThatWasWithdrawn) {
   const MemoryOffer once = rendezvous->Offer(&maker).value();
-  const auto first = MemoryRequest::Make(engine.get(), once, &user).value();
+  const auto first = MemoryRequest::Make(loop.get(), once, &user).value();
   ASSERT_TRUE(Turn([&] { return user.memfd.has_value(); }));
   EXPECT_TRUE(user.memfd->ok());
   const MemoryOffer withdrawn = rendezvous->Offer(&maker).value();
   rendezvous->Withdraw(&maker);
   for (const MemoryOffer& offer : {once, withdrawn}) {
     user.memfd.reset();
-    const auto request = MemoryRequest::Make(engine.get(), offer, &user).value();
+    const auto request = MemoryRequest::Make(loop.get(), offer, &user).value();
     ASSERT_TRUE(Turn([&] { return user.memfd.has_value(); }));
     EXPECT_FALSE(user.memfd->ok());
   }
@@ -103,7 +103,7 @@ TEST_F(RendezvousTest, shouldPassNothingTwiceAndNothingThatWasWithdrawn) {
 TEST_F(RendezvousTest, shouldFindNobodyOfAnotherName) {
   MemoryOffer offer = rendezvous->Offer(&maker).value();
   offer.name[0] ^= 1;
-  EXPECT_FALSE(MemoryRequest::Make(engine.get(), offer, &user).ok());
+  EXPECT_FALSE(MemoryRequest::Make(loop.get(), offer, &user).ok());
 }
 
 // Runs `act` in a process of another user. 77: this one may not change its user.
@@ -121,7 +121,7 @@ int AsAnotherUser(const std::function<bool()>& act) {
 TEST_F(RendezvousTest, shouldNotAskANicOfAnotherUser) {
   const MemoryOffer offer = rendezvous->Offer(&maker).value();
   const int result = AsAnotherUser([&] {
-    const auto own = Engine::Create().value();
+    const auto own = EventLoop::Create().value();
     return MemoryRequest::Make(own.get(), offer, &user).status().code() ==
            absl::StatusCode::kPermissionDenied;
   });
@@ -188,9 +188,9 @@ TEST_F(RendezvousTest, shouldDropVisitorsThatSayNothingAndServeThoseBehindThem) 
   std::vector<FileDescriptor> silent;
   for (size_t i = 0; i < kMaxMemoryOffers; ++i) {
     silent.push_back(Visit(offer));
-    engine->Progress();
+    loop->Progress();
   }
-  const auto request = MemoryRequest::Make(engine.get(), offer, &user).value();
+  const auto request = MemoryRequest::Make(loop.get(), offer, &user).value();
   ASSERT_TRUE(Turn([&] { return user.memfd.has_value(); }));
   EXPECT_TRUE(user.memfd->ok());
   ASSERT_TRUE(Turn([&] {

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "lib/base/file_descriptor.h"
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 #include "lib/nic/memory_wire.h"
 #include "lib/nic/rendezvous.h"
 #include "lib/nic/wire.h"
@@ -371,9 +371,9 @@ class MemoryLiar : public ::testing::Test, private nic::MemoryRequest::User {
     };
     const auto offer = Read<Offer>();
     ASSERT_EQ(offer.header.type, static_cast<uint8_t>(FrameType::kMemoryOffer));
-    const auto request = nic::MemoryRequest::Make(engine_.get(), offer.body, this).value();
+    const auto request = nic::MemoryRequest::Make(loop_.get(), offer.body, this).value();
     ASSERT_TRUE(Pump(victim, other, [&] {
-      engine_->Progress();
+      loop_->Progress();
       return memfd_.has_value();
     }));
     ASSERT_TRUE(memfd_->ok());
@@ -412,7 +412,7 @@ class MemoryLiar : public ::testing::Test, private nic::MemoryRequest::User {
  private:
   void OnMemory(absl::StatusOr<FileDescriptor> memfd) override { memfd_.emplace(std::move(memfd)); }
 
-  std::unique_ptr<soft::Engine> engine_ = soft::Engine::Create().value();
+  std::unique_ptr<soft::EventLoop> loop_ = soft::EventLoop::Create().value();
   FileDescriptor listener_;
   FileDescriptor peer_;
   std::optional<absl::StatusOr<FileDescriptor>> memfd_;

@@ -1,7 +1,7 @@
-// The Engine is the event loop of a soft device: one epoll with its timers and wake-ups, and the
-// connections that have something to write.
-#ifndef LIB_NIC_ENGINE_H_
-#define LIB_NIC_ENGINE_H_
+// The event loop of a soft device: one epoll with its timers and wake-ups, and the connections that
+// have something to write.
+#ifndef LIB_NIC_EVENT_LOOP_H_
+#define LIB_NIC_EVENT_LOOP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Timer {
   ptrdiff_t index = -1;   // in the heap
 };
 
-// The deadlines of one engine: a binary heap in which every timer knows its place, so that arming
-// and cancelling allocate nothing on the steady path.
+// The deadlines of one event loop: a binary heap in which every timer knows its place, so that
+// arming and cancelling allocate nothing on the steady path.
 class TimerQueue {
  public:
   static constexpr uint64_t kNever = UINT64_MAX;
@@ -102,21 +102,21 @@ class Pollable {
   virtual void OnReady(uint32_t events) = 0;  // EPOLL* bits
   virtual void OnTransmit() {}                // once after MarkDirty
 
-  // Only for objects that are polled: see Engine::Heat.
+  // Only for objects that are polled: see EventLoop::Heat.
   virtual void OnHeat() {}
   virtual bool OnPoll() { return false; }  // returns false if there was nothing
   virtual bool OnCool() { return true; }   // returns false if there is something now
 
  private:
-  friend class Engine;
+  friend class EventLoop;
   bool dirty_ = false;
-  uint8_t hot_ = 0;  // its index in Engine::hot_ plus 1; 0: not hot
+  uint8_t hot_ = 0;  // its index in EventLoop::hot_ plus 1; 0: not hot
 };
 
-class Engine {
+class EventLoop {
  public:
-  static absl::StatusOr<std::unique_ptr<Engine>> Create();
-  Engine(FileDescriptor epoll, FileDescriptor timer, FileDescriptor wake);
+  static absl::StatusOr<std::unique_ptr<EventLoop>> Create();
+  EventLoop(FileDescriptor epoll, FileDescriptor timer, FileDescriptor wake);
 
   absl::Status Watch(int fd, uint32_t events, Pollable* pollable);
   void Rewatch(int fd, uint32_t events, Pollable* pollable);
@@ -125,7 +125,7 @@ class Engine {
   // Calls OnTransmit in the next Progress.
   void MarkDirty(Pollable* pollable);
   // Makes a pollable hot: calls OnHeat, unless it was hot before, and then OnPoll in each turn.
-  // When OnPoll has found nothing for a while, or before a wait, the engine calls OnCool. If that
+  // When OnPoll has found nothing for a while, or before a wait, the loop calls OnCool. If that
   // returns true, the pollable is no longer hot. While any pollable is hot, event_fd() is readable.
   // Returns false if too many are hot.
   bool Heat(Pollable* pollable);
@@ -185,4 +185,4 @@ class Engine {
 
 }  // namespace baton::verbs::soft
 
-#endif  // LIB_NIC_ENGINE_H_
+#endif  // LIB_NIC_EVENT_LOOP_H_

@@ -1,4 +1,4 @@
-#include "lib/nic/engine.h"
+#include "lib/nic/event_loop.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -37,48 +37,46 @@ void Drain(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create() {
+absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Create() {
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1 (raise RLIMIT_NOFILE?)");
   FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return ErrnoStatus(errno, "timerfd_create (raise RLIMIT_NOFILE?)");
   FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake) return ErrnoStatus(errno, "eventfd (raise RLIMIT_NOFILE?)");
-  auto engine = std::make_unique<Engine>(std::move(epoll), std::move(timer), std::move(wake));
-  BATON_RETURN_IF_ERROR(
-      Add(engine->epoll_.get(), engine->timer_fd_.get(), EPOLLIN, &engine->timer_fd_));
-  BATON_RETURN_IF_ERROR(
-      Add(engine->epoll_.get(), engine->wake_fd_.get(), EPOLLIN, &engine->wake_fd_));
-  return engine;
+  auto loop = std::make_unique<EventLoop>(std::move(epoll), std::move(timer), std::move(wake));
+  BATON_RETURN_IF_ERROR(Add(loop->epoll_.get(), loop->timer_fd_.get(), EPOLLIN, &loop->timer_fd_));
+  BATON_RETURN_IF_ERROR(Add(loop->epoll_.get(), loop->wake_fd_.get(), EPOLLIN, &loop->wake_fd_));
+  return loop;
 }
 
-Engine::Engine(FileDescriptor epoll, FileDescriptor timer, FileDescriptor wake)
+EventLoop::EventLoop(FileDescriptor epoll, FileDescriptor timer, FileDescriptor wake)
     : epoll_(std::move(epoll)),
       timer_fd_(std::move(timer)),
       wake_fd_(std::move(wake)),
       now_(MonotonicNanoseconds()) {}
 
-absl::Status Engine::Watch(int fd, uint32_t events, Pollable* pollable) {
+absl::Status EventLoop::Watch(int fd, uint32_t events, Pollable* pollable) {
   return Add(epoll_.get(), fd, events, pollable);
 }
 
-void Engine::Rewatch(int fd, uint32_t events, Pollable* pollable) {
+void EventLoop::Rewatch(int fd, uint32_t events, Pollable* pollable) {
   epoll_event event = {};
   event.events = events;
   event.data.ptr = pollable;
   BATON_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
 }
 
-void Engine::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void EventLoop::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-void Engine::MarkDirty(Pollable* pollable) {
+void EventLoop::MarkDirty(Pollable* pollable) {
   if (pollable->dirty_) return;
   pollable->dirty_ = true;
   dirty_.push_back(pollable);
   Signal();
 }
 
-bool Engine::Heat(Pollable* pollable) {
+bool EventLoop::Heat(Pollable* pollable) {
   if (pollable->hot_ != 0) {
     hot_[pollable->hot_ - 1u].since = now_;
     return true;
@@ -91,7 +89,7 @@ bool Engine::Heat(Pollable* pollable) {
   return true;
 }
 
-void Engine::Cool(Pollable* pollable) {
+void EventLoop::Cool(Pollable* pollable) {
   if (pollable->hot_ == 0) return;
   Hot& place = hot_[pollable->hot_ - 1u];
   place = hot_.back();
@@ -102,7 +100,7 @@ void Engine::Cool(Pollable* pollable) {
 
 // Goes backwards, because Cool() moves the last one, which was polled before, to the place of the
 // one that cools.
-void Engine::PollHot(bool* idle) {
+void EventLoop::PollHot(bool* idle) {
   for (size_t i = hot_.size(); i-- > 0;) {
     if (i >= hot_.size()) continue;
     Pollable* const pollable = hot_[i].pollable;
@@ -118,7 +116,7 @@ void Engine::PollHot(bool* idle) {
   }
 }
 
-bool Engine::PrepareToWait() {
+bool EventLoop::PrepareToWait() {
   while (!hot_.empty()) {
     Pollable* const pollable = hot_.back().pollable;
     if (!pollable->OnCool()) return false;
@@ -128,27 +126,27 @@ bool Engine::PrepareToWait() {
   return true;
 }
 
-void Engine::Forget(Pollable* pollable) {
+void EventLoop::Forget(Pollable* pollable) {
   Cool(pollable);
   if (!pollable->dirty_) return;
   pollable->dirty_ = false;
   std::erase(dirty_, pollable);
 }
 
-void Engine::Signal() {
+void EventLoop::Signal() {
   if (signaled_) return;
   const uint64_t one = 1;
   BATON_CHECK(write(wake_fd_.get(), &one, sizeof(one)) == sizeof(one));
   signaled_ = true;
 }
 
-void Engine::Arm(Timer* timer, uint64_t delay_ns) {
+void EventLoop::Arm(Timer* timer, uint64_t delay_ns) {
   timers_.Arm(timer, MonotonicNanoseconds() + delay_ns);
   ArmTimerFd();
 }
 
 // A descriptor set too early, for a timer that was cancelled since, costs one vain wake-up.
-void Engine::ArmTimerFd() {
+void EventLoop::ArmTimerFd() {
   const uint64_t next = timers_.next_deadline();
   if (next >= armed_) return;
   itimerspec when = {};
@@ -158,7 +156,7 @@ void Engine::ArmTimerFd() {
   armed_ = next;
 }
 
-void Engine::TransmitDirty() {
+void EventLoop::TransmitDirty() {
   transmitting_.swap(dirty_);
   for (Pollable* pollable : transmitting_) {
     pollable->dirty_ = false;
@@ -168,7 +166,7 @@ void Engine::TransmitDirty() {
 }
 
 // While something is polled, most turns make no system call.
-void Engine::HandleReady(bool* idle) {
+void EventLoop::HandleReady(bool* idle) {
   if (!hot_.empty() && turn_ % kTurnsWithoutSystemCalls != 0) return;
   epoll_event events[kEventsPerTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
@@ -185,9 +183,9 @@ void Engine::HandleReady(bool* idle) {
   }
 }
 
-void Engine::UpdateNow() { now_ = MonotonicNanoseconds(); }
+void EventLoop::UpdateNow() { now_ = MonotonicNanoseconds(); }
 
-bool Engine::Progress() {
+bool EventLoop::Progress() {
   ++turn_;
   UpdateNow();
   bool idle = dirty_.empty();
@@ -202,7 +200,7 @@ bool Engine::Progress() {
 
 // The wake-up is withdrawn only in a turn that found nothing else to do: in a busy loop it stays,
 // and costs no system call.
-void Engine::Settle(bool idle) {
+void EventLoop::Settle(bool idle) {
   graveyard_.clear();
   if (signaled_ && dirty_.empty() && hot_.empty() && idle) {
     Drain(wake_fd_.get());
