@@ -136,7 +136,7 @@ absl::Status WorkerImpl::Attach() {
     return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
                                                      fds.size(), " arrived: raise RLIMIT_NOFILE"));
   }
-  auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
+  auto arena = arena::Arena::Map(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
   heartbeat_ms_ = std::max(1u, attached.heartbeat_ms());
   capacity_.outside_effects = attached.outside_effects();

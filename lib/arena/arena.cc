@@ -248,8 +248,8 @@ void Arena::KeepFromChildren() const {
   }
 }
 
-absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor driver_log,
-                                    FileDescriptor buffers) {
+absl::StatusOr<Arena> Arena::Map(FileDescriptor worker_log, FileDescriptor driver_log,
+                                 FileDescriptor buffers) {
   struct stat info = {};
   if (fstat(driver_log.get(), &info) != 0)
     return ErrnoStatus(errno, "fstat of the driver log memory");

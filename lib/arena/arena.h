@@ -60,11 +60,11 @@ class Arena {
 
   // A worker calls this. Maps the memories whose descriptors the keeper sent. kFailedPrecondition:
   // this build cannot read them; names both layout versions.
-  static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
-                                      FileDescriptor buffers);
+  static absl::StatusOr<Arena> Map(FileDescriptor worker_log, FileDescriptor driver_log,
+                                   FileDescriptor buffers);
 
   // Keeps the memories unmapped in processes forked from now on, so that only the worker can write
-  // what it owns. Attach() calls this.
+  // what it owns. Map() calls this.
   void KeepFromChildren() const;
 
   const Shape& shape() const { return shape_; }

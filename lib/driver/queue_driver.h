@@ -103,9 +103,9 @@ class QueueDriver {
       std::shared_ptr<DeviceObjects> objects);
 
   // Creates one of several drivers of a service. It operates no shard before Adopt().
-  static std::unique_ptr<QueueDriver> Attach(arena::Arena* arena, verbs::Device* device,
-                                             DriverObserver* observer,
-                                             std::shared_ptr<DeviceObjects> objects);
+  static std::unique_ptr<QueueDriver> CreateBeside(arena::Arena* arena, verbs::Device* device,
+                                                   DriverObserver* observer,
+                                                   std::shared_ptr<DeviceObjects> objects);
   // Starts to operate these shards. REQUIRES: their former driver is dead or has left them. A
   // connection with ambiguous requests continues at once if the device can say what is queued
   // (QueuePair::LastQueued), and otherwise when its own marker has completed. A driver may be

@@ -55,7 +55,7 @@ uint64_t LengthOf(const arena::WorkRequest& request) {
 absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
     arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
     std::shared_ptr<DeviceObjects> objects) {
-  std::unique_ptr<QueueDriver> driver = Attach(arena, device, observer, std::move(objects));
+  std::unique_ptr<QueueDriver> driver = CreateBeside(arena, device, observer, std::move(objects));
   driver->sole_ = true;
   std::vector<uint32_t> all(arena->shape().shards);
   std::iota(all.begin(), all.end(), 0);
@@ -63,9 +63,9 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
   return driver;
 }
 
-std::unique_ptr<QueueDriver> QueueDriver::Attach(arena::Arena* arena, verbs::Device* device,
-                                                 DriverObserver* observer,
-                                                 std::shared_ptr<DeviceObjects> objects) {
+std::unique_ptr<QueueDriver> QueueDriver::CreateBeside(arena::Arena* arena, verbs::Device* device,
+                                                       DriverObserver* observer,
+                                                       std::shared_ptr<DeviceObjects> objects) {
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
   driver->sole_ = false;
   return driver;

@@ -1,7 +1,7 @@
 // The device of a native service for the driver of some of its shards: queues that the driver's
 // process inherited, and a connection manager that `baton-driver` operates for it.
 //
-// Used with QueueDriver::Attach. Thread-compatible: the driver's thread.
+// Used with QueueDriver::CreateBeside. Thread-compatible: the driver's thread.
 #ifndef LIB_NATIVE_NATIVE_DEVICE_H_
 #define LIB_NATIVE_NATIVE_DEVICE_H_
 

@@ -34,21 +34,21 @@ absl::StatusOr<CallSocket> CallSocket::Open(FileDescriptor socket, control::Op o
   open.header = {static_cast<uint16_t>(op), sizeof(open), ++opened.last_tag_};
   if (!SendMessage(opened.file(), open)) return opened.Lost("it is not there");
   BATON_RETURN_IF_ERROR(opened.Wait(opened.file(), opened.last_tag_).status());
-  BATON_RETURN_IF_ERROR(opened.Attach());
+  BATON_RETURN_IF_ERROR(opened.AddSocket());
   return opened;
 }
 
 absl::Status CallSocket::AfterFork() {
   forked_ = true;
-  return Attach();
+  return AddSocket();
 }
 
 // The reply comes on a socket of this process alone, because others may share the file's.
-absl::Status CallSocket::Attach() {
+absl::Status CallSocket::AddSocket() {
   BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_SEQPACKET));
-  control::Attach attach;
-  attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), ++last_tag_};
-  if (!SendMessage(file(), attach, pair.theirs.get())) return Lost("it is not there");
+  control::AddSocket request;
+  request.header = {static_cast<uint16_t>(control::Op::kAddSocket), sizeof(request), ++last_tag_};
+  if (!SendMessage(file(), request, pair.theirs.get())) return Lost("it is not there");
   pair.theirs.Reset();
   BATON_ASSIGN_OR_RETURN(Answer answer, Wait(pair.ours.get(), last_tag_));
   calls_ = std::move(answer.descriptor);

@@ -55,7 +55,7 @@ class CallSocket {
   CallSocket(FileDescriptor file, std::function<void()> turn)
       : file_(std::move(file)), turn_(std::move(turn)) {}
 
-  absl::Status Attach();
+  absl::Status AddSocket();
   absl::StatusOr<Answer> Exchange(absl::Span<const uint8_t> message, int passed);
   absl::StatusOr<Answer> Wait(int socket, uint32_t tag);
   absl::Status AwaitReadable(int socket, uint64_t deadline_ns) const;

@@ -16,7 +16,7 @@ inline constexpr size_t kMaxControlBytes = 1024;
 // The protocol has these numbers, so they never change.
 enum class Op : uint16_t {
   kOpenObjects = 1,
-  kAttach = 2,
+  kAddSocket = 2,
   kFile = 3,
   kRegion = 4,
   kRegister = 5,
@@ -65,11 +65,11 @@ struct OpenObjects {  // and kOpenIds
 };
 static_assert(sizeof(OpenObjects) == 16);
 
-struct Attach {  // with a socket for the reply
-  static constexpr Op kOp = Op::kAttach;
+struct AddSocket {  // with a socket for the reply
+  static constexpr Op kOp = Op::kAddSocket;
   RequestHeader header;
 };
-static_assert(sizeof(Attach) == 8);
+static_assert(sizeof(AddSocket) == 8);
 
 struct File {  // with the memfd
   static constexpr Op kOp = Op::kFile;

@@ -260,8 +260,8 @@ bool Nic::Answer(uint64_t id, Received received, ControlMessage* message) {
   }
   if (socket.owner == 0) return Open(id, header, *message);
   if (!socket.file) return Execute(socket, header, message);
-  if (static_cast<control::Op>(header.op) != control::Op::kAttach) return false;
-  Attach(socket, header, *message);
+  if (static_cast<control::Op>(header.op) != control::Op::kAddSocket) return false;
+  AddSocket(socket, header, *message);
   return true;
 }
 
@@ -304,8 +304,8 @@ bool Nic::Open(uint64_t id, const control::RequestHeader& header, const ControlM
 
 // The NIC makes the call socket. A socket of the client could be the last copy of the client's
 // file, which would then never end.
-void Nic::Attach(const Socket& file, const control::RequestHeader& header,
-                 const ControlMessage& message) {
+void Nic::AddSocket(const Socket& file, const control::RequestHeader& header,
+                    const ControlMessage& message) {
   if (!message.passed) return;
   absl::StatusOr<SocketPair> pair = MakeSocketPair(SOCK_SEQPACKET | SOCK_NONBLOCK);
   absl::Status status = pair.status();

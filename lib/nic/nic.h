@@ -106,8 +106,8 @@ class Nic {
   static void Empty(int eventfd);
   void Discard(FileDescriptor descriptor);
   bool Open(uint64_t id, const control::RequestHeader& header, const ControlMessage& message);
-  void Attach(const Socket& file, const control::RequestHeader& header,
-              const ControlMessage& message);
+  void AddSocket(const Socket& file, const control::RequestHeader& header,
+                 const ControlMessage& message);
   bool Execute(const Socket& socket, const control::RequestHeader& header, ControlMessage* message);
   void Close(uint64_t id);
 

@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<SocketDriverClient>> SocketDriverClient::Meet(Fil
   driver->introduced_ = answer.introduced();
   BATON_ASSIGN_OR_RETURN(
       arena::Arena arena,
-      arena::Arena::Attach(std::move(received[0]), std::move(received[1]), std::move(received[2])));
+      arena::Arena::Map(std::move(received[0]), std::move(received[1]), std::move(received[2])));
   driver->arena_ = std::make_unique<arena::Arena>(std::move(arena));
   return driver;
 }

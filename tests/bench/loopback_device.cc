@@ -18,7 +18,7 @@
 namespace baton::bench {
 namespace {
 
-using nic::control::Attach;
+using nic::control::AddSocket;
 using nic::control::Modify;
 using nic::control::Reply;
 
@@ -48,13 +48,13 @@ absl::Status Ask(int socket, Message message, int passed = -1) {
 }
 
 // A call socket of our own: the device has another one of the same file.
-absl::StatusOr<FileDescriptor> AttachTo(int file) {
+absl::StatusOr<FileDescriptor> AddSocketTo(int file) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus(errno, "socketpair");
   }
   const FileDescriptor ours(ends[0]), theirs(ends[1]);
-  BATON_RETURN_IF_ERROR(Ask(file, Attach(), theirs.get()));
+  BATON_RETURN_IF_ERROR(Ask(file, AddSocket(), theirs.get()));
   return AwaitReply(ours.get());
 }
 
@@ -144,7 +144,7 @@ absl::Status LoopbackDevice::Accept(verbs::QueuePair* queue_pair) {
 }
 
 absl::Status LoopbackDevice::ConnectTo(uint32_t peer) {
-  BATON_ASSIGN_OR_RETURN(const FileDescriptor calls, AttachTo(file_.get()));
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor calls, AddSocketTo(file_.get()));
   Modify message;
   message.number = queue_pair_->number();
   message.state = static_cast<uint32_t>(verbs::QueuePairState::kReadyToSend);

@@ -113,8 +113,8 @@ class InlineBaton final : private Service {
     worker_ = std::make_unique<WorkerImpl>(worker, static_cast<Service*>(this));
     worker_->Connected(std::move(session));
     auto arena = std::make_shared<const arena::Arena>(
-        arena::Arena::Attach(Copy(driver_.worker_log_fd()), Copy(driver_.driver_log_fd()),
-                             Copy(driver_.buffers_fd()))
+        arena::Arena::Map(Copy(driver_.worker_log_fd()), Copy(driver_.driver_log_fd()),
+                          Copy(driver_.buffers_fd()))
             .value());
     BATON_CHECK(worker_->Start(std::move(arena), std::move(worker_wake), kWorkerId, 0).ok());
     TurnUntil([this] {

@@ -207,9 +207,9 @@ absl::Status NullBaton::CreateParts() {
   engine.grants = options_.grants;
   BATON_ASSIGN_OR_RETURN(engine_, NullEngine::Start(&driver, std::move(engine_wake), engine));
   // A mapping of its own, as a worker's process has.
-  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Attach(Copy(driver.worker_log_fd()),
-                                                                  Copy(driver.driver_log_fd()),
-                                                                  Copy(driver.buffers_fd())));
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Map(Copy(driver.worker_log_fd()),
+                                                               Copy(driver.driver_log_fd()),
+                                                               Copy(driver.buffers_fd())));
   WorkerOptions options;
   options.commit_mode = CommitMode::kManual;
   options.yield_microseconds = options_.yield_microseconds;

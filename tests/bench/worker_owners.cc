@@ -98,7 +98,7 @@ absl::Status BrokeredOwner::StartEngine(const Open& open, arena::Arena* arena,
 absl::Status BrokeredOwner::StartWorker(const arena::Arena& arena, FileDescriptor wake) {
   FileDescriptor session;
   BATON_RETURN_IF_ERROR(MakeStreams(&keeper_, &session));
-  BATON_ASSIGN_OR_RETURN(arena::Arena attached, AttachTo(arena));
+  BATON_ASSIGN_OR_RETURN(arena::Arena attached, MapAgain(arena));
   worker_ = std::make_unique<WorkerImpl>(EchoWorkerOptions(), &service_);
   worker_->Connected(std::move(session));
   return worker_->Start(std::make_shared<const arena::Arena>(std::move(attached)), std::move(wake),
@@ -150,7 +150,7 @@ absl::Status NativeOwner::AddWorker() {
   worker_->Connected(std::move(session));
   FileDescriptor wake, keepers_wake;
   BATON_RETURN_IF_ERROR(MakeStreams(&wake, &keepers_wake));
-  BATON_ASSIGN_OR_RETURN(arena::Arena arena, AttachTo(*arena_));
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, MapAgain(*arena_));
   BATON_RETURN_IF_ERROR(worker_->Start(std::make_shared<const arena::Arena>(std::move(arena)),
                                        std::move(wake), kEchoWorkerId, 0));
   engine_->AddWorker(0, kEchoWorkerId, std::move(keepers_wake), {},

@@ -41,10 +41,10 @@ inline absl::Status MakeStreams(FileDescriptor* one, FileDescriptor* other) {
 }
 
 // A mapping of its own, as a worker has.
-inline absl::StatusOr<arena::Arena> AttachTo(const arena::Arena& arena) {
+inline absl::StatusOr<arena::Arena> MapAgain(const arena::Arena& arena) {
   const auto copy = [](int fd) { return FileDescriptor(dup(fd)); };
-  return arena::Arena::Attach(copy(arena.worker_log_fd()), copy(arena.driver_log_fd()),
-                              copy(arena.buffers_fd()));
+  return arena::Arena::Map(copy(arena.worker_log_fd()), copy(arena.driver_log_fd()),
+                           copy(arena.buffers_fd()));
 }
 
 // It never sleeps between two messages.

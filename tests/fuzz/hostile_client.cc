@@ -28,7 +28,7 @@ using verbs::mlx5::kSlotBytes;
 
 constexpr int kMaxTurns = 2000;
 
-// Descriptors that are no sealed memfd, for FILE and ATTACH.
+// Descriptors that are no sealed memfd, for FILE and ADD_SOCKET.
 int Unsealed() {
   const int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   BATON_CHECK(fd >= 0 && ftruncate(fd, HostileMemory::kPage) == 0);
@@ -110,9 +110,9 @@ void HostileClient::Open() {
   BATON_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const FileDescriptor ours(ends[0]);
   const FileDescriptor for_reply(ends[1]);
-  control::Attach attach;
-  attach.header = {static_cast<uint16_t>(Op::kAttach), sizeof(attach), ++last_tag_};
-  BATON_CHECK(nic::SendMessage(file_.get(), attach, for_reply.get()));
+  control::AddSocket request;
+  request.header = {static_cast<uint16_t>(Op::kAddSocket), sizeof(request), ++last_tag_};
+  BATON_CHECK(nic::SendMessage(file_.get(), request, for_reply.get()));
   for (int i = 0; i < kMaxTurns && Receive(ours.get(), &reply) == nic::Received::kNothing; ++i) {
     nic_->Serve();
   }

@@ -51,8 +51,8 @@ FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0
 ArenaPair Create(const arena::Shape& shape) {
   auto driver = arena::Arena::Create(shape, "simulated");
   BATON_CHECK(driver.ok());
-  auto worker = arena::Arena::Attach(Copy(driver->worker_log_fd()), Copy(driver->driver_log_fd()),
-                                     Copy(driver->buffers_fd()));
+  auto worker = arena::Arena::Map(Copy(driver->worker_log_fd()), Copy(driver->driver_log_fd()),
+                                  Copy(driver->buffers_fd()));
   BATON_CHECK(worker.ok());
   ArenaPair pair;
   pair.driver = std::make_unique<arena::Arena>(*std::move(driver));

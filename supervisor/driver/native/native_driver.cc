@@ -72,7 +72,7 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
       &arena(), inheritance_.device, inheritance_.pool, inheritance_.objects.get(),
       [this] { WakeDriver(); },
       [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); });
-  driver_ = driver::QueueDriver::Attach(&arena(), device_.get(), this, inheritance_.objects);
+  driver_ = driver::QueueDriver::CreateBeside(&arena(), device_.get(), this, inheritance_.objects);
   host_.version = BATON_NATIVE_VERSION;
   host_.bytes = sizeof(host_);
   host_.baton_release = kRelease;

@@ -48,9 +48,8 @@ FileDescriptor Forged(int from, uint64_t bytes) {
 
 class ArenaTest : public ::testing::Test {
  protected:
-  absl::Status AttachWithDriverLog(FileDescriptor driver_log) {
-    return Arena::Attach(Copy(arena.worker_log_fd()), std::move(driver_log),
-                         Copy(arena.buffers_fd()))
+  absl::Status MapWithDriverLog(FileDescriptor driver_log) {
+    return Arena::Map(Copy(arena.worker_log_fd()), std::move(driver_log), Copy(arena.buffers_fd()))
         .status();
   }
   // The driver log memory with one field of its header overwritten.
@@ -123,17 +122,17 @@ TEST_F(ArenaTest, shouldStillBeWritableByItsDriverAfterSealing) {
 }
 
 TEST_F(ArenaTest, shouldShowTheSameMemoryToAWorker) {
-  auto attached = Arena::Attach(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()),
-                                Copy(arena.buffers_fd()));
-  ASSERT_TRUE(attached.ok()) << attached.status();
-  EXPECT_EQ(std::memcmp(&attached->shape(), &arena.shape(), sizeof(Shape)), 0);
+  auto mapped = Arena::Map(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()),
+                           Copy(arena.buffers_fd()));
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(std::memcmp(&mapped->shape(), &arena.shape(), sizeof(Shape)), 0);
   arena.connection(2).generation = 9;
-  EXPECT_EQ(attached->connection(2).generation, 9u);
-  attached->send_request(2, 7).tag = 5;
+  EXPECT_EQ(mapped->connection(2).generation, 9u);
+  mapped->send_request(2, 7).tag = 5;
   EXPECT_EQ(arena.send_request(2, 7).tag, 5u);
-  attached->buffers()[8191] = 42;
+  mapped->buffers()[8191] = 42;
   EXPECT_EQ(arena.buffers()[8191], 42);
-  EXPECT_STREQ(attached->header().service, "kv");
+  EXPECT_STREQ(mapped->header().service, "kv");
 }
 
 TEST_F(ArenaTest, shouldWrapItsLogs) {
@@ -151,19 +150,19 @@ TEST_F(ArenaTest, shouldBeginWithoutOwners) {
   }
 }
 
-TEST_F(ArenaTest, shouldRefuseToAttachToMemoryWithoutItsMagic) {
-  const absl::Status status = AttachWithDriverLog(DriverLogWith(0, uint64_t{12345}));
+TEST_F(ArenaTest, shouldRefuseToMapMemoryWithoutItsMagic) {
+  const absl::Status status = MapWithDriverLog(DriverLogWith(0, uint64_t{12345}));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("not ready or not Baton's"));
 }
 
-TEST_F(ArenaTest, shouldRefuseToAttachBeforeTheArenaIsReady) {
-  EXPECT_EQ(AttachWithDriverLog(DriverLogWith(8, uint32_t{0})).code(),
+TEST_F(ArenaTest, shouldRefuseToMapBeforeTheArenaIsReady) {
+  EXPECT_EQ(MapWithDriverLog(DriverLogWith(8, uint32_t{0})).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ArenaTest, shouldNameBothVersionsWhenTheyDiffer) {
-  const absl::Status status = AttachWithDriverLog(DriverLogWith(8, uint32_t{4711}));
+  const absl::Status status = MapWithDriverLog(DriverLogWith(8, uint32_t{4711}));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layout version 4711"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("reads versions 1 to 2"));
@@ -182,10 +181,10 @@ TEST_F(ArenaTest, shouldBeReadableWithSharedReceivesForThoseWhoKnowThem) {
   shape.completion_log_entries = static_cast<uint32_t>(RequiredCompletionEntries(shape));
   const Arena shared = Arena::Create(shape, "kv").value();
   EXPECT_EQ(shared.header().oldest_reader, 2u);
-  const auto attached = Arena::Attach(Copy(shared.worker_log_fd()), Copy(shared.driver_log_fd()),
-                                      Copy(shared.buffers_fd()));
-  ASSERT_TRUE(attached.ok()) << attached.status();
-  EXPECT_EQ(attached->shape().shared_receive_queue_depth, 16u);
+  const auto mapped = Arena::Map(Copy(shared.worker_log_fd()), Copy(shared.driver_log_fd()),
+                                 Copy(shared.buffers_fd()));
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(mapped->shape().shared_receive_queue_depth, 16u);
   shape.shared_receive_queue_depth = 12;
   EXPECT_THAT(std::string(ValidateShape(shape).message()),
               StartsWith("shared_receive_queue_depth: 12 is not a power of two"));
@@ -195,22 +194,22 @@ TEST_F(ArenaTest, shouldBeReadableWithSharedReceivesForThoseWhoKnowThem) {
   }
 }
 
-TEST_F(ArenaTest, shouldAttachToAnArenaOfTheVersionBefore) {
-  const auto attached = Arena::Attach(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{0}),
-                                      Copy(arena.buffers_fd()));
-  ASSERT_TRUE(attached.ok()) << attached.status();
-  EXPECT_EQ(attached->layout_version(), 1u);
+TEST_F(ArenaTest, shouldMapAnArenaOfTheVersionBefore) {
+  const auto mapped = Arena::Map(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{0}),
+                                 Copy(arena.buffers_fd()));
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(mapped->layout_version(), 1u);
 }
 
-TEST_F(ArenaTest, shouldAttachToALaterArenaThatItsReadersFit) {
-  const auto attached = Arena::Attach(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{3}),
-                                      Copy(arena.buffers_fd()));
-  ASSERT_TRUE(attached.ok()) << attached.status();
-  EXPECT_EQ(attached->layout_version(), 2u);
+TEST_F(ArenaTest, shouldMapALaterArenaThatItsReadersFit) {
+  const auto mapped = Arena::Map(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{3}),
+                                 Copy(arena.buffers_fd()));
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(mapped->layout_version(), 2u);
 }
 
-TEST_F(ArenaTest, shouldRefuseToAttachToAnImpossibleShape) {
-  const absl::Status status = AttachWithDriverLog(
+TEST_F(ArenaTest, shouldRefuseToMapAnImpossibleShape) {
+  const absl::Status status = MapWithDriverLog(
       DriverLogWith(offsetof(DriverMemoryHeader, shape) + offsetof(Shape, shards), uint32_t{65}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), StartsWith("shards: 65"));
@@ -219,10 +218,10 @@ TEST_F(ArenaTest, shouldRefuseToAttachToAnImpossibleShape) {
 TEST_F(ArenaTest, shouldRefuseDriverLogMemoryOfAnotherSizeThanItsShape) {
   FileDescriptor longer = Forged(arena.driver_log_fd(), arena.driver_map().total);
   ASSERT_EQ(ftruncate(longer.get(), static_cast<off_t>(arena.driver_map().total + 4096)), 0);
-  EXPECT_EQ(AttachWithDriverLog(std::move(longer)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(MapWithDriverLog(std::move(longer)).code(), absl::StatusCode::kFailedPrecondition);
   FileDescriptor tiny(memfd_create("tiny", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(tiny.get(), 100), 0);
-  const absl::Status status = AttachWithDriverLog(std::move(tiny));
+  const absl::Status status = MapWithDriverLog(std::move(tiny));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("too small"));
 }
@@ -230,22 +229,22 @@ TEST_F(ArenaTest, shouldRefuseDriverLogMemoryOfAnotherSizeThanItsShape) {
 TEST_F(ArenaTest, shouldNameTheMemoryOfTheWrongSize) {
   FileDescriptor short_log = Forged(arena.worker_log_fd(), arena.worker_map().total - 4096);
   const absl::Status worker_log =
-      Arena::Attach(std::move(short_log), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd()))
+      Arena::Map(std::move(short_log), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd()))
           .status();
   EXPECT_EQ(worker_log.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(worker_log.message()), HasSubstr("worker log memory"));
   FileDescriptor short_buffers = Forged(arena.buffers_fd(), 4096);
-  const absl::Status buffers = Arena::Attach(Copy(arena.worker_log_fd()),
-                                             Copy(arena.driver_log_fd()), std::move(short_buffers))
-                                   .status();
+  const absl::Status buffers =
+      Arena::Map(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()), std::move(short_buffers))
+          .status();
   EXPECT_EQ(buffers.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(buffers.message()), HasSubstr("buffers has 4096 bytes"));
 }
 
 TEST_F(ArenaTest, shouldRefuseWhatIsNotADescriptor) {
-  EXPECT_FALSE(AttachWithDriverLog(FileDescriptor()).ok());
+  EXPECT_FALSE(MapWithDriverLog(FileDescriptor()).ok());
   EXPECT_FALSE(
-      Arena::Attach(FileDescriptor(), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd())).ok());
+      Arena::Map(FileDescriptor(), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd())).ok());
 }
 
 // smaps(5), in KiB, of the mappings of the memfd NAME.
@@ -274,9 +273,9 @@ TEST(ArenaCreate, shouldBeOnHugePagesForAllWhoMapIt) {
   ASSERT_TRUE(created.ok()) << created.status();
   EXPECT_EQ(OnHugePages("baton-buffers-huge"), 8192u);
   EXPECT_EQ(OnHugePages("baton-worker-log-huge"), 2048u);
-  auto attached = Arena::Attach(Copy(created->worker_log_fd()), Copy(created->driver_log_fd()),
-                                Copy(created->buffers_fd()));
-  ASSERT_TRUE(attached.ok()) << attached.status();
+  auto mapped = Arena::Map(Copy(created->worker_log_fd()), Copy(created->driver_log_fd()),
+                           Copy(created->buffers_fd()));
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
   EXPECT_EQ(OnHugePages("baton-buffers-huge"), 2 * 8192u);
 }
 
@@ -302,9 +301,9 @@ TEST(ArenaCreate, shouldBeInNoCoreDumpButForBuffersThatAreAskedFor) {
     shape.dump_buffers = asked ? 1 : 0;
     const std::string service = asked ? "dumped" : "kept";
     const Arena created = Arena::Create(shape, service).value();
-    const Arena attached = Arena::Attach(Copy(created.worker_log_fd()),
-                                         Copy(created.driver_log_fd()), Copy(created.buffers_fd()))
-                               .value();
+    const Arena mapped = Arena::Map(Copy(created.worker_log_fd()), Copy(created.driver_log_fd()),
+                                    Copy(created.buffers_fd()))
+                             .value();
     for (const char* name : kMemoryNames) {
       const bool dumped = asked && std::string(name) == kMemoryNames[kBuffersMemory];
       const size_t mappings = std::string(name) == kMemoryNames[kRecoveryMemory] ? 1 : 2;

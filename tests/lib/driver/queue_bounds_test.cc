@@ -128,7 +128,7 @@ class SeveralDriversTest : public testing::QueueDriverTest {
   }
 
   std::unique_ptr<QueueDriver> NewDriver() {
-    return QueueDriver::Attach(&*arena, device.get(), &observer, objects_);
+    return QueueDriver::CreateBeside(&*arena, device.get(), &observer, objects_);
   }
 
   void TurnAll() {

@@ -124,7 +124,7 @@ class Driver final : public driver::DriverObserver {
     native.emplace(
         arena, device, &pool, objects.get(), [] {},
         [this](std::string_view what) { told.emplace_back(what); });
-    driver = QueueDriver::Attach(arena, &*native, this, objects);
+    driver = QueueDriver::CreateBeside(arena, &*native, this, objects);
   }
   ~Driver() override {
     driver.reset();

@@ -45,19 +45,19 @@ class NicTest : public ::testing::Test {
     BATON_CHECK(SendMessage(file_.get(), open));
     ControlMessage message;
     BATON_CHECK(Await(file_.get(), &message) == Received::kMessage);
-    FileDescriptor calls = AttachTo(file_.get());
+    FileDescriptor calls = AddSocketTo(file_.get());
     BATON_CHECK(calls);
     return calls;
   }
   // Nothing, where the NIC refuses it.
-  FileDescriptor AttachTo(int file) {
+  FileDescriptor AddSocketTo(int file) {
     int ends[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     const FileDescriptor ours(ends[0]);
     const FileDescriptor theirs(ends[1]);
-    control::Attach attach;
-    attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 2};
-    BATON_CHECK(SendMessage(file, attach, theirs.get()));
+    control::AddSocket request;
+    request.header = {static_cast<uint16_t>(control::Op::kAddSocket), sizeof(request), 2};
+    BATON_CHECK(SendMessage(file, request, theirs.get()));
     ControlMessage message;
     BATON_CHECK(Await(ours.get(), &message) == Received::kMessage);
     return std::move(message.passed);
@@ -603,9 +603,9 @@ TEST_F(NicTest, shouldKeepNoSocketThatAClientMade) {
   // The file is passed as the socket for the reply: so the NIC gets its own reply there, no
   // request.
   CallSocket();
-  control::Attach attach;
-  attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 2};
-  ASSERT_TRUE(SendMessage(file_.get(), attach, file_.get()));
+  control::AddSocket request;
+  request.header = {static_cast<uint16_t>(control::Op::kAddSocket), sizeof(request), 2};
+  ASSERT_TRUE(SendMessage(file_.get(), request, file_.get()));
   EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
   EXPECT_EQ(nic_.TakeComplaints().size(), 1u);
 }
@@ -620,9 +620,9 @@ TEST_F(NicTest, shouldServeForkedProcesses) {
       const FileDescriptor file(dup(client->file()));
       int ends[2];
       if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return false;
-      control::Attach attach;
-      attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 9};
-      if (!SendMessage(file.get(), attach, ends[1])) return false;
+      control::AddSocket request;
+      request.header = {static_cast<uint16_t>(control::Op::kAddSocket), sizeof(request), 9};
+      if (!SendMessage(file.get(), request, ends[1])) return false;
       pollfd entry = {ends[0], POLLIN, 0};
       ControlMessage message;
       return poll(&entry, 1, 30'000) == 1 && Receive(ends[0], &message) == Received::kMessage &&
@@ -638,16 +638,16 @@ TEST_F(NicTest, shouldServeForkedProcesses) {
 
 TEST_F(NicTest, shouldGiveOneFileNotAllSockets) {
   const FileDescriptor calls = CallSocket();
-  std::vector<FileDescriptor> attached;
+  std::vector<FileDescriptor> added;
   for (bool refused = false; !refused;) {
-    ASSERT_LE(attached.size(), kMaxSocketsOfFile);
-    attached.push_back(AttachTo(file_.get()));
-    refused = !attached.back();
+    ASSERT_LE(added.size(), kMaxSocketsOfFile);
+    added.push_back(AddSocketTo(file_.get()));
+    refused = !added.back();
   }
-  EXPECT_EQ(attached.size(), kMaxSocketsOfFile - 1);  // with `calls` and the file itself
-  attached.clear();
+  EXPECT_EQ(added.size(), kMaxSocketsOfFile - 1);  // with `calls` and the file itself
+  added.clear();
   ASSERT_TRUE(Settled());
-  EXPECT_TRUE(AttachTo(file_.get()));
+  EXPECT_TRUE(AddSocketTo(file_.get()));
   EXPECT_NE(nic_.Open(), nullptr);
 }
 

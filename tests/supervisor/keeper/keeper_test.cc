@@ -106,8 +106,8 @@ TEST_F(KeeperTest, shouldGiveAWorkerItsArenaAndItsEvents) {
   EXPECT_EQ(reply->attached().token().size(), 16u);
   ASSERT_EQ(client.descriptors.size(), 4u);
   const auto arena =
-      arena::Arena::Attach(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
-                           std::move(client.descriptors[2]));
+      arena::Arena::Map(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
+                        std::move(client.descriptors[2]));
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ(arena->shape().connections, 8u);
   EXPECT_STREQ(arena->header().service, "kv");
@@ -522,8 +522,8 @@ void OwnAndThen(const ForkedChild::Parent& parent, const std::string& socket,
   RawClient client(socket);
   if (!client.Attach().ok()) return;
   const auto arena =
-      arena::Arena::Attach(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
-                           std::move(client.descriptors[2]));
+      arena::Arena::Map(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
+                        std::move(client.descriptors[2]));
   const FileDescriptor engine_wake = std::move(client.descriptors[3]);
   WorkerRequest ready;
   ready.mutable_set_ready();

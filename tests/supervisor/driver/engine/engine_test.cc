@@ -131,8 +131,8 @@ class FakeWorker {
   FakeWorker(const arena::Arena& arena, Engine* engine, uint32_t slot, uint64_t id)
       : slot(slot),
         id(id),
-        view(arena::Arena::Attach(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()),
-                                  Copy(arena.buffers_fd()))
+        view(arena::Arena::Map(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()),
+                               Copy(arena.buffers_fd()))
                  .value()),
         engine_(engine) {
     for (uint32_t i = 0; i < view.shape().shards; ++i) writers_.emplace_back(&view, i);
