@@ -172,7 +172,7 @@ void SoftConnection::SendRequest() {
   TransmitNow();
 }
 
-absl::Status SoftConnection::Adopt(FileDescriptor socket, SoftListener* listener) {
+absl::Status SoftConnection::TakeSocket(FileDescriptor socket, SoftListener* listener) {
   SetNoDelay(socket.get());
   listener_ = listener;
   stream_.Open(std::move(socket));

@@ -72,7 +72,7 @@ class SoftConnection final : public Pollable,
   // does not wait.
   absl::Status Proceed(absl::Status may);
   // The accepting side: `socket` is connected, the request is still to come.
-  absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
+  absl::Status TakeSocket(FileDescriptor socket, SoftListener* listener);
   SoftListener* listener() const { return listener_; }
 
   const Address& local_address() const { return local_; }

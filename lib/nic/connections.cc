@@ -85,7 +85,7 @@ bool SoftListener::AcceptOne() {
   }
   auto connection = std::make_unique<SoftConnection>(core_);
   SoftConnection* const key = connection.get();
-  if (connection->Adopt(std::move(socket), this).ok()) {
+  if (connection->TakeSocket(std::move(socket), this).ok()) {
     core_->half_open.emplace(key, std::move(connection));
   }
   return true;

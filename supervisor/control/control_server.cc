@@ -202,7 +202,7 @@ class ControlServer::Impl {
            });
     Accept(std::move(worker_socket_), &worker_listener_,
            [this](FileDescriptor socket, const Peer& peer) {
-             Adopt(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
+             TakeSocket(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
            });
     batond_.Start([this](const internal::BatondReply& news) {
       // Taken by another thread: taking the news may ask batond for files, and this loop gets the
@@ -429,9 +429,9 @@ class ControlServer::Impl {
     const Role role = RoleOf(*callers_.config(), peer);
     switch (role) {
       case Role::kOperator:
-        return Adopt(operator_server_.get(), std::move(socket), peer, role);
+        return TakeSocket(operator_server_.get(), std::move(socket), peer, role);
       case Role::kViewer:
-        return Adopt(viewer_server_.get(), std::move(socket), peer, role);
+        return TakeSocket(viewer_server_.get(), std::move(socket), peer, role);
       case Role::kNone:
         break;
     }
@@ -439,12 +439,12 @@ class ControlServer::Impl {
       spdlog::warn("refused uid {} pid {} (gids {}): it may not operate Baton ({} more not logged)",
                    peer.uid, peer.pid, absl::StrJoin(peer.gids, ","), *suppressed);
     }
-    Adopt(refusing_server_.get(), std::move(socket), peer, role);
+    TakeSocket(refusing_server_.get(), std::move(socket), peer, role);
   }
 
   // `role`: the role that `server` serves; none: it serves all alike.
-  void Adopt(grpc::Server* server, FileDescriptor socket, const Peer& peer,
-             std::optional<Role> role) {
+  void TakeSocket(grpc::Server* server, FileDescriptor socket, const Peer& peer,
+                  std::optional<Role> role) {
     if (server == nullptr) {
       spdlog::error("uid {} pid {}: gRPC did not start a server for it", peer.uid, peer.pid);
       return;
