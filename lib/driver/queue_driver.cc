@@ -313,12 +313,12 @@ template <typename Request>
 void QueueDriver::PostCommitted(uint32_t connection, absl::Span<const Request> requests) {
   constexpr bool kReceive = std::is_same_v<Request, verbs::ReceiveRequest>;
   if (requests.empty()) return;
-  if (Release(connection, kReceive, requests.size())) PostRequests(connection, requests);
+  if (MarkCommitted(connection, kReceive, requests.size())) PostRequests(connection, requests);
 }
 
 // Commits the next `count` requests of the queue. Returns true if the caller must post them now.
 // Otherwise they were posted here behind those that waited, have to wait, or are never posted.
-bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
+bool QueueDriver::MarkCommitted(uint32_t index, bool receive, uint64_t count) {
   ConnectionRecord& connection = record(index);
   QueueCursors& cursors = receive ? connection.receive : connection.send;
   const bool nothing_deferred = cursors.posted == cursors.committed;

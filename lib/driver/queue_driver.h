@@ -270,7 +270,7 @@ class QueueDriver {
   // `posted` on.
   template <typename Request>
   void PostCommitted(uint32_t connection, absl::Span<const Request> requests);
-  bool Release(uint32_t connection, bool receive, uint64_t count);
+  bool MarkCommitted(uint32_t connection, bool receive, uint64_t count);
   bool CanPost(uint32_t connection, bool receive) const;
   template <typename Request>
   void PostRequests(uint32_t connection, absl::Span<const Request> requests);
