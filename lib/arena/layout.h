@@ -539,7 +539,7 @@ enum class NoticeKind : uint8_t {  // from `baton-driver`
   kRequested = 1,                  // the record has the connection, with a new generation
   kEstablished = 2,
   kEnded = 3,           // `status`, NativeConnection::end_reason
-  kReceiveDrained = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
+  kHoldsNoReceive = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
   kConnecting = 5,      // like kRequested, for a connection that `baton-driver` starts
   kRejected = 6,        // the peer rejected it; NativeConnection::end_reason
 };

@@ -451,7 +451,7 @@ const SpareRecord* QueueDriver::LastSpare(uint32_t index) const {
 bool QueueDriver::Drained(uint32_t index) const {
   const ConnectionRecord& connection = record(index);
   const verbs::QueuePair* const queue_pair = device_of(index).queue_pair.get();
-  if (SharesReceives() && queue_pair != nullptr && !queue_pair->receives_drained()) return false;
+  if (SharesReceives() && queue_pair != nullptr && !queue_pair->holds_no_receive()) return false;
   return connection.send.posted == connection.send.completed &&
          (SharesReceives() || connection.receive.posted == connection.receive.completed) &&
          MaybePosted(connection, false) == 0 && MaybePosted(connection, true) == 0 &&

@@ -337,7 +337,7 @@ bool ConnectionManager::HandleDeviceEvent() {
   if (!device_->NextDeviceEvent(&event)) return false;
   const uint32_t index = event.qp_number == 0 ? kNoConnection : FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
-    if (index != kNoConnection) Tell(index, NoticeKind::kReceiveDrained);
+    if (index != kNoConnection) Tell(index, NoticeKind::kHoldsNoReceive);
     return true;
   }
   if (event.type == verbs::DeviceEventType::kQueuePairFailed && index != kNoConnection) {

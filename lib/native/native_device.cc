@@ -64,12 +64,12 @@ class NativeQueuePair final : public verbs::QueuePair {
   }
   // Leaves the queue pair to the shard's next driver: its state stays when this is destroyed.
   void Leave() {
-    if (draining_) --device_->draining_;
+    if (awaiting_last_receive_) --device_->awaiting_last_receive_;
     device_ = nullptr;
   }
   uint32_t shard() const { return shard_; }
   // `baton-driver` has received the device's event, and put a notice of it.
-  void TellDrained() { drained_ = true; }
+  void TellLastReceive() { holds_no_receive_ = true; }
 
   uint32_t number() const override { return inherited_->number(); }
   verbs::QueuePairState state() const override { return inherited_->state(); }
@@ -86,9 +86,9 @@ class NativeQueuePair final : public verbs::QueuePair {
     return inherited_->LastQueued(receive);
   }
   absl::Status SetError() override { return inherited_->SetError(); }
-  bool receives_drained() const override {
-    if (drained_ || inherited_->receives_drained()) return true;
-    if (!std::exchange(draining_, true)) ++device_->draining_;
+  bool holds_no_receive() const override {
+    if (holds_no_receive_ || inherited_->holds_no_receive()) return true;
+    if (!std::exchange(awaiting_last_receive_, true)) ++device_->awaiting_last_receive_;
     return false;
   }
 
@@ -96,8 +96,8 @@ class NativeQueuePair final : public verbs::QueuePair {
   NativeDevice* device_;
   const uint32_t shard_;
   verbs::QueuePair* const inherited_;
-  bool drained_ = false;
-  mutable bool draining_ = false;  // a caller waits for the drain
+  bool holds_no_receive_ = false;
+  mutable bool awaiting_last_receive_ = false;  // a caller waits for it
 };
 
 // Sends the driver's orders about a connection to `baton-driver`.
@@ -358,8 +358,9 @@ void NativeDevice::Pass() {
 }
 
 bool NativeDevice::HasNotice() const {
-  // NextEvent() passes the last notice, and this process's own device reports a drain.
-  if (given_from_ >= 0 || draining_ != 0) return true;
+  // NextEvent() passes the last notice, and this process's own device reports the last receive of a
+  // queue pair.
+  if (given_from_ >= 0 || awaiting_last_receive_ != 0) return true;
   return std::any_of(shards_.begin(), shards_.end(),
                      [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
@@ -453,9 +454,9 @@ bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   const NoticeKind kind = NoticeKind(notice->kind);
   const bool failed = kind == NoticeKind::kEnded && verbs::CompletionStatus(notice->status) ==
                                                         verbs::CompletionStatus::kGeneralError;
-  if (!failed && kind != NoticeKind::kReceiveDrained) return false;
+  if (!failed && kind != NoticeKind::kHoldsNoReceive) return false;
   const auto& queue_pair = objects_->connections[notice->connection].queue_pair;
-  if (!failed && queue_pair) static_cast<NativeQueuePair*>(queue_pair.get())->TellDrained();
+  if (!failed && queue_pair) static_cast<NativeQueuePair*>(queue_pair.get())->TellLastReceive();
   *event = {};
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
                        : verbs::DeviceEventType::kLastWorkRequestReached;

@@ -56,10 +56,10 @@ class NativeDevice final : public verbs::Device {
   // for, so the successor of a driver that dies before sees it again.
   bool NextEvent(verbs::CmEvent* event) override;
   bool NextDeviceEvent(verbs::DeviceEvent* event) override;
-  // Waits for the shared receives of ending connections: until the device reports that they are
-  // drained, or their time is over.
+  // Waits for the shared receives of ending connections: until the device reports the last
+  // one, or their time is over.
   void Progress() override {
-    if (draining_ != 0) device_->Progress();
+    if (awaiting_last_receive_ != 0) device_->Progress();
   }
   int event_fd() const override { return -1; }  // completions use the inherited channels
 
@@ -94,7 +94,7 @@ class NativeDevice final : public verbs::Device {
   // workers can write it.
   std::vector<uint32_t> shard_of_;
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
-  uint32_t draining_ = 0;  // of them, those that wait to be drained
+  uint32_t awaiting_last_receive_ = 0;  // of them
   arena::MailEntry notice_ = {};
   int given_from_ = -1;  // shard whose notice was returned and is not passed; -1: none
 };

@@ -29,9 +29,9 @@ absl::Status Add(int epoll, int fd, uint32_t events, void* data) {
   return ErrnoStatus(errno, "epoll_ctl(ADD); see fs.epoll.max_user_watches");
 }
 
-void Drain(int fd) {
+void ClearEvents(int fd) {
   uint64_t count;
-  // Both kinds of descriptor are nonblocking: an empty one is as good as a drained one.
+  // Both kinds of descriptor are nonblocking: one that has no event is as good as one that is read.
   [[maybe_unused]] const ssize_t ignored = read(fd, &count, sizeof(count));
 }
 
@@ -175,7 +175,7 @@ void EventLoop::HandleReady(bool* idle) {
     if (data == &wake_fd_) continue;
     *idle = false;
     if (data == &timer_fd_) {
-      Drain(timer_fd_.get());
+      ClearEvents(timer_fd_.get());
       armed_ = TimerQueue::kNever;
     } else {
       static_cast<Pollable*>(data)->OnReady(events[i].events);
@@ -203,7 +203,7 @@ bool EventLoop::Progress() {
 void EventLoop::Settle(bool idle) {
   graveyard_.clear();
   if (signaled_ && dirty_.empty() && hot_.empty() && idle) {
-    Drain(wake_fd_.get());
+    ClearEvents(wake_fd_.get());
     signaled_ = false;
   }
 }

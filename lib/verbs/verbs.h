@@ -279,7 +279,7 @@ class QueuePair {
   // Returns true once a queue pair with a shared receive queue is in the error state, takes no more
   // receives, and the completion queue has the completions of those it took. Destroying it earlier
   // may lose a receive that it took. kLastWorkRequestReached reports the change to true.
-  virtual bool receives_drained() const { return false; }
+  virtual bool holds_no_receive() const { return false; }
 
   // Replaces the state that a forked process has cached by the device's, because another process
   // may have changed it.
@@ -378,7 +378,7 @@ enum class DeviceEventType : uint8_t {
   kCompletionQueueFailed,     // Poll returns kDataLoss; all queue pairs that complete in it failed
   kSharedReceiveQueueLow,     // its limit is reached
   kSharedReceiveQueueFailed,  // no queue pair can receive from it any more
-  kLastWorkRequestReached,    // QueuePair::receives_drained has become true
+  kLastWorkRequestReached,    // QueuePair::holds_no_receive has become true
   kDeviceLost,                // removed or broken, and to be closed; reported once
 };
 
@@ -478,7 +478,7 @@ class Device {
   virtual absl::Status CheckForkable() const;
 
   // A forked process calls this first. Then it may call, on objects made before the fork: PostSend,
-  // PostReceive, ArmLimit, Poll, RequestNotification, state, SetError, receives_drained, and
+  // PostReceive, ArmLimit, Poll, RequestNotification, state, SetError, holds_no_receive, and
   // Progress and event_fd for these. state() queries the device, because the opener may have
   // connected the queue pair meanwhile. Everything else is for the opener: here no events arrive,
   // connection manager calls fail with kFailedPrecondition, objects cannot be created, and

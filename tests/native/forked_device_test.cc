@@ -423,7 +423,7 @@ TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
   EXPECT_EQ(InChild([&]() -> std::string {
               NEED(Completes(server, 10, CompletionStatus::kSuccess).empty());
               NEED(server.queue_pair->SetError().ok());
-              NEED(Until(server, [&] { return server.queue_pair->receives_drained(); }));
+              NEED(Until(server, [&] { return server.queue_pair->holds_no_receive(); }));
               // The device's events are the opener's.
               NEED(server.device_events.empty() ||
                    server.device_events[0].type == verbs::DeviceEventType::kLastWorkRequestReached);
@@ -441,7 +441,7 @@ TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
 }
 
 // Whoever waits for it has begun to himself, and in this life of the queue pair.
-TEST_F(ForkedDevice, shouldAwaitEachDrainAnew) {
+TEST_F(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
   const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
   verbs::QueuePairOptions options;
   options.send_queue = options.receive_queue = server.queue.get();
@@ -449,27 +449,29 @@ TEST_F(ForkedDevice, shouldAwaitEachDrainAnew) {
   options.shared_receive_queue = shared.get();
   server.queue_pair = server.device->CreateQueuePair(options).value();
   verbs::QueuePair& queue_pair = *server.queue_pair;
-  const auto drains = [&] { return Until(server, [&] { return queue_pair.receives_drained(); }); };
+  const auto holds_none = [&] {
+    return Until(server, [&] { return queue_pair.holds_no_receive(); });
+  };
   const bool at_once =
-      IsSoftUnderTest();  // the NIC has drained it before it says that it is in error
+      IsSoftUnderTest();  // the NIC has completed them before it says that it is in error
   // The opener waits already when the other begins.
   ASSERT_TRUE(queue_pair.SetError().ok());
   EXPECT_EQ(InChild([&]() -> std::string {
               NEED(queue_pair.state() == QueuePairState::kError);
-              NEED(at_once || !queue_pair.receives_drained());
-              NEED(drains());
+              NEED(at_once || !queue_pair.holds_no_receive());
+              NEED(holds_none());
               NEED(queue_pair.SetReset().ok() && queue_pair.SetInit().ok());
-              NEED(!queue_pair.receives_drained());
+              NEED(!queue_pair.holds_no_receive());
               NEED(queue_pair.SetError().ok());
-              NEED(at_once || !queue_pair.receives_drained());
-              NEED(drains());
+              NEED(at_once || !queue_pair.holds_no_receive());
+              NEED(holds_none());
               server.queue->ForgetNotification();
-              NEED(at_once || !queue_pair.receives_drained());
-              NEED(drains());
+              NEED(at_once || !queue_pair.holds_no_receive());
+              NEED(holds_none());
               return "";
             }),
             "");
-  EXPECT_TRUE(drains());
+  EXPECT_TRUE(holds_none());
   server.queue_pair.reset();
 }
 

@@ -408,8 +408,8 @@ bool SimQueuePair::TakeMessage() {
 
 bool SimQueuePair::Flush(bool send) {
   if (state_ != QueuePairState::kError) return false;
-  if (!send && receives_.empty() && has_to_drain()) {
-    drained_ = true;
+  if (!send && receives_.empty() && may_hold_receive()) {
+    holds_no_receive_ = true;
     verbs::DeviceEvent event;
     event.type = verbs::DeviceEventType::kLastWorkRequestReached;
     event.qp_number = number_;
@@ -727,9 +727,9 @@ bool SimDevice::Quiet() const {
            (wire->answered && !wire->accepted && !wire->peer_told) ||
            (wire->accepted && !wire->established && !wire->we_told);
   };
-  const auto has_to_drain = [](const SimQueuePair* one) { return one->has_to_drain(); };
+  const auto may_hold_receive = [](const SimQueuePair* one) { return one->may_hold_receive(); };
   return events_.empty() && device_events_.empty() &&
-         std::none_of(queue_pairs_.begin(), queue_pairs_.end(), has_to_drain) &&
+         std::none_of(queue_pairs_.begin(), queue_pairs_.end(), may_hold_receive) &&
          std::none_of(open_.begin(), open_.end(), has_work) &&
          std::all_of(queues_.begin(), queues_.end(), [](const auto* q) { return q->empty(); });
 }

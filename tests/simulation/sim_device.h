@@ -144,18 +144,19 @@ class SimQueuePair final : public verbs::QueuePair {
                            size_t* posted) override;
   absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   absl::Status SetError() override;
-  bool receives_drained() const override { return drained_; }
+  bool holds_no_receive() const override { return holds_no_receive_; }
 
   void Connect(Wire* wire);
   bool idle() const { return sends_.empty() && receives_.empty(); }
 
   // The device's steps; false: there is nothing of the kind to do.
-  bool Transmit();        // executes the next send
-  bool Acknowledge();     // completes the oldest that has arrived
-  bool TakeMessage();     // into the oldest receive; without one the peer is told "not ready"
-  bool Flush(bool send);  // completes the oldest of a queue in error, or tells that it is drained
-  bool has_to_drain() const {
-    return shared_ != nullptr && state_ == verbs::QueuePairState::kError && !drained_;
+  bool Transmit();     // executes the next send
+  bool Acknowledge();  // completes the oldest that has arrived
+  bool TakeMessage();  // into the oldest receive; without one the peer is told "not ready"
+  bool Flush(
+      bool send);  // completes the oldest of a queue in error, or tells that it holds no receive
+  bool may_hold_receive() const {
+    return shared_ != nullptr && state_ == verbs::QueuePairState::kError && !holds_no_receive_;
   }
   bool FailSend();  // the peer does not answer any more
   void Arrived() { ++arrived_; }
@@ -188,7 +189,7 @@ class SimQueuePair final : public verbs::QueuePair {
   uint32_t unpolled_sends_ = 0, unpolled_receives_ = 0;
   std::optional<uint64_t> unseen_[2];  // of sends, of receives
   SimSharedQueue* const shared_;
-  bool drained_ = false;
+  bool holds_no_receive_ = false;
 };
 
 class SimId final : public verbs::ConnectionId {

@@ -26,8 +26,8 @@ absl::Status DeviceCore::OpenSignals() {
   if (!pushed_signal) return ErrnoStatus(errno, "eventfd");
   epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1");
-  BATON_RETURN_IF_ERROR(drains.Open(provider->drain_ms));
-  BATON_RETURN_IF_ERROR(Watch(drains.fd()));
+  BATON_RETURN_IF_ERROR(awaiting_last_receive.Open(provider->last_receive_ms));
+  BATON_RETURN_IF_ERROR(Watch(awaiting_last_receive.fd()));
   return Watch(pushed_signal.get());
 }
 
@@ -101,17 +101,17 @@ void DeviceCore::ForgetEventsOf(const SharedReceiveQueue* queue) {
 }
 
 // Also drops its event that the user has not taken, because another queue pair may get its number.
-void DeviceCore::ForgetDrain(const RdmaQueuePair* queue_pair) {
-  drains.Remove(queue_pair);
+void DeviceCore::ForgetLastReceive(const RdmaQueuePair* queue_pair) {
+  awaiting_last_receive.Remove(queue_pair);
   Forget(&device_events, [queue_pair](const DeviceEvent& event) {
     return event.type == DeviceEventType::kLastWorkRequestReached &&
            event.qp_number == queue_pair->number();
   });
 }
 
-void DeviceCore::EndDrains() {
-  while (RdmaQueuePair* const queue_pair = drains.TakeExpired()) {
-    queue_pair->OnDrained("flushed, as far as the device tells");
+void DeviceCore::EndWaitsForLastReceives() {
+  while (RdmaQueuePair* const queue_pair = awaiting_last_receive.TakeExpired()) {
+    queue_pair->OnLastReceive("flushed, as far as the device tells");
   }
 }
 

@@ -109,10 +109,10 @@ struct DeviceCore {
   // Drops the events of a queue that is being destroyed.
   void ForgetEventsOf(const SharedReceiveQueue* queue);
 
-  // Drains are of queue pairs in the error state that may still hold a shared receive. A drain ends
-  // when the provider reports it, or when its time is over.
-  void ForgetDrain(const RdmaQueuePair* queue_pair);
-  void EndDrains();
+  // The last receive is that of a queue pair in the error state that may still hold a shared
+  // receive. The wait for it ends when the provider reports it, or when its time is over.
+  void ForgetLastReceive(const RdmaQueuePair* queue_pair);
+  void EndWaitsForLastReceives();
 
   // Marks the device as lost. Reports kDeviceLost once, however often it is called.
   void Lose(const std::string& why);
@@ -140,7 +140,7 @@ struct DeviceCore {
   // Requested connections that wait for the peer's answer. The kernel's connection manager would go
   // on requesting for more than a minute (CMA_MAX_CM_RETRIES), and takes no other number.
   TimeoutQueue<RdmaConnectionId> unanswered;
-  TimeoutQueue<RdmaQueuePair> drains;
+  TimeoutQueue<RdmaQueuePair> awaiting_last_receive;
   FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
   std::vector<CmId> kept_ids;    // of connections that ended while the port was down
   std::deque<CmEvent> pushed;

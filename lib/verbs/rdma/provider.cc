@@ -108,7 +108,7 @@ bool IsSet(const char* variable) {
 }
 
 constexpr Provider kGeneral = {
-    .drain_ms = 1000,
+    .last_receive_ms = 1000,
     .invalidated_flags = IBV_WC_WITH_INV,
     .first_network_namespace_only = false,
     .post_send_forked = nullptr,
@@ -125,7 +125,7 @@ constexpr unsigned int kKernelsWithInvalidate = 1 << 2;
 // it sets and that differs. Its UDP sockets and routes are init_net's (rxe_net_init and
 // rxe_find_route4 in rxe_net.c).
 constexpr Provider kSoftRoce = {
-    .drain_ms = 100,
+    .last_receive_ms = 100,
     .invalidated_flags = IBV_WC_WITH_INV | kKernelsWithInvalidate,
     .first_network_namespace_only = true,
     .post_send_forked = PostAndRing,

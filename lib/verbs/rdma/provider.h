@@ -39,8 +39,8 @@ int CheckDoorbell(const ibv_context& context);
 
 struct Provider {
   // How long to wait for the last receive of a queue pair in error, if the device has not reported
-  // that it is drained; milliseconds.
-  uint32_t drain_ms;
+  // it; milliseconds.
+  uint32_t last_receive_ms;
 
   // IBV_WC_*, any of which says that a peer's message has invalidated a key of ours.
   unsigned int invalidated_flags;

@@ -110,9 +110,9 @@ void RdmaCompletionQueue::Resume() {
 void RdmaCompletionQueue::ForgetNotification() {
   if (std::exchange(watched_, false)) core_->Unwatch(channel_->fd);
   notice_ = Notice::kNone;
-  // The process that polls next awaits the drains of its queue pairs.
+  // The process that polls next awaits the last receives of its queue pairs.
   for (const auto& [number, queue_pair] : core_->queue_pairs) {
-    if (queue_pair->CompletesIn(this)) queue_pair->ForgetDrain();
+    if (queue_pair->CompletesIn(this)) queue_pair->ForgetLastReceive();
   }
 }
 
@@ -232,7 +232,7 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
 RdmaQueuePair::~RdmaQueuePair() {
   if (queue_pair_) {
     core_->queue_pairs.erase(number());
-    core_->ForgetDrain(this);
+    core_->ForgetLastReceive(this);
   }
   if (core_->forked) {
     (void)queue_pair_.release();
@@ -278,7 +278,7 @@ QueuePairState RdmaQueuePair::AskState() const {
   }
   state_ = StateFrom(attributes.qp_state);
   reads_ = attributes.max_rd_atomic > 0;
-  if (state_ != QueuePairState::kError) ForgetDrain();
+  if (state_ != QueuePairState::kError) ForgetLastReceive();
   return state_;
 }
 
@@ -286,7 +286,7 @@ QueuePairState RdmaQueuePair::AskState() const {
 void RdmaQueuePair::NoteConnected(bool reads) {
   state_ = QueuePairState::kReadyToSend;
   reads_ = reads;
-  ForgetDrain();
+  ForgetLastReceive();
 }
 
 absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
@@ -332,7 +332,7 @@ absl::Status RdmaQueuePair::SetError() {
   if (state_ == QueuePairState::kError && !core_->forked) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(FlushQueues());
   state_ = QueuePairState::kError;
-  AwaitDrain();
+  AwaitLastReceive();
   return absl::OkStatus();
 }
 
@@ -345,21 +345,21 @@ void RdmaQueuePair::NoteFailed() {
 }
 
 // The queue pair may have entered the error state by itself, without SetError().
-bool RdmaQueuePair::receives_drained() const {
-  if (!drained_ && state() == QueuePairState::kError) AwaitDrain();
-  return drained_;
+bool RdmaQueuePair::holds_no_receive() const {
+  if (!holds_no_receive_ && state() == QueuePairState::kError) AwaitLastReceive();
+  return holds_no_receive_;
 }
 
-void RdmaQueuePair::AwaitDrain() const {
-  if (options_.shared_receive_queue == nullptr || drain_awaited_) return;
-  drain_awaited_ = true;
-  core_->drains.Add(const_cast<RdmaQueuePair*>(this));
+void RdmaQueuePair::AwaitLastReceive() const {
+  if (options_.shared_receive_queue == nullptr || last_receive_awaited_) return;
+  last_receive_awaited_ = true;
+  core_->awaiting_last_receive.Add(const_cast<RdmaQueuePair*>(this));
 }
 
-void RdmaQueuePair::OnDrained(const char* how) {
-  if (options_.shared_receive_queue == nullptr || std::exchange(drained_, true)) return;
-  drain_awaited_ = true;
-  core_->ForgetDrain(this);
+void RdmaQueuePair::OnLastReceive(const char* how) {
+  if (options_.shared_receive_queue == nullptr || std::exchange(holds_no_receive_, true)) return;
+  last_receive_awaited_ = true;
+  core_->ForgetLastReceive(this);
   DeviceEvent event;
   event.type = DeviceEventType::kLastWorkRequestReached;
   event.qp_number = number();
@@ -367,22 +367,22 @@ void RdmaQueuePair::OnDrained(const char* how) {
   core_->PushDeviceEvent(std::move(event));
 }
 
-void RdmaQueuePair::ForgetDrain() const {
-  if (!drain_awaited_) return;
-  core_->ForgetDrain(this);
-  drained_ = drain_awaited_ = false;
+void RdmaQueuePair::ForgetLastReceive() const {
+  if (!last_receive_awaited_) return;
+  core_->ForgetLastReceive(this);
+  holds_no_receive_ = last_receive_awaited_ = false;
 }
 
 absl::Status RdmaQueuePair::SetReset() {
   BATON_RETURN_IF_ERROR(Modify(IBV_QPS_RESET, "RESET"));
-  ForgetDrain();
+  ForgetLastReceive();
   state_ = QueuePairState::kReset;
   return absl::OkStatus();
 }
 
 absl::Status RdmaQueuePair::SetInit() {
   BATON_RETURN_IF_ERROR(MakeReady());
-  ForgetDrain();
+  ForgetLastReceive();
   reads_ = false;
   state_ = QueuePairState::kInit;
   return absl::OkStatus();

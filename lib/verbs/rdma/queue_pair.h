@@ -81,13 +81,13 @@ class RdmaQueuePair final : public QueuePair {
   void NoteFailed();
   absl::Status SetReset() override;
   absl::Status SetInit() override;
-  bool receives_drained() const override;
+  bool holds_no_receive() const override;
   void NoteConnected(bool reads) override;
 
   // Called when the last of its shared receives has completed, or has had the time to.
-  void OnDrained(const char* how);
-  // Forgets the drain, because it belongs to a former or ending use of the queue pair.
-  void ForgetDrain() const;
+  void OnLastReceive(const char* how);
+  // Forgets it and the wait for it, because it belongs to a former or ending use of the queue pair.
+  void ForgetLastReceive() const;
 
   // Binds to a connection: to one at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
@@ -106,7 +106,7 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status Modify(ibv_qp_state to, const char* name, ibv_qp_attr attributes = {}, int mask = 0);
   absl::Status FlushQueues();
   absl::Status MakeReady();  // to INIT
-  void AwaitDrain() const;
+  void AwaitLastReceive() const;
   QueuePairState AskState() const;
   absl::Status CheckSend(const SendRequest& request) const;
   absl::Status CheckSpecial(const SendRequest& request) const;
@@ -118,8 +118,8 @@ class RdmaQueuePair final : public QueuePair {
   mutable QueuePairState state_ = QueuePairState::kInit;  // as far as we know
   QueuePairLink* link_ = nullptr;
   mutable bool reads_ = false;  // the peer answers READs and atomics
-  mutable bool drained_ = false;
-  mutable bool drain_awaited_ = false;
+  mutable bool holds_no_receive_ = false;
+  mutable bool last_receive_awaited_ = false;
 };
 
 }  // namespace baton::verbs::rdma

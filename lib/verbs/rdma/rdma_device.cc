@@ -254,7 +254,7 @@ absl::Status RdmaDevice::AfterFork() {
   for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
   BATON_RETURN_IF_ERROR(core_.OpenSignals());
   // Only after OpenSignals(), because the timer and the signal were the opener's.
-  for (const auto& [number, queue_pair] : core_.queue_pairs) queue_pair->ForgetDrain();
+  for (const auto& [number, queue_pair] : core_.queue_pairs) queue_pair->ForgetLastReceive();
   return absl::OkStatus();
 }
 
@@ -262,7 +262,7 @@ absl::Status RdmaDevice::AfterFork() {
 // file.
 std::vector<int> RdmaDevice::ForkedDescriptors() const {
   std::vector<int> descriptors = {core_.context->cmd_fd, core_.epoll.get(),
-                                  core_.pushed_signal.get(), core_.drains.fd()};
+                                  core_.pushed_signal.get(), core_.awaiting_last_receive.fd()};
   for (const RdmaCompletionQueue* const queue : core_.completion_queues) {
     descriptors.push_back(queue->channel_fd());
   }
@@ -325,7 +325,7 @@ void RdmaDevice::Progress() {
   for (int i = 0; i < count; ++i) {
     if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
-    if (readable[i].data.fd == core_.drains.fd()) core_.EndDrains();
+    if (readable[i].data.fd == core_.awaiting_last_receive.fd()) core_.EndWaitsForLastReceives();
     if (readable[i].data.fd == core_.unanswered.fd()) EndUnanswered();
   }
 }
@@ -362,7 +362,7 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       break;
     case IBV_EVENT_QP_LAST_WQE_REACHED:
       static_cast<RdmaQueuePair*>(event.element.qp->qp_context)
-          ->OnDrained(ibv_event_type_str(event.event_type));
+          ->OnLastReceive(ibv_event_type_str(event.event_type));
       break;
     case IBV_EVENT_COMM_EST:
       if (auto* const link = static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->link()) {

@@ -122,7 +122,7 @@ bool SoftCompletionQueue::overrun() const {
 
 // An event may come after the poll that has found its completion. So the channel is read before
 // each poll until an event was found there.
-void SoftCompletionQueue::Drain() {
+void SoftCompletionQueue::ClearEvents() {
   uint8_t bytes[64];
   while (recv(channel_.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
     notified_ = false;
@@ -146,7 +146,7 @@ mlx5::CompletionQueue* SoftCompletionQueue::DirectQueue() {
 absl::StatusOr<int> SoftCompletionQueue::PollWithCare(absl::Span<Completion> completions) {
   if (lost_) return absl::DataLossError("the NIC is lost, and its completion queues with it");
   // If an event is taken before the poll, the poll finds the completion that it announces.
-  if (notified_) Drain();
+  if (notified_) ClearEvents();
   absl::StatusOr<int> count = PollAll(completions);
   if (armed_ && (!count.ok() || *count > 0)) {
     armed_ = false;
@@ -194,7 +194,7 @@ void SoftCompletionQueue::SetLost() {
 // Drops an event that another process has asked for, or that came in vain. The caller's next poll
 // finds the completion that it announced.
 absl::Status SoftCompletionQueue::RequestNotification() {
-  Drain();
+  ClearEvents();
   if (!watched_ && !lost_) {
     epoll_event event = {};
     event.events = EPOLLIN;

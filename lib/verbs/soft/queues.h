@@ -111,7 +111,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool overrun() const;
   // Returns true if a poll has more to do than to take what is in the queue.
   bool needs_care() const;
-  void Drain();
+  void ClearEvents();
   absl::StatusOr<int> PollWithCare(absl::Span<Completion> completions);
   absl::StatusOr<int> PollAll(absl::Span<Completion> completions);
 
@@ -174,7 +174,7 @@ class SoftQueuePair final : public QueuePair {
   absl::Status SetError() override { return queue_pair_->SetError(); }
   absl::Status SetReset() override;
   absl::Status SetInit() override { return queue_pair_->SetInit(); }
-  bool receives_drained() const override {
+  bool holds_no_receive() const override {
     return shared_ != nullptr && state() == QueuePairState::kError;
   }
   void ForgetState() override {}  // the state lies in memory that all processes share

@@ -389,7 +389,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(ClaimantOrOwner(5), 5u);
   EXPECT_EQ(ClaimantOrOwner(kNobody), kNobody);
   EXPECT_EQ(static_cast<int>(NoticeKind::kRequested), 1);
-  EXPECT_EQ(static_cast<int>(NoticeKind::kReceiveDrained), 4);
+  EXPECT_EQ(static_cast<int>(NoticeKind::kHoldsNoReceive), 4);
   EXPECT_EQ(static_cast<int>(NoticeKind::kRejected), 6);
   EXPECT_EQ(static_cast<int>(OrderKind::kAccept), 1);
   EXPECT_EQ(static_cast<int>(OrderKind::kFree), 4);

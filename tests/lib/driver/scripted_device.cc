@@ -100,8 +100,8 @@ class ScriptedQueuePair final : public verbs::QueuePair {
     ++state_of().flushes;
     return absl::OkStatus();
   }
-  bool receives_drained() const override {
-    return device_->drained && state() == QueuePairState::kError;
+  bool holds_no_receive() const override {
+    return device_->holds_no_receive && state() == QueuePairState::kError;
   }
 
  private:

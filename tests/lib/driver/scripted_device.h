@@ -70,7 +70,7 @@ class ScriptedDevice final : public verbs::Device {
   void CompleteShared(uint32_t queue_pair, size_t place, std::string_view bytes = {},
                       verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
   // Queue pairs in error have no shared receive any more.
-  bool drained = true;
+  bool holds_no_receive = true;
   void Tell(const verbs::DeviceEvent& event) { device_events_.push_back(event); }
   const verbs::SharedReceiveQueue* shared_queue = nullptr;  // the last that was made
   uint32_t limit = 0;                                       // as it was armed last

@@ -456,14 +456,14 @@ TEST_F(SharedRecoveryTest, shouldArmTheLimitAgainWhenTenSecondsHavePassed) {
 
 TEST_F(SharedRecoveryTest, shouldNotEndAConnectionBeforeItsLastReceiveIsLogged) {
   Post({0, 1});
-  device.drained = false;
+  device.holds_no_receive = false;
   writer->Disconnect(one);
   ASSERT_EQ(Commit(), CommitOutcome::kApplied);
   Poll();
   EXPECT_EQ(state(one), ConnectionState::kDraining);
   EXPECT_FALSE(device.destroyed(Qp(one)));
   device.CompleteShared(Qp(one), 0, "", CompletionStatus::kFlushError);
-  device.drained = true;
+  device.holds_no_receive = true;
   HandleDeviceEvent(DeviceEventType::kLastWorkRequestReached, Qp(one));
   EXPECT_FALSE(device.destroyed(Qp(one)));  // its completion was not looked at yet
   Poll();
@@ -475,11 +475,11 @@ TEST_F(SharedRecoveryTest, shouldNotEndAConnectionBeforeItsLastReceiveIsLogged) 
 
 TEST_F(SharedRecoveryTest, shouldEndAConnectionWhosePredecessorWasToldThatItMay) {
   Post({0});
-  device.drained = false;
+  device.holds_no_receive = false;
   writer->Disconnect(one);
   ASSERT_EQ(Commit(), CommitOutcome::kApplied);
   Poll();
-  device.drained = true;  // the event was taken by who died
+  device.holds_no_receive = true;  // the event was taken by who died
   Recover();
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0"));
   EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
@@ -488,7 +488,7 @@ TEST_F(SharedRecoveryTest, shouldEndAConnectionWhosePredecessorWasToldThatItMay)
 // The truth of its receive is lost with a queue pair that is destroyed: the slot stays out of use.
 TEST_F(SharedRecoveryTest, shouldKeepTheSlotOfAReceiveThatIsLost) {
   Post({0});
-  device.drained = false;
+  device.holds_no_receive = false;
   driver->GiveUp(0, "no answer");
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
   EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);

@@ -98,7 +98,7 @@ class InheritedQueuePair final : public verbs::QueuePair {
     return keepers_->SetReset();
   }
   absl::Status SetInit() override { return keepers_->SetInit(); }
-  bool receives_drained() const override { return keepers_->receives_drained(); }
+  bool holds_no_receive() const override { return keepers_->holds_no_receive(); }
   void NoteConnected(bool reads) override { keepers_->NoteConnected(reads); }
 
  private:

@@ -91,8 +91,8 @@ TEST(Provider, shouldKnowOfNoOtherThatForkedProcessesCanPostOnIt) {
   }
 }
 
-TEST(Provider, shouldGiveDevicesThatTellMoreTimeToDrain) {
-  EXPECT_GT(OfVendor(0x02c9).drain_ms, OfVendor(0xffffff).drain_ms);
+TEST(Provider, shouldGiveDevicesThatTellMoreTimeForTheLastReceive) {
+  EXPECT_GT(OfVendor(0x02c9).last_receive_ms, OfVendor(0xffffff).last_receive_ms);
 }
 
 // A received message as the device tells it, with these IBV_WC_*.

@@ -83,10 +83,10 @@ class SharedReceives : public ConnectedTest {
     EXPECT_EQ(told.size(), 1u);
     return told.empty() ? DeviceEvent{} : told.front();
   }
-  void AwaitDrained(size_t pair) {
+  void AwaitLastReceive(size_t pair) {
     EXPECT_EQ(AwaitTold(DeviceEventType::kLastWorkRequestReached).qp_number,
               pairs[pair].server->number());
-    EXPECT_TRUE(pairs[pair].server->receives_drained());
+    EXPECT_TRUE(pairs[pair].server->holds_no_receive());
     server.Turn();
   }
 
@@ -183,9 +183,9 @@ TEST_P(SharedReceives, shouldKeepManyMessagesOfBothWhole) {
 TEST_P(SharedReceives, shouldStayForTheOthersWhenAQueuePairFails) {
   ASSERT_TRUE(Post(7, {theirs.Sge(0, 100)}).ok());
   ASSERT_TRUE(Post(8, {theirs.Sge(0, 100)}).ok());
-  EXPECT_FALSE(pairs[0].server->receives_drained());
+  EXPECT_FALSE(pairs[0].server->holds_no_receive());
   ASSERT_TRUE(pairs[0].server->SetError().ok());
-  AwaitDrained(0);
+  AwaitLastReceive(0);
   EXPECT_TRUE(server.completions.empty());
   Send(1, 1);
   ExpectReceived(1, 7);
@@ -193,7 +193,7 @@ TEST_P(SharedReceives, shouldStayForTheOthersWhenAQueuePairFails) {
   pairs[0].server.reset();
   Send(1, 2);
   ExpectReceived(1, 8);
-  EXPECT_FALSE(pairs[1].server->receives_drained());
+  EXPECT_FALSE(pairs[1].server->holds_no_receive());
 }
 
 TEST_P(SharedReceives, shouldFailOneQueuePairOfWhichAMessageIsTooLong) {
@@ -204,7 +204,7 @@ TEST_P(SharedReceives, shouldFailOneQueuePairOfWhichAMessageIsTooLong) {
   EXPECT_EQ(failed.wr_id, 7u);
   EXPECT_NE(failed.status, CompletionStatus::kSuccess);
   EXPECT_EQ(failed.qp_number, pairs[0].server->number());
-  AwaitDrained(0);
+  AwaitLastReceive(0);
   EXPECT_TRUE(server.completions.empty());
   Send(1, 2, 4);
   ExpectReceived(1, 8);
@@ -225,7 +225,7 @@ TEST_P(SharedReceives, shouldNotBeLostWithAMessageThatIsCutInTheMiddle) {
   pairs[0].client_id.reset();
   pairs[0].client.reset();
   ASSERT_TRUE(pairs[0].server->SetError().ok());
-  AwaitDrained(0);
+  AwaitLastReceive(0);
   std::vector<uint64_t> taken;
   for (const Completion& completion : server.completions) {
     EXPECT_EQ(completion.qp_number, pairs[0].server->number());
