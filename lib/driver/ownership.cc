@@ -62,16 +62,16 @@ void Ownership::End(bool released) {
   Announce();
 }
 
-bool Ownership::Move(uint64_t seen, uint64_t word) {
-  const bool moved =
+bool Ownership::Swap(uint64_t seen, uint64_t word) {
+  const bool swapped =
       std::atomic_ref<uint64_t>(record().ownership).compare_exchange_strong(seen, word);
-  if (moved) Announce();
-  return moved;
+  if (swapped) Announce();
+  return swapped;
 }
 
 bool Ownership::Claim(uint64_t seen, uint32_t worker_slot) {
   const bool claimed =
-      Move(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kClaim | worker_slot,
+      Swap(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kClaim | worker_slot,
                                       arena::OwnershipSequence(seen) + 1));
   // Mailbox::PutWaiting has the other half.
   if (claimed) arena::FullFence();
@@ -79,7 +79,7 @@ bool Ownership::Claim(uint64_t seen, uint32_t worker_slot) {
 }
 
 bool Ownership::Vacate(uint64_t seen) {
-  return Move(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kNobody,
+  return Swap(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kNobody,
                                          arena::OwnershipSequence(seen)));
 }
 
@@ -103,7 +103,7 @@ absl::StatusOr<uint64_t> Ownership::TakeClaimed(uint32_t worker_slot, uint64_t w
   BATON_CRASH_POINT("ownership-epoch-prepared");
   const uint64_t taken =
       arena::PackOwnership(ended + 1, worker_slot, arena::OwnershipSequence(claimed));
-  if (!Move(claimed, taken)) return lost();
+  if (!Swap(claimed, taken)) return lost();
   return taken;
 }
 

@@ -77,7 +77,7 @@ class Ownership {
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
   uint64_t NextEpoch() const;  // 0: no bank is free
   uint64_t WordOf(uint64_t epoch, uint32_t slot) const;
-  bool Move(uint64_t seen, uint64_t word);
+  bool Swap(uint64_t seen, uint64_t word);
   void PrepareEpoch(uint64_t epoch, uint64_t worker_id);
   void BeginEpoch(uint64_t epoch, uint32_t worker_slot);
 
