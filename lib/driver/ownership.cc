@@ -17,9 +17,9 @@ uint64_t Ownership::NextEpoch() const {
   return 0;
 }
 
-bool Ownership::CanGrant() const { return NextEpoch() != 0; }
+bool Ownership::CanGive() const { return NextEpoch() != 0; }
 
-void Ownership::Grant(uint32_t worker_slot, uint64_t worker_id) {
+void Ownership::GiveTo(uint32_t worker_slot, uint64_t worker_id) {
   const uint64_t next = NextEpoch();
   BATON_CHECK(!owned() && next != 0);
   writers_[next % arena::kCommitBanks] = worker_id;

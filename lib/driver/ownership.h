@@ -29,10 +29,10 @@ class Ownership {
   uint64_t heir_id() const { return arena::LoadRelaxed(record().heir_worker_id); }
 
   // Returns false if former owners whose death is not proven may still write every bank.
-  bool CanGrant() const;
+  bool CanGive() const;
 
-  // Begins an epoch. REQUIRES: the shard has no owner, and CanGrant().
-  void Grant(uint32_t worker_slot, uint64_t worker_id);
+  // Begins an epoch. REQUIRES: the shard has no owner, and CanGive().
+  void GiveTo(uint32_t worker_slot, uint64_t worker_id);
 
   // Ends the owner's epoch: only the commits applied so far count. `released`: the owner itself
   // ended it, and writes no more.

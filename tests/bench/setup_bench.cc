@@ -84,7 +84,7 @@ class MortalService {
   absl::Status Establish() {
     BATON_ASSIGN_OR_RETURN(driver_, QueueDriver::Create(&*arena_, &device_, &observer_));
     BATON_RETURN_IF_ERROR(driver_->Listen({"127.0.0.1", 1}).status());
-    driver::Ownership(&*arena_, 0).Grant(0, 1);
+    driver::Ownership(&*arena_, 0).GiveTo(0, 1);
     writer_.emplace(&*arena_, 0);
     writer_->Begin(1);
     device_.AddRequests(connections_);

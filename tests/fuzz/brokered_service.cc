@@ -80,9 +80,9 @@ void BrokeredService::EndOwnership(uint32_t shard, bool released) {
   ownership_[shard].End(released);
 }
 
-bool BrokeredService::Grant(uint32_t shard, uint32_t slot, uint64_t worker_id) {
-  if (ownership_[shard].owned() || !ownership_[shard].CanGrant()) return false;
-  ownership_[shard].Grant(slot, worker_id);
+bool BrokeredService::GiveShard(uint32_t shard, uint32_t slot, uint64_t worker_id) {
+  if (ownership_[shard].owned() || !ownership_[shard].CanGive()) return false;
+  ownership_[shard].GiveTo(slot, worker_id);
   BATON_CHECK(ownership_[shard].epoch() > epochs_[shard]);
   epochs_[shard] = ownership_[shard].epoch();
   return true;

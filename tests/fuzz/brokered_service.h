@@ -37,7 +37,7 @@ class BrokeredService : private driver::DriverObserver {
 
   // The cut: what is published counts. As Engine::EndOwnership.
   void EndOwnership(uint32_t shard, bool released);
-  bool Grant(uint32_t shard, uint32_t slot, uint64_t worker_id);
+  bool GiveShard(uint32_t shard, uint32_t slot, uint64_t worker_id);
 
   // Whether the driver's memory makes sense.
   void Check();

@@ -61,7 +61,7 @@ class Attack {
  private:
   void Begin(uint32_t shard, uint32_t slot) {
     if (ids_[slot] == 0) ids_[slot] = ++last_id_;
-    if (!service_.Grant(shard, slot, ids_[slot])) return;
+    if (!service_.GiveShard(shard, slot, ids_[slot])) return;
     writers_[shard]->Begin(service_.ownership(shard).epoch());
   }
 
@@ -107,7 +107,7 @@ class Attack {
     }
   }
 
-  // All its shards have no owner until somebody is granted them. Its process still writes.
+  // All its shards have no owner until somebody is given them. Its process still writes.
   void Stop(uint32_t slot) {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       if (service_.ownership(shard).owner_slot() == slot) {
@@ -301,7 +301,7 @@ class Attack {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       if (service_.ownership(shard).owned()) service_.EndOwnership(shard, false);
       for (uint64_t id = 1; id <= last_id_; ++id) service_.ownership(shard).ProveDead(id);
-      BATON_CHECK(service_.Grant(shard, 0, kSuccessor));
+      BATON_CHECK(service_.GiveShard(shard, 0, kSuccessor));
       writers_[shard]->Begin(service_.ownership(shard).epoch());
     }
     for (int turn = 0; turn < 8 || service_.driver().connection_count() > 0; ++turn) {
@@ -349,7 +349,7 @@ void HostileWorker(const uint8_t* data, size_t size) {
       arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
   static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
   static BrokeredService neighbour(&beside);
-  static const bool owned = neighbour.Grant(0, 0, 1);
+  static const bool owned = neighbour.GiveShard(0, 0, 1);
   BATON_CHECK(owned);
   static HonestWorker honest(&beside, &neighbour.device(), 1, 2);
   Program program(data, size);

@@ -499,7 +499,7 @@ class Attack {
     keeper_.engine->Run([&] {
       for (uint32_t shard = 0; shard < kShards; ++shard) {
         BATON_CHECK(!keeper_.engine->succession().ownership(shard).owned());
-        BATON_CHECK(keeper_.engine->succession().ownership(shard).CanGrant());
+        BATON_CHECK(keeper_.engine->succession().ownership(shard).CanGive());
       }
     });
   }

@@ -467,7 +467,7 @@ inline EndOwnership(was_released) {
 #define MAY_CHOOSE(s) CAN_SERVE(s)
 #endif
 
-/* Engine::Assign, Ownership::NextEpoch, CanGrant and Grant. */
+/* Engine::Assign, Ownership::NextEpoch, CanGive and GiveTo. */
 inline Assign() {
   if
   :: awaited_death_id == 0 && owner == NOBODY ->

@@ -220,7 +220,7 @@ absl::Status EchoOwner::Adopt() {
     ownership_.End(/*released=*/false);
     ownership_.ProveDead(former);
   }
-  ownership_.Grant(kSlot, worker_id_);
+  ownership_.GiveTo(kSlot, worker_id_);
   writer_.Begin(ownership_.epoch());
   return absl::OkStatus();
 }

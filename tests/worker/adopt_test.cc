@@ -23,7 +23,7 @@ class Adopter : public Service {
   size_t connections = 0;
 };
 
-// A worker without a keeper: the test grants shards to it.
+// A worker without a keeper: the test gives it shards.
 class AdoptTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ class AdoptTest : public testing::Test {
 
 TEST_F(AdoptTest, shouldNotBeHinderedByALateStoreOfAFormerOwnerOfTheBank) {
   driver::Ownership ownership(arena_.get(), 0);
-  ownership.Grant(kSlot, kWorkerId);
+  ownership.GiveTo(kSlot, kWorkerId);
   const uint64_t epoch = ownership.epoch();
   arena::StoreRelease(arena_->bank(0, epoch).tail,
                       arena::PackCursor(epoch + arena::kCommitBanks, 3));
@@ -76,7 +76,7 @@ TEST_F(AdoptTest, shouldNotBeHinderedByALateStoreOfAFormerOwnerOfTheBank) {
 
 TEST_F(AdoptTest, shouldNotTakeBackWhatItReleasedAndTheDriverHasNotSeenYet) {
   driver::Ownership ownership(arena_.get(), 0);
-  ownership.Grant(kSlot, kWorkerId);
+  ownership.GiveTo(kSlot, kWorkerId);
   ASSERT_TRUE(worker_->Poll().ok());
   ownership.AskRelease(ownership.epoch());
   ASSERT_TRUE(worker_->Poll().ok());
@@ -85,7 +85,7 @@ TEST_F(AdoptTest, shouldNotTakeBackWhatItReleasedAndTheDriverHasNotSeenYet) {
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_EQ(service_.adopted, 1);
   ownership.End(/*released=*/true);
-  ownership.Grant(kSlot, kWorkerId);
+  ownership.GiveTo(kSlot, kWorkerId);
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_EQ(service_.adopted, 2);
 }
@@ -99,7 +99,7 @@ TEST_F(AdoptTest, shouldNotLoadAConnectionThatIsBeingAcceptedIntoTheShard) {
   }
   arena_->connection(1).arriving = 1;
   driver::Ownership ownership(arena_.get(), 0);
-  ownership.Grant(kSlot, kWorkerId);
+  ownership.GiveTo(kSlot, kWorkerId);
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_EQ(service_.connections, 1u);
 }

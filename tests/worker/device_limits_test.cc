@@ -60,7 +60,7 @@ class DeviceLimitsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     driver_ = driver::QueueDriver::Create(arena_.get(), &device_, &observer_).value();
-    driver::Ownership(arena_.get(), 0).Grant(kSlot, kWorkerId);
+    driver::Ownership(arena_.get(), 0).GiveTo(kSlot, kWorkerId);
     WorkerOptions options;
     options.control_stream = false;
     worker_ = std::make_unique<WorkerImpl>(options, &service_);

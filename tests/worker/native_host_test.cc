@@ -147,7 +147,7 @@ class NativeHostTest : public ::testing::Test {
     ASSERT_TRUE(attached.ok()) << attached.status();
     worker_ = *std::move(attached);
     ownership_.emplace(&*arena_, 0);
-    ownership_->Grant(kSlot, kWorkerId);
+    ownership_->GiveTo(kSlot, kWorkerId);
     ASSERT_TRUE(worker_->Poll().ok());
   }
   // Its last request has an answer.
@@ -239,7 +239,7 @@ TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
   ReplyToAttach();
   worker_ = Attach().value();
   ownership_.emplace(&*arena_, 0);
-  ownership_->Grant(kSlot, kWorkerId);
+  ownership_->GiveTo(kSlot, kWorkerId);
   worker_->Stop();
   ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());  // that it is ready
   TakeCalls();
@@ -253,7 +253,7 @@ TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
   ReplyToAttach();
   worker_ = Attach().value();
   ownership_.emplace(&*arena_, 0);
-  ownership_->Grant(kSlot, kWorkerId);
+  ownership_->GiveTo(kSlot, kWorkerId);
   Detach();
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0", "OnRelease",
                                        "release 0 of 1"));
@@ -270,7 +270,7 @@ TEST_F(NativeHostTest, shouldGiveBackWhatItsDriverHasNotComeToWhenItWasToldToSto
     if (++attended != 2) return;
     word = arena::PackOwnership(0, arena::kNobody);
     ownership_.emplace(&*arena_, 0);
-    ownership_->Grant(kSlot, kWorkerId);
+    ownership_->GiveTo(kSlot, kWorkerId);
   };
   worker_->Stop();
   ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());  // that it is ready
@@ -400,7 +400,7 @@ TEST_F(NativeHostTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
   ReplyToAttach();
   worker_ = Attach().value();
   ownership_.emplace(&*arena_, 0);
-  ownership_->Grant(kSlot, kWorkerId);
+  ownership_->GiveTo(kSlot, kWorkerId);
   EXPECT_FALSE(worker_->Poll().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1"));
   worker_.reset();

@@ -88,12 +88,12 @@ void BrokeredSuccession::Give(uint32_t shard) {
                                         "'s process is not proven yet");
     return;
   }
-  if (!state.ownership.CanGrant()) {
+  if (!state.ownership.CanGive()) {
     state.waiting_reason = "the deaths of its former owners are not proven yet";
     return;
   }
   Roster::Worker& worker = roster_[slot];
-  state.ownership.Grant(slot, worker.id);
+  state.ownership.GiveTo(slot, worker.id);
   NoteOwner(shard, worker);
   if (change.begun_ns == 0) change.begun_ns = options_.nanoseconds();
   ++worker.shards;

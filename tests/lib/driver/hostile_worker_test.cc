@@ -52,7 +52,7 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
   void Begin(uint32_t shard) {
     if (owners[shard].owned()) owners[shard].End(false);
     owners[shard].ProveDead(kWorkerId);
-    owners[shard].Grant(0, kWorkerId);
+    owners[shard].GiveTo(0, kWorkerId);
     writers[shard].Begin(owners[shard].epoch());
   }
   // Anything anywhere in a log, a state slot or an area of private data.

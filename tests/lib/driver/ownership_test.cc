@@ -22,7 +22,7 @@ TEST_F(OwnershipTest, shouldBelongToNobodyAtFirst) {
   EXPECT_FALSE(ownership.owned());
   EXPECT_EQ(ownership.epoch(), 0u);
   EXPECT_EQ(ownership.owner_id(), 0u);
-  EXPECT_TRUE(ownership.CanGrant());
+  EXPECT_TRUE(ownership.CanGive());
 }
 
 TEST_F(OwnershipTest, shouldBeginAnEpochWithAnEmptyBank) {
@@ -30,7 +30,7 @@ TEST_F(OwnershipTest, shouldBeginAnEpochWithAnEmptyBank) {
   arena.bank(0, 1).read_cursor = 99;
   arena.shard(0).acknowledged = 5;
   const uint64_t changes = arena.header().ownership_changes;
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   EXPECT_TRUE(ownership.owned());
   EXPECT_EQ(ownership.epoch(), 1u);
   EXPECT_EQ(ownership.owner_slot(), kAnnsSlot);
@@ -42,7 +42,7 @@ TEST_F(OwnershipTest, shouldBeginAnEpochWithAnEmptyBank) {
 }
 
 TEST_F(OwnershipTest, shouldRecordTheCutWhenAnEpochEnds) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   arena.shard(0).commit_head = arena::PackCursor(1, 7);
   const uint64_t changes = arena.header().ownership_changes;
   ownership.End(/*released=*/false);
@@ -56,7 +56,7 @@ TEST_F(OwnershipTest, shouldRecordTheCutWhenAnEpochEnds) {
 
 TEST_F(OwnershipTest, shouldGiveEachEpochTheNextBank) {
   for (uint64_t epoch = 1; epoch <= 10; ++epoch) {
-    ownership.Grant(kAnnsSlot, kAnn);
+    ownership.GiveTo(kAnnsSlot, kAnn);
     EXPECT_EQ(ownership.epoch(), epoch);
     ownership.End(/*released=*/true);
   }
@@ -64,52 +64,52 @@ TEST_F(OwnershipTest, shouldGiveEachEpochTheNextBank) {
 
 TEST_F(OwnershipTest, shouldNotReuseABankBeforeItsWriterIsProvenDead) {
   for (uint64_t worker = 1; worker <= arena::kCommitBanks; ++worker) {
-    ASSERT_TRUE(ownership.CanGrant()) << worker;
-    ownership.Grant(0, worker);
+    ASSERT_TRUE(ownership.CanGive()) << worker;
+    ownership.GiveTo(0, worker);
     ownership.End(/*released=*/false);
   }
-  EXPECT_FALSE(ownership.CanGrant());
+  EXPECT_FALSE(ownership.CanGive());
   ownership.ProveDead(77);  // somebody else
-  EXPECT_FALSE(ownership.CanGrant());
+  EXPECT_FALSE(ownership.CanGive());
   ownership.ProveDead(3);
-  ASSERT_TRUE(ownership.CanGrant());
-  ownership.Grant(0, 9);
+  ASSERT_TRUE(ownership.CanGive());
+  ownership.GiveTo(0, 9);
   // The banks of 1 (epoch 1) and 2 (epoch 2) are skipped: 7 is the next epoch of the third bank.
   EXPECT_EQ(ownership.epoch(), 7u);
   EXPECT_EQ(ownership.epoch() % arena::kCommitBanks, 3u);
   ownership.End(/*released=*/false);
-  EXPECT_FALSE(ownership.CanGrant());
+  EXPECT_FALSE(ownership.CanGive());
 }
 
 TEST_F(OwnershipTest, shouldFreeEveryBankOfADeadWriter) {
   for (uint64_t i = 1; i <= arena::kCommitBanks; ++i) {
-    ownership.Grant(0, i % 2 == 0 ? kAnn : kBob);
+    ownership.GiveTo(0, i % 2 == 0 ? kAnn : kBob);
     ownership.End(/*released=*/false);
   }
   ownership.ProveDead(kAnn);
-  ownership.Grant(0, 1);
+  ownership.GiveTo(0, 1);
   EXPECT_EQ(ownership.epoch(), 6u);
   ownership.End(/*released=*/true);
-  ownership.Grant(0, 2);
+  ownership.GiveTo(0, 2);
   EXPECT_EQ(ownership.epoch() % 2, 0u);
 }
 
 TEST_F(OwnershipTest, shouldSkipTheBankOfAFencedOwner) {
-  ownership.Grant(kAnnsSlot, kAnn);  // epoch 1
+  ownership.GiveTo(kAnnsSlot, kAnn);  // epoch 1
   ownership.End(/*released=*/false);
   for (uint64_t epoch : {2, 3, 4}) {
-    ownership.Grant(kBobsSlot, kBob);
+    ownership.GiveTo(kBobsSlot, kBob);
     EXPECT_EQ(ownership.epoch(), epoch);
     ownership.End(/*released=*/true);
   }
-  ownership.Grant(kBobsSlot, kBob);
+  ownership.GiveTo(kBobsSlot, kBob);
   EXPECT_EQ(ownership.epoch(), 6u);  // 5 would use Ann's bank
 }
 
 TEST_F(OwnershipTest, shouldAskTheEpochThatIsRunningForItsRelease) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   ownership.End(/*released=*/true);
-  ownership.Grant(kBobsSlot, kBob);
+  ownership.GiveTo(kBobsSlot, kBob);
   EXPECT_FALSE(ownership.release_asked());
   ownership.AskRelease(2);
   EXPECT_TRUE(ownership.release_asked());
@@ -122,9 +122,9 @@ TEST_F(OwnershipTest, shouldAskTheEpochThatIsRunningForItsRelease) {
 }
 
 TEST_F(OwnershipTest, shouldNotAskTheOwnerOfAnotherEpoch) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   ownership.End(/*released=*/true);
-  ownership.Grant(kBobsSlot, kBob);
+  ownership.GiveTo(kBobsSlot, kBob);
   ownership.AskRelease(1);
   EXPECT_FALSE(ownership.release_asked());
   EXPECT_EQ(record.release_requested, 0u);
@@ -143,7 +143,7 @@ TEST_F(OwnershipTest, shouldNameOneHeir) {
 // ---------------------------------------------------------------- native services
 
 TEST_F(OwnershipTest, shouldMoveByAClaim) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   arena.shard(0).commit_head = arena::PackCursor(1, 7);
   const uint64_t changes = arena.header().ownership_changes;
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
@@ -160,7 +160,7 @@ TEST_F(OwnershipTest, shouldMoveByAClaim) {
 }
 
 TEST_F(OwnershipTest, shouldRefuseAClaimThatComesTooLate) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   const uint64_t seen = ownership.word();
   ASSERT_TRUE(ownership.Claim(seen, kBobsSlot));
   EXPECT_FALSE(ownership.Claim(seen, kAnnsSlot));
@@ -170,7 +170,7 @@ TEST_F(OwnershipTest, shouldRefuseAClaimThatComesTooLate) {
 
 // Bob claimed, began the next epoch, and died before the word said so.
 TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   arena.shard(0).commit_head = arena::PackCursor(1, 7);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
   const uint64_t claim = ownership.word();
@@ -187,7 +187,7 @@ TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
 // takes Bob out of the word, and Cid gets his slot and claims. The word has the same epoch and slot
 // as before.
 TEST_F(OwnershipTest, shouldRefuseAClaimOnWhatTheWordSaysAgain) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
   const uint64_t seen = ownership.word();
   ASSERT_TRUE(ownership.Vacate(seen));
@@ -203,7 +203,7 @@ TEST_F(OwnershipTest, shouldRefuseAClaimOnWhatTheWordSaysAgain) {
 }
 
 TEST_F(OwnershipTest, shouldNeverForgetAClaim) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 0u);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
@@ -227,7 +227,7 @@ TEST_F(OwnershipTest, shouldNotTakeWhatAnotherHasClaimedMeanwhile) {
 }
 
 TEST_F(OwnershipTest, shouldHandOverToNobody) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   ownership.AskRelease(1);
   ASSERT_TRUE(ownership.HandOver(ownership.word()));
   EXPECT_FALSE(ownership.owned());
@@ -236,7 +236,7 @@ TEST_F(OwnershipTest, shouldHandOverToNobody) {
 }
 
 TEST_F(OwnershipTest, shouldNotHandOverWhatAnotherHasClaimed) {
-  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.GiveTo(kAnnsSlot, kAnn);
   const uint64_t anns = ownership.word();
   ASSERT_TRUE(ownership.Claim(anns, kBobsSlot));
   EXPECT_FALSE(ownership.HandOver(anns));

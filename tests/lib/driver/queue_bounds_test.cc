@@ -42,7 +42,7 @@ class PollBudgetTest : public ::testing::Test {
 
   void SetUp() override {
     driver = QueueDriver::Create(&arena, &device, &observer).value();
-    Ownership(&arena, 0).Grant(0, 1);
+    Ownership(&arena, 0).GiveTo(0, 1);
     CommitWriter writer(&arena, 0);
     writer.Begin(1);
     const uint32_t connection = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();

@@ -44,7 +44,7 @@ class QueueDriverTest : public ::testing::Test {
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     driver = QueueDriver::Create(&*arena, device.get(), &observer).value();
     for (uint32_t i = 0; i < shape.shards; ++i) {
-      Ownership(&*arena, i).Grant(0, 1);
+      Ownership(&*arena, i).GiveTo(0, 1);
       writers.emplace_back(&*arena, i);
       writers.back().Begin(1);
     }

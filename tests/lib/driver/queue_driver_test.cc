@@ -247,7 +247,7 @@ TEST_F(QueueDriverTest, shouldIgnoreALateStoreOfAnotherEpoch) {
 TEST_F(QueueDriverTest, shouldIgnoreWhatAFormerOwnerWritesIntoItsBank) {
   Ownership ownership(&*arena, 0);
   ownership.End(/*released=*/true);
-  ownership.Grant(1, 2);
+  ownership.GiveTo(1, 2);
   writer().Acknowledge(0).Publish();  // into the bank of epoch 1
   EXPECT_EQ(driver->PendingEntries(0), 0u);
   EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kIdle);
@@ -311,7 +311,7 @@ TEST_F(QueueDriverTest, shouldDoNothingAtAllOfAnInvalidTransaction) {
   EXPECT_EQ(state(requested), ConnectionState::kRequested);
   // A message over the same connection shows that nothing was sent before it.
   Ownership(&*arena, 0).End(/*released=*/true);
-  Ownership(&*arena, 0).Grant(0, 2);
+  Ownership(&*arena, 0).GiveTo(0, 2);
   writer().Begin(2);
   Put(0, "valid");
   writer().Send(connection, 0, 5);
@@ -588,7 +588,7 @@ TEST_F(QueueDriverTest, shouldNotAcceptIntoAShardOfSomebodyElse) {
   Make(TestShape(2));
   Ownership other(&*arena, 1);
   other.End(/*released=*/true);
-  other.Grant(3, 77);
+  other.GiveTo(3, 77);
   RawPeer peer;
   const uint32_t connection = Requested(peer);
   writer(0).Accept(connection, 1);
@@ -785,7 +785,7 @@ class PoisonTest : public QueueDriverTest {
   }
   void Succeed() {
     Ownership ownership(&*arena, 0);
-    ownership.Grant(0, 2);
+    ownership.GiveTo(0, 2);
     writers[0].Begin(ownership.epoch());
     read[0] = arena->shard(0).acknowledged;
   }

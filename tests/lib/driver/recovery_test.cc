@@ -52,7 +52,7 @@ class RecoveryTest : public ::testing::Test {
     read = 0;
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     driver = QueueDriver::Create(&*arena, &device, &observer).value();
-    Ownership(&*arena, 0).Grant(0, 1);
+    Ownership(&*arena, 0).GiveTo(0, 1);
     writer.emplace(&*arena, 0);
     writer->Begin(1);
     connection = Established();

@@ -56,7 +56,7 @@ class SharedReceiveTest : public QueueDriverTest {
   }
   void Succeed() {
     Ownership ownership(&*arena, 0);
-    ownership.Grant(0, 2);
+    ownership.GiveTo(0, 2);
     writer().Begin(ownership.epoch());
   }
   uint32_t posted(uint32_t shard = 0) { return arena->shard(shard).shared_receives_posted; }

@@ -54,7 +54,7 @@ class SharedRecoveryTest : public ::testing::Test {
     shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     driver = QueueDriver::Create(&*arena, &device, &observer).value();
-    Ownership(&*arena, 0).Grant(0, 1);
+    Ownership(&*arena, 0).GiveTo(0, 1);
     writer.emplace(&*arena, 0);
     writer->Begin(1);
     one = Established();

@@ -29,7 +29,7 @@ constexpr uint32_t kLkey = 77;
 // committed 10 sends (8 completed, 6 acknowledged) and 10 receives (8 completed, 2 acknowledged).
 struct Scene {
   Scene() {
-    Ownership(&arena, 0).Grant(0, 1);
+    Ownership(&arena, 0).GiveTo(0, 1);
     for (uint32_t i = 0; i < 3; ++i) {
       arena.connection(i).state = static_cast<uint32_t>(ConnectionState::kEstablished);
       arena.connection(i).generation = 40 + i;
@@ -384,7 +384,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {
   arena::Arena arena = arena::Arena::Create(TestShape(1, 3, 4096), "kv").value();
-  Ownership(&arena, 0).Grant(0, 1);
+  Ownership(&arena, 0).GiveTo(0, 1);
   for (uint32_t i = 0; i < 3; ++i) {
     arena.connection(i).state = static_cast<uint32_t>(ConnectionState::kEstablished);
   }

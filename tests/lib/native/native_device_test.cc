@@ -187,7 +187,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
     manager = ConnectionManager::Create(&*arena, device.get(), this, [](uint32_t) {}).value();
     port =
         driver::ListenOnce(device.get(), manager->objects().get(), {fabric.host, 0}).value().port;
-    driver::Ownership(&*arena, 0).Grant(0, 1);
+    driver::Ownership(&*arena, 0).GiveTo(0, 1);
     writer.emplace(&*arena, 0);
     writer->Begin(1);
     Succeed();
@@ -1466,7 +1466,7 @@ class MovingTest : public NativeDeviceTest {
     teller = telling.get();
     device = std::move(telling);
     Make(driver::testing::TestShape(2), 2 * kPool);
-    driver::Ownership(&*arena, 1).Grant(0, 1);
+    driver::Ownership(&*arena, 1).GiveTo(0, 1);
     second.emplace(&*arena, 1);
     second->Begin(1);
     Die();

@@ -153,7 +153,7 @@ class DescribeDeathTest : public testing::Test {
  protected:
   // An owner that adopted, with 10 completions acknowledged and 20 in the log.
   void SetUp() override {
-    ownership.Grant(1, 77);
+    ownership.GiveTo(1, 77);
     arena.shard(0).commit_head = arena::PackCursor(1, 1);
     arena.shard(0).acknowledged = 10;
     arena.shard(0).completion_tail = 20;
@@ -242,7 +242,7 @@ TEST_F(DescribeDeathTest, shouldNotTakeAFormerOwnersWordForItsSuccessors) {
   ownership.End(/*released=*/true);
   for (uint32_t i = 0; i < arena::kCommitBanks; ++i) {
     if (ownership.owned()) ownership.End(/*released=*/true);
-    ownership.Grant(1, 78);
+    ownership.GiveTo(1, 78);
   }
   ASSERT_EQ(&arena.bank(0, ownership.epoch()), &bank);
   EXPECT_EQ(bank.handling, arena::kHandlingNotTold);
