@@ -89,7 +89,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards,
     ReplayLog(shard, &failed);
     BATON_RETURN_IF_ERROR(CheckLog(shard));
   }
-  for (const uint32_t shard : shards) objects_->completion_queues[shard]->Resume();
+  for (const uint32_t shard : shards) objects_->completion_queues[shard]->TakeOver();
   for (const uint32_t shard : shards) SettleSharedReceives(shard);
   const std::vector<uint32_t> connections = Load(shards, candidates);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));

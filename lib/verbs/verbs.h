@@ -190,7 +190,7 @@ class CompletionQueue {
 
   // A process calls this first when it takes over this queue, and the queue pairs that complete in
   // it, from another process. REQUIRES: the other process is dead or no longer uses them.
-  virtual void Resume() {}
+  virtual void TakeOver() {}
 
   // Makes Device::event_fd readable at the next completion added after this call. The caller polls
   // once more before it sleeps. A poll that finds something cancels the request, so the caller
@@ -218,7 +218,7 @@ class SharedReceiveQueue {
   virtual absl::Status ArmLimit(uint32_t limit) = 0;
 
   // Returns true if a receive with this wr_id was posted and Poll and Take have not returned its
-  // completion yet. The successor of a killed driver calls it after CompletionQueue::Resume() of
+  // completion yet. The successor of a killed driver calls it after CompletionQueue::TakeOver() of
   // all queues where such receives complete. Errors: see QueuePair::LastQueued.
   virtual absl::StatusOr<bool> IsQueued(uint64_t wr_id) const;
 };
@@ -261,7 +261,7 @@ class QueuePair {
   // Returns the wr_id of the last queued send (`receive`: receive) whose completion Poll and Take
   // have not returned yet, or nullopt if there is none. The device has executed or will execute
   // every queued request, whichever process queued it. The successor of a killed driver calls it
-  // after CompletionQueue::Resume() to find out what its predecessor had queued.
+  // after CompletionQueue::TakeOver() to find out what its predecessor had queued.
   // kUnimplemented: the device cannot say. kDataLoss: the queue's memory is inconsistent.
   virtual absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const;
 

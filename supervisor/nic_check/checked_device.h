@@ -59,7 +59,7 @@ class Driver {
 
   // Called by a driver that follows another one.
   void TakeOver() {
-    completions_.Resume();
+    completions_.TakeOver();
     sends_.RingAgain();
   }
 

@@ -67,7 +67,7 @@ class ForkedDevice : public ::testing::Test {
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       const absl::Status status = server.device->AfterFork();
-      if (status.ok()) server.queue->Resume();
+      if (status.ok()) server.queue->TakeOver();
       const std::string wrong = status.ok() ? work() : status.ToString();
       std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
       outcome->ended = true;
@@ -81,7 +81,7 @@ class ForkedDevice : public ::testing::Test {
       client.Turn();
       if (MonotonicNanoseconds() > deadline) kill(child, SIGKILL);
     }
-    server.queue->Resume();
+    server.queue->TakeOver();
     return outcome->ended ? outcome->wrong : absl::StrCat("it has ended with status ", status);
   }
 
@@ -170,7 +170,7 @@ TEST_F(ForkedDevice, shouldWakeForACompletion) {
   if (sender == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (!client.device->AfterFork().ok()) _exit(1);
-    client.queue->Resume();
+    client.queue->TakeOver();
     while (!asked->load()) usleep(1000);
     usleep(100'000);
     _exit(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok() ? 0 : 1);
@@ -293,7 +293,7 @@ TEST_F(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const std::string wrong = [&]() -> std::string {
       NEED(server.device->AfterFork().ok());
-      server.queue->Resume();
+      server.queue->TakeOver();
       const bool refused =
           !PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok();
       tried->store(true);
@@ -328,7 +328,7 @@ TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const std::string wrong = [&]() -> std::string {
       NEED(server.device->AfterFork().ok());
-      server.queue->Resume();
+      server.queue->TakeOver();
       NEED(server.queue_pair->SetReset().ok());
       step->store(kReset);
       await(kNew);
@@ -377,7 +377,7 @@ TEST_F(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife)
       InChild([&]() -> std::string {
         Completion read;
         const auto completes = [&] { return queue->Poll({&read, 1}).value() == 1; };
-        queue->Resume();
+        queue->TakeOver();
         if (!IsSoftUnderTest()) {  // the soft device drops it
           NEED(Until(server, completes));
           NEED(read.wr_id == 1 && read.status == CompletionStatus::kFlushError);

@@ -132,8 +132,8 @@ void SimCompletionQueue::PollAndDie(absl::Span<Completion> completions) {
   throw DriverKilled();
 }
 
-void SimCompletionQueue::Resume() {
-  for (SimQueuePair* one : device_->queue_pairs_) one->Resume(this);
+void SimCompletionQueue::TakeOver() {
+  for (SimQueuePair* one : device_->queue_pairs_) one->TakeOver(this);
 }
 
 std::optional<uint64_t> SimCompletionQueue::Last(uint32_t queue_pair, bool receive) const {
@@ -230,7 +230,7 @@ void SimQueuePair::DieUnrung(size_t posted) {
   throw DriverKilled();
 }
 
-void SimQueuePair::Resume(const SimCompletionQueue* queue) {
+void SimQueuePair::TakeOver(const SimCompletionQueue* queue) {
   if (options_.send_queue == queue) {
     unrung_ = 0;
     unseen_[0].reset();

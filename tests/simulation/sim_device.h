@@ -80,7 +80,7 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
  public:
   SimCompletionQueue(SimDevice* device, uint32_t entries) : device_(device), entries_(entries) {}
   absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override;
-  void Resume() override;
+  void TakeOver() override;
   absl::Status RequestNotification() override;
   // The last completion in it of a queue pair's sends, or receives.
   std::optional<uint64_t> Last(uint32_t queue_pair, bool receive) const;
@@ -165,7 +165,7 @@ class SimQueuePair final : public verbs::QueuePair {
   // A driver died when it had taken this completion, and before its cursor said so.
   void PolledUnseen(uint64_t wr_id, bool send) { unseen_[send ? 0 : 1] = wr_id; }
   // The next driver rings for what is queued, and brings the cursors up to date.
-  void Resume(const SimCompletionQueue* queue);
+  void TakeOver(const SimCompletionQueue* queue);
   const SimSharedQueue* shared() const { return shared_; }
   bool Holds(uint64_t wr_id) const;  // a receive of its shared queue
   // SetError, by the device itself.

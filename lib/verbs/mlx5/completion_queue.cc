@@ -36,7 +36,7 @@ void CompletionQueue::Remove(uint32_t qp_number) {
   last_ = nullptr;
 }
 
-void CompletionQueue::Resume() {
+void CompletionQueue::TakeOver() {
   const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
   for (auto& [number, known] : queue_pairs_) {
     const CompletingQueuePair& queue_pair = known.queue_pair;

@@ -104,8 +104,8 @@ struct PlainCompletion {
 };
 
 // Polls a completion queue. One store consumes a completion, after the caller has it. The successor
-// of a killed driver calls Resume. It then gets each completion once, except that it gets the last
-// one a second time if its predecessor had not consumed it (verbs.h).
+// of a killed driver calls TakeOver. It then gets each completion once, except that it gets the
+// last one a second time if its predecessor had not consumed it (verbs.h).
 //
 // Thread-compatible; one process at a time.
 class CompletionQueue {
@@ -123,7 +123,7 @@ class CompletionQueue {
   // A driver calls this first, after it has added all queue pairs. It stores the cursor that a
   // killed predecessor had not stored yet, and settles whether the predecessor had freed a slot of
   // a shared queue.
-  void Resume();
+  void TakeOver();
 
   // Does what verbs::CompletionQueue::Take does. It writes the wr_id of a completion last, before
   // it consumes the completion. kDataLoss: an entry makes no sense, so nothing is known about those

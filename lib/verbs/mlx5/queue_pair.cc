@@ -72,7 +72,7 @@ absl::Status QueuePair::SetReset() {
   BATON_RETURN_IF_ERROR(commands_->Modify(number_, QueuePairState::kReset));
   StoreRecord(&records_[MLX5_SND_DBR], 0);
   StoreRecord(&records_[MLX5_RCV_DBR], 0);
-  // CompletionQueue::Resume brings a cursor up to date only if `use` is unchanged.
+  // CompletionQueue::TakeOver brings a cursor up to date only if `use` is unchanged.
   std::atomic_ref use(cursors_->use);
   use.store(use.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   std::atomic_ref(cursors_->sent).store(0, std::memory_order_release);
@@ -84,7 +84,7 @@ absl::Status QueuePair::SetInit() { return commands_->Modify(number_, QueuePairS
 
 void QueuePair::NoteConnected(bool reads) { Know(reads ? kMaySend : kMaySend | kNoReads); }
 
-void QueuePair::Resume() {
+void QueuePair::TakeOver() {
   sends_.RingAgain();
   if (!shares_receives_) doorbell_->ReceivesPosted(number_, *failed_);
 }

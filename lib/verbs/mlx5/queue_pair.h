@@ -20,8 +20,8 @@ namespace baton::verbs::mlx5 {
 
 // A queue pair of mlx5's format, made and connected by its device.
 //
-// Thread-compatible; one process at a time. The successor of a killed driver calls Resume() after
-// CompletionQueue::Resume() and FifoDoorbell::TakeOver(), and before it posts.
+// Thread-compatible; one process at a time. The successor of a killed driver calls TakeOver() after
+// CompletionQueue::TakeOver() and FifoDoorbell::TakeOver(), and before it posts.
 class QueuePair final : public verbs::QueuePair {
  public:
   // The queues lie at `begin`. `commands` and `doorbell` outlive the queue pair.
@@ -59,8 +59,8 @@ class QueuePair final : public verbs::QueuePair {
   mlx5::QueuePair* DirectQueues() override { return this; }
 
   // Rings once more for everything that is queued.
-  void Resume();
-  // Requires Resume(). Without it, the device may never execute the request that this returns.
+  void TakeOver();
+  // Requires TakeOver(). Without it, the device may never execute the request that this returns.
   absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   // Return how many slots of sends, and how many receives, were queued since the reset, modulo
   // 2^16.

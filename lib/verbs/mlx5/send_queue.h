@@ -72,8 +72,8 @@ class SendQueue {
   // Returns how many slots were written so far, modulo 2^16.
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
-  // See verbs::QueuePair::LastQueued. Requires that CompletionQueue::Resume has brought the cursor
-  // up to date.
+  // See verbs::QueuePair::LastQueued. Requires that CompletionQueue::TakeOver has brought the
+  // cursor up to date.
   absl::StatusOr<std::optional<uint64_t>> LastQueued() const;
 
  private:

@@ -58,7 +58,7 @@ void SharedReceiveQueue::Write(const ReceiveRequest& request, uint32_t slot, uin
 
 // A word that is still pending belongs to a queue pair, or a completion queue, that no longer
 // exists. Its completion was consumed, or is gone with it, and nobody else will free the slot.
-void SharedReceiveQueue::Resume() {
+void SharedReceiveQueue::TakeOver() {
   const FreedWord word = Freed();
   if (word.pending) StoreFreed({.freed = static_cast<uint16_t>(word.freed + 1)});
 }

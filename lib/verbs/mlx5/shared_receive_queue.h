@@ -64,8 +64,8 @@ constexpr FreedWord UnpackFreed(uint64_t word) {
 // beside the one that consumes. A successor would have to find out between which of them the kill
 // was.
 //
-// Thread-compatible; one process at a time. The successor of a killed driver calls Resume() after
-// CompletionQueue::Resume() of all queues where its queue pairs complete, and before it posts or
+// Thread-compatible; one process at a time. The successor of a killed driver calls TakeOver() after
+// CompletionQueue::TakeOver() of all queues where its queue pairs complete, and before it posts or
 // polls any of them.
 class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
  public:
@@ -79,7 +79,7 @@ class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override { return commands_->ArmLimit(number_, limit); }
 
-  void Resume();
+  void TakeOver();
   absl::StatusOr<bool> IsQueued(uint64_t wr_id) const override;
   // Returns how many receives were posted so far, modulo 2^16.
   uint16_t receives_queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }

@@ -102,7 +102,7 @@ RdmaCompletionQueue::~RdmaCompletionQueue() {
 }
 
 // The former process's notifications may be in the channel, together with this process's own.
-void RdmaCompletionQueue::Resume() {
+void RdmaCompletionQueue::TakeOver() {
   predecessors_notices_ = true;
   notice_ = Notice::kNone;
 }

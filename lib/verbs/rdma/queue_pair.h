@@ -22,7 +22,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   absl::StatusOr<int> Take(absl::Span<Completion> taken) override;
   void Read(absl::Span<const Completion> taken, Completion* completions) override;
   absl::Status RequestNotification() override;
-  void Resume() override;
+  void TakeOver() override;
   void ForgetNotification() override;
 
   void AfterFork();

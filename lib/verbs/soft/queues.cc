@@ -170,14 +170,14 @@ absl::StatusOr<int> SoftCompletionQueue::PollAll(absl::Span<Completion> completi
   return static_cast<int>(count) + queue_.Take(completions.subspan(count)).value_or(0);
 }
 
-// queue_.Resume() also settles the shared receive queues, because all queue pairs that take from
+// queue_.TakeOver() also settles the shared receive queues, because all queue pairs that take from
 // them complete here.
-void SoftCompletionQueue::Resume() {
+void SoftCompletionQueue::TakeOver() {
   armed_ = notified_ = false;
   reg_->TakeOver();
-  queue_.Resume();
+  queue_.TakeOver();
   for (SoftQueuePair* const queue_pair : places_) {
-    if (queue_pair != nullptr && queue_pair->send_queue() == this) queue_pair->Resume();
+    if (queue_pair != nullptr && queue_pair->send_queue() == this) queue_pair->TakeOver();
   }
 }
 

@@ -75,7 +75,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
   mlx5::CompletionQueue* DirectQueue() override;
-  void Resume() override;
+  void TakeOver() override;
   absl::Status RequestNotification() override;
   void ForgetNotification() override;
 
@@ -182,7 +182,7 @@ class SoftQueuePair final : public QueuePair {
 
   const SoftCompletionQueue* send_queue() const { return send_queue_; }
   const SoftCompletionQueue* receive_queue() const { return receive_queue_; }
-  void Resume() { queue_pair_->Resume(); }
+  void TakeOver() { queue_pair_->TakeOver(); }
 
  private:
   SoftQueuePair(SoftHost* host, QueueMemory::Block block, const mlx5::QueuePairLayout& layout,

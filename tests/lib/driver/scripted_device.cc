@@ -58,7 +58,7 @@ class ScriptedQueue final : public verbs::CompletionQueue {
     if (death != ScriptedDevice::PollDeath::kNone) throw DriverDied();
     return static_cast<int>(count);
   }
-  void Resume() override { device_->is_unrung = false; }
+  void TakeOver() override { device_->is_unrung = false; }
   absl::Status RequestNotification() override { return absl::OkStatus(); }
 
  private:

@@ -47,7 +47,7 @@ class ScriptedDevice final : public verbs::Device {
   bool answers = false;
   std::optional<uint64_t> lie;
   bool is_confused = false;
-  // A driver died in a post, and nobody has rung since: CompletionQueue::Resume does.
+  // A driver died in a post, and nobody has rung since: CompletionQueue::TakeOver does.
   bool is_unrung = false;
   int asked_unrung = 0;  // how often it was asked then
 

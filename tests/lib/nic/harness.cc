@@ -193,9 +193,9 @@ Driver::Driver(Shard* shard)
 
 void Driver::TakeOver() {
   bell_.TakeOver();
-  queue_.Resume();
+  queue_.TakeOver();
   for (const auto& queue_pair : queue_pairs_) {
-    queue_pair->Resume();
+    queue_pair->TakeOver();
     queue_pair->NoteConnected(true);
   }
 }

@@ -343,7 +343,7 @@ void End::TakeOver() {
   bell_->TakeOver();
   Drive(static_cast<uint8_t*>(theirs_.sq.buf), static_cast<uint8_t*>(theirs_.rq.buf), theirs_.dbrec,
         their_completions_.dbrec, &*bell_);
-  queue_->Resume();
+  queue_->TakeOver();
   sends_->RingAgain();
 }
 

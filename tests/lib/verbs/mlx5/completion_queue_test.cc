@@ -30,7 +30,7 @@ class CompletionQueueTest : public ::testing::Test {
     queue_ = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
                                                &doorbell_);
     queue_->Add(memory_->completing());
-    queue_->Resume();
+    queue_->TakeOver();
   }
 
   // The device has executed the send in slot `counter`, which is one slot long.

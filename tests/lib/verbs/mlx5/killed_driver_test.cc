@@ -188,7 +188,7 @@ class KilledDriverTest : public ::testing::Test {
     auto queue = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
                                                    &doorbell_);
     queue->Add(memory_->completing());
-    queue->Resume();
+    queue->TakeOver();
     return queue;
   }
   // Prepares for a driver that consumes from the beginning, and makes the device write these.
@@ -444,7 +444,7 @@ TEST_F(KilledDriverTest, shouldPostReceivesOnce) {
 // while it does that.
 TEST_F(KilledDriverTest, shouldFollowADriverThatWasKilledAsItFollowedAnother) {
   KillEverywhere(
-      1, native::CodeOf(&CompletionQueue::Resume),
+      1, native::CodeOf(&CompletionQueue::TakeOver),
       [this] {
         PrepareToTake({{}, {.counter = 1}});
         memory_->cursors = {3, 0, 0};
@@ -521,7 +521,7 @@ TEST_F(KilledDriverTest, shouldBeAsNewAfterAResetThatWasKilled) {
         ASSERT_EQ(state->load(), QueuePairState::kReset);
         CompletionQueue queue(memory_->completion_queue(), kCompletionQueue, &doorbell_);
         queue.Add(kLayout.CompletingAt(begin, kQueuePair, 7));
-        queue.Resume();
+        queue.TakeOver();
         ASSERT_EQ(heir->sends_queued(), 0);
         ASSERT_EQ(heir->receives_queued(), 0);
         ASSERT_EQ(cursors.sent, 0);
@@ -545,8 +545,8 @@ TEST_F(KilledDriverTest, shouldBeAsNewAfterAResetThatWasKilled) {
   _exit(0);
 }
 
-[[gnu::noinline]] void ResumeAndEnd(SharingDriver* driver) {
-  driver->Resume();
+[[gnu::noinline]] void TakeOverAndEnd(SharingDriver* driver) {
+  driver->TakeOver();
   _exit(0);
 }
 
@@ -635,7 +635,7 @@ TEST_F(KilledSharingDriverTest, shouldPostSharedReceivesOnce) {
       },
       [this, &queued, &not_queued] {
         SharingDriver heir(&sharing_, &commands_);
-        heir.Resume();
+        heir.TakeOver();
         const bool was_queued = heir.receives.IsQueued(201).value();
         ASSERT_EQ(heir.receives.IsQueued(200).value(), was_queued);
         (was_queued ? queued : not_queued) += 1;
@@ -669,7 +669,7 @@ TEST_F(KilledSharingDriverTest, shouldTellEachSharedReceiveOnceAndFreeItsSlot) {
       [this, &pending] {
         pending += UnpackFreed(*sharing_.memory().freed).pending ? 1 : 0;
         SharingDriver heir(&sharing_, &commands_);
-        heir.Resume();
+        heir.TakeOver();
         ASSERT_FALSE(UnpackFreed(*sharing_.memory().freed).pending);
         ASSERT_TRUE(heir.receives.IsQueued(102).value());
         ASSERT_EQ(heir.receives.IsQueued(200).value(),
@@ -686,7 +686,7 @@ TEST_F(KilledSharingDriverTest, shouldTellEachSharedReceiveOnceAndFreeItsSlot) {
   EXPECT_GT(pending, 0);
 }
 
-// The control: an heir that does not resume loses a slot, and is found out.
+// The control: an heir that does not take over loses a slot, and is found out.
 TEST_F(KilledSharingDriverTest, shouldSeeASlotThatIsLost) {
   int lost = 0;
   KillEverywhere(
@@ -709,7 +709,7 @@ TEST_F(KilledSharingDriverTest, shouldSeeASlotThatIsLost) {
 TEST_F(KilledSharingDriverTest, shouldSettleASlotWhoeverIsKilledMeanwhile) {
   for (uint32_t consumed = kFreed; consumed <= kFreed + 1; ++consumed) {
     KillEverywhere(
-        1, native::CodeOf(&ResumeAndEnd),
+        1, native::CodeOf(&TakeOverAndEnd),
         [this, consumed] {
           PrepareToPost();
           BATON_CHECK(sharing_.Complete(1, 2));
@@ -722,11 +722,11 @@ TEST_F(KilledSharingDriverTest, shouldSettleASlotWhoeverIsKilledMeanwhile) {
         },
         [this] {
           SharingDriver driver(&sharing_, &commands_);
-          ResumeAndEnd(&driver);
+          TakeOverAndEnd(&driver);
         },
         [this, consumed] {
           SharingDriver heir(&sharing_, &commands_);
-          heir.Resume();
+          heir.TakeOver();
           ASSERT_EQ(heir.Poll(0).size(), kFreed + 1 - consumed);
           ASSERT_EQ(sharing_.pair(1).cursors.received, kFreed + 1);
           ASSERT_NO_FATAL_FAILURE(ExpectAllSlots(&heir));

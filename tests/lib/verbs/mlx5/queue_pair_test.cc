@@ -159,12 +159,12 @@ TEST_F(QueuePairTest, shouldTakeTheWordOfAnotherProcess) {
   EXPECT_EQ(commands_.queries, 0);
 }
 
-TEST_F(QueuePairTest, shouldTellOfAllThatIsQueuedWhenItResumes) {
+TEST_F(QueuePairTest, shouldTellOfAllThatIsQueuedWhenItIsTakenOver) {
   queue_pair_->NoteConnected(true);
   ASSERT_TRUE(Send().ok());
   doorbell_.rung.clear();
   queue_pair_ = Make();
-  queue_pair_->Resume();
+  queue_pair_->TakeOver();
   ASSERT_EQ(doorbell_.rung.size(), 1u);
   __be32 words[2];
   std::memcpy(words, &doorbell_.rung[0], sizeof(words));
@@ -205,7 +205,7 @@ TEST_F(QueuePairTest, shouldTakeNoReceivesIfItSharesThem) {
   queue_pair_ = std::make_unique<QueuePair>(kSharing, memory_, kQueuePair, SendQueueLimits{1, 0},
                                             &commands_, &doorbell_);
   EXPECT_TRUE(absl::IsFailedPrecondition(Receive()));
-  queue_pair_->Resume();
+  queue_pair_->TakeOver();
   EXPECT_EQ(doorbell_.rung.size(), 1u);
   EXPECT_THAT(doorbell_.posted, ElementsAre());
 }

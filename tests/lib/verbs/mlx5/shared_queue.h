@@ -126,9 +126,9 @@ class SharingDriver {
   SharingDriver(const SharingDriver&) = delete;
   SharingDriver& operator=(const SharingDriver&) = delete;
 
-  void Resume() {
-    for (CompletionQueue& queue : queues) queue.Resume();
-    receives.Resume();
+  void TakeOver() {
+    for (CompletionQueue& queue : queues) queue.TakeOver();
+    receives.TakeOver();
   }
   // Posts receives of the wr_ids from `first` on, each with one buffer that has the wr_id's
   // address. Returns how many were taken.

@@ -107,7 +107,7 @@ class SharedReceiveQueueTest : public ::testing::Test {
 
   SharedReceiveQueueTest() { Restart(); }
 
-  // Another driver follows, which has not resumed yet.
+  // Another driver follows, which has not taken over yet.
   void Restart() { driver_ = std::make_unique<SharingDriver>(&shared_, &commands_); }
   absl::Status Post(uint64_t wr_id, absl::Span<const ScatterGather> sges) {
     const ReceiveRequest request = {wr_id, sges};
@@ -316,7 +316,7 @@ TEST_F(SharedReceiveQueueTest, shouldKeepEachSlotInOnePlace) {
     }
     if (random() % 64 == 0) {
       Restart();
-      driver_->Resume();
+      driver_->TakeOver();
     }
   }
   EXPECT_GT(wr_id, 1u << 17);
@@ -344,7 +344,7 @@ TEST_F(SharedReceiveQueueTest, shouldNotFreeWhatWasNotConsumed) {
   ASSERT_TRUE(shared_.Complete(2, shared_.TakeAll()[4]));
   driver_->receives.BeginFree(4, kCompletionQueue + 1, 1);
   Restart();
-  driver_->Resume();
+  driver_->TakeOver();
   EXPECT_EQ(driver_->Post(200, 1), 0u);
   EXPECT_THAT(driver_->Poll(1), ElementsAre(104));
   EXPECT_EQ(driver_->Post(200, 2), 1u);
@@ -357,7 +357,7 @@ TEST_F(SharedReceiveQueueTest, shouldFreeWhatWasConsumed) {
   StoreRecord(&shared_.queue(1).consumed, 1);
   for (int heir = 0; heir < 3; ++heir) {
     Restart();
-    driver_->Resume();
+    driver_->TakeOver();
   }
   EXPECT_THAT(driver_->Poll(1), IsEmpty());
   EXPECT_EQ(driver_->Post(200, 2), 1u);
@@ -375,14 +375,14 @@ TEST_F(SharedReceiveQueueTest, shouldBeSettledByTheQueueThatFrees) {
   EXPECT_EQ(*shared_.memory().freed, 1u);
 }
 
-// The queue pair was removed with its completions before the heir resumed.
+// The queue pair was removed with its completions before the heir took over.
 TEST_F(SharedReceiveQueueTest, shouldFreeASlotThatNobodyCompletes) {
   ASSERT_EQ(driver_->Post(100, kSharedSlots - 1), kSharedSlots - 1);
   ASSERT_EQ(shared_.TakeAll().size(), kSharedSlots - 1);
   driver_->receives.BeginFree(2, kCompletionQueue + 1, 1);
   Restart();
   driver_->queues[1].Remove(kQueuePair + 2);
-  driver_->Resume();
+  driver_->TakeOver();
   EXPECT_EQ(driver_->Post(200, 2), 1u);
 }
 
