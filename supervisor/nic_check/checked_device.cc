@@ -141,8 +141,8 @@ absl::StatusOr<std::unique_ptr<CheckedDevice>> CheckedDevice::Make(ibv_context* 
   if (made->region_ == nullptr) return ErrnoStatus(errno, "ibv_reg_mr (see RLIMIT_MEMLOCK)");
   made->before_ = made->SgeOf(made->words_, sizeof(uint64_t));
   BATON_ASSIGN_OR_RETURN(const Ends ends, made->Connect(*made->domain_));
-  Driver driver(*ends.first);
-  BATON_RETURN_IF_ERROR(made->AddOnceMore(&driver, 0, made->NewWord()));
+  CheckedQueues queues(*ends.first);
+  BATON_RETURN_IF_ERROR(made->AddOnceMore(&queues, 0, made->NewWord()));
   return made;
 }
 
@@ -188,9 +188,9 @@ verbs::SendRequest CheckedDevice::AddOne(uint64_t wr_id, const uint64_t* word) c
   return request;
 }
 
-absl::Status CheckedDevice::Post(Driver* driver, const verbs::SendRequest& request) const {
+absl::Status CheckedDevice::Post(CheckedQueues* queues, const verbs::SendRequest& request) const {
   size_t posted = 0;
-  return driver->sends().Post({&request, 1}, &posted);
+  return queues->sends().Post({&request, 1}, &posted);
 }
 
 bool CheckedDevice::Eventually(const std::function<bool()>& done) const {
@@ -201,11 +201,11 @@ bool CheckedDevice::Eventually(const std::function<bool()>& done) const {
   return true;
 }
 
-absl::StatusOr<verbs::Completion> CheckedDevice::Next(Driver* driver) const {
+absl::StatusOr<verbs::Completion> CheckedDevice::Next(CheckedQueues* queues) const {
   verbs::Completion completion;
   absl::StatusOr<int> count = 0;
   const bool came = Eventually([&] {
-    count = driver->completions().Take({&completion, 1});
+    count = queues->completions().Take({&completion, 1});
     return !count.ok() || *count == 1;
   });
   BATON_RETURN_IF_ERROR(count.status());
@@ -214,11 +214,11 @@ absl::StatusOr<verbs::Completion> CheckedDevice::Next(Driver* driver) const {
       absl::StrCat("no completion within ", options_.patience.count(), " ms"));
 }
 
-absl::Status CheckedDevice::AddOnceMore(Driver* driver, uint64_t wr_id,
+absl::Status CheckedDevice::AddOnceMore(CheckedQueues* queues, uint64_t wr_id,
                                         const uint64_t* word) const {
   const uint64_t before = Load(word);
-  BATON_RETURN_IF_ERROR(Post(driver, AddOne(wr_id, word)));
-  BATON_ASSIGN_OR_RETURN(const verbs::Completion completion, Next(driver));
+  BATON_RETURN_IF_ERROR(Post(queues, AddOne(wr_id, word)));
+  BATON_ASSIGN_OR_RETURN(const verbs::Completion completion, Next(queues));
   if (completion.wr_id != wr_id || completion.status != verbs::CompletionStatus::kSuccess) {
     return absl::InternalError(absl::StrCat("request ", wr_id, " was posted, and ",
                                             completion.wr_id, " completed with status ",

@@ -45,11 +45,11 @@ inline constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOT
 // port.
 absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* queue_pair);
 
-// Baton's driver of a queue pair that libmlx5 made, in one process.
-class Driver {
+// A queue pair that libmlx5 made, as Baton's driver has it, in one process.
+class CheckedQueues {
  public:
   // `made` must outlive it.
-  explicit Driver(const verbs::mlx5::LibraryQueuePair& made)
+  explicit CheckedQueues(const verbs::mlx5::LibraryQueuePair& made)
       : bell_(made.send_register(), made.arm_register()),
         sends_(made.sends(), made.number(), made.limits(), &bell_),
         receives_(made.receives()),
@@ -125,11 +125,11 @@ class CheckedDevice {
 
   // Returns a request that adds 1 to `word`. Nothing reads the value that it returns.
   verbs::SendRequest AddOne(uint64_t wr_id, const uint64_t* word) const;
-  absl::Status Post(Driver* driver, const verbs::SendRequest& request) const;
+  absl::Status Post(CheckedQueues* queues, const verbs::SendRequest& request) const;
   // Returns the next completion. kDeadlineExceeded: none came within the patience.
-  absl::StatusOr<verbs::Completion> Next(Driver* driver) const;
+  absl::StatusOr<verbs::Completion> Next(CheckedQueues* queues) const;
   // Executes one such request, and checks that it was executed once.
-  absl::Status AddOnceMore(Driver* driver, uint64_t wr_id, const uint64_t* word) const;
+  absl::Status AddOnceMore(CheckedQueues* queues, uint64_t wr_id, const uint64_t* word) const;
   bool Eventually(const std::function<bool()>& done) const;
 
  private:

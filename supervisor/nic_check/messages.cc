@@ -293,8 +293,8 @@ class Messenger {
   const Belief belief_;
   Journal* const journal_;
   Stop stop_;
-  Driver sender_;
-  Driver receiver_;
+  CheckedQueues sender_;
+  CheckedQueues receiver_;
   bool may_repeat_send_ = true;
   bool may_repeat_receive_ = true;
 };

@@ -40,14 +40,14 @@ absl::Status ExpectCount(const uint64_t* word, uint64_t expected) {
 
 Seen OneRingIsEnough(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
-  Driver driver(*ends.first);
+  CheckedQueues queues(*ends.first);
   uint64_t* const word = device->NewWord();
   std::vector<SendRequest> requests;
   for (uint64_t i = 0; i < 8; ++i) requests.push_back(device->AddOne(i, word));
   size_t posted = 0;
-  BATON_RETURN_IF_ERROR(driver.sends().Post(requests, &posted));
+  BATON_RETURN_IF_ERROR(queues.sends().Post(requests, &posted));
   for (uint64_t i = 0; i < requests.size(); ++i) {
-    BATON_ASSIGN_OR_RETURN(const Completion completion, device->Next(&driver));
+    BATON_ASSIGN_OR_RETURN(const Completion completion, device->Next(&queues));
     if (completion.wr_id != i) {
       return absl::InternalError(absl::StrCat("completion ", i, " is that of ", completion.wr_id));
     }
@@ -57,11 +57,11 @@ Seen OneRingIsEnough(CheckedDevice* device) {
 }
 
 // An error names what has completed although nothing was outstanding.
-absl::Status ExpectQuiet(Driver* driver) {
+absl::Status ExpectQuiet(CheckedQueues* queues) {
   Completion completion;
   const uint64_t end = MonotonicNanoseconds() + kQuietNs;
   while (MonotonicNanoseconds() < end) {
-    BATON_ASSIGN_OR_RETURN(const int count, driver->completions().Take({&completion, 1}));
+    BATON_ASSIGN_OR_RETURN(const int count, queues->completions().Take({&completion, 1}));
     if (count == 0) continue;
     return absl::InternalError(absl::StrCat("request ", completion.wr_id, " completed once more"));
   }
@@ -70,13 +70,13 @@ absl::Status ExpectQuiet(Driver* driver) {
 
 Seen RingingAgainIsHarmless(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
-  Driver driver(*ends.first);
+  CheckedQueues queues(*ends.first);
   uint64_t* const word = device->NewWord();
   for (uint64_t i = 0; i < 20; ++i) {
-    BATON_RETURN_IF_ERROR(device->AddOnceMore(&driver, i, word));
-    for (int again = 0; again < 3; ++again) driver.sends().RingAgain();
+    BATON_RETURN_IF_ERROR(device->AddOnceMore(&queues, i, word));
+    for (int again = 0; again < 3; ++again) queues.sends().RingAgain();
   }
-  BATON_RETURN_IF_ERROR(ExpectQuiet(&driver));
+  BATON_RETURN_IF_ERROR(ExpectQuiet(&queues));
   BATON_RETURN_IF_ERROR(ExpectCount(word, 20));
   return "60 rings of what was executed before changed nothing";
 }
@@ -87,7 +87,7 @@ Seen WhatIsNotRungIsExecutedOnce(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
   SilentDoorbell silent;
   verbs::mlx5::SendQueue killed(ends.first->sends(), ends.first->number(), kLimits, &silent);
-  Driver heir(*ends.first);
+  CheckedQueues heir(*ends.first);
   uint64_t* const word = device->NewWord();
   int before_the_ring = 0;
   constexpr int kRounds = 10;
@@ -112,13 +112,13 @@ Seen RegistersSurviveAFork(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
   uint64_t* const word = device->NewWord();
   BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] {
-                           Driver driver(*ends.first);
-                           return device->AddOnceMore(&driver, 0, word);
+                           CheckedQueues queues(*ends.first);
+                           return device->AddOnceMore(&queues, 0, word);
                          }));
   BATON_RETURN_IF_ERROR(AwaitSuccess(child));
-  Driver driver(*ends.first);
-  driver.TakeOver();
-  BATON_RETURN_IF_ERROR(device->AddOnceMore(&driver, 1, word));
+  CheckedQueues queues(*ends.first);
+  queues.TakeOver();
+  BATON_RETURN_IF_ERROR(device->AddOnceMore(&queues, 1, word));
   return "a forked process posted, rang and polled, and its parent went on";
 }
 
@@ -151,11 +151,11 @@ struct Journal : Trail {
 // predecessor was killed. If `may_end`, it ends when all posted requests have completed.
 absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const uint64_t* word,
                    bool may_end, Journal* journal) {
-  Driver driver(made);
-  driver.TakeOver();
+  CheckedQueues queues(made);
+  queues.TakeOver();
   // Each request is one slot.
   journal->posted +=
-      static_cast<uint16_t>(driver.sends().queued() - static_cast<uint16_t>(journal->posted));
+      static_cast<uint16_t>(queues.sends().queued() - static_cast<uint16_t>(journal->posted));
   const auto note = [journal] {
     journal->noted = journal->taken.wr_id;
     if (journal->taken.status != CompletionStatus::kSuccess) journal->is_broken = true;
@@ -166,7 +166,7 @@ absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const ui
   uint64_t last_ns = MonotonicNanoseconds();
   const uint64_t patience = device->options().patience_ns();
   while (!may_end || journal->noted < journal->posted) {
-    BATON_ASSIGN_OR_RETURN(const int count, driver.completions().Take({&journal->taken, 1}));
+    BATON_ASSIGN_OR_RETURN(const int count, queues.completions().Take({&journal->taken, 1}));
     if (count == 1) {
       last_ns = MonotonicNanoseconds();
       if (journal->taken.wr_id == journal->noted + 1) {
@@ -178,7 +178,7 @@ absl::Status Drive(CheckedDevice* device, const LibraryQueuePair& made, const ui
       }
       may_repeat = false;
     } else if (!may_end && journal->posted - journal->noted < kRequests) {
-      BATON_RETURN_IF_ERROR(device->Post(&driver, device->AddOne(journal->posted + 1, word)));
+      BATON_RETURN_IF_ERROR(device->Post(&queues, device->AddOne(journal->posted + 1, word)));
       ++journal->posted;
     } else if (MonotonicNanoseconds() - last_ns > patience) {
       return absl::DeadlineExceededError("what was posted does not complete");
@@ -233,9 +233,9 @@ Seen EachArmMakesAnEvent(CheckedDevice* device, const Ends& ends, ibv_comp_chann
   for (uint32_t kill_number = 0; kill_number < device->options().kills; ++kill_number) {
     const uint64_t before = Load(armed);
     BATON_ASSIGN_OR_RETURN(const pid_t killed, Fork([&]() -> absl::Status {
-                             Driver driver(*ends.first);
-                             driver.TakeOver();
-                             driver.completions().RequestNotification();
+                             CheckedQueues queues(*ends.first);
+                             queues.TakeOver();
+                             queues.completions().RequestNotification();
                              std::atomic_ref(*armed).store(before + 1, std::memory_order_release);
                              for (;;) pause();
                            }));
@@ -246,7 +246,7 @@ Seen EachArmMakesAnEvent(CheckedDevice* device, const Ends& ends, ibv_comp_chann
       PassTime(random() % kLatestKillNs);
     }
     BATON_RETURN_IF_ERROR(Kill(killed));
-    Driver heir(*ends.first);
+    CheckedQueues heir(*ends.first);
     heir.TakeOver();
     for (int event = 0; event < 3; ++event) {
       pollfd entry = {channel->fd, POLLIN, 0};
@@ -281,9 +281,9 @@ Seen AResetLeavesTheCompletionQueueAlone(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
   uint64_t* const word = device->NewWord();
   for (int use = 0; use < 3; ++use) {
-    Driver driver(*ends.first);
+    CheckedQueues queues(*ends.first);
     for (uint64_t i = 0; i < 130; ++i) {  // twice around the completion queue
-      BATON_RETURN_IF_ERROR(device->AddOnceMore(&driver, i, word));
+      BATON_RETURN_IF_ERROR(device->AddOnceMore(&queues, i, word));
     }
     const uint32_t consumed = LoadRecord(ends.first->completion_queue().record);
     for (const LibraryQueuePair* const end : {ends.first.get(), ends.second.get()}) {
@@ -305,14 +305,14 @@ Seen AResetLeavesTheCompletionQueueAlone(CheckedDevice* device) {
 
 Seen ErrorsAreTold(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
-  Driver driver(*ends.first);
+  CheckedQueues queues(*ends.first);
   uint64_t* const word = device->NewWord();
   SendRequest request = device->AddOne(0, word);
   request.rkey ^= 0x55;  // the same region with another key
-  BATON_RETURN_IF_ERROR(device->Post(&driver, request));
-  BATON_RETURN_IF_ERROR(device->Post(&driver, device->AddOne(1, word)));
-  BATON_ASSIGN_OR_RETURN(const Completion failed, device->Next(&driver));
-  BATON_ASSIGN_OR_RETURN(const Completion flushed, device->Next(&driver));
+  BATON_RETURN_IF_ERROR(device->Post(&queues, request));
+  BATON_RETURN_IF_ERROR(device->Post(&queues, device->AddOne(1, word)));
+  BATON_ASSIGN_OR_RETURN(const Completion failed, device->Next(&queues));
+  BATON_ASSIGN_OR_RETURN(const Completion flushed, device->Next(&queues));
   BATON_RETURN_IF_ERROR(ExpectCount(word, 0));
   if (failed.wr_id != 0 || failed.status != CompletionStatus::kRemoteAccessError ||
       flushed.wr_id != 1 || flushed.status != CompletionStatus::kFlushError) {
