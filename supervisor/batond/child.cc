@@ -71,9 +71,6 @@ absl::Status Child::Start() {
   on_probation_ = program_.on_probation();
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
-  if (const absl::Status named = lock_.NameHolder(process_.pid); !named.ok()) {
-    Log(spdlog::level::err, std::string(named.message()));
-  }
   WatchEnd();
   WatchReadiness();
   After(timer_, plan_.start_timeout, [this] {
@@ -132,6 +129,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
   request.dies_with_us = !plan_.outlives_us;
   request.descriptors.emplace_back(kLockVariable, lock_.descriptor());
+  request.pid_file = lock_.descriptor();
   if (plan_.stay >= 0) request.descriptors.emplace_back(kStayVariable, plan_.stay);
   const FileDescriptor log = OpenLog();
   request.standard_error = log.get();

@@ -63,8 +63,8 @@ absl::Status ChildLock::Receive(FileDescriptor descriptor) {
   return absl::OkStatus();
 }
 
-absl::Status ChildLock::NameHolder(pid_t child) {
-  const std::string text = absl::StrCat(child, "\n");
+absl::Status ChildLock::NameHolder(pid_t holder) {
+  const std::string text = absl::StrCat(holder, "\n");
   if (ftruncate(file_.get(), 0) == 0 &&
       pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
     return absl::OkStatus();

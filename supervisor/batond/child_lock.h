@@ -30,10 +30,12 @@ class ChildLock {
   absl::Status Receive(FileDescriptor descriptor);
   void Drop() { file_.Reset(); }
 
-  // Writes down which child has the lock. REQUIRES: it was taken.
-  absl::Status NameHolder(pid_t child);
+  // Writes down which process has the lock. REQUIRES: it was taken. A child that is started with
+  // the lock does so itself (SpawnRequest::pid_file).
+  absl::Status NameHolder(pid_t holder);
   // Returns the living child that has the lock, after Take has returned kUnavailable. Returns none
-  // if the child is dead, does not run one of `programs`, or was not written down yet.
+  // if the child is dead, or does not run one of `programs`, perhaps because it has not entered it
+  // yet.
   std::optional<SpawnedProcess> Holder(const std::vector<std::string>& programs) const;
 
   int descriptor() const { return file_.get(); }

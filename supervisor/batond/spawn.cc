@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -109,6 +111,14 @@ bool BecomeUser(const ProgramUser& user) {
          prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 
+// Makes system calls only. A full disk does not keep the program from running.
+void WriteProcessNumber(int file) {
+  char text[16];
+  char* const end = std::to_chars(text, std::end(text) - 1, getpid()).ptr;
+  *end = '\n';
+  if (ftruncate(file, 0) == 0) (void)!pwrite(file, text, static_cast<size_t>(end + 1 - text), 0);
+}
+
 // Runs in the child and makes system calls only. Signals are still blocked, so none of the parent's
 // handlers runs here and writes into what it shares with the parent.
 [[noreturn]] void BecomeProgram(const ChildPlan& plan) {
@@ -116,6 +126,7 @@ bool BecomeUser(const ProgramUser& user) {
   const SpawnRequest& request = plan.request;
   bool prepared = dup2(plan.input, STDIN_FILENO) >= 0 &&
                   (request.standard_error < 0 || dup2(request.standard_error, STDERR_FILENO) >= 0);
+  if (request.pid_file >= 0) WriteProcessNumber(request.pid_file);
   prepared = prepared && (!request.user || BecomeUser(*request.user));
   if (request.dies_with_us) {
     // After the change of user, because the kernel clears the request then.

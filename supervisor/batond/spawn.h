@@ -82,6 +82,9 @@ struct SpawnRequest {
   // Environment variables that carry the number of an inherited descriptor, and the descriptor.
   std::vector<std::pair<std::string, int>> descriptors;
   int standard_error = -1;  // -1: the caller's
+  // A file, or -1. The process writes its number there before it enters the program, so that nobody
+  // finds the program running and unnamed, whenever the caller dies.
+  int pid_file = -1;
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.
   std::optional<ProgramUser> user;

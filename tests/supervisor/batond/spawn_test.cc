@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace {
 
@@ -72,6 +74,20 @@ TEST_F(SpawnTest, shouldGiveUpAProgramThatIsNotEntered) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("cannot run /bin/true: it was not entered within 100 ms"));
   EXPECT_FALSE(HasChildren());
+}
+
+// The caller may be killed as soon as the program runs: it does not write the number.
+TEST_F(SpawnTest, shouldHaveTheProcessWriteItsNumber) {
+  const FileDescriptor file(memfd_create("pid", MFD_CLOEXEC));
+  ASSERT_EQ(write(file.get(), "1234567890", 10), 10);  // an earlier, longer one
+  SpawnRequest request = Program("/bin/true");
+  request.pid_file = file.get();
+  const absl::StatusOr<SpawnedProcess> child = Spawn(request);
+  ASSERT_TRUE(child.ok()) << child.status();
+  char text[16] = {};
+  EXPECT_GT(pread(file.get(), text, sizeof(text), 0), 0);
+  EXPECT_EQ(text, absl::StrCat(child->pid, "\n"));
+  EXPECT_EQ(waitpid(child->pid, nullptr, 0), child->pid);
 }
 
 TEST_F(SpawnTest, shouldNotWaitForTheDeathOfWhatCannotDie) {
