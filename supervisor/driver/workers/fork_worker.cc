@@ -99,7 +99,7 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
 
 [[noreturn]] void RunChild(const NativeProgram& program, NativeInheritance inheritance,
                            int output) {
-  (void)setpgid(0, 0);  // for the reason that SpawnPlan has
+  (void)setpgid(0, 0);  // see SpawnPlan::LeaveSession
   prctl(PR_SET_NAME, "baton-native");
   ResetSignals();
   const int news = inheritance.news;

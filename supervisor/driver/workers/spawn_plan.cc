@@ -21,17 +21,20 @@ SpawnPlan::SpawnPlan() {
   posix_spawnattr_setsigmask(&attributes_, &signals);
   sigfillset(&signals);
   posix_spawnattr_setsigdefault(&attributes_, &signals);
-  // A group of its own, so that a terminal's signals do not reach it, but no session of its own. A
-  // session has its own share of the processors (sched(7), autogroup), and Linux 6.18 was seen to
-  // give a session of one runnable thread no processor for 10 s while builds ran in others.
   posix_spawnattr_setpgroup(&attributes_, 0);
-  posix_spawnattr_setflags(&attributes_,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  Detach(POSIX_SPAWN_SETPGROUP);
 }
 
 SpawnPlan::~SpawnPlan() {
   posix_spawn_file_actions_destroy(&actions_);
   posix_spawnattr_destroy(&attributes_);
+}
+
+void SpawnPlan::LeaveSession() { Detach(POSIX_SPAWN_SETSID); }
+
+void SpawnPlan::Detach(int how) {
+  posix_spawnattr_setflags(
+      &attributes_, static_cast<short>(how | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
 }
 
 void SpawnPlan::Give(int descriptor, int as) {

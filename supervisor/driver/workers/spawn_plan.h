@@ -22,6 +22,12 @@ class SpawnPlan {
   SpawnPlan(const SpawnPlan&) = delete;
   SpawnPlan& operator=(const SpawnPlan&) = delete;
 
+  // Gives the program a session of its own, for one that outlives this process: if it is stopped
+  // when its starter ends, the kernel would end it (setpgid(2): an orphaned process group). Without
+  // this it has a group of its own, so that a terminal's signals do not reach it, in the session of
+  // its starter. A session has its own share of the processors (sched(7), autogroup), and Linux
+  // 6.18 was seen to give one with a single runnable thread no processor for 10 s beside builds.
+  void LeaveSession();
   // Gives the program `descriptor` under the number `as`.
   void Give(int descriptor, int as);
   // Gives the program no descriptors from this number on.
@@ -30,6 +36,8 @@ class SpawnPlan {
   absl::StatusOr<pid_t> Spawn(const std::string& program, std::vector<std::string> words = {});
 
  private:
+  void Detach(int how);
+
   posix_spawn_file_actions_t actions_;
   posix_spawnattr_t attributes_;
 };

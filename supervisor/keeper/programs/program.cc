@@ -131,6 +131,7 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   }
   BATON_ASSIGN_OR_RETURN(Pipe output, driver_process::MakeOutputPipe());
   driver_process::SpawnPlan plan;
+  plan.LeaveSession();  // a worker outlives keeper and driver
   plan.Give(input.get(), kInput);
   plan.Give(output.writing.get(), STDERR_FILENO);
   plan.Give(entered.theirs.get(), kErrorDescriptor);

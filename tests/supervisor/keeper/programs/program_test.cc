@@ -126,6 +126,12 @@ TEST_F(ProgramTest, shouldNotEndWhenNobodyReadsWhatItPrints) {
   EXPECT_EQ(Run(Testing("kill -PIPE $$; exit 3")), "ended with status 3");
 }
 
+// A program that is stopped when its keeper and driver end gets no SIGHUP from the kernel then.
+TEST_F(ProgramTest, shouldLeadASessionOfItsOwn) {
+  EXPECT_EQ(Run(Testing("read -r _ _ _ _ _ session _ </proc/$$/stat; test $session = $$")),
+            "ended with status 0");
+}
+
 // Of a keeper's descriptors it has none but where its errors go.
 TEST_F(ProgramTest, shouldInheritItsStandardStreamsAlone) {
   const FileDescriptor inheritable(open("/dev/null", O_RDWR));  // not closed by exec
