@@ -58,9 +58,8 @@ fi
 
 echo "--- Building and testing everything (the first time takes several minutes)" >&2
 arguments=() events=("$work/events")
-# Tests of processes wait for a third of their time, so more of them run than there are processors.
-bazel test --config=run --keep_going --build_event_json_file="$work/events" --test_tag_filters=-vm --local_test_jobs='HOST_CPUS*1.5' \
-  "${built[@]}" //... || arguments+=(--status $?)
+bazel test --config=run --keep_going --build_event_json_file="$work/events" --test_tag_filters=-vm "${built[@]}" \
+  //... || arguments+=(--status $?)
 # Machines afterwards: what is compiled beside them would take the time that they have.
 if [[ -z $quick && -z $no_machine ]]; then
   events+=("$work/machine_events")
