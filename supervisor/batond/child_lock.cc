@@ -63,12 +63,8 @@ absl::Status ChildLock::Receive(FileDescriptor descriptor) {
   return absl::OkStatus();
 }
 
-absl::Status ChildLock::NameHolder(pid_t holder) {
-  const std::string text = absl::StrCat(holder, "\n");
-  if (ftruncate(file_.get(), 0) == 0 &&
-      pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
-    return absl::OkStatus();
-  }
+absl::Status ChildLock::NameHolder() {
+  if (WriteProcessNumber(file_.get())) return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("cannot write ", path_));
 }
 

@@ -30,9 +30,9 @@ class ChildLock {
   absl::Status Receive(FileDescriptor descriptor);
   void Drop() { file_.Reset(); }
 
-  // Writes down which process has the lock. REQUIRES: it was taken. A child that is started with
-  // the lock does so itself (SpawnRequest::pid_file).
-  absl::Status NameHolder(pid_t holder);
+  // Writes down that this process has the lock. REQUIRES: it was taken. A child that is started
+  // with the lock does the same (SpawnRequest::pid_file).
+  absl::Status NameHolder();
   // Returns the living child that has the lock, after Take has returned kUnavailable. Returns none
   // if the child is dead, or does not run one of `programs`, perhaps because it has not entered it
   // yet.

@@ -111,14 +111,6 @@ bool BecomeUser(const ProgramUser& user) {
          prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 
-// Makes system calls only. A full disk does not keep the program from running.
-void WriteProcessNumber(int file) {
-  char text[16];
-  char* const end = std::to_chars(text, std::end(text) - 1, getpid()).ptr;
-  *end = '\n';
-  if (ftruncate(file, 0) == 0) (void)!pwrite(file, text, static_cast<size_t>(end + 1 - text), 0);
-}
-
 // Runs in the child and makes system calls only. Signals are still blocked, so none of the parent's
 // handlers runs here and writes into what it shares with the parent.
 [[noreturn]] void BecomeProgram(const ChildPlan& plan) {
@@ -126,7 +118,7 @@ void WriteProcessNumber(int file) {
   const SpawnRequest& request = plan.request;
   bool prepared = dup2(plan.input, STDIN_FILENO) >= 0 &&
                   (request.standard_error < 0 || dup2(request.standard_error, STDERR_FILENO) >= 0);
-  if (request.pid_file >= 0) WriteProcessNumber(request.pid_file);
+  if (request.pid_file >= 0) (void)WriteProcessNumber(request.pid_file);
   prepared = prepared && (!request.user || BecomeUser(*request.user));
   if (request.dies_with_us) {
     // After the change of user, because the kernel clears the request then.
@@ -168,6 +160,14 @@ absl::Status WaitUntilEntered(int error_pipe, const std::string& program, millis
 }
 
 }  // namespace
+
+bool WriteProcessNumber(int file) {
+  char text[16];
+  char* const end = std::to_chars(text, std::end(text) - 1, getpid()).ptr;
+  *end = '\n';
+  const ssize_t length = end + 1 - text;
+  return ftruncate(file, 0) == 0 && pwrite(file, text, static_cast<size_t>(length), 0) == length;
+}
 
 std::string DescribeEnd(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return absl::StrCat("ended with exit code ", end.si_status);

@@ -74,6 +74,10 @@ struct ProgramUser {
   gid_t gid = 0;
 };
 
+// Replaces what is in `file` by the number of this process and a newline. Returns false and leaves
+// errno if it cannot. Makes system calls only: a forked child may call it.
+bool WriteProcessNumber(int file);
+
 struct SpawnRequest {
   std::string program;                 // path, and its first argument
   std::optional<ProgramFile> file;     // the file to run; none: the one at `program`
@@ -82,8 +86,9 @@ struct SpawnRequest {
   // Environment variables that carry the number of an inherited descriptor, and the descriptor.
   std::vector<std::pair<std::string, int>> descriptors;
   int standard_error = -1;  // -1: the caller's
-  // A file, or -1. The process writes its number there before it enters the program, so that nobody
-  // finds the program running and unnamed, whenever the caller dies.
+  // A file, or -1. The process writes its number there (WriteProcessNumber) before it enters the
+  // program, so that nobody finds the program running and unnamed, whenever the caller dies. The
+  // program runs also if the number cannot be written.
   int pid_file = -1;
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.

@@ -69,7 +69,7 @@ absl::Status MakeDirectory(const std::string& path, bool shared) {
 
 absl::Status TakeLock(ChildLock* lock, const std::string& directory) {
   const absl::Status taken = lock->Take();
-  if (!absl::IsUnavailable(taken)) return taken.ok() ? lock->NameHolder(getpid()) : taken;
+  if (!absl::IsUnavailable(taken)) return taken.ok() ? lock->NameHolder() : taken;
   std::string pid;
   std::getline(std::ifstream(lock->path()), pid);
   return absl::AlreadyExistsError(absl::StrCat(

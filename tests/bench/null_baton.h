@@ -32,8 +32,8 @@ struct NullEngineOptions {
 // has no other thread.
 class NullEngine {
  public:
-  // Of `arena`, which nobody drives yet, and with as many peers that want a connection as it has
-  // room for. `wake`: the engine's end of its socket to the worker.
+  // Starts an engine for `arena`, which nobody drives yet, with as many peers that want a
+  // connection as the arena has room for. `wake`: the engine's end of its socket to the worker.
   static absl::StatusOr<std::unique_ptr<NullEngine>> Start(arena::Arena* arena, FileDescriptor wake,
                                                            const NullEngineOptions& options);
   ~NullEngine();

@@ -141,7 +141,7 @@ class Relay {
   Relay(RawConnection* connection, Shared* shared, int wake)
       : connection_(*connection), shared_(*shared), wake_(wake) {}
 
-  // What the server has asked for, if anything.
+  // Posts what the server has asked for. Returns whether it had.
   absl::StatusOr<bool> Post() {
     Entry entry;
     bool any = false;

@@ -91,26 +91,6 @@ class ReconnectAct {
   std::unique_ptr<harness::PeerProcess> peer_;
 };
 
-}  // namespace
-
-ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path,
-                      Progress* progress) {
-  progress->BeginAct("Without Baton, clients reconnect", /*with_baton=*/false, timeline_path);
-  ActResult result;
-  result.rate = rate;
-  const CpuTimes before = ReadCpuTimes();
-  absl::StatusOr<harness::TempDirectory> directory = harness::TempDirectory::Create();
-  result.status =
-      directory.ok()
-          ? ReconnectAct(options, *std::move(directory), &result, progress).Run(timeline_path)
-          : directory.status();
-  if (result.peer_finished) progress->EndAct(CountersOf(result));
-  result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
-  return result;
-}
-
-namespace {
-
 class StandbyAct {
  public:
   StandbyAct(const DemoOptions& options, harness::TempDirectory directory, ActResult* result,
@@ -181,23 +161,34 @@ class StandbyAct {
   std::unique_ptr<harness::PeerProcess> peer_;
 };
 
-}  // namespace
-
-ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate,
-                             const std::string& timeline_path, Progress* progress) {
-  progress->BeginAct("Without Baton, clients with two connections", /*with_baton=*/false,
-                     timeline_path);
+template <typename Act>
+ActResult RunAct(const char* title, const DemoOptions& options, uint64_t rate,
+                 const std::string& timeline_path, Progress* progress) {
+  progress->BeginAct(title, /*with_baton=*/false, timeline_path);
   ActResult result;
   result.rate = rate;
   const CpuTimes before = ReadCpuTimes();
   absl::StatusOr<harness::TempDirectory> directory = harness::TempDirectory::Create();
-  result.status =
-      directory.ok()
-          ? StandbyAct(options, *std::move(directory), &result, progress).Run(timeline_path)
-          : directory.status();
+  result.status = directory.ok()
+                      ? Act(options, *std::move(directory), &result, progress).Run(timeline_path)
+                      : directory.status();
   if (result.peer_finished) progress->EndAct(CountersOf(result));
   result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
+}
+
+}  // namespace
+
+ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path,
+                      Progress* progress) {
+  return RunAct<ReconnectAct>("Without Baton, clients reconnect", options, rate, timeline_path,
+                              progress);
+}
+
+ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate,
+                             const std::string& timeline_path, Progress* progress) {
+  return RunAct<StandbyAct>("Without Baton, clients with two connections", options, rate,
+                            timeline_path, progress);
 }
 
 }  // namespace baton::demo

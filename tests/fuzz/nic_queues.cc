@@ -49,7 +49,7 @@ class DirectFile final : public verbs::mlx5::Commands {
     message.header = {static_cast<uint16_t>(Message::kOp), sizeof(message), 0};
     return Execute({reinterpret_cast<const uint8_t*>(&message), sizeof(message)}, passed);
   }
-  // What came with the latest reply.
+  // Returns the descriptor that came with the latest reply.
   FileDescriptor TakeAnswer() { return std::move(answer_); }
   nic::Context& context() { return context_; }
 

@@ -1,5 +1,5 @@
-// What the fuzzers run, and tests/fuzz/regression_test.cc with every file of the corpora; and the
-// reader of their inputs.
+// The targets that the fuzzers run, and that tests/fuzz/regression_test.cc runs with every file of
+// the corpora. The reader of their inputs.
 #ifndef TESTS_FUZZ_PROGRAM_H_
 #define TESTS_FUZZ_PROGRAM_H_
 

@@ -13,7 +13,7 @@
 
 namespace baton::harness {
 
-// What takes one second here takes so many in the machine of `./run vm`, which is emulated.
+// The number of seconds that one second here takes in the machine of `./run vm`, which is emulated.
 inline int Slowness() { return std::getenv("BATON_VM") == nullptr ? 1 : 10; }
 
 // `limit` is for a machine that is not emulated.

@@ -32,7 +32,7 @@ class PeerConnection {
   virtual uint8_t* slab() const = 0;
   virtual absl::Status Receive(uint32_t slot, size_t offset, uint32_t length) = 0;
   virtual absl::Status Send(size_t offset, uint32_t length) = 0;
-  // What was asked for since the last one is posted.
+  // Posts what Receive() and Send() have asked for since the last call.
   virtual absl::Status Flush() = 0;
   // Returns the slots of the receives that have completed since the last call. An error: a request
   // has failed.

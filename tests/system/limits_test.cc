@@ -1,4 +1,4 @@
-// What a whole Baton refuses: more than the machine's limits allow, and workers and operators of
+// A whole Baton refuses what is more than the machine's limits allow, and workers and operators of
 // another uid whom the configuration does not name. Each refusal names the cause and the cure, and
 // harms nothing that was there before.
 #include <sys/stat.h>

@@ -37,7 +37,7 @@ constexpr uint32_t kBurst = LineLimit::kBurst, kPerSecond = LineLimit::kPerSecon
 
 class LineLimitTest : public ::testing::Test {
  protected:
-  // Of so many at the same time, how many were written.
+  // Returns how many of so many lines at the same time were written.
   uint32_t Taken(const std::string& kind, uint32_t lines, uint64_t now_ns) {
     uint32_t taken = 0;
     for (uint32_t i = 0; i < lines; ++i) taken += limit.Take(kind, now_ns);

@@ -65,7 +65,7 @@ Words Plus(Words words, const Words& more) {
   return words;
 }
 
-// As a table, wide, and as JSON.
+// The command three times: with a table, a wide one, and JSON.
 std::vector<GoldenCase> Looks(const Words& command, const Before& before = {}) {
   return {{command, "", before}, {Plus(command, {"-o", "wide"})}, {Plus(command, {"-o", "json"})}};
 }
@@ -649,7 +649,7 @@ TEST_F(EveryCommandTest, ShouldHaveAHelpThatFitsAScreen) {
 // They look into arenas, and not at what control says: inspect_test.cc has what they print.
 const std::set<std::string> kOfArenas = {"baton inspect", "baton snapshot"};
 
-// What golden.txt has of one command.
+// The kinds of output of one command that golden.txt has.
 struct Recorded {
   bool table = false;
   bool wide = false;

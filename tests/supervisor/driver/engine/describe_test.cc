@@ -25,7 +25,7 @@ class UnforkedDevice final : public verbs::testing::ForwardingDevice {
   absl::Status CheckForkable() const override { return absl::OkStatus(); }
 };
 
-// What operators are told of memory that native workers write, too.
+// Native workers write some of the memory that operators are told of.
 class DescribeTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -301,7 +301,7 @@ TEST(ConfigurationTest, shouldRefuseNamespaceIdsThatCannotBe) {
   }
   ExpectRefusal(With("serial: '1'", "serial: '1' namespaces { id: 1 file { path: '/a' } }"),
                 "subsystems[0].namespaces[1].id", "1 is there twice");
-  // Of another subsystem it is another one.
+  // Another subsystem may have a namespace of the same number.
   EXPECT_EQ(Parse(With("subsystems { nqn: 'nqn.2014-08.org.example:two' serial: '2' "
                        "namespaces { id: 1 memory { bytes: 4096 } } }"))
                 .subsystems_size(),
