@@ -16,7 +16,7 @@ RANDOM=$seed
 say "seed $seed"
 
 # Small passes of fio: one that has begun goes on to its end after the last event.
-disk_mib=96 ping_bytes=100 job_mib=2
+disk_mib=96 ping_bytes=100 job_mib=1
 other=NATIVE
 [[ $mode == BROKERED ]] || other=BROKERED
 # NAME MODE PORT PROGRAM FLAGS

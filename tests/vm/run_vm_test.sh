@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# run_vm.sh: exit status, arguments, output and time-out of the script, and what is told of a peer
-# that fails. From a tree with blanks in its path, and with two machines at a time. Nothing here
-# depends on how long a machine takes.
+# run_vm.sh: exit status, arguments, output and time-out of the script. From a tree with blanks in its path, and with two
+# machines at a time. Nothing here depends on how long a machine takes.
 set -euo pipefail
 
 die() { echo "run_vm_test: $*" >&2; exit 1; }
@@ -111,32 +110,4 @@ status=0
 "$run_vm" --bare "$work/bare.sh" argument 2>"$work/errors" || status=$?
 [[ $status -eq 2 ]] || die "exit status $status of a bare machine with an argument, not 2"
 
-# A peer that fails is told of; the first one's status counts.
-cat >"$work/peer.sh" <<'END'
-echo said
-echo complained >&2
-exit 3
-END
-# shellcheck disable=SC2016  # expanded in the machine
-echo 'until [[ -e $BATON_VM_RESULTS/peer-has-ended ]]; do sleep 0.2; done' >"$work/first.sh"
-mkdir "$work/tmp"
-TMPDIR=$work/tmp "$run_vm" --peer "$work/peer.sh" "$work/first.sh" >"$work/out" 2>"$work/errors" &
-pair=$!
-# The two directories are those that run_vm.sh shares with its machines.
-until [[ -n $(cat "$work"/tmp/*/peer/status 2>/dev/null) ]]; do
-  kill -0 "$pair" 2>/dev/null || die "it ended before the peer did: $(cat "$work/errors")"
-  sleep 0.2
-done
-touch "$(echo "$work"/tmp/*/first/results)/peer-has-ended"
-wait "$pair" || die "exit status $? with a peer that fails: $(cat "$work/errors")"
-[[ $(<"$work/out") == "peer: said" ]] || die "with a peer: $(<"$work/out")"
-grep -qx 'peer: complained' "$work/errors" || die "the peer's standard error: $(<"$work/errors")"
-grep -qx "vm: the peer's script ended with exit status 3" "$work/errors" ||
-  die "the peer's end was not said: $(<"$work/errors")"
-
-# One that goes on is ended with the first one.
-echo 'sleep infinity' >"$work/peer.sh"
-timeout 120 "$run_vm" --peer "$work/peer.sh" "$work/up.sh" >"$work/out" ||
-  die "exit status $? with a peer that goes on"
-[[ $(<"$work/out") == up ]] || die "with a peer that goes on: $(<"$work/out")"
-echo "status, arguments, output, results, time-out and peer are as they should be"
+echo "status, arguments, output, results and time-out are as they should be"

@@ -1,6 +1,6 @@
 // CmFile against librdmacm, on the same kernel: each step of a connection's life is made by both,
 // and must have the same results. Needs an RDMA device, which the virtual machine has
-// (//tests/vm:cm_file).
+// (//tests/vm:cm).
 #include "lib/verbs/rdma/cm_file.h"
 
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 // holds the rdma_cm files. The host and each keeper are executed. None of them is a fork of
 // another: this process starts them all, and holds their files. Peers are librdmacm's.
 // lib/verbs/rdma/cm.md has the conclusions. Needs an RDMA device, which the virtual machine has
-// (//tests/vm:cm_succession).
+// (//tests/vm:cm).
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
