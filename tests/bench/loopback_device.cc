@@ -14,6 +14,7 @@
 #include "lib/base/status.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"
+#include "tests/lib/verbs/fake_device.h"
 
 namespace baton::bench {
 namespace {
@@ -58,29 +59,14 @@ absl::StatusOr<FileDescriptor> AddSocketTo(int file) {
   return AwaitReply(ours.get());
 }
 
-class LoopbackListener final : public verbs::Listener {
- public:
-  explicit LoopbackListener(verbs::Address address) : address_(std::move(address)) {}
-  verbs::Address address() const override { return address_; }
-
- private:
-  const verbs::Address address_;
-};
-
 }  // namespace
 
-class LoopbackDevice::Id final : public verbs::ConnectionId {
+class LoopbackDevice::Id final : public verbs::testing::FakeConnectionId {
  public:
   explicit Id(LoopbackDevice* device) : device_(device) { device_->id_ = this; }
-
-  verbs::Address local_address() const override { return {"127.0.0.1", 1}; }
-  verbs::Address peer_address() const override { return {"127.0.0.1", 2}; }
-  verbs::ReadDepths depths() const override { return {16, 16}; }
   absl::Status Accept(verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) override {
     return device_->Accept(queue_pair);
   }
-  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-  absl::Status Disconnect() override { return absl::OkStatus(); }
 
  private:
   LoopbackDevice* const device_;
@@ -120,7 +106,7 @@ absl::StatusOr<std::unique_ptr<verbs::Listener>> LoopbackDevice::Listen(
   }
   phase_ = Phase::kListens;
   (void)eventfd_write(has_event_.get(), 1);
-  auto listener = std::make_unique<LoopbackListener>(verbs::Address{address.host, 1});
+  auto listener = std::make_unique<verbs::testing::FakeListener>(verbs::Address{address.host, 1});
   listener_ = listener.get();
   return listener;
 }

@@ -12,7 +12,6 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::bench {
 namespace {
@@ -20,13 +19,6 @@ namespace {
 constexpr uint32_t kMessageBytes = 64;
 constexpr uint64_t kEventsOfATransaction = 64;
 constexpr uint64_t kStartNs = 60'000'000'000;
-
-// In one process nothing has to survive a fork.
-class UnforkedDevice final : public verbs::testing::ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  absl::Status CheckForkable() const override { return absl::OkStatus(); }
-};
 
 }  // namespace
 
@@ -51,7 +43,7 @@ absl::Status NativeAdoption::Open() {
   arena_.emplace(std::move(arena));
   auto null = std::make_unique<NullDevice>(peer_);
   null->AddRequests(connections_);
-  device_ = std::make_unique<UnforkedDevice>(std::move(null));
+  device_ = std::move(null);
   BATON_ASSIGN_OR_RETURN(engine_,
                          driver_process::NativeEngine::Create(&*arena_, device_.get(), this, {}));
   return engine_->Listen({"127.0.0.1", 1}).status();

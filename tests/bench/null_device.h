@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string_view>
 #include <thread>
@@ -18,6 +17,7 @@
 
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
+#include "tests/lib/verbs/fake_device.h"
 
 namespace baton::bench {
 
@@ -64,7 +64,7 @@ class NullCompletionQueue final : public verbs::CompletionQueue {
   uint64_t posted_ = 0, received_ = 0;
 };
 
-class NullDevice final : public verbs::Device {
+class NullDevice final : public verbs::testing::FakeDevice {
  public:
   // `pins`: it locks in memory each page that is registered, as a device's driver pins it, on any
   // thread.
@@ -78,7 +78,6 @@ class NullDevice final : public verbs::Device {
   void AddRequests(uint32_t count) { requests_ += count; }
 
   std::string_view name() const override { return "null"; }
-  verbs::DeviceLimits limits() const override;
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                       uint32_t access) override;
   bool registers_on_any_thread() const override { return pins_; }
@@ -86,28 +85,19 @@ class NullDevice final : public verbs::Device {
       uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
-  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
-                                                          int backlog) override;
-  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
-      const verbs::Address& address, verbs::QueuePair* queue_pair,
-      const verbs::ConnectionParameters& parameters) override;
   bool NextEvent(verbs::CmEvent* event) override;
+  bool NextDeviceEvent(verbs::DeviceEvent*) override { return false; }
   void Progress() override;
   int event_fd() const override { return wire_.wake.get(); }
-
-  // Of its connection ids: the peer is ready.
-  void Establish(verbs::ConnectionId* id) { established_.push_back(id); }
 
  private:
   NullWire wire_;
   const NullPeerKind kind_;
   std::unique_ptr<NullPeer> peer_;  // a thread's
-  verbs::Listener* listener_ = nullptr;
   const bool pins_;
   bool holding_ = false;
   uint32_t requests_ = 0;
   uint32_t queue_pairs_ = 0;
-  std::deque<verbs::ConnectionId*> established_;
 };
 
 }  // namespace baton::bench
