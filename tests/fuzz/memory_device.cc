@@ -1,7 +1,5 @@
 #include "tests/fuzz/memory_device.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,23 +15,22 @@ using verbs::QueuePairState;
 // ---------------------------------------------------------------- completion queue
 
 absl::StatusOr<int> MemoryCompletionQueue::Poll(absl::Span<verbs::Completion> completions) {
-  const size_t count = std::min(completions.size(), completions_.size());
-  std::copy_n(completions_.begin(), count, completions.begin());
-  completions_.erase(completions_.begin(), completions_.begin() + static_cast<ptrdiff_t>(count));
+  const size_t count = completions_.Copy(completions);
+  completions_.Drop(count);
   return static_cast<int>(count);
 }
 
 // An overrun is the driver's fault: it bounds what is outstanding.
 void MemoryCompletionQueue::Add(const verbs::Completion& completion) {
   BATON_CHECK(completions_.size() < entries_);
-  completions_.push_back(completion);
+  completions_.Add(completion);
 }
 
 // ---------------------------------------------------------------- queue pair
 
 MemoryQueuePair::MemoryQueuePair(MemoryDevice* device, const verbs::QueuePairOptions& options,
                                  uint32_t number)
-    : device_(device), options_(options), number_(number) {
+    : FakeQueuePair(number), device_(device), options_(options) {
   device_->queue_pairs_.push_back(this);
 }
 
@@ -52,10 +49,9 @@ absl::Status MemoryQueuePair::PostSend(absl::Span<const verbs::SendRequest> requ
   for (const verbs::SendRequest& request : requests) {
     CheckOrder(request.wr_id, &next_send_);
     BATON_CHECK(sends_.size() < options_.max_send_requests);
-    BATON_CHECK(request.sges.size() <= options_.max_scatter_gather);
     BATON_CHECK(static_cast<uint8_t>(request.opcode) < verbs::kOpcodeCount);
-    for (const verbs::ScatterGather& sge : request.sges) device_->CheckLocal(sge);
-    sends_.push_back({request.wr_id, request.opcode, {request.sges.begin(), request.sges.end()}});
+    CheckBuffers(request.sges);
+    sends_.emplace_back(request);
     ++*posted;
   }
   device_->OnPost();
@@ -68,10 +64,8 @@ absl::Status MemoryQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest
   for (const verbs::ReceiveRequest& request : requests) {
     CheckOrder(request.wr_id, &next_receive_);
     BATON_CHECK(receives_.size() < options_.max_receive_requests);
-    BATON_CHECK(request.sges.size() <= options_.max_scatter_gather);
-    for (const verbs::ScatterGather& sge : request.sges) device_->CheckLocal(sge);
-    receives_.push_back(
-        {request.wr_id, verbs::Opcode::kSend, {request.sges.begin(), request.sges.end()}});
+    CheckBuffers(request.sges);
+    receives_.emplace_back(request);
     ++*posted;
   }
   device_->OnPost();
@@ -82,9 +76,9 @@ void MemoryQueuePair::CheckOrder(uint64_t wr_id, uint64_t* next) {
   BATON_CHECK(arena::WrIdSequence(wr_id) == (*next)++);
 }
 
-absl::Status MemoryQueuePair::SetError() {
-  Fail();
-  return absl::OkStatus();
+void MemoryQueuePair::CheckBuffers(absl::Span<const verbs::ScatterGather> sges) const {
+  BATON_CHECK(sges.size() <= options_.max_scatter_gather);
+  for (const verbs::ScatterGather& sge : sges) BATON_CHECK(device_->IsRegistered(sge));
 }
 
 bool MemoryQueuePair::CompleteSend(CompletionStatus status, std::string* message) {
@@ -92,17 +86,8 @@ bool MemoryQueuePair::CompleteSend(CompletionStatus status, std::string* message
   if (state_ == QueuePairState::kError) status = CompletionStatus::kFlushError;
   const Request request = std::move(sends_.front());
   sends_.pop_front();
-  verbs::Completion completion;
-  completion.wr_id = request.wr_id;
-  completion.status = status;
-  completion.qp_number = number_;
-  if (message != nullptr) {
-    message->clear();
-    for (const verbs::ScatterGather& sge : request.sges) {
-      message->append(reinterpret_cast<const char*>(sge.address), sge.length);
-    }
-  }
-  static_cast<MemoryCompletionQueue*>(options_.send_queue)->Add(completion);
+  if (message != nullptr) *message = request.Gather();
+  static_cast<MemoryCompletionQueue*>(options_.send_queue)->Add(request.Complete(number(), status));
   if (status != CompletionStatus::kSuccess) Fail();
   return true;
 }
@@ -111,19 +96,11 @@ bool MemoryQueuePair::Deliver(std::string_view message) {
   if (state_ != QueuePairState::kReadyToSend || receives_.empty()) return false;
   const Request request = std::move(receives_.front());
   receives_.pop_front();
-  verbs::Completion completion;
-  completion.wr_id = request.wr_id;
-  completion.opcode = verbs::CompletionOpcode::kReceive;
-  completion.qp_number = number_;
+  verbs::Completion completion = request.Complete(number());
   completion.byte_len = static_cast<uint32_t>(message.size());
-  for (const verbs::ScatterGather& sge : request.sges) {
-    const size_t take = std::min<size_t>(sge.length, message.size());
-    // The key was good when it was posted; the region may have gone since, which is for a real
-    // device to find out.
-    std::memcpy(reinterpret_cast<void*>(sge.address), message.data(), take);
-    message.remove_prefix(take);
-  }
-  if (!message.empty()) {
+  // The key was good when it was posted; the region may have gone since, which is for a real device
+  // to find out.
+  if (request.Scatter(message) != 0) {
     completion.status = CompletionStatus::kLocalLengthError;
     Fail();
   }
@@ -135,12 +112,9 @@ bool MemoryQueuePair::Flush() {
   if (state_ != QueuePairState::kError) return false;
   if (CompleteSend(CompletionStatus::kFlushError)) return true;
   if (receives_.empty()) return false;
-  verbs::Completion completion;
-  completion.wr_id = receives_.front().wr_id;
-  completion.status = CompletionStatus::kFlushError;
-  completion.qp_number = number_;
+  static_cast<MemoryCompletionQueue*>(options_.receive_queue)
+      ->Add(receives_.front().Complete(number(), CompletionStatus::kFlushError));
   receives_.pop_front();
-  static_cast<MemoryCompletionQueue*>(options_.receive_queue)->Add(completion);
   return true;
 }
 
@@ -211,54 +185,7 @@ void MemoryConnection::End() {
 
 // ---------------------------------------------------------------- device
 
-class MemoryDevice::Region final : public verbs::MemoryRegion {
- public:
-  Region(MemoryDevice* device, uint32_t key) : device_(device), key_(key) {}
-  ~Region() override { device_->regions_.erase(key_); }
-  uint32_t lkey() const override { return key_; }
-  uint32_t rkey() const override { return key_; }
-
- private:
-  MemoryDevice* const device_;
-  const uint32_t key_;
-};
-
-namespace {
-
-class MemoryListener final : public verbs::Listener {
- public:
-  explicit MemoryListener(verbs::Address address) : address_(std::move(address)) {}
-  verbs::Address address() const override { return address_; }
-
- private:
-  const verbs::Address address_;
-};
-
-}  // namespace
-
 MemoryDevice::~MemoryDevice() { events_.clear(); }
-
-verbs::DeviceLimits MemoryDevice::limits() const {
-  verbs::DeviceLimits limits;
-  limits.max_queue_pairs = limits.max_completion_queue_entries = 1u << 20;
-  limits.max_completion_queues = limits.max_memory_regions = 1u << 20;
-  limits.max_send_requests = limits.max_receive_requests = 1u << 16;
-  limits.max_scatter_gather = 16;
-  limits.max_private_data_connect = limits.max_private_data_accept =
-      limits.max_private_data_reject = kMaxPrivateData;
-  limits.max_initiator_depth = 16;
-  limits.max_message_bytes = uint64_t{1} << 31;
-  limits.atomics = limits.send_with_invalidate = true;
-  return limits;
-}
-
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> MemoryDevice::RegisterMemory(void* address,
-                                                                                  size_t length,
-                                                                                  uint32_t access) {
-  const uint32_t key = next_key_++;
-  regions_[key] = {reinterpret_cast<uint64_t>(address), length, access};
-  return std::make_unique<Region>(this, key);
-}
 
 absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> MemoryDevice::CreateCompletionQueue(
     uint32_t entries) {
@@ -271,11 +198,6 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> MemoryDevice::CreateQueuePair(
   return std::make_unique<MemoryQueuePair>(this, options, next_number_++);
 }
 
-absl::StatusOr<std::unique_ptr<verbs::Listener>> MemoryDevice::Listen(const verbs::Address& address,
-                                                                      int) {
-  return std::make_unique<MemoryListener>(address);
-}
-
 absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> MemoryDevice::Connect(
     const verbs::Address&, verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) {
   auto id =
@@ -285,9 +207,7 @@ absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> MemoryDevice::Connect(
 }
 
 bool MemoryDevice::NextEvent(verbs::CmEvent* event) {
-  if (events_.empty()) return false;
-  *event = std::move(events_.front());
-  events_.pop_front();
+  if (!FakeDevice::NextEvent(event)) return false;
   if (event->new_id) static_cast<MemoryConnection*>(event->new_id.get())->reported_ = true;
   return true;
 }
@@ -297,22 +217,6 @@ void MemoryDevice::RequestConnection(std::string_view private_data) {
   event.type = CmEventType::kConnectRequest;
   event.private_data = std::string(private_data);
   event.new_id = std::make_unique<MemoryConnection>(this, false, nullptr);
-  events_.push_back(std::move(event));
-}
-
-void MemoryDevice::CheckLocal(const verbs::ScatterGather& sge) const {
-  const auto region = regions_.find(sge.lkey);
-  BATON_CHECK(region != regions_.end());
-  const Range& range = region->second;
-  BATON_CHECK((range.access & verbs::kLocalWrite) != 0);
-  BATON_CHECK(sge.address >= range.address && sge.address - range.address <= range.length);
-  BATON_CHECK(sge.length <= range.length - (sge.address - range.address));
-}
-
-void MemoryDevice::Report(CmEventType type, MemoryConnection* id) {
-  verbs::CmEvent event;
-  event.type = type;
-  event.id = id;
   events_.push_back(std::move(event));
 }
 
