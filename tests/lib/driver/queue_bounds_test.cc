@@ -46,8 +46,8 @@ class PollBudgetTest : public ::testing::Test {
     CommitWriter writer(&arena, 0);
     writer.Begin(1);
     const uint32_t connection = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
-    device.Tell(verbs::CmEventType::kEstablished,
-                driver->objects()->connections[connection].id.get());
+    device.Report(verbs::CmEventType::kEstablished,
+                  driver->objects()->connections[connection].id.get());
     uint32_t shard;
     ASSERT_TRUE(driver->HandleEvent(&shard));
     for (uint32_t i = 0; i < kSends; ++i) writer.Send(connection, 0, 8);

@@ -66,7 +66,7 @@ class RecoveryTest : public ::testing::Test {
     return index;
   }
   void Handle(uint32_t index, verbs::CmEventType event) {
-    device.Tell(event, driver->objects()->connections[index].id.get());
+    device.Report(event, driver->objects()->connections[index].id.get());
     uint32_t shard;
     EXPECT_TRUE(driver->HandleEvent(&shard));
   }
@@ -565,8 +565,8 @@ TEST_F(RecoveryTest, shouldFailAConnectionWhoseReceiveIsTooShortForItsMessage) {
 TEST_F(RecoveryTest, shouldNotEndAConnectionBeforeItsAmbiguousRequestsAreFlushed) {
   CommitReceives(1);
   DieAfterPosting(1);
-  device.Tell(verbs::CmEventType::kDisconnected,
-              driver->objects()->connections[connection].id.get());
+  device.Report(verbs::CmEventType::kDisconnected,
+                driver->objects()->connections[connection].id.get());
   Recover();
   uint32_t shard;
   ASSERT_TRUE(driver->HandleEvent(&shard));
@@ -582,8 +582,8 @@ TEST_F(RecoveryTest, shouldFlushAConnectionThatAnotherProcessHasPutInError) {
   device.FailElsewhere(queue_pair);
   CommitReceives(1);
   ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
-  device.Tell(verbs::CmEventType::kDisconnected,
-              driver->objects()->connections[connection].id.get());
+  device.Report(verbs::CmEventType::kDisconnected,
+                driver->objects()->connections[connection].id.get());
   uint32_t shard;
   ASSERT_TRUE(driver->HandleEvent(&shard));
   EXPECT_EQ(device.flushes(queue_pair), 1u);
@@ -682,7 +682,7 @@ TEST_F(RecoveryTest, shouldTellAReleaseAgain) {
 
 TEST_F(RecoveryTest, shouldHandleAnEventThatItsPredecessorHasTaken) {
   const std::shared_ptr<DeviceObjects> objects = driver->objects();
-  device.Tell(verbs::CmEventType::kDisconnected, objects->connections[connection].id.get());
+  device.Report(verbs::CmEventType::kDisconnected, objects->connections[connection].id.get());
   objects->has_event = device.NextEvent(&objects->event);
   Recover();
   uint32_t shard;
@@ -988,8 +988,8 @@ TEST_F(AnsweringRecoveryTest, shouldBelieveNoQueueThatHasLostWhatWasPosted) {
 TEST_F(AnsweringRecoveryTest, shouldNeedNoMarkerToEndAConnection) {
   CommitReceives(3);
   DieAfterPosting(2);
-  device.Tell(verbs::CmEventType::kDisconnected,
-              driver->objects()->connections[connection].id.get());
+  device.Report(verbs::CmEventType::kDisconnected,
+                driver->objects()->connections[connection].id.get());
   Recover();
   uint32_t shard;
   ASSERT_TRUE(driver->HandleEvent(&shard));

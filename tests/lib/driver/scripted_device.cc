@@ -1,7 +1,6 @@
 #include "tests/lib/driver/scripted_device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -13,28 +12,6 @@ using verbs::Completion;
 using verbs::CompletionStatus;
 using verbs::QueuePairState;
 
-namespace {
-
-class Region final : public verbs::MemoryRegion {
- public:
-  uint32_t lkey() const override { return 1; }
-  uint32_t rkey() const override { return 1; }
-};
-
-class Id final : public verbs::ConnectionId {
- public:
-  verbs::Address local_address() const override { return {"10.0.0.1", 1}; }
-  verbs::Address peer_address() const override { return {"10.0.0.2", 2}; }
-  verbs::ReadDepths depths() const override { return {16, 16}; }
-  absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
-    return absl::UnimplementedError("scripted");
-  }
-  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-  absl::Status Disconnect() override { return absl::OkStatus(); }
-};
-
-}  // namespace
-
 class ScriptedQueue final : public verbs::CompletionQueue {
  public:
   explicit ScriptedQueue(ScriptedDevice* device) : device_(device) {}
@@ -42,8 +19,7 @@ class ScriptedQueue final : public verbs::CompletionQueue {
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override {
     if (device_->when_polled) device_->when_polled();
     auto& ready = device_->completions_;
-    const size_t count = std::min(completions.size(), ready.size());
-    std::copy_n(ready.begin(), count, completions.begin());
+    const size_t count = ready.Copy(completions);
     const auto death = count == 0
                            ? ScriptedDevice::PollDeath::kNone
                            : std::exchange(device_->die_polling, ScriptedDevice::PollDeath::kNone);
@@ -53,8 +29,7 @@ class ScriptedQueue final : public verbs::CompletionQueue {
     }
     const bool taken = death == ScriptedDevice::PollDeath::kNone ||
                        death == ScriptedDevice::PollDeath::kAfterTaking;
-    const auto gone = static_cast<ptrdiff_t>(taken ? count : count - 1);
-    ready.erase(ready.begin(), ready.begin() + gone);
+    ready.Drop(taken ? count : count - 1);
     if (death != ScriptedDevice::PollDeath::kNone) throw DriverDied();
     return static_cast<int>(count);
   }
@@ -75,21 +50,11 @@ class ScriptedQueuePair final : public verbs::QueuePair {
   uint32_t max_inline_data() const override { return max_inline_data_; }
 
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
-    std::vector<PostedRequest> all;
-    for (const auto& one : requests) {
-      all.push_back(
-          {one.wr_id, false, one.opcode, {one.sges.begin(), one.sges.end()}, one.inline_data});
-    }
-    return device_->Post(&state_of().sends, all, posted);
+    return device_->Post(&state_of().sends, {requests.begin(), requests.end()}, posted);
   }
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
-    std::vector<PostedRequest> all;
-    for (const auto& one : requests) {
-      all.push_back(
-          {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
-    }
-    return device_->Post(&state_of().receives, all, posted);
+    return device_->Post(&state_of().receives, {requests.begin(), requests.end()}, posted);
   }
   absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override {
     if (absl::Status asked = device_->CheckAsked(); !asked.ok()) return asked;
@@ -118,12 +83,7 @@ class ScriptedSharedQueue final : public verbs::SharedReceiveQueue {
 
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
-    std::vector<PostedRequest> all;
-    for (const auto& one : requests) {
-      all.push_back(
-          {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
-    }
-    return device_->Post(&device_->shared_, all, posted);
+    return device_->Post(&device_->shared_, {requests.begin(), requests.end()}, posted);
   }
   absl::Status ArmLimit(uint32_t limit) override {
     device_->limit = limit;
@@ -133,7 +93,7 @@ class ScriptedSharedQueue final : public verbs::SharedReceiveQueue {
     if (absl::Status asked = device_->CheckAsked(); !asked.ok()) return asked;
     const auto is_it = [wr_id](const auto& one) { return one.wr_id == wr_id; };
     return std::any_of(device_->shared_.begin(), device_->shared_.end(), is_it) ||
-           std::any_of(device_->completions_.begin(), device_->completions_.end(), is_it);
+           device_->completions_.Has(wr_id);
   }
 
  private:
@@ -150,11 +110,7 @@ absl::StatusOr<std::optional<uint64_t>> ScriptedDevice::LastOf(
     const std::deque<PostedRequest>& queue, uint32_t queue_pair, bool receive) const {
   if (lie.has_value()) return lie;
   if (!queue.empty()) return queue.back().wr_id;
-  for (auto one = completions_.rbegin(); one != completions_.rend(); ++one) {
-    const bool of_receive = arena::WrIdDirection(one->wr_id) == arena::Direction::kReceive;
-    if (one->qp_number == queue_pair && of_receive == receive) return one->wr_id;
-  }
-  return std::nullopt;
+  return completions_.Last(queue_pair, receive);
 }
 
 absl::Status ScriptedDevice::Post(std::deque<PostedRequest>* queue,
@@ -198,19 +154,10 @@ void ScriptedDevice::CompleteShared(uint32_t queue_pair, size_t place, std::stri
 
 void ScriptedDevice::Fill(const PostedRequest& request, uint32_t queue_pair, std::string_view bytes,
                           CompletionStatus status) {
-  const bool receive = request.receive;
-  Completion completion;
-  completion.wr_id = request.wr_id;
-  completion.status = status;
-  completion.qp_number = queue_pair;
-  completion.opcode = receive ? verbs::CompletionOpcode::kReceive : verbs::CompletionOpcode::kSend;
+  Completion completion = request.Complete(queue_pair, status);
   completion.byte_len = static_cast<uint32_t>(bytes.size());
-  for (const verbs::ScatterGather& sge : request.sges) {
-    const size_t length = std::min<size_t>(sge.length, bytes.size());
-    if (receive) bytes.copy(reinterpret_cast<char*>(sge.address), length);
-    bytes.remove_prefix(length);
-  }
-  completions_.push_back(completion);
+  if (request.receive) request.Scatter(bytes);
+  completions_.Add(completion);
 }
 
 void ScriptedDevice::Flush(uint32_t queue_pair) {
@@ -226,31 +173,15 @@ void ScriptedDevice::Lose(uint32_t queue_pair, bool receive) {
   (receive ? state.receives : state.sends).clear();
 }
 
-void ScriptedDevice::Tell(verbs::CmEventType type, verbs::ConnectionId* id) {
-  verbs::CmEvent event;
-  event.type = type;
-  event.id = id;
-  events_.push_back(std::move(event));
-}
-
 bool ScriptedDevice::destroyed(uint32_t queue_pair) const {
   return queue_pairs_[queue_pair - 1].destroyed;
 }
 
 verbs::DeviceLimits ScriptedDevice::limits() const {
-  verbs::DeviceLimits limits;
-  limits.max_queue_pairs = limits.max_completion_queues = limits.max_memory_regions = 1 << 20;
-  limits.max_send_requests = limits.max_receive_requests = 1 << 16;
-  limits.max_completion_queue_entries = 1 << 20;
-  limits.max_scatter_gather = limits.max_shared_receive_scatter_gather = arena::kMaxSges;
+  verbs::DeviceLimits limits = FakeDevice::limits();
   limits.max_shared_receive_queues = limits.max_shared_receive_requests = 1 << 16;
-  limits.atomics = limits.send_with_invalidate = true;
+  limits.max_shared_receive_scatter_gather = arena::kMaxSges;
   return limits;
-}
-
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> ScriptedDevice::RegisterMemory(void*, size_t,
-                                                                                    uint32_t) {
-  return std::make_unique<Region>();
 }
 
 absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> ScriptedDevice::CreateCompletionQueue(
@@ -272,24 +203,10 @@ absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> ScriptedDevice::Creat
   return queue;
 }
 
-bool ScriptedDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
-  if (device_events_.empty()) return false;
-  *event = device_events_.front();
-  device_events_.pop_front();
-  return true;
-}
-
 absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> ScriptedDevice::Connect(
     const verbs::Address&, verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) {
   queue_pairs_[queue_pair->number() - 1].state = QueuePairState::kReadyToSend;
-  return std::make_unique<Id>();
-}
-
-bool ScriptedDevice::NextEvent(verbs::CmEvent* event) {
-  if (events_.empty()) return false;
-  *event = std::move(events_.front());
-  events_.pop_front();
-  return true;
+  return std::make_unique<verbs::testing::FakeConnectionId>();
 }
 
 }  // namespace baton::driver::testing

@@ -12,21 +12,16 @@
 #include <vector>
 
 #include "lib/verbs/verbs.h"
+#include "tests/lib/verbs/fake_device.h"
 
 namespace baton::driver::testing {
 
 // Unwinds a driver that was killed; its test then takes it for dead.
 struct DriverDied {};
 
-struct PostedRequest {
-  uint64_t wr_id = 0;
-  bool receive = false;
-  verbs::Opcode opcode = verbs::Opcode::kSend;
-  std::vector<verbs::ScatterGather> sges;
-  bool inline_data = false;
-};
+using verbs::testing::PostedRequest;
 
-class ScriptedDevice final : public verbs::Device {
+class ScriptedDevice final : public verbs::testing::FakeDevice {
  public:
   // ---- The script.
 
@@ -71,32 +66,21 @@ class ScriptedDevice final : public verbs::Device {
                       verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
   // Queue pairs in error have no shared receive any more.
   bool holds_no_receive = true;
-  void Tell(const verbs::DeviceEvent& event) { device_events_.push_back(event); }
   const verbs::SharedReceiveQueue* shared_queue = nullptr;  // the last that was made
   uint32_t limit = 0;                                       // as it was armed last
-  void Tell(verbs::CmEventType type, verbs::ConnectionId* id);
   bool destroyed(uint32_t queue_pair) const;
 
   // ---- verbs::Device.
   std::string_view name() const override { return "scripted"; }
   verbs::DeviceLimits limits() const override;
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void*, size_t,
-                                                                      uint32_t) override;
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override;
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
   absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t, uint32_t) override;
-  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address&, int) override {
-    return absl::UnimplementedError("scripted");
-  }
   absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
       const verbs::Address& address, verbs::QueuePair* queue_pair,
       const verbs::ConnectionParameters& parameters) override;
-  bool NextEvent(verbs::CmEvent* event) override;
-  bool NextDeviceEvent(verbs::DeviceEvent* event) override;
-  void Progress() override {}
-  int event_fd() const override { return -1; }
 
  private:
   friend class ScriptedQueue;
@@ -120,10 +104,8 @@ class ScriptedDevice final : public verbs::Device {
             verbs::CompletionStatus status);
 
   std::deque<State> queue_pairs_;  // by number - 1
-  std::deque<verbs::Completion> completions_;
-  std::deque<verbs::CmEvent> events_;
+  verbs::testing::CompletionFifo completions_;
   std::deque<PostedRequest> shared_;
-  std::deque<verbs::DeviceEvent> device_events_;
   std::vector<PostedRequest> history_;
 };
 

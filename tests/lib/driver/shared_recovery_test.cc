@@ -63,7 +63,7 @@ class SharedRecoveryTest : public ::testing::Test {
 
   uint32_t Established() {
     const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
-    device.Tell(verbs::CmEventType::kEstablished, driver->objects()->connections[index].id.get());
+    device.Report(verbs::CmEventType::kEstablished, driver->objects()->connections[index].id.get());
     uint32_t shard;
     EXPECT_TRUE(driver->HandleEvent(&shard));
     EXPECT_EQ(Read(), absl::StrCat("established ", index));
@@ -107,7 +107,7 @@ class SharedRecoveryTest : public ::testing::Test {
     event.qp_number = queue_pair;
     if (queue_pair == 0) event.shared_receive_queue = device.shared_queue;
     event.text = "told";
-    device.Tell(event);
+    device.Report(event);
     uint32_t shard;
     EXPECT_TRUE(driver->HandleDeviceEvent(&shard));
   }
