@@ -80,10 +80,9 @@ constexpr std::array<std::string_view, 5> kKeeperSlowAt = {
     "native-release-asked",
 };
 
-class ForkableDevice final : public verbs::testing::ForwardingDevice {
+class PollableDevice final : public verbs::testing::ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
-  absl::Status CheckForkable() const override { return absl::OkStatus(); }
   int event_fd() const override { return event_.get(); }
 
  private:
@@ -499,7 +498,7 @@ class NativeWorld : private driver_process::EngineListener {
   Context context_;
   NoObserver observer_;
   arena::Arena arena_;
-  ForkableDevice device_{std::make_unique<SimDevice>(&context_, &observer_)};
+  PollableDevice device_{std::make_unique<SimDevice>(&context_, &observer_)};
   std::unique_ptr<NativeEngine> engine_;
   std::unique_ptr<KeeperThread> keeper_;  // busy only with engine_
   uint64_t keeper_slow_until_ = 0;

@@ -1,7 +1,6 @@
 #include "tests/simulation/sim_device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,38 +16,10 @@ using verbs::QueuePairState;
 
 namespace {
 
-constexpr uint32_t kLkey = 7;
-
-class SimRegion final : public verbs::MemoryRegion {
- public:
-  explicit SimRegion(uint32_t key) : key_(key) {}
-  uint32_t lkey() const override { return key_; }
-  uint32_t rkey() const override { return key_; }
-
- private:
-  const uint32_t key_;
-};
-
 // A NIC refuses it, too: a driver that does not count what it posts would go on for ever.
 absl::Status Overrun(Context* context, std::string_view queue) {
   context->Break(absl::StrCat(std::string(queue), " was overrun"));
   return absl::ResourceExhaustedError("the queue is full");
-}
-
-class SimListener final : public verbs::Listener {
- public:
-  explicit SimListener(verbs::Address address) : address_(std::move(address)) {}
-  verbs::Address address() const override { return address_; }
-
- private:
-  const verbs::Address address_;
-};
-
-template <typename Request>
-Posted<Request> Copy(const Request& request) {
-  Posted<Request> posted = {request, {}, request.sges.size()};
-  std::copy(request.sges.begin(), request.sges.end(), posted.sges.begin());
-  return posted;
 }
 
 // As the observer is told of shared receives: with their queue.
@@ -69,8 +40,7 @@ absl::StatusOr<int> SimCompletionQueue::Poll(absl::Span<Completion> completions)
   device_->context_->interleave();
   if (ready_.empty()) return 0;
   if (device_->context_->driver_dies("device: poll")) PollAndDie(completions);
-  const size_t count = std::min(completions.size(), ready_.size());
-  std::copy_n(ready_.begin(), count, completions.begin());
+  const size_t count = ready_.Copy(completions);
   Drop(count);
   device_->context_->DriverPoint("device: polled");
   return static_cast<int>(count);
@@ -84,7 +54,7 @@ void SimCompletionQueue::Drop(size_t count) {
       if (one->number() == completion.qp_number) one->Polled(send);
     }
   }
-  ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(count));
+  ready_.Drop(count);
 }
 
 // Some are copied, and as many of them are taken from the queue, or one less, or none: a provider
@@ -93,7 +63,7 @@ void SimCompletionQueue::PollAndDie(absl::Span<Completion> completions) {
   Dice& dice = device_->context_->dice;
   const size_t count = std::min(completions.size(), ready_.size());
   const size_t copied = dice.Below(static_cast<uint32_t>(count + 1));
-  std::copy_n(ready_.begin(), copied, completions.begin());
+  ready_.Copy(completions.first(copied));
   size_t taken = copied;
   if (dice.OneIn(4)) {
     taken = 0;
@@ -136,26 +106,13 @@ void SimCompletionQueue::TakeOver() {
   for (SimQueuePair* one : device_->queue_pairs_) one->TakeOver(this);
 }
 
-std::optional<uint64_t> SimCompletionQueue::Last(uint32_t queue_pair, bool receive) const {
-  for (auto one = ready_.rbegin(); one != ready_.rend(); ++one) {
-    const bool of_receive = arena::WrIdDirection(one->wr_id) == arena::Direction::kReceive;
-    if (one->qp_number == queue_pair && of_receive == receive) return one->wr_id;
-  }
-  return std::nullopt;
-}
-
-bool SimCompletionQueue::Has(uint64_t wr_id) const {
-  return std::any_of(ready_.begin(), ready_.end(),
-                     [wr_id](const Completion& one) { return one.wr_id == wr_id; });
-}
-
 absl::Status SimCompletionQueue::RequestNotification() {
   notify_ = true;
   return absl::OkStatus();
 }
 
 void SimCompletionQueue::Push(const Completion& completion) {
-  ready_.push_back(completion);
+  ready_.Add(completion);
   if (ready_.size() > entries_) device_->context_->Break("a completion queue was overrun");
   if (std::exchange(notify_, false)) device_->signalled_ = true;
 }
@@ -173,7 +130,7 @@ absl::Status SimSharedQueue::PostReceive(absl::Span<const verbs::ReceiveRequest>
     verbs::ReceiveRequest told = request;
     told.wr_id = WithQueue(request.wr_id, *this);
     device_->observer_->OnReceivePosted(told);
-    receives_.push_back(Copy(request));
+    receives_.emplace_back(request);
     ++device_->posts_;
     ++*posted;
   }
@@ -184,18 +141,18 @@ absl::Status SimSharedQueue::PostReceive(absl::Span<const verbs::ReceiveRequest>
 // Queue pairs of a shard complete in the queue of this index.
 absl::StatusOr<bool> SimSharedQueue::IsQueued(uint64_t wr_id) const {
   if (!device_->answers_) return absl::UnimplementedError("it does not say");
-  const auto is_it = [wr_id](const auto& posted) { return posted.request.wr_id == wr_id; };
+  const auto is_it = [wr_id](const auto& posted) { return posted.wr_id == wr_id; };
   return std::any_of(receives_.begin(), receives_.end(), is_it) ||
-         device_->queues_[index_]->Has(wr_id) ||
+         device_->queues_[index_]->ready().Has(wr_id) ||
          std::any_of(
              device_->queue_pairs_.begin(), device_->queue_pairs_.end(),
              [&](const SimQueuePair* one) { return one->shared() == this && one->Holds(wr_id); });
 }
 
-Posted<verbs::ReceiveRequest> SimSharedQueue::Take() {
+PostedRequest SimSharedQueue::Take() {
   const auto place =
       receives_.begin() + device_->context_->dice.Below(static_cast<uint32_t>(receives_.size()));
-  const auto taken = *place;
+  const PostedRequest taken = *place;
   receives_.erase(place);
   return taken;
 }
@@ -241,16 +198,16 @@ void SimQueuePair::TakeOver(const SimCompletionQueue* queue) {
 absl::StatusOr<std::optional<uint64_t>> SimQueuePair::LastQueued(bool receive) const {
   if (!device_->answers_) return absl::UnimplementedError("it does not say");
   if (receive && shared_) return std::nullopt;
-  if (receive && !receives_.empty()) return receives_.back().request.wr_id;
-  if (!receive && !sends_.empty()) return sends_.back().request.wr_id;
+  if (receive && !receives_.empty()) return receives_.back().wr_id;
+  if (!receive && !sends_.empty()) return sends_.back().wr_id;
   const verbs::CompletionQueue* queue = receive ? options_.receive_queue : options_.send_queue;
-  const auto last = static_cast<const SimCompletionQueue*>(queue)->Last(number_, receive);
+  const auto last = static_cast<const SimCompletionQueue*>(queue)->ready().Last(number(), receive);
   return last.has_value() ? last : unseen_[receive ? 1 : 0];
 }
 
 bool SimQueuePair::Holds(uint64_t wr_id) const {
   return std::any_of(receives_.begin(), receives_.end(),
-                     [wr_id](const auto& posted) { return posted.request.wr_id == wr_id; });
+                     [wr_id](const auto& posted) { return posted.wr_id == wr_id; });
 }
 
 absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) {
@@ -269,7 +226,7 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
     // What was refused may have been queued all the same.
     if (!refused || device_->context_->dice.OneIn(2)) {
       device_->observer_->OnSendPosted(request);
-      sends_.push_back(Copy(request));
+      sends_.emplace_back(request);
       ++unpolled_sends_;
       ++device_->posts_;
     }
@@ -297,7 +254,7 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
     const bool refused = Refuse();
     if (!refused || device_->context_->dice.OneIn(2)) {
       device_->observer_->OnReceivePosted(request);
-      receives_.push_back(Copy(request));
+      receives_.emplace_back(request);
       ++unpolled_receives_;
       ++device_->posts_;
     }
@@ -322,8 +279,15 @@ void SimQueuePair::Connect(Wire* wire) {
   if (state_ == QueuePairState::kInit) state_ = QueuePairState::kReadyToSend;
 }
 
-void SimQueuePair::Complete(bool send, Completion completion) {
-  completion.qp_number = number_;
+// A device looks at the lists when it executes.
+bool SimQueuePair::CheckBuffers(const PostedRequest& posted, const char* otherwise) {
+  const auto is_right = [this](const auto& sge) { return device_->IsRegistered(sge); };
+  if (std::all_of(posted.sges.begin(), posted.sges.end(), is_right)) return true;
+  device_->context_->Break(otherwise);
+  return false;
+}
+
+void SimQueuePair::Complete(bool send, const Completion& completion) {
   device_->context_->Note(send ? "device: send completed" : "device: receive completed",
                           completion.wr_id, static_cast<uint64_t>(completion.status));
   Completion told = completion;
@@ -337,30 +301,16 @@ bool SimQueuePair::Transmit() {
   if (state_ != QueuePairState::kReadyToSend || executed_ + unrung_ >= sends_.size()) return false;
   if (!wire_->peer_ready) return false;
   const auto& posted = sends_[executed_];
-  Message message = {posted.request.opcode, posted.request.immediate, {}};
-  for (size_t i = 0; i < posted.sge_count; ++i) {
-    if (!device_->InBounds(posted.sges[i])) {
-      device_->context_->Break("a send reads outside of the buffers");
-      return true;
-    }
-    message.bytes.append(reinterpret_cast<const char*>(posted.sges[i].address),
-                         posted.sges[i].length);
-  }
-  wire_->to_peer.push_back(std::move(message));
+  if (!CheckBuffers(posted, "a send reads outside of the buffers")) return true;
+  wire_->to_peer.push_back({posted.opcode, posted.immediate, posted.Gather()});
   ++executed_;
-  device_->context_->Note("device: send executed", posted.request.wr_id);
+  device_->context_->Note("device: send executed", posted.wr_id);
   return true;
 }
 
 bool SimQueuePair::Acknowledge() {
   if (state_ != QueuePairState::kReadyToSend || arrived_ == 0) return false;
-  Completion completion;
-  completion.wr_id = sends_.front().request.wr_id;
-  const verbs::Opcode opcode = sends_.front().request.opcode;
-  completion.opcode =
-      opcode == verbs::Opcode::kWriteWithImmediate || opcode == verbs::Opcode::kWrite
-          ? CompletionOpcode::kWrite
-          : CompletionOpcode::kSend;
+  const Completion completion = sends_.front().Complete(number());
   sends_.pop_front();
   --executed_;
   --arrived_;
@@ -376,28 +326,16 @@ bool SimQueuePair::TakeMessage() {
     ++unpolled_receives_;
     if (device_->context_->dice.OneIn(2)) return true;  // the rest of the message comes later
   }
-  const auto posted = receives_.front();
+  const PostedRequest posted = receives_.front();
   const Message message = std::move(wire_->to_us.front());
   wire_->to_us.pop_front();
   receives_.pop_front();
-  Completion completion;
-  completion.wr_id = posted.request.wr_id;
-  completion.opcode = CompletionOpcode::kReceive;
+  Completion completion = posted.Complete(number());
   completion.byte_len = static_cast<uint32_t>(message.bytes.size());
   completion.has_immediate = HasImmediate(message.opcode);
   completion.immediate = message.immediate;
-  size_t done = 0;
-  for (size_t i = 0; i < posted.sge_count && done < message.bytes.size(); ++i) {
-    if (!device_->InBounds(posted.sges[i])) {
-      device_->context_->Break("a receive writes outside of the buffers");
-      return true;
-    }
-    const size_t length = std::min<size_t>(posted.sges[i].length, message.bytes.size() - done);
-    std::memcpy(reinterpret_cast<void*>(posted.sges[i].address), message.bytes.data() + done,
-                length);
-    done += length;
-  }
-  if (done < message.bytes.size()) {
+  if (!CheckBuffers(posted, "a receive writes outside of the buffers")) return true;
+  if (posted.Scatter(message.bytes) != 0) {
     completion.status = CompletionStatus::kLocalLengthError;
     state_ = QueuePairState::kError;
     device_->Break(*wire_);
@@ -412,15 +350,14 @@ bool SimQueuePair::Flush(bool send) {
     holds_no_receive_ = true;
     verbs::DeviceEvent event;
     event.type = verbs::DeviceEventType::kLastWorkRequestReached;
-    event.qp_number = number_;
-    device_->device_events_.push_back(event);
+    event.qp_number = number();
+    device_->FakeDevice::Report(event);
     device_->signalled_ = true;
     return true;
   }
   if (send ? sends_.size() <= unrung_ : receives_.empty()) return false;
-  Completion completion;
-  completion.status = CompletionStatus::kFlushError;
-  completion.wr_id = send ? sends_.front().request.wr_id : receives_.front().request.wr_id;
+  const Completion completion =
+      (send ? sends_ : receives_).front().Complete(number(), CompletionStatus::kFlushError);
   if (send) {
     sends_.pop_front();
     executed_ -= std::min<size_t>(executed_, 1);
@@ -434,9 +371,7 @@ bool SimQueuePair::Flush(bool send) {
 
 bool SimQueuePair::FailSend() {
   if (state_ != QueuePairState::kReadyToSend || executed_ == 0) return false;
-  Completion completion;
-  completion.status = CompletionStatus::kRetryExceeded;
-  completion.wr_id = sends_.front().request.wr_id;
+  const Completion completion = sends_.front().Complete(number(), CompletionStatus::kRetryExceeded);
   sends_.pop_front();
   --executed_;
   arrived_ -= std::min<size_t>(arrived_, 1);
@@ -497,28 +432,10 @@ absl::Status SimId::Disconnect() {
 SimDevice::~SimDevice() { events_.clear(); }
 
 verbs::DeviceLimits SimDevice::limits() const {
-  verbs::DeviceLimits limits;
-  limits.max_queue_pairs = limits.max_completion_queues = limits.max_memory_regions = 1 << 20;
-  limits.max_send_requests = limits.max_receive_requests = 1 << 16;
-  limits.max_completion_queue_entries = 1 << 20;
-  limits.max_scatter_gather = limits.max_shared_receive_scatter_gather = 4;
+  verbs::DeviceLimits limits = FakeDevice::limits();
   limits.max_shared_receive_queues = limits.max_shared_receive_requests = 1 << 16;
-  limits.atomics = limits.send_with_invalidate = true;
+  limits.max_shared_receive_scatter_gather = arena::kMaxSges;
   return limits;
-}
-
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> SimDevice::RegisterMemory(void* address,
-                                                                               size_t length,
-                                                                               uint32_t) {
-  regions_.push_back({reinterpret_cast<uint64_t>(address), length});
-  return std::make_unique<SimRegion>(kLkey + static_cast<uint32_t>(regions_.size()) - 1);
-}
-
-bool SimDevice::InBounds(const verbs::ScatterGather& sge) const {
-  if (sge.lkey < kLkey || sge.lkey - kLkey >= regions_.size()) return false;
-  const Region& region = regions_[sge.lkey - kLkey];
-  return sge.address >= region.base && sge.address - region.base <= region.length &&
-         sge.length <= region.length - (sge.address - region.base);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> SimDevice::CreateCompletionQueue(
@@ -542,21 +459,6 @@ absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> SimDevice::CreateShar
       std::make_unique<SimSharedQueue>(this, entries, static_cast<uint32_t>(shared_queues_.size()));
   shared_queues_.push_back(queue.get());
   return queue;
-}
-
-bool SimDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
-  if (device_events_.empty()) return false;
-  *event = device_events_.front();
-  device_events_.pop_front();
-  return true;
-}
-
-absl::StatusOr<std::unique_ptr<verbs::Listener>> SimDevice::Listen(const verbs::Address& address,
-                                                                   int) {
-  auto listener = std::make_unique<SimListener>(address);
-  listener_ = listener.get();
-  listening_ = true;
-  return listener;
 }
 
 absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> SimDevice::Connect(
@@ -597,9 +499,7 @@ bool SimDevice::NextEvent(verbs::CmEvent* event) {
   context_->interleave();
   if (events_.empty()) return false;
   context_->DriverPoint("device: before an event");
-  *event = std::move(events_.front());
-  events_.pop_front();
-  return true;
+  return FakeDevice::NextEvent(event);
 }
 
 void SimDevice::Progress() {
@@ -731,7 +631,8 @@ bool SimDevice::Quiet() const {
   return events_.empty() && device_events_.empty() &&
          std::none_of(queue_pairs_.begin(), queue_pairs_.end(), may_hold_receive) &&
          std::none_of(open_.begin(), open_.end(), has_work) &&
-         std::all_of(queues_.begin(), queues_.end(), [](const auto* q) { return q->empty(); });
+         std::all_of(queues_.begin(), queues_.end(),
+                     [](const auto* q) { return q->ready().empty(); });
 }
 
 }  // namespace baton::simulation

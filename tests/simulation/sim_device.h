@@ -4,7 +4,6 @@
 #ifndef TESTS_SIMULATION_SIM_DEVICE_H_
 #define TESTS_SIMULATION_SIM_DEVICE_H_
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -14,9 +13,12 @@
 #include <vector>
 
 #include "lib/verbs/verbs.h"
+#include "tests/lib/verbs/fake_device.h"
 #include "tests/simulation/context.h"
 
 namespace baton::simulation {
+
+using verbs::testing::PostedRequest;
 
 struct Wire;
 
@@ -82,11 +84,8 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
   absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override;
   void TakeOver() override;
   absl::Status RequestNotification() override;
-  // The last completion in it of a queue pair's sends, or receives.
-  std::optional<uint64_t> Last(uint32_t queue_pair, bool receive) const;
-  bool Has(uint64_t wr_id) const;
   void Push(const verbs::Completion& completion);
-  bool empty() const { return ready_.empty(); }
+  const verbs::testing::CompletionFifo& ready() const { return ready_; }
 
  private:
   void Drop(size_t count);
@@ -94,16 +93,8 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
 
   SimDevice* const device_;
   const uint32_t entries_;
-  std::deque<verbs::Completion> ready_;
+  verbs::testing::CompletionFifo ready_;
   bool notify_ = false;
-};
-
-// A request that was posted, with its list.
-template <typename Request>
-struct Posted {
-  Request request;
-  std::array<verbs::ScatterGather, 4> sges;
-  size_t sge_count;
 };
 
 // Its receives are taken in any order: no device promises one.
@@ -119,26 +110,24 @@ class SimSharedQueue final : public verbs::SharedReceiveQueue {
   bool empty() const { return receives_.empty(); }
   size_t size() const { return receives_.size(); }
   uint32_t index() const { return index_; }
-  Posted<verbs::ReceiveRequest> Take();
+  PostedRequest Take();
 
  private:
   SimDevice* const device_;
   const uint32_t entries_;
   const uint32_t index_;  // in the order in which they were made: of shards
-  std::deque<Posted<verbs::ReceiveRequest>> receives_;
+  std::deque<PostedRequest> receives_;
 };
 
-class SimQueuePair final : public verbs::QueuePair {
+class SimQueuePair final : public verbs::testing::FakeQueuePair {
  public:
   SimQueuePair(SimDevice* device, uint32_t number, const verbs::QueuePairOptions& options)
-      : device_(device),
-        number_(number),
+      : FakeQueuePair(number),
+        device_(device),
         options_(options),
         shared_(static_cast<SimSharedQueue*>(options.shared_receive_queue)) {}
   ~SimQueuePair() override;
 
-  uint32_t number() const override { return number_; }
-  verbs::QueuePairState state() const override { return state_; }
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override;
@@ -175,16 +164,15 @@ class SimQueuePair final : public verbs::QueuePair {
   bool Refuse();
   size_t Lifetime(size_t requests);
   [[noreturn]] void DieUnrung(size_t posted);
-  void Complete(bool send, verbs::Completion completion);
+  bool CheckBuffers(const PostedRequest& posted, const char* otherwise);
+  void Complete(bool send, const verbs::Completion& completion);
 
   SimDevice* const device_;
-  const uint32_t number_;
   const verbs::QueuePairOptions options_;
-  verbs::QueuePairState state_ = verbs::QueuePairState::kInit;
   Wire* wire_ = nullptr;
-  std::deque<Posted<verbs::SendRequest>> sends_;  // executed, then arrived, then completed
-  size_t executed_ = 0, arrived_ = 0;             // of those in sends_
-  std::deque<Posted<verbs::ReceiveRequest>> receives_;
+  std::deque<PostedRequest> sends_;    // executed, then arrived, then completed
+  size_t executed_ = 0, arrived_ = 0;  // of those in sends_
+  std::deque<PostedRequest> receives_;
   size_t unrung_ = 0;  // of those in sends_, the last: the device has not heard of them yet
   uint32_t unpolled_sends_ = 0, unpolled_receives_ = 0;
   std::optional<uint64_t> unseen_[2];  // of sends, of receives
@@ -192,13 +180,10 @@ class SimQueuePair final : public verbs::QueuePair {
   bool holds_no_receive_ = false;
 };
 
-class SimId final : public verbs::ConnectionId {
+class SimId final : public verbs::testing::FakeConnectionId {
  public:
   SimId(SimDevice* device, Wire* wire) : device_(device), wire_(wire) { wire->id = this; }
   ~SimId() override;
-  verbs::Address local_address() const override { return {"10.0.0.1", 7471}; }
-  verbs::Address peer_address() const override { return {"10.0.0.2", 1}; }
-  verbs::ReadDepths depths() const override { return {16, 16}; }
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;
@@ -209,7 +194,7 @@ class SimId final : public verbs::ConnectionId {
   Wire* const wire_;
 };
 
-class SimDevice final : public verbs::Device {
+class SimDevice final : public verbs::testing::FakeDevice {
  public:
   SimDevice(Context* context, DeviceObserver* observer) : context_(context), observer_(observer) {}
   ~SimDevice() override;
@@ -223,7 +208,7 @@ class SimDevice final : public verbs::Device {
   bool Step(bool faults);
   // Nothing is on its way or waits for the driver.
   bool Quiet() const;
-  // RequestNotification, kept.
+  // RequestNotification, kept. Stands for event_fd().
   bool signalled() const { return signalled_; }
   // Work requests that were ever posted.
   uint64_t posts() const { return posts_; }
@@ -231,7 +216,7 @@ class SimDevice final : public verbs::Device {
   // ---- Of the peers.
   void SetRemoteListener(RemoteListener* listener) { remote_listener_ = listener; }
   Wire* Request(RemoteEnd* peer, std::string private_data);
-  bool listening() const { return listening_; }
+  bool listening() const { return listener_ != nullptr; }
 
   // Connections that were ever asked for, by either side.
   size_t requests() const { return wires_.size(); }
@@ -240,23 +225,17 @@ class SimDevice final : public verbs::Device {
 
   std::string_view name() const override { return "simulated"; }
   verbs::DeviceLimits limits() const override;
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
-                                                                      uint32_t access) override;
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(
       uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
   absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t entries, uint32_t max_scatter_gather) override;
-  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
-                                                          int backlog) override;
   absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
       const verbs::Address& address, verbs::QueuePair* queue_pair,
       const verbs::ConnectionParameters& parameters) override;
   bool NextEvent(verbs::CmEvent* event) override;
-  bool NextDeviceEvent(verbs::DeviceEvent* event) override;
   void Progress() override;
-  int event_fd() const override { return -1; }  // see signalled()
 
   // Receives that no message has taken yet.
   size_t shared_receives(uint32_t shard) const { return shared_queues_[shard]->size(); }
@@ -272,29 +251,20 @@ class SimDevice final : public verbs::Device {
   void AnswerRequest(Wire& wire);
   bool Break(Wire& wire);
   void Report(Wire& wire, verbs::CmEventType type);
-  bool InBounds(const verbs::ScatterGather& sge) const;
 
   Context* const context_;
   DeviceObserver* const observer_;
   std::vector<std::unique_ptr<Wire>> wires_;
   std::vector<Wire*> open_;  // that may have something to do
-  std::deque<verbs::CmEvent> events_;
-  struct Region {
-    uint64_t base, length;
-  };
-  std::vector<Region> regions_;  // by lkey - kLkey
   uint64_t posts_ = 0;
   uint32_t last_queue_pair_ = 0;
-  verbs::Listener* listener_ = nullptr;
   RemoteListener* remote_listener_ = nullptr;
-  bool listening_ = false;
   bool signalled_ = false;
   bool refuse_posts_ = false;
   bool answers_ = false;
   std::vector<SimCompletionQueue*> queues_;
   std::vector<SimQueuePair*> queue_pairs_;
   std::vector<SimSharedQueue*> shared_queues_;
-  std::deque<verbs::DeviceEvent> device_events_;
 };
 
 }  // namespace baton::simulation
