@@ -23,6 +23,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/fake_device.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::native {
@@ -67,7 +68,7 @@ class TellingDevice final : public verbs::testing::ForwardingDevice {
 };
 
 // The id by which `baton-driver` knows a connection.
-class NamedId final : public verbs::testing::SilentConnectionId {
+class NamedId final : public verbs::testing::FakeConnectionId {
  public:
   explicit NamedId(uint32_t connection) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
@@ -841,10 +842,9 @@ TEST_F(SpoiltPoolTest, shouldNotConnectWithAQueuePairThatIsInUse) {
 }
 
 // That is in whichever state the test says, and can be made new.
-class RenewableQueuePair final : public verbs::QueuePair {
+class RenewableQueuePair final : public verbs::testing::FakeQueuePair {
  public:
-  explicit RenewableQueuePair(uint32_t number) : number_(number) {}
-  uint32_t number() const override { return number_; }
+  using FakeQueuePair::FakeQueuePair;
   verbs::QueuePairState state() const override {
     if (when_asked) when_asked();
     return at;
@@ -871,7 +871,6 @@ class RenewableQueuePair final : public verbs::QueuePair {
     at = state;
     return absl::OkStatus();
   }
-  const uint32_t number_;
 };
 
 class RenewableDevice final : public verbs::testing::ForwardingDevice {

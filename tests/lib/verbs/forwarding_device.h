@@ -1,4 +1,4 @@
-// Tests use these in place of a device and of a connection.
+// Tests use this in place of a device.
 #ifndef TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
 #define TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
 
@@ -57,17 +57,6 @@ class ForwardingDevice : public Device {
 
  private:
   const std::unique_ptr<Device> inner_;
-};
-
-// A connection of a peer that wants nothing: whatever is done with it succeeds.
-class SilentConnectionId : public ConnectionId {
- public:
-  Address local_address() const override { return {}; }
-  Address peer_address() const override { return {}; }
-  ReadDepths depths() const override { return {}; }
-  absl::Status Accept(QueuePair*, const ConnectionParameters&) override { return absl::OkStatus(); }
-  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-  absl::Status Disconnect() override { return absl::OkStatus(); }
 };
 
 }  // namespace baton::verbs::testing

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "google/protobuf/text_format.h"
-#include "tests/lib/verbs/forwarding_device.h"
+#include "tests/lib/verbs/fake_device.h"
 
 namespace baton::driver_process {
 namespace {
@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Of a peer that asks.
-class Requested : public verbs::testing::SilentConnectionId {
+class Requested : public verbs::testing::FakeConnectionId {
  public:
   explicit Requested(verbs::Route route) : route_(std::move(route)) {}
   verbs::Address local_address() const override { return {route_.gid, 0}; }

@@ -26,6 +26,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/fake_device.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::driver_process {
@@ -1323,15 +1324,15 @@ class PinningDevice : public verbs::testing::ForwardingDevice {
   std::atomic<int> regions{0};
 
  private:
-  class Region : public verbs::MemoryRegion {
+  class Region : public verbs::testing::KeyedRegion {
    public:
-    explicit Region(PinningDevice* device) : device_(*device) { ++device_.regions; }
+    explicit Region(PinningDevice* device) : KeyedRegion(4711), device_(*device) {
+      ++device_.regions;
+    }
     ~Region() override {
       device_.gate.Pass();
       --device_.regions;
     }
-    uint32_t lkey() const override { return 1; }
-    uint32_t rkey() const override { return 4711; }
 
    private:
     PinningDevice& device_;

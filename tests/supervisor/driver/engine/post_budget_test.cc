@@ -15,6 +15,7 @@
 #include "supervisor/driver/engine/engine.h"
 #include "supervisor/driver/engine/post_budget.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/verbs/fake_device.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::driver_process {
@@ -213,7 +214,7 @@ class FloodedDevice final : public verbs::testing::ForwardingDevice {
   };
 
   size_t queues_ = 0;
-  verbs::testing::SilentConnectionId id_;
+  verbs::testing::FakeConnectionId id_;
 };
 
 // The engine goes on with everything in each turn of a flood. Turns are counted, and not timed.

@@ -35,6 +35,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/fake_device.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::driver_process {
@@ -49,11 +50,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class SilentListener final : public verbs::Listener {
- public:
-  verbs::Address address() const override { return {"127.0.0.1", 1}; }
-};
-
 // In one process nothing has to survive a fork.
 class UnforkedDevice final : public verbs::testing::ForwardingDevice {
  public:
@@ -65,14 +61,14 @@ class UnforkedDevice final : public verbs::testing::ForwardingDevice {
     *event = {};
     event->type = verbs::CmEventType::kConnectRequest;
     event->listener = &listener_;
-    event->new_id = std::make_unique<verbs::testing::SilentConnectionId>();
+    event->new_id = std::make_unique<verbs::testing::FakeConnectionId>();
     return true;
   }
 
   uint32_t requests = 0;  // of peers, which want nothing more
 
  private:
-  SilentListener listener_;
+  verbs::testing::FakeListener listener_{{"127.0.0.1", 1}};
 };
 
 // A worker's process: its driver, and the locks of its threads.
