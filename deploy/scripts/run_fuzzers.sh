@@ -29,28 +29,21 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
-# Names of the targets that a rule makes in the package of the fuzzers.
-names_of() { sed -n "/^$1(/,/^)/s/^    name = \"\(.*\)\",\$/\1/p" tests/fuzz/BUILD.bazel; }
+# values_of RULE ATTRIBUTE: of the targets that a rule makes in the package of the fuzzers.
+values_of() { sed -n "/^$1(/,/^)/s/^    $2 = \"\(.*\)\",\$/\1/p" tests/fuzz/BUILD.bazel; }
 # Name of the program and of the corpus, by the name of a target.
 declare -A program corpus
 if $mutants; then
-  mapfile -t unfound < <(names_of unfound_mutant)
-  mapfile -t known < <(names_of mutant && names_of unfound_mutant)
-  for name in "${known[@]}"; do program[$name]=${name}_worker_fuzzer corpus[$name]=hostile_worker; done
-  for name in $(names_of capsule_mutant); do
+  mapfile -t unfound < <(values_of unfound_mutant name)
+  mapfile -t known < <(values_of mutant name && values_of unfound_mutant name)
+  for name in "${known[@]}"; do corpus[$name]=hostile_worker; done
+  while read -r name under; do
     known+=("$name")
-    program[$name]=${name}_capsule_fuzzer corpus[$name]=nvme_capsule
-  done
-  for name in $(names_of nic_mutant); do
-    known+=("$name")
-    program[$name]=${name}_nic_fuzzer corpus[$name]=nic_clients
-  done
-  for name in $(names_of queue_mutant); do
-    known+=("$name")
-    program[$name]=${name}_queues_fuzzer corpus[$name]=nic_queues
-  done
+    corpus[$name]=$under
+  done < <(paste -d ' ' <(values_of input_mutant name) <(values_of input_mutant under))
+  for name in "${known[@]}"; do program[$name]=${name}_${corpus[$name]}_fuzzer; done
 else
-  mapfile -t known < <(names_of baton_fuzzer)
+  mapfile -t known < <(values_of baton_fuzzer name)
   for name in "${known[@]}"; do program[$name]=${name}_fuzzer corpus[$name]=$name; done
 fi
 [[ ${#names[@]} -gt 0 ]] || names=("${known[@]}")

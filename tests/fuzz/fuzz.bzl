@@ -43,7 +43,8 @@ def baton_fuzzer(name, entry, target, more_srcs = []):
 
 # ---- Mutants: Baton's own sources, each with one defect, have to be caught.
 
-def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
+def _mutant(name, src, edit, automatic, target, entries, defines = []):
+    """`entries`: by their corpora, the functions of tests/fuzz/program.h that have to find the defect."""
     native.genrule(
         name = name + "_source",
         testonly = True,
@@ -51,9 +52,9 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
         outs = [name + "_source.cc"],
         cmd = "sed -e '" + edit + "' $< > $@ && ! cmp -s $< $@",
     )
-    for suffix, entry in entries.items():
+    for corpus, entry in entries.items():
         baton_fuzzer(
-            name = name + "_" + suffix,
+            name = name + "_" + corpus,
             entry = entry,
             target = target,
             more_srcs = [name + "_source.cc"],
@@ -66,8 +67,11 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
             name + "_source.cc",
         ],
         copts = ["-w"],
-        data = corpora,
-        local_defines = ["MUTANT=" + name] + defines,
+        data = [":%s_corpus" % corpus for corpus in entries],
+        local_defines = [
+            "MUTANT=" + name,
+            "MUTANT_UNDER=" + "".join(["FUZZER(%s,%s)" % entry for entry in entries.items()]),
+        ] + defines,
         tags = ["no-tsan"] if automatic else ["manual"],
         deps = [
             target,
@@ -79,9 +83,10 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
 def mutant(name, src, edit, automatic = False, leaves_memory = False):
     """A broken copy of `src`, by `edit` for sed, under the fuzzers of hostile workers.
 
-    `name`_worker_fuzzer and `name`_engine_fuzzer (--config=fuzz) have to find it; `automatic`: the
-    corpus does, in a test. The copy is an object of the program itself, so the linker does not take
-    the right one out of its library. An edit that changes nothing any more fails the build.
+    `name`_hostile_worker_fuzzer and `name`_hostile_engine_fuzzer (--config=fuzz) have to find it;
+    `automatic`: the corpus does, in a test. The copy is an object of the program itself, so the
+    linker does not take the right one out of its library. An edit that changes nothing any more
+    fails the build.
     `leaves_memory`: what the corpus makes of the defect is an access to memory that is not there.
     """
     _mutant(
@@ -90,10 +95,9 @@ def mutant(name, src, edit, automatic = False, leaves_memory = False):
         edit = edit,
         automatic = automatic,
         target = ":hostile",
-        corpora = [":hostile_engine_corpus", ":hostile_worker_corpus"],
         entries = {
-            "worker": "HostileWorker",
-            "engine": "HostileEngine",
+            "hostile_worker": "HostileWorker",
+            "hostile_engine": "HostileEngine",
         },
         defines = ["MUTANT_LEAVES_MEMORY"] if leaves_memory else [],
     )
@@ -102,41 +106,21 @@ def unfound_mutant(**kwargs):
     """One that no fuzzer has found yet, in half an hour each: `./run fuzz --mutants` counts it as alive."""
     mutant(**kwargs)
 
-def capsule_mutant(name, src, edit, automatic = False):
-    """As `mutant`, under the fuzzer of nvmed's capsules: `name`_capsule_fuzzer."""
-    _mutant(
-        name = name,
-        src = src,
-        edit = edit,
-        automatic = automatic,
-        target = ":nvme",
-        corpora = [":nvme_capsule_corpus"],
-        entries = {"capsule": "NvmeCapsule"},
-        defines = ["MUTANT_OF_CAPSULES"],
-    )
+# By their names, the fuzzers of one kind of input each: the target and its function.
+_FUZZERS = {
+    "nic_clients": (":nic", "NicClients"),
+    "nic_queues": (":nic_queues", "NicQueues"),
+    "nvme_capsule": (":nvme", "NvmeCapsule"),
+}
 
-def nic_mutant(name, src, edit, automatic = False):
-    """As `mutant`, under the fuzzer of hostile clients of a NIC: `name`_nic_fuzzer."""
+def input_mutant(name, src, edit, under, automatic = False):
+    """As `mutant`, under the fuzzer `under` alone: `name`_`under`_fuzzer."""
+    target, entry = _FUZZERS[under]
     _mutant(
         name = name,
         src = src,
         edit = edit,
         automatic = automatic,
-        target = ":nic",
-        corpora = [":nic_clients_corpus"],
-        entries = {"nic": "NicClients"},
-        defines = ["MUTANT_OF_NICS"],
-    )
-
-def queue_mutant(name, src, edit, automatic = False):
-    """As `mutant`, under the fuzzer of the queues of a NIC's hostile client: `name`_queues_fuzzer."""
-    _mutant(
-        name = name,
-        src = src,
-        edit = edit,
-        automatic = automatic,
-        target = ":nic_queues",
-        corpora = [":nic_queues_corpus"],
-        entries = {"queues": "NicQueues"},
-        defines = ["MUTANT_OF_QUEUES"],
+        target = target,
+        entries = {under: entry},
     )
