@@ -116,7 +116,7 @@ class BlockLoad {
   BlockLoad(const BlockLoad&) = delete;
   BlockLoad& operator=(const BlockLoad&) = delete;
 
-  uint64_t commands() const { return answered_; }
+  uint64_t answers() const { return answered_; }
   bool failed() const { return ended_ && !stop_; }
   // Ends it. OK: each command was answered once and with success, all blocks hold what was written
   // last, the controller has counted as we have, and nothing came unasked.

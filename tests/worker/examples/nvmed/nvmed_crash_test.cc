@@ -2,8 +2,6 @@
 // there once, and the counters of the health log are exact, as hosts see that check all of it
 // (host_queue.h, block_load.h).
 // BATON_KILLS: how many owners are killed at random moments (20); BATON_SEED: of these (printed).
-#include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 
 #include <cstdio>
@@ -49,7 +47,7 @@ class NvmedCrashTest : public NvmedTest {
   // A worker that is safe owns everything.
   void StartSafe() {
     ASSERT_NO_FATAL_FAILURE(StartCluster());
-    ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &safe_));
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
     ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
   }
 
@@ -60,25 +58,6 @@ class NvmedCrashTest : public NvmedTest {
     StartLoad(kFileNamespace, 1, 1);
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
-
-  // Returns when a worker that dies at that passing of `point` has been given the shard.
-  void MakeDoomedOwner(const std::string& point, int passing) {
-    NvmedOptions options;
-    options.test_hooks = true;
-    options.crash_at = absl::StrCat(point, ":", passing);
-    ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &doomed_));
-    // It may die before the handoff is answered: that is the point.
-    (void)cluster_->Handoff(doomed_->id);
-  }
-
-  void ExpectDeathAndRecovery() {
-    const auto ended = doomed_->process->WaitEnd(kTimeout);
-    ASSERT_OK(ended);
-    ASSERT_TRUE(WIFSIGNALED(*ended) && WTERMSIG(*ended) == SIGKILL) << *ended;
-    ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
-  }
-
-  std::unique_ptr<NvmedWorker> safe_, doomed_;
 };
 
 TEST_F(NvmedCrashTest, shouldAnswerEachCommandOnceWhereverItsOwnerDies) {
@@ -151,15 +130,15 @@ TEST_F(NvmedCrashTest, shouldConnectAHostWhoseEachCommandKillsAnOwner) {
 // The hosts are checkers: they have to find each of these.
 TEST_F(NvmedCrashTest, shouldBeCaughtLosingOrRepeatingAnAnswer) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::vector<std::unique_ptr<NvmedWorker>> workers;  // the first ones stand by
+  std::vector<std::unique_ptr<ExampleWorker>> workers;  // the first ones stand by
   for (const auto& [fault, finding] :
        {std::pair("lose-response", "answers were lost or repeated"),
         std::pair("repeat-response", "a second answer to command")}) {
     SCOPED_TRACE(fault);
-    NvmedOptions options;
+    ExampleOptions options;
     options.test_hooks = true;
     options.arguments = {"--fault", fault, "--fault-at", "40"};
-    ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &workers.emplace_back()));
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, &workers.emplace_back()));
     ASSERT_OK(cluster_->Handoff(workers.back()->id));
     BlockLoadOptions load = LoadOptions(kFileNamespace);
     load.invalidate_keys = false;  // a key that is invalidated twice ends the connection
@@ -172,11 +151,11 @@ TEST_F(NvmedCrashTest, shouldBeCaughtLosingOrRepeatingAnAnswer) {
 
 TEST_F(NvmedCrashTest, shouldBeCaughtLosingAWrite) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  NvmedOptions options;
+  ExampleOptions options;
   options.test_hooks = true;
   options.arguments = {"--fault", "lose-write", "--fault-at", "2"};
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   BlockModel model(0, 24, kBlockBytes);
@@ -202,15 +181,15 @@ TEST_F(NvmedCrashTest, shouldLoseNothingWhenOwnersAreKilledAtRandom) {
               static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> owner;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &owner));
+  std::unique_ptr<ExampleWorker> owner;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &owner));
   ASSERT_NO_FATAL_FAILURE(StartLoads());
   for (uint64_t i = 0; i < kills; ++i) {
     SCOPED_TRACE(absl::StrCat("kill ", i));
-    NvmedOptions options;
+    ExampleOptions options;
     options.version = 1 + static_cast<int>(random() % 2);
-    std::unique_ptr<NvmedWorker> heir;
-    ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &heir));
+    std::unique_ptr<ExampleWorker> heir;
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, &heir));
     PassTime(random() % 20'000);
     ASSERT_OK(owner->process->Kill());
     ASSERT_OK(cluster_->WaitUntilOwner(heir->id));

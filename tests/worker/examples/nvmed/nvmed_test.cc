@@ -47,9 +47,9 @@ std::vector<uint8_t> BytesOf(const Data& data) {
 
 TEST_F(NvmedTest, shouldReadBackWhatWasWrittenAfterItsOwnerWasKilled) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> owner, heir;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &owner));
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &heir));
+  std::unique_ptr<ExampleWorker> owner, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &owner));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   const std::vector<uint8_t> data(4096, 0x5a);
@@ -73,7 +73,7 @@ TEST_F(NvmedTest, shouldReadBackWhatWasWrittenAfterItsOwnerWasKilled) {
 
 TEST_F(NvmedTest, shouldTellHostsWhereItsSubsystemsAre) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  NvmedOptions options;
+  ExampleOptions options;
   // A subsystem that this host may not see, and one for all.
   options.config =
       WriteConfig("hidden",
@@ -81,8 +81,8 @@ TEST_F(NvmedTest, shouldTellHostsWhereItsSubsystemsAre) {
                                " subsystems { nqn: \"nqn.2014-08.org.example:hidden\""
                                " serial: \"HIDDEN\" hosts: \"nqn.2014-08.org.other\" }"),
                   "");
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &worker));  // --listen HOST:0
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));  // --listen HOST:0
   NvmeHostOptions asked = HostOptions(0);
   asked.subsystem_nqn = kDiscoveryNqn;
   const auto host = NvmeHost::Connect(asked);
@@ -111,8 +111,8 @@ TEST_F(NvmedTest, shouldTellHostsWhereItsSubsystemsAre) {
 
 TEST_F(NvmedTest, shouldIdentifyItself) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   HostQueue& admin = (*host)->admin();
@@ -151,11 +151,11 @@ TEST_F(NvmedTest, shouldIdentifyItself) {
 
 TEST_F(NvmedTest, shouldTellWhichBinaryServes) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> first, second;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &first));
+  std::unique_ptr<ExampleWorker> first, second;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &first));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &second));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &second));
   for (const auto& [worker, firmware] : {std::pair(&first, "v1 "), std::pair(&second, "v2 ")}) {
     ASSERT_OK(cluster_->Handoff((*worker)->id));
     const auto identified =
@@ -170,17 +170,17 @@ TEST_F(NvmedTest, shouldTellWhichBinaryServes) {
 
 TEST_F(NvmedTest, shouldKeepWhatIsWrittenOverHandoffsAndUpgrades) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   StartLoad(kMemoryNamespace, 2, 6);
   StartLoad(kFileNamespace, 2, 6);
   StartLoad(kMemoryNamespace, 1, 1);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   for (int i = 0; i < 6; ++i) {
-    NvmedOptions options;
+    ExampleOptions options;
     options.version = 2 - i % 2;
-    std::unique_ptr<NvmedWorker> next;
-    ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &next));
+    std::unique_ptr<ExampleWorker> next;
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, &next));
     ASSERT_OK(cluster_->Handoff(next->id));
     worker = std::move(next);
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -202,8 +202,8 @@ TEST_F(NvmedTest, shouldKeepWhatIsWrittenOverHandoffsAndUpgrades) {
 
 TEST_F(NvmedTest, shouldServeMoreCommandsThanThereAreChunks) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(12, 4));
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   for (int i = 0; i < 2; ++i) StartLoad(kFileNamespace, kIoQueues, 31);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress(300));
   ExpectNothingLost();
@@ -214,12 +214,12 @@ TEST_F(NvmedTest, shouldServeMoreCommandsThanThereAreChunks) {
 // others for those that overlap them, which have all of the chunks.
 TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(12, 4));
-  std::unique_ptr<NvmedWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   HostQueue& queue = (*host)->io();
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &heir));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &heir));
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
     for (const uint32_t nsid : {kFileNamespace, kMemoryNamespace}) {
@@ -265,12 +265,12 @@ TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
 
 TEST_F(NvmedTest, shouldRefuseIoThatIsWrong) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  NvmedOptions options;
+  ExampleOptions options;
   options.config = WriteConfig(
       "read_only", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes),
       absl::StrCat("namespaces { id: 9 file { read_only: true path: \"", FilePath(), "\" } }"));
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   const uint32_t one = kMemoryNamespace;
@@ -384,8 +384,8 @@ TEST_F(NvmedTest, shouldRefuseIoThatIsWrong) {
 
 TEST_F(NvmedTest, shouldRefuseAdminCommandsThatAreWrong) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   struct Case {
@@ -452,9 +452,9 @@ TEST_F(NvmedTest, shouldRefuseAdminCommandsThatAreWrong) {
 
 TEST_F(NvmedTest, shouldHoldSoManyEventRequestsAndNoMore) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &heir));
+  std::unique_ptr<ExampleWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   HostQueue& admin = (*host)->admin();
@@ -488,8 +488,8 @@ TEST_F(NvmedTest, shouldHoldSoManyEventRequestsAndNoMore) {
 
 TEST_F(NvmedTest, shouldExecuteNothingAndHoldNothingAfterAReset) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   std::vector<uint16_t> held;
@@ -525,8 +525,8 @@ TEST_F(NvmedTest, shouldExecuteNothingAndHoldNothingAfterAReset) {
 
 TEST_F(NvmedTest, shouldEndAQueueThatIsAskedTo) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Connect(HostOptions(2));
   ASSERT_OK(host);
   ASSERT_OK(
@@ -542,8 +542,8 @@ TEST_F(NvmedTest, shouldEndAQueueThatIsAskedTo) {
 
 TEST_F(NvmedTest, shouldTellOfNamespacesThatAnUpgradeHasAdded) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker, next;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker, next;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
   HostQueue& admin = (*host)->admin();
@@ -552,12 +552,12 @@ TEST_F(NvmedTest, shouldTellOfNamespacesThatAnUpgradeHasAdded) {
                           "Set Features, events"));
   const auto request = admin.Submit(CommandOf(AdminOpcode::kAsyncEventRequest));
   ASSERT_OK(request);
-  NvmedOptions options;
+  ExampleOptions options;
   options.version = 2;
   options.config = WriteConfig(
       "more", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes),
       absl::StrCat("namespaces { id: 9 file { read_only: true path: \"", FilePath(), "\" } }"));
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &next));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &next));
   ASSERT_OK(cluster_->Handoff(next->id));
   const auto event = admin.Await(*request);
   ASSERT_OK(ExpectSuccess(event, "Asynchronous Event Request"));
@@ -575,8 +575,8 @@ TEST_F(NvmedTest, shouldTellOfNamespacesThatAnUpgradeHasAdded) {
 
 TEST_F(NvmedTest, shouldExecuteNothingBeforeConnect) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto host = NvmeHost::Open(HostOptions());
   ASSERT_OK(host);
   for (const SubmissionEntry& command :
@@ -610,13 +610,13 @@ TEST_F(NvmedTest, shouldExecuteNothingBeforeConnect) {
 
 TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  NvmedOptions options;
+  ExampleOptions options;
   options.config = WriteConfig("hasty",
                                absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes,
                                             " host_timeout_ms: ", 1000 * harness::Slowness()),
                                "");
-  std::unique_ptr<NvmedWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &worker));
+  std::unique_ptr<ExampleWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
   StartLoad(kMemoryNamespace);
   for (const bool killed : {false, true}) {
     SCOPED_TRACE(killed);
@@ -628,7 +628,7 @@ TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
     const SubmissionEntry read = BlocksOf(IoOpcode::kRead, kFileNamespace, 0, 8);
     ASSERT_OK((*deaf)->io().Submit(read, ToHost(4096)));
     if (killed) {
-      ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &heir));
+      ASSERT_NO_FATAL_FAILURE(StartWorker(options, &heir));
       ASSERT_OK(worker->process->Kill());
     }
     ASSERT_OK((*silent)->admin().WaitUntilDisconnected());
@@ -646,11 +646,11 @@ TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
 
 TEST_F(NvmedTest, shouldRefuseConnectsThatAreWrong) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  NvmedOptions options;
+  std::unique_ptr<ExampleWorker> worker;
+  ExampleOptions options;
   options.config = WriteConfig("hosts", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes),
                                "hosts: \"nqn.2014-08.org.example:host\"");
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
 
   NvmeHostOptions stranger = HostOptions();
   stranger.host_nqn = "nqn.2014-08.org.example:stranger";
@@ -712,8 +712,8 @@ TEST_F(NvmedTest, shouldRefuseConnectsThatAreWrong) {
 
 TEST_F(NvmedTest, shouldRejectConnectionsThatAreWrong) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   const auto fabric = HostFabric::Open();
   ASSERT_OK(fabric);
   const std::tuple<const char*, RdmaRequest, size_t, RdmaRejectStatus> cases[] = {
@@ -740,12 +740,12 @@ TEST_F(NvmedTest, shouldRejectConnectionsThatAreWrong) {
 TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
   constexpr uint32_t kEntries = 1024, kHosts = 6;
   ASSERT_NO_FATAL_FAILURE(StartCluster(2 * kHosts + 2, 6, kEntries));
-  std::unique_ptr<NvmedWorker> worker, heir;
-  NvmedOptions doomed;
+  std::unique_ptr<ExampleWorker> worker, heir;
+  ExampleOptions doomed;
   doomed.test_hooks = true;
   doomed.crash_at = "nvmed-accept-end:6";
-  ASSERT_NO_FATAL_FAILURE(StartNvmed(doomed, &worker));
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &heir));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(doomed, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
   ASSERT_OK(cluster_->WaitUntilOwner(worker->id));
   StartLoad(kMemoryNamespace);  // the first two of those that it accepts
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -777,8 +777,8 @@ TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
 
 TEST_F(NvmedTest, shouldEndTheConnectionOfAWrongHostAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   StartLoad(kMemoryNamespace);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   const auto spoil_key = [](SubmissionEntry* entry) { entry->sgl1.reserved[1] ^= 0x55; };
@@ -825,8 +825,8 @@ TEST_F(NvmedTest, shouldEndTheConnectionOfAWrongHostAndNoOther) {
 
 TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   StartLoad(kMemoryNamespace);
   // Its timeout is long, and was set after the connect.
   const auto patient = NvmeHost::Connect(HostOptions());
@@ -846,7 +846,7 @@ TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
         (*late)->admin().Execute(SetFeaturesOf(FeatureId::kKeepAliveTimer, kShortKeepAliveMs)),
         "Set Features, keep alive"));
     if (killed) {
-      ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &heir));
+      ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
       ASSERT_OK(worker->process->Kill());
     }
     for (const auto& host : {&*silent, &*late}) {
@@ -870,11 +870,11 @@ TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
 // Just in time, and while its owner is killed.
 TEST_F(NvmedTest, shouldKeepAHostThatShowsLife) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   for (uint32_t keep_alive_ms = kShortKeepAliveMs; keep_alive_ms <= 4 * kShortKeepAliveMs;
        keep_alive_ms *= 2) {
-    ASSERT_NO_FATAL_FAILURE(StartNvmed({.version = 2}, &heir));
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
     NvmeHostOptions options = HostOptions();
     options.keep_alive_ms = keep_alive_ms;
     const auto host = NvmeHost::Connect(options);
@@ -901,8 +901,8 @@ TEST_F(NvmedTest, shouldKeepAHostThatShowsLife) {
 
 TEST_F(NvmedTest, shouldTellOfAFileThatDoesNotHoldItsBlocks) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   StartLoad(kMemoryNamespace);
   const auto host = NvmeHost::Connect(HostOptions());
   ASSERT_OK(host);
@@ -927,11 +927,11 @@ TEST_F(NvmedTest, shouldTellOfAFileThatDoesNotHoldItsBlocks) {
 
 TEST_F(NvmedTest, shouldRefuseToTakeOverWithAnotherPlanForTheBuffers) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   StartLoad(kFileNamespace);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
-  NvmedOptions options;
+  ExampleOptions options;
   options.version = 2;
   options.config = WriteConfig("larger", absl::StrCat("max_transfer_bytes: ", 16384), "");
   std::unique_ptr<harness::ChildProcess> refused;
@@ -969,7 +969,7 @@ TEST_F(NvmedTest, shouldRefuseAConfigurationThatDoesNotFitAndSayWhy) {
   };
   for (const auto& [fields, more, reason] : cases) {
     SCOPED_TRACE(reason);
-    NvmedOptions options;
+    ExampleOptions options;
     options.config = WriteConfig("wrong", fields, more);
     std::unique_ptr<harness::ChildProcess> refused;
     ASSERT_NO_FATAL_FAILURE(Spawn(options, &refused));

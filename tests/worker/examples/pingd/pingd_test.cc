@@ -3,10 +3,6 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <fstream>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,25 +15,15 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
-#include "tests/lib/verbs/fabric.h"
+#include "tests/worker/examples/example_fixture.h"
 #include "tests/worker/examples/pingd/ping_client.h"
 
 namespace baton::pingd {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{60};
-
-struct PingdOptions {
-  int version = 1;
-  bool test_hooks = false;
-  std::string crash_at = {};  // as BATON_CRASH_AT; needs test hooks
-  std::vector<std::string> arguments = {};
-};
-
-struct PingdWorker {
-  std::unique_ptr<harness::ChildProcess> process;
-  uint64_t id = 0;
-};
+using examples::ExampleOptions;
+using examples::ExampleWorker;
+using examples::kTimeout;
 
 // One client in a thread of its own, from its beginning to Stop.
 class PingLoad {
@@ -48,7 +34,7 @@ class PingLoad {
   PingLoad(const PingLoad&) = delete;
   PingLoad& operator=(const PingLoad&) = delete;
 
-  uint64_t pings() const { return pings_; }
+  uint64_t answers() const { return pings_; }
   bool failed() const { return ended_ && !stop_; }
   // What it has found; of a whole connection.
   absl::Status Stop() {
@@ -79,112 +65,31 @@ class PingLoad {
 };
 
 // A Baton with pingd workers, and clients that ping it all the time.
-class PingdTest : public testing::Test {
+class PingdTest : public examples::ExampleTest<PingLoad> {
  protected:
+  PingdTest() : ExampleTest("pingd") {}
+
   void StartCluster(uint32_t shards = 2, uint32_t max_connections = 16,
                     std::vector<std::string> batond_arguments = {}) {
     harness::ClusterOptions options;
-    options.service = "pingd";
     options.shards = shards;
     options.max_connections = max_connections;
     options.batond_arguments = std::move(batond_arguments);
-    auto cluster = harness::Cluster::Start(std::move(options));
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
-  }
-
-  // Ready when it returns.
-  void StartPingd(const PingdOptions& options, std::unique_ptr<PingdWorker>* worker) {
-    auto started = std::make_unique<PingdWorker>();
-    ASSERT_NO_FATAL_FAILURE(Spawn(options, &started->process));
-    const auto line = started->process->ReadLineWith("pingd ready", kTimeout);
-    ASSERT_OK(line);
-    unsigned long long id = 0;
-    unsigned port = 0;
-    ASSERT_EQ(std::sscanf(line->c_str(), "pingd ready version=%*d worker=%llu port=%u", &id, &port),
-              2)
-        << *line;
-    started->id = id;
-    port_ = static_cast<uint16_t>(port);
-    // One that crashes by itself may be gone before it can be looked at.
-    if (options.crash_at.empty()) ASSERT_OK(cluster_->WaitUntilReady(id));
-    *worker = std::move(started);
-  }
-
-  void Spawn(const PingdOptions& options, std::unique_ptr<harness::ChildProcess>* process) {
-    const std::string name =
-        absl::StrCat("pingd-v", options.version, options.test_hooks ? "-test-hooks" : "");
-    const auto program = harness::Binaries().Find(name);
-    ASSERT_OK(program);
-    harness::ChildOptions child;
-    child.program = *program;
-    child.log_path = absl::StrCat(cluster_->directory(), "/pingd-", logs_.size(), ".log");
-    logs_.push_back(child.log_path);
-    child.arguments = {"--socket", cluster_->SocketPath(),
-                       "--listen", absl::StrCat(verbs::testing::FabricUnderTest().host, ":", port_),
-                       "--name",   name};
-    child.arguments.insert(child.arguments.end(), options.arguments.begin(),
-                           options.arguments.end());
-    if (!options.crash_at.empty()) {
-      child.environment.emplace_back("BATON_CRASH_AT", options.crash_at);
-    }
-    auto started = harness::ChildProcess::Start(child);
-    ASSERT_OK(started);
-    *process = *std::move(started);
+    ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
   }
 
   void StartLoads(int count, uint32_t data_bytes) {
     for (int i = 0; i < count; ++i) {
       loads_.push_back(std::make_unique<PingLoad>(port_, data_bytes));
     }
-    ASSERT_NO_FATAL_FAILURE(ExpectPings());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
-
-  // Each client has done some more whole pings, all of which began after this was called but the
-  // first.
-  void ExpectPings() {
-    for (const auto& load : loads_) {
-      const uint64_t enough = load->pings() + 3;
-      EXPECT_OK(harness::WaitUntil(
-          "pings", [&] { return load->failed() || load->pings() >= enough; }, kTimeout));
-      if (load->failed()) ASSERT_OK(load->Stop());
-    }
-  }
-
-  // Ends all clients: each found every step of its connection once.
-  void ExpectNothingLost() {
-    for (const auto& load : loads_) EXPECT_OK(load->Stop());
-    loads_.clear();
-  }
-
-  // No connection is left behind.
-  void ExpectNoConnections() {
-    EXPECT_OK(harness::WaitUntil("all connections to be gone", [&] {
-      const auto list = cluster_->operators().ListConnections("pingd");
-      return list.ok() && list->connections_size() == 0;
-    }));
-  }
-
-  void TearDown() override {
-    loads_.clear();
-    if (!HasFailure() || cluster_ == nullptr) return;
-    cluster_->DumpLogs();
-    for (const std::string& path : logs_) {
-      std::ifstream file(path);
-      std::cerr << "---- " << path << "\n" << file.rdbuf();
-    }
-  }
-
-  std::unique_ptr<harness::Cluster> cluster_;
-  std::vector<std::unique_ptr<PingLoad>> loads_;
-  uint16_t port_ = 0;
-  std::vector<std::string> logs_;
 };
 
 TEST_F(PingdTest, shouldServeConnectionsOneAfterAnotherInAllSizes) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(1, 2));
-  std::unique_ptr<PingdWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartPingd({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   // rping's smallest and largest among them.
   for (const uint32_t bytes : {28u, 64u, 1000u, 4096u, 65535u, 28u, 64u, 1000u, 65536u}) {
     const auto client = PingClient::Connect(port_, bytes);
@@ -197,8 +102,8 @@ TEST_F(PingdTest, shouldServeConnectionsOneAfterAnotherInAllSizes) {
 
 TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<PingdWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartPingd({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
   for (const char* program : {"pingd-v2", "pingd-v1", "pingd-v2"}) {
     harness::UpgradeOptions options;
@@ -209,15 +114,15 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
     const auto ended = cluster_->WaitUntilUpgradeEnds(upgrade->id());
     ASSERT_OK(ended);
     ASSERT_EQ(ended->phase(), v1::UPGRADE_PHASE_COMPLETED) << ended->ShortDebugString();
-    ASSERT_NO_FATAL_FAILURE(ExpectPings());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   for (int i = 0; i < 6; ++i) {
-    PingdOptions options;
+    ExampleOptions options;
     options.version = 1 + i % 2;
     // Where the data lies must not depend on it.
     options.arguments = {"--max-size", absl::StrCat(1000 + 100 * i)};
-    std::unique_ptr<PingdWorker> next;
-    ASSERT_NO_FATAL_FAILURE(StartPingd(options, &next));
+    std::unique_ptr<ExampleWorker> next;
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, &next));
     if (i == 0) {
       // The owner is the upgrade's process, and no child of ours.
       ASSERT_OK(cluster_->Handoff(next->id));
@@ -225,7 +130,7 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
       ASSERT_OK(worker->process->Kill());
     }
     worker = std::move(next);
-    ASSERT_NO_FATAL_FAILURE(ExpectPings());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   ExpectNothingLost();
   ExpectNoConnections();
@@ -233,15 +138,15 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
 
 TEST_F(PingdTest, shouldTellWhichBinaryMadeAStep) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<PingdWorker> first, second;
-  ASSERT_NO_FATAL_FAILURE(StartPingd({}, &first));
+  std::unique_ptr<ExampleWorker> first, second;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &first));
   const auto client = PingClient::Connect(port_, 100);
   ASSERT_OK(client);
   ASSERT_OK((*client)->Ping());
   EXPECT_EQ((*client)->version(), 1u);
-  PingdOptions options;
+  ExampleOptions options;
   options.version = 2;
-  ASSERT_NO_FATAL_FAILURE(StartPingd(options, &second));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &second));
   ASSERT_OK(cluster_->Handoff(second->id));
   ASSERT_OK((*client)->Ping());
   EXPECT_EQ((*client)->version(), 2u);
@@ -249,10 +154,10 @@ TEST_F(PingdTest, shouldTellWhichBinaryMadeAStep) {
 
 TEST_F(PingdTest, shouldEndTheConnectionOfAWrongClientAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<PingdWorker> worker;
-  PingdOptions options;
+  std::unique_ptr<ExampleWorker> worker;
+  ExampleOptions options;
   options.arguments = {"--max-size", "1000"};
-  ASSERT_NO_FATAL_FAILURE(StartPingd(options, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
   ASSERT_NO_FATAL_FAILURE(StartLoads(2, 1000));
   // What is wrong with the source, what with the sink, and what pingd says of it.
   struct Case {
@@ -286,14 +191,14 @@ TEST_F(PingdTest, shouldEndTheConnectionOfAWrongClientAndNoOther) {
       return worker->process->LogTail().find(wrong.reason) != std::string::npos;
     }));
   }
-  ASSERT_NO_FATAL_FAILURE(ExpectPings());
+  ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExpectNothingLost();
 }
 
 TEST_F(PingdTest, shouldEndTheConnectionOfAClientThatSpeaksOutOfTurn) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<PingdWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartPingd({}, &worker));
+  std::unique_ptr<ExampleWorker> worker;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
   ASSERT_NO_FATAL_FAILURE(StartLoads(1, 1000));
   const auto client = ClientConnection::Connect(port_, 60'000);
   ASSERT_OK(client);
@@ -303,22 +208,22 @@ TEST_F(PingdTest, shouldEndTheConnectionOfAClientThatSpeaksOutOfTurn) {
   EXPECT_OK(harness::WaitUntil("the reason in the log", [&] {
     return worker->process->LogTail().find("a message came while") != std::string::npos;
   }));
-  ASSERT_NO_FATAL_FAILURE(ExpectPings());
+  ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExpectNothingLost();
 }
 
 TEST_F(PingdTest, shouldAnswerRdmaClientAndDisconnect) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<PingdWorker> first, second;
-  PingdOptions options;
+  std::unique_ptr<ExampleWorker> first, second;
+  ExampleOptions options;
   options.arguments = {"--protocol", "rdma_client"};
-  ASSERT_NO_FATAL_FAILURE(StartPingd(options, &first));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &first));
   for (int i = 0; i < 3; ++i) {
     const auto client = ClientConnection::Connect(port_, 1);
     ASSERT_OK(client);
     // Another owner, accepting the other protocol: this connection keeps its own.
     if (i == 2) {
-      ASSERT_NO_FATAL_FAILURE(StartPingd({}, &second));
+      ASSERT_NO_FATAL_FAILURE(StartWorker({}, &second));
       ASSERT_OK(first->process->Kill());
     }
     ASSERT_OK((*client)->Send({}));
@@ -333,7 +238,7 @@ TEST_F(PingdTest, shouldAnswerRdmaClientAndDisconnect) {
 // The client is a checker: it has to find each of these.
 TEST_F(PingdTest, shouldBeCaughtLosingOrRepeatingAStep) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<PingdWorker> owner;
+  std::unique_ptr<ExampleWorker> owner;
   const std::pair<const char*, const char*> faults[] = {
       {"lose-read", "the data of ping 2 came back changed"},
       {"lose-write", "the data of ping 2 came back changed"},
@@ -344,13 +249,13 @@ TEST_F(PingdTest, shouldBeCaughtLosingOrRepeatingAStep) {
   };
   for (const auto& [fault, finding] : faults) {
     SCOPED_TRACE(fault);
-    PingdOptions options;
+    ExampleOptions options;
     options.test_hooks = true;
     // A ping has two messages; the READ is for the first and the WRITE for the second.
     const int at = std::string(fault).find("read") != std::string::npos ? 5 : 6;
     options.arguments = {"--fault", fault, "--fault-at", absl::StrCat(at)};
-    std::unique_ptr<PingdWorker> faulty;
-    ASSERT_NO_FATAL_FAILURE(StartPingd(options, &faulty));
+    std::unique_ptr<ExampleWorker> faulty;
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, &faulty));
     ASSERT_OK(cluster_->Handoff(faulty->id));
     const auto client = PingClient::Connect(port_, 100);
     ASSERT_OK(client);
@@ -377,35 +282,11 @@ class PingdCrashTest : public PingdTest {
  protected:
   // A worker that is safe owns everything; one that will die at `point` is ready.
   void StartSafe(const std::string& protocol) {
-    protocol_ = protocol;
+    arguments_ = {"--protocol", protocol};
     ASSERT_NO_FATAL_FAILURE(StartCluster());
-    PingdOptions options;
-    options.version = 2;
-    options.arguments = {"--protocol", protocol_};
-    ASSERT_NO_FATAL_FAILURE(StartPingd(options, &safe_));
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
     ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
   }
-
-  // Returns when a worker that dies at that passing of `point` has been given the shards.
-  void MakeDoomedOwner(const std::string& point, int passing) {
-    PingdOptions options;
-    options.test_hooks = true;
-    options.crash_at = absl::StrCat(point, ":", passing);
-    options.arguments = {"--protocol", protocol_};
-    ASSERT_NO_FATAL_FAILURE(StartPingd(options, &doomed_));
-    // It may die before the handoff is answered: that is the point.
-    (void)cluster_->Handoff(doomed_->id);
-  }
-
-  void ExpectDeathAndRecovery() {
-    const auto ended = doomed_->process->WaitEnd(kTimeout);
-    ASSERT_OK(ended);
-    ASSERT_TRUE(WIFSIGNALED(*ended) && WTERMSIG(*ended) == SIGKILL) << *ended;
-    ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
-  }
-
-  std::string protocol_;
-  std::unique_ptr<PingdWorker> safe_, doomed_;
 };
 
 TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOfRping) {
@@ -418,7 +299,7 @@ TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOfRping) {
         ASSERT_NO_FATAL_FAILURE(
             MakeDoomedOwner(absl::StrCat("pingd-", step, "-", moment), passing));
         ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-        ASSERT_NO_FATAL_FAILURE(ExpectPings());
+        ASSERT_NO_FATAL_FAILURE(ExpectProgress());
       }
     }
   }
@@ -435,7 +316,7 @@ TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOnEitherSideOfTheCommit) {
       SCOPED_TRACE(absl::StrCat(point, ":", passing));
       ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, passing));
       ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-      ASSERT_NO_FATAL_FAILURE(ExpectPings());
+      ASSERT_NO_FATAL_FAILURE(ExpectProgress());
     }
   }
   ExpectNothingLost();
@@ -448,7 +329,7 @@ TEST_F(PingdCrashTest, shouldServeAConnectionWhoseAcceptDied) {
     ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, 1));
     ASSERT_NO_FATAL_FAILURE(StartLoads(1, 1000));
     ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-    ASSERT_NO_FATAL_FAILURE(ExpectPings());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   ExpectNothingLost();
 }
