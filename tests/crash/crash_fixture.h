@@ -39,9 +39,7 @@ class CrashTest : public testing::Test {
                     uint32_t extra_connections = kExtraConnections) {
     options.shards = 4;
     options.max_connections = kConnections + extra_connections;
-    auto started = harness::Cluster::Start(std::move(options));
-    ASSERT_OK(started);
-    cluster_ = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));
   }
 
   // `rate` in messages per second.
@@ -52,9 +50,7 @@ class CrashTest : public testing::Test {
     options.rate = rate;
     // Not about time: a machine that has no processor for us for long has lost nothing.
     options.arguments = {"--reply-timeout-ms", "120000"};
-    auto started = cluster_->StartPeer(options);
-    ASSERT_OK(started);
-    peer_ = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(options));
   }
 
   // `crash_at`: empty for a worker that does not kill itself.
@@ -68,9 +64,7 @@ class CrashTest : public testing::Test {
 
   void StartWorker(const harness::LedgerOptions& options,
                    std::unique_ptr<harness::LedgerWorker>* worker) {
-    auto started = cluster_->StartLedger(options);
-    ASSERT_OK(started);
-    *worker = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(*worker, cluster_->StartLedger(options));
   }
 
   // Stops the peer: nothing was lost, repeated, reordered or disconnected.

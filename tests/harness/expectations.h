@@ -3,6 +3,7 @@
 #define TESTS_HARNESS_EXPECTATIONS_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +14,14 @@
   do {                                                                    \
     const auto& assert_ok_ = (expression);                                \
     ASSERT_TRUE(assert_ok_.ok()) << ::baton::harness::ToText(assert_ok_); \
+  } while (false)
+
+// Moves the value of a StatusOr into `target`.
+#define ASSERT_OK_AND_ASSIGN(target, expression) \
+  do {                                           \
+    auto assigned_ = (expression);               \
+    ASSERT_OK(assigned_);                        \
+    target = *std::move(assigned_);              \
   } while (false)
 
 #define EXPECT_OK(expression)                                             \

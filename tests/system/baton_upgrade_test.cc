@@ -44,18 +44,12 @@ class BatonUpgradeTest : public testing::Test {
     ClusterOptions options;
     options.own_programs = true;
     options.batond_arguments = std::move(batond_arguments);
-    auto cluster = Cluster::Start(options);
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     for (const std::string name : {"baton-keeper", "baton-control", "batond"}) {
       own_[name] = harness::ReadProgram(cluster_->libexec() + "/" + name);
     }
-    auto owner = cluster_->StartLedger(1);
-    ASSERT_OK(owner);
-    owner_ = *std::move(owner);
-    auto peer = cluster_->StartPeer(harness::SteadyLoad());
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
     ASSERT_OK(peer_->Settle());
     driver_ = Status().services(0).driver_pid();
   }

@@ -61,17 +61,11 @@ class Failures : public ::testing::Test {
     ClusterOptions options;
     options.shards = 1;
     options.max_connections = kConnections;
-    auto started = Cluster::Start(options);
-    ASSERT_OK(started);
-    cluster = *std::move(started);
-    auto ledger = cluster->StartLedger(1);
-    ASSERT_OK(ledger);
-    worker = *std::move(ledger);
+    ASSERT_OK_AND_ASSIGN(cluster, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(worker, cluster->StartLedger(1));
     PeerOptions peer;
     peer.rate = 200;
-    auto other = cluster->StartPeer(peer);
-    ASSERT_OK(other);
-    bystander = *std::move(other);
+    ASSERT_OK_AND_ASSIGN(bystander, cluster->StartPeer(peer));
     ASSERT_OK(bystander->Settle());
   }
   void TearDown() override {

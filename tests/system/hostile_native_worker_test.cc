@@ -81,12 +81,8 @@ class HostileNativeWorker : public testing::Test {
     unsetenv("BATON_HOSTILE_ORDER");
     ASSERT_OK(cluster);
     cluster_ = *std::move(cluster);
-    auto owner = cluster_->StartLedger(1);
-    ASSERT_OK(owner);
-    owner_ = *std::move(owner);
-    auto peer = cluster_->StartPeer(harness::SteadyLoad());
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
     ASSERT_NO_FATAL_FAILURE(AddHostile());
   }
   void TearDown() override {
@@ -120,9 +116,7 @@ class HostileNativeWorker : public testing::Test {
     load.connections = 8;
     load.rate = 2000;
     load.reconnect = true;
-    auto victim = PeerProcess::Start(load);
-    ASSERT_OK(victim);
-    victim_ = *std::move(victim);
+    ASSERT_OK_AND_ASSIGN(victim_, PeerProcess::Start(load));
     ASSERT_OK(victim_->Settle());
   }
 

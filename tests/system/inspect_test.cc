@@ -71,18 +71,12 @@ class InspectTest : public testing::Test {
     options.shards = 2;
     // Nobody is killed for standing still.
     options.batond_arguments = {"--state-decoder", decoder_, "--hang-timeout-ms", "600000"};
-    auto cluster = Cluster::Start(options);
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
-    auto worker = cluster_->StartLedger(1);
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    worker_ = *std::move(worker);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
     PeerOptions load;
     load.connections = 16;
     load.rate = 4000;
-    auto peer = cluster_->StartPeer(load);
-    ASSERT_TRUE(peer.ok()) << peer.status();
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(load));
     ASSERT_TRUE(peer_->Settle().ok());
     const auto status = cluster_->operators().GetStatus();
     ASSERT_TRUE(status.ok()) << status.status();

@@ -71,18 +71,12 @@ struct Possessions {
 class KeeperDeath : public testing::Test {
  protected:
   void Start(const ClusterOptions& options = ClusterOptions()) {
-    auto cluster = Cluster::Start(options);
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
-    auto owner = cluster_->StartLedger(1);
-    ASSERT_OK(owner);
-    owner_ = *std::move(owner);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
     StartLoad();
   }
   void StartLoad() {
-    auto peer = cluster_->StartPeer(harness::SteadyLoad());
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
     ASSERT_OK(peer_->Settle());
     driver_ = Service().driver_pid();
   }
@@ -416,9 +410,7 @@ class NativeKeeperDeath : public KeeperDeath {
     ClusterOptions options;
     options.native_object = Object("ledger-v1.so");
     options.batond_arguments = {"--native-workers", std::to_string(kWorkers)};
-    auto cluster = Cluster::Start(options);
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     ASSERT_OK(cluster_->WaitUntilListening());
     ASSERT_NO_FATAL_FAILURE(AwaitWorkers());
     ASSERT_NO_FATAL_FAILURE(StartLoad());

@@ -17,6 +17,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/metrics/http_get.h"
@@ -30,9 +31,7 @@ class MetricsTest : public ::testing::Test {
     harness::ClusterOptions options;
     options.shards = 2;
     options.batond_arguments = {"--metrics-address", "127.0.0.1:0"};
-    auto cluster = harness::Cluster::Start(options);
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(options));
     ASSERT_TRUE(harness::WaitUntil("the address of the metrics", [&] { return Port() != 0; }).ok());
   }
 

@@ -98,9 +98,7 @@ class NetworkNamespaces : public ::testing::Test {
     child.program = Program("batond");
     child.arguments = {"--config", directory_.File("config"), "--libexec", libexec};
     child.log_path = Log("batond");
-    auto started = ChildProcess::Start(child);
-    ASSERT_OK(started);
-    batond_ = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(batond_, ChildProcess::Start(child));
     ASSERT_OK(batond_->ReadLineWith("batond ready", kTimeout));
     operators_.emplace(State() + "/operator.sock");
   }
@@ -113,9 +111,7 @@ class NetworkNamespaces : public ::testing::Test {
     child.arguments = {"--socket",  State() + "/" + side->service + ".sock",
                        "--service", side->service,
                        "--listen",  absl::StrCat(kHost, ":", port_)};
-    auto started = ChildProcess::Start(child);
-    ASSERT_OK(started);
-    side->worker = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(side->worker, ChildProcess::Start(child));
     const auto line = side->worker->ReadLineWith("ledger ready", kTimeout);
     ASSERT_OK(line);
     unsigned port = 0;
@@ -136,9 +132,7 @@ class NetworkNamespaces : public ::testing::Test {
     options.port = port_;
     options.connections = kConnections;
     options.rate = 500;
-    auto started = PeerProcess::Start(options);
-    ASSERT_OK(started);
-    side->peer = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(side->peer, PeerProcess::Start(options));
     ASSERT_OK(side->peer->Settle());
   }
 

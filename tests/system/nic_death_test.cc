@@ -97,9 +97,7 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
     options.max_connections = 16;
     options.batond_arguments = batond_arguments;
     if (IsNative()) options.native_object = options.binaries.Find("ledger-v1.so").value();
-    auto started = Cluster::Start(options);
-    ASSERT_OK(started);
-    cluster_ = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     ASSERT_NO_FATAL_FAILURE(StartWorkers());
     keeper_ = KeeperPid();
     nic_ = NicOf(keeper_);
@@ -114,18 +112,14 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
     if (IsNative()) {
       ASSERT_OK(cluster_->WaitUntilListening());
     } else {
-      auto ledger = cluster_->StartLedger(1);
-      ASSERT_OK(ledger);
-      worker_ = *std::move(ledger);
+      ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
     }
   }
   // Its messages are the load.
   void StartPeer() {
     PeerOptions options;
     options.connections = 8;
-    auto peer = cluster_->StartPeer(options);
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(options));
     ASSERT_OK(peer_->Settle());
   }
 

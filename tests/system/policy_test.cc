@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 #include "worker/worker.h"
@@ -46,9 +47,7 @@ class PolicyTest : public testing::Test {
   void SetUp() override {
     ClusterOptions options;
     options.shards = 1;
-    auto cluster = Cluster::Start(options);
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
   }
   void TearDown() override {
     if (HasFailure() && cluster_) cluster_->DumpLogs();
@@ -215,12 +214,8 @@ class ReloadTest : public ::testing::Test {
   void SetUp() override {
     ClusterOptions options;
     options.by_file = true;
-    auto cluster = Cluster::Start(options);
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
-    auto worker = cluster_->StartLedger(1);
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    worker_ = *std::move(worker);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
   }
 
   // Has batond take the configuration with these fields of the service.

@@ -349,18 +349,14 @@ class RandomCommandsTest : public testing::Test {
     options.max_connections = kConnections;
     // Workers are killed again and again, and no connection is to fail for that.
     options.batond_arguments = {"--poison-deaths", "4294967295"};
-    auto cluster = Cluster::Start(options);
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     auto first = cluster_->StartLedger(1);
     ASSERT_OK(first);
     processes_.push_back(std::move((*first)->process));
     harness::PeerOptions load;
     load.connections = kConnections;
     load.rate = 1000;
-    auto peer = cluster_->StartPeer(load);
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(load));
     ASSERT_OK(peer_->Settle());
   }
   void TearDown() override {

@@ -15,6 +15,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 
@@ -164,11 +165,7 @@ constexpr std::chrono::seconds kTimeout{20};
 
 class StopTest : public testing::Test {
  protected:
-  void SetUp() override {
-    auto cluster = Cluster::Start(ClusterOptions());
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
-  }
+  void SetUp() override { ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(ClusterOptions())); }
   void TearDown() override {
     if (HasFailure() && cluster_) cluster_->DumpLogs();
   }

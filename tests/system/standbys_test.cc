@@ -33,9 +33,7 @@ struct Pair {
 class StandbysTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto cluster = harness::Cluster::Start(harness::ClusterOptions());
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(harness::ClusterOptions()));
   }
   void TearDown() override {
     if (HasFailure() && cluster_) cluster_->DumpLogs();

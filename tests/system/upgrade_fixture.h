@@ -38,20 +38,14 @@ class UpgradeTest : public testing::Test {
                                 absl::StrCat(1500 * harness::Slowness())};
     options.batond_arguments.insert(options.batond_arguments.end(), batond_arguments.begin(),
                                     batond_arguments.end());
-    auto cluster = harness::Cluster::Start(std::move(options));
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
-    auto ledger = cluster_->StartLedger(owner);
-    ASSERT_OK(ledger);
-    first_ = *std::move(ledger);
+    ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));
+    ASSERT_OK_AND_ASSIGN(first_, cluster_->StartLedger(owner));
     ASSERT_OK(cluster_->WaitUntilOwner(first_->id));
     harness::PeerOptions peer_options;
     peer_options.connections = kConnections;
     peer_options.window = 8;
     peer_options.rate = 2000;
-    auto peer = cluster_->StartPeer(peer_options);
-    ASSERT_OK(peer);
-    peer_ = *std::move(peer);
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(peer_options));
     ASSERT_OK(peer_->Settle());
   }
 

@@ -48,9 +48,7 @@ class ExampleTest : public testing::Test {
 
   void Start(harness::ClusterOptions options) {
     options.service = name_;
-    auto cluster = harness::Cluster::Start(std::move(options));
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));
   }
 
   // Ready when it returns.
@@ -94,9 +92,7 @@ class ExampleTest : public testing::Test {
     if (!options.crash_at.empty()) {
       child.environment.emplace_back("BATON_CRASH_AT", options.crash_at);
     }
-    auto started = harness::ChildProcess::Start(child);
-    ASSERT_OK(started);
-    *process = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(*process, harness::ChildProcess::Start(child));
   }
 
   // Returns when a worker that dies at that passing of `point` has been given the shards.

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/examples/common/shared_memory.h"
@@ -84,12 +85,8 @@ class RawPeer {
 class LedgerTest : public ::testing::Test {
  protected:
   void Start(ClusterOptions options) {
-    auto cluster = Cluster::Start(std::move(options));
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
-    auto worker = cluster_->StartLedger(1);
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    worker_ = *std::move(worker);
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(std::move(options)));
+    ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
     ASSERT_TRUE(cluster_->WaitUntilOwner(worker_->id).ok());
   }
   void TearDown() override {

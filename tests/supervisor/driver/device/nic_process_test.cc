@@ -24,9 +24,7 @@ class NicProcessTest : public ::testing::Test {
   void Start() {
     NicPlan plan;
     plan.program = harness::Binaries().Find("baton-nic").value();
-    auto started = StartNic(plan);
-    ASSERT_OK(started);
-    nic_ = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(nic_, StartNic(plan));
   }
   char State() const {
     std::ifstream file(absl::StrCat("/proc/", nic_.process->pid(), "/stat"));

@@ -94,9 +94,7 @@ class GuideTest : public testing::Test {
     options.service = service;
     options.shards = 1;
     options.batond_arguments = std::move(batond_arguments);
-    auto cluster = harness::Cluster::Start(std::move(options));
-    ASSERT_OK(cluster);
-    cluster_ = *std::move(cluster);
+    ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));
   }
 
   // Arguments of every program of the guide: the socket, and where it listens.
@@ -122,9 +120,7 @@ class GuideTest : public testing::Test {
     child.arguments = Arguments(more);
     child.log_path = absl::StrCat(cluster_->directory(), "/", name, ".log");
     if (!crash_at.empty()) child.environment.emplace_back("BATON_CRASH_AT", crash_at);
-    auto started = harness::ChildProcess::Start(child);
-    ASSERT_OK(started);
-    *process = *std::move(started);
+    ASSERT_OK_AND_ASSIGN(*process, harness::ChildProcess::Start(child));
   }
 
   // Ready when it returns.
