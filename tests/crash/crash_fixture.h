@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 
 namespace baton::crash {
@@ -33,7 +34,7 @@ inline void PassTime(uint64_t microseconds) {
   nanosleep(&duration, nullptr);
 }
 
-class CrashTest : public testing::Test {
+class CrashTest : public harness::ClusterFixture {
  protected:
   void StartCluster(harness::ClusterOptions options = harness::ClusterOptions(),
                     uint32_t extra_connections = kExtraConnections) {
@@ -70,14 +71,9 @@ class CrashTest : public testing::Test {
   // Stops the peer: nothing was lost, repeated, reordered or disconnected.
   void ExpectNothingLost() { harness::ExpectNothingLost(*peer_); }
 
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
-  }
-
   static constexpr uint32_t kConnections = 16;
   static constexpr uint32_t kExtraConnections = 4;
 
-  std::unique_ptr<harness::Cluster> cluster_;
   std::unique_ptr<harness::PeerProcess> peer_;
 };
 

@@ -19,6 +19,7 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -38,7 +39,7 @@ constexpr char kFails[] = "#!/bin/sh\nexit 3\n";
 constexpr char kOther[] = "0.9.1";
 constexpr char kThird[] = "0.9.2";
 
-class BatonUpgradeTest : public testing::Test {
+class BatonUpgradeTest : public harness::ClusterFixture {
  protected:
   void Start(std::vector<std::string> batond_arguments = {}) {
     ClusterOptions options;
@@ -55,7 +56,7 @@ class BatonUpgradeTest : public testing::Test {
   }
   void TearDown() override {
     if (peer_) harness::ExpectNothingLost(*peer_);
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
+    ClusterFixture::TearDown();
   }
 
   v1::GetStatusResponse Status() {
@@ -105,7 +106,6 @@ class BatonUpgradeTest : public testing::Test {
     ASSERT_OK(cluster_->Handoff(owner_->id));
   }
 
-  std::unique_ptr<Cluster> cluster_;
   std::map<std::string, std::string> own_;  // programs that are there at first, by name
   std::unique_ptr<harness::LedgerWorker> owner_;
   std::unique_ptr<harness::PeerProcess> peer_;

@@ -28,6 +28,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
@@ -62,7 +63,7 @@ bool IsStopped(int pid) {
   return !error;
 }
 
-class InspectTest : public testing::Test {
+class InspectTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
     decoder_ = Decoder();
@@ -85,7 +86,7 @@ class InspectTest : public testing::Test {
   }
   void TearDown() override {
     for (const int pid : stopped_) kill(pid, SIGCONT);
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
+    ClusterFixture::TearDown();
   }
 
   // That the service is configured with.
@@ -142,7 +143,6 @@ class InspectTest : public testing::Test {
     EXPECT_TRUE(result->Flag("ok")) << result->text();
   }
 
-  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<harness::LedgerWorker> worker_;
   std::unique_ptr<harness::PeerProcess> peer_;
   std::string decoder_;

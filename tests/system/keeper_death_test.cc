@@ -31,6 +31,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -68,7 +69,7 @@ struct Possessions {
   uint64_t kilobytes = 0;
 };
 
-class KeeperDeath : public testing::Test {
+class KeeperDeath : public harness::ClusterFixture {
  protected:
   void Start(const ClusterOptions& options = ClusterOptions()) {
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
@@ -79,9 +80,6 @@ class KeeperDeath : public testing::Test {
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
     ASSERT_OK(peer_->Settle());
     driver_ = Service().driver_pid();
-  }
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
   v1::Service Service() {
@@ -160,7 +158,6 @@ class KeeperDeath : public testing::Test {
     return cluster_->directory() + "/libexec/baton-keeper";
   }
 
-  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<LedgerWorker> owner_;
   std::unique_ptr<PeerProcess> peer_;
   pid_t driver_ = 0;

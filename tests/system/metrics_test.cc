@@ -17,6 +17,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -25,7 +26,7 @@
 namespace baton {
 namespace {
 
-class MetricsTest : public ::testing::Test {
+class MetricsTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
     harness::ClusterOptions options;
@@ -49,8 +50,6 @@ class MetricsTest : public ::testing::Test {
     const size_t place = text.find("\n" + metric + " ");
     return place == std::string::npos ? -1 : std::atof(text.c_str() + place + metric.size() + 2);
   }
-
-  std::unique_ptr<harness::Cluster> cluster_;
 };
 
 TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {

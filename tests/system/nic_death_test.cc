@@ -22,6 +22,7 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 
@@ -87,7 +88,7 @@ bool CanListenAt(uint16_t port) {
 
 enum class Mode { kBrokered, kNative };
 
-class NicDeath : public ::testing::TestWithParam<Mode> {
+class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInterface<Mode> {
  protected:
   static bool IsNative() { return GetParam() == Mode::kNative; }
 
@@ -103,9 +104,6 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
     nic_ = NicOf(keeper_);
     ASSERT_NE(nic_, 0);
     EXPECT_FALSE(CanListenAt(cluster_->port()));
-  }
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
   void StartWorkers() {
@@ -185,7 +183,6 @@ class NicDeath : public ::testing::TestWithParam<Mode> {
     harness::ExpectNothingLost(*peer_);
   }
 
-  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<harness::LedgerWorker> worker_;  // of a brokered service
   std::unique_ptr<PeerProcess> peer_;
   pid_t keeper_ = 0;

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -42,15 +43,12 @@ class Idle : public Service {
   Shard* shard = nullptr;
 };
 
-class PolicyTest : public testing::Test {
+class PolicyTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
     ClusterOptions options;
     options.shards = 1;
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
-  }
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
   static Output OutputOf(const harness::CommandResult& result) {
@@ -92,8 +90,6 @@ class PolicyTest : public testing::Test {
     EXPECT_FALSE(status.ok()) << field;
     EXPECT_THAT(std::string(status.message()), HasSubstr(field + ":"));
   }
-
-  std::unique_ptr<Cluster> cluster_;
 };
 
 TEST_F(PolicyTest, shouldRefuseWorkersByTheQuotasNameAndGrantOnceItIsRaised) {
@@ -209,7 +205,7 @@ using harness::Cluster;
 using harness::ClusterOptions;
 using harness::PeerOptions;
 
-class ReloadTest : public ::testing::Test {
+class ReloadTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
     ClusterOptions options;
@@ -236,7 +232,6 @@ class ReloadTest : public ::testing::Test {
     return port;
   }
 
-  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<harness::LedgerWorker> worker_;
 };
 

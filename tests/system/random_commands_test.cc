@@ -28,6 +28,7 @@
 #include "lib/arena/layout.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 
@@ -341,7 +342,7 @@ class Client {
   Record record_;
 };
 
-class RandomCommandsTest : public testing::Test {
+class RandomCommandsTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
     harness::ClusterOptions options;
@@ -358,9 +359,6 @@ class RandomCommandsTest : public testing::Test {
     load.rate = 1000;
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(load));
     ASSERT_OK(peer_->Settle());
-  }
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
   // ---- What goes on beside the clients, on the test's thread.
@@ -568,7 +566,6 @@ class RandomCommandsTest : public testing::Test {
   uint64_t Draw(uint64_t below) { return random_() % below; }
 
   std::mt19937_64 random_;
-  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<harness::PeerProcess> peer_;
   std::vector<std::unique_ptr<harness::ChildProcess>> processes_;
   std::vector<std::unique_ptr<Client>> clients_;

@@ -15,6 +15,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -163,12 +164,9 @@ using testing::HasSubstr;
 
 constexpr std::chrono::seconds kTimeout{20};
 
-class StopTest : public testing::Test {
+class StopTest : public harness::ClusterFixture {
  protected:
   void SetUp() override { ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(ClusterOptions())); }
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
-  }
 
   std::unique_ptr<harness::LedgerWorker> StartLedger(int version) {
     auto worker = cluster_->StartLedger(version);
@@ -188,8 +186,6 @@ class StopTest : public testing::Test {
                               })
         .ok();
   }
-
-  std::unique_ptr<Cluster> cluster_;
 };
 
 TEST_F(StopTest, shouldLoseNothingWhenTheOwnerIsStopped) {

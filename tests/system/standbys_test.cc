@@ -16,6 +16,7 @@
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
@@ -30,13 +31,10 @@ struct Pair {
   v1::Worker owner, standby;
 };
 
-class StandbysTest : public testing::Test {
+class StandbysTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
     ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(harness::ClusterOptions()));
-  }
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
   void SetPolicy(const std::string& policy) {
@@ -71,8 +69,6 @@ class StandbysTest : public testing::Test {
         },
         std::chrono::seconds(40)));
   }
-
-  std::unique_ptr<harness::Cluster> cluster_;
 };
 
 TEST_F(StandbysTest, shouldBeThereAfterEachDeathAndUpgradeUntilNoneIsWanted) {

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 
@@ -25,7 +26,7 @@ inline constexpr std::chrono::seconds kTimeout{30};
 inline constexpr uint32_t kLongMs = 600'000;
 inline constexpr uint32_t kShortMs = 150;
 
-class UpgradeTest : public testing::Test {
+class UpgradeTest : public harness::ClusterFixture {
  protected:
   // A ledger-v1 owns everything, and the peer is connected.
   void Start(const std::vector<std::string>& batond_arguments = {},
@@ -47,10 +48,6 @@ class UpgradeTest : public testing::Test {
     peer_options.rate = 2000;
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(peer_options));
     ASSERT_OK(peer_->Settle());
-  }
-
-  void TearDown() override {
-    if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
   static harness::UpgradeOptions To(const std::string& program, uint32_t watch_ms = kShortMs) {
@@ -125,7 +122,6 @@ class UpgradeTest : public testing::Test {
 
   static constexpr uint32_t kConnections = 16;
 
-  std::unique_ptr<harness::Cluster> cluster_;
   std::unique_ptr<harness::LedgerWorker> first_;
   std::unique_ptr<harness::PeerProcess> peer_;
 };

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/fabric.h"
@@ -41,7 +42,7 @@ struct ExampleWorker {
 
 // `Load` is a client in a thread of its own: it has answers(), failed() and Stop().
 template <typename Load>
-class ExampleTest : public testing::Test {
+class ExampleTest : public harness::ClusterFixture {
  protected:
   // `name`: of the service; its programs are `name`-v1 and so on.
   explicit ExampleTest(std::string name) : name_(std::move(name)) {}
@@ -139,8 +140,8 @@ class ExampleTest : public testing::Test {
 
   void TearDown() override {
     loads_.clear();
-    if (!HasFailure() || cluster_ == nullptr) return;
-    cluster_->DumpLogs();
+    ClusterFixture::TearDown();
+    if (!HasFailure()) return;
     for (const std::string& path : logs_) {
       std::ifstream file(path);
       std::cerr << "---- " << path << "\n" << file.rdbuf();
@@ -149,7 +150,6 @@ class ExampleTest : public testing::Test {
 
   const std::string name_;
   std::vector<std::string> arguments_;  // of every worker
-  std::unique_ptr<harness::Cluster> cluster_;
   std::vector<std::unique_ptr<Load>> loads_;
   uint16_t port_ = 0;
   std::vector<std::string> logs_;

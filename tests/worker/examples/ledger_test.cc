@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "worker/examples/common/device_factory.h"
@@ -82,18 +83,14 @@ class RawPeer {
   int replies_ = 0;
 };
 
-class LedgerTest : public ::testing::Test {
+class LedgerTest : public harness::ClusterFixture {
  protected:
   void Start(ClusterOptions options) {
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(std::move(options)));
     ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
     ASSERT_TRUE(cluster_->WaitUntilOwner(worker_->id).ok());
   }
-  void TearDown() override {
-    if (cluster_ != nullptr && HasFailure()) cluster_->DumpLogs();
-  }
 
-  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<LedgerWorker> worker_;
 };
 

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/fabric.h"
@@ -86,7 +87,7 @@ struct GuideWorker {
   uint64_t id = 0;
 };
 
-class GuideTest : public testing::Test {
+class GuideTest : public harness::ClusterFixture {
  protected:
   void StartCluster(std::vector<std::string> batond_arguments = {},
                     const std::string& service = "counter") {
@@ -210,11 +211,10 @@ class GuideTest : public testing::Test {
 
   void TearDown() override {
     counting_.clear();
-    if (HasFailure() && cluster_ != nullptr) cluster_->DumpLogs();
+    ClusterFixture::TearDown();
   }
 
   static constexpr char kService[] = "counter";
-  std::unique_ptr<harness::Cluster> cluster_;
   std::vector<std::unique_ptr<Counting>> counting_;
 };
 
