@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -21,6 +19,7 @@
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
@@ -29,11 +28,6 @@ namespace baton::demo {
 namespace {
 
 constexpr std::chrono::seconds kLong{120};
-
-std::string ContentOf(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 void ShowEverything(const char* mode) {
   auto directory = harness::TempDirectory::Create();
@@ -105,8 +99,8 @@ void ShowEverything(const char* mode) {
   // README shows it.
   const std::filesystem::path output = directory->File("out");
   EXPECT_LT(std::filesystem::file_size(output / "timeline.svg"), 60u << 10);
-  const std::string picture = ContentOf(output / "timeline.svg");
-  const std::string page = ContentOf(output / "demo.html");
+  const std::string picture = harness::ReadFile(output / "timeline.svg");
+  const std::string page = harness::ReadFile(output / "demo.html");
   for (const char* const title : {"control process killed", "batond killed"}) {
     EXPECT_THAT(picture, testing::HasSubstr(title));
     EXPECT_THAT(page, testing::HasSubstr(title));

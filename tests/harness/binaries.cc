@@ -66,11 +66,6 @@ absl::StatusOr<std::string> Binaries::Find(const std::string& name) const {
                                           absl::StrJoin(roots_, ", ")));
 }
 
-std::string ReadProgram(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 void InstallProgram(const std::filesystem::path& path, const std::string& program) {
   const std::filesystem::path file = path.string() + ".new";
   std::ofstream(file) << program;

@@ -23,8 +23,6 @@ class Binaries {
   std::vector<std::string> roots_;
 };
 
-std::string ReadProgram(const std::filesystem::path& path);
-
 // Puts another file in the place of the one that may run, as a package does.
 void InstallProgram(const std::filesystem::path& path, const std::string& program);
 

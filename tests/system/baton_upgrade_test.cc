@@ -21,6 +21,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 
@@ -47,7 +48,7 @@ class BatonUpgradeTest : public harness::ClusterFixture {
     options.batond_arguments = std::move(batond_arguments);
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     for (const std::string name : {"baton-keeper", "baton-control", "batond"}) {
-      own_[name] = harness::ReadProgram(cluster_->libexec() + "/" + name);
+      own_[name] = harness::ReadFile(cluster_->libexec() + "/" + name);
     }
     ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
     ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad()));
@@ -86,7 +87,7 @@ class BatonUpgradeTest : public harness::ClusterFixture {
   void InstallOtherRelease(const std::string& name) {
     const char* const build = std::getenv("BATON_OTHER_BIN");
     InstallAs(kOther, name,
-              build == nullptr ? own_[name] : harness::ReadProgram(absl::StrCat(build, "/", name)));
+              build == nullptr ? own_[name] : harness::ReadFile(absl::StrCat(build, "/", name)));
   }
   void InstallAs(const char* release, const std::string& name, const std::string& program) {
     const std::string renamed = harness::WithRelease(program, release);

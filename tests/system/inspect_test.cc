@@ -30,6 +30,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 
@@ -40,16 +41,12 @@ using harness::Cluster;
 using harness::ClusterOptions;
 using harness::CommandResult;
 using harness::PeerOptions;
+using harness::ReadFile;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
 const std::vector<std::string> kEverything = {"--queues", "--work-requests", "--state"};
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
 
 // Whether a letter of /proc/PID/task/*/stat says of each thread that it is stopped.
 bool IsStopped(int pid) {

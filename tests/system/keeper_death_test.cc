@@ -33,6 +33,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 
@@ -339,7 +340,7 @@ TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {
 // One driver, one arena and one worker, which stay what they are.
 TEST_F(KeeperDeath, shouldServeOnThroughThreeReleasesAndBackToTheSecond) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  const std::string program = harness::ReadProgram(KeeperProgram());
+  const std::string program = harness::ReadFile(KeeperProgram());
   for (const std::string release : {"0.9.1", "0.9.2", "0.9.1"}) {
     const std::string other = harness::WithRelease(program, release);
     ASSERT_NE(other, "");

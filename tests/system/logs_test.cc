@@ -3,8 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -26,6 +24,7 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -34,15 +33,11 @@ namespace {
 using google::protobuf::Struct;
 using harness::Cluster;
 using harness::ClusterOptions;
+using harness::ReadFile;
 using testing::HasSubstr;
 using testing::Not;
 
 constexpr char kTrace[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 Struct Parsed(const std::string& line) {
   Struct object;
@@ -108,7 +103,7 @@ TEST(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
 
   Told lines;
   std::map<std::string, int> of_process;
-  for (const Struct& line : ParsedLines(Contents(log))) {
+  for (const Struct& line : ParsedLines(ReadFile(log))) {
     ++of_process[Text(line, "process")];
     EXPECT_EQ(Text(line, "time").size(), 27u);
     EXPECT_NE(Text(line, "level"), "");
@@ -154,7 +149,7 @@ TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
   ASSERT_TRUE((*cluster)->Stop().ok());
 
   std::vector<std::string> traced;
-  for (const Struct& line : ParsedLines(Contents(log))) {
+  for (const Struct& line : ParsedLines(ReadFile(log))) {
     if (Text(line, "trace_parent").empty()) continue;
     EXPECT_EQ(Text(line, "trace_parent"), kTrace);
     traced.push_back(
@@ -168,7 +163,7 @@ TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
            HasSubstr("keeper: upgrade_completed: upgrade 1: "),
            HasSubstr("keeper: : control asks: kill_worker"),
            HasSubstr(absl::StrCat("keeper: worker_killed: worker ", (*owner)->id))}));
-  EXPECT_THAT(Contents(log), Not(HasSubstr("not-a-trace")));
+  EXPECT_THAT(ReadFile(log), Not(HasSubstr("not-a-trace")));
 }
 
 // Its number and those of what it has started.
@@ -215,13 +210,13 @@ TEST(Logs, shouldHaveNoTokenAnywhere) {
     ASSERT_GT(pid, 0);
     for (const char* file : {"environ", "cmdline"}) {
       const std::string path = absl::StrCat("/proc/", pid, "/", file);
-      places.emplace_back(path, Contents(path));
+      places.emplace_back(path, ReadFile(path));
       EXPECT_FALSE(places.back().second.empty()) << path;
     }
   }
   const std::string log = (*cluster)->batond().log_path();
   ASSERT_TRUE((*cluster)->Stop().ok());
-  places.emplace_back("log", Contents(log));
+  places.emplace_back("log", ReadFile(log));
   EXPECT_THAT(places.back().second, HasSubstr("nosy"));  // it has what is told of that worker
   for (const std::string& token : tokens) {
     ASSERT_EQ(token.size(), 16u);

@@ -6,8 +6,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -19,6 +17,7 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/metrics/http_get.h"
@@ -124,11 +123,6 @@ TEST_F(MetricsTest, shouldComeBackWithControl) {
               }).ok());
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 std::set<std::string> Matches(const std::string& text, const std::string& pattern, int group) {
   const std::regex regex(pattern);
   std::set<std::string> all;
@@ -154,8 +148,8 @@ TEST_F(MetricsTest, shouldHaveWhatTheShippedRulesAndDashboardSpeakOf) {
   ASSERT_TRUE(cluster_->Handoff((*cluster_->StartLedger(1))->id).ok());
   std::set<std::string> there = Matches(Scrape(), "\n(baton_[a-z_]+)", 1);
   there.insert(kSometimesThere.begin(), kSometimesThere.end());
-  const std::string rules = ReadFile("deploy/prometheus/baton-rules.yaml");
-  const std::string dashboard = ReadFile("deploy/grafana/baton.json");
+  const std::string rules = harness::ReadFile("deploy/prometheus/baton-rules.yaml");
+  const std::string dashboard = harness::ReadFile("deploy/grafana/baton.json");
   for (const std::string& file : {rules, dashboard}) {
     const std::set<std::string> named = Matches(file, "baton_[a-z_]+", 0);
     EXPECT_GT(named.size(), 8u);

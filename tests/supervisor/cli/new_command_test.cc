@@ -3,12 +3,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "supervisor/cli/cli.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton {
@@ -27,10 +27,6 @@ class NewServiceTest : public testing::Test {
     return code;
   }
   std::string File(const std::string& name) const { return directory_.File(name); }
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
 
   const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   std::string out_, err_;
@@ -40,10 +36,11 @@ TEST_F(NewServiceTest, shouldWriteFilesOfThatName) {
   ASSERT_EQ(Run("quote-feed", File("quotes")), 0) << err_;
   EXPECT_EQ(out_, absl::StrCat(File("quotes/CMakeLists.txt"), "\n", File("quotes/quote-feed.cpp"),
                                "\n", File("quotes/quote-feed_test.cpp"), "\n"));
-  EXPECT_NE(Read(File("quotes/quote-feed.cpp")).find("options.service = \"quote-feed\";"),
-            std::string::npos);
+  EXPECT_NE(
+      harness::ReadFile(File("quotes/quote-feed.cpp")).find("options.service = \"quote-feed\";"),
+      std::string::npos);
   for (const auto& file : std::filesystem::directory_iterator(File("quotes"))) {
-    EXPECT_EQ(Read(file.path()).find("@NAME@"), std::string::npos) << file.path();
+    EXPECT_EQ(harness::ReadFile(file.path()).find("@NAME@"), std::string::npos) << file.path();
   }
 }
 
@@ -53,7 +50,7 @@ TEST_F(NewServiceTest, shouldWriteNothingOverFilesThatAreThere) {
   EXPECT_NE(err_.find(absl::StrCat(directory_.path(), " is not empty")), std::string::npos) << err_;
   EXPECT_NE(Run("kv", File("mine")), 0);
   EXPECT_FALSE(std::filesystem::exists(File("kv.cpp")));
-  EXPECT_EQ(Read(File("mine")), "mine");
+  EXPECT_EQ(harness::ReadFile(File("mine")), "mine");
 }
 
 TEST_F(NewServiceTest, shouldRefuseNamesThatNoServiceOrTargetCanHave) {

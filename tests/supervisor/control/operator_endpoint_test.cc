@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,6 +20,7 @@
 #include "spdlog/spdlog.h"
 #include "supervisor/cli/client.h"
 #include "supervisor/config/state_files.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
 #include "tests/supervisor/control/test_certificates.h"
@@ -32,11 +31,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class OperatorEndpointTest : public ControlFixture {
  protected:
@@ -75,10 +69,10 @@ class OperatorEndpointTest : public ControlFixture {
   // The channel of a client with this certificate; without one when it is empty.
   std::shared_ptr<grpc::Channel> Channel(const std::string& client) const {
     grpc::SslCredentialsOptions pem;
-    pem.pem_root_certs = ReadFile(certificates_.Certificate("ca"));
+    pem.pem_root_certs = harness::ReadFile(certificates_.Certificate("ca"));
     if (!client.empty()) {
-      pem.pem_cert_chain = ReadFile(certificates_.Certificate(client));
-      pem.pem_private_key = ReadFile(certificates_.Key(client));
+      pem.pem_cert_chain = harness::ReadFile(certificates_.Certificate(client));
+      pem.pem_private_key = harness::ReadFile(certificates_.Key(client));
     }
     grpc::ChannelArguments arguments;
     arguments.SetSslTargetNameOverride("baton.example");

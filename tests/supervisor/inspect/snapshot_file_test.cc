@@ -13,11 +13,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/harness/file_content.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/supervisor/inspect/known_arena.h"
 
@@ -30,11 +30,6 @@ using ::testing::HasSubstr;
 using testing::KnownArena;
 
 const Selection kEverything = {.connections = true, .work_requests = true, .state = true};
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
 
 // Its checksums as they are to be: what somebody would make who knows the format.
 void Sign(std::string* file) {
@@ -114,7 +109,7 @@ TEST_F(SnapshotFileTest, shouldShowWhatTheArenaShows) {
 
 TEST_F(SnapshotFileTest, shouldHaveTheBytesOfItsSpecification) {
   ASSERT_TRUE(Save().ok());
-  const std::string file = ReadFile(path_);
+  const std::string file = harness::ReadFile(path_);
   EXPECT_EQ(file.substr(0, 8), "BATONSNP");
   const auto number = [&](size_t at) {
     uint64_t value;
@@ -161,7 +156,7 @@ TEST_F(SnapshotFileTest, shouldNotOverwriteUnlessToldTo) {
   const absl::Status status = Save().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(status.message()), HasSubstr("--force overwrites it"));
-  EXPECT_EQ(ReadFile(path_), "precious");
+  EXPECT_EQ(harness::ReadFile(path_), "precious");
   EXPECT_EQ(FilesThere(), 1u);
   ASSERT_TRUE(Save({.overwrite = true}).ok());
   EXPECT_TRUE(Read().ok());
@@ -223,7 +218,7 @@ TEST_F(SnapshotFileTest, shouldRefuseEveryTruncation) {
 
 TEST_F(SnapshotFileTest, shouldNoticeEveryFlippedBit) {
   ASSERT_TRUE(Save().ok());
-  const std::string good = ReadFile(path_);
+  const std::string good = harness::ReadFile(path_);
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
@@ -242,7 +237,7 @@ TEST_F(SnapshotFileTest, shouldNoticeEveryFlippedBit) {
 // With good checksums: everything in it may be anything, and no answer but an answer is wrong.
 TEST_F(SnapshotFileTest, shouldReadWhatSomebodyHasMade) {
   ASSERT_TRUE(Save().ok());
-  const std::string good = ReadFile(path_);
+  const std::string good = harness::ReadFile(path_);
   SnapshotHeader header;
   std::memcpy(&header, good.data(), sizeof(header));
   const unsigned seed = std::random_device()();
@@ -273,7 +268,7 @@ TEST_F(SnapshotFileTest, shouldReadWhatSomebodyHasMade) {
 
 TEST_F(SnapshotFileTest, shouldRefusePartsOutsideOfTheFile) {
   ASSERT_TRUE(Save().ok());
-  const std::string good = ReadFile(path_);
+  const std::string good = harness::ReadFile(path_);
   const auto with = [&](size_t at, uint64_t value) {
     std::string bad = good;
     std::memcpy(bad.data() + at, &value, sizeof(value));
