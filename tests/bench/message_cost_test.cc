@@ -10,7 +10,6 @@
 // A store is an instruction that writes memory, according to objdump: calls and pushes, too.
 #include <gtest/gtest.h>
 #include <link.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,6 +40,7 @@
 #include "tests/bench/native_adoption.h"
 #include "tests/bench/native_echo.h"
 #include "tests/bench/null_device.h"
+#include "tests/harness/processors.h"
 #include "tests/native/stepper.h"
 #include "worker/worker_impl.h"
 
@@ -372,14 +372,6 @@ struct Cost {
   std::map<uintptr_t, uint64_t> places;  // how often each instruction was executed, others' too
 };
 
-// A step then takes no more than two switches of context.
-void StayHere() {
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(sched_getcpu(), &here);
-  BATON_CHECK(sched_setaffinity(0, sizeof(here), &here) == 0);
-}
-
 // `run` is the child: it reads a byte before its first mark, and does not return. What is counted
 // is between two marks, so many times.
 Cost CostOf(const std::function<void(int begin)>& run, uint32_t messages, uint32_t times = 1) {
@@ -450,20 +442,21 @@ void ExpectRecorded(Exchange exchange, uint32_t batch, uint32_t messages,
 
 // Where they are to change, the record changes here and in RESULTS.md.
 TEST(MessageCost, shouldExecuteAsManyInstructionsForAWriteAsAreRecorded) {
-  StayHere();
+  // A step then takes no more than two switches of context.
+  harness::StayHere();
   ExpectRecorded(&InlineBaton::Write, 1, 16, kWrite);
   ExpectRecorded(&InlineBaton::Write, 32, 32, kWriteOf32);
 }
 
 TEST(MessageCost, shouldExecuteAsManyInstructionsForASendAndItsAnswerAsAreRecorded) {
-  StayHere();
+  harness::StayHere();
   ExpectRecorded(&InlineBaton::Ask, 1, 16, kAsk);
   ExpectRecorded(&InlineBaton::Ask, 32, 32, kAskOf32);
 }
 
 // A SEND and the receive that its answer takes, to both completions.
 TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeDriverAsAreRecorded) {
-  StayHere();
+  harness::StayHere();
   ExpectRecorded(CostOf(DriveBetweenMarks, NativeAdoption::kDepth), 1, NativeAdoption::kDepth,
                  kNativeDriver);
 }
@@ -481,7 +474,7 @@ void ExpectEcho(StartEcho start, uint32_t batch, bool own_turns, const Recorded&
 
 // A message and its answer, all of a native worker: library, driver and queues of mlx5's format.
 TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeWorkerAsAreRecorded) {
-  StayHere();
+  harness::StayHere();
   ExpectEcho(&NativeEcho::Start, 1, false, kEcho);
   ExpectEcho(&NativeEcho::Start, 1, true, kEchoInTwoTurns);
   ExpectEcho(&NativeEcho::Start, 32, false, kEchoOf32);
@@ -489,7 +482,7 @@ TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeWorkerAsAreRecorded) {
 
 // The same on the same queues, with nothing of Baton but their driver.
 TEST(MessageCost, shouldExecuteAsManyInstructionsInARawLoopAsAreRecorded) {
-  StayHere();
+  harness::StayHere();
   ExpectEcho(&NativeEcho::StartRaw, 1, false, kRawEcho);
   ExpectEcho(&NativeEcho::StartRaw, 1, true, kRawEchoInTwoTurns);
   ExpectEcho(&NativeEcho::StartRaw, 32, false, kRawEchoOf32);

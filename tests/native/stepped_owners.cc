@@ -1,6 +1,5 @@
 #include "tests/native/stepped_owners.h"
-
-#include <sched.h>
+#include "tests/harness/processors.h"
 
 #include <chrono>
 #include <ctime>
@@ -41,10 +40,7 @@ SteppedOwners::SteppedOwners(EchoService* service, const CheckingPeer* peer,
       connections_(options.connections),
       all_windows_(uint64_t{options.connections} * window) {
   // A step then takes no more than two switches of context.
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(sched_getcpu(), &here);
-  BATON_CHECK(sched_setaffinity(0, sizeof(here), &here) == 0);
+  harness::StayHere();
 }
 
 Stepper& SteppedOwners::Begin() {

@@ -7,7 +7,6 @@
 // Nothing is connected: what goes over the wire is the other simulation's, and the machine tests'.
 #include <gtest/gtest.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -32,6 +31,7 @@
 #include "lib/base/file_descriptor.h"
 #include "supervisor/driver/native/native_driver.h"
 #include "supervisor/driver/native/native_engine.h"
+#include "tests/harness/processors.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/forwarding_device.h"
 #include "tests/simulation/context.h"
@@ -510,14 +510,6 @@ class NativeWorld : private driver_process::EngineListener {
   uint64_t last_id_ = 0;
 };
 
-// Only one thread runs at any time: on one processor, who passes on is followed at once.
-void StayHere() {
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(static_cast<size_t>(sched_getcpu()), &here);
-  (void)sched_setaffinity(0, sizeof(here), &here);
-}
-
 uint64_t Setting(const char* name, uint64_t otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
@@ -537,7 +529,8 @@ TEST(NativeSimulationTest, shouldKeepEveryPromiseInEverySchedule) {
   const uint64_t first = Setting("BATON_FIRST_SEED", 1);
   const uint64_t count = Setting("BATON_SCHEDULES", 500);
   uint64_t committed = 0, epochs = 0;
-  StayHere();
+  // Only one thread runs at any time: on one processor, who passes on is followed at once.
+  harness::StayHere();
   for (uint64_t seed = first; seed < first + count; ++seed) {
     g_seed = seed;
     NativeWorld world(seed);
@@ -554,7 +547,7 @@ TEST(NativeSimulationTest, shouldKeepEveryPromiseInEverySchedule) {
 }
 
 TEST(NativeSimulationTest, shouldRepeatAScheduleExactly) {
-  StayHere();
+  harness::StayHere();
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     NativeWorld once(seed), another(seed + 1000);
     EXPECT_EQ(once.Run(), "");

@@ -10,11 +10,11 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <thread>
 #include <vector>
+
+#include "tests/harness/processors.h"
 
 namespace baton::arena {
 namespace {
@@ -27,25 +27,6 @@ struct alignas(64) Side {
   uint64_t seen = 0;           // of the other's word
   std::atomic<uint64_t> done;  // rounds
 };
-
-// Processors that this process may run on, at most two.
-std::vector<int> TwoProcessors() {
-  cpu_set_t allowed;
-  std::vector<int> two;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return two;
-  for (int i = 0; i < CPU_SETSIZE && two.size() < 2; ++i) {
-    if (CPU_ISSET(i, &allowed)) two.push_back(i);
-  }
-  return two;
-}
-
-// The calling thread: on a machine that is busy, both might take turns on one processor.
-void StayOn(int processor) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(processor, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0) << strerror(errno);
-}
 
 class StoreOrderTest : public testing::Test {
  protected:
@@ -79,12 +60,13 @@ class StoreOrderTest : public testing::Test {
 };
 
 TEST_F(StoreOrderTest, shouldNeverLetBothSidesMissTheOthersStore) {
-  const std::vector<int> processors = TwoProcessors();
+  const std::vector<int> processors = harness::TwoProcessors();
   if (processors.size() < 2) GTEST_SKIP() << "one processor reorders nothing";
   std::array<std::thread, 2> threads;
   for (int side : {0, 1}) {
     threads[static_cast<size_t>(side)] = std::thread([this, side, &processors] {
-      StayOn(processors[static_cast<size_t>(side)]);
+      // On a machine that is busy, both might take turns on one processor.
+      harness::StayOn(processors[static_cast<size_t>(side)]);
       Run(side);
     });
   }

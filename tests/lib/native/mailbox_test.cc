@@ -9,9 +9,7 @@
 #include <sched.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -19,6 +17,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
+#include "tests/harness/processors.h"
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::native {
@@ -27,24 +26,6 @@ namespace {
 constexpr uint64_t kRounds = 200'000;
 constexpr int kSpins = 2000;  // before the processor is given to the other thread
 constexpr uint32_t kClaimant = 1;
-
-// Processors that this process may run on, at most two.
-std::vector<int> TwoProcessors() {
-  cpu_set_t allowed;
-  std::vector<int> two;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return two;
-  for (int i = 0; i < CPU_SETSIZE && two.size() < 2; ++i) {
-    if (CPU_ISSET(i, &allowed)) two.push_back(i);
-  }
-  return two;
-}
-
-void StayOn(int processor) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(processor, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0) << strerror(errno);
-}
 
 void Await(const std::atomic<uint64_t>& word, uint64_t round) {
   for (int spins = 1; word.load() < round; ++spins) {
@@ -97,16 +78,16 @@ class NoticeTest : public ::testing::Test {
 };
 
 TEST_F(NoticeTest, shouldBeSeenByTheClaimantOrTheClaimByBatonDriver) {
-  const std::vector<int> processors = TwoProcessors();
+  const std::vector<int> processors = harness::TwoProcessors();
   if (processors.size() < 2) GTEST_SKIP() << "one processor reorders nothing";
   std::thread keeper([&] {
-    StayOn(processors[0]);
+    harness::StayOn(processors[0]);
     for (uint64_t round = 1; round <= kRounds; ++round) {
       Tell(round);
       Await(over_, round);
     }
   });
-  StayOn(processors[1]);
+  harness::StayOn(processors[1]);
   for (uint64_t round = 1; round <= kRounds; ++round) {
     Claim(round);
     over_.store(round);
