@@ -1,5 +1,4 @@
 #include "tests/native/stepped_owners.h"
-#include "tests/harness/processors.h"
 
 #include <chrono>
 #include <ctime>
@@ -10,6 +9,7 @@
 #include "lib/base/status.h"
 #include "lib/driver/request_list.h"
 #include "lib/verbs/rdma/provider.h"
+#include "tests/harness/processors.h"
 #include "tests/harness/wait_until.h"
 #include "tests/native/echo_service.h"
 #include "tests/native/native_environment.h"

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -12,64 +11,39 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
-#include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/queue_driver_fixture.h"
-#include "tests/lib/driver/scripted_device.h"
+#include "tests/lib/driver/scripted_driver_fixture.h"
 
 namespace baton::driver {
 namespace {
 
 using arena::CompletionKind;
 using arena::ConnectionState;
-using testing::CommitWriter;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::Pump;
 using testing::RawPeer;
-using testing::ScriptedDevice;
 using testing::TestShape;
 
-class Observer : public DriverObserver {
-  void OnConnectionState(uint32_t, std::string_view) override {}
-  void OnRefusedConnection(std::string_view) override {}
-};
-
 // A connection with many sends outstanding, which all complete at once.
-class PollBudgetTest : public ::testing::Test {
+class PollBudgetTest : public testing::ScriptedDriverTest {
  protected:
   static constexpr uint32_t kSends = 500;
 
   void SetUp() override {
-    driver = QueueDriver::Create(&arena, &device, &observer).value();
-    Ownership(&arena, 0).GiveTo(0, 1);
-    CommitWriter writer(&arena, 0);
-    writer.Begin(1);
-    const uint32_t connection = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
-    device.Report(verbs::CmEventType::kEstablished,
-                  driver->objects()->connections[connection].id.get());
-    uint32_t shard;
-    ASSERT_TRUE(driver->HandleEvent(&shard));
-    for (uint32_t i = 0; i < kSends; ++i) writer.Send(connection, 0, 8);
-    writer.Publish();
-    absl::Status error;
-    ASSERT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kApplied) << error;
+    Start(TestShape(1, 4, 512));
+    const uint32_t connection = Established();
+    for (uint32_t i = 0; i < kSends; ++i) writer->Send(connection, 0, 8);
+    writer->Publish();
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
     for (uint32_t i = 0; i < kSends; ++i) {
-      device.Complete(arena.connection(connection).qp_number, false);
+      device.Complete(arena->connection(connection).qp_number, false);
     }
-    before = arena.shard(0).completion_tail;
+    before = arena->shard(0).completion_tail;
   }
-  uint64_t published() const { return arena.shard(0).completion_tail - before; }
-  void Recover() {
-    const auto objects = driver->objects();
-    driver.reset();
-    driver = QueueDriver::Recover(&arena, &device, &observer, objects).value();
-  }
+  uint64_t published() const { return arena->shard(0).completion_tail - before; }
 
-  Observer observer;
-  ScriptedDevice device;
-  arena::Arena arena = arena::Arena::Create(testing::TestShape(1, 4, 512), "kv").value();
-  std::unique_ptr<QueueDriver> driver;
   uint64_t before = 0;
 };
 

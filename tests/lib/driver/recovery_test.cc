@@ -12,10 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/connection_state.h"
-#include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
-#include "tests/lib/driver/commit_writer.h"
-#include "tests/lib/driver/scripted_device.h"
+#include "tests/lib/driver/scripted_driver_fixture.h"
 
 namespace baton::driver {
 namespace {
@@ -23,53 +21,25 @@ namespace {
 using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionState;
-using testing::CommitWriter;
 using testing::DriverDied;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::PostedRequest;
-using testing::ScriptedDevice;
 using ::testing::SizeIs;
 using testing::TestShape;
 using verbs::CompletionStatus;
-using PollDeath = ScriptedDevice::PollDeath;
 
-class Observer : public DriverObserver {
- public:
-  void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
-  void OnRefusedConnection(std::string_view) override {}
-
-  std::vector<std::string> states;
-};
-
-class RecoveryTest : public ::testing::Test {
+class RecoveryTest : public testing::ScriptedDriverTest {
  protected:
   void SetUp() override { Make(TestShape()); }
 
   void Make(const arena::Shape& shape) {
-    driver.reset();
-    read = 0;
-    arena.emplace(arena::Arena::Create(shape, "kv").value());
-    driver = QueueDriver::Create(&*arena, &device, &observer).value();
-    Ownership(&*arena, 0).GiveTo(0, 1);
-    writer.emplace(&*arena, 0);
-    writer->Begin(1);
+    Start(shape);
     connection = Established();
     queue_pair = arena->connection(connection).qp_number;
   }
 
-  uint32_t Established() {
-    const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
-    Handle(index, verbs::CmEventType::kEstablished);
-    EXPECT_EQ(Read(), "established");
-    return index;
-  }
-  void Handle(uint32_t index, verbs::CmEventType event) {
-    device.Report(event, driver->objects()->connections[index].id.get());
-    uint32_t shard;
-    EXPECT_TRUE(driver->HandleEvent(&shard));
-  }
   // Another connection, which the device has established and ended. The driver has polled what
   // that completed, and taken no event yet.
   void EndBeforeTheDriverKnows() {
@@ -100,52 +70,15 @@ class RecoveryTest : public ::testing::Test {
     return std::string(reinterpret_cast<const char*>(arena->buffers()) + offset, length);
   }
 
-  CommitOutcome Apply() { return driver->ApplyNext(0, &error); }
   // The next transaction kills the driver after so many requests of its post.
   void DieAfterPosting(int count) {
     device.die_after_posting = count;
     EXPECT_THROW(Apply(), DriverDied);
   }
-  void DiePolling(PollDeath death) {
-    device.die_polling = death;
-    EXPECT_THROW(driver->PollCompletions(0).status().IgnoreError(), DriverDied);
-  }
-  // The driver is dead: another takes its place.
-  void Recover() {
-    const std::shared_ptr<DeviceObjects> objects = driver->objects();
-    driver.reset();
-    driver = QueueDriver::Recover(&*arena, &device, &observer, objects).value();
-  }
   void DieRecovering() {
     EXPECT_THROW(
         QueueDriver::Recover(&*arena, &device, &observer, driver->objects()).status().IgnoreError(),
         DriverDied);
-  }
-  void Poll() { ASSERT_TRUE(driver->PollCompletions(0).ok()); }
-
-  // What the completion log has next, in words; "" for nothing.
-  std::string Read() {
-    if (read == arena->shard(0).completion_tail) return "";
-    const CompletionEntry& entry = arena->completion(0, read++);
-    const std::string name(verbs::CompletionStatusName(CompletionStatus(entry.status)));
-    const std::string status = entry.status == 0 ? "" : " " + name;
-    switch (CompletionKind(entry.kind)) {
-      case CompletionKind::kSend:
-        return absl::StrCat("send ", entry.sequence, status);
-      case CompletionKind::kReceive:
-        return absl::StrCat("receive ", entry.sequence, " of ", entry.byte_len, status);
-      case CompletionKind::kEstablished:
-        return "established";
-      case CompletionKind::kConnectFailed:
-        return absl::StrCat("not established", status);
-      default:
-        return absl::StrCat("ended", status);
-    }
-  }
-  std::vector<std::string> ReadAll() {
-    std::vector<std::string> all;
-    for (std::string one = Read(); !one.empty(); one = Read()) all.push_back(one);
-    return all;
   }
 
   // Outstanding at the device, in words.
@@ -171,14 +104,7 @@ class RecoveryTest : public ::testing::Test {
                        arena->recovery_map().spare_buffers);
   }
 
-  Observer observer;
-  ScriptedDevice device;
-  std::optional<arena::Arena> arena;
-  std::unique_ptr<QueueDriver> driver;
-  std::optional<CommitWriter> writer;
   uint32_t connection = 0, queue_pair = 0;
-  uint64_t read = 0;
-  absl::Status error;
 };
 
 // ---- Sends: each of their fates.

@@ -3,18 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
-#include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "tests/harness/stopped_clock.h"
-#include "tests/lib/driver/commit_writer.h"
-#include "tests/lib/driver/scripted_device.h"
+#include "tests/lib/driver/scripted_driver_fixture.h"
 
 namespace baton::driver {
 namespace {
@@ -23,52 +19,26 @@ using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionState;
 using arena::SharedReceiveState;
-using testing::CommitWriter;
 using testing::DriverDied;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::ScriptedDevice;
 using verbs::CompletionStatus;
 using verbs::DeviceEventType;
-using PollDeath = ScriptedDevice::PollDeath;
 
 constexpr uint32_t kDepth = 8;
 
-class Observer : public DriverObserver {
- public:
-  void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
-  void OnRefusedConnection(std::string_view) override {}
-  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t) override {
-    events.push_back(event.text);
-  }
-
-  std::vector<std::string> states, events;
-};
-
-class SharedRecoveryTest : public ::testing::Test {
+class SharedRecoveryTest : public testing::ScriptedDriverTest {
  protected:
   void SetUp() override {
     arena::Shape shape = testing::TestShape();
     shape.shared_receive_queue_depth = kDepth;
     shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
-    arena.emplace(arena::Arena::Create(shape, "kv").value());
-    driver = QueueDriver::Create(&*arena, &device, &observer).value();
-    Ownership(&*arena, 0).GiveTo(0, 1);
-    writer.emplace(&*arena, 0);
-    writer->Begin(1);
+    Start(shape);
     one = Established();
     two = Established();
   }
 
-  uint32_t Established() {
-    const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
-    device.Report(verbs::CmEventType::kEstablished, driver->objects()->connections[index].id.get());
-    uint32_t shard;
-    EXPECT_TRUE(driver->HandleEvent(&shard));
-    EXPECT_EQ(Read(), absl::StrCat("established ", index));
-    return index;
-  }
   uint32_t Qp(uint32_t connection) { return arena->connection(connection).qp_number; }
 
   void Stage(std::initializer_list<uint16_t> slots) {
@@ -76,7 +46,7 @@ class SharedRecoveryTest : public ::testing::Test {
   }
   CommitOutcome Commit() {
     writer->Publish();
-    return driver->ApplyNext(0, &error);
+    return Apply();
   }
   void Post(std::initializer_list<uint16_t> slots) {
     Stage(slots);
@@ -91,16 +61,6 @@ class SharedRecoveryTest : public ::testing::Test {
     device.die_after_posting = count;
     EXPECT_THROW(Commit(), DriverDied);
   }
-  void DiePolling(PollDeath death) {
-    device.die_polling = death;
-    EXPECT_THROW(driver->PollCompletions(0).status().IgnoreError(), DriverDied);
-  }
-  void Recover() {
-    const std::shared_ptr<DeviceObjects> objects = driver->objects();
-    driver.reset();
-    driver = QueueDriver::Recover(&*arena, &device, &observer, objects).value();
-  }
-  void Poll() { ASSERT_TRUE(driver->PollCompletions(0).ok()); }
   void HandleDeviceEvent(DeviceEventType type, uint32_t queue_pair = 0) {
     verbs::DeviceEvent event;
     event.type = type;
@@ -112,12 +72,7 @@ class SharedRecoveryTest : public ::testing::Test {
     EXPECT_TRUE(driver->HandleDeviceEvent(&shard));
   }
 
-  // What the completion log has next, in words; "" for nothing.
-  std::string Read() {
-    if (read == arena->shard(0).completion_tail) return "";
-    const CompletionEntry& entry = arena->completion(0, read++);
-    const std::string name(verbs::CompletionStatusName(CompletionStatus(entry.status)));
-    const std::string status = entry.status == 0 ? "" : " " + name;
+  std::string Describe(const CompletionEntry& entry, const std::string& status) const override {
     switch (CompletionKind(entry.kind)) {
       case CompletionKind::kReceive:
         return absl::StrCat("receive in ", entry.sequence, " of ", entry.connection, status);
@@ -126,11 +81,6 @@ class SharedRecoveryTest : public ::testing::Test {
       default:
         return absl::StrCat("end of ", entry.connection, status);
     }
-  }
-  std::vector<std::string> ReadAll() {
-    std::vector<std::string> all;
-    for (std::string word = Read(); !word.empty(); word = Read()) all.push_back(word);
-    return all;
   }
   // At the device, oldest first.
   std::vector<uint32_t> Slots() {
@@ -148,14 +98,7 @@ class SharedRecoveryTest : public ::testing::Test {
     return ConnectionState(arena->connection(connection).state);
   }
 
-  Observer observer;
-  ScriptedDevice device;
-  std::optional<arena::Arena> arena;
-  std::unique_ptr<QueueDriver> driver;
-  std::optional<CommitWriter> writer;
   uint32_t one = 0, two = 0;
-  uint64_t read = 0;
-  absl::Status error;
 };
 
 // ---- Any order.
