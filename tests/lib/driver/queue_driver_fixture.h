@@ -94,7 +94,8 @@ class QueueDriverTest : public ::testing::Test {
 
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length) {
     DeviceObjects* const objects = driver->objects().get();
-    const auto grant = ReserveGrant(*arena, *device, objects, offset, length, verbs::kRemoteRead);
+    absl::StatusOr<uint32_t> grant =
+        ReserveGrant(*arena, *device, objects, offset, length, verbs::kRemoteRead);
     if (!grant.ok()) return grant;
     const absl::Status registered = RegisterGrant(*arena, device.get(), objects, *grant);
     return registered.ok() ? grant : registered;
