@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +15,7 @@
 #include "lib/base/status.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/state_files.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 #include "worker/examples/ledger/ledger_protocol.h"
 
@@ -316,8 +316,7 @@ void Fleet::DumpLogs() const {
   }
   std::sort(recent.rbegin(), recent.rend());
   for (size_t i = 0; i < std::min(recent.size(), kDumpedLogs); ++i) {
-    std::ifstream file(recent[i].second);
-    std::string log((std::istreambuf_iterator<char>(file)), {});
+    std::string log = harness::ReadFile(recent[i].second);
     if (log.size() > kDumpedBytes) log = "…" + log.substr(log.size() - kDumpedBytes);
     std::fprintf(stderr, "---- %s\n%s", recent[i].second.c_str(), log.c_str());
   }

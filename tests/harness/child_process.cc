@@ -12,13 +12,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::harness {
@@ -264,8 +264,7 @@ absl::Status ChildProcess::WriteLine(const std::string& line) {
 }
 
 std::string ChildProcess::LogTail(size_t bytes) const {
-  std::ifstream file(log_path_);
-  const std::string log((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string log = ReadFile(log_path_);
   return log.size() <= bytes ? log : "…" + log.substr(log.size() - bytes);
 }
 

@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::harness {
@@ -297,8 +297,7 @@ absl::Status Cluster::Stop() {
 
 void Cluster::DumpLogs() const {
   for (const std::string& path : logs_) {
-    std::ifstream file(path);
-    std::string log((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    std::string log = ReadFile(path);
     if (log.empty()) continue;
     if (log.size() > kDumpedBytes) log = "…" + log.substr(log.size() - kDumpedBytes);
     std::fprintf(stderr, "---- %s\n%s", path.c_str(), log.c_str());

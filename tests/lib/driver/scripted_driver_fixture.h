@@ -89,7 +89,7 @@ class ScriptedDriverTest : public ::testing::Test {
     driver = QueueDriver::Recover(&*arena, &device, &observer, objects).value();
   }
 
-  // What the completion log has next, in words; "" for nothing.
+  // Returns the next entry of the completion log in words. Empty: there is none.
   std::string Read() {
     if (read == arena->shard(0).completion_tail) return "";
     const arena::CompletionEntry& entry = arena->completion(0, read++);
