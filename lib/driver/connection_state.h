@@ -41,6 +41,15 @@ inline uint32_t MaybePosted(const arena::ConnectionRecord& record, bool receive)
   return ahead > 0 ? static_cast<uint32_t>(ahead) : 0;
 }
 
+inline arena::MarkerCursors& MarkersOf(arena::ConnectionRecord& record, bool receive) {
+  return receive ? record.receive_markers : record.send_markers;
+}
+
+// Returns the number of markers that were begun and have not completed.
+inline uint8_t Outstanding(const arena::MarkerCursors& markers) {
+  return static_cast<uint8_t>(markers.begun - markers.completed);
+}
+
 // Publishes the state with everything that was written to the record before.
 inline void SetState(arena::ConnectionRecord& record, arena::ConnectionState state) {
   arena::StoreRelease(record.state, static_cast<uint32_t>(state));

@@ -55,12 +55,13 @@ void Spoil(PoisonLevel level, CompletionEntry* entry) {
 }
 
 std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard, uint64_t end) const {
-  const CompletionLog& log = shards_[shard].log;
+  const DriverState& state = parts_->state;
+  const CompletionLog& log = state.shards[shard].log;
   std::optional<uint64_t> oldest;
   for (uint64_t i = log.oldest(); i < std::min(end, log.tail()); ++i) {
-    const CompletionEntry entry = arena::CopyOnce(arena_->completion(shard, i));
-    if (IsVoid(entry) || entry.connection >= slots_.size()) continue;
-    const arena::ConnectionRecord& connection = arena_->connection(entry.connection);
+    const CompletionEntry entry = arena::CopyOnce(state.arena->completion(shard, i));
+    if (IsVoid(entry) || entry.connection >= state.connection_slots) continue;
+    const arena::ConnectionRecord& connection = state.record(entry.connection);
     if (connection.generation == entry.generation && connection.poison == 0) return i;
     if (!oldest) oldest = i;
   }
@@ -70,9 +71,10 @@ std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard, uint64_t end)
 absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t completion,
                                                     std::string_view why,
                                                     std::optional<PoisonLevel> known) {
-  CompletionLog& log = shards_[shard].log;
+  DriverState& state = parts_->state;
+  CompletionLog& log = state.shards[shard].log;
   const uint32_t slot =
-      arena::OwnershipSlot(arena::LoadAcquire(arena_->shard(shard).owner.ownership));
+      arena::OwnershipSlot(arena::LoadAcquire(state.arena->shard(shard).owner.ownership));
   if (slot != arena::kNobody && !arena::IsClaim(slot)) {
     return absl::FailedPreconditionError(absl::StrCat("shard ", shard, " has an owner"));
   }
@@ -81,13 +83,13 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
     return absl::FailedPreconditionError(absl::StrCat("completion ", completion, " of shard ",
                                                       shard, " is none that waits for its owner"));
   }
-  const CompletionEntry blamed = arena::CopyOnce(arena_->completion(shard, completion));
-  if (blamed.connection >= slots_.size()) {
+  const CompletionEntry blamed = arena::CopyOnce(state.arena->completion(shard, completion));
+  if (blamed.connection >= state.connection_slots) {
     return absl::FailedPreconditionError(absl::StrCat("completion ", completion, " of shard ",
                                                       shard, " is of no connection that exists"));
   }
   const uint32_t generation = arena::GenerationOf(blamed);
-  arena::ConnectionRecord& connection = record(blamed.connection);
+  arena::ConnectionRecord& connection = state.record(blamed.connection);
   // The level also applies to the connection's later completions. If the connection was accepted
   // into another shard, a living owner reads them there, so the connection ends as it would by
   // itself.
@@ -98,15 +100,15 @@ absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t com
   }
   // Logs the connection's end at once if nothing of it is outstanding. A shard that this driver
   // does not operate has another driver, which knows nothing of these deaths.
-  if (connection.generation == generation && Operates(ShardOf(connection))) {
-    StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
+  if (connection.generation == generation && Operates(state.ShardOf(connection))) {
+    parts_->teardown.StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }
   log.Publish();
   // The next owner does not know a connection whose end is void, and regards its buffers as free.
   // So its earlier completions are void, too.
   const uint64_t first = level == PoisonLevel::kVoid ? oldest : completion;
   for (uint64_t i = first; i < log.tail(); ++i) {
-    CompletionEntry& entry = arena_->completion(shard, i);
+    CompletionEntry& entry = state.arena->completion(shard, i);
     if (entry.connection == blamed.connection && arena::GenerationOf(entry) == generation) {
       Spoil(level, &entry);
     }

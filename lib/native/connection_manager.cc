@@ -307,7 +307,7 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
-// Like QueueDriver::RefuseShared: the flag keeps drivers from posting and accepting.
+// Like SharedReceives::Refuse: the flag keeps drivers from posting and accepting.
 void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
   arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
   for (uint32_t i = 0; i < connections_.size(); ++i) {
@@ -320,7 +320,7 @@ void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_v
   }
 }
 
-// A driver arms the limit once (QueueDriver::ArmLimit). Only `baton-driver` learns that it was
+// A driver arms the limit once (SharedReceives::ArmLimit). Only `baton-driver` learns that it was
 // reached, and arms it again.
 void ConnectionManager::ArmLimits() {
   const uint32_t depth = arena_->shape().shared_receive_queue_depth;

@@ -1,36 +1,31 @@
 """Negative controls of the checking peer: a recovery with one defect, whose harm is predicted."""
 
-# Keeps, in the broken copy, what of each connection's sends was known to be posted at first.
-FIRST_AMBIGUOUS = [
-    "s/^namespace {$$/&uint64_t first_ambiguous[64];/",
-    "s/^  slots_\\[index\\].sends_held = Out.*/&first_ambiguous[index] = connection.send.posted;/",
-]
-
-def controls_test(name, defect = None, edits = []):
+def controls_test(name, defect = None, edits = {}):
     """controls_test.cc, as it is or with a broken recovery.
 
-    The broken copy is an object of the test itself, so the linker does not take the right one out
-    of its library. An edit that changes nothing any more fails the build: with some of them the copy
-    would be broken in another way than the test predicts.
+    The broken copies are objects of the test itself, so the linker does not take the right ones out
+    of their library. An edit that changes nothing any more fails the build: with some of them the
+    copy would be broken in another way than the test predicts.
 
     Args:
       name: of the program.
       defect: what controls_test.cc calls it.
-      edits: for sed, of lib/driver/recovery.cc.
+      edits: for sed, by the name of the source in lib/driver.
     """
     broken = []
-    if edits:
-        broken = [name + "_recovery.cc"]
+    for source, of_source in edits.items():
+        out = name + "_" + source
         native.genrule(
-            name = name + "_recovery",
+            name = out + "_source",
             testonly = True,
-            srcs = ["//lib/driver:recovery.cc"],
-            outs = broken,
+            srcs = ["//lib/driver:" + source],
+            outs = [out],
             cmd = "cat $< > $@" + "".join([
                 " && sed -e '" + edit + "' $@ > $@.new && ! cmp -s $@ $@.new && mv $@.new $@"
-                for edit in edits
+                for edit in of_source
             ]),
         )
+        broken.append(out)
     native.cc_binary(
         name = name,
         testonly = True,

@@ -7,6 +7,9 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/driver/commit_applier.h"
+#include "lib/driver/completion_mover.h"
+#include "lib/driver/queue_driver.h"
 #include "lib/driver/request_list.h"
 #include "lib/verbs/rdma/provider.h"
 #include "tests/harness/processors.h"
@@ -26,8 +29,8 @@ constexpr timespec kLook = {0, 50'000};
 
 uintptr_t StartOfRecovery() { return CodeOf(&driver::QueueDriver::Recover); }
 uintptr_t StartOfTurn() { return CodeOf(&EchoOwner::Turn); }
-uintptr_t StartOfPoll() { return CodeOf(&driver::QueueDriver::PollCompletions); }
-uintptr_t StartOfCommit() { return CodeOf(&driver::QueueDriver::ApplyNext); }
+uintptr_t StartOfPoll() { return CodeOf(&driver::CompletionMover::PollCompletions); }
+uintptr_t StartOfCommit() { return CodeOf(&driver::CommitApplier::ApplyNext); }
 uintptr_t StartOfPost() {
   return IsSoftUnderTest() ? CodeOf(&driver::RequestList::WriteSends)
                            : CodeOf(&verbs::rdma::PostAndRing);

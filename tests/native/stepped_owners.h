@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "lib/driver/queue_driver.h"
 #include "tests/native/checking_peer.h"
 #include "tests/native/echo_service.h"
 #include "tests/native/stepper.h"
@@ -17,8 +16,8 @@ namespace baton::native {
 // The functions to run to.
 uintptr_t StartOfRecovery();  // QueueDriver::Recover
 uintptr_t StartOfTurn();      // EchoOwner::Turn
-uintptr_t StartOfPoll();      // QueueDriver::PollCompletions
-uintptr_t StartOfCommit();    // QueueDriver::ApplyNext
+uintptr_t StartOfPoll();      // CompletionMover::PollCompletions
+uintptr_t StartOfCommit();    // CommitApplier::ApplyNext
 uintptr_t StartOfPost();      // of sends, with their doorbell: the device's own
 
 class SteppedOwners {

@@ -1,0 +1,68 @@
+#include "lib/driver/driver_state.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/driver/poison.h"
+
+namespace baton::driver {
+
+using arena::CompletionKind;
+using arena::ConnectionRecord;
+using arena::ConnectionState;
+using arena::Direction;
+using arena::PoisonLevel;
+using verbs::CompletionStatus;
+
+DriverState::DriverState(arena::Arena* driver_arena, verbs::Device* driver_device,
+                         DriverObserver* driver_observer,
+                         std::shared_ptr<DeviceObjects> device_objects)
+    : arena(driver_arena),
+      device(driver_device),
+      observer(driver_observer),
+      objects(std::move(device_objects)),
+      last_shard(arena->shape().shards - 1),
+      slots(arena->shape().connections),
+      connection_slots(arena->shape().connections),
+      records(&arena->connection(0)) {
+  for (uint32_t i = 0; i <= last_shard; ++i) shards.emplace_back(CompletionLog(*arena, i));
+  by_queue_pair.reserve(slots.size());
+  ending.reserve(slots.size());
+}
+
+absl::Status DriverState::LogIsBroken(uint32_t shard) const {
+  return absl::DataLossError(absl::StrCat("the completion log of shard ", shard,
+                                          " cannot be gone by: ", shards[shard].log.broken(),
+                                          ": another process of the service has written over it"));
+}
+
+uint32_t DriverState::FindQueuePair(uint32_t number) const {
+  const auto found = by_queue_pair.find(number);
+  if (found == by_queue_pair.end()) return DriverObserver::kNoConnection;
+  const ConnectionRecord& connection = record(found->second);
+  const bool its = connection.qp_number == number && StateOf(connection) != ConnectionState::kFree;
+  return its ? found->second : DriverObserver::kNoConnection;
+}
+
+bool DriverState::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
+  const ConnectionRecord& connection = record(index);
+  ShardQueue& queue = shards[ShardOf(connection)];
+  if (!queue.operated) {  // its owner has another driver
+    observer->OnConnectionState(index,
+                                "cannot be told to its owner: another process of the service has "
+                                "written over the shard in its record");
+    return true;
+  }
+  arena::CompletionEntry entry = {};
+  entry.wr_id =
+      arena::PackWrId(index, connection.generation, Direction::kSend, arena::kEventSequence);
+  entry.kind = static_cast<uint8_t>(kind);
+  entry.status = static_cast<uint8_t>(status);
+  entry.connection = index;
+  entry.generation = connection.generation;
+  entry.tag = connection.tag;
+  Spoil(PoisonLevel(connection.poison), &entry);
+  return queue.log.Append(entry);
+}
+
+}  // namespace baton::driver
