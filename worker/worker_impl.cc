@@ -292,7 +292,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     CheckKeeper();
   }
   // Not needed if a look for work has just driven the queues.
-  if (native_ && !std::exchange(driven_, false)) Drive();
+  if (native_ && !std::exchange(driven_, false)) RecoverAndPoll();
   int work = HandleOwnership();
   for (auto& shard : shards_) {
     if (Owns(*shard)) work += Deliver(*shard);
@@ -420,7 +420,7 @@ void WorkerImpl::AdoptTheRest() {
   // One turn per shard at most, because another process can write the words, too.
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (std::none_of(shards_.begin(), shards_.end(), is_due)) return;
-    Drive();
+    RecoverAndPoll();
     HandleOwnership();
   }
 }
@@ -665,7 +665,9 @@ void WorkerImpl::TellNativeHost(const Shard& shard, bool released) {
   native_->Apply(shard.index_);
 }
 
-void WorkerImpl::Drive() {
+// Does the driver's work that is due in a native worker: it goes on with the recovery of claimed
+// shards, and moves completions to the logs. REQUIRES: native_.
+void WorkerImpl::RecoverAndPoll() {
   native_->Attend();
   for (const auto& shard : shards_) {
     if (Owns(*shard)) native_->Poll(shard->index_);
@@ -680,24 +682,24 @@ void WorkerImpl::WakeDriver() {
   }
 }
 
-bool WorkerImpl::HasWork() {
-  driven_ = LookForWork();
+// A native worker drives its queues first, so that what they have is in the logs. An idle worker
+// acknowledges. Returns whether Poll has something to do.
+bool WorkerImpl::Advance() {
+  if (native_) RecoverAndPoll();
+  driven_ = HasWork();
   if (!driven_) NoteIdleLook();
   return driven_;
 }
 
-bool WorkerImpl::LookForWork() {
-  if (native_) {
-    Drive();
-    if (!native_->status().ok()) return true;  // Poll returns the error
-  }
+// Returns whether Poll has something to do.
+bool WorkerImpl::HasWork() const {
+  if (native_ && !native_->status().ok()) return true;  // Poll returns the error
   if (stop_.load(std::memory_order_relaxed) || shutdown_asked_.load(std::memory_order_relaxed)) {
     return true;
   }
   if (arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) return true;
   return std::any_of(shards_.begin(), shards_.end(), [&](const auto& shard) {
-    return Owns(*shard) &&
-           arena::LoadAcquire(arena_->shard(shard->index_).completion_tail) != shard->delivered_;
+    return Owns(*shard) && arena::LoadAcquire(shard->record_->completion_tail) != shard->delivered_;
   });
 }
 
@@ -713,7 +715,7 @@ bool WorkerImpl::ArmEvent() {
     }
   }
   BATON_CRASH_POINT("arm-before-last-look");
-  if (!HasWork()) return true;
+  if (!Advance()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
   return false;
 }
@@ -729,7 +731,7 @@ absl::Status WorkerImpl::Await(int timeout_ms) {
   if (options_.yield_microseconds > 0) {
     // A native worker's looks are polls of the device, and it has more of them below.
     for (uint32_t i = native_ ? kLooksBeforeYield : 0; i < kLooksBeforeYield; ++i) {
-      if (HasWork()) return absl::OkStatus();
+      if (Advance()) return absl::OkStatus();
       Pause();
     }
   }
@@ -741,7 +743,7 @@ absl::Status WorkerImpl::Await(int timeout_ms) {
   uint64_t now = began;
   for (; now - began < limit; now = MonotonicNanoseconds()) {
     for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
-      if (HasWork() || woken_.load(std::memory_order_relaxed)) {
+      if (Advance() || woken_.load(std::memory_order_relaxed)) {
         budget.NoteWait(now - began);
         return absl::OkStatus();
       }
@@ -775,7 +777,7 @@ absl::Status WorkerImpl::Run() {
   // Shards that this worker has got since the last turn are given back with the rest. No heir
   // follows a claimant that ends in order: it unlocks its lock, so it never counts as dead.
   if (native_) {
-    Drive();
+    RecoverAndPoll();
     HandleOwnership();
     AdoptTheRest();
   }
@@ -804,11 +806,11 @@ void WorkerImpl::AwaitKeeper(pollfd socket, int timeout_ms) {
   arena::StoreRelaxed(arena_->worker(slot_).heartbeat, ++polls_);
   std::array<pollfd, 2> entries = {socket, {-1, POLLIN, 0}};
   if (native_) {
-    Drive();
+    RecoverAndPoll();
     for (const auto& shard : shards_) {
       if (Owns(*shard)) native_->RequestNotification(shard->index_);
     }
-    Drive();  // the last look
+    RecoverAndPoll();  // the last look
     if (native_->status().ok()) entries[1].fd = native_->event_fd();
   }
   int most = std::max(1, static_cast<int>(heartbeat_ms_) / 2);
@@ -837,7 +839,7 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   }
   BATON_ASSIGN_OR_RETURN(const internal::Connecting connecting,
                          keeper_->Connect(shard.index_, host, port, private_data, tag));
-  if (native_) Drive();  // handles `baton-driver`'s notice of the connection
+  if (native_) RecoverAndPoll();  // handles `baton-driver`'s notice of the connection
   Connection* connection = Resolve(shard, connecting.connection(), connecting.generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;

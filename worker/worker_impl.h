@@ -137,9 +137,9 @@ class WorkerImpl final : public Worker {
   void AwaitKeeper(pollfd socket, int timeout_ms);
   void WakeDriver();
   void TellNativeHost(const Shard& shard, bool released);
-  void Drive();
-  bool HasWork();
-  bool LookForWork();
+  void RecoverAndPoll();
+  bool Advance();
+  bool HasWork() const;
   void CheckKeeper();
   void LoseKeeper();
   void BeginResumption();
