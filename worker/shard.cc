@@ -1,53 +1,19 @@
 // This is the worker's half of the commit protocol (lib/arena/layout.md): staging and committing.
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <memory>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
 #include "worker/work_requests.h"
-#include "worker/worker_impl.h"
+#include "worker/worker_shards.h"
 
 namespace baton {
-
-bool Connection::established() const {
-  const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
-  return arena::LoadAcquire(record.state) ==
-         static_cast<uint32_t>(arena::ConnectionState::kEstablished);
-}
-
-std::string_view Connection::peer_address() const {
-  const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
-  return {record.peer_address, strnlen(record.peer_address, sizeof(record.peer_address))};
-}
-
-// Another native worker can write the record, so the length is limited to the field's.
-std::string_view Connection::private_data() const {
-  const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
-  return {reinterpret_cast<const char*>(record.private_data),
-          std::min(arena::LoadRelaxed(record.private_data_length), arena::kPrivateDataBytes)};
-}
-
-absl::Span<const uint8_t> Connection::state() const {
-  return {shard_->impl_->arena().connection_state(index_, state_slot_), state_length_};
-}
-
-uint32_t Connection::state_version() const { return state_version_; }
-
-uint32_t Connection::send_room() const {
-  return RoomOf(send_staged_, send_completed_, send_acknowledged_,
-                shard_->impl_->arena().shape().send_queue_depth);
-}
-
-uint32_t Connection::receive_room() const {
-  return RoomOf(receive_staged_, receive_completed_, receive_acknowledged_,
-                arena::ReceiveDepth(shard_->impl_->arena().shape()));
-}
-
 namespace {
 
 using arena::CommitEntry;
@@ -63,37 +29,102 @@ inline void FetchRequest(const arena::WorkRequest& request) {
   arena::FetchToWrite(&request.sges);
 }
 
+// Returns how many more requests a queue and its log have room for.
+inline uint32_t RoomOf(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
+  const uint64_t log = 2 * uint64_t{depth} - (staged - acknowledged);
+  const uint64_t queue = depth - std::min<uint64_t>(staged - completed, depth);
+  return static_cast<uint32_t>(std::min(log, queue));
+}
+
+// Requests before the returned sequence number have room in the queue and in the log.
+inline uint64_t RoomEnd(uint64_t completed, uint64_t acknowledged, uint32_t depth) {
+  return std::min(completed + depth, acknowledged + 2 * uint64_t{depth});
+}
+
 }  // namespace
 
-Shard::Shard(WorkerImpl* impl, uint32_t index)
-    : impl_(impl),
+bool Connection::established() const {
+  const arena::ConnectionRecord& record = shard_->shards_->arena().connection(index_);
+  return arena::LoadAcquire(record.state) ==
+         static_cast<uint32_t>(arena::ConnectionState::kEstablished);
+}
+
+std::string_view Connection::peer_address() const {
+  const arena::ConnectionRecord& record = shard_->shards_->arena().connection(index_);
+  return {record.peer_address, strnlen(record.peer_address, sizeof(record.peer_address))};
+}
+
+// Another native worker can write the record, so the length is limited to the field's.
+std::string_view Connection::private_data() const {
+  const arena::ConnectionRecord& record = shard_->shards_->arena().connection(index_);
+  return {reinterpret_cast<const char*>(record.private_data),
+          std::min(arena::LoadRelaxed(record.private_data_length), arena::kPrivateDataBytes)};
+}
+
+absl::Span<const uint8_t> Connection::state() const {
+  return {shard_->shards_->arena().connection_state(index_, state_slot_), state_length_};
+}
+
+uint32_t Connection::state_version() const { return state_version_; }
+
+uint32_t Connection::send_room() const {
+  return RoomOf(send_staged_, send_completed_, send_acknowledged_,
+                shard_->shards_->arena().shape().send_queue_depth);
+}
+
+uint32_t Connection::receive_room() const {
+  return RoomOf(receive_staged_, receive_completed_, receive_acknowledged_,
+                arena::ReceiveDepth(shard_->shards_->arena().shape()));
+}
+
+struct Shard::Staged {
+  // Entries kept free for what Commit itself adds (shard state, acknowledgement), and for the
+  // release, which must always be possible after a commit.
+  static constexpr uint32_t kReservedEntries = 8;
+
+  // Returns how many entries `receives` shared receives need.
+  static size_t SharedEntries(size_t receives) {
+    return (receives + arena::kSharedReceivesPerEntry - 1) / arena::kSharedReceivesPerEntry;
+  }
+
+  std::vector<arena::CommitEntry> entries;
+  std::vector<Connection*> connections;  // those with a kConnection entry
+  std::vector<uint16_t> shared;          // slots of shared receives
+  bool has_state = false;
+  bool moves = false;  // a connection is accepted into another shard
+  arena::CommitEntry state = {};
+  uint32_t requests = 0;
+};
+
+Shard::Shard(WorkerShards* shards, uint32_t index)
+    : shards_(shards),
       index_(index),
-      record_(&impl->arena().shard(index)),
-      log_(&impl->arena().completion(index, 0)),
-      log_mask_(impl->arena().shape().completion_log_entries - 1),
-      send_log_mask_(2 * uint64_t{impl->arena().shape().send_queue_depth} - 1),
-      receive_log_mask_(2 * uint64_t{impl->arena().shape().receive_queue_depth} - 1),
-      buffer_bytes_(impl->arena().shape().buffer_bytes),
-      send_depth_(impl->arena().shape().send_queue_depth),
-      receive_depth_(arena::ReceiveDepth(impl->arena().shape())),
-      plain_opcodes_(PlainOpcodes(impl->arena().header())),
-      most_send_bytes_(MostSendBytes(impl->arena().header())),
+      record_(&shards->arena().shard(index)),
+      log_(&shards->arena().completion(index, 0)),
+      log_mask_(shards->arena().shape().completion_log_entries - 1),
+      send_log_mask_(2 * uint64_t{shards->arena().shape().send_queue_depth} - 1),
+      receive_log_mask_(2 * uint64_t{shards->arena().shape().receive_queue_depth} - 1),
+      buffer_bytes_(shards->arena().shape().buffer_bytes),
+      send_depth_(shards->arena().shape().send_queue_depth),
+      receive_depth_(arena::ReceiveDepth(shards->arena().shape())),
+      plain_opcodes_(PlainOpcodes(shards->arena().header())),
+      most_send_bytes_(MostSendBytes(shards->arena().header())),
       staged_(std::make_unique<Staged>()) {
   staged_->entries.reserve(arena::kMaxTransactionEntries);
   staged_->connections.reserve(arena::kMaxTransactionEntries);
-  const uint32_t slots = arena::SharedReceiveSlots(impl->arena().shape());
+  const uint32_t slots = arena::SharedReceiveSlots(shards->arena().shape());
   staged_->shared.reserve(std::min(slots, kMaxStagedRequests));
   shared_free_.reserve(slots);
   shared_unacknowledged_.reserve(slots);
-  unacknowledged_.reserve(impl->arena().shape().connections);
+  unacknowledged_.reserve(shards->arena().shape().connections);
 }
 
 Shard::~Shard() = default;
 
-Worker& Shard::worker() const { return *impl_; }
+Worker& Shard::worker() const { return shards_->worker(); }
 
 absl::Span<const uint8_t> Shard::state() const {
-  return {impl_->arena().shard_state(index_, state_slot_), state_length_};
+  return {shards_->arena().shard_state(index_, state_slot_), state_length_};
 }
 
 absl::Status Shard::WhyUnusable(const Connection& connection) const {
@@ -107,7 +138,7 @@ absl::Status Shard::WhyUnusable(const Connection& connection) const {
 // Refuses READs and atomics if the peer answers none, which is known once the connection is
 // established.
 absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode) const {
-  const arena::Arena& arena = impl_->arena();
+  const arena::Arena& arena = shards_->arena();
   if (arena.header().tells_depths == 0 || !connection.established() ||
       arena.connection(connection.index_).initiator_depth != 0) {
     return absl::OkStatus();
@@ -120,7 +151,7 @@ absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode
 uint32_t Shard::EntryRoom() const {
   uint64_t log_room = arena::kCommitLogEntries - (commit_tail_ - folded_);
   if (log_room < arena::kMaxTransactionEntries) {
-    folded_ = arena::CursorIndex(arena::LoadAcquire(impl_->arena().shard(index_).commit_head));
+    folded_ = arena::CursorIndex(arena::LoadAcquire(shards_->arena().shard(index_).commit_head));
     log_room = arena::kCommitLogEntries - (commit_tail_ - folded_);
   }
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
@@ -206,7 +237,7 @@ absl::Status Shard::WhyNoReceive() const {
 
 absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag) {
   if (epoch_ == 0) return absl::AbortedError("the shard is not ours any more");
-  const arena::Shape& shape = impl_->arena().shape();
+  const arena::Shape& shape = shards_->arena().shape();
   if (!arena::HasSharedReceives(shape)) {
     return absl::FailedPreconditionError(
         "each connection of the service has receives of its own: post them with Receive, or set "
@@ -224,7 +255,7 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
   }
   entries_left_ -= needs_entry ? 1 : 0;
   const uint16_t slot = shared_free_.back();
-  impl_->arena().shared_receive_request(index_, slot) = request;
+  shards_->arena().shared_receive_request(index_, slot) = request;
   shared_free_.pop_back();
   staged_->shared.push_back(slot);
   ++shared_outstanding_;
@@ -236,9 +267,9 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
 // Counts the receives that the driver will find free and within the depth. Receives that may or may
 // not be posted hold their slots, and do not count as posted.
 uint32_t Shard::shared_receive_room() const {
-  const uint32_t depth = impl_->arena().shape().shared_receive_queue_depth;
+  const uint32_t depth = shards_->arena().shape().shared_receive_queue_depth;
   if (epoch_ == 0 || depth == 0) return 0;
-  const uint32_t unsure = arena::LoadRelaxed(impl_->arena().shard(index_).shared_receives_unsure);
+  const uint32_t unsure = arena::LoadRelaxed(shards_->arena().shard(index_).shared_receives_unsure);
   const uint32_t counted = shared_outstanding_ - std::min(unsure, shared_outstanding_);
   const uint32_t room = depth - std::min(depth, counted);
   return std::min(room, static_cast<uint32_t>(shared_free_.size()));
@@ -246,7 +277,7 @@ uint32_t Shard::shared_receive_room() const {
 
 // Called at an adoption. From then on only this worker's acknowledgements free slots.
 void Shard::LoadSharedReceives() {
-  const arena::Arena& arena = impl_->arena();
+  const arena::Arena& arena = shards_->arena();
   shared_free_.clear();
   shared_outstanding_ = 0;
   for (uint32_t slot = arena::SharedReceiveSlots(arena.shape()); slot-- > 0;) {
@@ -300,7 +331,7 @@ absl::Status Shard::StageSend(Connection& connection, const SendWork& work) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
   // Nobody reads it before it is committed.
-  BATON_RETURN_IF_ERROR(FillSend(work, buffer_bytes_, impl_->arena().header(),
+  BATON_RETURN_IF_ERROR(FillSend(work, buffer_bytes_, shards_->arena().header(),
                                  &connection.send_log_[sequence & send_log_mask_]));
   if (verbs::IsAnswered(work.opcode)) BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
@@ -313,14 +344,14 @@ absl::Status Shard::StageSend(Connection& connection, const SendWork& work) {
 absl::Status Shard::SetState(Connection& connection, absl::Span<const uint8_t> state,
                              uint32_t version) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
-  const uint32_t capacity = impl_->arena().shape().connection_state_bytes;
+  const uint32_t capacity = shards_->arena().shape().connection_state_bytes;
   if (state.size() > capacity) {
     return Invalid("state: ", state.size(), " bytes, the service keeps ", capacity,
                    " (connection_state_bytes)");
   }
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   const uint32_t slot = 1 - connection.state_slot_;
-  CopyState(state, impl_->arena().connection_state(connection.index_, slot));
+  CopyState(state, shards_->arena().connection_state(connection.index_, slot));
   CommitEntry& entry = staged_->entries[connection.entry_ - 1];
   entry.state_slot = slot;
   entry.state_length = static_cast<uint32_t>(state.size());
@@ -331,13 +362,13 @@ absl::Status Shard::SetState(Connection& connection, absl::Span<const uint8_t> s
 
 absl::Status Shard::SetShardState(absl::Span<const uint8_t> state, uint32_t version) {
   if (epoch_ == 0) return absl::AbortedError("the shard is not ours any more");
-  const uint32_t capacity = impl_->arena().shape().shard_state_bytes;
+  const uint32_t capacity = shards_->arena().shape().shard_state_bytes;
   if (state.size() > capacity) {
     return Invalid("state: ", state.size(), " bytes, the service keeps ", capacity,
                    " (shard_state_bytes)");
   }
   const uint32_t slot = 1 - state_slot_;
-  CopyState(state, impl_->arena().shard_state(index_, slot));
+  CopyState(state, shards_->arena().shard_state(index_, slot));
   staged_->has_state = true;
   staged_->state = {};
   staged_->state.kind = static_cast<uint8_t>(CommitKind::kShardState);
@@ -357,7 +388,7 @@ absl::Status Shard::StageDecision(Connection& connection, uint8_t kind, uint32_t
   if (!HasEntryRoom(1)) return absl::ResourceExhaustedError("no room in the commit log");
   --entries_left_;
   std::copy(private_data.begin(), private_data.end(),
-            impl_->arena().private_data(connection.index_));
+            shards_->arena().private_data(connection.index_));
   CommitEntry entry = {};
   entry.kind = kind;
   entry.connection = connection.index_;
@@ -374,7 +405,7 @@ absl::Status Shard::Accept(Connection& connection, std::string_view private_data
 }
 
 absl::Status Shard::Accept(Connection& connection, Shard& shard, std::string_view private_data) {
-  if (!impl_->Owns(shard)) return Invalid("shard: ", shard.index_, " is not ours");
+  if (!shards_->Owns(shard)) return Invalid("shard: ", shard.index_, " is not ours");
   return StageDecision(connection, static_cast<uint8_t>(CommitKind::kAccept), shard.index_,
                        private_data);
 }
@@ -420,7 +451,7 @@ void Shard::AddSharedReceives() {
 // otherwise in an entry of its own.
 void Shard::Acknowledge() {
   CommitEntry* acknowledge;
-  if (!staged_->connections.empty() && impl_->layout_version() >= 2) {
+  if (!staged_->connections.empty() && shards_->layout_version() >= 2) {
     acknowledge = &staged_->entries[staged_->connections.front()->entry_ - 1];
     acknowledge->flags |= arena::kCommitAcknowledges;
   } else {
@@ -436,7 +467,7 @@ void Shard::Publish(bool release) {
   for (Connection* connection : staged_->connections) {
     CommitEntry& entry = staged_->entries[connection->entry_ - 1];
     entry.send_end = connection->send_staged_;
-    if (entry.send_end != connection->send_committed_) impl_->NoteSendsCommitted();
+    if (entry.send_end != connection->send_committed_) shards_->NoteSendsCommitted();
     entry.receive_end = connection->receive_staged_;
   }
   if (!staged_->shared.empty()) AddSharedReceives();
@@ -457,7 +488,7 @@ void Shard::Publish(bool release) {
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(bank_->tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
-  impl_->TellDriver(*this, release);
+  shards_->TellDriver(*this, release);
   BATON_CRASH_POINT("commit-driver-woken");
   for (Connection* connection : staged_->connections) {
     const CommitEntry& entry = entries[connection->entry_ - 1];
@@ -484,7 +515,7 @@ void Shard::Publish(bool release) {
 void Shard::ForgetMoved() {
   for (const CommitEntry& entry : staged_->entries) {
     if (CommitKind(entry.kind) != CommitKind::kAccept || entry.target_shard == index_) continue;
-    if (Connection* moved = impl_->Resolve(*this, entry.connection, entry.generation)) {
+    if (Connection* moved = shards_->Resolve(*this, entry.connection, entry.generation)) {
       moved->known_epoch_ = 0;
     }
   }
@@ -552,7 +583,7 @@ void VisitBuffers(const arena::WorkRequest& request, uint64_t buffer_bytes, cons
 
 void Shard::ForEachSharedBufferInUse(
     const std::function<void(const Buffer&, uint64_t tag)>& visit) const {
-  const arena::Arena& arena = impl_->arena();
+  const arena::Arena& arena = shards_->arena();
   std::vector<bool> free(arena::SharedReceiveSlots(arena.shape()));
   for (const uint16_t slot : shared_free_) free[slot] = true;
   for (uint32_t slot = 0; slot < free.size(); ++slot) {
@@ -565,7 +596,7 @@ void Shard::ForEachSharedBufferInUse(
 
 void Shard::ForEachBufferInUse(Connection& connection,
                                const std::function<void(const Buffer&, bool send)>& visit) const {
-  const arena::Arena& arena = impl_->arena();
+  const arena::Arena& arena = shards_->arena();
   for (const bool send : {true, false}) {
     const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;
     const uint64_t to = send ? connection.send_staged_ : connection.receive_staged_;
@@ -581,7 +612,7 @@ void Shard::ForEachBufferInUse(Connection& connection,
 
 std::vector<Connection*> Shard::connections() {
   std::vector<Connection*> found;
-  const arena::Arena& arena = impl_->arena();
+  const arena::Arena& arena = shards_->arena();
   for (uint32_t i = 0; i < arena.shape().connections; ++i) {
     const arena::ConnectionRecord& record = arena.connection(i);
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
@@ -591,7 +622,7 @@ std::vector<Connection*> Shard::connections() {
         record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {
       continue;
     }
-    if (Connection* connection = impl_->Resolve(*this, i, record.generation)) {
+    if (Connection* connection = shards_->Resolve(*this, i, record.generation)) {
       found.push_back(connection);
     }
   }

@@ -46,7 +46,7 @@ struct WorkRequest;
 
 class Shard;
 class Worker;
-class WorkerImpl;
+class WorkerShards;
 
 // One connection of a shard.
 //
@@ -88,7 +88,7 @@ class Connection {
 
  private:
   friend class Shard;
-  friend class WorkerImpl;
+  friend class WorkerShards;
 
   Shard* shard_ = nullptr;
   uint32_t index_ = 0;
@@ -240,12 +240,13 @@ class Shard {
       const std::function<void(const Buffer&, uint64_t tag)>& visit) const;
 
  private:
-  friend class WorkerImpl;
+  friend class OwnershipChanges;
+  friend class WorkerShards;
   friend class Connection;
 
   struct Staged;  // the open transaction
 
-  Shard(WorkerImpl* impl, uint32_t index);
+  Shard(WorkerShards* shards, uint32_t index);
 
   absl::Status CheckUsable(const Connection& connection) const {
     const bool usable =
@@ -280,7 +281,7 @@ class Shard {
   bool OnlySkipped() const;
   void LoadSharedReceives();
 
-  WorkerImpl* impl_;
+  WorkerShards* shards_;
   uint32_t index_;
   // Pointers that each message needs, and that do not change.
   const arena::ShardRecord* record_;

@@ -41,7 +41,7 @@ class QueueOwner {
   virtual uint64_t answered() const = 0;  // answers that have completed
 };
 
-// A native worker makes so many between two yields (kLooksPerYield in worker_impl.cc).
+// A native worker makes so many between two yields (kLooksPerYield in wait_loop.cc).
 inline constexpr int kLooks = 4;
 
 // The wait of owners that have no worker library. It is the library's: some looks, a yield, a look

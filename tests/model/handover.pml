@@ -257,7 +257,7 @@ end_serve:
     do
     :: killed[me] -> goto dying
 
-    /* WorkerImpl::HandleOwnership and Adopt. What it gave back is its own by this word until the
+    /* OwnershipChanges::Handle and Adopt. What it gave back is its own by this word until the
      * driver has seen it, and it may be slow between the two looks. */
     :: atomic { mine == 0 && owner == me -> word = epoch };
       if
@@ -302,7 +302,7 @@ end_serve:
 #endif
 
 #ifdef UPGRADE
-    /* WorkerImpl::NoteStopRequest: it gives back what it has, unasked, and its process ends. */
+    /* OwnershipChanges::NoteStopRequest: it gives back what it has, unasked, and its process ends. */
     :: mine != 0 && stop_asked[me] && tail - commit_head < ROOM ->
       Publish(RELEASE);
       atomic { given_back = mine; mine = 0; killed[me] = true }

@@ -1,0 +1,119 @@
+#include "worker/keeper_watch.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "lib/base/status.h"
+
+namespace baton {
+namespace {
+
+constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2, kDriverEvent = 3,
+                   kResumptionEvent = 4;
+constexpr long kBetweenResumptionsNs = 5'000'000;
+
+}  // namespace
+
+absl::Status KeeperWatch::Open(FileDescriptor wake, KeeperSession* keeper, const NativeHost* native,
+                               WorkerNotices* notices) {
+  wake_ = std::move(wake);
+  keeper_ = keeper;
+  native_ = native;
+  notices_ = notices;
+  event_fd_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!event_fd_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  BATON_RETURN_IF_ERROR(notices_->Open());
+  epoll_event engine = {EPOLLIN, {.u64 = kWakeEvent}};
+  epoll_event self = {EPOLLIN, {.u64 = kSelfEvent}};
+  if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, wake_.get(), &engine) != 0 ||
+      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, notices_->fd(), &self) != 0) {
+    return ErrnoStatus(errno, "epoll_ctl");
+  }
+  BATON_RETURN_IF_ERROR(WatchSession());
+  if (keeper_->resumable()) {
+    resumption_timer_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    epoll_event timer = {EPOLLIN, {.u64 = kResumptionEvent}};
+    if (!resumption_timer_ ||
+        epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, resumption_timer_.get(), &timer) != 0) {
+      return ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");
+    }
+  }
+  epoll_event driver = {EPOLLIN, {.u64 = kDriverEvent}};
+  if (native_ && epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, native_->event_fd(), &driver) != 0) {
+    return ErrnoStatus(errno, "epoll_ctl of the native driver's event_fd");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KeeperWatch::WatchSession() {
+  watched_socket_ = keeper_->fd();
+  watched_socket_number_ = keeper_->sockets_used();
+  epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
+  if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, watched_socket_, &socket) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, "epoll_ctl of the session's socket");
+}
+
+void KeeperWatch::Check() {
+  epoll_event events[4];
+  const int count = epoll_wait(event_fd_.get(), events, 4, 0);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kWakeEvent) {
+      char signals[256];
+      if (recv(wake_.get(), signals, sizeof(signals), MSG_DONTWAIT) == 0) LoseKeeper();
+    } else if (events[i].data.u64 == kSelfEvent) {
+      notices_->TakeEvent();
+    } else if (events[i].data.u64 == kSocketEvent) {
+      keeper_->resumable() ? BeginResumption() : LoseKeeper();
+    } else if (events[i].data.u64 == kResumptionEvent) {
+      uint64_t expirations;
+      (void)!read(resumption_timer_.get(), &expirations, sizeof(expirations));
+      ContinueResumption();
+    }  // The driver takes its own events.
+  }
+  // A request may have resumed the session, over another socket.
+  const bool unwatched = keeper_->sockets_used() != watched_socket_number_;
+  if (!resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();
+}
+
+// The driver serves the queues without a keeper, so this worker goes on, too, and looks for the
+// next keeper meanwhile.
+void KeeperWatch::BeginResumption() {
+  if (gone_ || std::exchange(resuming_, true)) return;
+  // Fails if a request has replaced the socket, which is closed then and watched no more.
+  (void)epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
+  SetResumptionTimer(kBetweenResumptionsNs);
+  ContinueResumption();
+}
+
+void KeeperWatch::ContinueResumption() {
+  if (!resuming_) return;
+  const absl::StatusOr<bool> resumed = keeper_->Resume();
+  if (resumed.ok() && !*resumed) return;
+  resuming_ = false;
+  SetResumptionTimer(0);
+  if (!resumed.ok() || !WatchSession().ok()) LoseKeeper();
+}
+
+void KeeperWatch::SetResumptionTimer(long period_ns) {
+  const timespec period = {0, period_ns};
+  const itimerspec setting = {period, period};
+  (void)timerfd_settime(resumption_timer_.get(), 0, &setting, nullptr);
+}
+
+void KeeperWatch::LoseKeeper() {
+  gone_ = true;
+  if (!native_) return;
+  if (std::exchange(resuming_, false)) SetResumptionTimer(0);
+  // A native worker goes on, and sleeps. These events must not wake it over and over.
+  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
+  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
+}
+
+}  // namespace baton
