@@ -142,7 +142,7 @@ byte kills, madness, handoffs, liars;
 #define ROLLED_BACK 7
 #define FAILED 8
 byte phase;
-bool moving; /* UpgradeUnderWay::moving_ */
+bool moving; /* ShardTransfer::moving_ */
 bool knows[SLOTS]; /* Current::old_workers and new_workers: attached, as far as it has heard */
 
 /* Between the management loop's thread and the engine's. */

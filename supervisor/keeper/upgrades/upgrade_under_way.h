@@ -17,6 +17,8 @@
 #ifndef SUPERVISOR_KEEPER_UPGRADES_UPGRADE_UNDER_WAY_H_
 #define SUPERVISOR_KEEPER_UPGRADES_UPGRADE_UNDER_WAY_H_
 
+#include <sys/types.h>
+
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -27,24 +29,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/keeper_parts.h"
-#include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/sessions/shard_owners.h"
-#include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/handoffs.h"
-#include "supervisor/keeper/upgrades/started_processes.h"
-#include "supervisor/keeper/upgrades/upgrade_plan.h"
+#include "supervisor/keeper/upgrades/shard_transfer.h"
+#include "supervisor/keeper/upgrades/upgrade_record.h"
+#include "supervisor/keeper/upgrades/upgrade_workers.h"
 
 namespace baton::keeper {
-
-struct ProgramChange {
-  internal::Program from;  // unknown, and not needed, in a rollback
-  internal::Program to;
-  bool rollback = false;
-};
 
 // Thread-compatible: the management loop's thread. Made by std::make_shared. The caller holds a
 // reference during each call, because any call may end the upgrade.
@@ -70,15 +64,12 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   void Continue(const internal::HeldUpgrade& held);
 
   // Each returns kFailedPrecondition if the upgrade has not begun, or it is too late for that.
-  // Resume also returns it if the upgrade is not paused.
+  // SetPaused also returns it if `paused` is false and the upgrade is not paused.
   absl::Status Undo();
-  absl::Status Pause();
-  absl::Status Resume();
+  absl::Status SetPaused(bool paused);
 
-  bool begun() const { return begun_; }
+  const UpgradeRecord& record() const { return record_; }
   v1::Upgrade Describe() const;
-  std::string Progress() const;  // which it is and how far, in words
-  const ProgramChange& change() const { return change_; }
 
   // These methods behave like WorkerObserver's. OnAttached returns kFirst if the worker is none of
   // the new ones.
@@ -88,21 +79,14 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
 
  private:
   // Starting.
-  absl::StatusOr<uint32_t> CountProcesses();
   void OnLaunched(uint32_t count);
   void OnProcessEnded(const internal::StartedWorker& process);
   void Advance();
-  std::string WhyNotReady() const;
-  std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
 
   // Going on.
-  absl::Status CheckBegun() const;
-  absl::Status CheckHoldable() const;
   void HandOver();
   void Move(const std::vector<ShardMove>& moves,
             void (UpgradeUnderWay::*next)(const HandoffsResult&));
-  std::vector<uint32_t> NextShards() const;
-  size_t NewOwners() const;
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
   void OnWindowOver();
@@ -122,33 +106,20 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   void NoteChange() const { callbacks_.on_change(); }
   void Tick();
   void TickLater();
-  void AddEvent(const std::string& kind, const std::string& message);
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
   const KeeperParts context_;
   const Callbacks callbacks_;
-  const ProgramChange change_;
-  std::string trace_parent_;         // of the request that began it
-  v1::UpgradePlan plan_;             // with all times
-  const std::set<uint32_t> canary_;  // shards
-  v1::Upgrade status_;
-  ShardOwners owners_before_;                     // when the first shards were handed over
-  size_t new_owners_ = 0;                         // new workers that get shards; 0: not chosen yet
-  std::vector<uint32_t> on_their_way_;            // shards, to the new workers
-  Trial trial_;                                   // of the new workers
-  std::set<uint64_t> old_workers_, new_workers_;  // that are attached
-  StartedProcesses processes_;                    // of the new workers
-  TimePoint deadline_;                            // of the phase
+  UpgradeRecord record_;
+  UpgradeWorkers workers_;
+  ShardTransfer transfer_;
+  TimePoint deadline_;  // of the phase
   TimePoint last_tick_;
   TimePoint ready_since_;  // all new workers are; none: not yet
-  bool begun_ = false;     // the new processes were entered
-  bool served_ = false;    // shards were handed to new workers
-  bool moving_ = false;    // shards are on their way to the new workers
   bool ending_ = false;    // workers were asked to end: the deadline is theirs
   bool killed_ = false;    // workers that did not end were killed
   bool over_ = false;
-  std::string lost_;  // what became of a worker before all programs were entered
   boost::asio::steady_timer timer_;
 };
 

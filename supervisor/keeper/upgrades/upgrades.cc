@@ -31,7 +31,7 @@ absl::Status Upgrades::CheckIdle() const {
   }
   if (!current_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      current_->Progress(), ": wait until it has ended, or undo it with `baton rollback ",
+      current_->record().Progress(), ": wait until it has ended, or undo it with `baton rollback ",
       context_.config.service().name(), "`"));
 }
 
@@ -40,7 +40,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::SetPaused(bool paused) {
     return absl::FailedPreconditionError(absl::StrCat(
         "no upgrade of service \"", context_.config.service().name(), "\" is under way"));
   }
-  BATON_RETURN_IF_ERROR(paused ? current_->Pause() : current_->Resume());
+  BATON_RETURN_IF_ERROR(current_->SetPaused(paused));
   return current_->Describe();
 }
 
@@ -164,11 +164,11 @@ void Upgrades::OnOver() {
   history_.push_front(upgrade->Describe());
   if (history_.size() > kHistory) history_.pop_back();
   const bool completed = history_.front().phase() == v1::UPGRADE_PHASE_COMPLETED;
-  if (completed && upgrade->change().rollback) {
+  if (completed && upgrade->record().change().rollback) {
     // A return takes one step back; the program that it leaves is not a predecessor.
     predecessors_.pop_front();
   } else if (completed) {
-    predecessors_.push_front(upgrade->change().from);
+    predecessors_.push_front(upgrade->record().change().from);
     if (predecessors_.size() > kHistory) predecessors_.pop_back();
   }
   Hold();

@@ -18,6 +18,7 @@
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
+#include "supervisor/keeper/upgrades/upgrade_record.h"
 #include "supervisor/keeper/upgrades/upgrade_under_way.h"
 
 namespace baton::keeper {
@@ -54,7 +55,7 @@ class Upgrades : private WorkerObserver {
   // done.
   absl::Status CheckIdle() const;
 
-  bool idle() const { return current_ == nullptr || !current_->begun(); }
+  bool idle() const { return current_ == nullptr || !current_->record().begun(); }
   std::optional<v1::Upgrade> UnderWay() const;
   uint64_t last_id() const { return last_id_; }  // of those that were started; 0: none was
   std::vector<v1::Upgrade> List() const;         // the newest first; the one under way among them
