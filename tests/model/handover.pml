@@ -105,7 +105,7 @@ byte awaited_death_id;
 byte handoff_id;
 
 /* What other threads have posted to it: Engine::Post. */
-byte ready_posted[SLOTS];   /* WorkerSessions::SetReady */
+byte ready_posted[SLOTS];   /* WorkerRequests::SetReady */
 byte death_posted[SLOTS];   /* DeathWatcher's callback */
 byte watched[SLOTS];        /* DeathWatcher::watched_ */
 
@@ -232,7 +232,7 @@ proctype Worker(byte me) {
   do
   :: life == LIVES -> break
   :: else ->
-    /* WorkerSessions::Attach, Engine::AddWorker: in a free slot, with fresh locks. */
+    /* WorkerRequests::Attach, Engine::AddWorker: in a free slot, with fresh locks. */
 end_attach:
     atomic {
       worker_id[me] == 0 && ready_posted[me] == 0 && MAY_ATTACH(me);
@@ -249,7 +249,7 @@ end_attach:
       lock_of_writer[me] = HELD; lock_of_other[me] = HELD;
       killed[me] = false; gone[me] = 0;
       mine = 0; tail = 0; seen = 0; slot = 0; given_back = 0;
-      /* WorkerSessions::SetReady */
+      /* WorkerRequests::SetReady */
       watched[me] = id;
       ready_posted[me] = id
     }
@@ -537,7 +537,7 @@ inline HandleEnd(s, await_death) {
   fi
 }
 
-/* Engine::WorkerDead; only then the slot serves again (WorkerSessions::OnProcessGone). */
+/* Engine::WorkerDead; only then the slot serves again (WorkerEnds::OnProcessGone). */
 inline WorkerDead(s) {
   if
   :: !ended[s] -> HandleEnd(s, false)
@@ -589,7 +589,7 @@ inline ServeSlot(s) {
   :: death_posted[s] != 0 && worker_id[s] == death_posted[s] && !ended[s] ->
     death_posted[s] = 0;
     HandleEnd(s, false)
-  /* WorkerSessions::OnProcessGone */
+  /* WorkerEnds::OnProcessGone */
   :: gone[s] != 0 -> WorkerDead(s)
   /* Engine::Handoff: this worker is to take over. */
   :: handoffs < HANDOFFS && CAN_SERVE(s) && owner != s && owner != NOBODY && handoff_id == 0 ->
@@ -688,7 +688,7 @@ end:
       EndOwnership(true);
       Assign()
     :: outcome == OUT_INVALID ->
-      /* Engine::OnInvalidCommit, Keeper::OnFenced, WorkerSessions::Kill */
+      /* Engine::OnInvalidCommit, Keeper::OnFenced, WorkerEnds::Kill */
       atomic { i = owner; fenced[i] = true; killed[i] = true };
       HandleEnd(i, true);
       i = 0
@@ -729,7 +729,7 @@ inline Run(work) {
   posted == 0
 }
 
-/* WorkerSessions::Kill */
+/* WorkerEnds::Kill */
 inline Kill(s) {
   killed[s] = (worker_id[s] != 0)
 }
