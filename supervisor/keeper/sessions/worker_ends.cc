@@ -39,12 +39,14 @@ void WorkerEnds::OnClosed(const SessionPtr& session, const absl::Status& why) {
   if (!parts_.places.Has(*session)) return;
   if (!session->process_certain) return Drop(session, MessageOf(why));
   NoteKill(*session, MessageOf(why));
+  // How a process has ended that was ending says more than this.
+  if (!session->IsProcessEnding()) session->NoteKillCause(MessageOf(why));
   (void)Signal(*session, SIGKILL);
 }
 
 absl::Status WorkerEnds::Kill(uint64_t worker_id, std::string_view cause) {
   BATON_ASSIGN_OR_RETURN(const SessionPtr session, parts_.places.FindAttached(worker_id));
-  if (session->kill_cause.empty()) session->kill_cause = std::string(cause);
+  session->NoteKillCause(cause);
   if (!session->process_certain) {
     Drop(session, cause);
     return absl::OkStatus();
@@ -54,12 +56,13 @@ absl::Status WorkerEnds::Kill(uint64_t worker_id, std::string_view cause) {
   // own.
   for (const SessionPtr& other : parts_.places.slots()) {
     if (!other || other == session || other->peer.pid != session->peer.pid) continue;
-    NoteKill(*other, absl::StrCat("so is worker ", worker_id, ", of the same process"));
+    const std::string same = absl::StrCat("so is worker ", worker_id, ", of the same process");
+    NoteKill(*other, same);
+    other->NoteKillCause(same);
   }
   return Signal(*session, SIGKILL);
 }
 
-// Only the first cause is kept, because what follows from the kill may look like another.
 void WorkerEnds::NoteKill(WorkerSession& session, std::string_view cause) {
   if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;
@@ -84,7 +87,9 @@ absl::Status WorkerEnds::Signal(WorkerSession& session, int signal) {
 void WorkerEnds::OnThreadEnded(const SessionPtr& session) {
   if (std::exchange(session->thread_ended, true)) return;
   if (session->IsProcessDead()) return;
-  if (!session->process_certain) return Drop(session, "the thread that attached has ended");
+  constexpr std::string_view kCause = "the thread that attached has ended";
+  if (!session->process_certain) return Drop(session, kCause);
+  if (!session->IsProcessEnding()) session->NoteKillCause(kCause);
   if (!Signal(*session, SIGKILL).ok()) return;
   parts_.events.Add(
       "worker_thread_ended",

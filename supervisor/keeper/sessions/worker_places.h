@@ -28,7 +28,8 @@ class WorkerObserver {
   virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
   virtual void OnReady(uint64_t worker_id) = 0;
   // Called when the worker's process is dead, or the worker has detached. Also called for a child
-  // that ends before it attaches. `kill_cause`: why the keeper killed it; empty if it did not.
+  // that ends before it attaches. `kill_cause`: why the keeper killed it; empty if it did not, or
+  // if the process was ending then.
   virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
 };
 

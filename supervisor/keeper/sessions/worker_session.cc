@@ -6,9 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
@@ -20,6 +25,10 @@ namespace {
 double SecondsSince(uint64_t then_ns) {
   return static_cast<double>(MonotonicNanoseconds() - then_ns) / 1e9;
 }
+
+// proc(5): "pid (comm) state ppid pgrp session tty_nr tpgid flags ...".
+constexpr size_t kFlagsAfterComm = 6;
+constexpr uint32_t kExiting = 0x4;  // Linux's PF_EXITING
 
 bool SaysHealthy(const arena::Arena& arena, uint32_t slot) {
   return arena::LoadRelaxed(arena.worker(slot).unhealthy) == 0;
@@ -140,6 +149,19 @@ bool WorkerSession::IsProcessDead() {
   if (!process.is_open()) return true;
   pollfd entry = {process.native_handle(), POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
+}
+
+bool WorkerSession::IsProcessEnding() {
+  std::ifstream file(absl::StrCat("/proc/", peer.pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const std::vector<std::string> words =
+      absl::StrSplit(line.substr(line.rfind(')') + 1), ' ', absl::SkipEmpty());
+  uint32_t flags = 0;
+  if (words.size() <= kFlagsAfterComm || !absl::SimpleAtoi(words[kFlagsAfterComm], &flags)) {
+    return true;
+  }
+  return (flags & kExiting) != 0 || IsProcessDead();  // else another may have the number by now
 }
 
 }  // namespace baton::keeper

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,7 +72,7 @@ struct SessionFacts {
   uint32_t silent_owner_looks = 0;       // that found it silent, and an owner of shards
   bool hangs = false;                    // as WorkerInfo's
   const void* control_stream = nullptr;  // what reported that it is open; null: it is not
-  std::string kill_cause;                // empty: the keeper did not kill it
+  std::string kill_cause;                // as WorkerObserver's
   bool thread_ended = false;             // with its lock held
   bool detached = false;
   bool retired = false;  // it is to end, and is given no shard
@@ -96,6 +97,13 @@ struct WorkerSession : SessionFacts {
   // Returns OK also if the process is dead already. kFailedPrecondition: not `process_certain` yet.
   absl::Status Signal(int number);
   bool IsProcessDead();  // or no longer the session's
+  // Returns true if the process is about to be dead, or cannot be looked at. A process closes its
+  // sockets before it is dead.
+  bool IsProcessEnding();
+  // Only the first cause is kept, because what follows from the kill may look like another.
+  void NoteKillCause(std::string_view cause) {
+    if (kill_cause.empty()) kill_cause = std::string(cause);
+  }
 
   std::weak_ptr<FramedSocket> socket;             // whose callbacks hold the session
   boost::asio::posix::stream_descriptor process;  // pidfd

@@ -87,8 +87,9 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
     return Standing::kFirst;
   }
   void OnReady(uint64_t) override {}
-  void OnGone(uint64_t worker_id, const std::string&) override {
+  void OnGone(uint64_t worker_id, const std::string& kill_cause) override {
     if (on_gone) on_gone();
+    kill_causes.push_back(kill_cause);
     gone.push_back(worker_id);
   }
 
@@ -172,6 +173,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::vector<uint64_t> attached, gone;  // as we were told
+  std::vector<std::string> kill_causes;  // of those that are gone
   std::function<void()> on_gone;
 };
 
@@ -236,6 +238,27 @@ TEST_F(WorkerSessionsTest, shouldKillAChildThatClosesItsSocketBeforeItAttaches) 
   const int status = process->Wait();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_THAT(kill_causes, ElementsAre("the other side closed the connection"));
+}
+
+// Its socket is closed before it is dead.
+TEST_F(WorkerSessionsTest, shouldNotSayThatItKilledAWorkerThatWasDying) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    MessageChannel connected(ConnectUnix(path).value());
+    internal::WorkerReply reply;
+    BATON_CHECK(connected.Send(RawClient::AttachRequest()).ok());
+    parent.Tell("sent");
+    BATON_CHECK(connected.Receive(&reply, 10'000).ok());
+    parent.Await();
+    raise(SIGKILL);
+  });
+  ASSERT_EQ(child.Hear(), "sent");
+  AcceptFrom(listener);
+  Until([&] { return !attached.empty(); });
+  child.Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(kill_causes, ElementsAre(IsEmpty()));
 }
 
 TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
@@ -269,6 +292,7 @@ TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
   EXPECT_EQ(events.events().back().kind(), "worker_thread_ended");
   Until([&] { return !gone.empty(); });
   EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+  EXPECT_THAT(kill_causes, ElementsAre("the thread that attached has ended"));
 }
 
 // An object that goes to the background: the process that has attached is not the one that was
