@@ -133,7 +133,16 @@ void Admission::NoteRevoked(uint32_t grant) {
   owner->second.granted_bytes -= was.bytes;
 }
 
+void Admission::KeepListeners(const std::vector<verbs::Address>& remaining) {
+  std::erase_if(listeners_, [&](const Listener& listener) {
+    return std::none_of(remaining.begin(), remaining.end(), [&](const verbs::Address& one) {
+      return one.host == listener.address.host && one.port == listener.address.port;
+    });
+  });
+}
+
 void Admission::Forget(uint64_t worker_id) {
+  std::erase_if(listeners_, [&](const Listener& one) { return one.worker_id == worker_id; });
   for (Grant& grant : grants_) {
     if (grant.worker_id == worker_id) grant.worker_id = 0;
   }
@@ -142,7 +151,11 @@ void Admission::Forget(uint64_t worker_id) {
 
 Holdings Admission::OfWorker(uint64_t worker_id) const {
   const auto found = holdings_.find(worker_id);
-  return found == holdings_.end() ? Holdings{} : found->second;
+  Holdings holdings = found == holdings_.end() ? Holdings{} : found->second;
+  holdings.listeners = static_cast<uint32_t>(
+      std::count_if(listeners_.begin(), listeners_.end(),
+                    [&](const Listener& one) { return one.worker_id == worker_id; }));
+  return holdings;
 }
 
 Holdings Admission::OfService() const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,7 +49,12 @@ class Admission final : public driver::ConnectionGate {
   // address, whatever the request names.
   absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address, size_t listeners,
                            bool fixed_address) const;
-  void NoteListener(uint64_t worker_id) { ++holdings_[worker_id].listeners; }
+  // `address`: where the service listens since the worker asked for it.
+  void NoteListener(uint64_t worker_id, verbs::Address address) {
+    listeners_.push_back({worker_id, std::move(address)});
+  }
+  // Called when the service has stopped listening somewhere. `remaining`: where it still listens.
+  void KeepListeners(const std::vector<verbs::Address>& remaining);
 
   // `of_service`: connections of the service. `of_worker`: connections of the shards that the
   // worker owns. Each connection counts as a queue pair, which it gets at the latest when it is
@@ -69,6 +75,10 @@ class Admission final : public driver::ConnectionGate {
   absl::Status CheckRoute(const verbs::Route& route) const override;
 
  private:
+  struct Listener {
+    uint64_t worker_id = 0;  // that has asked for it, and is attached
+    verbs::Address address;
+  };
   struct Grant {
     uint64_t worker_id = 0;  // 0: it is gone
     uint64_t bytes = 0;      // 0: there is none
@@ -83,7 +93,8 @@ class Admission final : public driver::ConnectionGate {
   uint64_t refused_by_drain_ = 0;
   v1::Policy policy_;
   std::vector<IpAddress> gids_;
-  std::map<uint64_t, Holdings> holdings_;  // by worker, of those that are attached
+  std::vector<Listener> listeners_;
+  std::map<uint64_t, Holdings> holdings_;  // by worker, of those that are attached; no `listeners`
   std::vector<Grant> grants_;              // by their slots
 };
 

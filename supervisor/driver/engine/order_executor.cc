@@ -134,6 +134,7 @@ absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& or
                          [&] { return ListenAt(order.listen_at(), answer->mutable_listening()); });
     case DriverOrder::kStopListening:
       engine_.StopListening(AddressIn(order.stop_listening()));
+      admission_.KeepListeners(engine_.listeners());
       return absl::OkStatus();
     case DriverOrder::kConnectTo:
       return ExecuteOnce(order.connect_to(), answer,
@@ -405,7 +406,7 @@ absl::Status OrderExecutor::ListenAt(const internal::ListenAt& order,
   const bool is_new = order.worker_id() != 0 && !engine_.IsListening(asked);
   if (is_new) BATON_RETURN_IF_ERROR(CheckListen(order, asked));
   BATON_ASSIGN_OR_RETURN(const verbs::Address address, engine_.Listen(asked));
-  if (is_new) admission_.NoteListener(order.worker_id());
+  if (is_new) admission_.NoteListener(order.worker_id(), address);
   listening->set_port(address.port);
   return absl::OkStatus();
 }

@@ -74,12 +74,25 @@ TEST_F(AdmissionTest, shouldLetEverythingPassWithoutAPolicy) {
 TEST_F(AdmissionTest, shouldCountListeners) {
   Set("service { listeners: 3 } worker { listeners: 1 }");
   EXPECT_TRUE(admission.CheckListen(1, {"10.0.0.1", 7}, 0, false).ok());
-  admission.NoteListener(1);
+  admission.NoteListener(1, {"10.0.0.1", 7});
   ExpectRefused(admission.CheckListen(1, {"10.0.0.1", 8}, 1, false), kExhausted,
                 "policy.worker.listeners");
   EXPECT_TRUE(admission.CheckListen(2, {"10.0.0.1", 8}, 1, false).ok());
   ExpectRefused(admission.CheckListen(2, {"10.0.0.1", 8}, 3, false), kExhausted,
                 "policy.service.listeners");
+}
+
+TEST_F(AdmissionTest, shouldCountListenersUntilTheyAreStopped) {
+  Set("worker { listeners: 2 }");
+  admission.NoteListener(1, {"10.0.0.1", 7});
+  admission.NoteListener(1, {"10.0.0.1", 8});
+  admission.NoteListener(2, {"10.0.0.2", 7});
+  ExpectRefused(admission.CheckListen(1, {"10.0.0.1", 9}, 3, false), kExhausted,
+                "policy.worker.listeners");
+  admission.KeepListeners({{"10.0.0.1", 8}, {"10.0.0.2", 7}});
+  EXPECT_EQ(admission.OfWorker(1).listeners, 1u);
+  EXPECT_EQ(admission.OfWorker(2).listeners, 1u);
+  EXPECT_TRUE(admission.CheckListen(1, {"10.0.0.1", 9}, 2, false).ok());
 }
 
 TEST_F(AdmissionTest, shouldListenOnlyAtThesePortsAndAddresses) {
@@ -157,9 +170,10 @@ TEST_F(AdmissionTest, shouldCountGrantsUntilTheyAreRevoked) {
 TEST_F(AdmissionTest, shouldLeaveTheServiceWhatAGoneWorkerHadAskedFor) {
   Set("service { grants: 2 } worker { grants: 1 listeners: 1 }");
   admission.NoteGrant(0, 1, 40);
-  admission.NoteListener(1);
+  admission.NoteListener(1, {"10.0.0.1", 7});
   admission.Forget(1);
   EXPECT_EQ(admission.OfWorker(1).grants, 0u);
+  EXPECT_EQ(admission.OfWorker(1).listeners, 0u);
   EXPECT_EQ(admission.OfService().granted_bytes, 40u);
   admission.NoteGrant(1, 2, 10);
   ExpectRefused(admission.CheckGrant(3, 1), kExhausted, "policy.service.grants");

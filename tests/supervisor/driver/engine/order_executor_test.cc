@@ -84,6 +84,16 @@ TEST_F(OrderExecutorTest, shouldForgetTheRequestsOfAWorkerThatIsGone) {
   EXPECT_EQ(engine.listen_calls, 2u);
 }
 
+TEST_F(OrderExecutorTest, shouldNotCountAListenerOfAWorkerThatIsStopped) {
+  engine.listens = true;
+  const verbs::Address address = {"127.0.0.1", 7000};
+  const auto listeners = [&] { return driver_client.Account({kWorker}).workers(0).listeners(); };
+  ASSERT_TRUE(driver_client.ListenFor({kWorker, 1}, address, 4).ok());
+  EXPECT_EQ(listeners(), 1u);
+  driver_client.StopListening(address);
+  EXPECT_EQ(listeners(), 0u);
+}
+
 TEST_F(OrderExecutorTest, shouldGrantOnceAndReportItToTheKeeperThatAsksLast) {
   (void)driver_client.Execute(GrantOrder(/*call=*/1, /*number=*/5));
   (void)driver_client.Execute(GrantOrder(/*call=*/2, /*number=*/5));
