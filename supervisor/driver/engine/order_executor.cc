@@ -54,7 +54,8 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
       forks_(forks),
       not_ready_(engine.arena().shape().workers, 0),
       looked_at_(engine.arena().shape().workers, 0),
-      admission_(driver::NeedsOf(engine.arena().shape()).registered_bytes) {
+      admission_(driver::NeedsOf(engine.arena().shape()).registered_bytes),
+      grants_(engine, admission_, news) {
   engine_.Run([this] { engine_.SetGate(&admission_); });
   if (arena::IsNative(engine.arena().shape())) return;
   watcher_ = std::make_unique<DeathWatcher>(
@@ -140,9 +141,9 @@ absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& or
       return ExecuteOnce(order.connect_to(), answer,
                          [&] { return Connect(order.connect_to(), answer->mutable_connecting()); });
     case DriverOrder::kReserveGrant:
-      return Grant(order.reserve_grant());
+      return grants_.Grant(order.reserve_grant());
     case DriverOrder::kRevokeGrant:
-      Revoke(order.revoke_grant());
+      grants_.Revoke(order.revoke_grant());
       return absl::OkStatus();
     case DriverOrder::kDisconnectAll:
       answer->set_count(engine_.DisconnectAll(order.disconnect_all().why()));
@@ -270,7 +271,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
       if (watcher_) watcher_->Forget(slot);
       looked_at_[slot] = 0;
       last_requests_.erase(id);
-      last_grants_.erase(id);
+      grants_.Forget(id);
       return admission_.Forget(id);
     default:
       return;
@@ -457,81 +458,6 @@ uint32_t OrderExecutor::ConnectionsOf(uint64_t worker_id) const {
       count += engine_.connections_of(shard);
   }
   return count;
-}
-
-// ---------------------------------------------------------------- grants
-
-// The grant counts against quotas from its reservation on.
-absl::Status OrderExecutor::Grant(const internal::ReserveGrant& order) {
-  if (RepeatsGrant(order)) return absl::OkStatus();
-  const internal::GrantRequest& request = order.request();
-  const uint32_t access =
-      (request.remote_read() ? verbs::kRemoteRead : 0u) |
-      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
-      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
-  BATON_RETURN_IF_ERROR(admission_.CheckGrant(order.worker_id(), request.length()));
-  BATON_ASSIGN_OR_RETURN(const uint32_t grant,
-                         engine_.ReserveGrant(request.offset(), request.length(), access));
-  admission_.NoteGrant(grant, order.worker_id(), request.length());
-  if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
-  engine_.RegisterGrant(grant, [this, grant, order](const absl::Status& registered) {
-    if (!registered.ok()) {
-      admission_.NoteRevoked(grant);
-      return ReportGrant(order, registered);
-    }
-    internal::Granted granted;
-    granted.set_grant(grant);
-    granted.set_rkey(arena().grant(grant).rkey);
-    granted.set_remote_address(reinterpret_cast<uint64_t>(arena().buffers()) +
-                               order.request().offset());
-    ReportGrant(order, registered, granted);
-  });
-  return absl::OkStatus();
-}
-
-void OrderExecutor::Revoke(const internal::RevokeGrant& order) {
-  if (RepeatsGrant(order)) return;
-  if (order.number() != 0) last_grants_[order.worker_id()] = {order.number(), {}, false};
-  engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
-    if (revoked.ok()) admission_.NoteRevoked(order.grant());
-    ReportGrant(order, revoked);
-  });
-}
-
-// Returns true if a keeper that died gave the same order. Its end is then reported to the keeper
-// that asks now.
-template <typename Order>
-bool OrderExecutor::RepeatsGrant(const Order& order) {
-  const auto last = last_grants_.find(order.worker_id());
-  if (order.number() == 0 || last == last_grants_.end() || last->second.number != order.number()) {
-    return false;
-  }
-  internal::GrantChanged& changed = last->second.changed;
-  changed.set_call(order.call());
-  if (last->second.is_over) {
-    internal::DriverNews news;
-    *news.mutable_grant_changed() = changed;
-    news_.Push(std::move(news));
-  }
-  return true;
-}
-
-template <typename Order>
-void OrderExecutor::ReportGrant(const Order& order, const absl::Status& status,
-                                const internal::Granted& granted) {
-  internal::DriverNews news;
-  internal::GrantChanged& changed = *news.mutable_grant_changed();
-  changed.set_call(order.call());
-  SetStatus(status, &changed);
-  if (status.ok()) *changed.mutable_granted() = granted;
-  const auto last = last_grants_.find(order.worker_id());
-  if (last != last_grants_.end() && last->second.number == order.number()) {
-    // Another keeper may have repeated the order, with a number of its own.
-    if (last->second.changed.call() != 0) changed.set_call(last->second.changed.call());
-    last->second.changed = changed;
-    last->second.is_over = true;
-  }
-  news_.Push(std::move(news));
 }
 
 // ---------------------------------------------------------------- admission

@@ -15,6 +15,7 @@
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/driver/engine/admission.h"
 #include "supervisor/driver/engine/death_watcher.h"
+#include "supervisor/driver/engine/grant_orders.h"
 #include "supervisor/driver/engine/news_queue.h"
 #include "supervisor/driver/engine/service_engine.h"
 #include "supervisor/driver/workers/worker_forks.h"
@@ -81,13 +82,6 @@ class OrderExecutor {
   absl::Status CheckListen(const internal::ListenAt& order, const verbs::Address& address) const;
   absl::Status Connect(const internal::ConnectTo& order, internal::Connecting* connecting);
   uint32_t ConnectionsOf(uint64_t worker_id) const;
-  absl::Status Grant(const internal::ReserveGrant& order);
-  void Revoke(const internal::RevokeGrant& order);
-  template <typename Order>
-  bool RepeatsGrant(const Order& order);
-  template <typename Order>
-  void ReportGrant(const Order& order, const absl::Status& status,
-                   const internal::Granted& granted = {});
   void PutPolicyInForce(v1::Policy policy);
   void Account(const internal::Account& order, internal::ServiceAccounts* accounts);
   const driver::ObjectCounts& CountObjects(uint32_t grants);
@@ -119,15 +113,9 @@ class OrderExecutor {
   std::map<uint64_t, LastRequest> last_requests_;
 
   Admission admission_;
+  GrantOrders grants_;
   Objects objects_;
   std::map<uint64_t, uint32_t> moving_;  // shards that are handed over, by the keeper's number
-  // The last request for a grant, or to revoke one, by worker.
-  struct LastGrant {
-    uint64_t number = 0;  // 0: none
-    internal::GrantChanged changed;
-    bool is_over = false;
-  };
-  std::map<uint64_t, LastGrant> last_grants_;
 };
 
 }  // namespace baton::driver_process

@@ -1,0 +1,85 @@
+#include "supervisor/driver/engine/grant_orders.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "lib/base/status.h"
+#include "lib/channel/carried_status.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::driver_process {
+
+// The grant counts against quotas from its reservation on.
+absl::Status GrantOrders::Grant(const internal::ReserveGrant& order) {
+  if (RepeatsGrant(order)) return absl::OkStatus();
+  const internal::GrantRequest& request = order.request();
+  const uint32_t access =
+      (request.remote_read() ? verbs::kRemoteRead : 0u) |
+      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
+      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
+  BATON_RETURN_IF_ERROR(admission_.CheckGrant(order.worker_id(), request.length()));
+  BATON_ASSIGN_OR_RETURN(const uint32_t grant,
+                         engine_.ReserveGrant(request.offset(), request.length(), access));
+  admission_.NoteGrant(grant, order.worker_id(), request.length());
+  if (order.number() != 0) last_[order.worker_id()] = {order.number(), {}, false};
+  engine_.RegisterGrant(grant, [this, grant, order](const absl::Status& registered) {
+    if (!registered.ok()) {
+      admission_.NoteRevoked(grant);
+      return ReportGrant(order, registered);
+    }
+    internal::Granted granted;
+    granted.set_grant(grant);
+    granted.set_rkey(engine_.arena().grant(grant).rkey);
+    granted.set_remote_address(reinterpret_cast<uint64_t>(engine_.arena().buffers()) +
+                               order.request().offset());
+    ReportGrant(order, registered, granted);
+  });
+  return absl::OkStatus();
+}
+
+void GrantOrders::Revoke(const internal::RevokeGrant& order) {
+  if (RepeatsGrant(order)) return;
+  if (order.number() != 0) last_[order.worker_id()] = {order.number(), {}, false};
+  engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
+    if (revoked.ok()) admission_.NoteRevoked(order.grant());
+    ReportGrant(order, revoked);
+  });
+}
+
+// Returns true if a keeper that died gave the same order. Its end is then reported to the keeper
+// that asks now.
+template <typename Order>
+bool GrantOrders::RepeatsGrant(const Order& order) {
+  const auto last = last_.find(order.worker_id());
+  if (order.number() == 0 || last == last_.end() || last->second.number != order.number()) {
+    return false;
+  }
+  internal::GrantChanged& changed = last->second.changed;
+  changed.set_call(order.call());
+  if (last->second.is_over) {
+    internal::DriverNews news;
+    *news.mutable_grant_changed() = changed;
+    news_.Push(std::move(news));
+  }
+  return true;
+}
+
+template <typename Order>
+void GrantOrders::ReportGrant(const Order& order, const absl::Status& status,
+                              const internal::Granted& granted) {
+  internal::DriverNews news;
+  internal::GrantChanged& changed = *news.mutable_grant_changed();
+  changed.set_call(order.call());
+  SetStatus(status, &changed);
+  if (status.ok()) *changed.mutable_granted() = granted;
+  const auto last = last_.find(order.worker_id());
+  if (last != last_.end() && last->second.number == order.number()) {
+    // Another keeper may have repeated the order, with a number of its own.
+    if (last->second.changed.call() != 0) changed.set_call(last->second.changed.call());
+    last->second.changed = changed;
+    last->second.is_over = true;
+  }
+  news_.Push(std::move(news));
+}
+
+}  // namespace baton::driver_process

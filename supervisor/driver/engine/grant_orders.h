@@ -1,0 +1,53 @@
+// Executes a keeper's orders to grant memory to peers and to revoke a grant, once for each request
+// of a worker.
+#ifndef SUPERVISOR_DRIVER_ENGINE_GRANT_ORDERS_H_
+#define SUPERVISOR_DRIVER_ENGINE_GRANT_ORDERS_H_
+
+#include <cstdint>
+#include <map>
+
+#include "absl/status/status.h"
+#include "proto/baton/internal/driver.pb.h"
+#include "supervisor/driver/engine/admission.h"
+#include "supervisor/driver/engine/news_queue.h"
+#include "supervisor/driver/engine/service_engine.h"
+
+namespace baton::driver_process {
+
+// Thread-compatible: the engine's thread.
+class GrantOrders {
+ public:
+  // All outlive it. REQUIRES: the engine has stopped when this is destroyed.
+  GrantOrders(ServiceEngine& engine, Admission& admission, NewsQueue& news)
+      : engine_(engine), admission_(admission), news_(news) {}
+
+  // `news` reports the end of each, unless Grant() fails.
+  absl::Status Grant(const internal::ReserveGrant& order);
+  void Revoke(const internal::RevokeGrant& order);
+
+  // Called when the worker is gone.
+  void Forget(uint64_t worker_id) { last_.erase(worker_id); }
+
+ private:
+  // The last request for a grant, or to revoke one.
+  struct LastGrant {
+    uint64_t number = 0;  // 0: none
+    internal::GrantChanged changed;
+    bool is_over = false;
+  };
+
+  template <typename Order>
+  bool RepeatsGrant(const Order& order);
+  template <typename Order>
+  void ReportGrant(const Order& order, const absl::Status& status,
+                   const internal::Granted& granted = {});
+
+  ServiceEngine& engine_;
+  Admission& admission_;
+  NewsQueue& news_;
+  std::map<uint64_t, LastGrant> last_;  // by worker
+};
+
+}  // namespace baton::driver_process
+
+#endif  // SUPERVISOR_DRIVER_ENGINE_GRANT_ORDERS_H_
