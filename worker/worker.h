@@ -401,7 +401,8 @@ struct Capacity {
   uint32_t shared_receive_queue_depth = 0;  // of each shard, a power of two; 0: not shared
   uint32_t connection_state_bytes = 0;      // the longest state of a connection
   uint32_t shard_state_bytes = 0;           // and of a shard
-  // A successor starts only when the whole process of its predecessor is proven dead.
+  // After a death, a successor starts only when the whole process of its predecessor is proven
+  // dead.
   bool outside_effects = false;
   // Where the driver suggests that the worker runs: CPUs as Linux lists them ("2-5,8"), and the
   // NUMA node of the arena. Empty and -1: it suggests nothing. The library does not move threads.

@@ -37,6 +37,7 @@ inline constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
 inline constexpr uint32_t kMaxInlineBytes = 4096;
 
 inline constexpr uint32_t kMaxSges = 4;
+// A static_assert of engine.cc (kCrowdedEntries) relates this limit to kCommitLogEntries.
 inline constexpr uint32_t kMaxTransactionEntries = 256;
 inline constexpr uint32_t kCommitBanks = 4;
 inline constexpr uint32_t kCommitLogEntries = 1024;  // per bank
@@ -282,7 +283,8 @@ constexpr uint32_t ClaimantOrOwner(uint32_t slot) { return IsClaim(slot) ? slot 
 struct OwnershipRecord {
   uint64_t ownership;  // PackOwnership(epoch, worker slot or kNobody, sequence)
   uint64_t owner_worker_id;
-  uint64_t heir_worker_id;     // 0: none
+  // The worker that is expected to follow, for operators to see. No owner is chosen by it. 0: none.
+  uint64_t heir_worker_id;
   uint64_t release_requested;  // the epoch whose owner is asked to release; 0: none
   uint64_t cut_epoch;          // the last epoch that ended,
   uint64_t cut_tail;           // and how many commit entries of it count
@@ -306,8 +308,9 @@ struct ShardRecord {
   uint32_t state_version;
   uint32_t connections;
   uint64_t transactions;
-  // Version 2. `posted`: shared receives that the device has. `unsure`: those that it may have;
-  // only their completion proves it.
+  // Version 2. `posted`: shared receives that the device has. `unsure`: those in kAttempted. The
+  // device refused them, or their driver died in the post and the device cannot tell whether they
+  // are queued. Only their completion proves that they were posted.
   uint32_t shared_receives_posted;
   uint32_t shared_receives_unsure;
   uint32_t shared_receives_refused;  // not 0: the device refused one; no connection joins the shard
@@ -413,8 +416,9 @@ struct QueueCursors {
 };
 static_assert(sizeof(QueueCursors) == 32);
 
-// Zero-length work requests that a recovery posts. The counts wrap; at most kMarkers are
-// outstanding.
+// Zero-length work requests that a driver posts behind requests that its dead predecessor may have
+// posted, or behind one that the device refused. Their completion resolves those requests. The
+// counts wrap; at most kMarkers are outstanding.
 struct MarkerCursors {
   uint8_t begun;      // posted, or maybe posted
   uint8_t confirmed;  // certainly posted
@@ -501,7 +505,9 @@ enum class SpareState : uint32_t {
   kFilled = 3,     // holds the message of the receive `stands_for`
 };
 
-// A buffer that the driver posts in place of an ambiguous receive.
+// A receive that the driver posts behind all ambiguous receives of a connection. It stands for the
+// first of them that was not posted. If all were posted, it stands for the next receive that a
+// worker commits.
 struct SpareRecord {
   uint32_t owner;  // connection + 1; 0: free
   uint32_t generation;
@@ -641,7 +647,7 @@ inline constexpr uint32_t kNativeDeathsCopies = 2;
 // The fate of the work requests that were outstanding when an epoch ended, as the driver of the
 // next epoch found it. A shard's report number e % kNativeReports is about epoch e.
 enum class NativeOutcome : uint8_t {
-  kNeverSubmitted = 0,
+  kNeverSubmitted = 0,  // not submitted when the epoch ended; the next driver submits it
   kInFlight = 1,
   kCompletedUndelivered = 2,
   kDeliveredUncommitted = 3,
@@ -665,7 +671,7 @@ struct ReportHead {
   uint64_t successor_worker_id;
   uint64_t recovered;  // see NativeShard
   int64_t unix_micros;
-  uint64_t never_submitted;
+  uint64_t never_submitted;  // see NativeOutcome
   uint64_t in_flight;
   uint64_t completed_undelivered;
   uint64_t delivered_uncommitted;

@@ -189,7 +189,9 @@ class CompletionQueue {
   virtual mlx5::CompletionQueue* DirectQueue() { return nullptr; }
 
   // A process calls this first when it takes over this queue, and the queue pairs that complete in
-  // it, from another process. REQUIRES: the other process is dead or no longer uses them.
+  // it, from another process. A device whose queue pairs implement LastQueued() then also rings for
+  // everything that the other process had queued. (mlx5::CompletionQueue::TakeOver does not: its
+  // caller calls QueuePair::TakeOver.) REQUIRES: the other process is dead or no longer uses them.
   virtual void TakeOver() {}
 
   // Makes Device::event_fd readable at the next completion added after this call. The caller polls

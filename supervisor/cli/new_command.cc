@@ -25,7 +25,8 @@ namespace baton {
 namespace new_service {
 
 // The files of worker/kit/template, in which @NAME@ stands for the name of the new service. The
-// build turns them into a source.
+// rule `new_service` of BUILD.bazel generates the source of these arrays, and names each `k_` and
+// the file's name.
 extern const char k_CMakeLists[];    // CMakeLists.txt
 extern const char k_service[];       // @NAME@.cpp
 extern const char k_service_test[];  // @NAME@_test.cpp

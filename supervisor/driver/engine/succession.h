@@ -23,7 +23,8 @@ namespace baton::driver_process {
 
 // An operator configures these for brokered and native services alike.
 struct ServiceOptions {
-  // A successor starts only when the whole former process is proven dead.
+  // After a death, a successor starts only when the whole former process is proven dead. After a
+  // release it starts at once.
   bool outside_effects = false;
   // The engine's thread has this priority; in a native service, the workers' threads that notice
   // deaths have it. 0: none.

@@ -17,7 +17,8 @@ namespace baton::driver_process {
 // Thread-compatible: the driver process's one thread. It never waits.
 class NativeSuccession final : public Succession {
  public:
-  // `outside_effects`: a successor starts only when the whole former process is proven dead.
+  // `outside_effects`: after a death, a successor starts only when the whole former process is
+  // proven dead.
   // `wake`: wakes the worker in a slot.
   NativeSuccession(arena::Arena* arena, EngineListener* listener, bool outside_effects,
                    std::function<void(uint32_t slot)> wake);

@@ -2,7 +2,7 @@
  *
  * A worker attaches to a service of Baton, owns shards of its connections, and processes their
  * completions in transactions. It stages what it does to a shard; baton_commit() makes it happen:
- * the commit releases work requests, acknowledges completions and replaces application state, all
+ * the commit submits work requests, acknowledges completions and replaces application state, all
  * together. If the worker dies before the commit, nothing of it happens, and the successor receives
  * the same completions.
  *
