@@ -305,7 +305,7 @@ void NativeDriver::NoteClaimed() {
                     [shard](const Claimed& one) { return one.shard == shard; })) {
       continue;
     }
-    if (!HasBegun(shard)) BeginChange(shard);
+    if (!NextEpochPrepared(shard)) BeginChange(shard);
     claimed_.push_back({shard, {}, driver_->AcceptTargets(shard)});
   }
   if (claimed_.size() == noted) return;
@@ -382,7 +382,7 @@ absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
   for (const Claimed& one : all) {
     const uint32_t shard = one.shard;
     ApplyRest(shard);
-    if (!HasBegun(shard)) {
+    if (!NextEpochPrepared(shard)) {
       const std::optional<Poisoning> poisoned = CountDeath(shard);
       MakeReport(one, poisoned);
       BATON_CRASH_POINT("native-reported");
@@ -412,7 +412,7 @@ void NativeDriver::LeaveShard(uint32_t shard) {
 
 // Returns true if a claimant died when only the ownership word was left to store. The record names
 // that claimant as the owner.
-bool NativeDriver::HasBegun(uint32_t shard) const {
+bool NativeDriver::NextEpochPrepared(uint32_t shard) const {
   return !arena::CursorIsOf(arena().shard(shard).commit_head, ownerships_[shard].epoch());
 }
 

@@ -120,7 +120,7 @@ class NativeDriver final : private driver::DriverObserver {
   absl::Status TakeClaimed();
   absl::Status Take(const std::vector<Claimed>& all);
   void LeaveShard(uint32_t shard);
-  bool HasBegun(uint32_t shard) const;
+  bool NextEpochPrepared(uint32_t shard) const;
   bool IsDeath(uint32_t shard) const;
   void BeginChange(uint32_t shard);
   void NoteCause(uint32_t shard);
