@@ -81,12 +81,12 @@ absl::Status Admission::CheckListen(uint64_t worker_id, const verbs::Address& ad
 
 void Admission::Close(std::string why) {
   closed_ = std::move(why);
-  refused_by_drain_ = 0;
+  refused_while_closed_ = 0;
 }
 
 absl::Status Admission::CheckOpen() {
   if (closed_.empty()) return absl::OkStatus();
-  ++refused_by_drain_;
+  ++refused_while_closed_;
   return absl::UnavailableError(closed_);
 }
 

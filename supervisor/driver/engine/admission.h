@@ -43,7 +43,7 @@ class Admission final : public driver::ConnectionGate {
   // Refuses each new connection from now on, for this reason, which is not empty.
   void Close(std::string why);
   void Open() { closed_.clear(); }
-  uint64_t refused_by_drain() const { return refused_by_drain_; }  // since the last Close
+  uint64_t refused_while_closed() const { return refused_while_closed_; }  // since the last Close
 
   // `listeners`: the number that the service has. `fixed_address`: the device listens at its one
   // address, whatever the request names.
@@ -90,7 +90,7 @@ class Admission final : public driver::ConnectionGate {
 
   const uint64_t registered_bytes_;
   std::string closed_;  // why; empty: it is not
-  uint64_t refused_by_drain_ = 0;
+  uint64_t refused_while_closed_ = 0;
   v1::Policy policy_;
   std::vector<IpAddress> gids_;
   std::vector<Listener> listeners_;

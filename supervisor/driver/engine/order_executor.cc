@@ -150,7 +150,7 @@ absl::Status OrderExecutor::ExecuteOnConnections(const internal::DriverOrder& or
       return absl::OkStatus();
     case DriverOrder::kCountConnections:
       answer->set_count(engine_.connection_count());
-      answer->set_refused(admission_.refused_by_drain());
+      answer->set_refused(admission_.refused_while_closed());
       return absl::OkStatus();
     case DriverOrder::kListConnections:
       ListConnections(order.list_connections(), answer->mutable_connections());

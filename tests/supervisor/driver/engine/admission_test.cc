@@ -52,15 +52,15 @@ TEST_F(AdmissionTest, shouldAddNoConnectionWhileItIsClosed) {
   EXPECT_EQ(admission.CheckRequest(0, Requested({})), absl::UnavailableError("drained"));
   Set("service { connections: 5 }");
   EXPECT_EQ(admission.CheckRequest(0, Requested({})), absl::UnavailableError("drained"));
-  EXPECT_EQ(admission.refused_by_drain(), 3u);
+  EXPECT_EQ(admission.refused_while_closed(), 3u);
   EXPECT_TRUE(admission.CheckRoute({}).ok());  // of a connection that was begun before
   EXPECT_TRUE(admission.CheckListen(1, {"0.0.0.0", 0}, 0, false).ok());
   admission.Open();
   EXPECT_TRUE(admission.CheckConnect(1, 0, 0).ok());
   EXPECT_TRUE(admission.CheckRequest(0, Requested({})).ok());
-  EXPECT_EQ(admission.refused_by_drain(), 3u);
+  EXPECT_EQ(admission.refused_while_closed(), 3u);
   admission.Close("again");
-  EXPECT_EQ(admission.refused_by_drain(), 0u);
+  EXPECT_EQ(admission.refused_while_closed(), 0u);
 }
 
 TEST_F(AdmissionTest, shouldLetEverythingPassWithoutAPolicy) {
