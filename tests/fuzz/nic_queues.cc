@@ -181,8 +181,8 @@ HonestFile::HonestFile(DirectFile* file)
       victim_(MakeObjects(file)),
       bell_(reinterpret_cast<DoorbellPage*>(memory_.begin()), wake_.get()),
       queue_(kQueue.At(memory_.begin() + kQueueAt), victim_.completion_queue, &bell_),
-      sender_(kQueuePair, PairAt(0), victim_.queue_pairs[0], kLimits, file, &bell_),
-      receiver_(kQueuePair, PairAt(1), victim_.queue_pairs[1], kLimits, file, &bell_) {
+      sender_(kQueuePair.MemoryAt(PairAt(0)), victim_.queue_pairs[0], kLimits, file, &bell_),
+      receiver_(kQueuePair.MemoryAt(PairAt(1)), victim_.queue_pairs[1], kLimits, file, &bell_) {
   uint16_t place = 0;
   for (verbs::mlx5::QueuePair* const queue_pair : {&sender_, &receiver_}) {
     queue_.Add(kQueuePair.CompletingAt(PairAt(place), queue_pair->number(), place));

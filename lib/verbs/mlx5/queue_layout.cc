@@ -73,6 +73,10 @@ ReceiveQueueMemory QueuePairLayout::ReceivesAt(uint8_t* begin) const {
           receive_bytes};
 }
 
+QueuePairMemory QueuePairLayout::MemoryAt(uint8_t* begin) const {
+  return {SendsAt(begin), ReceivesAt(begin), At<__be32>(begin, kRecords), FailedAt(begin)};
+}
+
 CompletingQueuePair QueuePairLayout::CompletingAt(uint8_t* begin, uint32_t number,
                                                   uint16_t place) const {
   return {number,

@@ -22,6 +22,13 @@ constexpr uint64_t WholeLines(uint64_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
+struct QueuePairMemory {
+  SendQueueMemory sends;
+  ReceiveQueueMemory receives;       // without slots: receives come from a shared queue
+  __be32* records = nullptr;         // of both queues
+  const uint32_t* failed = nullptr;  // the device stores 1 in the error state
+};
+
 // Offsets from a beginning that is a multiple of kLineBytes:
 //   0x000  two records, big-endian: receives posted, slots of sends written
 //   0x008  `failed`: the device stores 1 when the queue pair enters the error state, 0 when it
@@ -53,6 +60,7 @@ struct QueuePairLayout {
 
   SendQueueMemory SendsAt(uint8_t* begin) const;
   ReceiveQueueMemory ReceivesAt(uint8_t* begin) const;
+  QueuePairMemory MemoryAt(uint8_t* begin) const;
   static const uint32_t* FailedAt(const uint8_t* begin) {
     return reinterpret_cast<const uint32_t*>(begin + kFailed);
   }

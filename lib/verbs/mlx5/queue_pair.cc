@@ -8,18 +8,18 @@
 
 namespace baton::verbs::mlx5 {
 
-QueuePair::QueuePair(const QueuePairLayout& layout, uint8_t* begin, uint32_t number,
-                     const SendQueueLimits& limits, Commands* commands, Doorbell* doorbell)
+QueuePair::QueuePair(const QueuePairMemory& memory, uint32_t number, const SendQueueLimits& limits,
+                     Commands* commands, Doorbell* doorbell)
     : number_(number),
       limits_(limits),
       commands_(commands),
       doorbell_(doorbell),
-      cursors_(layout.SendsAt(begin).cursors),
-      records_(reinterpret_cast<__be32*>(begin + QueuePairLayout::kRecords)),
-      failed_(QueuePairLayout::FailedAt(begin)),
-      sends_(layout.SendsAt(begin), number, limits, doorbell),
-      receives_(layout.ReceivesAt(begin)),
-      shares_receives_(layout.receive_slots == 0) {}
+      cursors_(memory.sends.cursors),
+      records_(memory.records),
+      failed_(memory.failed),
+      sends_(memory.sends, number, limits, doorbell),
+      receives_(memory.receives),
+      shares_receives_(memory.receives.slot_count == 0) {}
 
 QueuePairState QueuePair::state() const {
   return commands_->Query(number_).value_or(QueuePairState::kError);

@@ -24,9 +24,9 @@ namespace baton::verbs::mlx5 {
 // CompletionQueue::TakeOver() and FifoDoorbell::TakeOver(), and before it posts.
 class QueuePair final : public verbs::QueuePair {
  public:
-  // The queues lie at `begin`. `commands` and `doorbell` outlive the queue pair.
-  QueuePair(const QueuePairLayout& layout, uint8_t* begin, uint32_t number,
-            const SendQueueLimits& limits, Commands* commands, Doorbell* doorbell);
+  // The queues, `commands` and `doorbell` outlive the queue pair.
+  QueuePair(const QueuePairMemory& memory, uint32_t number, const SendQueueLimits& limits,
+            Commands* commands, Doorbell* doorbell);
   ~QueuePair() override { commands_->DestroyQueuePair(number_); }
 
   uint32_t number() const override { return number_; }

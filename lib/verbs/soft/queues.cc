@@ -343,7 +343,7 @@ SoftQueuePair::SoftQueuePair(SoftHost* host, QueueMemory::Block block,
       shared_(options.shared_receive_queue == nullptr
                   ? nullptr
                   : &static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue)->queue()),
-      queue_pair_(std::make_unique<mlx5::QueuePair>(layout, block_.begin, number,
+      queue_pair_(std::make_unique<mlx5::QueuePair>(layout.MemoryAt(block_.begin), number,
                                                     mlx5::LimitsOf(options), host->client,
                                                     &send_queue_->reg())) {
   send_queue_->Add(this, layout, block_.begin, shared_);

@@ -186,7 +186,7 @@ Driver::Driver(Shard* shard)
     uint8_t* const begin = shard->queue_pair(i);
     queue_.Add(shard->layout_.CompletingAt(begin, shard->numbers_[i], static_cast<uint16_t>(i)));
     queue_pairs_.push_back(std::make_unique<verbs::mlx5::QueuePair>(
-        shard->layout_, begin, shard->numbers_[i], kSendLimits, &commands_, &bell_));
+        shard->layout_.MemoryAt(begin), shard->numbers_[i], kSendLimits, &commands_, &bell_));
     queue_pairs_.back()->NoteConnected(true);
   }
 }

@@ -499,8 +499,8 @@ TEST_F(KilledDriverTest, shouldBeAsNewAfterAResetThatWasKilled) {
   QueueCursors& cursors = *kLayout.SendsAt(begin).cursors;
   SharedCommands commands(state);
   const auto make = [&] {
-    return std::make_unique<QueuePair>(kLayout, begin, kQueuePair, SendQueueLimits{1, 0}, &commands,
-                                       &doorbell_);
+    return std::make_unique<QueuePair>(kLayout.MemoryAt(begin), kQueuePair, SendQueueLimits{1, 0},
+                                       &commands, &doorbell_);
   };
   int done = 0;
   KillEverywhere(

@@ -122,7 +122,7 @@ class QueuePairTest : public ::testing::Test {
   QueuePairTest() : queue_pair_(Make()) {}
 
   std::unique_ptr<QueuePair> Make() {
-    return std::make_unique<QueuePair>(kLayout, memory_, kQueuePair, SendQueueLimits{1, 0},
+    return std::make_unique<QueuePair>(kLayout.MemoryAt(memory_), kQueuePair, SendQueueLimits{1, 0},
                                        &commands_, &doorbell_);
   }
   absl::Status Send() {
@@ -202,8 +202,8 @@ TEST_F(QueuePairTest, shouldSendInTheErrorStateAndBeInItWithoutADevice) {
 
 TEST_F(QueuePairTest, shouldTakeNoReceivesIfItSharesThem) {
   constexpr QueuePairLayout kSharing = {kSendSlots, 0, kReceiveBytes};
-  queue_pair_ = std::make_unique<QueuePair>(kSharing, memory_, kQueuePair, SendQueueLimits{1, 0},
-                                            &commands_, &doorbell_);
+  queue_pair_ = std::make_unique<QueuePair>(kSharing.MemoryAt(memory_), kQueuePair,
+                                            SendQueueLimits{1, 0}, &commands_, &doorbell_);
   EXPECT_TRUE(absl::IsFailedPrecondition(Receive()));
   queue_pair_->TakeOver();
   EXPECT_EQ(doorbell_.rung.size(), 1u);
