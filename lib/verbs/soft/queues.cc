@@ -87,23 +87,24 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Make(SoftH
   const absl::StatusOr<uint32_t> number =
       host->client->AddCompletionQueue(block.place, layout, reg->number(), channel.number);
   if (number.ok()) {
-    return std::unique_ptr<CompletionQueue>(new SoftCompletionQueue(
-        host, std::move(block), layout, *number, std::move(reg), std::move(channel)));
+    return std::unique_ptr<CompletionQueue>(
+        new SoftCompletionQueue(host, {.block = std::move(block),
+                                       .layout = layout,
+                                       .number = *number,
+                                       .reg = std::move(reg),
+                                       .channel = std::move(channel)}));
   }
   (void)host->client->Destroy(Kind::kChannel, channel.number);
   return number.status();
 }
 
-SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, QueueMemory::Block block,
-                                         const mlx5::CompletionQueueLayout& layout, uint32_t number,
-                                         std::unique_ptr<SoftRegister> reg,
-                                         nic::Client::Made channel)
+SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, Parts parts)
     : host_(host),
-      block_(std::move(block)),
-      number_(number),
-      reg_(std::move(reg)),
-      channel_(std::move(channel)),
-      queue_(layout.At(block_.begin), number, reg_.get()) {
+      block_(std::move(parts.block)),
+      number_(parts.number),
+      reg_(std::move(parts.reg)),
+      channel_(std::move(parts.channel)),
+      queue_(parts.layout.At(block_.begin), number_, reg_.get()) {
   host_->completion_queues.insert(this);
 }
 
@@ -269,18 +270,17 @@ absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftSharedReceiveQueue::Make
   message.slot_count = layout.slot_count;
   message.slot_bytes = layout.slot_bytes;
   BATON_ASSIGN_OR_RETURN(const uint32_t number, host->client->Add(message));
-  return std::unique_ptr<SharedReceiveQueue>(new SoftSharedReceiveQueue(
-      host, std::move(block), layout, number, entries, max_scatter_gather));
+  return std::unique_ptr<SharedReceiveQueue>(
+      new SoftSharedReceiveQueue(host, std::move(block), layout, number,
+                                 {.entries = entries, .max_scatter_gather = max_scatter_gather}));
 }
 
 SoftSharedReceiveQueue::SoftSharedReceiveQueue(SoftHost* host, QueueMemory::Block block,
                                                const mlx5::SharedReceiveQueueLayout& layout,
-                                               uint32_t number, uint32_t entries,
-                                               uint32_t max_scatter_gather)
+                                               uint32_t number, Capacity capacity)
     : host_(host),
       block_(std::move(block)),
-      entries_(entries),
-      max_scatter_gather_(max_scatter_gather),
+      capacity_(capacity),
       queue_(layout.At(block_.begin), number, host->client) {
   host_->shared_receive_queues[number] = this;
 }
@@ -292,13 +292,13 @@ SoftSharedReceiveQueue::~SoftSharedReceiveQueue() {
 
 absl::Status SoftSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest> requests,
                                                  size_t* posted) {
-  return PostReceivesTo(&queue_, max_scatter_gather_, requests, posted);
+  return PostReceivesTo(&queue_, capacity_.max_scatter_gather, requests, posted);
 }
 
 absl::Status SoftSharedReceiveQueue::ArmLimit(uint32_t limit) {
-  if (limit <= entries_) return queue_.ArmLimit(limit);
+  if (limit <= capacity_.entries) return queue_.ArmLimit(limit);
   return absl::InvalidArgumentError(
-      absl::StrCat("limit ", limit, " of a shared receive queue of ", entries_));
+      absl::StrCat("limit ", limit, " of a shared receive queue of ", capacity_.entries));
 }
 
 absl::StatusOr<bool> SoftSharedReceiveQueue::IsQueued(uint64_t wr_id) const {

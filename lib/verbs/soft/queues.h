@@ -104,9 +104,14 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool Keeps(uint64_t wr_id) const;
 
  private:
-  SoftCompletionQueue(SoftHost* host, QueueMemory::Block block,
-                      const mlx5::CompletionQueueLayout& layout, uint32_t number,
-                      std::unique_ptr<SoftRegister> reg, nic::Client::Made channel);
+  struct Parts {
+    QueueMemory::Block block;
+    mlx5::CompletionQueueLayout layout;
+    uint32_t number = 0;
+    std::unique_ptr<SoftRegister> reg;
+    nic::Client::Made channel;
+  };
+  SoftCompletionQueue(SoftHost* host, Parts parts);
 
   bool overrun() const;
   // Returns true if a poll has more to do than to take what is in the queue.
@@ -145,14 +150,17 @@ class SoftSharedReceiveQueue final : public SharedReceiveQueue {
   mlx5::SharedReceiveQueue& queue() { return queue_; }
 
  private:
+  struct Capacity {
+    uint32_t entries = 0;
+    uint32_t max_scatter_gather = 0;
+  };
   SoftSharedReceiveQueue(SoftHost* host, QueueMemory::Block block,
                          const mlx5::SharedReceiveQueueLayout& layout, uint32_t number,
-                         uint32_t entries, uint32_t max_scatter_gather);
+                         Capacity capacity);
 
   SoftHost* const host_;
   const QueueMemory::Block block_;
-  const uint32_t entries_;
-  const uint32_t max_scatter_gather_;
+  const Capacity capacity_;
   mlx5::SharedReceiveQueue queue_;
 };
 
