@@ -167,18 +167,15 @@ class NativeConnectionId final : public verbs::ConnectionId {
   bool ended_ = false;
 };
 
-NativeDevice::NativeDevice(const arena::Arena* arena, verbs::Device* device,
-                           const QueuePairPool* pool, driver::DeviceObjects* objects,
-                           std::function<void()> wake_driver,
-                           std::function<void(std::string_view)> tell)
-    : arena_(arena),
-      device_(device),
-      pool_(pool),
-      objects_(objects),
-      wake_driver_(std::move(wake_driver)),
-      tell_(std::move(tell)),
-      ids_(arena->shape().connections, nullptr),
-      shard_of_(arena->shape().connections, 0) {}
+NativeDevice::NativeDevice(Context context)
+    : arena_(context.arena),
+      device_(context.device),
+      pool_(context.pool),
+      objects_(context.objects),
+      wake_driver_(std::move(context.wake_driver)),
+      tell_(std::move(context.tell)),
+      ids_(arena_->shape().connections, nullptr),
+      shard_of_(arena_->shape().connections, 0) {}
 
 NativeDevice::~NativeDevice() {
   const std::vector<uint32_t> shards = shards_;

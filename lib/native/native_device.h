@@ -26,12 +26,18 @@ class NativeQueuePair;
 
 class NativeDevice final : public verbs::Device {
  public:
-  // `objects` has the inherited completion queues and regions, made by `device`; this class fills
-  // its connections. Calls `wake_driver` after it has put an order, and `tell` with messages for
-  // operators. The caller keeps all arguments alive longer than this.
-  NativeDevice(const arena::Arena* arena, verbs::Device* device, const QueuePairPool* pool,
-               driver::DeviceObjects* objects, std::function<void()> wake_driver,
-               std::function<void(std::string_view)> tell);
+  // The caller keeps all of it alive longer than the device.
+  struct Context {
+    const arena::Arena* arena = nullptr;
+    verbs::Device* device = nullptr;
+    const QueuePairPool* pool = nullptr;
+    // Has the inherited completion queues and regions, made by `device`. NativeDevice fills its
+    // connections.
+    driver::DeviceObjects* objects = nullptr;
+    std::function<void()> wake_driver;           // called after an order was put
+    std::function<void(std::string_view)> tell;  // called with messages for operators
+  };
+  explicit NativeDevice(Context context);
   ~NativeDevice() override;
 
   // Called before the driver adopts these shards: restores the device objects of their connections.

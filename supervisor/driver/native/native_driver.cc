@@ -68,10 +68,13 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
       watched_(arena().shape().workers, 0) {
   for (uint32_t i = 0; i < arena().shape().shards; ++i) ownerships_.emplace_back(&arena(), i);
   adopted_.resize(ownerships_.size(), 0);
-  device_ = std::make_unique<native::NativeDevice>(
-      &arena(), inheritance_.device, inheritance_.pool, inheritance_.objects.get(),
-      [this] { WakeDriver(); },
-      [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); });
+  device_ = std::make_unique<native::NativeDevice>(native::NativeDevice::Context{
+      .arena = &arena(),
+      .device = inheritance_.device,
+      .pool = inheritance_.pool,
+      .objects = inheritance_.objects.get(),
+      .wake_driver = [this] { WakeDriver(); },
+      .tell = [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); }});
   driver_ = driver::QueueDriver::CreateBeside(&arena(), device_.get(), this, inheritance_.objects);
   host_.version = BATON_NATIVE_VERSION;
   host_.bytes = sizeof(host_);

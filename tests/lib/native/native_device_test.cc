@@ -123,8 +123,12 @@ class Driver final : public driver::DriverObserver {
       }
     }
     native.emplace(
-        arena, device, &pool, objects.get(), [] {},
-        [this](std::string_view what) { told.emplace_back(what); });
+        NativeDevice::Context{.arena = arena,
+                              .device = device,
+                              .pool = &pool,
+                              .objects = objects.get(),
+                              .wake_driver = [] {},
+                              .tell = [this](std::string_view what) { told.emplace_back(what); }});
     driver = QueueDriver::CreateBeside(arena, &*native, this, objects);
   }
   ~Driver() override {
