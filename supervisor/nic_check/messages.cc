@@ -90,15 +90,22 @@ struct Stop {
   uint32_t posts = 0;  // posts before the one at which it stops
 };
 
+// What the drivers that follow each other have in common.
+struct Succession {
+  CheckedDevice* device = nullptr;
+  Journal* journal = nullptr;
+  uint64_t* word = nullptr;  // of the atomics
+  Belief belief = Belief::kLastQueued;
+};
+
 // One of the drivers that follow each other.
 class Messenger {
  public:
-  Messenger(CheckedDevice* device, const Ends& ends, uint64_t* word, Belief belief,
-            Journal* journal, const Stop& stop)
-      : device_(device),
-        word_(word),
-        belief_(belief),
-        journal_(journal),
+  Messenger(const Succession& succession, const Ends& ends, const Stop& stop)
+      : device_(succession.device),
+        word_(succession.word),
+        belief_(succession.belief),
+        journal_(succession.journal),
         stop_(stop),
         sender_(*ends.first),
         receiver_(*ends.second) {}
@@ -309,8 +316,10 @@ absl::StatusOr<std::string> KilledMessengersAreFollowedExactly(CheckedDevice* de
   if (memory == nullptr) return absl::ResourceExhaustedError("no shared memory is left");
   auto* const journal = new (memory) Journal();
   for (size_t i = 0; i < kPlaceBytes; ++i) device->bytes()[kReadFrom + i] = ByteOf(0, i);
+  const Succession succession = {
+      .device = device, .journal = journal, .word = word, .belief = belief};
   const auto run = [&](bool may_end, const Stop& stop) {
-    return Messenger(device, ends, word, belief, journal, stop).Run(may_end);
+    return Messenger(succession, ends, stop).Run(may_end);
   };
   BATON_RETURN_IF_ERROR(KillDrivers(device, journal, [&](uint64_t random) {
     return run(/*may_end=*/false,
