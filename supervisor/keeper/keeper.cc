@@ -121,21 +121,21 @@ absl::Status Keeper::BeginListening() {
 void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network) {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *driver_, *policies_, events_);
   MakePrograms(std::move(batonds_network));
-  const KeeperParts parts{loop_, config_, *driver_, *policies_, events_, *workers_, *programs_};
+  const KeeperParts parts{common_parts(), *workers_, *programs_};
   upgrades_ = std::make_unique<Upgrades>(parts);
   if (native_ == nullptr) standbys_ = std::make_unique<Standbys>(parts, *upgrades_);
-  limits_ = std::make_unique<LimitWatch>(loop_, config_.service(), *driver_, *policies_, *workers_,
-                                         events_);
+  limits_ = std::make_unique<LimitWatch>(parts, *workers_);
   live_ = std::make_unique<LiveConfig>(config_, configured, *driver_, *policies_, events_);
-  management_ = std::make_unique<Management>(parts, *upgrades_, *limits_, *drain_, *live_, [this] {
-    boost::asio::post(loop_, [this] { loop_.stop(); });
-  });
+  management_ = std::make_unique<Management>(
+      parts,
+      Management::Managed{
+          .upgrades = *upgrades_, .limits = *limits_, .drain = *drain_, .live = *live_},
+      [this] { boost::asio::post(loop_, [this] { loop_.stop(); }); });
 }
 
 void Keeper::MakePrograms(FileDescriptor batonds_network) {
   if (config_.service().mode() == v1::NATIVE) {
-    auto programs =
-        std::make_unique<NativeWorkers>(loop_, config_, *driver_, *workers_, *policies_, events_);
+    auto programs = std::make_unique<NativeWorkers>(common_parts(), *workers_);
     native_ = programs.get();
     programs_ = std::move(programs);
     return;

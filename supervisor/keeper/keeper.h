@@ -17,6 +17,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/policy/limit_watch.h"
 #include "supervisor/keeper/policy/live_config.h"
@@ -50,6 +51,8 @@ class Keeper : private DriverListener {
   void AwaitNews();
   // `configured`: as batond gave it.
   void MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
+  // REQUIRES: policies_.
+  CommonParts common_parts() { return {loop_, config_, *driver_, *policies_, events_}; }
   void MakePrograms(FileDescriptor batonds_network);
   void TellPlacement();
   absl::StatusOr<bool> Listen(const std::string& path, uint32_t mode,

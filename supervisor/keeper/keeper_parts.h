@@ -12,14 +12,17 @@
 
 namespace baton::keeper {
 
-// The parts of a keeper that its upgrades, its standbys and its management use. All of them outlive
-// each holder of this.
-struct KeeperParts {
+// The parts of a keeper that all others use. All of them outlive each holder of this.
+struct CommonParts {
   boost::asio::io_context& loop;
   const internal::KeeperConfig& config;
   DriverClient& driver;
   Policies& policies;
   EventLog& events;
+};
+
+// The parts of a keeper that its upgrades, its standbys and its management use, likewise.
+struct KeeperParts : CommonParts {
   WorkerSessions& workers;
   WorkerPrograms& programs;
 };

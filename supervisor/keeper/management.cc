@@ -41,15 +41,8 @@ bool OwnsSocketFile(int socket, uid_t uid) {
 
 }  // namespace
 
-Management::Management(const KeeperParts& parts, Upgrades& upgrades, LimitWatch& limits,
-                       ServiceDrain& drain, LiveConfig& live, std::function<void()> end)
-    : parts_(parts),
-      upgrades_(upgrades),
-      limits_(limits),
-      drain_(drain),
-      live_(live),
-      end_(std::move(end)),
-      started_ns_(MonotonicNanoseconds()) {}
+Management::Management(const KeeperParts& parts, const Managed& managed, std::function<void()> end)
+    : parts_(parts), managed_(managed), end_(std::move(end)), started_ns_(MonotonicNanoseconds()) {}
 
 void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
@@ -119,12 +112,12 @@ void Management::Answer(const SocketPtr& socket, const internal::ManagementReque
       socket->Send(reply);
       return Subscribe(socket, request.subscribe().after_sequence());
     case ManagementRequest::kUpgrade:
-      return upgrades_.Start(request.upgrade(), answer_with_upgrade);
+      return managed_.upgrades.Start(request.upgrade(), answer_with_upgrade);
     case ManagementRequest::kRollback:
-      return upgrades_.Rollback(request.rollback(), answer_with_upgrade);
+      return managed_.upgrades.Rollback(request.rollback(), answer_with_upgrade);
     case ManagementRequest::kPauseUpgrade:
     case ManagementRequest::kResumeUpgrade:
-      return answer_with_upgrade(upgrades_.SetPaused(request.has_pause_upgrade()));
+      return answer_with_upgrade(managed_.upgrades.SetPaused(request.has_pause_upgrade()));
     default:
       break;
   }
@@ -156,7 +149,9 @@ absl::Status Management::Execute(const FramedSocket& socket,
       *reply->mutable_shard_moves() = parts_.driver.ListShardMoves(request.list_shard_moves());
       return absl::OkStatus();
     case ManagementRequest::kListUpgrades:
-      for (v1::Upgrade& upgrade : upgrades_.List()) *reply->add_upgrades() = std::move(upgrade);
+      for (v1::Upgrade& upgrade : managed_.upgrades.List()) {
+        *reply->add_upgrades() = std::move(upgrade);
+      }
       return absl::OkStatus();
     case ManagementRequest::kKillWorker:
       return parts_.workers.KillForOperator(request.kill_worker().worker_id());
@@ -170,11 +165,12 @@ absl::Status Management::Execute(const FramedSocket& socket,
       return parts_.workers.SetControlStream(request.control_stream().worker_id(),
                                              request.control_stream().open(), &socket);
     case ManagementRequest::kDrainService: {
-      BATON_ASSIGN_OR_RETURN(*reply->mutable_drain(), drain_.Begin(request.drain_service()));
+      BATON_ASSIGN_OR_RETURN(*reply->mutable_drain(),
+                             managed_.drain.Begin(request.drain_service()));
       return absl::OkStatus();
     }
     case ManagementRequest::kEndDrain:
-      return drain_.End();
+      return managed_.drain.End();
     case ManagementRequest::kSetPolicy:
       return SetPolicy(request.set_policy(), reply->mutable_policy());
     case ManagementRequest::kReplaceKeeper: {
@@ -185,7 +181,7 @@ absl::Status Management::Execute(const FramedSocket& socket,
       return absl::OkStatus();
     }
     case ManagementRequest::kTakeConfig:
-      *reply->mutable_config_taken() = live_.Take(request.take_config());
+      *reply->mutable_config_taken() = managed_.live.Take(request.take_config());
       return absl::OkStatus();
     default:
       return absl::UnimplementedError("a request this keeper does not know");
@@ -228,7 +224,7 @@ void Management::Publish(const v1::Event& event) {
 }
 
 void Management::Describe(internal::Description* description) {
-  v1::Accounts accounts = limits_.Look();
+  v1::Accounts accounts = managed_.limits.Look();
   *description = parts_.driver.DescribeQueues();
   v1::Service* service = description->mutable_service();
   const v1::ServiceConfig& config = parts_.config.service();
@@ -245,8 +241,10 @@ void Management::Describe(internal::Description* description) {
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
-  if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
-  if (auto drain = drain_.Describe()) *service->mutable_drain() = *std::move(drain);
+  if (auto upgrade = managed_.upgrades.UnderWay()) {
+    *service->mutable_upgrade() = *std::move(upgrade);
+  }
+  if (auto drain = managed_.drain.Describe()) *service->mutable_drain() = *std::move(drain);
   *service->mutable_policy() = parts_.policies.policy();
   *service->mutable_accounts() = std::move(accounts);
   service->mutable_version()->set_release(kRelease);
@@ -271,7 +269,7 @@ void Management::Describe(internal::Description* description) {
 // ---------------------------------------------------------------- handoff
 
 absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::Handoff& request) {
-  BATON_RETURN_IF_ERROR(upgrades_.CheckIdle());
+  BATON_RETURN_IF_ERROR(managed_.upgrades.CheckIdle());
   const uint32_t shard_count = parts_.config.service().shards();
   // One element for each shard, so that a long list takes no longer than to read it.
   std::vector<bool> asked(shard_count, request.shards().empty());

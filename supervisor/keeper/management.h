@@ -24,9 +24,15 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class Management {
  public:
+  // The parts that only requests use.
+  struct Managed {
+    Upgrades& upgrades;
+    LimitWatch& limits;
+    ServiceDrain& drain;
+    LiveConfig& live;
+  };
   // All references outlive it. `end`: ends the keeper, after the present handler.
-  Management(const KeeperParts& parts, Upgrades& upgrades, LimitWatch& limits, ServiceDrain& drain,
-             LiveConfig& live, std::function<void()> end);
+  Management(const KeeperParts& parts, const Managed& managed, std::function<void()> end);
 
   // Takes a client of the management socket.
   void Accept(FileDescriptor socket);
@@ -52,10 +58,7 @@ class Management {
   void Subscribe(const SocketPtr& socket, uint64_t after);
 
   const KeeperParts parts_;
-  Upgrades& upgrades_;
-  LimitWatch& limits_;
-  ServiceDrain& drain_;
-  LiveConfig& live_;
+  const Managed managed_;
   const std::function<void()> end_;
   const uint64_t started_ns_;
   std::set<SocketPtr> subscribers_;

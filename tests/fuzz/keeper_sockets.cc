@@ -80,12 +80,14 @@ struct TheKeeper final : private keeper::DriverListener {
     drain.emplace(loop, config, *driver, events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *driver, *policies, events);
     programs.emplace(loop, config.launcher(), *driver);
-    const keeper::KeeperParts parts{loop, config, *driver, *policies, events, *workers, *programs};
+    const keeper::KeeperParts parts{
+        {loop, config, *driver, *policies, events}, *workers, *programs};
     upgrades.emplace(parts);
     standbys.emplace(parts, *upgrades);
-    limits.emplace(loop, config.service(), *driver, *policies, *workers, events);
+    limits.emplace(parts, *workers);
     live.emplace(config, config.service(), *driver, *policies, events);
-    management.emplace(parts, *upgrades, *limits, *drain, *live, [] {});
+    management.emplace(parts, keeper::Management::Managed{*upgrades, *limits, *drain, *live},
+                       [] {});
   }
   void OnEvent(const internal::EngineEvent& event) override {
     events.Add(event.kind(), event.message(), 0, event.worker_id(), event.shard(),

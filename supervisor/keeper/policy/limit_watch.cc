@@ -37,23 +37,15 @@ std::optional<std::string> ReadSmallFile(const std::string& path) {
   return text;
 }
 
-LimitWatch::LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service,
-                       DriverClient& driver, Policies& policies, const WorkerSessions& workers,
-                       EventLog& events, ReadFile read_file)
-    : service_(service),
-      driver_(driver),
-      policies_(policies),
-      workers_(workers),
-      events_(events),
-      read_file_(std::move(read_file)),
-      timer_(loop) {
+LimitWatch::LimitWatch(const CommonParts& parts, const WorkerSessions& workers, ReadFile read_file)
+    : parts_(parts), workers_(workers), read_file_(std::move(read_file)), timer_(parts.loop) {
   Every(timer_, kBetweenLooks, [this] { (void)Look(); });
 }
 
 v1::Accounts LimitWatch::Look() {
   std::vector<uint64_t> ids;
   for (const WorkerInfo& worker : workers_.List()) ids.push_back(worker.id);
-  const internal::ServiceAccounts counted = driver_.Account(ids);
+  const internal::ServiceAccounts counted = parts_.driver.Account(ids);
   v1::Accounts accounts = counted.accounts();
   const std::vector<Warning> warnings = FindWarnings(counted);
   Tell(warnings);
@@ -75,18 +67,18 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
                                      worker_id == 0 ? "" : absl::StrCat(" by worker ", worker_id)),
                         IsAbove(kNearPercent, used, limit)});
   };
-  const v1::Quota& service = policies_.policy().service();
+  const v1::Quota& service = parts_.policies.policy().service();
   check("connections", accounts.connections(), service.connections(), 0);
   check("listeners", accounts.listeners(), service.listeners(), 0);
   check("grants", accounts.grants(), service.grants(), 0);
   check("granted_bytes", accounts.granted_bytes(), service.granted_bytes(), 0);
   check("registered_bytes", accounts.registered_bytes(), service.registered_bytes(), 0);
   // Completion queues, and the queue pairs of a native service, never become more.
-  if (!arena::IsNative(driver_.arena().shape())) {
+  if (!arena::IsNative(parts_.driver.arena().shape())) {
     check("queue_pairs", accounts.queue_pairs(), service.queue_pairs(), 0);
   }
   // Checks the worker that uses most.
-  const v1::Quota& worker = policies_.policy().worker();
+  const v1::Quota& worker = parts_.policies.policy().worker();
   const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
     const auto most =
         std::max_element(counted.workers().begin(), counted.workers().end(),
@@ -108,10 +100,10 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
 
 // The limits of each group from the keeper's up to the root apply.
 void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
-  if (!service_.device().has_rdma()) return;
+  if (!parts_.config.service().device().has_rdma()) return;
   const auto group = cgroup::GroupOf(read_file_("/proc/self/cgroup").value_or(""));
   if (!group) return;
-  const std::string_view device = driver_.device_name();
+  const std::string_view device = parts_.driver.device_name();
   for (const std::string& one : cgroup::Chain(*group)) {
     const std::string directory = absl::StrCat(cgroup::kRoot, one);
     const std::string max = read_file_(directory + "/rdma.max").value_or("");
@@ -130,9 +122,9 @@ void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
 }
 
 void LimitWatch::CheckStandbys(std::vector<Warning>* warnings) {
-  const uint32_t wanted = policies_.policy().hot_standbys();
+  const uint32_t wanted = parts_.policies.policy().hot_standbys();
   if (wanted == 0) return;
-  const size_t ready = RolesOf(workers_.List(), driver_).standbys.size();
+  const size_t ready = RolesOf(workers_.List(), parts_.driver).standbys.size();
   if (ready >= wanted) return;
   warnings->push_back({"standbys_missing", "policy.hot_standbys",
                        absl::StrCat("policy.hot_standbys: ", ready, " of ", wanted,
@@ -145,7 +137,7 @@ void LimitWatch::Tell(const std::vector<Warning>& warnings) {
     const bool known = std::find(told.begin(), told.end(), warning.key) != told.end();
     if (!known && !warning.begins) continue;
     told_.push_back(warning.key);
-    if (!known) events_.Add(warning.kind, warning.text);
+    if (!known) parts_.events.Add(warning.kind, warning.text);
   }
 }
 

@@ -3,7 +3,6 @@
 #ifndef SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_
 #define SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
@@ -11,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/baton/v1/config.pb.h"
-#include "supervisor/keeper/driver_client.h"
-#include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policy/policies.h"
+#include "proto/baton/internal/driver.pb.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
@@ -27,8 +24,7 @@ std::optional<std::string> ReadSmallFile(const std::string& path);
 class LimitWatch {
  public:
   // All references outlive it. Calls Look() by itself every few seconds.
-  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, DriverClient& driver,
-             Policies& policies, const WorkerSessions& workers, EventLog& events,
+  LimitWatch(const CommonParts& parts, const WorkerSessions& workers,
              ReadFile read_file = ReadSmallFile);
 
   // Returns the current accounts, with warnings.
@@ -46,11 +42,8 @@ class LimitWatch {
   void CheckStandbys(std::vector<Warning>* warnings);
   void Tell(const std::vector<Warning>& warnings);
 
-  const v1::ServiceConfig& service_;
-  DriverClient& driver_;
-  Policies& policies_;
+  const CommonParts parts_;
   const WorkerSessions& workers_;
-  EventLog& events_;
   const ReadFile read_file_;
   boost::asio::steady_timer timer_;
   std::vector<std::string> told_;  // keys of those that have begun and are not over

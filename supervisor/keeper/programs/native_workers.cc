@@ -34,17 +34,12 @@ bool IsSame(const internal::Program& one, const internal::Program& other) {
 
 }  // namespace
 
-NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                             DriverClient& driver, WorkerSessions& sessions,
-                             const Policies& policies, EventLog& events)
-    : loop_(loop),
-      program_(ProgramOf(config.service().native())),
-      wanted_(config.service().native().workers()),
-      driver_(driver),
+NativeWorkers::NativeWorkers(const CommonParts& parts, WorkerSessions& sessions)
+    : parts_(parts),
+      program_(ProgramOf(parts.config.service().native())),
+      wanted_(parts.config.service().native().workers()),
       sessions_(sessions),
-      policies_(policies),
-      events_(events),
-      pause_(loop) {}
+      pause_(parts.loop) {}
 
 void NativeWorkers::KeepRunning() {
   const auto serving = [this] {
@@ -54,7 +49,7 @@ void NativeWorkers::KeepRunning() {
   while (!pausing_ && serving() < wanted_) {
     const absl::StatusOr<StartedProgram> started = Fork(program_);
     if (started.ok()) continue;
-    events_.Add(driver_process::kWorkerFailed, MessageOf(started.status()));
+    parts_.events.Add(driver_process::kWorkerFailed, MessageOf(started.status()));
     StartLater();
   }
 }
@@ -70,7 +65,7 @@ absl::StatusOr<DriverClient::ForkedWorker> NativeWorkers::ForkAtFreePlace(
       if (refused.empty()) forked = reserved.status();
       break;
     }
-    forked = driver_.Fork(*reserved, program);
+    forked = parts_.driver.Fork(*reserved, program);
     if (!forked.ok()) refused.push_back(*reserved);
   } while (absl::IsUnavailable(forked.status()));
   for (const internal::WorkerPlace& place : refused) sessions_.FreePlace(place);
@@ -84,16 +79,16 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& prog
   started.pid = forked.facts.pid();
   Watch(std::move(forked));
   started.pidfd = PidfdOf(started.pid);
-  events_.Add("native_worker_forked",
-              absl::StrCat("worker ", worker_id, " (pid ", started.pid, ") was forked for ",
-                           program.path()),
-              worker_id);
+  parts_.events.Add("native_worker_forked",
+                    absl::StrCat("worker ", worker_id, " (pid ", started.pid, ") was forked for ",
+                                 program.path()),
+                    worker_id);
   return started;
 }
 
 void NativeWorkers::Watch(DriverClient::ForkedWorker fork) {
   const pid_t pid = fork.facts.pid();
-  auto process = std::make_unique<Process>(loop_);
+  auto process = std::make_unique<Process>(parts_.loop);
   process->program = fork.facts.program();
   process->worker_id = fork.facts.place().id();
   process->pidfd.assign(CopyOf(fork.pidfd.get()).Release());
@@ -118,7 +113,7 @@ void NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
   if (const auto entry = held.find(kHeldProgram); entry != held.end()) {
     (void)program_.ParseFromString(entry->second.value);
   }
-  for (DriverClient::ForkedWorker& fork : driver_.ListForks()) Watch(std::move(fork));
+  for (DriverClient::ForkedWorker& fork : parts_.driver.ListForks()) Watch(std::move(fork));
 }
 
 FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {
@@ -129,16 +124,16 @@ FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {
 
 // ---------------------------------------------------------------- ends
 
-std::string NativeWorkers::Reap(pid_t pid, int) { return driver_.Reap(pid).how(); }
+std::string NativeWorkers::Reap(pid_t pid, int) { return parts_.driver.Reap(pid).how(); }
 
 void NativeWorkers::OnEnded(pid_t pid) {
-  const internal::Reaped end = driver_.Reap(pid);
+  const internal::Reaped end = parts_.driver.Reap(pid);
   const auto found = processes_.find(pid);
   const uint64_t worker_id = found->second->worker_id;
   processes_.erase(found);
-  events_.Add("native_worker_ended",
-              absl::StrCat("worker ", worker_id, " (pid ", pid, ") ", end.how()), worker_id);
-  pause_length_.NoteEnd(end.lived_ns(), end.served(), policies_.policy());
+  parts_.events.Add("native_worker_ended",
+                    absl::StrCat("worker ", worker_id, " (pid ", pid, ") ", end.how()), worker_id);
+  pause_length_.NoteEnd(end.lived_ns(), end.served(), parts_.policies.policy());
   StartLater();
 }
 
@@ -162,7 +157,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& pro
 // Also ends workers of the old program that were forked while the new ones were watched.
 void NativeWorkers::OnServing(const internal::Program& program) {
   program_ = program;
-  driver_.Hold(kHeldProgram, program_.SerializeAsString());
+  parts_.driver.Hold(kHeldProgram, program_.SerializeAsString());
   EndOthers();
   KeepRunning();
 }

@@ -15,8 +15,7 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
-#include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/programs/watched_process.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
@@ -27,9 +26,7 @@ namespace baton::keeper {
 class NativeWorkers final : public WorkerPrograms {
  public:
   // All references outlive it.
-  NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                DriverClient& driver, WorkerSessions& sessions, const Policies& policies,
-                EventLog& events);
+  NativeWorkers(const CommonParts& parts, WorkerSessions& sessions);
 
   // Goes on with the former keeper's processes and program. REQUIRES: the sessions are restored.
   void Restore(const DriverClient::HeldByKey& held);
@@ -64,13 +61,10 @@ class NativeWorkers final : public WorkerPrograms {
   void End(pid_t pid, Process& process);
   void StartLater();
 
-  boost::asio::io_context& loop_;
+  const CommonParts parts_;
   internal::Program program_;  // that serves
   const uint32_t wanted_;
-  DriverClient& driver_;
   WorkerSessions& sessions_;
-  const Policies& policies_;
-  EventLog& events_;
   boost::asio::steady_timer pause_;
   RestartDelay pause_length_;
   bool pausing_ = false;

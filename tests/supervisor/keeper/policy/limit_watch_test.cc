@@ -66,12 +66,7 @@ class LimitWatchTest : public ::testing::Test {
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::map<std::string, std::string> files;
-  LimitWatch watch{loop,
-                   config.service(),
-                   driver,
-                   policies,
-                   sessions,
-                   events,
+  LimitWatch watch{CommonParts{loop, config, driver, policies, events}, sessions,
                    [this](const std::string& path) -> std::optional<std::string> {
                      const auto found = files.find(path);
                      if (found == files.end()) return std::nullopt;
