@@ -24,15 +24,6 @@ template <typename... Args>
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-}  // namespace
-
-RequestLimits LimitsOf(const arena::Arena& arena) {
-  const arena::DriverMemoryHeader& header = arena.header();
-  return {arena.shape().buffer_bytes, header.max_message_bytes, header.missing_opcodes};
-}
-
-namespace {
-
 // Every request that is copied passes these checks. `request`: a WorkRequest, or the Head of one.
 template <typename Request>
 [[gnu::always_inline]] inline absl::Status CheckHead(const Request& request, bool receive,
@@ -99,7 +90,58 @@ arena::BufferRange Copy(const arena::BufferRange& shared) {
   return {arena::LoadRelaxed(shared.offset), arena::LoadRelaxed(shared.length), 0};
 }
 
+// The requests of one queue of a connection in the worker's log.
+template <bool kReceive>
+class RequestsInLog {
+ public:
+  static constexpr auto kDirection =
+      kReceive ? arena::Direction::kReceive : arena::Direction::kSend;
+
+  RequestsInLog(const arena::Arena& arena, uint32_t connection, uint32_t generation)
+      : log_(kReceive ? &arena.receive_request(connection, 0) : &arena.send_request(connection, 0)),
+        mask_(2 * uint64_t{kReceive ? arena.shape().receive_queue_depth
+                                    : arena.shape().send_queue_depth} -
+              1),
+        queue_(arena::PackWrId(connection, generation, kDirection, 0)) {}
+
+  const arena::WorkRequest& at(uint64_t sequence) const { return log_[sequence & mask_]; }
+  uint64_t wr_id(uint64_t sequence) const { return queue_ | arena::WrIdSequence(sequence); }
+  void FetchFirst(uint64_t from, uint64_t to) const {
+    for (uint64_t i = from; i < std::min(to, from + kFetchAhead); ++i) FetchRequest(at(i), false);
+  }
+  // `both_lines`: the last request needed both. The next ones are most often like it.
+  void FetchNext(uint64_t sequence, uint64_t to, bool both_lines) const {
+    if (sequence + kFetchAhead < to) FetchRequest(at(sequence + kFetchAhead), both_lines);
+  }
+  [[gnu::cold, gnu::noinline]] absl::Status Wrong(uint64_t sequence,
+                                                  const absl::Status& why) const {
+    return Invalid("connection ", arena::WrIdConnection(queue_), kReceive ? " receive " : " send ",
+                   sequence, ": ", why.message());
+  }
+
+ private:
+  const arena::WorkRequest* const log_;
+  const uint64_t mask_;
+  const uint64_t queue_;
+};
+
+// The first word of a plain request: it has one buffer, which is in the first line, and only flags
+// and an opcode that exist.
+constexpr uint32_t kPlainMask =
+    arena::FourBytes(static_cast<uint8_t>(~(verbs::kOpcodeCount - 1)),
+                     static_cast<uint8_t>(~arena::kRequestFlags), 0xff, 0xff);
+constexpr uint32_t kPlainHead = arena::FourBytes(0, 0, /*sge_count=*/1, /*one_line=*/1);
+static_assert(std::has_single_bit(verbs::kOpcodeCount));
+static_assert(offsetof(arena::WorkRequest, flags) == 1 &&
+              offsetof(arena::WorkRequest, sge_count) == 2 &&
+              offsetof(arena::WorkRequest, one_line) == 3);
+
 }  // namespace
+
+RequestLimits LimitsOf(const arena::Arena& arena) {
+  const arena::DriverMemoryHeader& header = arena.header();
+  return {arena.shape().buffer_bytes, header.max_message_bytes, header.missing_opcodes};
+}
 
 // The first fields of a request. Each is read once.
 struct RequestList::Head {
@@ -218,45 +260,6 @@ absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t 
   return CopyReceive(shared, wr_id);
 }
 
-namespace {
-
-// The requests of one queue of a connection in the worker's log.
-template <bool kReceive>
-class RequestsInLog {
- public:
-  static constexpr auto kDirection =
-      kReceive ? arena::Direction::kReceive : arena::Direction::kSend;
-
-  RequestsInLog(const arena::Arena& arena, uint32_t connection, uint32_t generation)
-      : log_(kReceive ? &arena.receive_request(connection, 0) : &arena.send_request(connection, 0)),
-        mask_(2 * uint64_t{kReceive ? arena.shape().receive_queue_depth
-                                    : arena.shape().send_queue_depth} -
-              1),
-        queue_(arena::PackWrId(connection, generation, kDirection, 0)) {}
-
-  const arena::WorkRequest& at(uint64_t sequence) const { return log_[sequence & mask_]; }
-  uint64_t wr_id(uint64_t sequence) const { return queue_ | arena::WrIdSequence(sequence); }
-  void FetchFirst(uint64_t from, uint64_t to) const {
-    for (uint64_t i = from; i < std::min(to, from + kFetchAhead); ++i) FetchRequest(at(i), false);
-  }
-  // `both_lines`: the last request needed both. The next ones are most often like it.
-  void FetchNext(uint64_t sequence, uint64_t to, bool both_lines) const {
-    if (sequence + kFetchAhead < to) FetchRequest(at(sequence + kFetchAhead), both_lines);
-  }
-  [[gnu::cold, gnu::noinline]] absl::Status Wrong(uint64_t sequence,
-                                                  const absl::Status& why) const {
-    return Invalid("connection ", arena::WrIdConnection(queue_), kReceive ? " receive " : " send ",
-                   sequence, ": ", why.message());
-  }
-
- private:
-  const arena::WorkRequest* const log_;
-  const uint64_t mask_;
-  const uint64_t queue_;
-};
-
-}  // namespace
-
 template <bool kReceive>
 absl::Status RequestList::Add(uint32_t connection, uint32_t generation, uint64_t from,
                               uint64_t to) {
@@ -274,21 +277,6 @@ absl::Status RequestList::Add(uint32_t connection, uint32_t generation, uint64_t
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-// The first word of a plain request: it has one buffer, which is in the first line, and only flags
-// and an opcode that exist.
-constexpr uint32_t kPlainMask =
-    arena::FourBytes(static_cast<uint8_t>(~(verbs::kOpcodeCount - 1)),
-                     static_cast<uint8_t>(~arena::kRequestFlags), 0xff, 0xff);
-constexpr uint32_t kPlainHead = arena::FourBytes(0, 0, /*sge_count=*/1, /*one_line=*/1);
-static_assert(std::has_single_bit(verbs::kOpcodeCount));
-static_assert(offsetof(arena::WorkRequest, flags) == 1 &&
-              offsetof(arena::WorkRequest, sge_count) == 2 &&
-              offsetof(arena::WorkRequest, one_line) == 3);
-
-}  // namespace
 
 // A request for SendQueue::AddPlain. Each field is read at most once.
 struct RequestList::PlainSend {

@@ -62,17 +62,6 @@ std::vector<Range> MappedRanges() {
   return ranges;
 }
 
-}  // namespace
-
-void Prefault() {
-  for (const Range& range : MappedRanges()) {
-    (void)madvise(reinterpret_cast<void*>(range.begin), range.end - range.begin,
-                  range.writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-  }
-}
-
-namespace {
-
 // Unmapping a piece of 4-KiB pages takes some ten microseconds, and a pause 70 with the kernel's
 // timer slack. A large mapping is unmapped in larger pieces, so that none takes a second.
 constexpr uintptr_t kPieceBytes = 256 << 10;
@@ -155,6 +144,13 @@ int Run(void*) {
 }
 
 }  // namespace
+
+void Prefault() {
+  for (const Range& range : MappedRanges()) {
+    (void)madvise(reinterpret_cast<void*>(range.begin), range.end - range.begin,
+                  range.writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+  }
+}
 
 absl::Status StartUnmapper([[maybe_unused]] int kept) {
 #ifdef BATON_SANITIZED

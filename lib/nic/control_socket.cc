@@ -29,6 +29,26 @@ size_t TakePassed(msghdr* header, ControlMessage* message) {
   return count;
 }
 
+struct Row {
+  absl::StatusCode code;
+  uint32_t error;
+};
+constexpr Row kRows[] = {
+    {absl::StatusCode::kOk, 0},
+    {absl::StatusCode::kInvalidArgument, EINVAL},
+    {absl::StatusCode::kNotFound, ENOENT},
+    {absl::StatusCode::kAlreadyExists, EADDRINUSE},
+    {absl::StatusCode::kPermissionDenied, EACCES},
+    {absl::StatusCode::kResourceExhausted, ENOSPC},
+    {absl::StatusCode::kFailedPrecondition, EBUSY},
+    {absl::StatusCode::kAborted, ECONNREFUSED},
+    {absl::StatusCode::kUnavailable, ENOTCONN},
+    {absl::StatusCode::kDeadlineExceeded, ETIMEDOUT},
+    {absl::StatusCode::kDataLoss, EPROTO},
+    {absl::StatusCode::kCancelled, ECANCELED},
+    {absl::StatusCode::kInternal, EIO},
+};
+
 }  // namespace
 
 Received Receive(int socket, ControlMessage* message) {
@@ -78,30 +98,6 @@ bool Send(int socket, absl::Span<const uint8_t> bytes, int passed) {
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes.size());
 }
-
-namespace {
-
-struct Row {
-  absl::StatusCode code;
-  uint32_t error;
-};
-constexpr Row kRows[] = {
-    {absl::StatusCode::kOk, 0},
-    {absl::StatusCode::kInvalidArgument, EINVAL},
-    {absl::StatusCode::kNotFound, ENOENT},
-    {absl::StatusCode::kAlreadyExists, EADDRINUSE},
-    {absl::StatusCode::kPermissionDenied, EACCES},
-    {absl::StatusCode::kResourceExhausted, ENOSPC},
-    {absl::StatusCode::kFailedPrecondition, EBUSY},
-    {absl::StatusCode::kAborted, ECONNREFUSED},
-    {absl::StatusCode::kUnavailable, ENOTCONN},
-    {absl::StatusCode::kDeadlineExceeded, ETIMEDOUT},
-    {absl::StatusCode::kDataLoss, EPROTO},
-    {absl::StatusCode::kCancelled, ECANCELED},
-    {absl::StatusCode::kInternal, EIO},
-};
-
-}  // namespace
 
 uint32_t ErrnoOf(const absl::Status& status) {
   for (const Row& row : kRows) {

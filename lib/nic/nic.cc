@@ -114,6 +114,22 @@ bool ReadHeader(const ControlMessage& message, control::RequestHeader* header) {
   return header->bytes == message.size;
 }
 
+absl::Status Sleep(Nic* nic) {
+  pollfd entry = {nic->event_fd(), POLLIN, 0};
+  if (poll(&entry, 1, -1) >= 0 || errno == EINTR) return absl::OkStatus();
+  return ErrnoStatus(errno, "poll of the NIC");
+}
+
+// Looks at the doorbells for a short time, without a system call, because a client that has just
+// been served is about to ring again.
+bool Glance(Nic* nic) {
+  for (uint32_t look = 0; look < kLooksBeforeYield; ++look) {
+    if (nic->TakeRings()) return true;
+    Pause();
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(const verbs::soft::SoftDeviceOptions& options,
@@ -350,26 +366,6 @@ void Nic::Close(uint64_t id) {
     return true;
   });
 }
-
-namespace {
-
-absl::Status Sleep(Nic* nic) {
-  pollfd entry = {nic->event_fd(), POLLIN, 0};
-  if (poll(&entry, 1, -1) >= 0 || errno == EINTR) return absl::OkStatus();
-  return ErrnoStatus(errno, "poll of the NIC");
-}
-
-// Looks at the doorbells for a short time, without a system call, because a client that has just
-// been served is about to ring again.
-bool Glance(Nic* nic) {
-  for (uint32_t look = 0; look < kLooksBeforeYield; ++look) {
-    if (nic->TakeRings()) return true;
-    Pause();
-  }
-  return false;
-}
-
-}  // namespace
 
 absl::Status Serve(Nic* nic, uint32_t yield_microseconds) {
   constexpr uint64_t kNsPerUs = 1000;

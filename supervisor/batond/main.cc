@@ -322,52 +322,6 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-}  // namespace
-
-std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const OwnProgram& own) {
-  CLI::App app("Keeps RDMA services' connections while their processes come and go.", "batond");
-  Flags flags;
-  AddFlags(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
-  if (!flags.dev && flags.config_file.empty()) {
-    std::fprintf(stderr, "batond: give --config FILE, or --dev to run without one (see --help)\n");
-    return kExitUsage;
-  }
-  absl::StatusOr<v1::Config> config = flags.dev ? DevConfig(flags) : LoadConfig(flags.config_file);
-  if (!config.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
-    return kExitUsage;
-  }
-  const auto control_user = FindUser("--control-user", flags.control_user, "control");
-  const auto nic_user = FindUser("--nic-user", flags.nic_user, "NICs");
-  for (const auto& user : {control_user, nic_user}) {
-    if (user.ok()) continue;
-    std::fprintf(stderr, "batond: %s\n", std::string(user.status().message()).c_str());
-    return kExitUsage;
-  }
-  CommandLine line;
-  line.options.control_user = *control_user;
-  line.options.nic_user = *nic_user;
-  if (!flags.dev) {
-    line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
-  }
-  line.options.config = *std::move(config);
-  line.options.libexec = flags.libexec.empty() ? own.directory() : flags.libexec;
-  line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
-  line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
-  line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);
-  line.options.keep_services = flags.keep_services;
-  line.options.strict = flags.strict || flags.dev;  // with --dev a person sees the failure
-  line.check_only = flags.check_only;
-  return line;
-}
-
-namespace {
-
 constexpr size_t kMaxMessageBytes = 3072;
 
 // Children inherit it: a driver, or its NIC on the soft device, needs some descriptors for each
@@ -447,6 +401,49 @@ int Run(int argc, char** argv, OwnProgram* own) {
 }
 
 }  // namespace
+
+std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv, const OwnProgram& own) {
+  CLI::App app("Keeps RDMA services' connections while their processes come and go.", "batond");
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (!flags.dev && flags.config_file.empty()) {
+    std::fprintf(stderr, "batond: give --config FILE, or --dev to run without one (see --help)\n");
+    return kExitUsage;
+  }
+  absl::StatusOr<v1::Config> config = flags.dev ? DevConfig(flags) : LoadConfig(flags.config_file);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    return kExitUsage;
+  }
+  const auto control_user = FindUser("--control-user", flags.control_user, "control");
+  const auto nic_user = FindUser("--nic-user", flags.nic_user, "NICs");
+  for (const auto& user : {control_user, nic_user}) {
+    if (user.ok()) continue;
+    std::fprintf(stderr, "batond: %s\n", std::string(user.status().message()).c_str());
+    return kExitUsage;
+  }
+  CommandLine line;
+  line.options.control_user = *control_user;
+  line.options.nic_user = *nic_user;
+  if (!flags.dev) {
+    line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
+  }
+  line.options.config = *std::move(config);
+  line.options.libexec = flags.libexec.empty() ? own.directory() : flags.libexec;
+  line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
+  line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
+  line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);
+  line.options.keep_services = flags.keep_services;
+  line.options.strict = flags.strict || flags.dev;  // with --dev a person sees the failure
+  line.check_only = flags.check_only;
+  return line;
+}
+
 }  // namespace baton
 
 int main(int argc, char** argv) {

@@ -47,6 +47,11 @@ absl::StatusOr<bool> TakeReply(Call& call) {
   return true;
 }
 
+// Removes the fields of `taken` whose names begin with `prefix`.
+void Untake(const std::string& prefix, TakenConfig* taken) {
+  std::erase_if(taken->taken, [&](const std::string& field) { return field.starts_with(prefix); });
+}
+
 }  // namespace
 
 void CallKeeper(boost::asio::io_context& io, const std::string& socket_path,
@@ -68,15 +73,6 @@ void CallKeeper(boost::asio::io_context& io, const std::string& socket_path,
   });
   call->socket->Send(request);
 }
-
-namespace {
-
-// Removes the fields of `taken` whose names begin with `prefix`.
-void Untake(const std::string& prefix, TakenConfig* taken) {
-  std::erase_if(taken->taken, [&](const std::string& field) { return field.starts_with(prefix); });
-}
-
-}  // namespace
 
 void NoteAnswer(const v1::ServiceConfig& running,
                 const absl::StatusOr<internal::ConfigTaken>& answer, TakenConfig* taken) {

@@ -134,58 +134,6 @@ std::vector<std::string> SocketsOfKeeper(const std::string& directory, const std
   return {WorkerSocketPath(directory, service), ManagementSocketPath(directory, service)};
 }
 
-}  // namespace
-
-bool ServesOthers(const v1::Config& config) {
-  return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
-         config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
-         std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
-           return service.worker_uids_size() > 0 || service.native().has_uid();
-         });
-}
-
-absl::Status StateDirectory::Share(bool shared) const { return LetPass(path_, shared); }
-
-absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
-                                                    const std::vector<std::string>& services,
-                                                    bool shared) {
-  BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
-  ChildLock lock(BatondLockPath(path));
-  BATON_RETURN_IF_ERROR(TakeLock(&lock, path));
-  StateDirectory directory(path, std::move(lock));
-  for (const std::string& service : FormerServices(path, services)) {
-    BATON_RETURN_IF_ERROR(AwaitLock(KeeperLockPath(path, service), /*stays=*/false).status());
-    directory.RemoveFilesOf(service);
-  }
-  BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(path), /*stays=*/false).status());
-  RemoveSocketsAt(SocketsOfBatondAndControl(path));
-  for (const std::string& service : services) {
-    BATON_ASSIGN_OR_RETURN(const bool is_free,
-                           AwaitLock(KeeperLockPath(path, service), /*stays=*/true));
-    if (is_free) RemoveSocketsAt(SocketsOfKeeper(path, service));
-  }
-  return directory;
-}
-
-void StateDirectory::RemoveSockets(const std::vector<std::string>& services) const {
-  RemoveSocketsAt(SocketsOfBatondAndControl(path_));
-  for (const std::string& service : services) RemoveSocketsAt(SocketsOfKeeper(path_, service));
-}
-
-void StateDirectory::RemoveFilesOf(const std::string& service) const {
-  RemoveSocketsAt(SocketsOfKeeper(path_, service));
-  (void)unlink(WorkersLockPath(path_, service).c_str());
-  (void)unlink(KeeperLockPath(path_, service).c_str());
-}
-
-std::vector<std::string> ServiceNames(const v1::Config& config) {
-  std::vector<std::string> names;
-  for (const v1::ServiceConfig& service : config.services()) names.push_back(service.name());
-  return names;
-}
-
-namespace {
-
 mode_t TypeOf(const std::string& path) {
   struct stat status = {};
   return lstat(path.c_str(), &status) == 0 ? status.st_mode & S_IFMT : 0;
@@ -272,6 +220,54 @@ absl::Status Prepare(const std::string& base, const std::string& state_dir,
 }
 
 }  // namespace
+
+bool ServesOthers(const v1::Config& config) {
+  return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
+         config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
+         std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
+           return service.worker_uids_size() > 0 || service.native().has_uid();
+         });
+}
+
+absl::Status StateDirectory::Share(bool shared) const { return LetPass(path_, shared); }
+
+absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
+                                                    const std::vector<std::string>& services,
+                                                    bool shared) {
+  BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
+  ChildLock lock(BatondLockPath(path));
+  BATON_RETURN_IF_ERROR(TakeLock(&lock, path));
+  StateDirectory directory(path, std::move(lock));
+  for (const std::string& service : FormerServices(path, services)) {
+    BATON_RETURN_IF_ERROR(AwaitLock(KeeperLockPath(path, service), /*stays=*/false).status());
+    directory.RemoveFilesOf(service);
+  }
+  BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(path), /*stays=*/false).status());
+  RemoveSocketsAt(SocketsOfBatondAndControl(path));
+  for (const std::string& service : services) {
+    BATON_ASSIGN_OR_RETURN(const bool is_free,
+                           AwaitLock(KeeperLockPath(path, service), /*stays=*/true));
+    if (is_free) RemoveSocketsAt(SocketsOfKeeper(path, service));
+  }
+  return directory;
+}
+
+void StateDirectory::RemoveSockets(const std::vector<std::string>& services) const {
+  RemoveSocketsAt(SocketsOfBatondAndControl(path_));
+  for (const std::string& service : services) RemoveSocketsAt(SocketsOfKeeper(path_, service));
+}
+
+void StateDirectory::RemoveFilesOf(const std::string& service) const {
+  RemoveSocketsAt(SocketsOfKeeper(path_, service));
+  (void)unlink(WorkersLockPath(path_, service).c_str());
+  (void)unlink(KeeperLockPath(path_, service).c_str());
+}
+
+std::vector<std::string> ServiceNames(const v1::Config& config) {
+  std::vector<std::string> names;
+  for (const v1::ServiceConfig& service : config.services()) names.push_back(service.name());
+  return names;
+}
 
 std::string MakeAuditDirectory(const std::string& state_dir,
                                const std::optional<ProgramUser>& user) {

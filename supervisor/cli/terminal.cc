@@ -62,6 +62,8 @@ void WriteAll(int fd, const char* text, size_t size) {
   }
 }
 
+constexpr std::chrono::milliseconds kRedraw(250);
+
 }  // namespace
 
 ScreenSize SizeOf(int terminal) {
@@ -169,12 +171,6 @@ void FullScreen::Leave() {
   const int in = screen_in.exchange(-1);
   if (in >= 0) tcsetattr(in, TCSANOW, &former_modes);
 }
-
-namespace {
-
-constexpr std::chrono::milliseconds kRedraw(250);
-
-}  // namespace
 
 Progress::Progress(Invocation* invocation, std::string what, std::string awaited)
     : invocation_(invocation),

@@ -30,23 +30,6 @@ absl::Status MakeDirectory(const std::string& path) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status LinkSocket(const std::string& socket, const std::string& link) {
-  BATON_RETURN_IF_ERROR(MakeDirectory(link.substr(0, link.rfind('/'))));
-  const std::string made = link + ".new";
-  unlink(made.c_str());
-  if (::link(socket.c_str(), made.c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("link ", socket, " to ", made));
-  }
-  if (rename(made.c_str(), link.c_str()) == 0) return absl::OkStatus();
-  absl::Status status = ErrnoStatus(errno, absl::StrCat("rename ", made, " to ", link));
-  unlink(made.c_str());
-  return status;
-}
-
-namespace {
-
 absl::Status WriteFile(const std::string& path, std::string_view contents) {
   const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
@@ -74,6 +57,19 @@ absl::Status SynchronizeDirectoryOf(const std::string& path) {
 }
 
 }  // namespace
+
+absl::Status LinkSocket(const std::string& socket, const std::string& link) {
+  BATON_RETURN_IF_ERROR(MakeDirectory(link.substr(0, link.rfind('/'))));
+  const std::string made = link + ".new";
+  unlink(made.c_str());
+  if (::link(socket.c_str(), made.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("link ", socket, " to ", made));
+  }
+  if (rename(made.c_str(), link.c_str()) == 0) return absl::OkStatus();
+  absl::Status status = ErrnoStatus(errno, absl::StrCat("rename ", made, " to ", link));
+  unlink(made.c_str());
+  return status;
+}
 
 absl::Status ReplaceFile(const std::string& path, std::string_view contents) {
   const std::string next = path + ".new";

@@ -51,6 +51,26 @@ std::string WhatIsRefused(Role role, std::string_view who, std::string_view meth
              : absl::StrCat(std::string(who), " may not operate Baton");
 }
 
+constexpr size_t kMaxNameBytes = 256;
+
+std::vector<std::string> Values(const grpc::AuthContext& certificate, const char* property) {
+  std::vector<std::string> values;
+  for (const grpc::string_ref& value : certificate.FindPropertyValues(property)) {
+    values.emplace_back(value.data(), value.size());
+  }
+  return values;
+}
+
+std::string FirstValue(const grpc::AuthContext& certificate, const char* property) {
+  std::vector<std::string> values = Values(certificate, property);
+  return values.empty() ? "" : std::move(values.front());
+}
+
+std::string Quoted(const std::string& name) {
+  return name.empty() ? "a certificate without a name"
+                      : absl::StrCat("certificate \"", OneLine(name, kMaxNameBytes), "\"");
+}
+
 }  // namespace
 
 Role RoleOf(const internal::ControlConfig& config, const Peer& peer) {
@@ -90,30 +110,6 @@ std::string RefusalOfName(Role role, std::string_view who, std::string_view meth
                       role == Role::kNone ? " (to look only: viewers)" : "",
                       " of operator_endpoint in batond's configuration");
 }
-
-namespace {
-
-constexpr size_t kMaxNameBytes = 256;
-
-std::vector<std::string> Values(const grpc::AuthContext& certificate, const char* property) {
-  std::vector<std::string> values;
-  for (const grpc::string_ref& value : certificate.FindPropertyValues(property)) {
-    values.emplace_back(value.data(), value.size());
-  }
-  return values;
-}
-
-std::string FirstValue(const grpc::AuthContext& certificate, const char* property) {
-  std::vector<std::string> values = Values(certificate, property);
-  return values.empty() ? "" : std::move(values.front());
-}
-
-std::string Quoted(const std::string& name) {
-  return name.empty() ? "a certificate without a name"
-                      : absl::StrCat("certificate \"", OneLine(name, kMaxNameBytes), "\"");
-}
-
-}  // namespace
 
 void Callers::SetConfig(const internal::ControlConfig& config) {
   auto next = std::make_shared<const internal::ControlConfig>(config);

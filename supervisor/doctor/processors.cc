@@ -120,21 +120,17 @@ class Checker {
   bool fine_ = true;
 };
 
-}  // namespace
-
-void CheckPlacement(const View& view, Report& report) {
-  if (!view.configured) return;
-  for (const ServiceNeeds& service : view.services) Checker(view, service, report).Check();
-}
-
-namespace {
-
 constexpr char kSource[] = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 // Clock sources that the kernel reads over a bus (drivers/clocksource/). Each reading takes a
 // microsecond and a system call.
 constexpr const char* kSlow[] = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"};
 
 }  // namespace
+
+void CheckPlacement(const View& view, Report& report) {
+  if (!view.configured) return;
+  for (const ServiceNeeds& service : view.services) Checker(view, service, report).Check();
+}
 
 void CheckClock(const View& view, Report& report) {
   const std::string source = view.machine.Read(kSource).value_or("");

@@ -148,67 +148,6 @@ Line LineOf(const FailoverPlan& plan, std::string_view event, const char* title)
   return line;
 }
 
-}  // namespace
-
-bool FailoverPlan::Wants(std::string_view event) const {
-  return only.empty() || std::find(only.begin(), only.end(), event) != only.end();
-}
-
-std::vector<NamedEvent> FailoverPlan::Events() const {
-  std::vector<NamedEvent> events;
-  for (const NamedEvent& event : kEvents) {
-    if (Wants(event.name)) events.push_back(event);
-  }
-  return events;
-}
-
-uint32_t FailoverPlan::fewest_connections() const {
-  return *std::min_element(connections.begin(), connections.end());
-}
-uint32_t FailoverPlan::most_connections() const {
-  return *std::max_element(connections.begin(), connections.end());
-}
-uint32_t FailoverPlan::least_ballast() const {
-  return *std::min_element(ballast_mib.begin(), ballast_mib.end());
-}
-
-std::string NameOf(std::string_view event, uint32_t connections, uint32_t ballast_mib) {
-  std::string name = absl::StrCat(std::string(event), "_", connections);
-  if (ballast_mib != 0) absl::StrAppend(&name, "_", ballast_mib, "MiB");
-  return name;
-}
-
-void SetFigures(const std::string& name, const std::vector<Blackout>& events, bool baton,
-                Round* round) {
-  for (const Part& part : kParts) {
-    if (part.baton_only && !baton) continue;
-    std::vector<double> values;
-    for (const Blackout& event : events) values.push_back(event.*part.value);
-    round->Set(name + part.suffix, Quantile(values, 0.5), "ms");
-  }
-  double longest = 0;
-  for (const Blackout& event : events) longest = std::max(longest, event.silence);
-  round->Set(name + "_longest_ms", longest, "ms", Over::kLargest);
-}
-
-void Compare(const FailoverPlan& plan, Suite* suite) {
-  CompareNumbers(plan, suite);
-  CompareBallast(plan, suite);
-  for (const NamedBaseline& baseline : kBaselines) CompareWith(baseline.name, plan, suite);
-  Plot plot{"blackout", "Longest silence at the peer", "connections", "ms to the first reply", {}};
-  for (const NamedEvent& event : plan.Events()) {
-    plot.lines.push_back(LineOf(plan, event.name, event.title));
-  }
-  for (const NamedBaseline& baseline : kBaselines) {
-    if (plan.Wants(baseline.name)) {
-      plot.lines.push_back(LineOf(plan, baseline.name, baseline.title));
-    }
-  }
-  suite->Draw(std::move(plot));
-}
-
-namespace {
-
 constexpr int kRealtimePriority = 5;
 
 struct Options {
@@ -374,6 +313,64 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
+
+bool FailoverPlan::Wants(std::string_view event) const {
+  return only.empty() || std::find(only.begin(), only.end(), event) != only.end();
+}
+
+std::vector<NamedEvent> FailoverPlan::Events() const {
+  std::vector<NamedEvent> events;
+  for (const NamedEvent& event : kEvents) {
+    if (Wants(event.name)) events.push_back(event);
+  }
+  return events;
+}
+
+uint32_t FailoverPlan::fewest_connections() const {
+  return *std::min_element(connections.begin(), connections.end());
+}
+uint32_t FailoverPlan::most_connections() const {
+  return *std::max_element(connections.begin(), connections.end());
+}
+uint32_t FailoverPlan::least_ballast() const {
+  return *std::min_element(ballast_mib.begin(), ballast_mib.end());
+}
+
+std::string NameOf(std::string_view event, uint32_t connections, uint32_t ballast_mib) {
+  std::string name = absl::StrCat(std::string(event), "_", connections);
+  if (ballast_mib != 0) absl::StrAppend(&name, "_", ballast_mib, "MiB");
+  return name;
+}
+
+void SetFigures(const std::string& name, const std::vector<Blackout>& events, bool baton,
+                Round* round) {
+  for (const Part& part : kParts) {
+    if (part.baton_only && !baton) continue;
+    std::vector<double> values;
+    for (const Blackout& event : events) values.push_back(event.*part.value);
+    round->Set(name + part.suffix, Quantile(values, 0.5), "ms");
+  }
+  double longest = 0;
+  for (const Blackout& event : events) longest = std::max(longest, event.silence);
+  round->Set(name + "_longest_ms", longest, "ms", Over::kLargest);
+}
+
+void Compare(const FailoverPlan& plan, Suite* suite) {
+  CompareNumbers(plan, suite);
+  CompareBallast(plan, suite);
+  for (const NamedBaseline& baseline : kBaselines) CompareWith(baseline.name, plan, suite);
+  Plot plot{"blackout", "Longest silence at the peer", "connections", "ms to the first reply", {}};
+  for (const NamedEvent& event : plan.Events()) {
+    plot.lines.push_back(LineOf(plan, event.name, event.title));
+  }
+  for (const NamedBaseline& baseline : kBaselines) {
+    if (plan.Wants(baseline.name)) {
+      plot.lines.push_back(LineOf(plan, baseline.name, baseline.title));
+    }
+  }
+  suite->Draw(std::move(plot));
+}
+
 }  // namespace baton::bench
 
 int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }

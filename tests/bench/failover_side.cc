@@ -32,6 +32,40 @@ constexpr std::chrono::milliseconds kRest{250};
 
 double Milliseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-6; }
 
+// One request at a time on a connection needs no more, and ten thousand connections need little
+// memory with it.
+constexpr uint32_t kWindow = 2;
+constexpr uint32_t kQueueDepth = 4;
+constexpr uint32_t kMessageBytes = ledger::kMinMessageBytes;
+constexpr uint32_t kHeartbeatMs = 20;
+constexpr std::chrono::seconds kEnd{20};
+
+// The ledger keeps rings of twice its queues' depths.
+uint64_t BufferBytes(uint32_t connections) {
+  constexpr uint64_t kPage = 4096;
+  const uint64_t slab = uint64_t{2} * kQueueDepth * (kMessageBytes + ledger::kReplyBytes);
+  return (connections * slab + kPage - 1) / kPage * kPage;
+}
+
+// Logged by the keeper at a new owner's first commit.
+struct Move {
+  int64_t unix_micros = 0;
+  double inside_ms = 0;
+};
+std::optional<Move> FindMove(const std::vector<v1::Event>& events, uint64_t worker) {
+  constexpr std::string_view kInside = " goes on after ";
+  for (const v1::Event& event : events) {
+    if (event.kind() != "shard_moved" || event.worker_id() != worker) continue;
+    const size_t place = event.message().find(kInside);
+    if (place == std::string::npos) continue;
+    const double microseconds = std::atof(event.message().c_str() + place + kInside.size());
+    return Move{event.unix_micros(), microseconds / 1000};
+  }
+  return std::nullopt;
+}
+
+constexpr std::chrono::seconds kStart{30};
+
 }  // namespace
 
 harness::PeerOptions FailoverPeer::Load(const FailoverOptions& options, uint32_t connections) {
@@ -102,42 +136,6 @@ absl::Status FailoverPeer::Judge(const harness::PeerWindow& window) const {
 }
 
 absl::Status FailoverPeer::Stop() { return process_->StopChecked().status(); }
-
-namespace {
-
-// One request at a time on a connection needs no more, and ten thousand connections need little
-// memory with it.
-constexpr uint32_t kWindow = 2;
-constexpr uint32_t kQueueDepth = 4;
-constexpr uint32_t kMessageBytes = ledger::kMinMessageBytes;
-constexpr uint32_t kHeartbeatMs = 20;
-constexpr std::chrono::seconds kEnd{20};
-
-// The ledger keeps rings of twice its queues' depths.
-uint64_t BufferBytes(uint32_t connections) {
-  constexpr uint64_t kPage = 4096;
-  const uint64_t slab = uint64_t{2} * kQueueDepth * (kMessageBytes + ledger::kReplyBytes);
-  return (connections * slab + kPage - 1) / kPage * kPage;
-}
-
-// Logged by the keeper at a new owner's first commit.
-struct Move {
-  int64_t unix_micros = 0;
-  double inside_ms = 0;
-};
-std::optional<Move> FindMove(const std::vector<v1::Event>& events, uint64_t worker) {
-  constexpr std::string_view kInside = " goes on after ";
-  for (const v1::Event& event : events) {
-    if (event.kind() != "shard_moved" || event.worker_id() != worker) continue;
-    const size_t place = event.message().find(kInside);
-    if (place == std::string::npos) continue;
-    const double microseconds = std::atof(event.message().c_str() + place + kInside.size());
-    return Move{event.unix_micros(), microseconds / 1000};
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<BatonSide>> BatonSide::Start(const FailoverOptions& options,
                                                             uint32_t connections) {
@@ -294,12 +292,6 @@ absl::Status BatonSide::Finish() {
   if (!status.ok()) cluster_->DumpLogs();
   return status;
 }
-
-namespace {
-
-constexpr std::chrono::seconds kStart{30};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ReconnectSide>> ReconnectSide::Start(const FailoverOptions& options,
                                                                     uint32_t connections,

@@ -25,6 +25,18 @@ namespace {
 // Of a process besides one for each connection.
 constexpr uint64_t kOtherDescriptors = 256;
 
+constexpr const char* kHost = "127.0.0.1";
+constexpr uint32_t kMessageBytes = ledger::kMinMessageBytes;
+// Hundreds of processes come up on a few cores.
+constexpr std::chrono::minutes kStart{5};
+constexpr std::chrono::seconds kStop{30};
+constexpr std::chrono::seconds kSettle{60};
+// Of one peer process: few enough to wait in a listener's queue at once.
+constexpr uint32_t kConnectionsPerPeer = 256;
+constexpr uint64_t kSettleRate = 5000;
+constexpr std::chrono::milliseconds kSilence{10};
+constexpr size_t kDumpedLogs = 4, kDumpedBytes = 4000;
+
 }  // namespace
 
 absl::Status RaiseDescriptorLimit(uint64_t connections) {
@@ -39,22 +51,6 @@ absl::Status RaiseDescriptorLimit(uint64_t connections) {
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-constexpr const char* kHost = "127.0.0.1";
-constexpr uint32_t kMessageBytes = ledger::kMinMessageBytes;
-// Hundreds of processes come up on a few cores.
-constexpr std::chrono::minutes kStart{5};
-constexpr std::chrono::seconds kStop{30};
-constexpr std::chrono::seconds kSettle{60};
-// Of one peer process: few enough to wait in a listener's queue at once.
-constexpr uint32_t kConnectionsPerPeer = 256;
-constexpr uint64_t kSettleRate = 5000;
-constexpr std::chrono::milliseconds kSilence{10};
-constexpr size_t kDumpedLogs = 4, kDumpedBytes = 4000;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Start(FleetOptions options) {
   BATON_RETURN_IF_ERROR(RaiseDescriptorLimit(options.connections));

@@ -110,6 +110,38 @@ absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptio
   return absl::OkStatus();
 }
 
+constexpr uint64_t kWorkerId = 1;
+constexpr uint32_t kMessageBytes = 64;
+constexpr uint64_t kStartNs = 60'000'000'000;
+
+arena::Shape ShapeOf(const NullBatonOptions& options) {
+  arena::Shape shape = {};
+  shape.shards = 1;
+  shape.connections = options.connections;
+  shape.send_queue_depth = shape.receive_queue_depth = options.queue_depth;
+  shape.connection_state_bytes = shape.shard_state_bytes = 64;
+  shape.workers = 1;
+  shape.buffer_bytes = options.buffer_bytes;
+  shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+  return shape;
+}
+
+uint32_t NanosecondsSince(uint64_t began) {
+  return static_cast<uint32_t>(std::min<uint64_t>(MonotonicNanoseconds() - began, UINT32_MAX));
+}
+
+FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+absl::Status MakePair(FileDescriptor* ours, FileDescriptor* theirs) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  ours->Reset(pair[0]);
+  theirs->Reset(pair[1]);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NullEngine>> NullEngine::Start(arena::Arena* arena,
@@ -145,42 +177,6 @@ NullEngine::~NullEngine() {
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
-
-namespace {
-
-constexpr uint64_t kWorkerId = 1;
-constexpr uint32_t kMessageBytes = 64;
-constexpr uint64_t kStartNs = 60'000'000'000;
-
-arena::Shape ShapeOf(const NullBatonOptions& options) {
-  arena::Shape shape = {};
-  shape.shards = 1;
-  shape.connections = options.connections;
-  shape.send_queue_depth = shape.receive_queue_depth = options.queue_depth;
-  shape.connection_state_bytes = shape.shard_state_bytes = 64;
-  shape.workers = 1;
-  shape.buffer_bytes = options.buffer_bytes;
-  shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
-  return shape;
-}
-
-uint32_t NanosecondsSince(uint64_t began) {
-  return static_cast<uint32_t>(std::min<uint64_t>(MonotonicNanoseconds() - began, UINT32_MAX));
-}
-
-FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
-
-absl::Status MakePair(FileDescriptor* ours, FileDescriptor* theirs) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return ErrnoStatus(errno, "socketpair");
-  }
-  ours->Reset(pair[0]);
-  theirs->Reset(pair[1]);
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<NullBaton>> NullBaton::Start(const NullBatonOptions& options) {
   std::unique_ptr<NullBaton> baton(new NullBaton(options));

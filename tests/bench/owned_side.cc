@@ -35,6 +35,67 @@ namespace {
 
 constexpr uint64_t kPatienceNs = 10'000'000'000;
 
+constexpr uint64_t kStartNs = 20'000'000'000;
+
+// The owner's loop.
+template <typename Meeting>
+class Loop {
+ public:
+  Loop(QueueOwner* owner, Meeting* meeting) : owner_(*owner), meeting_(*meeting) {}
+
+  absl::Status Run() {
+    while (!owner_.established()) {
+      BATON_RETURN_IF_ERROR(owner_.Establish());
+      if (meeting_.stop.load()) return absl::OkStatus();
+    }
+    meeting_.established.store(true);
+    while (!meeting_.stop.load(std::memory_order_relaxed)) {
+      BATON_RETURN_IF_ERROR(meeting_.timed.load(std::memory_order_relaxed) ? TimedTurn() : Turn());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Turn() {
+    BATON_ASSIGN_OR_RETURN(const int work, owner_.Turn());
+    return work > 0 ? absl::OkStatus() : owner_.Wait();
+  }
+
+  // Without a wait, because a worker's wait does part of what its next turn would do.
+  absl::Status TimedTurn() {
+    const uint64_t before = owner_.received();
+    const uint64_t began = MonotonicNanoseconds();
+    BATON_ASSIGN_OR_RETURN(const int work, owner_.Turn());
+    const uint64_t took = MonotonicNanoseconds() - began;
+    if (work > 0) {
+      empty_ = 0;
+      if (took > OwnedSide::kLongestTurnNs) return absl::OkStatus();
+      meeting_.turns_ns.fetch_add(took, std::memory_order_relaxed);
+      meeting_.messages.fetch_add(owner_.received() - before, std::memory_order_relaxed);
+    } else if (++empty_ % kLooks == 0) {
+      sched_yield();
+    }
+    return absl::OkStatus();
+  }
+
+  QueueOwner& owner_;
+  Meeting& meeting_;
+  int empty_ = 0;  // turns without anything to do, one after the other
+};
+
+absl::StatusOr<std::unique_ptr<QueueOwner>> Make(const OwnedSideOptions& options,
+                                                 NicSockets sockets, QueuePairNumbers* numbers) {
+  if (options.kind == OwnerKind::kLibrary) return StartLibraryOwner(std::move(sockets), numbers);
+  const auto open = [&]() {
+    return options.wire == Wire::kLoopback ? LoopbackDevice::Open(std::move(sockets), numbers)
+                                           : OpenDevice(std::move(sockets));
+  };
+  if (options.kind == OwnerKind::kBrokered) return BrokeredOwner::Start(open);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, open());
+  if (options.kind == OwnerKind::kNative) return NativeOwner::Start(std::move(device));
+  return RawOwner::Start(std::move(device));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OwnerPeer>> OwnerPeer::Connect(
@@ -131,12 +192,6 @@ absl::StatusOr<Exchanged> OwnerPeer::Summarize(uint64_t all_ns) {
   return exchanged;
 }
 
-namespace {
-
-constexpr uint64_t kStartNs = 20'000'000'000;
-
-}  // namespace
-
 const char* NameOf(OwnerKind kind) {
   switch (kind) {
     case OwnerKind::kRaw:
@@ -162,69 +217,6 @@ struct OwnedSide::Meeting {
   alignas(64) std::atomic<uint64_t> turns_ns{0};
   std::atomic<uint64_t> messages{0};
 };
-
-namespace {
-
-// The owner's loop.
-template <typename Meeting>
-class Loop {
- public:
-  Loop(QueueOwner* owner, Meeting* meeting) : owner_(*owner), meeting_(*meeting) {}
-
-  absl::Status Run() {
-    while (!owner_.established()) {
-      BATON_RETURN_IF_ERROR(owner_.Establish());
-      if (meeting_.stop.load()) return absl::OkStatus();
-    }
-    meeting_.established.store(true);
-    while (!meeting_.stop.load(std::memory_order_relaxed)) {
-      BATON_RETURN_IF_ERROR(meeting_.timed.load(std::memory_order_relaxed) ? TimedTurn() : Turn());
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status Turn() {
-    BATON_ASSIGN_OR_RETURN(const int work, owner_.Turn());
-    return work > 0 ? absl::OkStatus() : owner_.Wait();
-  }
-
-  // Without a wait, because a worker's wait does part of what its next turn would do.
-  absl::Status TimedTurn() {
-    const uint64_t before = owner_.received();
-    const uint64_t began = MonotonicNanoseconds();
-    BATON_ASSIGN_OR_RETURN(const int work, owner_.Turn());
-    const uint64_t took = MonotonicNanoseconds() - began;
-    if (work > 0) {
-      empty_ = 0;
-      if (took > OwnedSide::kLongestTurnNs) return absl::OkStatus();
-      meeting_.turns_ns.fetch_add(took, std::memory_order_relaxed);
-      meeting_.messages.fetch_add(owner_.received() - before, std::memory_order_relaxed);
-    } else if (++empty_ % kLooks == 0) {
-      sched_yield();
-    }
-    return absl::OkStatus();
-  }
-
-  QueueOwner& owner_;
-  Meeting& meeting_;
-  int empty_ = 0;  // turns without anything to do, one after the other
-};
-
-absl::StatusOr<std::unique_ptr<QueueOwner>> Make(const OwnedSideOptions& options,
-                                                 NicSockets sockets, QueuePairNumbers* numbers) {
-  if (options.kind == OwnerKind::kLibrary) return StartLibraryOwner(std::move(sockets), numbers);
-  const auto open = [&]() {
-    return options.wire == Wire::kLoopback ? LoopbackDevice::Open(std::move(sockets), numbers)
-                                           : OpenDevice(std::move(sockets));
-  };
-  if (options.kind == OwnerKind::kBrokered) return BrokeredOwner::Start(open);
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, open());
-  if (options.kind == OwnerKind::kNative) return NativeOwner::Start(std::move(device));
-  return RawOwner::Start(std::move(device));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<OwnedSide>> OwnedSide::Start(const OwnedSideOptions& options) {
   if (options.kind == OwnerKind::kLibrary && options.wire != Wire::kLoopback) {

@@ -17,6 +17,14 @@ constexpr int kResolveTimeoutMs = 5000;
 constexpr int kBacklog = 4;
 constexpr uint8_t kRetries = 7, kReads = 16;
 
+constexpr int kSlotBits = 8;
+
+absl::Status MakeNonblocking(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "fcntl of a channel");
+}
+
 }  // namespace
 
 absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
@@ -213,18 +221,6 @@ absl::StatusOr<absl::Span<const ibv_wc>> RawConnection::Await() {
     ibv_ack_cq_events(queue, 1);
   }
 }
-
-namespace {
-
-constexpr int kSlotBits = 8;
-
-absl::Status MakeNonblocking(int fd) {
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "fcntl of a channel");
-}
-
-}  // namespace
 
 absl::StatusOr<EventChannel> OpenEventChannel() {
   EventChannel channel(rdma_create_event_channel());

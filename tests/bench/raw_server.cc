@@ -204,34 +204,6 @@ class Relay {
   uint64_t told_ = 1;  // the first is that the server has started
 };
 
-}  // namespace
-
-absl::Status ServeThroughRelay(RawConnection& connection) {
-  BATON_ASSIGN_OR_RETURN(const examples::SharedMemory memory,
-                         examples::SharedMemory::Allocate(sizeof(Shared)));
-  Shared& shared = *new (memory.base()) Shared;
-  const FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
-  if (!wake) return ErrnoStatus(errno, "eventfd");
-  std::signal(SIGCHLD, [](int) { _exit(1); });  // it has said why
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) return ErrnoStatus(errno, "fork");
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    const absl::Status status = ServeRelayed(shared, connection.slab(), wake.get());
-    std::fprintf(stderr, "bench-raw-server: %s\n", std::string(status.message()).c_str());
-    _exit(1);
-  }
-  Relay relay(&connection, &shared, wake.get());
-  Await([&] { return shared.handled.load(std::memory_order_acquire) == 1; });
-  BATON_RETURN_IF_ERROR(relay.Post().status());
-  BATON_RETURN_IF_ERROR(connection.Accept());
-  return relay.Run();
-}
-
-namespace {
-
 struct Flags {
   std::string host;
   bool polls = false;
@@ -282,6 +254,31 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
+
+absl::Status ServeThroughRelay(RawConnection& connection) {
+  BATON_ASSIGN_OR_RETURN(const examples::SharedMemory memory,
+                         examples::SharedMemory::Allocate(sizeof(Shared)));
+  Shared& shared = *new (memory.base()) Shared;
+  const FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
+  if (!wake) return ErrnoStatus(errno, "eventfd");
+  std::signal(SIGCHLD, [](int) { _exit(1); });  // it has said why
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return ErrnoStatus(errno, "fork");
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    const absl::Status status = ServeRelayed(shared, connection.slab(), wake.get());
+    std::fprintf(stderr, "bench-raw-server: %s\n", std::string(status.message()).c_str());
+    _exit(1);
+  }
+  Relay relay(&connection, &shared, wake.get());
+  Await([&] { return shared.handled.load(std::memory_order_acquire) == 1; });
+  BATON_RETURN_IF_ERROR(relay.Post().status());
+  BATON_RETURN_IF_ERROR(connection.Accept());
+  return relay.Run();
+}
+
 }  // namespace baton::bench
 
 int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }

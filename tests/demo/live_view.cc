@@ -47,46 +47,6 @@ winsize SizeOf(int fd) {
   return size;
 }
 
-}  // namespace
-
-std::optional<Terminal> Terminal::Open(int fd) {
-  const std::string type = Environment("TERM");
-  const winsize size = SizeOf(fd);
-  if (isatty(fd) == 0 || type.empty() || type == "dumb" || size.ws_col < kLeastColumns ||
-      size.ws_row < kLeastRows) {
-    return std::nullopt;
-  }
-  return Terminal(fd, Environment("NO_COLOR").empty(), IsUtf8());
-}
-
-FrameLook Terminal::look() const {
-  const winsize size = SizeOf(fd_);
-  return {.columns = std::max<size_t>(size.ws_col, 2) - 1,
-          .rows = std::max<size_t>(size.ws_row, 2) - 1,
-          .colour = colour_,
-          .unicode = unicode_};
-}
-
-void Terminal::Draw(const std::string& frame, const FrameLook& look) {
-  // In a terminal of another width the lines of the former frame may be where they were not drawn.
-  if (columns_ != look.columns || lines_ > look.rows) Leave();
-  columns_ = look.columns;
-  std::string bytes = lines_ > 0 ? absl::StrCat("\r\x1b[", lines_, "A") : "\r";
-  lines_ = 0;
-  for (size_t start = 0, end; (end = frame.find('\n', start)) != std::string::npos;
-       start = end + 1, ++lines_) {
-    absl::StrAppend(&bytes, frame.substr(start, end - start), "\x1b[K\r\n");
-  }
-  bytes += "\x1b[J";
-  for (size_t written = 0; written < bytes.size();) {
-    const ssize_t count = write(fd_, bytes.data() + written, bytes.size() - written);
-    if (count <= 0) return;  // the terminal is gone, or a signal came: the next frame is whole
-    written += static_cast<size_t>(count);
-  }
-}
-
-namespace {
-
 constexpr std::chrono::milliseconds kInterval{200};
 
 uint64_t NowMicroseconds() { return MonotonicNanoseconds() / 1000; }
@@ -179,6 +139,42 @@ class LiveView final : public Progress {
 };
 
 }  // namespace
+
+std::optional<Terminal> Terminal::Open(int fd) {
+  const std::string type = Environment("TERM");
+  const winsize size = SizeOf(fd);
+  if (isatty(fd) == 0 || type.empty() || type == "dumb" || size.ws_col < kLeastColumns ||
+      size.ws_row < kLeastRows) {
+    return std::nullopt;
+  }
+  return Terminal(fd, Environment("NO_COLOR").empty(), IsUtf8());
+}
+
+FrameLook Terminal::look() const {
+  const winsize size = SizeOf(fd_);
+  return {.columns = std::max<size_t>(size.ws_col, 2) - 1,
+          .rows = std::max<size_t>(size.ws_row, 2) - 1,
+          .colour = colour_,
+          .unicode = unicode_};
+}
+
+void Terminal::Draw(const std::string& frame, const FrameLook& look) {
+  // In a terminal of another width the lines of the former frame may be where they were not drawn.
+  if (columns_ != look.columns || lines_ > look.rows) Leave();
+  columns_ = look.columns;
+  std::string bytes = lines_ > 0 ? absl::StrCat("\r\x1b[", lines_, "A") : "\r";
+  lines_ = 0;
+  for (size_t start = 0, end; (end = frame.find('\n', start)) != std::string::npos;
+       start = end + 1, ++lines_) {
+    absl::StrAppend(&bytes, frame.substr(start, end - start), "\x1b[K\r\n");
+  }
+  bytes += "\x1b[J";
+  for (size_t written = 0; written < bytes.size();) {
+    const ssize_t count = write(fd_, bytes.data() + written, bytes.size() - written);
+    if (count <= 0) return;  // the terminal is gone, or a signal came: the next frame is whole
+    written += static_cast<size_t>(count);
+  }
+}
 
 std::unique_ptr<Progress> MakeLiveView(const DemoOptions& options, Terminal terminal) {
   return std::make_unique<LiveView>(options, terminal);

@@ -84,87 +84,6 @@ double MedianRatio(const ActResult& without, EventKind event, const ActResult& w
   return median > 0 ? Summarize(without.events, event).p50_us / median : 0;
 }
 
-}  // namespace
-
-bool IsBatonOk(const DemoResult& result) {
-  if (!IsActOk(result.baton)) return false;
-  for (const auto& [kind, wanted] : result.options.Wanted()) {
-    if (Summarize(result.baton.events, kind).ok != wanted) return false;
-  }
-  return true;
-}
-
-bool IsOk(const DemoResult& result) {
-  if (!IsBatonOk(result)) return false;
-  const uint32_t runs = result.options.baseline_runs;
-  return runs == 0 || (IsActOk(result.baseline) && IsActOk(result.standby) &&
-                       Summarize(result.baseline.events, EventKind::kBaseline).ok == runs &&
-                       Summarize(result.standby.events, EventKind::kStandbyDrain).ok == runs &&
-                       Summarize(result.standby.events, EventKind::kStandbyCrash).ok == runs);
-}
-
-std::string ToJson(const DemoResult& result) {
-  const ActResult& act = result.baton;
-  ordered_json json = {{"ok", IsOk(result)},
-                       {"all_run", WasAllRun(result)},
-                       {"release", kRelease},
-                       {"mode", ModeName(result.options.mode)},
-                       {"device", result.options.fabric.device},
-                       {"connections", result.options.connections},
-                       {"shards", result.options.shards},
-                       {"rate", act.rate},
-                       {"cores_used", act.cores_used},
-                       {"realtime_priority", result.options.realtime_priority},
-                       {"cores_of_others", act.cores_of_others},
-                       {"seconds", result.seconds}};
-  if (act.peer_finished) {
-    AddCounts(act, {"messages"}, &json);
-    AddCounts(act, kDefects, &json);
-    AddCounts(act, {"disconnects"}, &json);
-  }
-  for (const auto& [kind, wanted] : result.options.Wanted()) {
-    json[EventKindName(kind)] = EventJson(act, kind);
-  }
-  // Baton's own histograms know it without the wire and the peer.
-  json["inside_us"] = {{"handoff", MicrosecondsJson(act.handoff_inside)},
-                       {"failover", MicrosecondsJson(act.failover_inside)}};
-  // Not an event: how silent the connections are when nothing happens, measured before each.
-  json["quiet_us"] = MicrosecondsJson(Summarize(act.events, EventKind::kQuiet));
-  // Nor this: the start of each upgrade's program, up to the handover.
-  json["upgrade_start_us"] = MicrosecondsJson(Summarize(act.events, EventKind::kUpgradeStart));
-  if (result.options.baseline_runs != 0) {
-    json["baseline"] = BaselineJson(result.baseline);
-    json["standby"] = StandbyJson(result.standby);
-  }
-  for (const ActResult* one : {&act, &result.baseline, &result.standby}) {
-    if (!one->status.ok()) json["problem"] = std::string(one->status.message());
-  }
-  json["sentence"] = ToSentence(result);
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
-}
-
-double RatioToBaseline(const DemoResult& result, EventKind kind) {
-  return MedianRatio(result.baseline, EventKind::kBaseline, result.baton, kind);
-}
-
-double RatioToStandby(const DemoResult& result, EventKind kind) {
-  const bool crash = kind == EventKind::kCrashHot;
-  return MedianRatio(result.standby, crash ? EventKind::kStandbyCrash : EventKind::kStandbyDrain,
-                     result.baton, kind);
-}
-
-bool HasRequiredRatio(const DemoResult& result) {
-  for (const EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kCrashHot}) {
-    if (Summarize(result.baton.events, kind).count == 0) continue;
-    const double ratio =
-        kind == EventKind::kCrashHot ? RatioToStandby(result, kind) : RatioToBaseline(result, kind);
-    if (ratio < result.options.required_ratio) return false;
-  }
-  return true;
-}
-
-namespace {
-
 // Returns "78 times", or of a demonstration that failed "12 of 78 times".
 std::string Times(const DemoResult& result) {
   size_t ok = 0, wanted = 0;
@@ -244,19 +163,6 @@ std::string WhatFailed(const DemoResult& result) {
   if (!problem.empty()) absl::StrAppend(&text, "; first problem: ", problem);
   return text + ".";
 }
-
-}  // namespace
-
-std::string ToSentence(const DemoResult& result) {
-  if (!IsBatonOk(result)) return WhatFailed(result);
-  return absl::StrCat(Times(result), " the service was replaced, killed or stopped under ",
-                      result.options.connections,
-                      " connections: ", Grouped(result.baton.peer.Count("messages")),
-                      " messages, none lost, none twice, none out of order, no peer disconnected",
-                      Silences(result), Comparison(result), ".");
-}
-
-namespace {
 
 constexpr size_t kColumns = 79;
 
@@ -349,6 +255,92 @@ void AddCountRows(const DemoResult& result, std::string* table) {
 }
 
 }  // namespace
+
+bool IsBatonOk(const DemoResult& result) {
+  if (!IsActOk(result.baton)) return false;
+  for (const auto& [kind, wanted] : result.options.Wanted()) {
+    if (Summarize(result.baton.events, kind).ok != wanted) return false;
+  }
+  return true;
+}
+
+bool IsOk(const DemoResult& result) {
+  if (!IsBatonOk(result)) return false;
+  const uint32_t runs = result.options.baseline_runs;
+  return runs == 0 || (IsActOk(result.baseline) && IsActOk(result.standby) &&
+                       Summarize(result.baseline.events, EventKind::kBaseline).ok == runs &&
+                       Summarize(result.standby.events, EventKind::kStandbyDrain).ok == runs &&
+                       Summarize(result.standby.events, EventKind::kStandbyCrash).ok == runs);
+}
+
+std::string ToJson(const DemoResult& result) {
+  const ActResult& act = result.baton;
+  ordered_json json = {{"ok", IsOk(result)},
+                       {"all_run", WasAllRun(result)},
+                       {"release", kRelease},
+                       {"mode", ModeName(result.options.mode)},
+                       {"device", result.options.fabric.device},
+                       {"connections", result.options.connections},
+                       {"shards", result.options.shards},
+                       {"rate", act.rate},
+                       {"cores_used", act.cores_used},
+                       {"realtime_priority", result.options.realtime_priority},
+                       {"cores_of_others", act.cores_of_others},
+                       {"seconds", result.seconds}};
+  if (act.peer_finished) {
+    AddCounts(act, {"messages"}, &json);
+    AddCounts(act, kDefects, &json);
+    AddCounts(act, {"disconnects"}, &json);
+  }
+  for (const auto& [kind, wanted] : result.options.Wanted()) {
+    json[EventKindName(kind)] = EventJson(act, kind);
+  }
+  // Baton's own histograms know it without the wire and the peer.
+  json["inside_us"] = {{"handoff", MicrosecondsJson(act.handoff_inside)},
+                       {"failover", MicrosecondsJson(act.failover_inside)}};
+  // Not an event: how silent the connections are when nothing happens, measured before each.
+  json["quiet_us"] = MicrosecondsJson(Summarize(act.events, EventKind::kQuiet));
+  // Nor this: the start of each upgrade's program, up to the handover.
+  json["upgrade_start_us"] = MicrosecondsJson(Summarize(act.events, EventKind::kUpgradeStart));
+  if (result.options.baseline_runs != 0) {
+    json["baseline"] = BaselineJson(result.baseline);
+    json["standby"] = StandbyJson(result.standby);
+  }
+  for (const ActResult* one : {&act, &result.baseline, &result.standby}) {
+    if (!one->status.ok()) json["problem"] = std::string(one->status.message());
+  }
+  json["sentence"] = ToSentence(result);
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+}
+
+double RatioToBaseline(const DemoResult& result, EventKind kind) {
+  return MedianRatio(result.baseline, EventKind::kBaseline, result.baton, kind);
+}
+
+double RatioToStandby(const DemoResult& result, EventKind kind) {
+  const bool crash = kind == EventKind::kCrashHot;
+  return MedianRatio(result.standby, crash ? EventKind::kStandbyCrash : EventKind::kStandbyDrain,
+                     result.baton, kind);
+}
+
+bool HasRequiredRatio(const DemoResult& result) {
+  for (const EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kCrashHot}) {
+    if (Summarize(result.baton.events, kind).count == 0) continue;
+    const double ratio =
+        kind == EventKind::kCrashHot ? RatioToStandby(result, kind) : RatioToBaseline(result, kind);
+    if (ratio < result.options.required_ratio) return false;
+  }
+  return true;
+}
+
+std::string ToSentence(const DemoResult& result) {
+  if (!IsBatonOk(result)) return WhatFailed(result);
+  return absl::StrCat(Times(result), " the service was replaced, killed or stopped under ",
+                      result.options.connections,
+                      " connections: ", Grouped(result.baton.peer.Count("messages")),
+                      " messages, none lost, none twice, none out of order, no peer disconnected",
+                      Silences(result), Comparison(result), ".");
+}
 
 std::string ToTable(const DemoResult& result) {
   std::string table = absl::StrFormat(

@@ -197,14 +197,6 @@ class BrokeredWorkers final : public Workers {
   std::vector<std::unique_ptr<Worker>> mortals_;
 };
 
-}  // namespace
-
-std::unique_ptr<Workers> MakeBrokeredWorkers(const DemoOptions& options) {
-  return std::make_unique<BrokeredWorkers>(options);
-}
-
-namespace {
-
 constexpr int kWorkers = 2;  // the owner, and one that stands by
 // The keeper waits before it forks in the place of one that ended soon after its own start.
 constexpr std::chrono::seconds kFork{20};
@@ -325,6 +317,10 @@ class NativeWorkers final : public Workers {
 };
 
 }  // namespace
+
+std::unique_ptr<Workers> MakeBrokeredWorkers(const DemoOptions& options) {
+  return std::make_unique<BrokeredWorkers>(options);
+}
 
 std::unique_ptr<Workers> MakeNativeWorkers(const DemoOptions& options) {
   return std::make_unique<NativeWorkers>(options);

@@ -20,6 +20,19 @@ using driver::CommitOutcome;
 constexpr uint32_t kBufferBytes = 64;
 constexpr uint32_t kWindow = 2;  // receives that are posted
 
+WorkerOptions Options() {
+  WorkerOptions options;
+  options.service = "attacked";
+  options.control_stream = false;
+  return options;
+}
+
+// Every byte is there to be read.
+void Read(absl::Span<const uint8_t> bytes) {
+  volatile uint32_t sum = std::accumulate(bytes.begin(), bytes.end(), 0u);
+  (void)sum;
+}
+
 }  // namespace
 
 HonestWorker::HonestWorker(arena::Arena* arena, MemoryDevice* device, uint64_t epoch,
@@ -97,23 +110,6 @@ void HonestWorker::Turn(BrokeredService* service) {
     BATON_CHECK(service->Apply(0) == CommitOutcome::kApplied);
   }
 }
-
-namespace {
-
-WorkerOptions Options() {
-  WorkerOptions options;
-  options.service = "attacked";
-  options.control_stream = false;
-  return options;
-}
-
-// Every byte is there to be read.
-void Read(absl::Span<const uint8_t> bytes) {
-  volatile uint32_t sum = std::accumulate(bytes.begin(), bytes.end(), 0u);
-  (void)sum;
-}
-
-}  // namespace
 
 HonestHeir::HonestHeir(const arena::Arena* arena, FileDescriptor wake, uint64_t id, uint32_t slot)
     : worker_(Options(), this) {

@@ -25,6 +25,14 @@ const google::protobuf::Value* Lookup(const google::protobuf::Struct& object,
   return Lookup(found->second.struct_value(), path.substr(dot + 1));
 }
 
+constexpr std::chrono::seconds kAnswer{15};
+constexpr std::chrono::seconds kConnect{30};
+// What has to wait for long has not failed, and a machine may stand still for a while; a test that
+// means it says so.
+constexpr std::chrono::milliseconds kReplyLimit{60'000}, kDrainLimit{10'000};
+constexpr std::chrono::milliseconds kLook{10};
+constexpr char kFinal[] = "{\"final\"";
+
 }  // namespace
 
 absl::StatusOr<JsonObject> JsonObject::Parse(const std::string& text) {
@@ -48,18 +56,6 @@ bool JsonObject::Flag(const std::string& path) const {
   const google::protobuf::Value* value = Lookup(*object_, path);
   return value != nullptr && value->bool_value();
 }
-
-namespace {
-
-constexpr std::chrono::seconds kAnswer{15};
-constexpr std::chrono::seconds kConnect{30};
-// What has to wait for long has not failed, and a machine may stand still for a while; a test that
-// means it says so.
-constexpr std::chrono::milliseconds kReplyLimit{60'000}, kDrainLimit{10'000};
-constexpr std::chrono::milliseconds kLook{10};
-constexpr char kFinal[] = "{\"final\"";
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOptions& options) {
   ChildOptions child;

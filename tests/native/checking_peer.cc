@@ -164,17 +164,6 @@ absl::StatusOr<absl::Span<const uint32_t>> SoftPeer::Poll() {
   return received_;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<PeerConnection>> PeerConnection::Connect(const std::string& host,
-                                                                        uint16_t port) {
-  if (IsSoftUnderTest()) return SoftPeer::Connect(host, port);
-  BATON_ASSIGN_OR_RETURN(auto connection, bench::RawConnection::Connect(host, port));
-  return std::make_unique<RawPeer>(std::move(connection));
-}
-
-namespace {
-
 constexpr char kPeerArgument[] = "--be-the-peer";
 // After such a silence one more message goes out: the replies to all may have been lost, which a
 // reply to it tells. It changes no count if they are only late.
@@ -299,6 +288,13 @@ absl::Status Talk(PeerRecord* record, const std::string& host, uint32_t connecti
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<PeerConnection>> PeerConnection::Connect(const std::string& host,
+                                                                        uint16_t port) {
+  if (IsSoftUnderTest()) return SoftPeer::Connect(host, port);
+  BATON_ASSIGN_OR_RETURN(auto connection, bench::RawConnection::Connect(host, port));
+  return std::make_unique<RawPeer>(std::move(connection));
+}
 
 void CheckingPeer::RunIfPeer(int argc, char** argv) {
   if (argc != 6 || std::string_view(argv[1]) != kPeerArgument) return;

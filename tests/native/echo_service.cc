@@ -91,6 +91,16 @@ absl::Status Own(EchoOwner* owner, driver::QueueDriver* driver, verbs::Device* d
   }
 }
 
+constexpr uint32_t kSlot = 0;             // of the worker
+constexpr uint64_t kMaxCompletions = 32;  // to a transaction
+
+// Puts the buffer where workers put it, and not only where those of layout version 1 do: a driver
+// writes such requests to the device's queue by itself.
+void UseFirstLine(arena::WorkRequest& request) {
+  request.one_line = 1;
+  request.only = request.sges[0];
+}
+
 }  // namespace
 
 EchoService::EchoService(const std::string& host, const EchoOptions& options)
@@ -183,13 +193,6 @@ void EchoService::Kill(size_t child) {
   one = {};
 }
 
-namespace {
-
-constexpr uint32_t kSlot = 0;             // of the worker
-constexpr uint64_t kMaxCompletions = 32;  // to a transaction
-
-}  // namespace
-
 EchoOwner::EchoOwner(arena::Arena* arena, driver::QueueDriver* driver, uint64_t worker_id)
     : arena_(arena),
       driver_(driver),
@@ -265,17 +268,6 @@ absl::StatusOr<bool> EchoOwner::Turn() {
   answered_ += answered;
   return true;
 }
-
-namespace {
-
-// Puts the buffer where workers put it, and not only where those of layout version 1 do: a driver
-// writes such requests to the device's queue by itself.
-void UseFirstLine(arena::WorkRequest& request) {
-  request.one_line = 1;
-  request.only = request.sges[0];
-}
-
-}  // namespace
 
 bool EchoOwner::Answer(const arena::CompletionEntry& entry) {
   const uint32_t connection = entry.connection;

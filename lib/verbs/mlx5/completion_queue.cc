@@ -22,6 +22,70 @@ std::array<uint32_t*, 2> BeginsOf(const CompletingQueuePair& queue_pair) {
           queue_pair.receives_here ? &cursors->receives_begin : nullptr};
 }
 
+Completion Translate(const mlx5_cqe64& entry, uint64_t wr_id) {
+  const uint32_t code_and_number = be32toh(entry.sop_drop_qpn);
+  const CompletionKind& kind = KindOf(entry);
+  Completion completion;
+  completion.wr_id = wr_id;
+  completion.has_immediate = kind.has_immediate;
+  completion.has_invalidate = kind.has_invalidate;
+  completion.opcode =
+      kind.receive ? kind.opcode : CompletedBy(static_cast<uint8_t>(code_and_number >> 24));
+  completion.immediate = be32toh(entry.imm_inval_pkey);
+  const bool atomic = completion.opcode == CompletionOpcode::kCompareAndSwap ||
+                      completion.opcode == CompletionOpcode::kFetchAndAdd;
+  completion.byte_len = atomic ? kAtomicBytes : be32toh(entry.byte_cnt);
+  completion.qp_number = code_and_number & kNumberMask;
+  if (!kind.error) return completion;
+  mlx5_err_cqe error;
+  static_assert(sizeof(error) == sizeof(entry));
+  std::memcpy(&error, &entry, sizeof(error));
+  completion.status = StatusOf(error.syndrome);
+  completion.vendor_error = error.vendor_err_synd;
+  return completion;
+}
+
+// Writes the wr_id of a completion last. The successor of a killed driver finds no completion both
+// in the slots and in the queue, except perhaps the last one in the slots.
+class SlotFiller {
+ public:
+  static constexpr bool kTogether = false;
+  struct Run {
+    SlotFiller& filler;
+    bool Keep(const PlainCompletion& plain) { return filler.Fill(plain); }
+  };
+
+  explicit SlotFiller(Completion* next) : next_(next) {}
+
+  Run Sends(uint64_t) { return {*this}; }
+  Run Receives(uint64_t) { return {*this}; }
+  bool Keep(const Completion& completion) {
+    Completion& slot = *next_++;
+    constexpr size_t kBody = offsetof(Completion, status);
+    std::memcpy(reinterpret_cast<uint8_t*>(&slot) + kBody,
+                reinterpret_cast<const uint8_t*>(&completion) + kBody, sizeof(slot) - kBody);
+    std::atomic_ref(slot.wr_id).store(completion.wr_id, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  bool Fill(const PlainCompletion& plain) {
+    Completion& slot = *next_++;
+    slot.status = CompletionStatus::kSuccess;
+    slot.opcode = CompletionOpcode(plain.what >> 16 & 0xff);
+    slot.has_immediate = (plain.what >> 24 & 1) != 0;
+    slot.has_invalidate = (plain.what >> 25 & 1) != 0;
+    slot.byte_len = plain.byte_len;
+    slot.immediate = plain.immediate;
+    slot.qp_number = plain.qp_number;
+    slot.vendor_error = 0;
+    std::atomic_ref(slot.wr_id).store(plain.wr_id, std::memory_order_release);
+    return true;
+  }
+
+  Completion* next_;
+};
+
 }  // namespace
 
 void CompletionQueue::Add(const CompletingQueuePair& queue_pair) {
@@ -89,33 +153,6 @@ bool CompletionQueue::Find(const mlx5_cqe64& entry, const Known& known, Found* f
   return true;
 }
 
-namespace {
-
-Completion Translate(const mlx5_cqe64& entry, uint64_t wr_id) {
-  const uint32_t code_and_number = be32toh(entry.sop_drop_qpn);
-  const CompletionKind& kind = KindOf(entry);
-  Completion completion;
-  completion.wr_id = wr_id;
-  completion.has_immediate = kind.has_immediate;
-  completion.has_invalidate = kind.has_invalidate;
-  completion.opcode =
-      kind.receive ? kind.opcode : CompletedBy(static_cast<uint8_t>(code_and_number >> 24));
-  completion.immediate = be32toh(entry.imm_inval_pkey);
-  const bool atomic = completion.opcode == CompletionOpcode::kCompareAndSwap ||
-                      completion.opcode == CompletionOpcode::kFetchAndAdd;
-  completion.byte_len = atomic ? kAtomicBytes : be32toh(entry.byte_cnt);
-  completion.qp_number = code_and_number & kNumberMask;
-  if (!kind.error) return completion;
-  mlx5_err_cqe error;
-  static_assert(sizeof(error) == sizeof(entry));
-  std::memcpy(&error, &entry, sizeof(error));
-  completion.status = StatusOf(error.syndrome);
-  completion.vendor_error = error.vendor_err_synd;
-  return completion;
-}
-
-}  // namespace
-
 CompletionQueue::Look CompletionQueue::LookAt(const mlx5_cqe64& entry, uint32_t index, Found* found,
                                               Completion* completion) {
   const Known* const known = FindQueuePair(be32toh(entry.sop_drop_qpn) & kNumberMask);
@@ -174,51 +211,6 @@ void CompletionQueue::RequestNotification() {
   std::memcpy(&bytes, words, sizeof(bytes));
   doorbell_->Arm(bytes);
 }
-
-namespace {
-
-// Writes the wr_id of a completion last. The successor of a killed driver finds no completion both
-// in the slots and in the queue, except perhaps the last one in the slots.
-class SlotFiller {
- public:
-  static constexpr bool kTogether = false;
-  struct Run {
-    SlotFiller& filler;
-    bool Keep(const PlainCompletion& plain) { return filler.Fill(plain); }
-  };
-
-  explicit SlotFiller(Completion* next) : next_(next) {}
-
-  Run Sends(uint64_t) { return {*this}; }
-  Run Receives(uint64_t) { return {*this}; }
-  bool Keep(const Completion& completion) {
-    Completion& slot = *next_++;
-    constexpr size_t kBody = offsetof(Completion, status);
-    std::memcpy(reinterpret_cast<uint8_t*>(&slot) + kBody,
-                reinterpret_cast<const uint8_t*>(&completion) + kBody, sizeof(slot) - kBody);
-    std::atomic_ref(slot.wr_id).store(completion.wr_id, std::memory_order_release);
-    return true;
-  }
-
- private:
-  bool Fill(const PlainCompletion& plain) {
-    Completion& slot = *next_++;
-    slot.status = CompletionStatus::kSuccess;
-    slot.opcode = CompletionOpcode(plain.what >> 16 & 0xff);
-    slot.has_immediate = (plain.what >> 24 & 1) != 0;
-    slot.has_invalidate = (plain.what >> 25 & 1) != 0;
-    slot.byte_len = plain.byte_len;
-    slot.immediate = plain.immediate;
-    slot.qp_number = plain.qp_number;
-    slot.vendor_error = 0;
-    std::atomic_ref(slot.wr_id).store(plain.wr_id, std::memory_order_release);
-    return true;
-  }
-
-  Completion* next_;
-};
-
-}  // namespace
 
 absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
   SlotFiller filler(taken.data());

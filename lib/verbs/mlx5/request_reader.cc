@@ -72,6 +72,13 @@ absl::Status ReadData(const Bytes& bytes, size_t at, size_t end, FoundSend* send
   return absl::OkStatus();
 }
 
+// Loads the link once, so a client that writes meanwhile changes nothing between a check and a use.
+uint16_t NextOf(const uint8_t* slot) {
+  const auto* const link = reinterpret_cast<const mlx5_wqe_srq_next_seg*>(slot);
+  return be16toh(
+      std::atomic_ref(const_cast<__be16&>(link->next_wqe_index)).load(std::memory_order_relaxed));
+}
+
 }  // namespace
 
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
@@ -152,17 +159,6 @@ size_t ReadReceive(const uint8_t* slot, uint32_t slot_bytes, absl::Span<ScatterG
   }
   return count;
 }
-
-namespace {
-
-// Loads the link once, so a client that writes meanwhile changes nothing between a check and a use.
-uint16_t NextOf(const uint8_t* slot) {
-  const auto* const link = reinterpret_cast<const mlx5_wqe_srq_next_seg*>(slot);
-  return be16toh(
-      std::atomic_ref(const_cast<__be16&>(link->next_wqe_index)).load(std::memory_order_relaxed));
-}
-
-}  // namespace
 
 // One slot is always left unposted, so that the last posted one names it.
 absl::Status SharedReceiveReader::Check(uint32_t ahead) const {

@@ -63,30 +63,6 @@ int RingDoorbell(const ibv_qp& queue_pair) {
   return Invoke(queue_pair.context->cmd_fd, &command, kAttributes);
 }
 
-}  // namespace
-
-int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad) {
-  *bad = nullptr;
-  int& file = queue_pair->context->cmd_fd;
-  const int uverbs = std::exchange(file, -1);
-  const int error = ibv_post_send(queue_pair, chain, bad);
-  file = uverbs;
-  if (error != EBADF) return error;  // the provider rings in another way
-  const int unheard = RingDoorbell(*queue_pair);
-  if (unheard != 0) return unheard;
-  return *bad == nullptr ? 0 : ENOMEM;
-}
-
-// An ioctl without its command fails with EINVAL if the kernel has it, and with another errno if
-// not.
-int CheckDoorbell(const ibv_context& context) {
-  Command command = {};
-  const int error = Invoke(context.cmd_fd, &command, 0);
-  return error == EINVAL ? 0 : error;
-}
-
-namespace {
-
 constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
 
 absl::Status CheckSoftRoceForkable(ibv_context* context) {
@@ -133,6 +109,26 @@ constexpr Provider kSoftRoce = {
 };
 
 }  // namespace
+
+int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad) {
+  *bad = nullptr;
+  int& file = queue_pair->context->cmd_fd;
+  const int uverbs = std::exchange(file, -1);
+  const int error = ibv_post_send(queue_pair, chain, bad);
+  file = uverbs;
+  if (error != EBADF) return error;  // the provider rings in another way
+  const int unheard = RingDoorbell(*queue_pair);
+  if (unheard != 0) return unheard;
+  return *bad == nullptr ? 0 : ENOMEM;
+}
+
+// An ioctl without its command fails with EINVAL if the kernel has it, and with another errno if
+// not.
+int CheckDoorbell(const ibv_context& context) {
+  Command command = {};
+  const int error = Invoke(context.cmd_fd, &command, 0);
+  return error == EINVAL ? 0 : error;
+}
 
 const Provider& ProviderOf(const ibv_device_attr& device) {
   return device.vendor_id == kSoftRoceVendor ? kSoftRoce : kGeneral;

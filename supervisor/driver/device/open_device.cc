@@ -38,22 +38,6 @@ absl::StatusOr<FileDescriptor> Enter(const std::string& name) {
   return own;
 }
 
-}  // namespace
-
-absl::StatusOr<FileDescriptor> EnterServiceNetwork(const v1::ServiceConfig& service) {
-  const std::string& name = service.network_namespace();
-  if (name.empty()) return FileDescriptor();
-  absl::StatusOr<FileDescriptor> left = Enter(name);
-  if (!left.ok()) return NetworkNamespaceError(name, left.status());
-  return left;
-}
-
-absl::Status StayInServiceNetwork(const FileDescriptor& batonds_network) {
-  return batonds_network && geteuid() == 0 ? DropSysAdmin() : absl::OkStatus();
-}
-
-namespace {
-
 absl::StatusOr<OpenedDevice> OpenSoft(const internal::KeeperConfig& config) {
   const v1::ServiceConfig& service = config.service();
   NicPlan plan;
@@ -85,6 +69,18 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> OpenRdma(const v1::RdmaDeviceConf
 }
 
 }  // namespace
+
+absl::StatusOr<FileDescriptor> EnterServiceNetwork(const v1::ServiceConfig& service) {
+  const std::string& name = service.network_namespace();
+  if (name.empty()) return FileDescriptor();
+  absl::StatusOr<FileDescriptor> left = Enter(name);
+  if (!left.ok()) return NetworkNamespaceError(name, left.status());
+  return left;
+}
+
+absl::Status StayInServiceNetwork(const FileDescriptor& batonds_network) {
+  return batonds_network && geteuid() == 0 ? DropSysAdmin() : absl::OkStatus();
+}
 
 absl::StatusOr<OpenedDevice> OpenDevice(const internal::KeeperConfig& config) {
   const v1::ServiceConfig& service = config.service();

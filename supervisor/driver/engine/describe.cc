@@ -29,6 +29,12 @@ void DescribePoisoning(const Poisoning& poisoned, v1::PoisonedConnection* out) {
   for (const uint64_t id : poisoned.worker_ids) out->add_worker_ids(id);
 }
 
+// Native workers write the records: text may be anything, and may lack its end.
+template <size_t size>
+std::string TextFor(const char (&field)[size]) {
+  return ValidUtf8(arena::TextOf(field), size);
+}
+
 }  // namespace
 
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report, size_t max_requests) {
@@ -165,16 +171,6 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
   }
   return out;
 }
-
-namespace {
-
-// Native workers write the records: text may be anything, and may lack its end.
-template <size_t size>
-std::string TextFor(const char (&field)[size]) {
-  return ValidUtf8(arena::TextOf(field), size);
-}
-
-}  // namespace
 
 // Describes how much a peer can send while no worker serves its connection. This depends on the
 // connection's posted receives or, if receives are shared, on its shard's.

@@ -27,6 +27,21 @@ absl::Status CheckPair(const WorkerInfo& old, const WorkerInfo& fresh, bool to_t
       "reads, or give up the automatic return with --no-rollback"));
 }
 
+using std::chrono::steady_clock;
+
+// The longest expected time between the move of a dying owner's shards and the proof of its death,
+// which takes longest for a process with much memory.
+constexpr std::chrono::milliseconds kDeathTime(500);
+
+std::string ProblemOf(const std::vector<WorkerInfo>& workers) {
+  for (const WorkerInfo& worker : workers) {
+    if (!worker.healthy) return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
+    // A hang is a problem whatever the policy's on_hang says, because the worker is on trial.
+    if (worker.hangs) return absl::StrCat("worker ", worker.id, " shows no sign of life");
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::Status CheckUpgradePlan(const v1::UpgradePlan& plan, uint32_t shards) {
@@ -74,25 +89,6 @@ absl::Status CheckStateVersions(DriverClient& driver, const std::vector<WorkerIn
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-using std::chrono::steady_clock;
-
-// The longest expected time between the move of a dying owner's shards and the proof of its death,
-// which takes longest for a process with much memory.
-constexpr std::chrono::milliseconds kDeathTime(500);
-
-std::string ProblemOf(const std::vector<WorkerInfo>& workers) {
-  for (const WorkerInfo& worker : workers) {
-    if (!worker.healthy) return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
-    // A hang is a problem whatever the policy's on_hang says, because the worker is on trial.
-    if (worker.hangs) return absl::StrCat("worker ", worker.id, " shows no sign of life");
-  }
-  return "";
-}
-
-}  // namespace
 
 Trial::Trial(DriverClient& driver, v1::HealthGates gates)
     : driver_(driver), gates_(std::move(gates)) {}

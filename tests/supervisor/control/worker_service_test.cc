@@ -188,18 +188,6 @@ class Client {
   std::map<uint32_t, Stream> streams_;
 };
 
-}  // namespace
-
-int64_t SendUnfinished(const std::string& socket_path, const std::string& method, int streams,
-                       uint32_t announced) {
-  absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path);
-  if (!socket.ok()) return -1;
-  Client client(*std::move(socket));
-  return client.Open(method, streams) ? client.Flood(announced) : -1;
-}
-
-namespace {
-
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -605,4 +593,13 @@ TEST_F(WorkerServiceTest, OneWorkerThatComesAndGoesLeavesNothingBehind) {
 }
 
 }  // namespace
+
+int64_t SendUnfinished(const std::string& socket_path, const std::string& method, int streams,
+                       uint32_t announced) {
+  absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path);
+  if (!socket.ok()) return -1;
+  Client client(*std::move(socket));
+  return client.Open(method, streams) ? client.Flood(announced) : -1;
+}
+
 }  // namespace baton

@@ -43,6 +43,8 @@ struct Command {
 };
 static_assert(offsetof(ib_uverbs_ioctl_hdr, attrs) == sizeof(ib_uverbs_ioctl_hdr));
 
+constexpr size_t kMostFiles = 64;
+
 }  // namespace
 
 // The old command, which the kernel takes by ioctl as well.
@@ -82,12 +84,6 @@ int DestroyRegion(int uverbs, uint32_t handle) {
   command.Set(0, UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle);
   return command.Give(uverbs);
 }
-
-namespace {
-
-constexpr size_t kMostFiles = 64;
-
-}  // namespace
 
 bool SendMessage(int socket, const CmMessage& message, const std::vector<int>& files) {
   iovec data = {const_cast<CmMessage*>(&message), sizeof(message)};

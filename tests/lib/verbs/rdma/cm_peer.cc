@@ -25,6 +25,10 @@ namespace {
 constexpr char kSocketNumber[] = "3";
 constexpr int kSocket = 3;
 
+constexpr int kTimeoutMs = 2000;
+
+std::chrono::milliseconds Limit() { return harness::Patient(std::chrono::milliseconds(2000)); }
+
 }  // namespace
 
 CmProcess::CmProcess(const std::string& program) {
@@ -78,14 +82,6 @@ bool CmProcess::Kill() {
   pid_ = -1;
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
-
-namespace {
-
-constexpr int kTimeoutMs = 2000;
-
-std::chrono::milliseconds Limit() { return harness::Patient(std::chrono::milliseconds(2000)); }
-
-}  // namespace
 
 CmPeer::CmPeer()
     : channel_(rdma_create_event_channel()),
