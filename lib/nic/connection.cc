@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "lib/nic/connections.h"
+#include "lib/nic/listener.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::soft {

@@ -1,4 +1,3 @@
-// This file has the listeners and connection ids that clients of the NIC ask for.
 #ifndef LIB_NIC_CONNECTIONS_H_
 #define LIB_NIC_CONNECTIONS_H_
 
@@ -14,39 +13,7 @@
 #include "lib/nic/connection.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/host.h"
-#include "lib/verbs/verbs.h"
-
-namespace baton::verbs::soft {
-
-class SoftListener final : public Pollable {
- public:
-  static absl::StatusOr<std::unique_ptr<SoftListener>> Create(ConnectionCore* core,
-                                                              const Address& address, int backlog);
-  SoftListener(ConnectionCore* core, FileDescriptor socket, int backlog);
-  ~SoftListener() override;
-
-  const Address& address() const { return address_; }
-  void OnReady(uint32_t events) override;
-
-  // Count the listener's requests in the event queue.
-  void RequestQueued() { ++unreported_; }
-  void RequestTaken() { --unreported_; }
-
- private:
-  bool Crowded() const;
-  bool AcceptOne();
-  void Pause();
-  void Resume();
-
-  ConnectionCore* const core_;
-  FileDescriptor socket_;
-  const int backlog_;
-  Address address_;
-  int unreported_ = 0;
-  Timer resume_timer_;
-};
-
-}  // namespace baton::verbs::soft
+#include "lib/nic/listener.h"
 
 namespace baton::nic {
 

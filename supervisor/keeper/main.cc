@@ -62,15 +62,9 @@ class SocketDriverClient final : public DriverClient {
   std::unique_ptr<arena::Arena> arena_;
 };
 
-namespace {
-
-constexpr size_t kArenaDescriptors = 3;
-constexpr int kTimeoutMs = std::chrono::milliseconds(SocketDriverClient::kAnswerTimeout).count();
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<SocketDriverClient>> SocketDriverClient::Meet(FileDescriptor orders,
                                                                              FileDescriptor news) {
+  constexpr size_t kArenaDescriptors = 3;
   std::unique_ptr<SocketDriverClient> driver(
       new SocketDriverClient(std::move(orders), std::move(news)));
   internal::DriverOrder order;
@@ -90,6 +84,7 @@ absl::StatusOr<std::unique_ptr<SocketDriverClient>> SocketDriverClient::Meet(Fil
 internal::DriverAnswer SocketDriverClient::Execute(const internal::DriverOrder& order,
                                                    std::vector<FileDescriptor> descriptors,
                                                    std::vector<FileDescriptor>* received) {
+  constexpr int kTimeoutMs = std::chrono::milliseconds(kAnswerTimeout).count();
   internal::DriverAnswer answer;
   if (lost_.ok()) {
     std::vector<int> sent;
