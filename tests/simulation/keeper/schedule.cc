@@ -19,14 +19,14 @@
 #include "tests/simulation/keeper/shard_engine.h"
 #include "tests/simulation/keeper/sim_operator.h"
 #include "tests/simulation/keeper/sim_worker.h"
-#include "tests/supervisor/keeper/mortal_driver.h"
+#include "tests/supervisor/keeper/mortal_driver_client.h"
 
 namespace baton::simulation {
 namespace {
 
 using keeper::testing::KeeperDeath;
 using keeper::testing::LastingDriver;
-using keeper::testing::MortalDriver;
+using keeper::testing::MortalDriverClient;
 
 constexpr uint32_t kShards = 3;
 constexpr size_t kWorkersByHand = 3;  // at once
@@ -86,7 +86,7 @@ class Schedule final : private Machine::Listener {
 
   // ---- The keeper's life.
   void RunKeeper();
-  MortalDriver::Fate Meet(const internal::DriverOrder& order);
+  MortalDriverClient::Fate Meet(const internal::DriverOrder& order);
   void NoteOrder(const internal::DriverOrder& order);
   void BetweenKeepers();
   void OnStarted(Process& process) override;
@@ -167,7 +167,7 @@ void Schedule::RunKeeper() {
   context_.Note("a keeper starts", keepers_, orders_left_, looks_left_);
   try {
     auto made = keeper::Keeper::Create(
-        config_, std::make_unique<MortalDriver>(
+        config_, std::make_unique<MortalDriverClient>(
                      driver_, [this](const internal::DriverOrder& order) { return Meet(order); }));
     if (!made.ok()) return context_.Break(absl::StrCat("no keeper: ", made.status().message()));
     CheckFollowed();
@@ -181,14 +181,14 @@ void Schedule::RunKeeper() {
 }
 
 // The driver ends when its first keeper dies before it was ready.
-MortalDriver::Fate Schedule::Meet(const internal::DriverOrder& order) {
+MortalDriverClient::Fate Schedule::Meet(const internal::DriverOrder& order) {
   const auto* what = internal::DriverOrder::descriptor()->FindFieldByNumber(order.order_case());
   const bool dies = phase_ == Phase::kChaos && driver_.ready_once && orders_left_-- == 0;
   const bool lost = dies && context_.dice.OneIn(2);
   context_.Note(what->name().c_str(), dies, lost);
-  if (lost) return MortalDriver::Fate::kDies;
+  if (lost) return MortalDriverClient::Fate::kDies;
   NoteOrder(order);
-  return dies ? MortalDriver::Fate::kDiesUnanswered : MortalDriver::Fate::kLives;
+  return dies ? MortalDriverClient::Fate::kDiesUnanswered : MortalDriverClient::Fate::kLives;
 }
 
 void Schedule::NoteOrder(const internal::DriverOrder& order) {

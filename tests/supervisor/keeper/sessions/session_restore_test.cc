@@ -20,13 +20,13 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/driver/inline_engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
-#include "tests/supervisor/keeper/mortal_driver.h"
+#include "tests/supervisor/keeper/mortal_driver_client.h"
 
 namespace baton::keeper {
 namespace {
 
 using driver_process::testing::InlineEngine;
-using testing::MortalDriver;
+using testing::MortalDriverClient;
 using testing::RawClient;
 
 // The driver, as it is in the process of its own.
@@ -43,7 +43,7 @@ struct TheKeeper {
   // It dies with the order after so many.
   TheKeeper(TheDriver& driver, int orders)
       : left(orders), driver(driver.lasting, [this](const internal::DriverOrder&) {
-          return left-- == 0 ? MortalDriver::Fate::kDies : MortalDriver::Fate::kLives;
+          return left-- == 0 ? MortalDriverClient::Fate::kDies : MortalDriverClient::Fate::kLives;
         }) {}
 
   // Attaches this process, which lives on when the keeper is gone: the loop runs no more then.
@@ -79,7 +79,7 @@ struct TheKeeper {
   const internal::KeeperConfig config = Config();
   EventLog events{"kv", [](const v1::Event&) {}};
   int left;
-  MortalDriver driver;
+  MortalDriverClient driver;
   Policies policies{config.service(), driver};
   WorkerSessions sessions{loop, config, driver, policies, events};
   std::deque<MessageChannel> clients;

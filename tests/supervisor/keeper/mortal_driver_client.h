@@ -1,6 +1,6 @@
-// A keeper's driver that lives on when the keeper dies: at any of its orders.
-#ifndef TESTS_SUPERVISOR_KEEPER_MORTAL_DRIVER_H_
-#define TESTS_SUPERVISOR_KEEPER_MORTAL_DRIVER_H_
+// A keeper's client of a driver that lives on when the keeper dies: at any of its orders.
+#ifndef TESTS_SUPERVISOR_KEEPER_MORTAL_DRIVER_CLIENT_H_
+#define TESTS_SUPERVISOR_KEEPER_MORTAL_DRIVER_CLIENT_H_
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ struct LastingDriver {
 };
 
 // One keeper's end of it. The keeper is introduced when this is made.
-class MortalDriver final : public DriverClient {
+class MortalDriverClient final : public DriverClient {
  public:
   enum class Fate {
     kLives,
@@ -40,13 +40,13 @@ class MortalDriver final : public DriverClient {
   };
 
   // `driver` outlives it. `next` decides what becomes of the keeper that gives an order.
-  MortalDriver(LastingDriver& driver, std::function<Fate(const internal::DriverOrder&)> next)
+  MortalDriverClient(LastingDriver& driver, std::function<Fate(const internal::DriverOrder&)> next)
       : driver_(driver), next_(std::move(next)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     driver_.executor.CancelHandovers();
     introduced_.set_follows(driver_.ready_once);
     driver_.news.SetWake([this] { eventfd_write(wake_.get(), 1); });
   }
-  ~MortalDriver() override {
+  ~MortalDriverClient() override {
     driver_.news.SetWake([] {});
   }
 
@@ -109,4 +109,4 @@ class MortalDriver final : public DriverClient {
 
 }  // namespace baton::keeper::testing
 
-#endif  // TESTS_SUPERVISOR_KEEPER_MORTAL_DRIVER_H_
+#endif  // TESTS_SUPERVISOR_KEEPER_MORTAL_DRIVER_CLIENT_H_
