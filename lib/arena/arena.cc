@@ -222,7 +222,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   header.magic = kMagic;
   header.shape = shape;
   std::copy(service.begin(), service.end(), header.service);
-  header.keeper_start = start;
+  header.created_ns = start;
   for (uint32_t i = 0; i < shape.shards; ++i) {
     arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
   }

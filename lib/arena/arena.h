@@ -20,7 +20,7 @@
 namespace baton::arena {
 
 // Operators find an arena's memories in /proc by their file names: the kind's name, the service,
-// "." and DriverMemoryHeader::keeper_start, which is the same for all memories of one arena.
+// "." and DriverMemoryHeader::created_ns, which is the same for all memories of one arena.
 enum MemoryKind : uint8_t {
   kWorkerLogMemory = 0,
   kDriverLogMemory = 1,

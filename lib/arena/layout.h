@@ -252,7 +252,7 @@ struct DriverMemoryHeader {
   uint32_t layout_version;  // since version 2; 0: the same as oldest_reader
   Shape shape;
   char service[kServiceNameBytes];
-  uint64_t keeper_start;  // when `baton-driver` created the arena; CLOCK_MONOTONIC, nanoseconds
+  uint64_t created_ns;  // when `baton-driver` created the arena; CLOCK_MONOTONIC, nanoseconds
   // Limits of the device; since version 2.
   uint64_t max_message_bytes;  // the longest send; 0: unknown
   uint32_t missing_opcodes;    // a bit for each verbs::Opcode that the device lacks

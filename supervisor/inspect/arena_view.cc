@@ -75,8 +75,8 @@ void DescribeArena(const ArenaView& arena, uint64_t now_ns, v1::Inspection* out)
   out->set_layout_version(arena.layout_version);
   out->set_oldest_reader(arena.header.oldest_reader);
   out->set_native(arena.native());
-  if (arena.header.keeper_start <= now_ns) {
-    out->set_age_seconds(static_cast<double>(now_ns - arena.header.keeper_start) * 1e-9);
+  if (arena.header.created_ns <= now_ns) {
+    out->set_age_seconds(static_cast<double>(now_ns - arena.header.created_ns) * 1e-9);
   } else {
     out->add_invalid("the arena was made after it was looked at");
   }

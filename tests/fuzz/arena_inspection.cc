@@ -72,7 +72,7 @@ void Look(const Subject& subject, const inspect::Selection& selection) {
     BATON_CHECK(!view.status().message().empty());
     return;
   }
-  const auto inspection = inspect::Inspect(*view, selection, subject.header.keeper_start);
+  const auto inspection = inspect::Inspect(*view, selection, subject.header.created_ns);
   if (!inspection.ok()) {
     BATON_CHECK(!inspection.status().message().empty());
     return;

@@ -1,5 +1,5 @@
 // The NIC of a service on the soft device, baton-nic, is killed or stopped under load, or loses its
-// keeper. Each time it is a lost device: the peer sees a disconnect and nothing that is wrong, the
+// driver. Each time it is a lost device: the peer sees a disconnect and nothing that is wrong, the
 // service comes up again, operators can read what has happened, and nothing is left behind.
 #include <signal.h>
 #include <sys/stat.h>
@@ -100,8 +100,8 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
     if (IsNative()) options.native_object = options.binaries.Find("ledger-v1.so").value();
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     ASSERT_NO_FATAL_FAILURE(StartWorkers());
-    keeper_ = KeeperPid();
-    nic_ = NicOf(keeper_);
+    driver_ = DriverPid();
+    nic_ = NicOf(driver_);
     ASSERT_NE(nic_, 0);
     EXPECT_FALSE(CanListenAt(cluster_->port()));
   }
@@ -121,7 +121,7 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
     ASSERT_OK(peer_->Settle());
   }
 
-  pid_t KeeperPid() {
+  pid_t DriverPid() {
     const auto status = cluster_->operators().GetStatus();
     return status.ok() && status->services_size() == 1 && status->services(0).reachable()
                ? status->services(0).driver_pid()
@@ -129,8 +129,8 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
   }
   // Notes the processes of the service, and the memory that they share.
   void NoteProcesses() {
-    processes_ = ChildrenOf(keeper_);
-    processes_.push_back(keeper_);
+    processes_ = ChildrenOf(driver_);
+    processes_.push_back(driver_);
     memory_files_ = MemoryFilesOf(nic_);
     ASSERT_FALSE(memory_files_.empty());
   }
@@ -148,14 +148,14 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
     }
   }
 
-  // The service comes up under another keeper, with another NIC, and nothing is left of the former.
+  // The service comes up under another driver, with another NIC, and nothing is left of the former.
   void ExpectToServeAgain() {
     const uint16_t port = cluster_->port();
     ASSERT_OK(WaitUntil(
-        "another keeper",
+        "another driver",
         [this] {
-          const pid_t now = KeeperPid();
-          return now != 0 && now != keeper_;
+          const pid_t now = DriverPid();
+          return now != 0 && now != driver_;
         },
         kPatience));
     if (!IsNative()) ASSERT_OK(worker_->process->WaitEnd(kPatience));
@@ -163,9 +163,9 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
       EXPECT_OK(
           WaitUntil(absl::StrCat("the end of process ", process), [&] { return IsGone(process); }));
     }
-    // batond keeps the former keeper's logs, and recovery memory with them, for `baton inspect`,
-    // and the next keeper keeps them for the next batond.
-    const std::set<pid_t> keep = {cluster_->batond().pid(), KeeperPid()};
+    // batond keeps the former driver's logs, and recovery memory with them, for `baton inspect`,
+    // and the next driver keeps them for the next batond.
+    const std::set<pid_t> keep = {cluster_->batond().pid(), DriverPid()};
     EXPECT_OK(WaitUntil("the memory of the former NIC to be nobody's", [&] {
       const std::vector<pid_t> holders = HoldersOf(memory_files_);
       return std::all_of(holders.begin(), holders.end(),
@@ -176,7 +176,7 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
     if (!IsNative()) {
       EXPECT_EQ(cluster_->port(), port);
     }
-    const pid_t nic = NicOf(KeeperPid());
+    const pid_t nic = NicOf(DriverPid());
     EXPECT_NE(nic, 0);
     EXPECT_NE(nic, nic_);
     StartPeer();
@@ -185,7 +185,7 @@ class NicDeath : public harness::ClusterFixture, public ::testing::WithParamInte
 
   std::unique_ptr<harness::LedgerWorker> worker_;  // of a brokered service
   std::unique_ptr<PeerProcess> peer_;
-  pid_t keeper_ = 0;
+  pid_t driver_ = 0;
   pid_t nic_ = 0;
   std::vector<pid_t> processes_;
   std::set<std::string> memory_files_;
@@ -224,7 +224,7 @@ TEST_P(NicDeath, shouldBeTheEndOfAStoppedOneUnderLoad) {
   EXPECT_THAT(harness::RunBaton(*cluster_, {"events", "ledger"}).out, HasSubstr("device_lost"));
 }
 
-// Nobody calls it and no peer sends, so the keeper has to notice by itself.
+// Nobody calls it and no peer sends, so the driver has to notice by itself.
 TEST_P(NicDeath, shouldBeTheEndOfAStoppedOneThatNobodyNeeds) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
@@ -234,11 +234,11 @@ TEST_P(NicDeath, shouldBeTheEndOfAStoppedOneThatNobodyNeeds) {
               AllOf(HasSubstr("nic_killed"), HasSubstr("device_lost")));
 }
 
-TEST_P(NicDeath, shouldFollowThatOfTheKeeperUnderLoad) {
+TEST_P(NicDeath, shouldFollowThatOfTheDriverUnderLoad) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(StartPeer());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
-  ASSERT_EQ(kill(keeper_, SIGKILL), 0);
+  ASSERT_EQ(kill(driver_, SIGKILL), 0);
   ExpectDisconnectAndNothingWrong();
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
   EXPECT_THAT(cluster_->batond().LogTail(kLogBytes),
@@ -246,20 +246,20 @@ TEST_P(NicDeath, shouldFollowThatOfTheKeeperUnderLoad) {
 }
 
 // A stopped NIC notices nothing: the kernel ends it.
-TEST_P(NicDeath, shouldFollowThatOfTheKeeperEvenIfStopped) {
+TEST_P(NicDeath, shouldFollowThatOfTheDriverEvenIfStopped) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
   ASSERT_EQ(kill(nic_, SIGSTOP), 0);
-  ASSERT_EQ(kill(keeper_, SIGKILL), 0);
+  ASSERT_EQ(kill(driver_, SIGKILL), 0);
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
 }
 
 TEST_P(NicFaults, shouldLoseTheDevice) {
   ASSERT_NO_FATAL_FAILURE(Start({"--faults", "rules { kind: LOST nth: 100 }"}));
   ASSERT_NO_FATAL_FAILURE(StartPeer());
-  ASSERT_OK(WaitUntil("another keeper", [this] {
-    const pid_t now = KeeperPid();
-    return now != 0 && now != keeper_;
+  ASSERT_OK(WaitUntil("another driver", [this] {
+    const pid_t now = DriverPid();
+    return now != 0 && now != driver_;
   }));
   EXPECT_OK(WaitUntil("the event", [this] {
     const std::string events = harness::RunBaton(*cluster_, {"events", "ledger"}).out;
@@ -282,7 +282,7 @@ TEST_P(NicFaults, shouldCutEachConnectionAlone) {
   ASSERT_NO_FATAL_FAILURE(Start({"--faults", "rules { kind: CUT nth: 200 }"}));
   ASSERT_NO_FATAL_FAILURE(StartPeer());
   ExpectDisconnectAndNothingWrong();
-  EXPECT_EQ(KeeperPid(), keeper_);
+  EXPECT_EQ(DriverPid(), driver_);
   EXPECT_FALSE(IsGone(nic_));
 }
 
@@ -305,7 +305,7 @@ TEST_P(NicProcess, shouldBeOfItsUser) {
   EXPECT_EQ(StatusOf(nic_, "Groups"), "");
   ASSERT_NO_FATAL_FAILURE(StartPeer());
   ASSERT_NO_FATAL_FAILURE(NoteProcesses());
-  ASSERT_EQ(kill(keeper_, SIGKILL), 0);
+  ASSERT_EQ(kill(driver_, SIGKILL), 0);
   ASSERT_NO_FATAL_FAILURE(ExpectToServeAgain());
 }
 

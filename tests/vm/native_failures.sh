@@ -68,8 +68,8 @@ end_service() {
   wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
 }
 
-# ends TIMES: what ends with what on the soft device, under checked load. When the service's keeper or its NIC is
-# killed, connections, workers, keeper and NIC end, and the service begins anew; with batond nothing ends.
+# ends TIMES: what ends with what on the soft device, under checked load. When the service's driver or its NIC is
+# killed, connections, workers, driver and NIC end, and the service begins anew; with batond nothing ends.
 test_ends() {
   start_native kv "$BATON_BIN/ledger-v1.so"
   marked=0
@@ -85,12 +85,12 @@ test_ends() {
       kill -KILL "$nic"
       wait_for "the loss of the device" has_logged 'device_lost: .*the process that is its NIC has ended'
     else
-      kill -KILL "$keeper"
+      kill -KILL "$driver"
     fi
     wait_for "the peer to be disconnected" has_ended "peer$i"
     soon are_gone "${all[@]}"
   done
-  say "keepers and NICs were killed, and each time the service began anew"
+  say "drivers and NICs were killed, and each time the service began anew"
 
   wait_for "two workers" are_listening
   start_peer last "$device" "$address" --connections 4
@@ -101,24 +101,24 @@ test_ends() {
   say "a killed batond ended nothing"
   # Not even a worker that cannot run is left behind.
   for worker in "${!ready[@]}"; do kill -STOP "${pid_of[$worker]}"; done
-  kill -KILL "$keeper"
+  kill -KILL "$driver"
   wait_for "the peer to be disconnected" has_ended last
   soon are_gone "${all[@]}"
-  say "with the last keeper everything was gone"
+  say "with the last driver everything was gone"
 }
 
-# find_all: keeper, NIC and workers of the service; $all is all of them.
+# find_all: driver, NIC and workers of the service; $all is all of them.
 find_all() {
   local worker
-  keeper=$(pgrep -P "$batond" -x baton-driver) || die "there is no keeper"
-  nic=$(pgrep -P "$keeper" -x baton-nic) || die "keeper $keeper has no NIC"
+  driver=$(pgrep -P "$batond" -x baton-driver) || die "there is no driver"
+  nic=$(pgrep -P "$driver" -x baton-nic) || die "driver $driver has no NIC"
   follow
-  all=("$keeper" "$nic")
+  all=("$driver" "$nic")
   for worker in "${!ready[@]}"; do all+=("${pid_of[$worker]}"); done
   [[ ${#all[@]} -eq 4 ]] || die "two processes and ${#ready[@]} workers, not 2"
   kill -0 "${all[@]}" || die "not all of ${all[*]} live"
 }
-# are_listening: both workers of this keeper have said where.
+# are_listening: both workers of this driver have said where.
 # shellcheck disable=SC2317  # wait_for calls it
 are_listening() { are_ready 2 && [[ $(tail -n "+$((marked + 1))" "$state.log" | grep -c ' ready version=') -eq 2 ]]; }
 

@@ -188,7 +188,7 @@ test_privileges() {
   cp "$BATON_BIN/confined_worker.so" "$BATON_BIN/ledger-v1.so" "$objects"
 
   # What differs, for two shards and the 16 workers that may be. Of the event descriptors 16 are the workers', one is
-  # the keeper's, and the device has one, or the NIC one for each shard. Two sockets are the session's and for news; on
+  # the driver's, and the device has one, or the NIC one for each shard. Two sockets are the session's and for news; on
   # the soft device others are its file on the NIC, what it calls that by, and the channels of two completion queues.
   if [[ $device == soft ]]; then
     of_device='19 descriptor anon_inode:[eventfd]
@@ -206,7 +206,7 @@ test_privileges() {
     kept='/dev/infiniband/*' kept_by_workers=2
   fi
 
-  # As who batond is. The third comes when the keeper has connections of its own.
+  # As who batond is. The third comes when the driver has connections of its own.
   native_fields='' start_native kv "$objects/confined_worker.so"
   wait_for "two workers' reports" have_told 2
   expect "the service" "NATIVE|kv" operator service list
@@ -216,10 +216,10 @@ test_privileges() {
     mapfile -t own < <(sed -En '/^(Uid|Gid|Groups):/ { s/\t/ /g; s/ *$//; p }' /proc/self/status)
     expect_report "$number" "${own[@]}"
   done
-  # Control: the keeper itself has more than that.
-  keeper=$(pgrep -P "$batond" -x baton-driver)
-  [[ $(find "/proc/$keeper/fd" -lname "$kept" | wc -l) -gt $kept_by_workers ]] ||
-    die "the keeper has no more files of the device than its workers"
+  # Control: the driver itself has more than that.
+  driver=$(pgrep -P "$batond" -x baton-driver)
+  [[ $(find "/proc/$driver/fd" -lname "$kept" | wc -l) -gt $kept_by_workers ]] ||
+    die "the driver has no more files of the device than its workers"
   kill "$batond"
   wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
 

@@ -185,7 +185,7 @@ void ConnectionDescriber::DescribeWindow(const arena::ConnectionRecord& record, 
     const auto [known, asks] = receives_completed_.try_emplace(record.shard);
     if (asks) known->second = engine_.counters(record.shard).receives_completed;
     completed = known->second;
-    since_ns = engine_.arena().header().keeper_start;
+    since_ns = engine_.arena().header().created_ns;
     out->set_receive_window_shared(true);
   }
   out->set_receive_window(static_cast<uint32_t>(receives));

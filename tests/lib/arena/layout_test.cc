@@ -145,7 +145,7 @@ TEST(Layout, shouldKeepDriverMemoryHeader) {
   EXPECT_EQ(offsetof(DriverMemoryHeader, layout_version), 12u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, shape), 16u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, service), 80u);
-  EXPECT_EQ(offsetof(DriverMemoryHeader, keeper_start), 144u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, created_ns), 144u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, max_message_bytes), 152u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, missing_opcodes), 160u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, tells_depths), 164u);

@@ -30,7 +30,7 @@ class ArenaViewTest : public ::testing::Test {
   v1::Inspection Look(const Selection& selection) {
     const auto view = ArenaView::Open(FilesOf(arena_), "kv");
     EXPECT_TRUE(view.ok()) << view.status();
-    auto inspection = Inspect(*view, selection, arena_.header().keeper_start + 1'500'000'000);
+    auto inspection = Inspect(*view, selection, arena_.header().created_ns + 1'500'000'000);
     EXPECT_TRUE(inspection.ok()) << inspection.status();
     return *std::move(inspection);
   }
@@ -367,7 +367,7 @@ TEST(NativeViewTest, shouldShowWhatANativeShardHasBesides) {
   arena.pooled(0, 2) = {66, 8};
   const auto view = ArenaView::Open(FilesOf(arena), "kv");
   ASSERT_TRUE(view.ok()) << view.status();
-  const auto all = Inspect(*view, {.shard = 0}, arena.header().keeper_start);
+  const auto all = Inspect(*view, {.shard = 0}, arena.header().created_ns);
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_TRUE(all->native());
   const v1::InspectedShard& shard = all->shards(0);

@@ -72,7 +72,7 @@ class SourceTest : public ::testing::Test {
   }
   absl::StatusOr<ArenaFiles> Find() { return FindArena(directory_.path(), service_); }
   static uint64_t InstanceOf(const ArenaFiles& files) {
-    return files.driver_log().Read<arena::DriverMemoryHeader>(0)->keeper_start;
+    return files.driver_log().Read<arena::DriverMemoryHeader>(0)->created_ns;
   }
 
   const harness::TempDirectory directory_ = *harness::TempDirectory::Create();
@@ -86,7 +86,7 @@ TEST_F(SourceTest, shouldFindTheMemoriesOfAProcessByName) {
   const auto files = ArenaOfProcess(getpid(), service_);
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(files->pid, getpid());
-  EXPECT_EQ(InstanceOf(*files), arena.header().keeper_start);
+  EXPECT_EQ(InstanceOf(*files), arena.header().created_ns);
   EXPECT_EQ(files->worker_log().Read<arena::WorkerMemoryHeader>(0)->magic, arena::kMagic);
   EXPECT_TRUE(files->buffers().exists());
   EXPECT_TRUE(files->recovery().exists());
