@@ -25,12 +25,12 @@ class MemoryAccess {
   // Makes `rkey` unusable. Returns false if no key of this value may be invalidated remotely.
   virtual bool Invalidate(uint32_t rkey) = 0;
 
-  // Return whether the key grants this access. Length 0 is granted without a look at the key, as in
-  // InfiniBand.
-  bool GrantsLocal(uint32_t lkey, uint64_t address, uint64_t length, uint32_t access) const {
+  // Return whether the key permits this access. Length 0 is permitted without a look at the key, as
+  // in InfiniBand.
+  bool PermitsLocal(uint32_t lkey, uint64_t address, uint64_t length, uint32_t access) const {
     return length == 0 || FindLocal(lkey, address, length, access) != nullptr;
   }
-  bool GrantsRemote(uint32_t rkey, uint64_t address, uint64_t length, uint32_t access) const {
+  bool PermitsRemote(uint32_t rkey, uint64_t address, uint64_t length, uint32_t access) const {
     return length == 0 || FindRemote(rkey, address, length, access) != nullptr;
   }
 

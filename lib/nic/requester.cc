@@ -93,7 +93,7 @@ CompletionStatus Requester::CheckLocal(const SendWork& work) const {
   const uint32_t access = IsAnswered(work.opcode) ? static_cast<uint32_t>(kLocalWrite) : 0;
   const ScatterGather* sges = ring().sges(next_);
   for (size_t i = 0; i < work.sge_count; ++i) {
-    if (!host_->memory().GrantsLocal(sges[i].lkey, sges[i].address, sges[i].length, access)) {
+    if (!host_->memory().PermitsLocal(sges[i].lkey, sges[i].address, sges[i].length, access)) {
       return CompletionStatus::kLocalProtectionError;
     }
   }

@@ -172,7 +172,7 @@ bool Responder::OnWrite(const FrameHeader& header, const uint8_t* body, uint32_t
     return false;
   }
   in_message_ = true;
-  if (!host_->memory().GrantsRemote(rkey_, address_, message_length_, kRemoteWrite)) {
+  if (!host_->memory().PermitsRemote(rkey_, address_, message_length_, kRemoteWrite)) {
     Reject(header.sequence, NakCode::kRemoteAccess);
   }
   return true;
@@ -183,7 +183,7 @@ bool Responder::OnRead(const FrameHeader& header, const uint8_t* body) {
   if ((header.flags & kLast) == 0) return false;
   if (reads_ >= resources_ || head.length > kMaxMessage) {
     Reject(header.sequence, NakCode::kInvalidRequest);
-  } else if (!host_->memory().GrantsRemote(head.rkey, head.address, head.length, kRemoteRead)) {
+  } else if (!host_->memory().PermitsRemote(head.rkey, head.address, head.length, kRemoteRead)) {
     Reject(header.sequence, NakCode::kRemoteAccess);
   } else {
     ++reads_;
