@@ -100,7 +100,7 @@ bool ConnectionManager::Turn() {
     worked |= SendWaiting(shard);
   }
   ArmLimits();
-  worked |= GiveHeldSlots();
+  worked |= FreeSlots();
   if (std::exchange(freed_, false)) SpendForgotten();
   return RenewQueuePairs() || worked;
 }
@@ -503,7 +503,7 @@ void ConnectionManager::Free(uint32_t index) {
   freed_ = true;
   if (connection.shard == connection.first_shard) return free_.push_back(index);
   const arena::ShardRecord& first = arena_->shard(connection.first_shard);
-  held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
+  unfreed_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
 }
 
 // The queue pair's time-wait begins now.
@@ -563,13 +563,13 @@ void ConnectionManager::StoreState(const Spent& spent, PooledState state) {
   arena::StoreRelease(arena_->pooled(spent.shard, spent.place).state, static_cast<uint32_t>(state));
 }
 
-// Frees held slots once the first shard has acknowledged their requests. Until then a request takes
+// Frees slots once the first shard has acknowledged their requests. Until then a request takes
 // room in that shard's log, which could overflow if the slot were used again.
-bool ConnectionManager::GiveHeldSlots() {
-  return std::erase_if(held_, [this](const Held& held) {
-           const arena::ShardRecord& first = arena_->shard(held.shard);
-           if (arena::LoadAcquire(first.acknowledged) < held.acknowledged) return false;
-           free_.push_back(held.connection);
+bool ConnectionManager::FreeSlots() {
+  return std::erase_if(unfreed_, [this](const Unfreed& slot) {
+           const arena::ShardRecord& first = arena_->shard(slot.shard);
+           if (arena::LoadAcquire(first.acknowledged) < slot.acknowledged) return false;
+           free_.push_back(slot.connection);
            return true;
          }) != 0;
 }

@@ -82,8 +82,8 @@ class ConnectionManager {
     uint32_t pooled_shard = 0;
     std::unique_ptr<verbs::ConnectionId> id;
   };
-  // A free slot whose request is still in the log of another shard than its last.
-  struct Held {
+  // A slot that is not free yet: its request is still in the log of another shard than its last.
+  struct Unfreed {
     uint32_t connection;
     uint32_t shard;
     uint64_t acknowledged;  // the slot is free once that shard has acknowledged so much
@@ -124,7 +124,7 @@ class ConnectionManager {
   void SpendForgotten();
   void StoreState(const Spent& spent, arena::PooledState state);
   bool RenewQueuePairs();
-  bool GiveHeldSlots();
+  bool FreeSlots();
 
   void Tell(uint32_t connection, arena::NoticeKind kind,
             verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
@@ -148,7 +148,7 @@ class ConnectionManager {
   std::vector<Connection> connections_;
   std::vector<uint32_t> used_;  // connections, by shard
   std::deque<uint32_t> free_;   // connections
-  std::vector<Held> held_;
+  std::vector<Unfreed> unfreed_;
   std::deque<Spent> spent_;        // oldest first
   std::vector<uint32_t> resting_;  // queue pairs in spent_ or out of use, by shard
   bool freed_ = false;             // connections, in this turn
