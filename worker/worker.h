@@ -8,7 +8,7 @@
 //   (*worker)->Listen("0.0.0.0", 7471);
 //   (*worker)->Run();
 //
-// A worker stages what it does to a shard, and Shard::Commit makes it happen: the commit releases
+// A worker stages what it does to a shard, and Shard::Commit makes it happen: the commit submits
 // work requests, acknowledges completions and replaces application state, all together. If the
 // worker dies before the commit, nothing of it happens, and the successor receives the same
 // completions.
