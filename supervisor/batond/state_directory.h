@@ -64,7 +64,7 @@ std::vector<std::string> ServiceNames(const v1::Config& config);
 // If the unit has LogsDirectory=, the trail is in the first of these directories, because the state
 // directory may not survive a reboot. Otherwise it is in `state_dir`. With a `user` the trail is in
 // a directory of that user's there. The rest stays batond's, which opens services' logs there and
-// must not follow a link of a control that an attacker has taken over.
+// must not follow a link of a compromised control.
 //
 // Logs a failure and goes on: the operators' work matters more than its record. REQUIRES: no
 // control runs.

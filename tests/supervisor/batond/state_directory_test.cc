@@ -110,7 +110,7 @@ TEST_F(AuditDirectoryTest, shouldNotPutOneTrailInThePlaceOfAnother) {
   EXPECT_EQ(CountOfTrail(state_), kAuditFiles);
 }
 
-// Which a control that was taken over may have made.
+// A compromised control may have made that link.
 TEST_F(AuditDirectoryTest, shouldTakeNoFileWithAnotherNameFromControl) {
   const std::string secret = directory_.path() + "/secret";
   std::ofstream(secret) << "secret";
