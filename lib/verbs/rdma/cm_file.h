@@ -3,9 +3,9 @@
 // The kernel keeps ids. An id is a listener, a connection, or a request that nobody has answered. A
 // file holds ids, each of which has a number that is unique on the machine. Ids live until they are
 // destroyed, or until the last descriptor of their file is closed, which disconnects their peers.
-// So another process that holds a descriptor keeps them, and Migrate moves them to the file of a
-// successor. librdmacm cannot do that: it keeps the state of an id in its heap, and passes pointers
-// into it to the kernel.
+// So another process that holds a descriptor keeps them, and Migrate transfers them to the file of
+// a successor. librdmacm cannot do that: it keeps the state of an id in its heap, and passes
+// pointers into it to the kernel.
 //
 // This client has no state but the descriptor. cm.md lists what the kernel does, and by which tests
 // that is shown.
@@ -177,10 +177,11 @@ class CmFile {
   absl::Status SetAddressFamilyOnly(uint32_t id, bool only);
   absl::Status SetAckTimeout(uint32_t id, uint8_t exponent);  // 4.096 µs · 2^exponent
 
-  // Moves the id from `other_file`, with its events that were not read. The caller needs only that
-  // descriptor. Its opener may be alive or dead. The events of requests move with their listener,
-  // so move listeners first, and the ids of their requests after them. Returns how many events the
-  // kernel has delivered for it. ENOENT: no file has the number. EINVAL: another file has it.
+  // Migrates the id from `other_file`, with its events that were not read. The caller needs only
+  // that descriptor. Its opener may be alive or dead. The events of requests migrate with their
+  // listener, so migrate listeners first, and the ids of their requests after them. Returns how
+  // many events the kernel has delivered for it. ENOENT: no file has the number. EINVAL: another
+  // file has it.
   absl::StatusOr<uint32_t> Migrate(int other_file, uint32_t id);
 
  private:
