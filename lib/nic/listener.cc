@@ -45,12 +45,12 @@ SoftListener::SoftListener(ConnectionCore* core, FileDescriptor socket, int back
       socket_(std::move(socket)),
       backlog_(backlog),
       address_(BoundAddressOf(socket_.get())) {
-  resume_timer_.context = this;
-  resume_timer_.fire = [](void* self) { static_cast<SoftListener*>(self)->Resume(); };
+  pause_timer_.context = this;
+  pause_timer_.fire = [](void* self) { static_cast<SoftListener*>(self)->Continue(); };
 }
 
 SoftListener::~SoftListener() {
-  core_->loop->Cancel(&resume_timer_);
+  core_->loop->Cancel(&pause_timer_);
   core_->loop->Unwatch(socket_.get());
   core_->loop->Forget(this);
   absl::erase_if(core_->half_open,
@@ -89,9 +89,9 @@ bool SoftListener::AcceptOne() {
 // The system's backlog holds the rest meanwhile.
 void SoftListener::Pause() {
   core_->loop->Rewatch(socket_.get(), 0, this);
-  core_->loop->Arm(&resume_timer_, kPauseNs);
+  core_->loop->Arm(&pause_timer_, kPauseNs);
 }
 
-void SoftListener::Resume() { core_->loop->Rewatch(socket_.get(), EPOLLIN, this); }
+void SoftListener::Continue() { core_->loop->Rewatch(socket_.get(), EPOLLIN, this); }
 
 }  // namespace baton::verbs::soft

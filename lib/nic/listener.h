@@ -31,14 +31,14 @@ class SoftListener final : public Pollable {
   bool Crowded() const;
   bool AcceptOne();
   void Pause();
-  void Resume();
+  void Continue();
 
   ConnectionCore* const core_;
   FileDescriptor socket_;
   const int backlog_;
   Address address_;
   int unreported_ = 0;
-  Timer resume_timer_;
+  Timer pause_timer_;
 };
 
 }  // namespace baton::verbs::soft
