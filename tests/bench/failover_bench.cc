@@ -52,7 +52,7 @@ std::string NameOf(std::string_view event, uint32_t connections, uint32_t ballas
 // Medians of several events of one kind, so that one hiccup does not decide. Of the silence the
 // longest, too, of which the suite takes the longest of all rounds. `baton`: the parts that the
 // keeper tells, too.
-void SetFigures(const std::string& name, const std::vector<Blackout>& events, bool baton,
+void SetFigures(const std::string& name, const std::vector<Silence>& events, bool baton,
                 Round* round);
 
 // Adds the ratios, and the plot.
@@ -82,13 +82,13 @@ constexpr NamedBaseline kBaselines[] = {
 
 struct Part {
   const char* suffix;
-  double Blackout::*value;
+  double Silence::*value;
   bool baton_only;
 };
 constexpr Part kParts[] = {
-    {"_ms", &Blackout::silence, false},      {"_noticed_ms", &Blackout::noticed, true},
-    {"_inside_ms", &Blackout::inside, true}, {"_reply_ms", &Blackout::reply, true},
-    {"_all_ms", &Blackout::all, false},      {"_quiet_ms", &Blackout::quiet, false},
+    {"_ms", &Silence::longest, false},      {"_noticed_ms", &Silence::noticed, true},
+    {"_inside_ms", &Silence::inside, true}, {"_reply_ms", &Silence::reply, true},
+    {"_all_ms", &Silence::all, false},      {"_quiet_ms", &Silence::quiet, false},
 };
 
 std::string SilenceOf(std::string_view event, uint32_t connections, uint32_t ballast_mib) {
@@ -230,16 +230,16 @@ class Failovers {
   }
 
   absl::Status Repeat(const std::string& name,
-                      const std::function<absl::StatusOr<Blackout>()>& measure, bool baton,
+                      const std::function<absl::StatusOr<Silence>()>& measure, bool baton,
                       Round& round) {
-    std::vector<Blackout> events;
+    std::vector<Silence> events;
     for (uint32_t i = 0; i < suite_.Scaled(options_.events); ++i) {
-      const absl::StatusOr<Blackout> blackout = measure();
-      if (!blackout.ok()) {
-        return absl::Status(blackout.status().code(),
-                            absl::StrCat(name, ": ", std::string(blackout.status().message())));
+      const absl::StatusOr<Silence> silence = measure();
+      if (!silence.ok()) {
+        return absl::Status(silence.status().code(),
+                            absl::StrCat(name, ": ", std::string(silence.status().message())));
       }
-      events.push_back(*blackout);
+      events.push_back(*silence);
     }
     SetFigures(name, events, baton, &round);
     std::fprintf(stderr, "failover: %-28s %10.3f ms\n", name.c_str(),
@@ -342,16 +342,16 @@ std::string NameOf(std::string_view event, uint32_t connections, uint32_t ballas
   return name;
 }
 
-void SetFigures(const std::string& name, const std::vector<Blackout>& events, bool baton,
+void SetFigures(const std::string& name, const std::vector<Silence>& events, bool baton,
                 Round* round) {
   for (const Part& part : kParts) {
     if (part.baton_only && !baton) continue;
     std::vector<double> values;
-    for (const Blackout& event : events) values.push_back(event.*part.value);
+    for (const Silence& event : events) values.push_back(event.*part.value);
     round->Set(name + part.suffix, Quantile(values, 0.5), "ms");
   }
   double longest = 0;
-  for (const Blackout& event : events) longest = std::max(longest, event.silence);
+  for (const Silence& event : events) longest = std::max(longest, event.longest);
   round->Set(name + "_longest_ms", longest, "ms", Over::kLargest);
 }
 

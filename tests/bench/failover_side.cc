@@ -79,17 +79,17 @@ harness::PeerOptions FailoverPeer::Load(const FailoverOptions& options, uint32_t
   return load;
 }
 
-absl::StatusOr<Blackout> FailoverPeer::Measure(const std::function<absl::Status()>& action,
-                                               int version) {
-  Blackout blackout;
+absl::StatusOr<Silence> FailoverPeer::Measure(const std::function<absl::Status()>& action,
+                                              int version) {
+  Silence silence;
   BATON_RETURN_IF_ERROR(process_->Settle(kSettle));
   BATON_RETURN_IF_ERROR(RestAndMark());
   const uint64_t start = MonotonicNanoseconds();
   BATON_RETURN_IF_ERROR(action());
   // The others are asked afterwards: their requests would be in the way of those that are measured.
-  BATON_RETURN_IF_ERROR(AwaitSuccessor(version, &blackout));
+  BATON_RETURN_IF_ERROR(AwaitSuccessor(version, &silence));
   BATON_RETURN_IF_ERROR(process_->Settle(kSettle));
-  blackout.all = Milliseconds(MonotonicNanoseconds() - start);
+  silence.all = Milliseconds(MonotonicNanoseconds() - start);
   BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, process_->Mark("all"));
   if (window.last_versions[version] != connections_) {
     return absl::InternalError(absl::StrCat("only ", window.last_versions[version], " of ",
@@ -97,29 +97,29 @@ absl::StatusOr<Blackout> FailoverPeer::Measure(const std::function<absl::Status(
                                             " connections were answered by the successor"));
   }
   BATON_RETURN_IF_ERROR(Judge(window));
-  return blackout;
+  return silence;
 }
 
 // One that was signalled may still have answered what came before its death.
-absl::Status FailoverPeer::AwaitSuccessor(int version, Blackout* blackout) {
+absl::Status FailoverPeer::AwaitSuccessor(int version, Silence* silence) {
   const auto deadline = std::chrono::steady_clock::now() + kSettle;
   do {
     BATON_RETURN_IF_ERROR(process_->SettleActive(kSettle));
     BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, process_->Mark("event"));
     BATON_RETURN_IF_ERROR(Judge(window));
-    blackout->silence = std::max(blackout->silence, window.max_silence_us / 1000);
-    blackout->window += window.seconds * 1000;
+    silence->longest = std::max(silence->longest, window.max_silence_us / 1000);
+    silence->window += window.seconds * 1000;
     if (window.last_versions[version] == active_) return absl::OkStatus();
   } while (std::chrono::steady_clock::now() < deadline);
   return absl::DeadlineExceededError("the former owner answers on");
 }
 
-absl::Status FailoverPeer::MeasureQuiet(Blackout* blackout) {
+absl::Status FailoverPeer::MeasureQuiet(Silence* silence) {
   BATON_RETURN_IF_ERROR(RestAndMark());
   // The window is this time itself: nothing is waited for.
-  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(blackout->window));
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(silence->window));
   BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, process_->Mark("quiet"));
-  blackout->quiet = window.max_silence_us / 1000;
+  silence->quiet = window.max_silence_us / 1000;
   return Judge(window);
 }
 
@@ -211,30 +211,30 @@ absl::Status BatonSide::Prepare(FailoverEvent event, uint32_t ballast_mib) {
   return event == FailoverEvent::kColdCrash ? Retire(std::move(standby_)) : absl::OkStatus();
 }
 
-absl::StatusOr<Blackout> BatonSide::Measure(FailoverEvent event, uint32_t ballast_mib) {
+absl::StatusOr<Silence> BatonSide::Measure(FailoverEvent event, uint32_t ballast_mib) {
   absl::Status status = Prepare(event, ballast_mib);
   if (status.ok()) {
-    absl::StatusOr<Blackout> blackout = MeasurePrepared(event);
-    if (blackout.ok()) return blackout;
-    status = blackout.status();
+    absl::StatusOr<Silence> silence = MeasurePrepared(event);
+    if (silence.ok()) return silence;
+    status = silence.status();
   }
   cluster_->DumpLogs();
   return status;
 }
 
-absl::StatusOr<Blackout> BatonSide::MeasurePrepared(FailoverEvent event) {
+absl::StatusOr<Silence> BatonSide::MeasurePrepared(FailoverEvent event) {
   BATON_RETURN_IF_ERROR(cluster_->keeper().NewEvents().status());  // those before do not count
   int64_t start = 0;
   const auto action = [&] {
     start = UnixMicroseconds();
     return Do(event);
   };
-  BATON_ASSIGN_OR_RETURN(Blackout blackout, peer_->Measure(action, OtherVersion(owner_->version)));
+  BATON_ASSIGN_OR_RETURN(Silence silence, peer_->Measure(action, OtherVersion(owner_->version)));
   BATON_RETURN_IF_ERROR(AfterDoing(event));
-  BATON_RETURN_IF_ERROR(AddParts(event, start, &blackout));
+  BATON_RETURN_IF_ERROR(AddParts(event, start, &silence));
   BATON_RETURN_IF_ERROR(cluster_->WaitUntilOwner(owner_->id()));
-  BATON_RETURN_IF_ERROR(peer_->MeasureQuiet(&blackout));
-  return blackout;
+  BATON_RETURN_IF_ERROR(peer_->MeasureQuiet(&silence));
+  return silence;
 }
 
 absl::Status BatonSide::Do(FailoverEvent event) {
@@ -264,8 +264,7 @@ absl::Status BatonSide::AfterDoing(FailoverEvent event) {
   return absl::OkStatus();
 }
 
-absl::Status BatonSide::AddParts(FailoverEvent event, int64_t start_unix_micros,
-                                 Blackout* blackout) {
+absl::Status BatonSide::AddParts(FailoverEvent event, int64_t start_unix_micros, Silence* silence) {
   absl::Status asked;
   std::optional<Move> move;
   BATON_RETURN_IF_ERROR(harness::WaitUntil(absl::StrCat("the move to worker ", owner_->id()), [&] {
@@ -275,12 +274,12 @@ absl::Status BatonSide::AddParts(FailoverEvent event, int64_t start_unix_micros,
     return move.has_value() || !events.ok();
   }));
   BATON_RETURN_IF_ERROR(asked);
-  blackout->inside = move->inside_ms;
+  silence->inside = move->inside_ms;
   const auto until_commit = static_cast<double>(move->unix_micros - start_unix_micros) / 1000;
-  blackout->noticed = std::max(0.0, until_commit - blackout->inside);
+  silence->noticed = std::max(0.0, until_commit - silence->inside);
   // An owner that is asked to release serves until it does.
-  const double silent_before = event == FailoverEvent::kHandoff ? 0 : blackout->noticed;
-  blackout->reply = std::max(0.0, blackout->silence - silent_before - blackout->inside);
+  const double silent_before = event == FailoverEvent::kHandoff ? 0 : silence->noticed;
+  silence->reply = std::max(0.0, silence->longest - silent_before - silence->inside);
   return absl::OkStatus();
 }
 
@@ -343,18 +342,18 @@ absl::Status ReconnectSide::WaitUntilItListens(harness::ChildProcess& server) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Blackout> ReconnectSide::Measure() {
+absl::StatusOr<Silence> ReconnectSide::Measure() {
   const int version = OtherVersion(version_);
   BATON_ASSIGN_OR_RETURN(auto successor, StartServer(server_->pid(), version));
   BATON_RETURN_IF_ERROR(successor->ReadLineWith("ledger-baseline warm", kStart).status());
-  BATON_ASSIGN_OR_RETURN(Blackout blackout,
+  BATON_ASSIGN_OR_RETURN(Silence silence,
                          peer_->Measure([&] { return server_->Signal(SIGKILL); }, version));
   BATON_RETURN_IF_ERROR(server_->WaitEnd(kStart).status());
   BATON_RETURN_IF_ERROR(WaitUntilItListens(*successor));
-  BATON_RETURN_IF_ERROR(peer_->MeasureQuiet(&blackout));
+  BATON_RETURN_IF_ERROR(peer_->MeasureQuiet(&silence));
   server_ = std::move(successor);
   version_ = version;
-  return blackout;
+  return silence;
 }
 
 absl::StatusOr<std::unique_ptr<StandbySide>> StandbySide::Start(const FailoverOptions& options,
@@ -387,16 +386,16 @@ absl::Status StandbySide::Open(const FailoverOptions& options, uint32_t connecti
   return absl::OkStatus();
 }
 
-absl::StatusOr<Blackout> StandbySide::Measure(StandbyEvent event) {
+absl::StatusOr<Silence> StandbySide::Measure(StandbyEvent event) {
   BATON_RETURN_IF_ERROR(pair_->StandBy());
   BATON_RETURN_IF_ERROR(peer_->AwaitSpares());
   const auto action = [&] {
     return event == StandbyEvent::kCrash ? pair_->Crash() : pair_->Drain();
   };
-  BATON_ASSIGN_OR_RETURN(Blackout blackout, peer_->Measure(action, pair_->standby_version()));
+  BATON_ASSIGN_OR_RETURN(Silence silence, peer_->Measure(action, pair_->standby_version()));
   BATON_RETURN_IF_ERROR(pair_->Succeed());
-  BATON_RETURN_IF_ERROR(peer_->MeasureQuiet(&blackout));
-  return blackout;
+  BATON_RETURN_IF_ERROR(peer_->MeasureQuiet(&silence));
+  return silence;
 }
 
 }  // namespace baton::bench

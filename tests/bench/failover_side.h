@@ -39,8 +39,8 @@ struct FailoverOptions {
 };
 
 // What one event was to the peer, in milliseconds.
-struct Blackout {
-  double silence = 0;  // the longest of an active connection, to the successor's first reply
+struct Silence {
+  double longest = 0;  // of an active connection, to the successor's first reply
   double noticed = 0;  // from the event to the noticed death, or to the release
   double inside = 0;   // from there to the successor's first commit
   double reply = 0;    // what else there is of the silence
@@ -68,8 +68,8 @@ class FailoverPeer {
 
   // Does `action` to the service, after which `version` answers, and no connection's latest reply
   // is of it yet. What the service alone can tell is left out, and what MeasureQuiet adds.
-  absl::StatusOr<Blackout> Measure(const std::function<absl::Status()>& action, int version);
-  absl::Status MeasureQuiet(Blackout* blackout);
+  absl::StatusOr<Silence> Measure(const std::function<absl::Status()>& action, int version);
+  absl::Status MeasureQuiet(Silence* silence);
   // Until each connection has one to the service that stands by.
   absl::Status AwaitSpares();
 
@@ -78,7 +78,7 @@ class FailoverPeer {
 
  private:
   // Until `version` has answered every active connection a request made after this call.
-  absl::Status AwaitSuccessor(int version, Blackout* blackout);
+  absl::Status AwaitSuccessor(int version, Silence* silence);
   absl::Status RestAndMark();
   absl::Status Judge(const harness::PeerWindow& window) const;
 
@@ -101,7 +101,7 @@ class BatonSide {
                                                           uint32_t connections);
 
   // `ballast_mib`: memory of the workers' own. Everything that the event needs is ready before.
-  absl::StatusOr<Blackout> Measure(FailoverEvent event, uint32_t ballast_mib);
+  absl::StatusOr<Silence> Measure(FailoverEvent event, uint32_t ballast_mib);
   absl::Status Finish();
 
  private:
@@ -122,10 +122,10 @@ class BatonSide {
                                                       bool await_control);
   absl::Status Retire(std::unique_ptr<Worker> worker);
   absl::Status Prepare(FailoverEvent event, uint32_t ballast_mib);
-  absl::StatusOr<Blackout> MeasurePrepared(FailoverEvent event);
+  absl::StatusOr<Silence> MeasurePrepared(FailoverEvent event);
   absl::Status Do(FailoverEvent event);
   absl::Status AfterDoing(FailoverEvent event);
-  absl::Status AddParts(FailoverEvent event, int64_t start_unix_micros, Blackout* blackout);
+  absl::Status AddParts(FailoverEvent event, int64_t start_unix_micros, Silence* silence);
 
   const FailoverOptions options_;
   const uint32_t connections_;
@@ -142,7 +142,7 @@ class ReconnectSide {
                                                               uint32_t ballast_mib);
 
   // The process is killed.
-  absl::StatusOr<Blackout> Measure();
+  absl::StatusOr<Silence> Measure();
   absl::Status Finish() { return peer_->Stop(); }
 
  private:
@@ -182,7 +182,7 @@ class StandbySide {
                                                             uint32_t connections,
                                                             uint32_t ballast_mib);
 
-  absl::StatusOr<Blackout> Measure(StandbyEvent event);
+  absl::StatusOr<Silence> Measure(StandbyEvent event);
   absl::Status Finish() { return peer_->Stop(); }
 
  private:

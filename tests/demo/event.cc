@@ -30,18 +30,18 @@ const EventLook& LookOf(EventKind kind) {
   return kLooks[static_cast<size_t>(kind)];
 }
 
-BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind) {
-  BlackoutStatistics statistics;
-  std::vector<double> blackouts;
+SilenceStatistics Summarize(const std::vector<Event>& events, EventKind kind) {
+  SilenceStatistics statistics;
+  std::vector<double> silences;
   for (const Event& event : events) {
     if (event.kind != kind) continue;
     ++statistics.count;
     statistics.ok += event.problem.empty() ? 1 : 0;
-    blackouts.push_back(event.blackout_us);
+    silences.push_back(event.silence_us);
   }
-  statistics.p50_us = Quantile(blackouts, 0.5).value_or(0);
-  statistics.p99_us = Quantile(blackouts, 0.99).value_or(0);
-  statistics.max_us = Quantile(blackouts, 1).value_or(0);
+  statistics.p50_us = Quantile(silences, 0.5).value_or(0);
+  statistics.p99_us = Quantile(silences, 0.99).value_or(0);
+  statistics.max_us = Quantile(silences, 1).value_or(0);
   return statistics;
 }
 
@@ -59,7 +59,7 @@ class PlainProgress final : public Progress {
     kind_ = kind;
   }
   void End(const Event& event) override {
-    std::fprintf(stderr, "  %-13s %9.0f us  %s\n", EventKindName(event.kind), event.blackout_us,
+    std::fprintf(stderr, "  %-13s %9.0f us  %s\n", EventKindName(event.kind), event.silence_us,
                  event.problem.empty() ? "ok" : event.problem.c_str());
   }
   void Note(const std::string& line) override { std::fprintf(stderr, "%s\n", line.c_str()); }

@@ -46,19 +46,19 @@ inline const char* EventTitle(EventKind kind) { return LookOf(kind).title; }
 struct Event {
   EventKind kind = EventKind::kHandoff;
   uint64_t monotonic_us = 0;  // CLOCK_MONOTONIC, when it was done to the service
-  double blackout_us = 0;     // longest silence on any connection around it, to the first reply
+  double silence_us = 0;      // longest silence on any connection around it, to the first reply
   std::string problem;        // empty: it ended as it should
 };
 
-// Events of one kind, one blackout for each.
-struct BlackoutStatistics {
+// Events of one kind, one silence for each.
+struct SilenceStatistics {
   size_t count = 0;
   size_t ok = 0;
   double p50_us = 0;
   double p99_us = 0;
   double max_us = 0;
 };
-BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind);
+SilenceStatistics Summarize(const std::vector<Event>& events, EventKind kind);
 
 // The demonstration reports here what it does, while it does it. The calls come from one thread,
 // outside of what is measured.

@@ -228,13 +228,13 @@ void LiveModel::End(const Event& event) {
   if (found == kinds_.end()) return;
   const auto index = static_cast<size_t>(found - kinds_.begin());
   LiveRow& row = state_.rows[index];
-  const BlackoutStatistics statistics = Summarize(events_, event.kind);
+  const SilenceStatistics statistics = Summarize(events_, event.kind);
   row.done = static_cast<uint32_t>(statistics.count);
   row.failed = static_cast<uint32_t>(statistics.count - statistics.ok);
   row.median_us = statistics.p50_us;
   row.longest_us = statistics.max_us;
-  if (without_ || event.blackout_us <= state_.longest_us) return;
-  state_.longest_us = event.blackout_us;
+  if (without_ || event.silence_us <= state_.longest_us) return;
+  state_.longest_us = event.silence_us;
   state_.longest_at = row.title;
 }
 

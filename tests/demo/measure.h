@@ -86,7 +86,7 @@ inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
     BATON_RETURN_IF_ERROR(action());
     BATON_RETURN_IF_ERROR(peer.Settle());
     BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, peer.Mark(EventKindName(kind)));
-    event.blackout_us = window.max_silence_us;
+    event.silence_us = window.max_silence_us;
     return Judge(window, expectation);
   };
   absl::Status status = run();

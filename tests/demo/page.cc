@@ -33,7 +33,7 @@ ordered_json EventsJson(const ActResult& act) {
     if (event.kind == EventKind::kQuiet || event.kind == EventKind::kUpgradeStart) continue;
     events.push_back({{"kind", EventKindName(event.kind)},
                       {"seconds", SecondsSince(act.start_us, event.monotonic_us)},
-                      {"blackout_us", event.blackout_us},
+                      {"blackout_us", event.silence_us},
                       {"problem", event.problem}});
   }
   return events;

@@ -29,7 +29,7 @@ bool IsActOk(const ActResult& act) {
   return true;
 }
 
-// Takes a BlackoutStatistics or an InsideBlackout.
+// Takes a SilenceStatistics or an InsideBlackout.
 template <typename Quantiles>
 ordered_json MicrosecondsJson(const Quantiles& quantiles) {
   return {{"p50", quantiles.p50_us}, {"p99", quantiles.p99_us}, {"max", quantiles.max_us}};
@@ -40,7 +40,7 @@ void AddCounts(const ActResult& act, std::initializer_list<const char*> names, o
 }
 
 ordered_json EventJson(const ActResult& act, EventKind kind) {
-  const BlackoutStatistics statistics = Summarize(act.events, kind);
+  const SilenceStatistics statistics = Summarize(act.events, kind);
   return {{"count", statistics.count},
           {"ok", statistics.ok},
           {"blackout_us", MicrosecondsJson(statistics)}};
@@ -56,7 +56,7 @@ void AddConditions(const ActResult& act, ordered_json* json) {
 }
 
 ordered_json BaselineJson(const ActResult& act) {
-  const BlackoutStatistics statistics = Summarize(act.events, EventKind::kBaseline);
+  const SilenceStatistics statistics = Summarize(act.events, EventKind::kBaseline);
   ordered_json json = {
       {"count", statistics.count}, {"ok", statistics.ok}, {"gap_us", MicrosecondsJson(statistics)}};
   AddConditions(act, &json);
@@ -105,7 +105,7 @@ std::string Silences(const DemoResult& result) {
                                     {EventKind::kKeeperKill, "at a kill of the keeper"},
                                     {EventKind::kBatonUpgrade, "at an upgrade of Baton"},
                                     {EventKind::kBatondKill, "at a kill of batond"}}) {
-    const BlackoutStatistics statistics = Summarize(result.baton.events, kind);
+    const SilenceStatistics statistics = Summarize(result.baton.events, kind);
     if (statistics.count == 0) continue;
     silences.push_back(absl::StrCat(Milliseconds(statistics.max_us), " ", where));
   }
@@ -115,7 +115,7 @@ std::string Silences(const DemoResult& result) {
 // Without Baton.
 std::string Comparison(const DemoResult& result) {
   const ActResult& act = result.baseline;
-  const BlackoutStatistics kills = Summarize(act.events, EventKind::kBaseline);
+  const SilenceStatistics kills = Summarize(act.events, EventKind::kBaseline);
   if (kills.count == 0 || !act.peer_finished) return "";
   return absl::StrFormat(
       "; without Baton, %d %s ended %d connections and made silences of up to %s", kills.count,
@@ -167,7 +167,7 @@ std::string WhatFailed(const DemoResult& result) {
 constexpr size_t kColumns = 79;
 
 void AddLine(const ActResult& act, EventKind kind, size_t wanted, std::string* table) {
-  const BlackoutStatistics statistics = Summarize(act.events, kind);
+  const SilenceStatistics statistics = Summarize(act.events, kind);
   const auto milliseconds = [&](double us) -> std::string {
     return statistics.count == 0 ? "-" : absl::StrFormat("%.2f", us / 1000);
   };

@@ -22,7 +22,7 @@ TEST(EventTest, StatisticsAreOfOneKind) {
     events.push_back({EventKind::kHandoff, 0, i * 10.0, i == 7 ? "trouble" : ""});
     events.push_back({EventKind::kCrashHot, 0, 9999, ""});
   }
-  const BlackoutStatistics statistics = Summarize(events, EventKind::kHandoff);
+  const SilenceStatistics statistics = Summarize(events, EventKind::kHandoff);
   EXPECT_EQ(statistics.count, 20u);
   EXPECT_EQ(statistics.ok, 19u);
   EXPECT_EQ(statistics.p50_us, 100);

@@ -191,7 +191,7 @@ class Act {
         *peer_, EventKind::kUpgrade, AnsweredBy(version),
         [&]() -> absl::Status {
           BATON_ASSIGN_OR_RETURN(status, cluster_->StartUpgrade(upgrade));
-          BATON_ASSIGN_OR_RETURN(status, WaitUntilServed(status.id(), &start.blackout_us));
+          BATON_ASSIGN_OR_RETURN(status, WaitUntilServed(status.id(), &start.silence_us));
           return absl::OkStatus();
         },
         progress_, &result_->events));
