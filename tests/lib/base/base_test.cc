@@ -1,14 +1,24 @@
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/fork_mark.h"
 #include "lib/base/latency_histogram.h"
+#include "lib/base/process_limits.h"
+#include "lib/base/status.h"
 #include "lib/base/utf8.h"
 
 namespace baton {
@@ -184,6 +194,84 @@ TEST(ValidUtf8, shouldCutBetweenCharacters) {
   EXPECT_EQ(ValidUtf8("abc", 2), "ab");
   EXPECT_EQ(ValidUtf8("a\u00e4", 2), "a");
   EXPECT_EQ(ValidUtf8("a\u00e4", 3), "a\u00e4");
+}
+
+constexpr uint64_t kMebibyte = 1 << 20;
+
+// Of a child: no capabilities, and this limit. Then says what CheckMemlockLimit does, and ends with
+// 0 when it allows `bytes`.
+[[noreturn]] void CheckAsAUser(rlimit limit, uint64_t bytes) {
+  if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(3);
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capset, &header, none) != 0) _exit(3);
+  RaiseMemlockLimit();
+  const absl::Status status = CheckMemlockLimit(bytes);
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  _exit(status.ok() ? 0 : 1);
+}
+
+TEST(MemlockTest, shouldSayWhatIsThereWhatIsNeededAndWhatToDo) {
+  EXPECT_EXIT(CheckAsAUser({kMebibyte, kMebibyte}, 3 * kMebibyte / 2), ::testing::ExitedWithCode(1),
+              "RLIMIT_MEMLOCK is 1 MiB, 2 MiB needed to register memory: set "
+              "LimitMEMLOCK=infinity in batond's unit, or ulimit -l");
+}
+
+TEST(MemlockTest, shouldUseWhatTheHardLimitAllows) {
+  EXPECT_EXIT(CheckAsAUser({kMebibyte, 2 * kMebibyte}, 2 * kMebibyte), ::testing::ExitedWithCode(0),
+              "");
+  EXPECT_EXIT(CheckAsAUser({kMebibyte, 2 * kMebibyte}, 2 * kMebibyte + 1),
+              ::testing::ExitedWithCode(1), "RLIMIT_MEMLOCK is 2 MiB, 3 MiB needed");
+}
+
+TEST(ErrnoStatusTest, shouldSayWhatFailedAndWhy) {
+  EXPECT_EQ(ErrnoStatus(ENOENT, "open /a").message(),
+            "open /a: No such file or directory (errno 2)");
+}
+
+TEST(ErrnoStatusTest, shouldChooseTheCodeThatCallersActOn) {
+  using absl::StatusCode;
+  const struct {
+    int error;
+    StatusCode code;
+  } kCases[] = {{ENOENT, StatusCode::kNotFound},
+                {EEXIST, StatusCode::kAlreadyExists},
+                {EADDRINUSE, StatusCode::kAlreadyExists},
+                {EACCES, StatusCode::kPermissionDenied},
+                {EPERM, StatusCode::kPermissionDenied},
+                {ENOMEM, StatusCode::kResourceExhausted},
+                {ENOSPC, StatusCode::kResourceExhausted},
+                {EMFILE, StatusCode::kResourceExhausted},
+                {ENFILE, StatusCode::kResourceExhausted},
+                {ENOBUFS, StatusCode::kResourceExhausted},
+                {ETOOMANYREFS, StatusCode::kResourceExhausted},
+                {EINVAL, StatusCode::kInvalidArgument},
+                {ENAMETOOLONG, StatusCode::kInvalidArgument},
+                {ETIMEDOUT, StatusCode::kDeadlineExceeded},
+                {ECONNREFUSED, StatusCode::kUnavailable},
+                {ECONNRESET, StatusCode::kUnavailable},
+                {EPIPE, StatusCode::kUnavailable},
+                {ENETUNREACH, StatusCode::kUnavailable},
+                {EHOSTUNREACH, StatusCode::kUnavailable},
+                {EIO, StatusCode::kInternal}};
+  for (const auto& item : kCases) EXPECT_EQ(ErrnoStatus(item.error, "x").code(), item.code);
+}
+
+absl::StatusOr<int> Half(int value) {
+  if (value % 2 != 0) return absl::InvalidArgumentError("odd");
+  return value / 2;
+}
+
+absl::StatusOr<int> Quarter(int value) {
+  BATON_ASSIGN_OR_RETURN(const int half, Half(value));
+  BATON_ASSIGN_OR_RETURN(const int quarter, Half(half));
+  BATON_RETURN_IF_ERROR(absl::OkStatus());
+  return quarter;
+}
+
+TEST(StatusMacrosTest, shouldPassValuesOnAndErrorsUp) {
+  EXPECT_EQ(Quarter(12).value(), 3);
+  EXPECT_EQ(Quarter(6).status().message(), "odd");
 }
 
 }  // namespace
