@@ -17,7 +17,6 @@
 #include "lib/verbs/mlx5/completion_writer.h"
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/request_reader.h"
-#include "lib/verbs/mlx5/seen_slots.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {

@@ -12,9 +12,9 @@
 #include "lib/nic/completion_queue.h"
 #include "lib/nic/host.h"
 #include "lib/nic/mapped_file.h"
-#include "lib/nic/memory_access.h"
 #include "lib/nic/objects.h"
 #include "lib/nic/wire_queue_pair.h"
+#include "lib/nic/work_host.h"
 #include "lib/verbs/mlx5/request_reader.h"
 #include "lib/verbs/verbs.h"
 

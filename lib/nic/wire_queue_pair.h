@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "lib/nic/event_loop.h"
 #include "lib/nic/frame_stream.h"
-#include "lib/nic/memory_access.h"
 #include "lib/nic/requester.h"
 #include "lib/nic/responder.h"
 #include "lib/nic/work_host.h"

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "lib/nic/event_loop.h"
-#include "lib/nic/memory_access.h"
 #include "lib/nic/requester.h"
 #include "lib/nic/responder.h"
+#include "lib/nic/work_host.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 
 namespace baton::verbs::mlx5 {

@@ -11,7 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/verbs/mlx5/seen_slots.h"
+#include "lib/verbs/mlx5/request_reader.h"
 #include "lib/verbs/mlx5/shared_receive_queue.h"
 #include "tests/lib/verbs/mlx5/shared_queue.h"
 
