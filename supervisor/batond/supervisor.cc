@@ -27,7 +27,6 @@
 #include "supervisor/batond/open_within.h"
 #include "supervisor/batond/reload.h"
 #include "supervisor/config/control_socket.h"
-#include "supervisor/config/down_reason.h"
 #include "supervisor/config/log_level.h"
 #include "supervisor/config/reload.h"
 #include "supervisor/config/shape.h"

@@ -78,6 +78,17 @@ inline std::string DownReasonPath(std::string_view state_dir, std::string_view s
   return std::string(state_dir) + "/" + std::string(service) + ".down";
 }
 
+// Why a service is down. Its last driver or keeper leaves the reason in that file, for callers that
+// cannot ask it any more. A process that was killed leaves nothing.
+
+// The driver or keeper calls it when it ends, and with an empty `why` when the service is up.
+// Ignores errors.
+void SetDownReason(const std::string& state_dir, const std::string& service, std::string_view why);
+
+// Returns one line of printable UTF-8, at most 1024 bytes; empty: nothing is known. Event loops may
+// call it: it does not wait for a file that is no regular one, and ignores it.
+std::string DownReason(const std::string& state_dir, const std::string& service);
+
 // Written by the keeper of `service` while an operator has it drained; its successors read it.
 inline std::string DrainPath(std::string_view state_dir, std::string_view service) {
   return std::string(state_dir) + "/" + std::string(service) + ".drain";

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status.h"
 #include "lib/text/text.h"
-#include "supervisor/config/down_reason.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/control/config.h"
 
 namespace baton {

@@ -10,8 +10,8 @@
 #include "lib/base/status.h"
 #include "lib/log/log.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/config/down_reason.h"
 #include "supervisor/config/log_level.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton::driver_process {
 namespace {

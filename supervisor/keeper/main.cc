@@ -20,7 +20,7 @@
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/config/down_reason.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/driver/device/open_device.h"
 #include "supervisor/driver/service_program.h"
 #include "supervisor/keeper/driver_client.h"

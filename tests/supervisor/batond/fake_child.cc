@@ -40,7 +40,6 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/driver/batond_link.h"
 

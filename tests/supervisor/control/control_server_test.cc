@@ -23,7 +23,7 @@
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/cli/client.h"
-#include "supervisor/config/down_reason.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/control/config.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
