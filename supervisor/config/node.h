@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
+#include "proto/baton/v1/config.pb.h"
 
 namespace baton {
 
@@ -88,6 +89,9 @@ class Node {
   google::protobuf::TextFormat::ParseInfoTree* places_;
   Problems& problems_;
 };
+
+// Adds a problem for each value of `plan`, whose node is `node`, that is out of its range.
+void CheckFaults(v1::FaultPlan& plan, const Node& node);
 
 }  // namespace baton
 

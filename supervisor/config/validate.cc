@@ -20,7 +20,6 @@
 #include "supervisor/config/node.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
-#include "supervisor/config/validate_faults.h"
 
 namespace baton {
 namespace {

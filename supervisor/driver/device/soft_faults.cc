@@ -5,7 +5,6 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/status.h"
 #include "supervisor/config/node.h"
-#include "supervisor/config/validate_faults.h"
 
 namespace baton::driver_process {
 namespace {
