@@ -1,4 +1,4 @@
-#include "supervisor/control/keeper_client.h"
+#include "supervisor/control/keepers.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
