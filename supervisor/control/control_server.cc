@@ -33,7 +33,6 @@
 #include "supervisor/control/batond_link.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/config.h"
-#include "supervisor/control/event_streams.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
 #include "supervisor/control/loop_thread.h"
@@ -41,8 +40,8 @@
 #include "supervisor/control/operator_endpoint.h"
 #include "supervisor/control/operator_service.h"
 #include "supervisor/control/peers.h"
+#include "supervisor/control/streams.h"
 #include "supervisor/control/worker_service.h"
-#include "supervisor/control/worker_streams.h"
 #include "supervisor/metrics/endpoint.h"
 
 namespace baton {

@@ -13,9 +13,9 @@
 #include "lib/text/text.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/control/change_record.h"
-#include "supervisor/control/event_streams.h"
 #include "supervisor/control/grpc_status.h"
 #include "supervisor/control/service_calls.h"
+#include "supervisor/control/streams.h"
 
 namespace baton {
 namespace {

@@ -12,7 +12,7 @@
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/keepers.h"
-#include "supervisor/control/worker_streams.h"
+#include "supervisor/control/streams.h"
 
 namespace baton {
 

@@ -11,7 +11,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/v1/operator.pb.h"
 #include "supervisor/control/keepers.h"
-#include "supervisor/control/worker_streams.h"
+#include "supervisor/control/streams.h"
 
 namespace baton {
 

@@ -11,7 +11,7 @@
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
 #include "supervisor/control/peers.h"
-#include "supervisor/control/worker_streams.h"
+#include "supervisor/control/streams.h"
 
 namespace grpc {
 class Service;
