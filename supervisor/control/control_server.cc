@@ -39,7 +39,6 @@
 #include "supervisor/control/metrics_source.h"
 #include "supervisor/control/operator_endpoint.h"
 #include "supervisor/control/operator_service.h"
-#include "supervisor/control/peers.h"
 #include "supervisor/control/streams.h"
 #include "supervisor/control/worker_service.h"
 #include "supervisor/metrics/endpoint.h"

@@ -8,9 +8,9 @@
 #include <memory>
 #include <mutex>
 
+#include "supervisor/control/callers.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
-#include "supervisor/control/peers.h"
 #include "supervisor/control/streams.h"
 
 namespace grpc {
