@@ -18,7 +18,6 @@
 #include "lib/verbs/mlx5/send_queue.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/nic_check/nic_check.h"
-#include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
 

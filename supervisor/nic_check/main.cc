@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "supervisor/nic_check/nic_check.h"
-#include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
 namespace {

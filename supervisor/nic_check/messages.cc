@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "supervisor/nic_check/processes.h"
+#include "supervisor/nic_check/nic_check.h"
 
 namespace baton::nic_check {
 namespace {
