@@ -15,7 +15,7 @@
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/description.h"
-#include "supervisor/cli/table.h"
+#include "supervisor/cli/format.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {

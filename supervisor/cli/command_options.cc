@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {

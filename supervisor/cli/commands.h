@@ -9,7 +9,7 @@
 
 #include "proto/baton/v1/doctor.pb.h"
 #include "proto/baton/v1/inspect.pb.h"
-#include "supervisor/cli/table.h"
+#include "supervisor/cli/format.h"
 
 namespace CLI {
 class App;

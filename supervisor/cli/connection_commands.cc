@@ -12,7 +12,6 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/invocation.h"
-#include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {

@@ -10,7 +10,6 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/invocation.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/config/config.h"
 #include "supervisor/doctor/doctor.h"
 #include "supervisor/doctor/this_machine.h"

@@ -11,7 +11,6 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/invocation.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
 namespace baton {

@@ -20,7 +20,6 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/invocation.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/config/audit_chain.h"
 #include "supervisor/config/state_files.h"
 

@@ -13,7 +13,6 @@
 #include "absl/strings/strip.h"
 #include "proto/baton/v1/inspect.pb.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/text/text.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 #include "supervisor/config/state_files.h"
 

@@ -17,7 +17,7 @@
 #include "proto/baton/v1/operator.pb.h"
 #include "supervisor/cli/cli.h"
 #include "supervisor/cli/client.h"
-#include "supervisor/cli/table.h"
+#include "supervisor/cli/format.h"
 
 namespace baton {
 

@@ -11,8 +11,8 @@
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
 #include "supervisor/cli/invocation.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
 namespace baton {

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/table.h"
 
 namespace baton {
 

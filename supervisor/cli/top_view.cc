@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/service_table.h"
-#include "supervisor/cli/table.h"
 
 namespace baton {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "proto/baton/v1/operator.pb.h"
-#include "supervisor/cli/table.h"
+#include "supervisor/cli/format.h"
 
 namespace baton {
 

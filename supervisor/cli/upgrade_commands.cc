@@ -19,7 +19,6 @@
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/invocation.h"
 #include "supervisor/cli/plan.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/cli/upgrades.h"
 
 namespace baton {

@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status.h"
 #include "supervisor/cli/format.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
 namespace baton {

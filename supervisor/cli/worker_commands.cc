@@ -14,7 +14,6 @@
 #include "supervisor/cli/invocation.h"
 #include "supervisor/cli/plan.h"
 #include "supervisor/cli/service_table.h"
-#include "supervisor/cli/table.h"
 #include "supervisor/cli/terminal.h"
 
 namespace baton {

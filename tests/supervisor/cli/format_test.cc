@@ -1,4 +1,3 @@
-#include "supervisor/cli/table.h"
 
 #include <sstream>
 
