@@ -9,7 +9,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
-#include "worker/examples/nvmed/saved_queue.h"
+#include "worker/examples/nvmed/state.h"
 
 namespace baton::nvmed {
 namespace {

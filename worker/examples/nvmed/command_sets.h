@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "worker/examples/nvmed/answer.h"
 #include "worker/examples/nvmed/associations.h"
+#include "worker/examples/nvmed/controller.h"
 #include "worker/examples/nvmed/jobs.h"
 #include "worker/examples/nvmed/resources.h"
 #include "worker/examples/nvmed/transaction.h"

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "worker/examples/nvmed/answer.h"
 #include "worker/examples/nvmed/controller.h"
 #include "worker/examples/nvmed/nvme_data.h"
 #include "worker/examples/nvmed/registry.h"

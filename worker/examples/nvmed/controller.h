@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "worker/examples/nvmed/answer.h"
 #include "worker/examples/nvmed/identify.h"
 #include "worker/examples/nvmed/nvme_spec.h"
 #include "worker/examples/nvmed/registry.h"
@@ -16,6 +15,30 @@
 #include "worker/examples/nvmed/target.h"
 
 namespace baton::nvmed {
+
+// How a command ends.
+struct Answer {
+  StatusCode status = StatusCode::kSuccess;
+  uint64_t result = 0;
+  bool held = false;  // answered later: an Asynchronous Event Request
+  // Held requests that end with this command. If `answer_released`, each is answered with
+  // kAbortRequested, else none is answered.
+  uint32_t released = 0;
+  bool answer_released = false;
+  HeldEvent release[kMaxHeldEvents] = {};
+};
+
+inline Answer Refuse(StatusCode status) {
+  Answer answer;
+  answer.status = status;
+  return answer;
+}
+
+inline Answer Return(uint64_t result) {
+  Answer answer;
+  answer.result = result;
+  return answer;
+}
 
 // Counters of what a controller's queues have done.
 struct Totals {

@@ -17,8 +17,8 @@
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/examples/common/worker_program.h"
-#include "worker/examples/nvmed/configuration.h"
 #include "worker/examples/nvmed/state.h"
+#include "worker/examples/nvmed/target.h"
 #include "worker/examples/nvmed/target_service.h"
 #include "worker/worker.h"
 

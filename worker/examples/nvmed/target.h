@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/examples/nvmed/backing.h"
@@ -51,6 +52,17 @@ class Target {
  private:
   std::vector<Subsystem> subsystems_;
 };
+
+// nvmed's configuration file: target_config.proto, checked and completed.
+//
+// Every error names the field, or where in the text the parser stopped. `name`: the text's, for
+// errors.
+absl::StatusOr<TargetConfig> ParseConfiguration(const std::string& text, std::string_view name);
+absl::StatusOr<TargetConfig> ReadConfiguration(const std::string& path);
+
+// 32 hexadecimal digits, with dashes anywhere; not all of them 0, which means no identifier to
+// hosts.
+absl::StatusOr<std::array<uint8_t, 16>> ParseUuid(const std::string& text);
 
 }  // namespace baton::nvmed
 

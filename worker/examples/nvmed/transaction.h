@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "worker/examples/nvmed/queue.h"
 #include "worker/examples/nvmed/resources.h"
-#include "worker/examples/nvmed/saved_queue.h"
+#include "worker/examples/nvmed/state.h"
 #include "worker/worker.h"
 
 namespace baton::nvmed {

@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/examples/nvmed/hex.h"
-#include "worker/examples/nvmed/saved_queue.h"
 #include "worker/examples/nvmed/state.h"
 
 namespace baton::nvmed {

@@ -11,9 +11,9 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "worker/examples/nvmed/configuration.h"
 #include "worker/examples/nvmed/connect.h"
 #include "worker/examples/nvmed/controller.h"
+#include "worker/examples/nvmed/target.h"
 
 namespace baton::nvmed {
 

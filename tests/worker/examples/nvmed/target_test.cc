@@ -12,7 +12,6 @@
 #include "tests/harness/temp_directory.h"
 #include "tests/worker/examples/nvmed/hex.h"
 #include "tests/worker/examples/nvmed/target_fixture.h"
-#include "worker/examples/nvmed/configuration.h"
 #include "worker/examples/nvmed/target.h"
 
 namespace baton::nvmed {

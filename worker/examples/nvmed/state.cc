@@ -1,4 +1,4 @@
-#include "worker/examples/nvmed/saved_queue.h"
+#include "worker/examples/nvmed/state.h"
 
 #include <algorithm>
 #include <cstring>
