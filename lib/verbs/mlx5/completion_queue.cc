@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/verbs/mlx5/polling.h"
-#include "lib/verbs/mlx5/shared_receive_queue.h"
+#include "lib/verbs/mlx5/receive_queue.h"
 
 namespace baton::verbs::mlx5 {
 namespace {

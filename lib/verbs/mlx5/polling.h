@@ -11,7 +11,7 @@
 
 #include "lib/verbs/mlx5/completion_queue.h"
 #include "lib/verbs/mlx5/format.h"
-#include "lib/verbs/mlx5/shared_receive_queue.h"
+#include "lib/verbs/mlx5/receive_queue.h"
 
 namespace baton::verbs::mlx5 {
 

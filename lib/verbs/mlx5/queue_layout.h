@@ -12,7 +12,6 @@
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/receive_queue.h"
 #include "lib/verbs/mlx5/send_queue.h"
-#include "lib/verbs/mlx5/shared_receive_queue.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::mlx5 {

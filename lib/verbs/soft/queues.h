@@ -22,7 +22,7 @@
 #include "lib/verbs/mlx5/fifo_doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/mlx5/queue_pair.h"
-#include "lib/verbs/mlx5/shared_receive_queue.h"
+#include "lib/verbs/mlx5/receive_queue.h"
 #include "lib/verbs/soft/queue_memory.h"
 #include "lib/verbs/verbs.h"
 

@@ -15,8 +15,8 @@
 
 #include "lib/base/check.h"
 #include "lib/verbs/mlx5/queue_layout.h"
+#include "lib/verbs/mlx5/receive_queue.h"
 #include "lib/verbs/mlx5/request_reader.h"
-#include "lib/verbs/mlx5/shared_receive_queue.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 
 namespace baton::verbs::mlx5 {

@@ -11,8 +11,8 @@
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/verbs/mlx5/receive_queue.h"
 #include "lib/verbs/mlx5/request_reader.h"
-#include "lib/verbs/mlx5/shared_receive_queue.h"
 #include "tests/lib/verbs/mlx5/shared_queue.h"
 
 namespace baton::verbs::mlx5 {
