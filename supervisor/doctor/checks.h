@@ -101,11 +101,10 @@ void CheckModules(const View& view, Report& report);
 void CheckNoDevice(const View& view, Report& report);
 void CheckNamespaces(const View& view, Report& report);
 void CheckLibraries(const View& view, Report& report);
-// nodes.cc
+// devices.cc
 void CheckNodes(const View& view, Report& report);
 void CheckGroup(const View& view, Report& report);
 bool MayOpenNodes(const View& view, const RdmaDevice& device);
-// ports.cc
 void CheckDevices(const View& view, Report& report);
 // limits.cc
 void CheckLockedMemory(const View& view, Report& report);
