@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "tests/worker/examples/nvmed/host_commands.h"
+#include "tests/worker/examples/nvmed/nvme_host.h"
 
 namespace baton::nvmed {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "tests/worker/examples/nvmed/host_commands.h"
 
 namespace baton::nvmed {
 namespace {

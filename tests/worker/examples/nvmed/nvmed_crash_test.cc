@@ -14,7 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/harness/wait_until.h"
-#include "tests/worker/examples/nvmed/host_commands.h"
+#include "tests/worker/examples/nvmed/nvme_host.h"
 #include "tests/worker/examples/nvmed/nvmed_fixture.h"
 
 namespace baton::nvmed {
