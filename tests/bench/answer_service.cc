@@ -1,7 +1,6 @@
 #include "tests/bench/answer_service.h"
 
 #include "lib/base/check.h"
-#include "tests/bench/queue_owner.h"
 
 namespace baton::bench {
 

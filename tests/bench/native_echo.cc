@@ -11,8 +11,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/bench/protocol.h"
-#include "tests/bench/raw_owner.h"
-#include "tests/bench/worker_owners.h"
+#include "tests/bench/queue_owner.h"
 
 namespace baton::bench {
 namespace {

@@ -22,12 +22,9 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/verbs/soft/soft_device.h"
-#include "tests/bench/library_owner.h"
-#include "tests/bench/loopback_device.h"
+#include "tests/bench/loopback.h"
 #include "tests/bench/ping_pong.h"
 #include "tests/bench/queue_owner.h"
-#include "tests/bench/raw_owner.h"
-#include "tests/bench/worker_owners.h"
 #include "tests/harness/quantile.h"
 
 namespace baton::bench {

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/verbs/verbs.h"
-#include "tests/bench/raw_owner.h"
+#include "tests/bench/queue_owner.h"
 #include "tests/bench/threaded_nic.h"
 
 namespace baton::bench {

@@ -1,7 +1,7 @@
-// A device whose one connection is to a queue pair of the same NIC, without a connection manager:
-// each side stores the number of its queue pair where the other finds it.
-#ifndef TESTS_BENCH_LOOPBACK_DEVICE_H_
-#define TESTS_BENCH_LOOPBACK_DEVICE_H_
+// Two ways to a connection with a queue pair of the same NIC, without a connection manager: each
+// side stores the number of its queue pair where the other finds it.
+#ifndef TESTS_BENCH_LOOPBACK_H_
+#define TESTS_BENCH_LOOPBACK_H_
 
 #include <atomic>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
+#include "tests/bench/queue_owner.h"
 #include "tests/bench/threaded_nic.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
@@ -24,6 +25,8 @@ struct QueuePairNumbers {
   std::atomic<uint32_t> connector{0};
 };
 
+// A device whose one connection is to a queue pair of the same NIC.
+//
 // It listens, or it connects, once. Listen() waits until the other side connects, so the other side
 // must not wait for it before. It reports no disconnection. Thread-compatible.
 class LoopbackDevice final : public verbs::testing::ForwardingDevice {
@@ -62,6 +65,16 @@ class LoopbackDevice final : public verbs::testing::ForwardingDevice {
   verbs::QueuePair* queue_pair_ = nullptr;
 };
 
+// The loop of RawOwner on Debian's unmodified libibverbs and libmlx5.
+//
+// libmlx5 stores its doorbells where the NIC does not look. After each list of sends the owner sets
+// a bit that makes the NIC look at the records of all queues: an atomic operation, as our driver's
+// doorbell is. There is no connection manager, so the peer has to be on the same NIC.
+//
+// One at a time in a process, in which it answers system calls. `numbers` outlives it.
+absl::StatusOr<std::unique_ptr<QueueOwner>> StartLibraryOwner(NicSockets sockets,
+                                                              QueuePairNumbers* numbers);
+
 }  // namespace baton::bench
 
-#endif  // TESTS_BENCH_LOOPBACK_DEVICE_H_
+#endif  // TESTS_BENCH_LOOPBACK_H_
