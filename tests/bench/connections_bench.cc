@@ -24,7 +24,6 @@
 #include "tests/bench/raw_connection.h"
 #include "tests/bench/server.h"
 #include "tests/bench/suite.h"
-#include "tests/bench/timing.h"
 
 namespace baton::bench {
 

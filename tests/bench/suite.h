@@ -9,6 +9,8 @@
 #ifndef TESTS_BENCH_SUITE_H_
 #define TESTS_BENCH_SUITE_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/harness/quantile.h"
 
 namespace CLI {
 class App;
@@ -185,6 +188,49 @@ class Suite {
   std::vector<Plot> plots_;
   std::vector<Round> rounds_;
 };
+
+// How long operations took.
+struct Timing {
+  double seconds = 0;  // of all
+  double p50_us = 0;   // of one
+  double p99_us = 0;
+  double p999_us = 0;
+};
+
+// `took_ns`: of each, and reordered. An error: there are none.
+inline absl::StatusOr<Timing> TimingOf(uint64_t all_ns, std::vector<uint32_t>& took_ns) {
+  if (took_ns.empty()) return absl::InternalError("no operation was timed");
+  return Timing{static_cast<double>(all_ns) * 1e-9, *Quantile(took_ns, 0.5) * 1e-3,
+                *Quantile(took_ns, 0.99) * 1e-3, *Quantile(took_ns, 0.999) * 1e-3};
+}
+
+// ---- What the servers take of the processors, and what others on the machine take.
+
+// Of some processes and their children, with all their threads, since they began.
+struct Cost {
+  double running_us = 0;
+  double waiting_us = 0;  // for a processor
+  double sleeps = 0;      // times that a thread gave its processor up
+
+  Cost operator-(const Cost& before) const {
+    return {running_us - before.running_us, waiting_us - before.waiting_us, sleeps - before.sleeps};
+  }
+};
+Cost ReadCost(const std::vector<pid_t>& processes);
+
+// Processor time in seconds since some start. In the virtual machine: the host's, of which all that
+// the machine does not take is others'; it is told there once a second.
+struct MachineTimes {
+  double wall = 0;
+  double others = 0;
+
+  // None: one of the two was not told, or there is no time between them.
+  std::optional<double> OthersSince(const MachineTimes& before) const {
+    if (before.wall <= 0 || wall <= before.wall) return std::nullopt;
+    return (others - before.others) / (wall - before.wall);
+  }
+};
+MachineTimes ReadMachineTimes();
 
 }  // namespace baton::bench
 

@@ -12,7 +12,6 @@
 
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
-#include "tests/bench/cost.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/quantile.h"
 #include "tests/harness/temp_directory.h"

@@ -1,7 +1,9 @@
-// What a service's arena takes, by what it is for, computed from the layout.
-#ifndef TESTS_BENCH_LAYOUT_BYTES_H_
-#define TESTS_BENCH_LAYOUT_BYTES_H_
+// What a service takes of memory: its arena, by what it is for, computed from the layout, and the
+// soft device.
+#ifndef TESTS_BENCH_SERVICE_BYTES_H_
+#define TESTS_BENCH_SERVICE_BYTES_H_
 
+#include <cstdint>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -35,6 +37,13 @@ arena::Shape WithShards(arena::Shape shape, uint32_t shards);
 // What the files of such a service take of the machine: whole huge pages.
 absl::StatusOr<double> FileBytes(const arena::Shape& shape);
 
+// What the soft device itself holds of the heap for a connection.
+//
+// Of one side of a connection that has sent and received a message, with `depth` receives posted
+// and completion queues for twice that of each: the mean of `connections` in this process, both of
+// whose sides are here. The kernel's sockets are not in it.
+absl::StatusOr<double> SoftBytesPerConnection(uint32_t connections, uint32_t depth);
+
 }  // namespace baton::bench
 
-#endif  // TESTS_BENCH_LAYOUT_BYTES_H_
+#endif  // TESTS_BENCH_SERVICE_BYTES_H_

@@ -1,7 +1,7 @@
 // What a connection, a shard and a service take of memory by the layout, as recorded. It depends on
 // no machine, so it keeps to that within a fiftieth. Where it is to change, the record changes here
 // and in RESULTS.md.
-#include "tests/bench/layout_bytes.h"
+#include "tests/bench/service_bytes.h"
 
 #include "gtest/gtest.h"
 
