@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "tests/demo/live_model.h"
+#include "tests/demo/live_view.h"
 
 namespace baton::demo {
 namespace {

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/version.h"
-#include "tests/demo/numbers.h"
 
 namespace baton::demo {
 namespace {

@@ -2,9 +2,11 @@
 #ifndef TESTS_DEMO_REPORT_H_
 #define TESTS_DEMO_REPORT_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_format.h"
 #include "tests/demo/scenario.h"
 
 namespace baton::demo {
@@ -40,7 +42,7 @@ std::string ToTable(const DemoResult& result);
 // Returns one sentence of what was shown, or of what failed.
 std::string ToSentence(const DemoResult& result);
 
-// Names of the peers' timelines (timeline.h) in the directory that the demonstration writes to.
+// Names of the peers' timelines (event.h) in the directory that the demonstration writes to.
 inline constexpr char kBatonTimeline[] = "baton.csv";
 inline constexpr char kBaselineTimeline[] = "baseline.csv";
 inline constexpr char kStandbyTimeline[] = "standby.csv";
@@ -57,6 +59,20 @@ std::string Compact(const std::string& svg);
 std::string ToPage(const DemoResult& result, const std::string& directory);
 // Writes it to "<directory>/demo.html".
 absl::Status WritePage(const DemoResult& result, const std::string& directory);
+
+// ---- Numbers for people.
+
+// Returns "254,843".
+inline std::string Grouped(uint64_t number) {
+  std::string text = std::to_string(number);
+  for (size_t i = text.size(); i > 3;) text.insert(i -= 3, ",");
+  return text;
+}
+
+// Returns "0.9 ms", "262 ms".
+inline std::string Milliseconds(double us) {
+  return absl::StrFormat("%.*f ms", us < 99'950 ? 1 : 0, us / 1000);
+}
 
 }  // namespace baton::demo
 

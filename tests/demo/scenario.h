@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "tests/demo/event.h"
-#include "tests/demo/timeline.h"
 #include "tests/harness/peer_process.h"
 #include "tests/lib/verbs/fabric.h"
 
@@ -97,7 +96,7 @@ inline Counters CountersOf(const ActResult& act) {
 }
 
 // 64 connections under traffic, while workers are replaced and killed, and control and batond
-// are killed. The peer writes what it sees to `timeline_path` (timeline.h). The result's events go
+// are killed. The peer writes what it sees to `timeline_path` (event.h). The result's events go
 // as far as the act came.
 ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path,
                        Progress* progress);
