@@ -1,7 +1,14 @@
 #include "tests/fuzz/brokered_service.h"
 
-#include <cstring>
+#include <sys/socket.h>
 
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "tests/fuzz/clear_arena.h"
 
@@ -127,6 +134,160 @@ void BrokeredService::Check() {
     BATON_CHECK(counters.receives_completed <= counters.receives_posted);
     BATON_CHECK(counters.receives_posted <= counters.receives_committed);
   }
+}
+
+namespace {
+
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using driver::CommitOutcome;
+
+constexpr uint32_t kBufferBytes = 64;
+constexpr uint32_t kWindow = 2;  // receives that are posted
+
+WorkerOptions Options() {
+  WorkerOptions options;
+  options.service = "attacked";
+  options.control_stream = false;
+  return options;
+}
+
+// Every byte is there to be read.
+void Read(absl::Span<const uint8_t> bytes) {
+  volatile uint32_t sum = std::accumulate(bytes.begin(), bytes.end(), 0u);
+  (void)sum;
+}
+
+}  // namespace
+
+HonestWorker::HonestWorker(arena::Arena* arena, MemoryDevice* device, uint64_t epoch,
+                           uint32_t connections)
+    : arena_(arena), device_(device), writer_(arena, 0), peers_(connections) {
+  writer_.Begin(epoch);
+  for (uint32_t i = 0; i < connections; ++i) device->RequestConnection("honest");
+}
+
+uint64_t HonestWorker::Buffer(uint32_t connection, uint64_t sequence) const {
+  const uint64_t slots = 2 * arena_->shape().receive_queue_depth;
+  return (connection * slots + sequence % slots) * kBufferBytes;
+}
+
+void HonestWorker::PeersTurn() {
+  for (MemoryConnection* connection : device_->connections()) connection->Establish();
+  const std::vector<MemoryQueuePair*>& queue_pairs = device_->queue_pairs();
+  for (size_t i = 0; i < queue_pairs.size(); ++i) {
+    Peer& peer = peers_[i];
+    const std::string message = absl::StrCat("peer ", i, " message ", peer.sent);
+    if (queue_pairs[i]->Deliver(message)) {
+      ++peer.sent;
+      peer.expected.push_back(message);
+    }
+    std::string reply;
+    if (queue_pairs[i]->CompleteSend(verbs::CompletionStatus::kSuccess, &reply)) {
+      BATON_CHECK(!peer.expected.empty() && reply == peer.expected.front());
+      peer.expected.pop_front();
+      ++echoes_;
+    }
+    BATON_CHECK(peer.expected.size() <= 4 * kWindow);  // nothing is lost on the way
+  }
+}
+
+void HonestWorker::WorkerTurn() {
+  // The writer takes the driver's cursors for what is committed: all of it has to be applied.
+  const uint64_t head = arena::LoadAcquire(arena_->shard(0).commit_head);
+  if (arena::CursorIndex(head) != writer_.tail()) return;
+  const uint64_t tail = arena::LoadAcquire(arena_->shard(0).completion_tail);
+  if (read_ == tail) return;
+  for (; read_ < tail; ++read_) {
+    const CompletionEntry& done = arena_->completion(0, read_);
+    const uint64_t posted = arena_->connection(done.connection).receive.committed;
+    switch (CompletionKind(done.kind)) {
+      case CompletionKind::kConnectRequest:
+        for (uint32_t i = 0; i < kWindow; ++i) {
+          writer_.Receive(done.connection, Buffer(done.connection, posted + i), kBufferBytes);
+        }
+        writer_.Accept(done.connection, 0);
+        break;
+      case CompletionKind::kReceive:
+        BATON_CHECK(done.status == 0 && done.byte_len > 0);
+        writer_.Send(done.connection, Buffer(done.connection, done.sequence), done.byte_len);
+        break;
+      case CompletionKind::kSend:
+        // The receive whose buffer it was: the same sequence, for each message has one reply.
+        BATON_CHECK(done.status == 0);
+        writer_.Receive(done.connection, Buffer(done.connection, done.sequence + kWindow),
+                        kBufferBytes);
+        break;
+      default:
+        BATON_CHECK(CompletionKind(done.kind) == CompletionKind::kEstablished);
+    }
+  }
+  writer_.Acknowledge(read_);
+  writer_.Publish();
+}
+
+void HonestWorker::Turn(BrokeredService* service) {
+  PeersTurn();
+  service->HandleEvents();
+  service->Poll();
+  WorkerTurn();
+  while (service->driver().PendingEntries(0) > 0) {
+    BATON_CHECK(service->Apply(0) == CommitOutcome::kApplied);
+  }
+}
+
+HonestHeir::HonestHeir(const arena::Arena* arena, FileDescriptor wake, uint64_t id, uint32_t slot)
+    : worker_(Options(), this) {
+  int pair[2];
+  BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+  keeper_.Reset(pair[0]);
+  worker_.Connected(FileDescriptor(pair[1]));
+  const std::shared_ptr<const arena::Arena> shared(std::shared_ptr<void>(), arena);
+  BATON_CHECK(worker_.Start(shared, std::move(wake), id, slot).ok());
+}
+
+HonestHeir::~HonestHeir() { worker_.Die(); }
+
+void HonestHeir::Turn() {
+  (void)worker_.Poll();
+  for (Shard* shard : std::vector<Shard*>(shards_)) {
+    for (Connection* connection : shard->connections()) {
+      Look(*shard, *connection);
+      shard->Disconnect(*connection).IgnoreError();
+    }
+    shard->Commit().IgnoreError();
+  }
+}
+
+absl::Status HonestHeir::OnAdopt(Shard& shard) {
+  std::erase(shards_, &shard);
+  shards_.push_back(&shard);
+  Read(shard.state());
+  for (Connection* connection : shard.connections()) Look(shard, *connection);
+  return absl::OkStatus();
+}
+
+void HonestHeir::OnCompletion(Shard& shard, const Completion& completion) {
+  BATON_CHECK(completion.connection != nullptr);
+  Look(shard, *completion.connection);
+  if (completion.kind != Completion::Kind::kConnectRequest) return;
+  shard.Reject(*completion.connection, "not now").IgnoreError();
+}
+
+void HonestHeir::OnLost(Shard& shard) { std::erase(shards_, &shard); }
+
+void HonestHeir::Look(Shard& shard, Connection& connection) {
+  Read(connection.state());
+  BATON_CHECK(connection.private_data().size() <= arena::kPrivateDataBytes);
+  const uint64_t total = worker_.buffers().size();
+  uint64_t in_use = 0;
+  shard.ForEachBufferInUse(connection, [&](const Buffer& buffer, bool) {
+    BATON_CHECK(buffer.offset <= total && buffer.length <= total - buffer.offset);
+    ++in_use;
+  });
+  const Capacity& capacity = worker_.capacity();
+  BATON_CHECK(in_use <= 2 * arena::kMaxSges *
+                            (uint64_t{capacity.send_queue_depth} + capacity.receive_queue_depth));
 }
 
 }  // namespace baton::fuzz

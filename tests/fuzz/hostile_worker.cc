@@ -6,8 +6,6 @@
 #include "lib/base/check.h"
 #include "lib/driver/device_objects.h"
 #include "tests/fuzz/brokered_service.h"
-#include "tests/fuzz/honest_worker.h"
-#include "tests/fuzz/hostile_commits.h"
 #include "tests/fuzz/hostile_writes.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
