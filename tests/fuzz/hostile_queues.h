@@ -1,20 +1,65 @@
-// A hostile client writes whatever it can to the memory in which its queues lie.
+// Clients of a NIC by their queues: a correct one, and hostile ones.
 #ifndef TESTS_FUZZ_HOSTILE_QUEUES_H_
 #define TESTS_FUZZ_HOSTILE_QUEUES_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/control_format.h"
+#include "lib/verbs/mlx5/completion_queue.h"
 #include "lib/verbs/mlx5/format.h"
-#include "tests/fuzz/honest_traffic.h"
+#include "lib/verbs/mlx5/queue_pair.h"
+#include "lib/verbs/verbs.h"
 #include "tests/fuzz/program.h"
 #include "tests/lib/nic/harness.h"
 
 namespace baton::fuzz {
+
+// Numbers of a correct client that a thief knows.
+struct Victim {
+  uint32_t queue_pairs[2] = {};
+  uint32_t completion_queue = 0;
+  uint32_t key = 0;
+  uint64_t address = 0;
+};
+
+// Messages of a correct client of a NIC: each arrives once, whole and in order, whatever other
+// clients do.
+class HonestTraffic {
+ public:
+  static constexpr uint64_t kDataBytes = 4096;
+
+  // All of it outlives the traffic.
+  struct Parts {
+    verbs::mlx5::QueuePair* sender;  // connected to the receiver
+    verbs::mlx5::QueuePair* receiver;
+    verbs::mlx5::CompletionQueue* queue;  // of both
+    uint8_t* data;                        // kDataBytes, which only this traffic is to change
+    uint64_t address;                     // what requests call `data`
+    uint32_t key;
+    std::function<void()> turn;  // of the NIC
+  };
+  explicit HonestTraffic(Parts parts);
+
+  // Sends a message from one queue pair to the other.
+  void Send();
+  // Turns the NIC until all messages have arrived, and aborts if one does not arrive, differs, or
+  // if memory has changed that none was sent to.
+  void Check();
+
+ private:
+  verbs::ScatterGather SgeOf(const uint8_t* at) const;
+  void Take();
+
+  const Parts parts_;
+  uint64_t posted_ = 0;
+  uint64_t sent_ = 0;  // completions of sends
+  uint64_t received_ = 0;
+};
 
 // The memfd of hostile clients of a NIC, whose mapping in the NIC changes between its loads
 // (shared_reads.h).
@@ -68,6 +113,7 @@ constexpr uint64_t QueuePairAt(size_t index) {
   return kQueuePairsAt + index * HostileMemory::kPage;
 }
 
+// A hostile client writes whatever it can to the memory in which its queues lie.
 // Its heir has made the objects that the numbers name.
 class HostileQueues {
  protected:

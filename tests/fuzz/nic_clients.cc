@@ -22,7 +22,6 @@
 #include "lib/nic/control_socket.h"
 #include "lib/nic/nic.h"
 #include "lib/verbs/mlx5/doorbell.h"
-#include "tests/fuzz/honest_traffic.h"
 #include "tests/fuzz/hostile_queues.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"

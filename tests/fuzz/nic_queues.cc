@@ -28,7 +28,6 @@
 #include "lib/verbs/mlx5/fifo_doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/mlx5/queue_pair.h"
-#include "tests/fuzz/honest_traffic.h"
 #include "tests/fuzz/hostile_queues.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
