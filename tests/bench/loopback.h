@@ -14,7 +14,6 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 #include "tests/bench/queue_owner.h"
-#include "tests/bench/threaded_nic.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::bench {

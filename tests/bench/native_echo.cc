@@ -10,7 +10,7 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/protocol.h"
+#include "tests/bench/bench_server.h"
 #include "tests/bench/queue_owner.h"
 
 namespace baton::bench {

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/bench/queue_owner.h"
-#include "tests/bench/threaded_nic.h"
 #include "tests/native/checking_peer.h"
 
 namespace baton::bench {

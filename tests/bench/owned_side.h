@@ -20,7 +20,6 @@
 #include "absl/status/statusor.h"
 #include "lib/verbs/verbs.h"
 #include "tests/bench/queue_owner.h"
-#include "tests/bench/threaded_nic.h"
 
 namespace baton::bench {
 

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,10 +15,56 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
 #include "lib/base/status.h"
+#include "lib/verbs/soft/soft_device.h"
 #include "supervisor/driver/engine/engine.h"
+#include "tests/lib/nic/loopback_link.h"
 
 namespace baton::bench {
+
+absl::StatusOr<NicClient> MakeNicClient() {
+  NicClient made;
+  for (FileDescriptor NicSockets::*const socket : {&NicSockets::objects, &NicSockets::ids}) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus(errno, "socketpair");
+    }
+    (made.client.*socket).Reset(ends[0]);
+    (made.nic.*socket).Reset(ends[1]);
+  }
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(NicSockets sockets) {
+  return verbs::soft::OpenSoftDevice(std::move(sockets.objects), std::move(sockets.ids));
+}
+
+absl::StatusOr<std::unique_ptr<ThreadedNic>> ThreadedNic::Start(std::vector<NicSockets> clients) {
+  auto nic = std::make_unique<ThreadedNic>();
+  BATON_ASSIGN_OR_RETURN(nic->nic_,
+                         nic::Nic::Make(nic::WithLoopback(), [](const std::string& what) {
+                           BATON_CHECK(what.empty());  // a client is wrong
+                         }));
+  for (NicSockets& client : clients) {
+    BATON_RETURN_IF_ERROR(nic->nic_->Add(std::move(client.objects)));
+    BATON_RETURN_IF_ERROR(nic->nic_->Add(std::move(client.ids)));
+  }
+  nic->Resume();
+  return nic;
+}
+
+void ThreadedNic::Resume() {
+  stop_.store(false);
+  thread_ = std::thread([this] {
+    while (!stop_.load()) nic_->Progress();
+  });
+}
+
+void ThreadedNic::Stop() {
+  stop_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
 
 absl::StatusOr<std::unique_ptr<EchoQueues>> EchoQueues::Make(verbs::Device* device) {
   std::unique_ptr<EchoQueues> queues(new EchoQueues());

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +29,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
+#include "lib/nic/nic.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/driver/native/native_engine.h"
 #include "tests/bench/answer_service.h"
@@ -34,6 +38,47 @@
 #include "worker/worker_impl.h"
 
 namespace baton::bench {
+
+// ---- A NIC in software that one thread has with its clients.
+
+// Two sockets of whole messages: of one the NIC has the ends.
+struct NicSockets {
+  FileDescriptor objects, ids;
+};
+struct NicClient {
+  NicSockets client;
+  NicSockets nic;
+};
+absl::StatusOr<NicClient> MakeNicClient();
+
+// Makes a device whose NIC is at the other ends.
+absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(NicSockets sockets);
+
+// While a client is set up, or asks the NIC for something, a thread of its own turns it.
+// Thread-compatible.
+class ThreadedNic {
+ public:
+  // Serves these, with the thread.
+  static absl::StatusOr<std::unique_ptr<ThreadedNic>> Start(std::vector<NicSockets> clients);
+  ~ThreadedNic() { Stop(); }
+
+  // Ends the thread: the caller turns the NIC from now on.
+  void Stop();
+  // Starts the thread again.
+  void Resume();
+
+  // Without the thread.
+  bool Progress() { return nic_->Progress(); }
+  // The same, but for messages from clients.
+  bool Execute() { return nic_->Execute(); }
+
+ private:
+  std::unique_ptr<nic::Nic> nic_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// ---- Owners.
 
 // Thread-compatible. All functions are called by the thread that made it.
 class QueueOwner {

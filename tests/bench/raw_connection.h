@@ -19,7 +19,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tests/bench/bench_server.h"
-#include "tests/bench/protocol.h"
 #include "worker/examples/common/shared_memory.h"
 
 namespace baton::bench {

@@ -23,7 +23,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/verbs/soft/soft_device.h"
-#include "tests/bench/protocol.h"
+#include "tests/bench/bench_server.h"
 #include "tests/bench/raw_connection.h"
 #include "tests/harness/wait_until.h"
 #include "tests/native/message.h"

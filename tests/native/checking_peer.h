@@ -19,7 +19,7 @@
 namespace baton::native {
 
 // A connection of the peer, which has none of Baton, but on the soft device its device. Its memory
-// has the layout of tests/bench/protocol.h. All receives are posted when it is made.
+// has the layout of tests/bench/bench_server.h. All receives are posted when it is made.
 // Thread-compatible.
 class PeerConnection {
  public:
