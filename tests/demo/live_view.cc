@@ -20,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
-#include "tests/demo/event.h"
 #include "tests/demo/report.h"
+#include "tests/demo/scenario.h"
 
 namespace baton::demo {
 namespace {

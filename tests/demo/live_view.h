@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/demo/event.h"
 #include "tests/demo/scenario.h"
 
 namespace baton::demo {

@@ -17,7 +17,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/process_limits.h"
 #include "lib/base/status.h"
-#include "tests/demo/event.h"
 #include "tests/demo/live_view.h"
 #include "tests/demo/report.h"
 #include "tests/demo/scenario.h"

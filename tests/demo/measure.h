@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/demo/event.h"
 #include "tests/demo/scenario.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/peer_process.h"

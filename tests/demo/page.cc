@@ -13,8 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "lib/base/status.h"
-#include "tests/demo/event.h"
 #include "tests/demo/report.h"
+#include "tests/demo/scenario.h"
 #include "tests/harness/child_process.h"
 
 namespace baton::demo {

@@ -42,7 +42,7 @@ std::string ToTable(const DemoResult& result);
 // Returns one sentence of what was shown, or of what failed.
 std::string ToSentence(const DemoResult& result);
 
-// Names of the peers' timelines (event.h) in the directory that the demonstration writes to.
+// Names of the peers' timelines (scenario.h) in the directory that the demonstration writes to.
 inline constexpr char kBatonTimeline[] = "baton.csv";
 inline constexpr char kBaselineTimeline[] = "baseline.csv";
 inline constexpr char kStandbyTimeline[] = "standby.csv";

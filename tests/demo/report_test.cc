@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "tests/demo/event.h"
 #include "tests/demo/report.h"
+#include "tests/demo/scenario.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 

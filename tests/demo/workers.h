@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "tests/demo/event.h"
 #include "tests/demo/scenario.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"

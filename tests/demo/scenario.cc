@@ -1,4 +1,4 @@
-#include "tests/demo/event.h"
+#include "tests/demo/scenario.h"
 
 #include <fcntl.h>
 #include <unistd.h>
