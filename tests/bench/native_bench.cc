@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "tests/bench/owned_side.h"
-#include "tests/bench/ping_pong.h"
 #include "tests/bench/suite.h"
+#include "tests/harness/processors.h"
 
 namespace baton::bench {
 namespace {
@@ -97,7 +97,7 @@ class NativeBench {
     for (size_t i = 0; i < count; ++i) {
       // None is always first.
       absl::Status status = MeasureSide(contenders_[(i + round.number()) % count], round);
-      RunOnProcessor(-1);
+      harness::RunOnProcessor(-1);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -143,7 +143,7 @@ class NativeBench {
     side_options.wire = contender.wire;
     side_options.processor = processors_.others;
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<OwnedSide> side, OwnedSide::Start(side_options));
-    RunOnProcessor(processors_.ours);
+    harness::RunOnProcessor(processors_.ours);
     for (const Workload& workload : kWorkloads) {
       if (!IsWanted(workload.name) ||
           (workload.measured == Measured::kTurns && !HasTurns(contender.kind))) {
@@ -151,7 +151,7 @@ class NativeBench {
       }
       BATON_RETURN_IF_ERROR(MeasureOne(workload, contender, *side, round));
     }
-    RunOnProcessor(-1);
+    harness::RunOnProcessor(-1);
     return absl::OkStatus();
   }
 
@@ -180,7 +180,7 @@ class NativeBench {
   const Options& options_;
   Suite& suite_;
   std::vector<Contender> contenders_;
-  const TwoProcessors processors_ = FindTwoProcessors();
+  const harness::ProcessorPair processors_ = harness::FindProcessorPair();
 };
 
 int Main(int argc, char** argv) {

@@ -24,7 +24,7 @@
 #include "lib/base/status.h"
 #include "supervisor/driver/engine/engine.h"
 #include "tests/bench/null_device.h"
-#include "tests/bench/ping_pong.h"
+#include "tests/harness/processors.h"
 
 namespace baton::bench {
 namespace {
@@ -94,7 +94,7 @@ absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptio
   BATON_RETURN_IF_ERROR(engine->Listen({"127.0.0.1", 1}).status());
   device.AddRequests(arena->shape().connections);
   engine->Start();
-  if (options.processor >= 0) engine->Run([&] { RunOnProcessor(options.processor); });
+  if (options.processor >= 0) engine->Run([&] { harness::RunOnProcessor(options.processor); });
   std::optional<Granter> granter;
   if (options.grants) {
     const uint64_t bytes = arena->shape().buffer_bytes;

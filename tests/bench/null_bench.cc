@@ -1,20 +1,30 @@
 // Baton's own part of the data path: a worker and an engine over a device that does nothing, beside
 // what two threads need to pass a cache line there and back. `./run bench null` starts it.
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <climits>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/engine/engine.h"
 #include "tests/bench/null_baton.h"
-#include "tests/bench/ping_pong.h"
 #include "tests/bench/suite.h"
+#include "tests/harness/processors.h"
 #include "tests/harness/quantile.h"
 
 namespace baton::bench {
@@ -29,6 +39,98 @@ constexpr uint32_t kGrantedMebibytes = 1024, kPaceMicroseconds = 200;
 constexpr double kSameDistance = 1.3;
 constexpr int kTimesAgain = 4;
 constexpr const char* kRateUnit = "work requests per second";
+
+// ---- What two threads need to tell each other something, without any of Baton: the limit of every
+// path that crosses from one processor to another.
+
+constexpr uint32_t kLooksPerYield = 1 << 16;
+
+struct alignas(64) CacheLine {
+  std::atomic<uint32_t> value{0};
+};
+
+void SpinUntil(const CacheLine& line, uint32_t wanted) {
+  for (uint32_t looks = 1; line.value.load(std::memory_order_acquire) != wanted; ++looks) {
+    // Where there is one processor, the other needs it.
+    if (looks % kLooksPerYield == 0) sched_yield();
+  }
+}
+
+void SleepUntil(CacheLine& line, uint32_t wanted) {
+  for (;;) {
+    const uint32_t seen = line.value.load(std::memory_order_acquire);
+    if (seen == wanted) return;
+    syscall(SYS_futex, &line.value, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+  }
+}
+
+void Wake(CacheLine& line) {
+  syscall(SYS_futex, &line.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Tell(CacheLine& line, uint32_t value) {
+  line.value.store(value, std::memory_order_release);
+  Wake(line);
+}
+
+uint32_t Since(uint64_t began) {
+  return static_cast<uint32_t>(std::min<uint64_t>(MonotonicNanoseconds() - began, UINT32_MAX));
+}
+
+// There and back, `count` times, over two cache lines: the calling thread, and one on `processor`
+// that echoes. Both spin. In nanoseconds.
+std::vector<uint32_t> CacheLinePingPong(uint32_t count, int processor) {
+  CacheLine there, back;
+  std::thread echo([&] {
+    harness::RunOnProcessor(processor);
+    for (uint32_t i = 1; i <= count; ++i) {
+      SpinUntil(there, i);
+      back.value.store(i, std::memory_order_release);
+    }
+  });
+  std::vector<uint32_t> took;
+  took.reserve(count);
+  for (uint32_t i = 1; i <= count; ++i) {
+    const uint64_t began = MonotonicNanoseconds();
+    there.value.store(i, std::memory_order_release);
+    SpinUntil(back, i);
+    took.push_back(Since(began));
+  }
+  echo.join();
+  return took;
+}
+
+// One message of a client, handed on by an engine to a worker, and its answer back the same way:
+// three threads that do nothing else, and sleep whenever a look is in vain (FUTEX_WAIT).
+std::vector<uint32_t> FutexChain(uint32_t count) {
+  // The engine waits for either neighbour in turns, as a message goes there and back.
+  CacheLine to_engine, to_worker, from_worker, to_client;
+  std::thread engine([&] {
+    for (uint32_t i = 1; i <= count; ++i) {
+      SleepUntil(to_engine, i);
+      Tell(to_worker, i);
+      SleepUntil(from_worker, i);
+      Tell(to_client, i);
+    }
+  });
+  std::thread worker([&] {
+    for (uint32_t i = 1; i <= count; ++i) {
+      SleepUntil(to_worker, i);
+      Tell(from_worker, i);
+    }
+  });
+  std::vector<uint32_t> took;
+  took.reserve(count);
+  for (uint32_t i = 1; i <= count; ++i) {
+    const uint64_t began = MonotonicNanoseconds();
+    Tell(to_engine, i);
+    SleepUntil(to_client, i);
+    took.push_back(Since(began));
+  }
+  engine.join();
+  worker.join();
+  return took;
+}
 
 void SetQuantiles(Round& round, const std::string& name, std::vector<uint32_t> took_ns) {
   round.Set(absl::StrCat(name, "_p50"), Quantile(took_ns, 0.5), "ns");
@@ -61,7 +163,7 @@ class NullBench {
       if (!IsWanted(part.name)) continue;
       BATON_RETURN_IF_ERROR(MeasureAtOneDistance(part, round));
     }
-    RunOnProcessor(-1);
+    harness::RunOnProcessor(-1);
     return absl::OkStatus();
   }
 
@@ -101,7 +203,7 @@ class NullBench {
 
   // Leaves the calling thread on its processor.
   double Distance() {
-    RunOnProcessor(processors_.ours);
+    harness::RunOnProcessor(processors_.ours);
     std::vector<uint32_t> took_ns = CacheLinePingPong(kPingsOfALook, processors_.others);
     return Quantile(took_ns, 0.5).value_or(0);
   }
@@ -185,7 +287,7 @@ class NullBench {
 
   // Worker, engine and peer, wherever the scheduler puts them, and waiting as they do in use.
   absl::Status MeasureThreeParties(Round& round) {
-    RunOnProcessor(-1);
+    harness::RunOnProcessor(-1);
     SetQuantiles(round, "three_parties_futex", FutexChain(suite_.Scaled(10'000)));
     NullBatonOptions options;
     options.has_peer = true;
@@ -200,7 +302,7 @@ class NullBench {
   // A worker that asks now and then, while all of the buffers are granted and revoked in a loop,
   // and while they are not. Wherever the scheduler puts them.
   absl::Status MeasureGrants(Round& round) {
-    RunOnProcessor(-1);
+    harness::RunOnProcessor(-1);
     for (const bool grants : {false, true}) {
       NullBatonOptions options;
       options.yield_microseconds = driver_process::EngineOptions().yield_microseconds;
@@ -217,7 +319,7 @@ class NullBench {
 
   const std::vector<std::string> only_;
   Suite& suite_;
-  const TwoProcessors processors_ = FindTwoProcessors();
+  const harness::ProcessorPair processors_ = harness::FindProcessorPair();
 };
 
 const std::array<NullBench::Part, 5> NullBench::kParts = {{

@@ -23,8 +23,8 @@
 #include "lib/base/status.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/bench/loopback.h"
-#include "tests/bench/ping_pong.h"
 #include "tests/bench/queue_owner.h"
+#include "tests/harness/processors.h"
 #include "tests/harness/quantile.h"
 
 namespace baton::bench {
@@ -306,7 +306,7 @@ void OwnedSide::RunOwner(NicSockets sockets) {
 }
 
 absl::Status OwnedSide::Own(NicSockets sockets) {
-  RunOnProcessor(options_.processor);
+  harness::RunOnProcessor(options_.processor);
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<QueueOwner> owner,
                          Make(options_, std::move(sockets), &meeting_->numbers));
   meeting_->port.store(owner->port());

@@ -3,6 +3,7 @@
 #define TESTS_HARNESS_PROCESSORS_H_
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <vector>
@@ -22,6 +23,16 @@ inline std::vector<int> TwoProcessors() {
   return two;
 }
 
+// -1, both: this process may run on one processor only, and nothing is bound to any.
+struct ProcessorPair {
+  int ours = -1;
+  int others = -1;
+};
+inline ProcessorPair FindProcessorPair() {
+  const std::vector<int> two = TwoProcessors();
+  return two.size() < 2 ? ProcessorPair() : ProcessorPair{two[0], two[1]};
+}
+
 // The calling thread runs on this processor from now on.
 inline void StayOn(int processor) {
   cpu_set_t one;
@@ -30,6 +41,18 @@ inline void StayOn(int processor) {
   BATON_CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
 }
 inline void StayHere() { StayOn(sched_getcpu()); }
+
+// As StayOn; -1: wherever it may run.
+inline void RunOnProcessor(int processor) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int processors = static_cast<int>(sysconf(_SC_NPROCESSORS_CONF));
+  for (int i = 0; i < processors; ++i) {
+    if (processor < 0 || i == processor) CPU_SET(static_cast<size_t>(i), &set);
+  }
+  // Where it may not run there it runs where it may.
+  (void)sched_setaffinity(0, sizeof(set), &set);
+}
 
 }  // namespace baton::harness
 
