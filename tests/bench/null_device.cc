@@ -9,7 +9,7 @@
 
 #include "lib/base/check.h"
 #include "lib/base/status.h"
-#include "tests/bench/impatient_wait.h"
+#include "tests/harness/processors.h"
 
 namespace baton::bench {
 namespace {
@@ -91,7 +91,7 @@ void NullPeer::Run() {
       if (wire_.asleep.load(std::memory_order_seq_cst)) eventfd_write(wire_.wake.get(), 1);
       looks = 0;
     } else {
-      PauseOrYield(++looks);
+      harness::PauseOrYield(++looks);
     }
   }
 }

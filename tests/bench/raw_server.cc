@@ -19,8 +19,8 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "tests/bench/bench_server.h"
-#include "tests/bench/impatient_wait.h"
 #include "tests/bench/raw_connection.h"
+#include "tests/harness/processors.h"
 #include "worker/examples/common/shared_memory.h"
 
 namespace baton::bench {
@@ -107,7 +107,7 @@ class RelayedQueue final : public Queue {
 
 template <typename Look>
 void Await(const Look& look) {
-  for (uint32_t looks = 0; !look();) PauseOrYield(++looks);
+  for (uint32_t looks = 0; !look();) harness::PauseOrYield(++looks);
 }
 
 absl::Status ServeRelayed(Shared& shared, uint8_t* slab, int wake) {
@@ -165,7 +165,7 @@ class Relay {
       if (posted || !taken.empty()) {
         looks = 0;
       } else {
-        PauseOrYield(++looks);
+        harness::PauseOrYield(++looks);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Keeps threads of tests on processors.
+// Threads of tests and their processors: which they run on, and how they wait for another one.
 #ifndef TESTS_HARNESS_PROCESSORS_H_
 #define TESTS_HARNESS_PROCESSORS_H_
 
@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "lib/base/check.h"
+#include "lib/base/pauses.h"
 
 namespace baton::harness {
 
@@ -52,6 +54,16 @@ inline void RunOnProcessor(int processor) {
   }
   // Where it may not run there it runs where it may.
   (void)sched_setaffinity(0, sizeof(set), &set);
+}
+
+// How a side without Baton waits for another processor, which is how Baton's waits begin: called
+// after the `looks`-th look in vain, from 1 on.
+inline void PauseOrYield(uint32_t looks) {
+  if (looks < kLooksBeforeYield) {
+    Pause();
+  } else {
+    sched_yield();
+  }
 }
 
 }  // namespace baton::harness
