@@ -8,7 +8,6 @@
 #define LIB_ARENA_ARENA_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <climits>
+#include <cstddef>
 #include <memory>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #ifndef LIB_LOG_STANDARD_ERROR_H_
 #define LIB_LOG_STANDARD_ERROR_H_
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/program_start.h"
 #include "lib/base/version.h"

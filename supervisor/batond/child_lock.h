@@ -3,8 +3,6 @@
 #ifndef SUPERVISOR_BATOND_CHILD_LOCK_H_
 #define SUPERVISOR_BATOND_CHILD_LOCK_H_
 
-#include <sys/types.h>
-
 #include <optional>
 #include <string>
 #include <vector>

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,7 +20,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/message.h"
-#include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"

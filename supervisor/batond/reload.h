@@ -9,7 +9,6 @@
 #include <functional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/internal/keeper.pb.h"

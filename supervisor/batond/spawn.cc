@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "supervisor/batond/supervisor.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 

@@ -1,11 +1,9 @@
 #include "supervisor/driver/batond_link.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>

@@ -5,8 +5,6 @@
 #include <sys/prctl.h>
 
 #include <cstdlib>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 

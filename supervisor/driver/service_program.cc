@@ -4,6 +4,7 @@
 
 #include <iostream>
 #include <iterator>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"

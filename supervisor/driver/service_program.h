@@ -3,7 +3,6 @@
 #define SUPERVISOR_DRIVER_SERVICE_PROGRAM_H_
 
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"

@@ -1,8 +1,5 @@
 #include "supervisor/keeper/keeper.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>

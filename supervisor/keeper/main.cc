@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

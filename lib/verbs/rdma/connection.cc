@@ -1,14 +1,13 @@
 #include "lib/verbs/rdma/connection.h"
 
 #include <endian.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 

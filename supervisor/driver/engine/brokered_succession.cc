@@ -1,7 +1,6 @@
 #include "supervisor/driver/engine/brokered_succession.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -3,17 +3,16 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/pauses.h"
 #include "lib/base/process_limits.h"

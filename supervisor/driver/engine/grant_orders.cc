@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/verbs/verbs.h"

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/pauses.h"
 #include "lib/channel/message_channel.h"
 #include "supervisor/batond/spawn.h"

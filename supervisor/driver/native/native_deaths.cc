@@ -1,7 +1,5 @@
 #include "supervisor/driver/native/native_deaths.h"
 
-#include <algorithm>
-
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"

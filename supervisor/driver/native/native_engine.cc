@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"

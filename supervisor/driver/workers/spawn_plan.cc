@@ -1,6 +1,5 @@
 #include "supervisor/driver/workers/spawn_plan.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -4,7 +4,6 @@
 #define SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_
 
 #include <boost/asio/steady_timer.hpp>
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>

@@ -1,6 +1,7 @@
 #include "supervisor/keeper/policy/live_config.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -9,6 +10,7 @@
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
+#include "supervisor/config/reload.h"
 
 namespace baton::keeper {
 namespace {

@@ -2,11 +2,7 @@
 #ifndef SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 #define SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 
-#include <string>
-#include <vector>
-
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/config/reload.h"
 #include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"

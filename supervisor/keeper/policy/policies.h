@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"

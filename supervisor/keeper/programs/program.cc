@@ -1,7 +1,6 @@
 #include "supervisor/keeper/programs/program.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,8 +16,8 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
+#include "supervisor/driver/workers/output_lines.h"
 #include "supervisor/driver/workers/spawn_plan.h"
-#include "supervisor/keeper/programs/program_output.h"
 
 namespace baton::keeper {
 namespace {

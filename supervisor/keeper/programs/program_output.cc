@@ -14,6 +14,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
+#include "supervisor/driver/workers/output_lines.h"
 #include "supervisor/driver/workers/spawn_plan.h"
 
 namespace baton::keeper {

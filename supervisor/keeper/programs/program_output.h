@@ -3,16 +3,14 @@
 #define SUPERVISOR_KEEPER_PROGRAMS_PROGRAM_OUTPUT_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "lib/base/file_descriptor.h"
-#include "supervisor/driver/workers/output_lines.h"
 #include "supervisor/keeper/programs/program.h"
 
 namespace baton::keeper {

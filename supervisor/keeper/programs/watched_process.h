@@ -3,7 +3,6 @@
 #ifndef SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 #define SUPERVISOR_KEEPER_PROGRAMS_WATCHED_PROCESS_H_
 
-#include <sys/types.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
@@ -13,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -10,7 +10,6 @@
 #include "lib/arena/arena.h"
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
-#include "lib/text/text.h"
 
 namespace baton::keeper {
 

@@ -5,7 +5,6 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"

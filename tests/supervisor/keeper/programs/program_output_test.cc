@@ -15,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/driver/workers/output_lines.h"
 
 namespace baton::keeper {
 namespace {
