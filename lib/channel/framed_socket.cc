@@ -1,7 +1,6 @@
 #include "lib/channel/framed_socket.h"
 
 #include <boost/asio/post.hpp>
-#include <memory>
 #include <utility>
 
 #include "lib/text/message_text.h"

@@ -3,7 +3,6 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 
 #ifndef SO_PEERPIDFD

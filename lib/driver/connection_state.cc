@@ -1,11 +1,9 @@
 #include "lib/driver/connection_state.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
 
 namespace baton::driver {

@@ -3,7 +3,6 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
-#include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/crash_point.h"
 

@@ -2,7 +2,6 @@
 
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"

@@ -1,7 +1,6 @@
 #include "lib/driver/recovery.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"

@@ -10,7 +10,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
-#include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
 
 namespace baton::native {

@@ -1,7 +1,6 @@
 #include "lib/verbs/port_taken.h"
 
 #include <cerrno>
-#include <string>
 #include <vector>
 
 #include "absl/strings/cord.h"

@@ -12,11 +12,8 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <fstream>
-#include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/heartbeat.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"

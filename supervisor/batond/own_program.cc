@@ -21,7 +21,6 @@
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/batond/spawn.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {

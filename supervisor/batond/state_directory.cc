@@ -12,9 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <system_error>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +20,6 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/batond/child_lock.h"
 #include "supervisor/config/audit_chain.h"
 #include "supervisor/config/state_files.h"
 

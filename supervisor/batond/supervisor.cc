@@ -23,10 +23,8 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/open_within.h"
-#include "supervisor/batond/reload.h"
 #include "supervisor/config/control_socket.h"
 #include "supervisor/config/log_level.h"
-#include "supervisor/config/reload.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 

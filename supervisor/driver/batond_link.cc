@@ -6,7 +6,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 
 namespace baton::keeper {

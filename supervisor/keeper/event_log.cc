@@ -1,13 +1,10 @@
 #include "supervisor/keeper/event_log.h"
 
 #include <chrono>
-#include <string_view>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
 #include "lib/channel/waits.h"
-#include "lib/log/log.h"
 
 namespace baton::keeper {
 namespace {

@@ -1,7 +1,6 @@
 #include "supervisor/metrics/families.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace baton::metrics {
 

@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/rdma/cm_event_number.h"

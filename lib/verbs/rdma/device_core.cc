@@ -4,11 +4,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status.h"
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 

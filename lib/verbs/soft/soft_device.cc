@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/nic/call_socket.h"
 #include "lib/nic/client.h"

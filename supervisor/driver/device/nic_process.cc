@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"

@@ -1,7 +1,6 @@
 #include "supervisor/driver/engine/admission.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/driver/device_needs.h"

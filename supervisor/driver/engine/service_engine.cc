@@ -1,8 +1,6 @@
 #include "supervisor/driver/engine/service_engine.h"
 
 #include "absl/strings/str_cat.h"
-#include "lib/driver/device_objects.h"
-#include "supervisor/driver/engine/event_text.h"
 
 namespace baton::driver_process {
 

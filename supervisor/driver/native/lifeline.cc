@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"

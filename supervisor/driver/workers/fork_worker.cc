@@ -9,12 +9,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/native/mappings.h"
 #include "lib/native/native_object.h"

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/workers/spawn_plan.h"
 

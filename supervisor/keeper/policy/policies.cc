@@ -1,7 +1,5 @@
 #include "supervisor/keeper/policy/policies.h"
 
-#include <utility>
-
 #include "lib/base/status.h"
 #include "supervisor/config/policy.h"
 

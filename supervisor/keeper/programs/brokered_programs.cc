@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <boost/asio/post.hpp>
-#include <memory>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -8,12 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "supervisor/driver/workers/output_lines.h"

@@ -6,12 +6,9 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
 #include "supervisor/driver/workers/output_lines.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"

@@ -5,11 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
-#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"

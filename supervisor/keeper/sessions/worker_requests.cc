@@ -12,7 +12,6 @@
 #include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/carried_status.h"
-#include "lib/channel/message_channel.h"
 #include "lib/text/text.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/config/state_files.h"

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <string>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"

@@ -2,8 +2,6 @@
 
 #include <signal.h>
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status.h"
