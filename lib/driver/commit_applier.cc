@@ -8,17 +8,12 @@
 #include "lib/driver/connection_state.h"
 
 namespace baton::driver {
-namespace {
 
 using arena::CommitEntry;
 using arena::CommitKind;
 using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionRecord;
-using arena::QueueCursors;
-using verbs::CompletionStatus;
-
-}  // namespace
 
 CommitApplier::CommitApplier(DriverState& state, ConnectionTeardown& teardown,
                              RequestPoster& poster, SharedReceives& shared, ConnectionSetup& setup)
@@ -178,7 +173,7 @@ void CommitApplier::Decide(const Transaction& transaction) {
         setup_.Reject(part.entry);
         break;
       case CommitKind::kDisconnect:
-        teardown_.StartDraining(part.entry.connection, CompletionStatus::kSuccess,
+        teardown_.StartDraining(part.entry.connection, verbs::CompletionStatus::kSuccess,
                                 "disconnected by the worker");
         break;
       default:
@@ -264,7 +259,7 @@ template <bool kReceive, typename Batch>
                                                             verbs::mlx5::QueuePair* queue_pair,
                                                             const Batch& batch,
                                                             ShardCounters& counters) {
-  QueueCursors& cursors = kReceive ? connection.receive : connection.send;
+  arena::QueueCursors& cursors = kReceive ? connection.receive : connection.send;
   const uint64_t end = cursors.posted + count;
   arena::StoreRelaxed(kReceive ? connection.receive_attempted : connection.send_attempted,
                       static_cast<uint32_t>(end));

@@ -18,7 +18,6 @@ using arena::CompletionKind;
 using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::Direction;
-using arena::MarkerCursors;
 using arena::PoisonLevel;
 using arena::QueueCursors;
 using arena::SpareRecord;
@@ -306,7 +305,7 @@ void CompletionMover::LogMarker(uint32_t index, bool receive, const verbs::Compl
     return OnSpare(index, static_cast<uint32_t>(sequence - arena::kSpareSequence), completion);
   }
   ConnectionRecord& connection = state_.record(index);
-  MarkerCursors& markers = MarkersOf(connection, receive);
+  arena::MarkerCursors& markers = MarkersOf(connection, receive);
   const auto number = static_cast<uint8_t>(sequence - arena::kMarkerSequence);
   const auto completed = static_cast<uint8_t>(number - markers.completed);
   // A driver that died has seen it already.

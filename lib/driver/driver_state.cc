@@ -6,11 +6,8 @@
 #include "lib/driver/poison.h"
 
 namespace baton::driver {
-
-using arena::CompletionKind;
 using arena::ConnectionRecord;
 using arena::ConnectionState;
-using arena::Direction;
 using arena::PoisonLevel;
 using verbs::CompletionStatus;
 
@@ -44,7 +41,7 @@ uint32_t DriverState::FindQueuePair(uint32_t number) const {
   return its ? found->second : DriverObserver::kNoConnection;
 }
 
-bool DriverState::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
+bool DriverState::LogEvent(uint32_t index, arena::CompletionKind kind, CompletionStatus status) {
   const ConnectionRecord& connection = record(index);
   ShardQueue& queue = shards[ShardOf(connection)];
   if (!queue.operated) {  // its owner has another driver
@@ -55,7 +52,7 @@ bool DriverState::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
   }
   arena::CompletionEntry entry = {};
   entry.wr_id =
-      arena::PackWrId(index, connection.generation, Direction::kSend, arena::kEventSequence);
+      arena::PackWrId(index, connection.generation, arena::Direction::kSend, arena::kEventSequence);
   entry.kind = static_cast<uint8_t>(kind);
   entry.status = static_cast<uint8_t>(status);
   entry.connection = index;

@@ -11,8 +11,6 @@
 
 namespace baton::driver {
 
-using verbs::CompletionStatus;
-
 QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
                          std::shared_ptr<DeviceObjects> objects)
     : parts_(new DriverParts{{arena, device, observer, std::move(objects)}}) {}
@@ -96,7 +94,7 @@ void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   if (event.type == verbs::DeviceEventType::kQueuePairFailed &&
       connection != DriverObserver::kNoConnection) {
     // Perhaps no request is outstanding that would complete with an error.
-    parts_->teardown.StartDraining(connection, CompletionStatus::kGeneralError, event.text);
+    parts_->teardown.StartDraining(connection, verbs::CompletionStatus::kGeneralError, event.text);
     *shard = state.ShardOf(state.record(connection));
     state.shards[*shard].log.Publish();
   }

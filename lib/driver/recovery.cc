@@ -9,17 +9,13 @@
 #include "lib/driver/connection_state.h"
 
 namespace baton::driver {
-namespace {
 
 using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::QueueCursors;
-using arena::SpareRecord;
 using verbs::CompletionStatus;
-
-}  // namespace
 
 absl::Status Recovery::Adopt(absl::Span<const uint32_t> shards,
                              absl::Span<const uint32_t> candidates) {
@@ -150,7 +146,7 @@ void Recovery::LoadRequests(uint32_t shard) {
 
 void Recovery::LoadSpares(uint32_t shard) {
   for (uint32_t i = 0; i < arena::kSpares; ++i) {
-    SpareRecord& spare = arena_->spare(shard, i);
+    arena::SpareRecord& spare = arena_->spare(shard, i);
     const uint32_t number = arena::LoadRelaxed(spare.owner);  // connection + 1
     if (number == 0) continue;
     if (number > state_.slots.size()) {

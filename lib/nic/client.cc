@@ -6,12 +6,9 @@
 #include "lib/base/status.h"
 
 namespace baton::nic {
-namespace {
 
 using verbs::mlx5::CompletionQueueLayout;
 using verbs::mlx5::QueuePairLayout;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(FileDescriptor socket,
                                                      std::function<void()> turn) {

@@ -8,8 +8,6 @@
 
 namespace baton::nic {
 
-using verbs::mlx5::kConsumedMask;
-
 CompletionQueue::CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory,
                                  const __be32* arm_record, std::shared_ptr<FileDescriptor> channel,
                                  OnFailure on_failure)
@@ -32,7 +30,7 @@ void CompletionQueue::Fail(absl::string_view why) {
 }
 
 bool CompletionQueue::HasCompletionBehind(uint32_t arm) const {
-  const uint32_t behind = (written() - arm) & kConsumedMask;
+  const uint32_t behind = (written() - arm) & verbs::mlx5::kConsumedMask;
   return behind > 0 && behind <= entry_count_;
 }
 

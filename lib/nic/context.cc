@@ -22,7 +22,6 @@ namespace {
 
 using verbs::QueuePairState;
 using verbs::mlx5::DoorbellPage;
-using verbs::mlx5::kLineBytes;
 using verbs::mlx5::kMaxSlots;
 using verbs::mlx5::kSegmentBytes;
 
@@ -223,7 +222,7 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
   OwnedCompletionQueue made;
   BATON_ASSIGN_OR_RETURN(uint8_t* const entries,
                          Find(message.entries, uint64_t{message.entry_count} * message.entry_bytes,
-                              kLineBytes, "entries", &made.files[0]));
+                              verbs::mlx5::kLineBytes, "entries", &made.files[0]));
   BATON_ASSIGN_OR_RETURN(uint8_t* const records_at, Find(message.records, kQueueRecordBytes,
                                                          kRecordBytes, "records", &made.files[1]));
   const auto* const records = reinterpret_cast<const __be32*>(records_at);

@@ -16,10 +16,8 @@
 
 namespace baton::nic {
 
-using verbs::mlx5::DoorbellPage;
-
 // Clears the places, because the page may have been a register before. Its old rings are void.
-Bells::Bells(std::shared_ptr<MappedFile> file, DoorbellPage* page)
+Bells::Bells(std::shared_ptr<MappedFile> file, verbs::mlx5::DoorbellPage* page)
     : file_(std::move(file)), page_(page) {
   *page_ = {};
 }

@@ -33,8 +33,6 @@
 
 namespace baton {
 namespace {
-
-using inspect::ArenaFiles;
 using inspect::ArenaView;
 
 constexpr int kKeeperTimeoutMs = 1000;
@@ -117,7 +115,7 @@ absl::StatusOr<ArenaView> OpenTarget(const Invocation& invocation, const Target&
     return absl::InvalidArgumentError(
         "--address: arenas are looked into on their own machine; run this there");
   }
-  BATON_ASSIGN_OR_RETURN(ArenaFiles files,
+  BATON_ASSIGN_OR_RETURN(inspect::ArenaFiles files,
                          !target.offline.empty() ? inspect::OpenSnapshot(target.offline)
                          : target.pid != 0
                              ? inspect::ArenaOfProcess(target.pid, target.service)

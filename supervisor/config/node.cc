@@ -8,8 +8,6 @@ namespace baton {
 namespace {
 
 using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
-using google::protobuf::Reflection;
 using google::protobuf::TextFormat;
 
 // "48 is not a power of two; use 32 or 64", or empty.
@@ -98,7 +96,7 @@ void Node::Refuse(std::string_view field, std::string_view text) const {
   problems_.AddAt(line, column, absl::StrCat(NameOf(field), ": ", View(text)));
 }
 
-Node Node::Child(std::string_view field, Message& child, int index) const {
+Node Node::Child(std::string_view field, google::protobuf::Message& child, int index) const {
   TextFormat::ParseInfoTree* places =
       places_ == nullptr ? nullptr : places_->GetTreeForNested(Find(field), index);
   const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
@@ -107,7 +105,7 @@ Node Node::Child(std::string_view field, Message& child, int index) const {
 
 void Node::CheckRange(const Range& range) const {
   const FieldDescriptor* field = Find(range.field);
-  const Reflection* reflection = message_.GetReflection();
+  const google::protobuf::Reflection* reflection = message_.GetReflection();
   const bool wide = field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64;
   const uint64_t value =
       wide ? reflection->GetUInt64(message_, field) : reflection->GetUInt32(message_, field);

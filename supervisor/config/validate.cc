@@ -24,8 +24,6 @@
 namespace baton {
 namespace {
 
-using google::protobuf::TextFormat;
-
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
 constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
@@ -352,7 +350,7 @@ void CheckOperatorEndpoint(v1::Config& config, const Node& root) {
 
 }  // namespace
 
-void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
+void CompleteAndValidate(v1::Config& config, google::protobuf::TextFormat::ParseInfoTree* places,
                          Problems& problems) {
   const Node root(config, "", places, problems);
   CheckStateDir(config, root);

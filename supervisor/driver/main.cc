@@ -24,7 +24,6 @@
 namespace {
 
 namespace internal = baton::internal;
-using baton::driver_process::DriverHost;
 using baton::driver_process::DriverProcess;
 
 int Drive(internal::KeeperConfig config, int batonds_network) {
@@ -36,7 +35,7 @@ int Drive(internal::KeeperConfig config, int batonds_network) {
   options.break_recovery = std::getenv("BATON_BREAK_RECOVERY") != nullptr;
 #endif
   auto batond = baton::driver_process::BatondLink::OfEnvironment(config);
-  auto host = DriverHost::Open(config, options);
+  auto host = baton::driver_process::DriverHost::Open(config, options);
   if (!host.ok()) return baton::driver_process::FailToStart(config, host.status());
   DriverProcess driver(config, *std::move(host), &batond, config.keeper(), batonds_network);
   const absl::Status ended = driver.Run();

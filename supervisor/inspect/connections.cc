@@ -17,14 +17,13 @@ namespace {
 
 using arena::ConnectionRecord;
 using arena::ConnectionState;
-using arena::PoisonLevel;
 
 // In the order of ConnectionState and of PoisonLevel.
 constexpr const char* kStates[] = {"free",        "requested", "connecting",
                                    "established", "draining",  "closed"};
 constexpr const char* kPoisonLevels[] = {"none", "flushed", "silent", "void"};
 static_assert(std::size(kStates) == uint32_t(ConnectionState::kClosed) + 1);
-static_assert(std::size(kPoisonLevels) == uint32_t(PoisonLevel::kVoid) + 1);
+static_assert(std::size(kPoisonLevels) == uint32_t(arena::PoisonLevel::kVoid) + 1);
 
 std::string StatusName(uint32_t status) {
   using verbs::CompletionStatus;

@@ -59,8 +59,6 @@ absl::Status DescribeNativeShard(const ArenaView& arena, uint32_t shard, bool wh
                                      out->mutable_orders(), out->mutable_invalid()));
   return CountPool(arena, shard, out);
 }
-
-using arena::OwnershipRecord;
 using arena::ShardRecord;
 
 constexpr int32_t kNone = -1;
@@ -68,7 +66,8 @@ constexpr int32_t kNone = -1;
 constexpr uint32_t kThreadMask = 0x3fffffff;
 constexpr uint32_t kOwnerDied = 0x40000000;
 
-void DescribeOwner(const ArenaView& arena, const OwnershipRecord& owner, v1::InspectedShard* out) {
+void DescribeOwner(const ArenaView& arena, const arena::OwnershipRecord& owner,
+                   v1::InspectedShard* out) {
   const uint32_t word_slot = arena::OwnershipSlot(owner.ownership);
   const uint32_t slot = arena::ClaimantOrOwner(word_slot);
   out->set_epoch(arena::OwnershipEpoch(owner.ownership));

@@ -121,7 +121,6 @@ namespace {
 
 using baton::FileDescriptor;
 using baton::driver_process::FailToStart;
-using baton::keeper::Keeper;
 
 int Keep(const baton::internal::KeeperConfig& config, FileDescriptor orders) {
   auto driver = baton::keeper::SocketDriverClient::Meet(
@@ -130,7 +129,7 @@ int Keep(const baton::internal::KeeperConfig& config, FileDescriptor orders) {
   FileDescriptor network = baton::GivenDescriptor(baton::kNetworkVariable);
   const absl::Status stays = baton::driver_process::StayInServiceNetwork(network);
   if (!stays.ok()) return FailToStart(config, stays);
-  auto keeper = Keeper::Create(config, *std::move(driver), std::move(network));
+  auto keeper = baton::keeper::Keeper::Create(config, *std::move(driver), std::move(network));
   if (!keeper.ok()) return FailToStart(config, keeper.status());
   baton::SetDownReason(config.state_dir(), config.service().name(), "");
   const absl::Status ended = (*keeper)->Run();

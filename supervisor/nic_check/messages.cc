@@ -22,7 +22,6 @@ namespace {
 using verbs::Completion;
 using verbs::CompletionStatus;
 using verbs::Opcode;
-using verbs::ReceiveRequest;
 using verbs::ScatterGather;
 using verbs::SendRequest;
 
@@ -265,7 +264,7 @@ class Messenger {
     uint8_t* const place = PlaceOf(kReceived, receive);
     const ScatterGather sges[] = {device_->SgeOf(place, 20),
                                   device_->SgeOf(place + 20, kPlaceBytes - 20)};
-    const ReceiveRequest request = {receive, sges};
+    const verbs::ReceiveRequest request = {receive, sges};
     journal_->receives_tried = receive;
     size_t posted = 0;
     BATON_RETURN_IF_ERROR(receiver_.receives().Post({&request, 1}, &posted));

@@ -16,10 +16,8 @@
 namespace baton::keeper {
 namespace {
 
-using std::chrono::milliseconds;
-
 // The time between two looks at which workers are ready and own shards, which nobody reports.
-constexpr milliseconds kTick(100);
+constexpr std::chrono::milliseconds kTick(100);
 constexpr char kHeldKey[] = "lasting/standbys";
 
 }  // namespace
