@@ -4,9 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"

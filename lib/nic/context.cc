@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -10,7 +10,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/call.h"
 #include "lib/nic/control_format.h"

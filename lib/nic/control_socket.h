@@ -3,8 +3,6 @@
 #ifndef LIB_NIC_CONTROL_SOCKET_H_
 #define LIB_NIC_CONTROL_SOCKET_H_
 
-#include <sys/un.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -12,7 +10,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"

@@ -11,7 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"

@@ -1,6 +1,5 @@
 #include "supervisor/cli/completion.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "CLI/CLI.hpp"

@@ -1,6 +1,5 @@
 #include "supervisor/cli/man_page.h"
 
-#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/ascii.h"

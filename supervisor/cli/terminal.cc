@@ -1,6 +1,5 @@
 #include "supervisor/cli/terminal.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>

@@ -8,7 +8,6 @@
 #include <string>
 #include <thread>
 
-#include "lib/base/file_descriptor.h"
 #include "supervisor/cli/invocation.h"
 
 namespace baton {

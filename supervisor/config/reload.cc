@@ -1,7 +1,6 @@
 #include "supervisor/config/reload.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <string_view>
 

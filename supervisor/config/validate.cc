@@ -8,7 +8,6 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"

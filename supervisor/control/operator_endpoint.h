@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/config.pb.h"

@@ -1,5 +1,4 @@
 // Checks the kernel (its release, its RDMA modules), a machine without a device, and rdma-core.
-#include <array>
 #include <map>
 #include <set>
 #include <utility>

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <iterator>
 #include <string>
-#include <utility>
 
 #include "lib/arena/arena.h"
 #include "lib/arena/text_field.h"

@@ -13,9 +13,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/arena/text_field.h"

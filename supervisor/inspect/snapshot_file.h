@@ -7,7 +7,6 @@
 #include <string>
 #include <type_traits>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "supervisor/inspect/arena_view.h"
 #include "supervisor/inspect/memory.h"

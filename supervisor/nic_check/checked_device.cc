@@ -3,8 +3,6 @@
 #include <netinet/in.h>
 #include <sched.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>

@@ -3,9 +3,6 @@
 #include <endian.h>
 #include <infiniband/mlx5dv.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <random>

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "lib/verbs/mlx5/completion_queue.h"
 #include "lib/verbs/mlx5/format.h"

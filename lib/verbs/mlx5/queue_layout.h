@@ -4,7 +4,6 @@
 #ifndef LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 #define LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
