@@ -2,8 +2,6 @@
 
 #include <sys/socket.h>
 
-#include "lib/base/status.h"
-
 namespace baton::nic {
 
 absl::StatusOr<FileDescriptor> MakeChannel(Call* call) {

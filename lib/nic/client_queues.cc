@@ -1,7 +1,5 @@
 #include "lib/nic/client_queues.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "lib/nic/connection.h"
 #include "lib/nic/control_socket.h"
 #include "lib/nic/limits.h"
 #include "lib/nic/queue_pair.h"

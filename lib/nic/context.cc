@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/nic/limits.h"
-#include "lib/nic/queue_pair.h"
 #include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"

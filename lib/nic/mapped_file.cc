@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "lib/nic/limits.h"
 
 namespace baton::nic {
 

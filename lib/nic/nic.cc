@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -21,7 +20,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/pauses.h"
 #include "lib/base/status.h"
-#include "lib/nic/control_socket.h"
 #include "lib/nic/limits.h"
 
 namespace baton::nic {

@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -12,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/nic/queue_pair.h"
-#include "lib/verbs/mlx5/doorbell.h"
 
 namespace baton::nic {
 

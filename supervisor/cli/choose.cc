@@ -1,7 +1,6 @@
 #include "supervisor/cli/choose.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -15,8 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "grpcpp/create_channel_posix.h"
-#include "grpcpp/grpcpp.h"
-#include "lib/base/status.h"
 #include "lib/channel/message_channel.h"
 
 namespace baton {

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,9 +1,6 @@
 #include "supervisor/cli/command_options.h"
 
 #include <istream>
-#include <memory>
-
-#include <algorithm>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"

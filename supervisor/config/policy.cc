@@ -1,12 +1,10 @@
 #include "supervisor/config/policy.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/device_needs.h"
-#include "supervisor/config/node.h"
 #include "supervisor/config/shape.h"
 
 namespace baton {

@@ -11,9 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
-#include <memory>
-#include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"

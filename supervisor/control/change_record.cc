@@ -1,8 +1,5 @@
 #include "supervisor/control/change_record.h"
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

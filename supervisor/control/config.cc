@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
-#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {

@@ -6,7 +6,6 @@
 #include <array>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>

@@ -1,7 +1,6 @@
 #include "supervisor/control/event_log.h"
 
 #include <queue>
-#include <utility>
 
 namespace baton {
 

@@ -8,7 +8,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/version.h"
 #include "supervisor/control/certificates.h"
-#include "supervisor/metrics/families.h"
 
 namespace baton {
 namespace {

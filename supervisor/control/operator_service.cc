@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <map>
-#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"

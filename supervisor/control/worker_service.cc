@@ -1,9 +1,7 @@
 #include "supervisor/control/worker_service.h"
 
 #include <atomic>
-#include <chrono>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "lib/verbs/mlx5/format.h"
-
 namespace baton::verbs::mlx5 {
 namespace {
 

@@ -1,7 +1,5 @@
 #include "lib/verbs/mlx5/format.h"
 
-#include <infiniband/mlx5dv.h>
-
 namespace baton::verbs::mlx5 {
 namespace {
 

@@ -1,7 +1,5 @@
 #include "lib/verbs/mlx5/queue_pair.h"
 
-#include <atomic>
-
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/verbs/mlx5/posting.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
