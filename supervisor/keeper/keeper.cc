@@ -116,7 +116,7 @@ absl::Status Keeper::BeginListening() {
 }
 
 void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor batonds_network) {
-  workers_ = std::make_unique<WorkerSessions>(loop_, config_, *driver_, *policies_, events_);
+  workers_ = std::make_unique<WorkerSessions>(common_parts());
   MakePrograms(std::move(batonds_network));
   const KeeperParts parts{common_parts(), *workers_, *programs_};
   upgrades_ = std::make_unique<Upgrades>(parts);

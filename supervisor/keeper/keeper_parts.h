@@ -7,10 +7,11 @@
 #include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/policy/policies.h"
-#include "supervisor/keeper/programs/program.h"
-#include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
+
+class WorkerPrograms;
+class WorkerSessions;
 
 // The parts of a keeper that all others use. All of them outlive each holder of this.
 struct CommonParts {

@@ -78,10 +78,10 @@ struct TheKeeper final : private keeper::DriverListener {
     news.SetWake([this] { boost::asio::post(loop, [this] { driver->DeliverNews(); }); });
     policies.emplace(config.service(), *driver);
     drain.emplace(loop, config, *driver, events);  // none begins: /nowhere cannot be written
-    workers.emplace(loop, config, *driver, *policies, events);
+    const keeper::CommonParts common{loop, config, *driver, *policies, events};
+    workers.emplace(common);
     programs.emplace(loop, config.launcher(), *driver);
-    const keeper::KeeperParts parts{
-        {loop, config, *driver, *policies, events}, *workers, *programs};
+    const keeper::KeeperParts parts{common, *workers, *programs};
     upgrades.emplace(parts);
     standbys.emplace(parts, *upgrades);
     limits.emplace(parts, *workers);

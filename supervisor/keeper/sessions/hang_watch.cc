@@ -123,20 +123,14 @@ uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms,
   return (silence_ms - 1) / between_looks_ms + 1;
 }
 
-HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                     DriverClient& driver, Policies& policies, EventLog& events,
-                     const Sessions& sessions, Kill kill)
-    : config_(config),
-      driver_(driver),
-      policies_(policies),
-      events_(events),
-      heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
+HangWatch::HangWatch(const SessionParts& parts, Kill kill)
+    : parts_(parts),
+      heartbeat_ms_(std::max(1u, parts.config.service().heartbeat_ms())),
       between_looks_ms_(std::min(heartbeat_ms_, kMostBetweenLooksMs)),
-      timer_(loop),
-      sessions_(sessions),
+      timer_(parts.loop),
       kill_(std::move(kill)) {
   Every(timer_, std::chrono::milliseconds(between_looks_ms_), [this] {
-    for (const auto& session : sessions_) {
+    for (const auto& session : parts_.places.slots()) {
       if (session) LookAt(*session);
     }
     shards_.reset();
@@ -146,12 +140,13 @@ HangWatch::HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig
 void HangWatch::LookAt(WorkerSession& session) {
   if (session.IsProcessDead()) return;  // a dead worker does not hang, even if its lock is held
   const bool was_silent = session.heartbeat.IsSilent(looks());
-  session.heartbeat.Look(arena::LoadRelaxed(driver_.arena().worker(session.slot).heartbeat),
+  session.heartbeat.Look(arena::LoadRelaxed(parts_.driver.arena().worker(session.slot).heartbeat),
                          looks());
   const bool silent = session.heartbeat.IsSilent(looks());
   if (session.state != v1::WORKER_STATE_READY || !(silent || was_silent)) return;
   if (silent != was_silent) {
-    driver_.ChangeWorker(session.slot, session.id, silent ? Change::STALLED : Change::NOT_STALLED);
+    parts_.driver.ChangeWorker(session.slot, session.id,
+                               silent ? Change::STALLED : Change::NOT_STALLED);
   }
   if (!silent || !OwnsShards(session.id)) {
     session.hangs = false;
@@ -163,11 +158,12 @@ void HangWatch::LookAt(WorkerSession& session) {
 }
 
 uint32_t HangWatch::looks() const {
-  return LooksUntilHung(heartbeat_ms_, config_.service().hang_timeout_ms(), between_looks_ms_);
+  return LooksUntilHung(heartbeat_ms_, parts_.config.service().hang_timeout_ms(),
+                        between_looks_ms_);
 }
 
 bool HangWatch::OwnsShards(uint64_t worker_id) {
-  if (!shards_) shards_ = driver_.LookAtShards();
+  if (!shards_) shards_ = parts_.driver.LookAtShards();
   return absl::c_any_of(shards_->shards(),
                         [&](const auto& shard) { return shard.owner_worker_id() == worker_id; });
 }
@@ -177,15 +173,15 @@ void HangWatch::OnHang(WorkerSession& session) {
   const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
                                         looks() * between_looks_ms_, " ms");
   const bool known = std::exchange(session.hangs, true);
-  if (policies_.policy().on_hang() == v1::ON_HANG_REPORT) {
+  if (parts_.policies.policy().on_hang() == v1::ON_HANG_REPORT) {
     if (known) return;
-    events_.Add("worker_hangs",
-                absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ", what,
-                             "; its shards stay with it, as the policy's on_hang says"),
-                session.id);
+    parts_.events.Add("worker_hangs",
+                      absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ",
+                                   what, "; its shards stay with it, as the policy's on_hang says"),
+                      session.id);
     return;
   }
-  driver_.ChangeWorker(session.slot, session.id, Change::DEATH_BY_HANG);
+  parts_.driver.ChangeWorker(session.slot, session.id, Change::DEATH_BY_HANG);
   kill_(session.id, what);
 }
 

@@ -21,11 +21,8 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/internal/driver.pb.h"
-#include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/driver_client.h"
-#include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policy/policies.h"
 #include "supervisor/keeper/programs/program_output.h"
+#include "supervisor/keeper/sessions/worker_places.h"
 #include "supervisor/keeper/sessions/worker_session.h"
 
 namespace baton::keeper {
@@ -84,13 +81,10 @@ uint32_t LooksUntilHung(uint32_t heartbeat_ms, uint32_t hang_timeout_ms, uint32_
 // Thread-compatible: the management loop's thread.
 class HangWatch {
  public:
-  using Sessions = std::vector<std::shared_ptr<WorkerSession>>;  // by slot; null: it is free
   using Kill = std::function<void(uint64_t worker_id, std::string_view cause)>;
 
-  // All references outlive it. Looks at `sessions` each heartbeat_ms or more often.
-  HangWatch(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-            DriverClient& driver, Policies& policies, EventLog& events, const Sessions& sessions,
-            Kill kill);
+  // Looks at the attached workers each heartbeat_ms or more often.
+  HangWatch(const SessionParts& parts, Kill kill);
   uint32_t heartbeat_ms() const { return heartbeat_ms_; }
 
  private:
@@ -99,13 +93,9 @@ class HangWatch {
   bool OwnsShards(uint64_t worker_id);
   void OnHang(WorkerSession& session);
 
-  const internal::KeeperConfig& config_;
-  DriverClient& driver_;
-  Policies& policies_;
-  EventLog& events_;
+  const SessionParts parts_;
   const uint32_t heartbeat_ms_, between_looks_ms_;
   boost::asio::steady_timer timer_;
-  const Sessions& sessions_;
   const Kill kill_;
   std::optional<internal::ShardsSeen> shards_;  // as the driver saw them in this round of looks
 };

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
-#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/sessions/attach_check.h"
 #include "supervisor/keeper/sessions/worker_session.h"
 
@@ -90,11 +90,7 @@ class WorkerPlaces {
 };
 
 // What the parts of WorkerSessions use together. All of it outlives each holder of this.
-struct SessionParts {
-  boost::asio::io_context& loop;
-  const internal::KeeperConfig& config;
-  DriverClient& driver;
-  EventLog& events;
+struct SessionParts : CommonParts {
   WorkerPlaces& places;
 };
 

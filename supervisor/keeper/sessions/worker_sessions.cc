@@ -24,25 +24,20 @@ using Change = internal::ChangeWorker;
 
 }  // namespace
 
-WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                               DriverClient& driver, Policies& policies, EventLog& events)
-    : loop_(loop),
-      config_(config),
-      arena_(driver.arena()),
-      driver_(driver),
-      events_(events),
-      places_(driver),
-      ends_({loop, config, driver, events, places_}),
-      hang_watch_(
-          loop, config, driver, policies, events, places_.slots(),
-          [this](uint64_t worker_id, std::string_view cause) { (void)Kill(worker_id, cause); }),
-      requests_({loop, config, driver, events, places_}, ends_, hang_watch_),
-      resumption_timer_(loop) {}
+WorkerSessions::WorkerSessions(const CommonParts& parts)
+    : arena_(parts.driver.arena()),
+      places_(parts.driver),
+      parts_{parts, places_},
+      ends_(parts_),
+      hang_watch_(parts_, [this](uint64_t worker_id,
+                                 std::string_view cause) { (void)Kill(worker_id, cause); }),
+      requests_(parts_, ends_, hang_watch_),
+      resumption_timer_(parts.loop) {}
 
 // ---------------------------------------------------------------- sessions that go on
 
 void WorkerSessions::Restore(DriverClient::HeldByKey& held) {
-  places_.Restore(loop_, held);
+  places_.Restore(parts_.loop, held);
   for (const SessionPtr& session : places_.slots()) {
     if (session) GoOn(session);
   }
@@ -53,7 +48,7 @@ void WorkerSessions::Restore(DriverClient::HeldByKey& held) {
       ends_.OnThreadEnded(session);
     }
   }
-  const internal::ShardsSeen seen = driver_.LookAtShards();
+  const internal::ShardsSeen seen = parts_.driver.LookAtShards();
   for (const uint32_t slot : seen.fenced_slots()) {
     if (IdOf(slot) != 0) (void)Kill(IdOf(slot), "it wrote an invalid transaction");
   }
@@ -64,7 +59,7 @@ void WorkerSessions::GoOn(const SessionPtr& session) {
   session->beat_at_restore = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
   session->heartbeat.Look(session->beat_at_restore, /*patience=*/1);  // this is no sign of life
   // The former keeper may have called the worker silent. This one counts anew.
-  driver_.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
+  parts_.driver.ChangeWorker(session->slot, session->id, Change::NOT_STALLED);
   // A native worker whose library cannot resume sessions goes on serving without one.
   session->awaits_resumption =
       session->attached_with.resumes_session() || !arena::IsNative(arena_.shape());
@@ -121,7 +116,7 @@ void WorkerSessions::ReadProgram(uint64_t worker_id, WorkerPrograms& programs,
 
 absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
   if (const SessionPtr session = places_.Find(worker_id)) {
-    driver_.ChangeWorker(session->slot, worker_id, Change::PARDON_DEATH);
+    parts_.driver.ChangeWorker(session->slot, worker_id, Change::PARDON_DEATH);
   }
   return Kill(worker_id, "asked for by an operator");
 }
@@ -158,7 +153,7 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
     return session->slot;
   }
   SessionPtr newest;
-  const internal::ShardsSeen seen = driver_.LookAtShards();
+  const internal::ShardsSeen seen = parts_.driver.LookAtShards();
   const uint64_t owner = seen.shards(static_cast<int>(shard)).owner_worker_id();
   for (const uint32_t slot : seen.ready_slots()) {
     const SessionPtr& session = places_.slots()[slot];
@@ -182,20 +177,20 @@ std::vector<WorkerInfo> WorkerSessions::List() const {
 
 void WorkerSessions::MakeFirst(uint64_t worker_id) {
   if (const SessionPtr session = places_.Find(worker_id)) {
-    driver_.ChangeWorker(session->slot, worker_id, Change::STANDS_FIRST);
+    parts_.driver.ChangeWorker(session->slot, worker_id, Change::STANDS_FIRST);
   }
 }
 
 void WorkerSessions::AskToStop(uint64_t worker_id) {
   const SessionPtr session = places_.Find(worker_id);
   if (!session) return;
-  events_.Add("worker_asked_to_stop", absl::StrCat("worker ", worker_id, " is asked to end"),
-              worker_id);
+  parts_.events.Add("worker_asked_to_stop", absl::StrCat("worker ", worker_id, " is asked to end"),
+                    worker_id);
   if (session->attached_with.layout_version() < kStopRequestLayoutVersion) {
     (void)ends_.Signal(*session, SIGTERM);
     return;
   }
-  driver_.ChangeWorker(session->slot, worker_id, Change::ASK_TO_STOP);
+  parts_.driver.ChangeWorker(session->slot, worker_id, Change::ASK_TO_STOP);
 }
 
 bool WorkerSessions::Retire(pid_t pid) {
@@ -205,7 +200,7 @@ bool WorkerSessions::Retire(pid_t pid) {
   }
   DriverClient::Workers places;
   for (const SessionPtr& session : sessions) places.push_back(session->Place());
-  if (!driver_.Retire(places)) return false;
+  if (!parts_.driver.Retire(places)) return false;
   for (const SessionPtr& session : sessions) {
     if (std::exchange(session->retired, true)) continue;
     places_.Hold(*session);

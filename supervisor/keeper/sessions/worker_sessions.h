@@ -2,7 +2,6 @@
 #ifndef SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSIONS_H_
 #define SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSIONS_H_
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -18,8 +17,7 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
-#include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policy/policies.h"
+#include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/sessions/hang_watch.h"
 #include "supervisor/keeper/sessions/worker_ends.h"
@@ -33,9 +31,7 @@ namespace baton::keeper {
 // of the engine, but not while memory is registered or deregistered.
 class WorkerSessions {
  public:
-  // All references outlive it.
-  WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 DriverClient& driver, Policies& policies, EventLog& events);
+  explicit WorkerSessions(const CommonParts& parts);
 
   // Goes on with the workers that had attached to the former keeper. They go on serving, and resume
   // their sessions soon. A worker that had the time to resume and did not is killed. Takes the
@@ -78,7 +74,7 @@ class WorkerSessions {
   // Kills a worker that was asked to end stop_timeout() ago.
   absl::Status KillOverdue(uint64_t worker_id);
   std::chrono::milliseconds stop_timeout() const {
-    return std::chrono::milliseconds(config_.service().stop_timeout_ms());
+    return std::chrono::milliseconds(parts_.config.service().stop_timeout_ms());
   }
   // Records that a worker's stream to control was opened or closed. `announcer` is the connection
   // of control that reported it; ForgetControlStreams ends all of its streams. kNotFound: the
@@ -112,12 +108,9 @@ class WorkerSessions {
   void CloseUnresumed();
   void CloseUnresumedLater();
 
-  boost::asio::io_context& loop_;
-  const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
-  DriverClient& driver_;
-  EventLog& events_;
   WorkerPlaces places_;
+  const SessionParts parts_;
   WorkerEnds ends_;
   HangWatch hang_watch_;
   WorkerRequests requests_;

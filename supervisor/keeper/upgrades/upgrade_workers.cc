@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
 

@@ -64,7 +64,7 @@ class LimitWatchTest : public ::testing::Test {
   driver_process::NewsQueue news;
   testing::InlineDriverClient driver{config.service(), engine, news};
   Policies policies{config.service(), driver};
-  WorkerSessions sessions{loop, config, driver, policies, events};
+  WorkerSessions sessions{CommonParts{loop, config, driver, policies, events}};
   std::map<std::string, std::string> files;
   LimitWatch watch{CommonParts{loop, config, driver, policies, events}, sessions,
                    [this](const std::string& path) -> std::optional<std::string> {

@@ -134,7 +134,7 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
           .value();
   testing::InlineDriverClient driver_{config_.service(), *engine_, news_, forks_.get()};
   Policies policies_{config_.service(), driver_};
-  WorkerSessions sessions_{loop_, config_, driver_, policies_, events_};
+  WorkerSessions sessions_{CommonParts{loop_, config_, driver_, policies_, events_}};
   NativeWorkers workers_{CommonParts{loop_, config_, driver_, policies_, events_}, sessions_};
 };
 

@@ -81,7 +81,7 @@ struct TheKeeper {
   int left;
   MortalDriverClient driver;
   Policies policies{config.service(), driver};
-  WorkerSessions sessions{loop, config, driver, policies, events};
+  WorkerSessions sessions{CommonParts{loop, config, driver, policies, events}};
   std::deque<MessageChannel> clients;
 };
 

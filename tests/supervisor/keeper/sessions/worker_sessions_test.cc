@@ -171,7 +171,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
   driver_process::NewsQueue news;
   testing::InlineDriverClient driver{config.service(), engine, news};
   Policies policies{config.service(), driver};
-  WorkerSessions sessions{loop, config, driver, policies, events};
+  WorkerSessions sessions{CommonParts{loop, config, driver, policies, events}};
   std::vector<uint64_t> attached, gone;  // as we were told
   std::vector<std::string> kill_causes;  // of those that are gone
   std::function<void()> on_gone;
