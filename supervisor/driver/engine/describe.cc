@@ -35,6 +35,17 @@ std::string TextFor(const char (&field)[size]) {
   return ValidUtf8(arena::TextOf(field), size);
 }
 
+internal::Histogram DescribeHistogram(const LatencyHistogram& histogram) {
+  internal::Histogram out;
+  for (const double bound : kHistogramBounds) {
+    out.add_bounds_seconds(bound);
+    out.add_counts(histogram.CountUpTo(static_cast<uint64_t>(bound * kNanosecondsPerSecond)));
+  }
+  out.set_count(histogram.count());
+  out.set_sum_seconds(static_cast<double>(histogram.sum()) / kNanosecondsPerSecond);
+  return out;
+}
+
 }  // namespace
 
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report, size_t max_requests) {
@@ -72,17 +83,6 @@ v1::BlackoutSummary Summarize(const LatencyHistogram& histogram) {
   summary.set_p99_us(static_cast<double>(histogram.Quantile(0.99)) / 1000);
   summary.set_max_us(static_cast<double>(histogram.max()) / 1000);
   return summary;
-}
-
-internal::Histogram DescribeHistogram(const LatencyHistogram& histogram) {
-  internal::Histogram out;
-  for (const double bound : kHistogramBounds) {
-    out.add_bounds_seconds(bound);
-    out.add_counts(histogram.CountUpTo(static_cast<uint64_t>(bound * kNanosecondsPerSecond)));
-  }
-  out.set_count(histogram.count());
-  out.set_sum_seconds(static_cast<double>(histogram.sum()) / kNanosecondsPerSecond);
-  return out;
 }
 
 void AddBlackout(const std::string& cause, const LatencyHistogram& histogram,

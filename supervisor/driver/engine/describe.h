@@ -39,8 +39,6 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
                                         size_t max_requests = ~size_t{0});
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
-// The bounds of the histogram go from 10 us to 10 s.
-internal::Histogram DescribeHistogram(const LatencyHistogram& histogram);
 void AddBlackout(const std::string& cause, const LatencyHistogram& histogram,
                  internal::Description* description);
 internal::EngineLoad DescribeLoad(const EngineLoad& load);

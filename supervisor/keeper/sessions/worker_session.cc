@@ -32,6 +32,11 @@ bool SaysHealthy(const arena::Arena& arena, uint32_t slot) {
   return arena::LoadRelaxed(arena.worker(slot).unhealthy) == 0;
 }
 
+StateVersions VersionsOf(const internal::AttachArena& attach) {
+  return {attach.reads_state_version_min(), attach.reads_state_version_max(),
+          attach.writes_state_version()};
+}
+
 }  // namespace
 
 internal::WorkerPlace PlaceOf(uint32_t slot, uint64_t worker_id) {
@@ -64,11 +69,6 @@ void Heartbeat::Look(uint64_t beat, uint32_t patience) {
 void Heartbeat::Restart() {
   seen_ns_ = MonotonicNanoseconds();
   silent_looks_ = 0;
-}
-
-StateVersions VersionsOf(const internal::AttachArena& attach) {
-  return {attach.reads_state_version_min(), attach.reads_state_version_max(),
-          attach.writes_state_version()};
 }
 
 internal::HeldWorker WorkerSession::ToHeld() const {

@@ -109,8 +109,6 @@ struct WorkerSession : SessionFacts {
   boost::asio::posix::stream_descriptor process;  // pidfd
 };
 
-StateVersions VersionsOf(const internal::AttachArena& attach);
-
 }  // namespace baton::keeper
 
 #endif  // SUPERVISOR_KEEPER_SESSIONS_WORKER_SESSION_H_
