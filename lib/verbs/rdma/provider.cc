@@ -62,6 +62,14 @@ int RingDoorbell(const ibv_qp& queue_pair) {
   return Invoke(queue_pair.context->cmd_fd, &command, kAttributes);
 }
 
+// Returns 0 if the kernel has the doorbell's ioctl, otherwise an errno. Without its command the
+// ioctl fails with EINVAL if the kernel has it, and with another errno if not.
+int CheckDoorbell(const ibv_context& context) {
+  Command command = {};
+  const int error = Invoke(context.cmd_fd, &command, 0);
+  return error == EINVAL ? 0 : error;
+}
+
 constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
 
 absl::Status CheckSoftRoceForkable(ibv_context* context) {
@@ -119,14 +127,6 @@ int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad) {
   const int unheard = RingDoorbell(*queue_pair);
   if (unheard != 0) return unheard;
   return *bad == nullptr ? 0 : ENOMEM;
-}
-
-// An ioctl without its command fails with EINVAL if the kernel has it, and with another errno if
-// not.
-int CheckDoorbell(const ibv_context& context) {
-  Command command = {};
-  const int error = Invoke(context.cmd_fd, &command, 0);
-  return error == EINVAL ? 0 : error;
 }
 
 const Provider& ProviderOf(const ibv_device_attr& device) {

@@ -34,9 +34,6 @@ namespace baton::verbs::rdma {
 // doorbell itself 3.1 us by write and 3.9 us by ioctl).
 int PostAndRing(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);
 
-// Returns 0 if the kernel has that ioctl, otherwise an errno.
-int CheckDoorbell(const ibv_context& context);
-
 struct Provider {
   // How long to wait for the last receive of a queue pair in error, if the device has not reported
   // it; milliseconds.
