@@ -159,7 +159,7 @@ std::vector<Family> Blackouts(const std::vector<DescribedService>& all) {
   Family seconds = Family::Histogram("baton_blackout_seconds",
                                      "Changes of owner: from the release, or from the noticed "
                                      "death, to the successor's first commit. no_keeper: from the "
-                                     "end of a keeper to the next; only new connections wait.");
+                                     "end of a keeper to the next; connections do not wait.");
   Family longest = Family::Gauge("baton_longest_blackout_seconds",
                                  "The longest of those since the driver was started.");
   ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
