@@ -24,6 +24,9 @@ enum class AfterLastSign : char {
   kReport = 1,
   kRestart = 2,
 };
+// This bit of a driver's sign says that its keeper hangs. To a batond of the release before such a
+// sign is one of life alone.
+inline constexpr char kKeeperHangs = 0x10;
 
 namespace internal {
 
@@ -38,8 +41,8 @@ inline FileDescriptor& Heart() {
 // Shows batond that this process lives, by a byte in the pipe that kHeartbeatVariable names. batond
 // reads it now and then. Does not wait. Returns false if the batond that read the pipe is gone, and
 // true if there never was one. Call it from one thread. REQUIRES: SIGPIPE is ignored.
-inline bool ShowLife(AfterLastSign then = AfterLastSign::kAsBefore) {
-  const char sign = static_cast<char>(then);
+inline bool ShowLife(AfterLastSign then = AfterLastSign::kAsBefore, bool keeper_hangs = false) {
+  const char sign = static_cast<char>(static_cast<char>(then) | (keeper_hangs ? kKeeperHangs : 0));
   const FileDescriptor& pipe = internal::Heart();
   return !pipe || write(pipe.get(), &sign, 1) == 1 || errno != EPIPE;
 }

@@ -60,7 +60,8 @@ bool IsForOneProcess(std::string_view variable) {
           name == kLockVariable || name == kStayVariable || name == "BATON_HEARTBEAT_FD" ||
           name == "BATON_OPERATOR_SOCKET_FD" || name == "BATON_WORKER_SOCKET_FD" ||
           name == kOrdersVariable || name == kNewsVariable || name == kNetworkVariable ||
-          name == kProbationVariable || name == kGivenUpVariable || name == kProgramVariable);
+          name == kProbationVariable || name == kGivenUpVariable || name == kProgramVariable ||
+          name == kInitVariable || name == kFormerEndVariable);
 }
 
 }  // namespace baton

@@ -24,6 +24,11 @@ inline constexpr char kProbationVariable[] = "BATON_ON_TRIAL";
 inline constexpr char kGivenUpVariable[] = "BATON_GIVEN_UP";
 inline constexpr char kProgramVariable[] = "BATON_PROGRAM";
 
+// baton-init sets them for batond. The first says that baton-init listens at NOTIFY_SOCKET, where
+// it heeds signs of life and keeps no descriptors. The second says how the batond before ended.
+inline constexpr char kInitVariable[] = "BATON_INIT";
+inline constexpr char kFormerEndVariable[] = "BATON_FORMER_END";
+
 // The descriptors of a keeper: a socket for its orders to `baton-driver`, one for the news that
 // `baton-driver` reports, and the network namespace of batond, if the service has another.
 inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";

@@ -64,7 +64,7 @@ absl::Status Child::Start() {
     readiness_.close();
     return status;
   }
-  ready_ = told_to_end_ = awaited_ = false;
+  ready_ = told_to_end_ = awaited_ = keeper_hangs_ = false;
   on_probation_ = program_.on_probation();
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
@@ -82,8 +82,8 @@ absl::Status Child::Start() {
 // The child soon asks to be taken in (Rejoin), unless it hangs.
 void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
-  ready_ = on_probation_ = false;
-  awaited_ = true;
+  ready_ = on_probation_ = keeper_hangs_ = false;
+  awaited_ = was_found_ = true;
   kill_hung_ = plan_.kill_hung;
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("outlived the former batond, pid ", process_.pid));
@@ -116,6 +116,12 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
 
 void Child::Log(spdlog::level::level_enum level, const std::string& what) const {
   log::Write(level, {.service = plan_.service}, absl::StrCat(plan_.name, ": ", what));
+}
+
+void Child::Report(spdlog::level::level_enum level, std::string kind, const std::string& what) {
+  std::string message = absl::StrCat(plan_.name, ": ", what);
+  log::Write(level, {.service = plan_.service, .kind = kind}, message);
+  if (callbacks_.event != nullptr) callbacks_.event(std::move(kind), std::move(message));
 }
 
 absl::Status Child::SpawnWith(int ready_write_end) {
@@ -196,8 +202,20 @@ void Child::OnReady() {
   ready_ = settled_ = true;
   awaited_ = false;
   Log(spdlog::level::info, "ready");
+  if (former_end_) ReportFollowed();
   WatchHeart();
   callbacks_.ready();
+}
+
+void Child::ReportFollowed() {
+  const auto gap = std::chrono::steady_clock::now() - ended_at_;
+  Report(spdlog::level::info, role() + "_followed",
+         absl::StrCat("the process before this one ", *former_end_, "; the next, pid ",
+                      process_.pid, ", follows it after ",
+                      std::chrono::duration_cast<std::chrono::milliseconds>(gap).count(), " ms; ",
+                      plan_.service.empty() ? "connections and workers went on"
+                                            : "the connections of the service ended with it"));
+  former_end_.reset();
 }
 
 // Looks now and then, so that signs of life do not wake batond.
@@ -221,17 +239,30 @@ void Child::LookAtHeart() {
   settled_ = true;  // do not wait for a child that outlived the former batond and hangs
   callbacks_.hung();
   if (!hung()) return Log(spdlog::level::info, "shows again that it lives");
-  Log(spdlog::level::err,
+  ReportHang();
+  if (kill_hung_ || on_probation_) Signal(SIGKILL);
+}
+
+void Child::ReportHang() {
+  Report(
+      spdlog::level::err, role() + "_hangs",
       absl::StrCat("has shown no sign of life for ", plan_.hang_timeout.count(),
                    " ms: it is stopped, or waits for what does not come (see its stack: cat /proc/",
                    process_.pid, "/stack)", kill_hung_ || on_probation_ ? "; killing it" : ""));
-  if (kill_hung_ || on_probation_) Signal(SIGKILL);
 }
 
 void Child::NoteSigns(std::string_view signs) {
   for (const char sign : signs) {
-    if (sign == static_cast<char>(AfterLastSign::kReport)) kill_hung_ = false;
-    if (sign == static_cast<char>(AfterLastSign::kRestart)) kill_hung_ = true;
+    const auto then = static_cast<AfterLastSign>(sign & ~kKeeperHangs);
+    if (then == AfterLastSign::kReport) kill_hung_ = false;
+    if (then == AfterLastSign::kRestart) kill_hung_ = true;
+    const bool keeper_hung = std::exchange(keeper_hangs_, (sign & kKeeperHangs) != 0);
+    if (!keeper_hangs_ || keeper_hung) continue;
+    Report(spdlog::level::err, "keeper_hangs",
+           absl::StrCat("its keeper has shown no sign of life for ", plan_.hang_timeout.count(),
+                        " ms; connections and workers go on; ",
+                        kill_hung_ ? "it is killed, and another follows"
+                                   : "the policy's on_keeper_hang lets it"));
   }
 }
 
@@ -256,8 +287,12 @@ void Child::Reap() {
   if (readiness_.is_open()) readiness_.close();
   process_ = SpawnedProcess();
   settled_ = true;
-  const std::string how =
-      absl::StrCat(is_ours ? DescribeEnd(end) : "ended", ready_ ? "" : " while starting");
+  const std::string end_of_it = is_ours ? DescribeEnd(end) : "ended";
+  if ((ready_ || awaited_) && !former_end_) {
+    former_end_ = absl::StrCat(was_hung ? "hung, and " : "", end_of_it);
+    ended_at_ = std::chrono::steady_clock::now();
+  }
+  const std::string how = absl::StrCat(end_of_it, ready_ ? "" : " while starting");
   // The end of a process that was told to end does not count against its program.
   const bool is_proven = !was_hung && ProveIfDue();
   if (!is_proven && on_probation_ && (was_hung || !told_to_end_)) GiveUpProgram(how);
@@ -283,7 +318,7 @@ bool Child::ProveIfDue() {
 void Child::GiveUpProgram(const std::string& why) {
   program_.GiveUp();
   const std::string given_up = DescribeGivenUp(plan_.program, absl::StrCat("its process ", why));
-  Log(spdlog::level::err, given_up);
+  Report(spdlog::level::err, role() + "_program_given_up", given_up);
   if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up(given_up);
 }
 

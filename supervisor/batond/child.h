@@ -64,6 +64,9 @@ class Child {
     // The program that was to replace the child's was given up, because of `why`. Null: the program
     // is never replaced.
     std::function<void(const std::string& why)> program_given_up = nullptr;
+    // Takes an event, which is in the log already: a hang of the child or of its keeper, a child
+    // that follows another, a program that was given up.
+    std::function<void(std::string kind, std::string message)> event = nullptr;
   };
 
   Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks);
@@ -80,6 +83,8 @@ class Child {
   bool hung() const { return silent_looks_ >= kLooks; }
   // Returns true if the child has outlived a former batond and Rejoin has not taken it in yet.
   bool is_awaited() const { return awaited_ && alive(); }
+  // Returns true if a child of a former batond was found.
+  bool was_found() const { return was_found_; }
 
   // Sets the input for the next start, or the whole plan. REQUIRES: `plan` has the same name and
   // lock.
@@ -124,6 +129,11 @@ class Child {
   void WatchHeart();
   void LookAtHeart();
   void NoteSigns(std::string_view signs);
+  void ReportHang();
+  void ReportFollowed();
+  // Logs an event and hands it on. `what` follows the child's name.
+  void Report(spdlog::level::level_enum level, std::string kind, const std::string& what);
+  std::string role() const { return plan_.service.empty() ? "control" : "driver"; }
   void WatchEnd();
   void Reap();
   // Ends the probation of a program whose process has served for kProbation. Returns whether it
@@ -138,12 +148,15 @@ class Child {
   bool on_probation_ = false;  // the process that runs, or ran last, runs the program on probation
   bool told_to_end_ = false;   // that process was sent SIGTERM
   bool awaited_ = false;
+  bool was_found_ = false;
   ChildLock lock_;
   SpawnedProcess process_;
   bool ready_ = false;
   bool settled_ = false;
   bool start_due_ = false;  // timer_ is the back-off
   std::chrono::steady_clock::time_point started_;
+  std::optional<std::string> former_end_;  // how the last that served ended, until one follows
+  std::chrono::steady_clock::time_point ended_at_;  // when it ended
   BackOff back_off_{std::chrono::milliseconds(10), std::chrono::seconds(5)};
 
   boost::asio::posix::stream_descriptor end_;        // process_.pidfd, borrowed
@@ -153,6 +166,7 @@ class Child {
   FileDescriptor heart_;             // read end of the pipe of its signs of life
   int silent_looks_ = 0;             // in a row
   bool kill_hung_ = false;           // what the process last asked for
+  bool keeper_hangs_ = false;        // what the driver last said
   boost::asio::steady_timer heart_timer_;
   boost::asio::steady_timer reap_timer_;
 };

@@ -34,7 +34,7 @@ class ControlRequests {
   ControlRequests(const ControlRequests&) = delete;
   ControlRequests& operator=(const ControlRequests&) = delete;
 
-  // Reports a configuration that was read again without a request.
+  // Reports without a request: events, or a configuration that was read again.
   void Tell(const internal::BatondReply& news);
 
  private:

@@ -2,6 +2,11 @@
 // with the first one. Runs batond, starts it again when it dies, passes signals on to it, and reaps
 // orphans. Services do not notice that batond has died, because their drivers outlive it.
 //
+// Kills a batond that hangs, as systemd does for WatchdogSec=. batond shows that it lives with
+// sd_notify(3). It hangs if it has shown no life for WATCHDOG_USEC of the environment [60 s; 0: it
+// is never killed]. If the environment has a NOTIFY_SOCKET, whoever made that watches batond, and
+// this process does not.
+//
 // Before it ends it kills every process below it, as the end of a container does. In the machine's
 // process namespace (hostPID) the kernel does not.
 //
@@ -11,7 +16,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +25,10 @@
 #include <fstream>
 #include <string>
 
+#include "lib/base/program_start.h"
+#include "supervisor/batond/life_signs.h"
+
+namespace baton {
 namespace {
 
 constexpr int kWrongConfiguration = 2;
@@ -29,30 +37,27 @@ constexpr int kCannotRun = 126;
 // length.
 constexpr time_t kFirstPauseMs = 100, kLongestPauseMs = 5'000, kHealthyMs = 10'000;
 
-time_t Milliseconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
-}
-
 class Init {
  public:
   explicit Init(char** program) : program_(program) {
     sigemptyset(&signals_);
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, SIGIO}) {
       sigaddset(&signals_, signal);
     }
     signal(SIGCHLD, SIG_DFL);  // an ancestor may have set it to be ignored, which would hide ends
     sigprocmask(SIG_BLOCK, &signals_, &before_);  // sigtimedwait takes them
     prctl(PR_SET_CHILD_SUBREAPER, 1);             // needed where this is not process 1
+    signs_.Listen();
   }
 
   // Returns the exit code.
   int Run() {
     Start();
     while (!ended_) {
+      signs_.Take(child_);
+      LookForHang();
       siginfo_t signal = {};
-      const time_t pause = child_ > 0 ? kLongestPauseMs : start_at_ms_ - Milliseconds();
+      const time_t pause = child_ > 0 ? PauseOfLife() : start_at_ms_ - Milliseconds();
       if (pause <= 0) {
         Start();
         continue;
@@ -61,7 +66,7 @@ class Init {
       if (sigtimedwait(&signals_, &signal, &limit) < 0) continue;
       if (signal.si_signo == SIGCHLD) {
         Reap();
-      } else {
+      } else if (signal.si_signo != SIGIO) {
         PassOn(signal);
       }
     }
@@ -75,19 +80,37 @@ class Init {
     ++starts_;
     child_ = fork();
     if (child_ < 0) return PlanStart("cannot be forked", errno);
-    if (child_ > 0) return;
+    if (child_ > 0) return signs_.Expect();
     sigprocmask(SIG_SETMASK, &before_, nullptr);
+    signs_.SetEnvironment();
+    if (!former_end_.empty()) setenv(kFormerEndVariable, former_end_.c_str(), /*overwrite=*/1);
     execv(program_[0], program_);
     std::fprintf(stderr, "baton-init: cannot run %s: %s\n", program_[0], std::strerror(errno));
     _exit(kCannotRun);
   }
 
+  time_t PauseOfLife() const {
+    return hung_ ? kLongestPauseMs : std::min(kLongestPauseMs, signs_.MillisecondsLeft());
+  }
+
+  void LookForHang() {
+    if (child_ <= 0 || hung_ || !signs_.HaveStopped()) return;
+    hung_ = true;
+    std::fprintf(stderr,
+                 "baton-init: %s (pid %d) has shown no sign of life for %lld ms: it is stopped, or "
+                 "waits for what does not come; it is killed\n",
+                 program_[0], static_cast<int>(child_), static_cast<long long>(signs_.limit_ms()));
+    kill(child_, SIGKILL);
+  }
+
   void PlanStart(const char* how, int number) {
     child_ = 0;
+    former_end_ = std::string(hung_ ? "hung, and " : "") + how + " " + std::to_string(number);
+    hung_ = false;
     if (Milliseconds() - started_ms_ >= kHealthyMs) pause_ms_ = kFirstPauseMs;
     start_at_ms_ = Milliseconds() + pause_ms_;
-    std::fprintf(stderr, "baton-init: %s %s %d; it is started again in %lld ms\n", program_[0], how,
-                 number, static_cast<long long>(pause_ms_));
+    std::fprintf(stderr, "baton-init: %s %s; it is started again in %lld ms\n", program_[0],
+                 former_end_.c_str(), static_cast<long long>(pause_ms_));
     pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);
   }
 
@@ -140,6 +163,9 @@ class Init {
   }
 
   char** const program_;
+  LifeSigns signs_;
+  std::string former_end_;  // how the last child ended; empty: there was none
+  bool hung_ = false;       // the child was killed because it hung
   sigset_t signals_, before_;
   pid_t child_ = 0;  // 0: the next is started at start_at_ms_
   time_t started_ms_ = 0, start_at_ms_ = 0, pause_ms_ = kFirstPauseMs;
@@ -148,11 +174,12 @@ class Init {
 };
 
 }  // namespace
+}  // namespace baton
 
 int main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr, "usage: baton-init PROGRAM [ARGUMENT...]\n");
-    return kWrongConfiguration;
+    return baton::kWrongConfiguration;
   }
-  return Init(argv + 1).Run();
+  return baton::Init(argv + 1).Run();
 }

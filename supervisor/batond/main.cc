@@ -244,7 +244,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.01, 3600.0));
   app.add_option(
          "--hang-timeout", flags.hang_timeout_seconds,
-         "Seconds without a sign of life of a driver, keeper or control until it is reported [10]. "
+         "Seconds without a sign of life of a driver, keeper or control until it is reported, and "
+         "control is killed and started again [10]. "
          "For workers see --hang-timeout-ms")
       ->check(CLI::Range(2.0, 3600.0));
   app.add_flag("--keep-services", flags.keep_services,

@@ -68,6 +68,7 @@ absl::StatusOr<FileDescriptor> InMemory(const std::string& path) {
 OwnProgram::OwnProgram(int argc, char** argv)
     : path_(TakeVariable(kProgramVariable)),
       given_up_(TakeVariable(kGivenUpVariable)),
+      former_end_(TakeVariable(kFormerEndVariable)),
       arguments_(argv, argv + argc),
       kept_(TakeVariable(kProbationVariable)) {
   on_probation_ = !kept_.empty();

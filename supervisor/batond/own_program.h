@@ -53,9 +53,11 @@ class OwnProgram {
 
   // Returns why the program that was to replace this one was given up; empty: none was given up.
   const std::string& given_up() const { return given_up_; }
+  // Returns how the batond before this process ended, if baton-init has said so.
+  const std::string& former_end() const { return former_end_; }
 
  private:
-  std::string path_, given_up_;
+  std::string path_, given_up_, former_end_;
   std::vector<std::string> arguments_, environment_;
   bool on_probation_ = false;
   std::string kept_;  // path of the former program; empty: none is kept

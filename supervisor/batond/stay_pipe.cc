@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 
@@ -59,7 +60,7 @@ StayPipe StayPipe::GivenBack() {
 }
 
 absl::StatusOr<StayPipe> StayPipe::Keep(StayPipe given_back) {
-  if (getenv("NOTIFY_SOCKET") == nullptr) {
+  if (getenv("NOTIFY_SOCKET") == nullptr || getenv(kInitVariable) != nullptr) {
     return absl::FailedPreconditionError(
         "no service manager runs batond (see Type=notify and FileDescriptorStoreMax= of the unit)");
   }

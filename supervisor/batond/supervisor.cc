@@ -166,7 +166,10 @@ Child& Supervisor::AddDriver(const v1::ServiceConfig& service) {
                          Advance();
                        },
                        [this, child](const std::string& how) { OnGone(**child, how); },
-                       [this] { Advance(); }}));
+                       [this] { Advance(); }, nullptr,
+                       [this, name = service.name()](std::string kind, const std::string& message) {
+                         Note(name, std::move(kind), message);
+                       }}));
   *child = drivers_.back().get();
   return **child;
 }
@@ -218,8 +221,11 @@ void Supervisor::AddControl() {
           ReplaceProgram(request, std::move(done));
         },
         [this](const std::string& path) { return OpenForControl(path); });
+    events_.ForgetWhatWasTold();
+    TellEvents();
   };
   plan.hang_timeout = options_.hang_timeout;
+  plan.kill_hung = true;  // nothing ends with control
   plan.user = options_.control_user;
   plan.give = [this] { return SocketsOfControl(options_.config); };
   control_ = std::make_unique<Child>(
@@ -230,6 +236,9 @@ void Supervisor::AddControl() {
                        [this](const std::string& why) {
                          control_given_up_ = why;
                          control_->SetInput(AsText(ControlConfig()));
+                       },
+                       [this](std::string kind, const std::string& message) {
+                         Note("", std::move(kind), message);
                        }});
 }
 
@@ -479,6 +488,7 @@ void Supervisor::FinishReload() {
   LogReload(reload.taken);
   if (reload.taken.restarts_control) RestartControlSoon();
   reload.done(std::move(reply));
+  TellEvents();
   ReloadForSignal();
 }
 
@@ -580,6 +590,39 @@ void Supervisor::LimitProbation(std::chrono::milliseconds limit) {
   });
 }
 
+void Supervisor::Note(const std::string& service, std::string kind, const std::string& message) {
+  events_.Add(service, std::move(kind), message);
+  TellEvents();
+}
+
+// During a reload the configuration is not yet the one in force: FinishReload tells.
+void Supervisor::TellEvents() {
+  if (reload_ || !control_requests_ || !events_.has_untold()) return;
+  internal::BatondReply news;
+  news.set_revision(revision_);
+  *news.mutable_config() = ControlConfig();
+  events_.TakeUntold(&news);
+  control_requests_->Tell(news);
+}
+
+// Reports that this batond follows another, if there was one.
+void Supervisor::NoteSuccession() {
+  const OwnProgram& own = *options_.own;
+  if (!own.given_up().empty()) Note("", "batond_program_given_up", own.given_up());
+  const bool found = absl::c_any_of(drivers_, [](const auto& one) { return one->was_found(); });
+  if (!found && own.former_end().empty() && !own.on_probation()) return;
+  std::string former = own.former_end().empty() ? "ended" : own.former_end();
+  if (own.on_probation()) former = "was replaced by another program";
+  if (!own.given_up().empty()) former = "was given up";
+  const std::string message =
+      absl::StrCat("the batond before this one ", former, "; this one, pid ", getpid(),
+                   ", release ", kRelease, ", follows it; ",
+                   found ? "it has found drivers, and their connections and workers went on"
+                         : "it has found no driver");
+  log::Write(spdlog::level::info, {.kind = "batond_followed"}, message);
+  Note("", "batond_followed", message);
+}
+
 // Opens files that operator_endpoint names, which batond's user alone may be able to read.
 absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& path) const {
   const v1::OperatorEndpoint& endpoint = options_.config.operator_endpoint();
@@ -610,6 +653,7 @@ void Supervisor::Advance() {
   }
   if (phase_ == Phase::kStartingControl && control_->settled()) {
     phase_ = Phase::kRunning;
+    NoteSuccession();
     AnnounceReady();
     LimitProbation(Child::kProbation);
   }

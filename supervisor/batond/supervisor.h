@@ -17,6 +17,7 @@
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/batond/child.h"
 #include "supervisor/batond/control_requests.h"
+#include "supervisor/batond/event_history.h"
 #include "supervisor/batond/own_program.h"
 #include "supervisor/batond/rejoin_server.h"
 #include "supervisor/batond/reload.h"
@@ -107,6 +108,9 @@ class Supervisor {
   void ReplaceProgram(const internal::ReplaceProgram& request, ControlRequests::Done done);
   void ReplaceOwnProgramSoon();
   void LimitProbation(std::chrono::milliseconds limit);
+  void Note(const std::string& service, std::string kind, const std::string& message);
+  void NoteSuccession();
+  void TellEvents();
   bool services_go_on() const;
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver);
   void OnRejoinedAnswered(const std::string& name,
@@ -147,6 +151,7 @@ class Supervisor {
   std::unique_ptr<Child> control_;
   std::string control_given_up_;  // why its new program was given up; empty: it was not
   std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
+  EventHistory events_;
   Phase phase_ = Phase::kStartingDrivers;
   absl::Status result_;
 };

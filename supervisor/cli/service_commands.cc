@@ -247,16 +247,27 @@ absl::Status Describe(Invocation* invocation, std::string name) {
   return absl::OkStatus();
 }
 
+// Has a reason if control, or batond, could not be replaced.
+std::vector<std::pair<std::string, std::string>> FieldsOf(const v1::GetStatusResponse& status) {
+  const std::string& control = status.control_program_given_up();
+  const std::string& batond = status.batond_program_given_up();
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"Release", FormatVersion(status.version())},
+      {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
+                               FormatDuration(status.control_uptime_seconds()),
+                               control.empty() ? "" : "; ", control)}};
+  if (!batond.empty()) {
+    fields.emplace_back("batond", absl::StrCat("release ", status.batond_release(), "; ", batond));
+  }
+  fields.emplace_back("Services", absl::StrCat(status.services_size()));
+  return fields;
+}
+
 absl::Status Status(Invocation* invocation) {
   BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, invocation->Ask(&Operator::GetStatus, {}));
   SortBy(status.mutable_services(), [](const v1::Service& service) { return service.name(); });
   if (invocation->json) return invocation->PrintJson(status);
-  PrintFields(invocation->out,
-              {{"Release", FormatVersion(status.version())},
-               {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
-                                        FormatDuration(status.control_uptime_seconds()))},
-               {"Services", absl::StrCat(status.services_size())}},
-              invocation->style);
+  PrintFields(invocation->out, FieldsOf(status), invocation->style);
   if (status.services_size() > 0) invocation->out << '\n';
   PrintServices(invocation->out, status.services(), invocation->style);
   invocation->PrintNext(NextForServices(status.services()));

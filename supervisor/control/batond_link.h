@@ -25,7 +25,8 @@ class BatondLink {
     internal::BatondReply reply;
     std::vector<FileDescriptor> descriptors;
   };
-  // Called by the loop when batond has read its configuration again without a request of control's.
+  // Called by the loop when batond reports something without a request of control's: events, or a
+  // configuration that it has read again.
   using OnNews = std::function<void(const internal::BatondReply&)>;
 
   // Without a socket every request fails.

@@ -202,6 +202,10 @@ class ControlServer::Impl {
              TakeSocket(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
            });
     batond_.Start([this](const internal::BatondReply& news) {
+      for (const v1::Event& event : news.events()) {
+        const bool is_new = keepers_.events().AppendOfBatond(event);
+        if (is_new) metrics_->NoteEvent(event.service(), event);
+      }
       // Taken by another thread: taking the news may ask batond for files, and this loop gets the
       // answers.
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);

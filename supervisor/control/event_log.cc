@@ -28,13 +28,14 @@ bool EventFollower::Push(const SharedEvent& event) {
   return true;
 }
 
-bool EventLog::Append(const std::string& service, const v1::Event& event) {
+bool EventLog::Add(const Key& key, const v1::Event& event) {
+  const std::string& service = key.first;
   auto shared = std::make_shared<v1::Event>(event);
   shared->set_service(service);
   std::vector<std::shared_ptr<EventFollower>> to_wake;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Ring& ring = rings_[{service, event.has_change()}];
+    Ring& ring = rings_[key];
     if (!ring.known.insert({event.sequence(), event.unix_micros()}).second) return false;
     ring.events.push_back(shared);
     if (ring.events.size() > events_per_service_) {
@@ -85,7 +86,7 @@ std::deque<SharedEvent> EventLog::Logged(const EventFilter& filter) const {
   };
   std::priority_queue<Rest, std::vector<Rest>, decltype(is_later)> rests(is_later);
   for (const auto& [key, ring] : rings_) {
-    if (ring.events.empty() || !filter.Takes(key.first, key.second)) continue;
+    if (ring.events.empty() || !filter.Takes(key.first, key.second == Source::kOperator)) continue;
     rests.push({ring.events.begin(), ring.events.end(), rests.size()});
   }
   std::deque<SharedEvent> merged;

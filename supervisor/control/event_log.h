@@ -59,9 +59,15 @@ class EventLog {
   explicit EventLog(size_t events_per_service = 4096, size_t follower_limit = 8192)
       : events_per_service_(events_per_service), follower_limit_(follower_limit) {}
 
-  // Adds an event. Returns false if it is already here, because a keeper reports its whole log
-  // after every reconnect.
-  bool Append(const std::string& service, const v1::Event& event);
+  // Adds an event that the service's keeper has reported, or a change. Returns false if it is
+  // already here, because a keeper reports its whole log after every reconnect.
+  bool Append(const std::string& service, const v1::Event& event) {
+    return Add({service, event.has_change() ? Source::kOperator : Source::kKeeper}, event);
+  }
+  // The same for an event that batond has reported. It names its service, if it is about one.
+  bool AppendOfBatond(const v1::Event& event) {
+    return Add({event.service(), Source::kBatond}, event);
+  }
 
   // `wake` is called, without locks held, from the thread that appends. Drop the pointer to stop.
   std::shared_ptr<EventFollower> Follow(EventFilter filter, std::function<void()> wake);
@@ -69,19 +75,23 @@ class EventLog {
  private:
   // A keeper that starts anew numbers from 1 again, so the time is part of an event's identity.
   using Identity = std::pair<uint64_t, int64_t>;
+  enum class Source { kKeeper, kOperator, kBatond };
+  using Key = std::pair<std::string, Source>;
   struct Ring {
     std::deque<SharedEvent> events;
     std::set<Identity> known;
   };
 
+  bool Add(const Key& key, const v1::Event& event);
   // Returns the events that `filter` takes, in the order of their times. REQUIRES: mutex_ is held.
   std::deque<SharedEvent> Logged(const EventFilter& filter) const;
 
   const size_t events_per_service_;
   const size_t follower_limit_;
   std::mutex mutex_;
-  // By service, with operators' changes apart, so that a flood of events does not push them out.
-  std::map<std::pair<std::string, bool>, Ring> rings_;
+  // By service and source. So a flood of events does not push out operators' changes, and each ring
+  // is in the order of its source.
+  std::map<Key, Ring> rings_;
   std::vector<std::weak_ptr<EventFollower>> followers_;
 };
 

@@ -27,7 +27,7 @@ BatondLink BatondLink::OfEnvironment(const internal::KeeperConfig& config) {
 
 std::chrono::milliseconds BatondLink::Beat(AfterLastSign then) {
   if (asked_) TakeAnswer();
-  if (!alone_ && !ShowLife(then) && lock_ >= 0) {
+  if (!alone_ && !ShowLife(then, keeper_hangs_) && lock_ >= 0) {
     alone_ = true;
     spdlog::warn("batond is gone: the service goes on, and waits for the next batond");
   }

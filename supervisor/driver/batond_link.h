@@ -32,6 +32,9 @@ class BatondLink {
   // Sets the configuration that the driver reports to the next batond.
   void SetService(const v1::ServiceConfig& service) { *config_.mutable_service() = service; }
 
+  // Sets whether batond is told with each Beat that the keeper hangs.
+  void SetKeeperHangs(bool hangs) { keeper_hangs_ = hangs; }
+
   // Shows batond that this process lives. When batond is gone, looks for the next one. Sends this
   // process SIGTERM if there will be none (batond was stopped), or if none can find this process
   // any more (its lock file was removed). Returns the time until the next call.
@@ -45,7 +48,8 @@ class BatondLink {
 
   internal::KeeperConfig config_;
   int lock_;
-  FileDescriptor stay_;                  // none: the driver cannot see that batond was stopped
+  FileDescriptor stay_;  // none: the driver cannot see that batond was stopped
+  bool keeper_hangs_ = false;
   bool alone_ = false;                   // batond is gone, and no other has taken this driver in
   std::optional<MessageChannel> asked_;  // a batond that has not answered yet
   std::chrono::steady_clock::time_point asked_at_;

@@ -115,7 +115,9 @@ void DriverProcess::StartKeeper() {
   start_at_ = Clock::now() + keeper_.NextPause();
 }
 
-void DriverProcess::OnKeeperEnded(const std::string& how, int exit_code) {
+void DriverProcess::OnKeeperEnded(const std::string& end, int exit_code) {
+  const std::string how = absl::StrCat(std::exchange(keeper_hung_, false) ? "hung, and " : "", end);
+  if (batond_ != nullptr) batond_->SetKeeperHangs(false);
   if (stopping_) return;
   // The keeper's log and the service's down file say why it cannot serve.
   if (!ready_once_) {
@@ -335,11 +337,18 @@ void DriverProcess::Beat() {
 
 void DriverProcess::LookForHang() {
   const auto silence = keeper_.LookForHang();
-  if (silence == KeeperProcess::Silence::kBegins) {
+  if (silence == KeeperProcess::Silence::kNone) return;
+  const bool begins = silence == KeeperProcess::Silence::kBegins;
+  if (begins) keeper_hung_ = true;
+  // The event is batond's, because the keeper that hangs reports none.
+  if (batond_ != nullptr) batond_->SetKeeperHangs(begins);
+  beat_at_ = {};
+  if (begins) {
     spdlog::error("its keeper (pid {}) has shown no sign of life for {} ms{}", keeper_.pid(),
                   keeper_.hang_timeout().count(),
                   keeper_.kills_hung() ? ": killing it" : ": the policy's on_keeper_hang lets it");
-  } else if (silence == KeeperProcess::Silence::kEnds && keeper_.runs()) {
+  } else if (keeper_.runs()) {
+    keeper_hung_ = false;
     spdlog::info("its keeper shows again that it lives");
   }
 }

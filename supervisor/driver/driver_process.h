@@ -43,7 +43,7 @@ class DriverProcess {
   using Clock = std::chrono::steady_clock;
 
   void StartKeeper();
-  void OnKeeperEnded(const std::string& how, int exit_code);
+  void OnKeeperEnded(const std::string& end, int exit_code);
   void ReportGivenUp(const std::string& why);
   void SetAsideSettings();
   // Asks the keeper to end.
@@ -73,6 +73,7 @@ class DriverProcess {
   FileDescriptor signals_, news_wake_;
   bool ready_once_ = false;
   bool stopping_ = false;
+  bool keeper_hung_ = false;  // the keeper hangs, or did until it ended
   absl::Status end_;
   std::optional<std::string> former_end_;  // how the last keeper ended, until another follows
   Clock::time_point ended_at_;             // when the last keeper ended

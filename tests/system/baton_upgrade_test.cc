@@ -149,6 +149,8 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheControlBefore) {
   EXPECT_EQ(upgrade.status, 1);
   EXPECT_THAT(upgrade.err, HasSubstr("exit code 3"));
   EXPECT_THAT(Status().control_program_given_up(), HasSubstr("exit code 3"));
+  EXPECT_THAT(harness::RunBaton(*cluster_, {"status"}).out, HasSubstr("is given up"));
+  EXPECT_THAT(harness::RunBaton(*cluster_, {"events"}).out, HasSubstr("control_program_given_up"));
   // The program that served follows its death, too.
   const pid_t control = Status().control_pid();
   ASSERT_EQ(kill(control, SIGKILL), 0);

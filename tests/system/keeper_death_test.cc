@@ -396,6 +396,11 @@ TEST_F(KeeperDeath, shouldFollowAKeeperThatHangs) {
   ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   EXPECT_THAT(cluster_->batond().LogTail(), HasSubstr("has shown no sign of life"));
+  EXPECT_OK(harness::WaitUntil("batond's report", [&] {
+    return Baton({"events", "ledger"}).find("keeper_hangs") != std::string::npos;
+  }));
+  EXPECT_THAT(Baton({"events", "ledger", "--kind", "keeper_followed"}),
+              HasSubstr("hung, and was killed"));
   harness::ExpectNothingLost(*peer_);
 }
 

@@ -80,6 +80,30 @@ TEST(Restart, shouldFailOverWhileControlIsDead) {
   EXPECT_TRUE(result->Flag("ok")) << result->text();
 }
 
+TEST(Restart, shouldShowEachSuccession) {
+  ClusterOptions options;
+  options.batond_arguments = {"--hang-timeout", "2"};
+  auto cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const auto shows = [&](const std::string& event) {
+    return harness::WaitUntil(event, [&] {
+      const harness::CommandResult events = harness::RunBaton(**cluster, {"events"});
+      return events.out.find(event) != std::string::npos;
+    });
+  };
+  const pid_t control = (*cluster)->batond().FindChild("baton-control");
+  const pid_t driver = (*cluster)->batond().FindChild("baton-driver");
+  ASSERT_TRUE(control > 0 && driver > 0);
+  ASSERT_EQ(kill(control, SIGSTOP), 0);
+  EXPECT_TRUE(shows("control_hangs").ok());
+  EXPECT_TRUE(shows("control_followed").ok());
+  ASSERT_EQ(kill(driver, SIGKILL), 0);
+  EXPECT_TRUE(shows("driver_followed").ok());
+  ASSERT_TRUE((*cluster)->KillBatond().ok());
+  ASSERT_TRUE((*cluster)->StartBatondAgain().ok());
+  EXPECT_TRUE(shows("batond_followed").ok());
+}
+
 // Also a handoff, a crash and connections that are made while no batond runs.
 TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
   auto cluster = Cluster::Start(ClusterOptions());

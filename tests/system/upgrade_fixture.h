@@ -34,9 +34,10 @@ class UpgradeTest : public harness::ClusterFixture {
     harness::ClusterOptions options;
     options.shards = 4;
     options.max_connections = kConnections;
-    // Slow enough for a busy machine.
-    options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms",
-                                absl::StrCat(1500 * harness::Slowness())};
+    // Slow enough for a busy machine. Tests stop control for a while, and find it alive after it.
+    options.batond_arguments = {"--heartbeat-ms",    "50",
+                                "--hang-timeout",    "600",
+                                "--hang-timeout-ms", absl::StrCat(1500 * harness::Slowness())};
     options.batond_arguments.insert(options.batond_arguments.end(), batond_arguments.begin(),
                                     batond_arguments.end());
     ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));

@@ -508,12 +508,44 @@ TEST(HangTest, StartsAKeeperAgainWhereThePolicySaysSo) {
   kill(stopped, SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() >= 3; }));
   EXPECT_TRUE(IsDead(stopped));
-  // Control is told of, and left alone: nothing needs it.
+}
+
+// Whatever the policies of services say: nothing ends with control.
+TEST(HangTest, StartsAControlAgainThatHangs) {
+  const Stage stage;
+  BatondProcess batond(stage, OfTwoServices(stage, {"--hang-timeout", "2"}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const pid_t stopped = stage.lives("control")[0].pid;
+  kill(stopped, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() >= 2; }));
+  EXPECT_TRUE(IsDead(stopped));
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("control_hangs: control: has shown no sign of life for 2000 ms"));
+  EXPECT_TRUE(Eventually([&] {
+    return batond.standard_error().find(
+               "control_followed: control: the process before this one "
+               "hung, and was killed by signal 9") != std::string::npos;
+  })) << batond.standard_error();
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+}
+
+TEST(HangTest, TellsOnceThatADriverSaysThatItsKeeperHangs) {
+  const Stage stage;
+  BatondProcess::Options options = OfTwoServices(stage, {"--hang-timeout", "2"});
+  options.environment["FAKE_KEEPER_kv"] = "keeper_hangs";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const std::string line = "keeper_hangs: driver of service kv: its keeper has shown no sign";
+  const auto has_told = [&](const std::string& what) {
+    return batond.standard_error().find(what) != std::string::npos;
+  };
+  ASSERT_TRUE(Eventually([&] { return has_told(line); }));
+  // What takes several more looks at the signs of all children.
   kill(stage.lives("control")[0].pid, SIGSTOP);
-  ASSERT_TRUE(Eventually([&] {
-    return batond.standard_error().find("control: has shown no sign of life") != std::string::npos;
-  }));
-  EXPECT_EQ(stage.lives("control").size(), 1u);
+  ASSERT_TRUE(Eventually([&] { return has_told("control_hangs: "); }));
+  const std::string log = batond.standard_error();
+  EXPECT_EQ(log.find(line), log.rfind(line));
+  EXPECT_EQ(log.find("keeper_hangs: driver of service queue"), std::string::npos);
 }
 
 // Of each control: its sockets are made anew.
@@ -719,6 +751,32 @@ TEST(BatondTest, ReadsItsConfigurationAgainWhenItIsAskedAndAtSighup) {
   // A control that is started later has it from its start, and nothing is new.
   kill(stage.lives("control").front().pid, SIGKILL);
   EXPECT_TRUE(ControlNoted(stage, "7:0;not=log_format;uid=3"));
+}
+
+TEST(BatondTest, TellsEachControlWhatHasHappened) {
+  const Stage stage;
+  WriteConfig(stage, "");
+  BatondProcess batond(stage, ReadingConfig(stage, "reload"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const auto told = [&](pid_t control, const std::string& kind) {
+    return Eventually([&] {
+      for (const Life& life : stage.lives("event")) {
+        if (life.pid == control && life.note == kind) return true;
+      }
+      return false;
+    });
+  };
+  const pid_t control = stage.lives("control").front().pid;
+  kill(stage.lives("keeper").front().pid, SIGKILL);
+  EXPECT_TRUE(told(control, "driver_followed")) << batond.standard_error();
+  kill(control, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").back().pid != control; }));
+  const pid_t next = stage.lives("control").back().pid;
+  EXPECT_TRUE(told(next, "driver_followed"));
+  EXPECT_TRUE(told(next, "control_followed"));
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("driver_followed: driver of service kv: the process before this one "
+                        "was killed by signal 9"));
 }
 
 TEST(BatondTest, StartsAServiceThatItsConfigurationGains) {

@@ -16,7 +16,10 @@
 //   validate  the same, but only asks what would be taken
 //   picky     takes no listeners of a changed configuration
 //   deaf      does not answer on its management socket
+//   keeper_hangs  says, as a driver, that its keeper hangs
 //   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
+// A control that asks, or asks what would be taken, appends "event PID KIND" for each event that
+// batond reports.
 // A keeper takes all other changes of a running keeper's configuration.
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG. Each
 // configuration that a keeper is asked to take appends "taken PID LISTENERS".
@@ -34,6 +37,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/heartbeat.h"
@@ -106,7 +110,12 @@ void TakeConfigs(const std::string& mode, v1::ServiceConfig* service) {
   if (!channel.Send(request).ok()) Die("batond cannot be asked");
   for (;;) {
     internal::BatondReply reply;
-    if (!channel.Receive(&reply, -1).ok()) Die("batond does not answer");
+    const absl::Status received = channel.Receive(&reply, /*timeout_ms=*/50);
+    ShowLife();
+    if (absl::IsDeadlineExceeded(received)) continue;
+    if (!received.ok()) Die("batond does not answer");
+    for (const v1::Event& event : reply.events()) Log("event", event.kind());
+    if (reply.events_size() > 0) continue;
     std::string note = absl::StrCat(reply.id(), ":", reply.status_code());
     for (const std::string& field : reply.taken()) absl::StrAppend(&note, ";taken=", field);
     for (const auto& refused : reply.refused()) absl::StrAppend(&note, ";not=", refused.field());
@@ -196,6 +205,7 @@ int Main(const std::string& program) {
     for (;; usleep(50'000)) ShowLife();
   }
   driver_process::BatondLink batond = driver_process::BatondLink::OfEnvironment(config);
+  batond.SetKeeperHangs(mode == "keeper_hangs");
   v1::ServiceConfig in_force = config.service();
   for (;; usleep(50'000)) {
     batond.Beat();

@@ -25,8 +25,11 @@ class InitTest : public ::testing::Test {
   BatondProcess::Options Running(const std::string& script) const {
     std::ofstream(path("script")) << "echo run >>$1/runs; n=$(wc -l <$1/runs)\n" << script;
     BatondProcess::Options options = WithArguments({"/bin/sh", path("script"), directory_.path()});
-    options.program = BuiltBatond().substr(0, BuiltBatond().rfind('/')) + "/baton-init";
+    options.program = Init();
     return options;
+  }
+  static std::string Init() {
+    return BuiltBatond().substr(0, BuiltBatond().rfind('/')) + "/baton-init";
   }
   std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
   bool waits() const {
@@ -131,6 +134,62 @@ TEST_F(InitTest, shouldReapOrphans) {
   init.Signal(SIGTERM);
   EXPECT_EQ(init.Wait(), 128 + SIGTERM);
   EXPECT_TRUE(IsDead(left()));
+}
+
+TEST_F(InitTest, shouldKillABatondThatHangsAndStartItAgain) {
+  BatondProcess::Options options = WithArguments(
+      {BuiltBatond(), "--dev", "--state-dir", stage_.state_dir(), "--libexec", stage_.libexec()});
+  options.program = Init();
+  options.environment["WATCHDOG_USEC"] = "3000000";
+  BatondProcess init(stage_, std::move(options));
+  ASSERT_TRUE(init.WaitUntilReady()) << init.standard_error();
+  const std::string thread = std::to_string(init.pid());
+  const pid_t batond =
+      std::stoi(ReadWholeFile("/proc/" + thread + "/task/" + thread + "/children"));
+  kill(batond, SIGSTOP);
+  // The next batond starts another control, and finds the driver.
+  ASSERT_TRUE(Eventually([&] { return stage_.lives("control").size() >= 2; }))
+      << init.standard_error();
+  EXPECT_TRUE(IsDead(batond));
+  EXPECT_EQ(stage_.lives("keeper").size(), 1u);
+  EXPECT_THAT(init.standard_error(), HasSubstr("has shown no sign of life for 3000 ms"));
+  EXPECT_THAT(init.standard_error(), HasSubstr("hung, and was killed by signal 9; it is started"));
+  EXPECT_TRUE(Eventually([&] {
+    return init.standard_error().find(
+               "batond_followed: the batond before this one hung, and was "
+               "killed by signal 9; this one") != std::string::npos;
+  })) << init.standard_error();
+  init.Signal(SIGTERM);
+  EXPECT_EQ(init.Wait(), 0) << init.standard_error();
+}
+
+TEST_F(InitTest, shouldLeaveAloneWhatHasNeverShownLife) {
+  BatondProcess::Options options = Running("trap 'exit 0' HUP; " + std::string(kWait));
+  options.environment["WATCHDOG_USEC"] = "1000";
+  BatondProcess init(stage_, std::move(options));
+  ASSERT_TRUE(waits());
+  init.Signal(SIGHUP);
+  EXPECT_EQ(init.Wait(), 0);
+  EXPECT_EQ(runs(), 1u);
+}
+
+TEST_F(InitTest, shouldTellBatondWhereToShowLifeAndHowTheFormerEnded) {
+  BatondProcess init(stage_,
+                     Running("case $n in 1) kill -KILL $$;; esac\n"
+                             "[ $WATCHDOG_PID = $$ ] && [ $BATON_INIT = 1 ] || exit 0\n"
+                             "echo $NOTIFY_SOCKET $WATCHDOG_USEC $BATON_FORMER_END >$1/told"));
+  EXPECT_EQ(init.Wait(), 0);
+  const std::string told = ReadWholeFile(path("told"));
+  EXPECT_TRUE(told.starts_with("@")) << told;
+  EXPECT_THAT(told, HasSubstr(" 60000000 was killed by signal 9\n"));
+}
+
+TEST_F(InitTest, shouldLeaveTheWatchToWhoeverListensAlready) {
+  BatondProcess::Options options = Running("echo $NOTIFY_SOCKET $BATON_INIT >$1/told");
+  options.environment["NOTIFY_SOCKET"] = path("manager");
+  BatondProcess init(stage_, std::move(options));
+  EXPECT_EQ(init.Wait(), 0);
+  EXPECT_EQ(ReadWholeFile(path("told")), path("manager") + "\n");
 }
 
 // Ignored signals of children hide their ends, and a process that ignores them hands that on.

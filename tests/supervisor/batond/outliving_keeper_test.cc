@@ -62,6 +62,8 @@ TEST_F(OutlivingKeeperTest, shouldBeTheKeeperOfEachBatondThatFollows) {
               HasSubstr("outlived the former batond, pid " + std::to_string(last_keeper())));
   batond.Signal(SIGTERM);
   EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("batond_followed: the batond before this one ended; this one, pid "));
   EXPECT_TRUE(Eventually([&] { return IsDead(last_keeper()); }));
 }
 

@@ -86,6 +86,18 @@ TEST_F(CliTest, Status) {
   EXPECT_THAT(result.out, HasSubstr("Problems:\n  nvme: the keeper of service \"nvme\""));
 }
 
+TEST_F(CliTest, shouldShowInTheStatusWhyControlAndBatondCouldNotBeReplaced) {
+  config_.set_batond_release("0.1.0");
+  config_.set_control_program_given_up("the new program /baton-control is given up");
+  config_.set_batond_program_given_up("the new program /batond is given up");
+  StartControl();
+  const Result result = Run({"status"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("; the new program /baton-control is given up\n"
+                                    "batond:    release 0.1.0; the new program /batond is given "
+                                    "up\nServices:  2\n"));
+}
+
 TEST_F(CliTest, ServiceList) {
   const Result result = Run({"service", "list"});
   EXPECT_EQ(result.code, kExitOk) << result.err;

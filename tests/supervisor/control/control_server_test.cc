@@ -267,6 +267,29 @@ TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
   EXPECT_THAT(coalesced.front(), HasSubstr("1 of its changes were not tried"));
 }
 
+TEST_F(ControlServerTest, shouldShowWhatBatondReports) {
+  internal::BatondReply news;
+  *news.mutable_config() = config_;
+  for (const char* const kind : {"driver_followed", "control_followed"}) {
+    v1::Event* const event = news.add_events();
+    *event = KvEvent(static_cast<uint64_t>(news.events_size()), kind, "follows");
+    event->set_service(news.events_size() == 1 ? "kv" : "");
+  }
+  batond_.Tell(news);
+  batond_.Tell(news);  // as another batond would
+  const auto kinds = [&](const std::string& service) {
+    v1::WatchEventsRequest request;
+    request.set_service(service);
+    std::vector<std::string> seen;
+    (void)Client()->WatchEvents(request,
+                                [&](const v1::Event& event) { seen.push_back(event.kind()); });
+    return seen;
+  };
+  ASSERT_TRUE(harness::WaitUntil("the events", [&] { return kinds("").size() >= 2; }).ok());
+  EXPECT_THAT(kinds(""), testing::UnorderedElementsAre("driver_followed", "control_followed"));
+  EXPECT_THAT(kinds("kv"), testing::ElementsAre("driver_followed"));
+}
+
 TEST_F(ControlServerTest, ChangesThatFailDoNotWashTheRecordAway) {
   const auto client = Client();
   v1::HandoffRequest handoff;

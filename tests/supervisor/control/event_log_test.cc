@@ -108,6 +108,21 @@ TEST(EventLog, KnowsAnEventAgain) {
   EXPECT_EQ(Drain(*log.Follow({"kv"}, [] {})), (std::vector<uint64_t>{1, 2, 1}));
 }
 
+// A control that starts hears of both at any time.
+TEST(EventLog, shouldOrderWhatBatondAndTheKeeperOfAServiceReport) {
+  EventLog log;
+  v1::Event of_batond = Event(1, 15);
+  of_batond.set_service("kv");
+  log.Append("kv", Event(1, 10));
+  log.Append("kv", Event(2, 20));
+  EXPECT_TRUE(log.AppendOfBatond(of_batond));
+  EXPECT_FALSE(log.AppendOfBatond(of_batond));
+  log.AppendOfBatond(Event(7, 12));  // about no service
+  EXPECT_EQ(Drain(*log.Follow({"kv"}, [] {})), (std::vector<uint64_t>{1, 1, 2}));
+  EXPECT_EQ(Drain(*log.Follow({}, [] {})), (std::vector<uint64_t>{1, 7, 1, 2}));
+  EXPECT_TRUE(Drain(*log.Follow({"", /*changes=*/true}, [] {})).empty());
+}
+
 TEST(EventLog, KeepsTheLast) {
   EventLog log(/*events_per_service=*/3);
   for (uint64_t i = 1; i <= 10; ++i) log.Append("kv", Event(i, 0));
