@@ -101,7 +101,8 @@ cat >"$root/etc/baton/baton.textproto" <<END
 state_dir: "/run/baton"
 services { name: "ledger" device { soft {} } worker_uids: 10001 hang_timeout_ms: 2000 }
 END
-chroot "$root" setpriv --bounding-set=-all,+kill,+ipc_lock "${entry[@]}" "${arguments[@]}" \
+WATCHDOG_USEC=10000000 \
+  chroot "$root" setpriv --bounding-set=-all,+kill,+ipc_lock "${entry[@]}" "${arguments[@]}" \
   >"$work/batond.log" 2>&1 &
 batond=$!
 baton() { chroot "$root" /usr/bin/baton "$@"; }
@@ -160,6 +161,16 @@ grep -q 'worker_killed.*no sign of life' "$log" || die "the worker that hung was
 ! grep -q worker_not_killed "$log" || die "the keeper could not kill a worker in a container of its own"
 [[ $(workers | wc -l) -eq 1 ]] || die "the other worker is not alone: $(workers)"
 echo "a worker in a container of its own hung, and was followed by another: $(tail -n 1 "$work/peer.log")"
+
+kill -STOP "$(pgrep -P "$batond" -x batond)"
+until [[ $(grep -c '^batond ready' "$work/batond.log") -eq 3 ]]; do
+  kill -0 "$batond" 2>/dev/null || die "the container has ended with batond"
+  sleep 0.05
+done
+[[ $(keeper) == "$kept" ]] || die "the batond after the one that hung has another keeper"
+baton events >"$log" || die "baton events fails"
+grep -q 'batond_followed.*hung, and was killed' "$log" || die "nobody says that batond hung"
+echo "batond hung, was killed and started again"
 
 kill -TERM "$batond"
 wait "$batond" || die "batond ends with status $?"
