@@ -65,11 +65,12 @@ class LifeSigns {
     if (seen_) until_ms_ = Milliseconds() + limit_ms_;
   }
 
-  // Takes all messages, and notes a sign of life of process `child`.
+  // Takes what has come, and notes a sign of life of process `child`. Whoever floods the socket
+  // does not keep the caller here.
   void Take(pid_t child) {
     char text[4096];
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
-    for (;;) {
+    for (int taken = 0; taken < kMostAtOnce; ++taken) {
       iovec part = {text, sizeof(text)};
       msghdr message = {};
       message.msg_iov = &part;
@@ -102,6 +103,7 @@ class LifeSigns {
  private:
   static constexpr time_t kNever = INT32_MAX;
   static constexpr time_t kStoodStillMs = 1000;
+  static constexpr int kMostAtOnce = 64;  // messages
 
   // At an address that the kernel chooses (unix(7), autobind), because a container may have no
   // directory to write to.
