@@ -7,9 +7,23 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "lib/base/status.h"
 
 namespace baton {
+namespace {
+
+constexpr absl::string_view kOpenFiles = "/proc/self/fd/";
+
+std::string ReadLink(const char* link) {
+  char path[4096];
+  const ssize_t length = readlink(link, path, sizeof(path));
+  return {path, length > 0 ? static_cast<size_t>(length) : 0};
+}
+
+}  // namespace
 
 FileDescriptor GivenDescriptor(const char* variable) {
   const char* const number = std::getenv(variable);
@@ -47,10 +61,30 @@ std::vector<char*> PointersTo(std::vector<std::string>& strings) {
 }
 
 std::string OwnDirectory() {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  const std::string program = ReadLink("/proc/self/exe");
   return program.substr(0, program.rfind('/'));
+}
+
+std::string OpenHelper(const HelperProgram& helper) {
+  const std::string path = absl::StrCat(OwnDirectory(), "/", helper.name);
+  FileDescriptor file = GivenDescriptor(helper.variable);
+  if (!file) file.Reset(open(path.c_str(), O_PATH | O_CLOEXEC));
+  return file ? OpenFilePath(file.Release()) : path;
+}
+
+std::string OpenFilePath(int descriptor) { return absl::StrCat(kOpenFiles, descriptor); }
+
+int OpenFileOf(std::string_view path) {
+  absl::string_view number(path.data(), path.size());
+  int descriptor = -1;
+  const bool is_open =
+      absl::ConsumePrefix(&number, kOpenFiles) && absl::SimpleAtoi(number, &descriptor);
+  return is_open ? descriptor : -1;
+}
+
+std::string PlaceOfOpenFile(int descriptor) {
+  const std::string place = ReadLink(OpenFilePath(descriptor).c_str());
+  return std::string(absl::StripSuffix(place, " (deleted)"));
 }
 
 bool IsForOneProcess(std::string_view variable) {
@@ -60,6 +94,7 @@ bool IsForOneProcess(std::string_view variable) {
           name == kLockVariable || name == kStayVariable || name == "BATON_HEARTBEAT_FD" ||
           name == "BATON_OPERATOR_SOCKET_FD" || name == "BATON_WORKER_SOCKET_FD" ||
           name == kOrdersVariable || name == kNewsVariable || name == kNetworkVariable ||
+          name == kNicProgram.variable || name == kLaunchProgram.variable ||
           name == kProbationVariable || name == kGivenUpVariable || name == kProgramVariable ||
           name == kInitVariable || name == kFormerEndVariable);
 }

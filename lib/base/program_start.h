@@ -35,6 +35,15 @@ inline constexpr char kOrdersVariable[] = "BATON_ORDERS_FD";
 inline constexpr char kNewsVariable[] = "BATON_NEWS_FD";
 inline constexpr char kNetworkVariable[] = "BATON_NETWORK_FD";
 
+// A program that one of Baton's programs starts. Its file lies beside that program's. Whoever
+// starts that program may have the file open, and hands it over in the variable.
+struct HelperProgram {
+  const char* name;
+  const char* variable;
+};
+inline constexpr HelperProgram kNicProgram{"baton-nic", "BATON_NIC_FD"};             // of a driver
+inline constexpr HelperProgram kLaunchProgram{"baton-launch", "BATON_LAUNCHER_FD"};  // of a keeper
+
 // The descriptor into which TellReady() writes.
 inline constexpr char kReadyVariable[] = "BATON_READY_FD";
 // Tells the process that started this one that it serves now. It is no error if none listens.
@@ -53,6 +62,18 @@ std::vector<char*> PointersTo(std::vector<std::string>& strings);
 
 // Returns the directory of the program that runs, where Baton's other programs are, too.
 std::string OwnDirectory();
+
+// Opens the helper, or takes the open file that was handed over. Call it once: the file stays open
+// until this process ends. Returns OpenFilePath() of it, or its path if it cannot be opened.
+std::string OpenHelper(const HelperProgram& helper);
+
+// Returns a path of a file that this process has open. It leads to this file whatever takes its
+// place. SpawnPlan (supervisor/driver/workers/spawn_plan.h) runs it.
+std::string OpenFilePath(int descriptor);
+// Returns the descriptor, if `path` is what OpenFilePath returned; else -1.
+int OpenFileOf(std::string_view path);
+// Returns where the open file is, or was before it was replaced.
+std::string PlaceOfOpenFile(int descriptor);
 
 // Returns true if a variable of the environment ("NAME=value") is for batond or one other process
 // alone, and is not passed on.

@@ -32,9 +32,10 @@ class PatientWriter {
 enum class LogThread { kNone, kOwn };
 
 // Makes the default logger write to standard error. kOwn: a thread writes the lines; when it falls
-// some thousands behind, the oldest are lost. kNone is for processes that fork, and for those whose
-// parent death signal depends on a thread. `pattern` is spdlog's; empty: its default. The process
-// ignores SIGPIPE from now on. Call it once, before other threads start and before UseJson.
+// some thousands behind, the oldest are lost. kNone is for processes that have one thread: keepers,
+// those that fork, and those whose parent death signal depends on a thread. `pattern` is spdlog's;
+// empty: its default. The process ignores SIGPIPE from now on. Call it once, before other threads
+// start and before UseJson.
 void LogToStandardError(const std::string& name, LogThread thread, const std::string& pattern = "");
 
 // Call it at the end of the process. Writes the lines that still wait. If that takes more than some

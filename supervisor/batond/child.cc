@@ -36,7 +36,7 @@ constexpr char kNicName[] = "baton-nic";  // the process name that nic_main.cc s
 Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
     : plan_(std::move(plan)),
       callbacks_(std::move(callbacks)),
-      program_(plan_.program),
+      program_(plan_.program, plan_.helper),
       lock_(plan_.lock),
       end_(io),
       readiness_(io),
@@ -128,6 +128,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   SpawnRequest request;
   request.program = plan_.program;
   BATON_ASSIGN_OR_RETURN(request.file, program_.ToRun());
+  request.file->GiveHelper(&request.descriptors);
   request.input = plan_.input;
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
   request.dies_with_us = !plan_.outlives_us;

@@ -13,13 +13,13 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "supervisor/batond/open_within.h"
 
 namespace baton {
 
-absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path) {
+absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path,
+                                              const HelperProgram* helper) {
   ProgramFile program;
   program.file_ = std::make_shared<FileDescriptor>(open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat file = {};
@@ -29,12 +29,33 @@ absl::StatusOr<ProgramFile> ProgramFile::Open(const std::string& path) {
   program.device_ = file.st_dev;
   program.inode_ = file.st_ino;
   program.changed_ns_ = int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec;
+  if (helper == nullptr) return program;
+  // Not beside `path`, which may be a symbolic link.
+  const std::string place = PlaceOfOpenFile(program.descriptor());
+  const absl::StatusOr<ProgramFile> beside =
+      Open(absl::StrCat(place.substr(0, place.rfind('/') + 1), helper->name));
+  program.helper_ = helper;
+  if (beside.ok()) program.helper_file_ = std::make_shared<const ProgramFile>(*beside);
   return program;
 }
 
 // Not /proc/self, because a child closes the descriptor before it enters the program.
 std::string ProgramFile::Path() const {
   return absl::StrCat("/proc/", getpid(), "/fd/", descriptor());
+}
+
+void ProgramFile::GiveHelper(InheritedDescriptors* inherited) const {
+  if (helper_file_) inherited->emplace_back(helper_->variable, helper_file_->descriptor());
+}
+
+bool ProgramFile::operator==(const ProgramFile& other) const {
+  if (device_ != other.device_ || inode_ != other.inode_ || changed_ns_ != other.changed_ns_) {
+    return false;
+  }
+  if (helper_file_ == nullptr || other.helper_file_ == nullptr) {
+    return helper_file_ == other.helper_file_;
+  }
+  return *helper_file_ == *other.helper_file_;
 }
 
 std::string DescribeGivenUp(const std::string& program, const std::string& why) {
@@ -45,13 +66,13 @@ std::string DescribeGivenUp(const std::string& program, const std::string& why) 
 absl::StatusOr<ProgramFile> ReplaceableProgram::ToRun() {
   if (on_probation_) return *on_probation_;
   if (!file_) {
-    BATON_ASSIGN_OR_RETURN(file_, ProgramFile::Open(path_));
+    BATON_ASSIGN_OR_RETURN(file_, ProgramFile::Open(path_, helper_));
   }
   return *file_;
 }
 
 absl::Status ReplaceableProgram::Replace() {
-  BATON_ASSIGN_OR_RETURN(ProgramFile found, ProgramFile::Open(path_));
+  BATON_ASSIGN_OR_RETURN(ProgramFile found, ProgramFile::Open(path_, helper_));
   on_probation_.reset();
   if (!file_ || !(*file_ == found)) on_probation_ = std::move(found);
   return absl::OkStatus();

@@ -17,29 +17,38 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/program_start.h"
 
 namespace baton {
+
+// Environment variables that carry the number of an inherited descriptor, and the descriptor.
+using InheritedDescriptors = std::vector<std::pair<std::string, int>>;
 
 // An open executable file, which can be run even if another file has taken its place.
 class ProgramFile {
  public:
-  // Opens the file that is at `path` now.
-  static absl::StatusOr<ProgramFile> Open(const std::string& path);
+  // Opens the file that is at `path` now, and the helper that lies beside it: both are of one
+  // release. `helper`: lives for ever; null: there is none. A program without its helper looks for
+  // it itself.
+  static absl::StatusOr<ProgramFile> Open(const std::string& path,
+                                          const HelperProgram* helper = nullptr);
 
   int descriptor() const { return file_->get(); }
   // Returns a path to the open file, for this process and its children.
   std::string Path() const;
+  // Adds what the program inherits to have its helper's file (OpenHelper).
+  void GiveHelper(InheritedDescriptors* inherited) const;
 
-  // Returns whether both are the same file with the same content.
-  bool operator==(const ProgramFile& other) const {
-    return device_ == other.device_ && inode_ == other.inode_ && changed_ns_ == other.changed_ns_;
-  }
+  // Returns whether both are the same file with the same content, with the same helper.
+  bool operator==(const ProgramFile& other) const;
 
  private:
   std::shared_ptr<FileDescriptor> file_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
   int64_t changed_ns_ = 0;  // modification time
+  const HelperProgram* helper_ = nullptr;
+  std::shared_ptr<const ProgramFile> helper_file_;
 };
 
 // Says why `program`, a path, was given up: "the new program ... is given up, because it ...".
@@ -49,7 +58,9 @@ std::string DescribeGivenUp(const std::string& program, const std::string& why);
 // path at any time. That file is not run until an operator replaces the process. Thread-compatible.
 class ReplaceableProgram {
  public:
-  explicit ReplaceableProgram(std::string path) : path_(std::move(path)) {}
+  // `helper`: see ProgramFile::Open. It is replaced with the program.
+  explicit ReplaceableProgram(std::string path, const HelperProgram* helper = nullptr)
+      : path_(std::move(path)), helper_(helper) {}
 
   const std::string& path() const { return path_; }
 
@@ -65,6 +76,7 @@ class ReplaceableProgram {
 
  private:
   const std::string path_;
+  const HelperProgram* const helper_;
   std::optional<ProgramFile> file_, on_probation_;
 };
 
@@ -83,8 +95,7 @@ struct SpawnRequest {
   std::optional<ProgramFile> file;     // the file to run; none: the one at `program`
   std::vector<std::string> arguments;  // after the first
   std::string input;                   // what it reads from standard input
-  // Environment variables that carry the number of an inherited descriptor, and the descriptor.
-  std::vector<std::pair<std::string, int>> descriptors;
+  InheritedDescriptors descriptors;
   int standard_error = -1;  // -1: the caller's
   // A file, or -1. The process writes its number there (WriteProcessNumber) before it enters the
   // program, so that nobody finds the program running and unnamed, whenever the caller dies. The

@@ -145,6 +145,7 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   plan.name = absl::StrCat("driver of service ", service.name());
   plan.service = service.name();
   plan.program = options_.libexec + "/baton-driver";
+  plan.helper = &kNicProgram;
   plan.former_program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_, service);
   plan.log = service.log();

@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 
 #include <cstdlib>
-#include <string>
 #include <utility>
 
 #include "lib/base/program_start.h"
@@ -27,9 +26,8 @@ namespace internal = baton::internal;
 using baton::driver_process::DriverProcess;
 
 int Drive(internal::KeeperConfig config, int batonds_network) {
-  const std::string programs = baton::OwnDirectory();
-  if (config.nic().empty()) config.set_nic(programs + "/baton-nic");
-  if (config.keeper().empty()) config.set_keeper(programs + "/baton-keeper");
+  if (config.nic().empty()) config.set_nic(baton::OpenHelper(baton::kNicProgram));
+  if (config.keeper().empty()) config.set_keeper(baton::OwnDirectory() + "/baton-keeper");
   baton::driver_process::EngineOptions options;
 #ifdef BATON_TEST_HOOKS
   options.break_recovery = std::getenv("BATON_BREAK_RECOVERY") != nullptr;

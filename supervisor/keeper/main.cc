@@ -143,14 +143,15 @@ int Run() {
   const auto read = baton::driver_process::ReadConfig();
   baton::internal::KeeperConfig config = read.value_or(baton::internal::KeeperConfig());
   FileDescriptor orders = baton::GivenDescriptor(baton::kOrdersVariable);
-  baton::driver_process::BeginLog(config, "keeper", baton::log::LogThread::kOwn);
+  // The keeper has one thread.
+  baton::driver_process::BeginLog(config, "keeper", baton::log::LogThread::kNone);
   if (!read || !orders) {
     spdlog::error(
         "standard input is not a KeeperConfig, or there is no driver: baton-driver starts this "
         "program");
     return 2;
   }
-  if (config.launcher().empty()) config.set_launcher(baton::OwnDirectory() + "/baton-launch");
+  if (config.launcher().empty()) config.set_launcher(baton::OpenHelper(baton::kLaunchProgram));
   return Keep(config, std::move(orders));
 }
 

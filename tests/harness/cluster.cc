@@ -68,16 +68,20 @@ absl::Status Cluster::StartBatond() {
   // batond takes its children from one directory; in a Bazel tree they lie in several.
   std::error_code error;
   std::filesystem::create_directory(libexec(), error);
-  const std::pair<std::string, std::string> children[] = {{"baton-driver", options_.driver},
-                                                          {"baton-keeper", options_.keeper},
-                                                          {"baton-control", "baton-control"}};
+  std::vector<std::pair<std::string, std::string>> children = {{"baton-driver", options_.driver},
+                                                               {"baton-keeper", options_.keeper},
+                                                               {"baton-control", "baton-control"}};
+  // Driver and keeper look for these beside themselves.
+  if (options_.own_programs) {
+    for (const char* const helper : {"baton-nic", "baton-launch"}) {
+      children.emplace_back(helper, helper);
+    }
+  }
   for (const auto& [name, program] : children) {
     BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(program));
     const std::string place = absl::StrCat(libexec(), "/", name);
-    // The driver looks beside itself for the NIC.
-    options_.own_programs&& name != "baton-driver"
-        ? std::filesystem::copy(path, place, error)
-        : std::filesystem::create_symlink(path, place, error);
+    options_.own_programs ? std::filesystem::copy(path, place, error)
+                          : std::filesystem::create_symlink(path, place, error);
   }
   if (options_.own_programs) {
     const std::string place = libexec() + "/batond";

@@ -43,7 +43,7 @@ struct ClusterOptions {
   // The service is configured by a file, which WriteConfig changes, and not by options. On the soft
   // device, brokered.
   bool by_file = false;
-  // batond, control and keepers are copies in libexec(), which a test may replace.
+  // Baton's programs are copies in libexec(), which a test may replace.
   bool own_programs = false;
 };
 

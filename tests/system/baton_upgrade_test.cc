@@ -79,6 +79,17 @@ class BatonUpgradeTest : public harness::ClusterFixture {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return harness::RunBaton(*cluster_, arguments);
   }
+  // Replaces the workers' program, and returns how that ended.
+  v1::UpgradePhase UpgradeWorkers() {
+    harness::UpgradeOptions options;
+    options.program = "ledger-v2";
+    options.plan.set_watch_window_ms(300);
+    const auto started = cluster_->StartUpgrade(options);
+    if (!started.ok()) return v1::UPGRADE_PHASE_UNSPECIFIED;
+    const auto ended = cluster_->WaitUntilUpgradeEnds(started->id());
+    EXPECT_OK(ended);
+    return ended.ok() ? ended->phase() : v1::UPGRADE_PHASE_UNSPECIFIED;
+  }
   void Install(const std::string& name, const std::string& program) {
     harness::InstallProgram(cluster_->libexec() + "/" + name, program);
   }
@@ -140,6 +151,32 @@ TEST_F(BatonUpgradeTest, shouldReplaceKeepersControlAndBatondByOtherReleasesAndB
       return !std::filesystem::exists(cluster_->directory() + "/state/batond.before");
     }));
   }
+}
+
+// Nor do files of the programs that keepers and drivers start: what follows their deaths runs those
+// of the release that serves.
+TEST_F(BatonUpgradeTest, shouldStartWorkersAndNicsOfTheReleaseThatServes) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (const char* const name : {"baton-launch", "baton-nic"}) Install(name, kFails);
+  const pid_t keeper = Status().services(0).keeper_pid();
+  ASSERT_EQ(kill(keeper, SIGKILL), 0);
+  ASSERT_OK(harness::WaitUntil("the next keeper", [&] {
+    const v1::GetStatusResponse status = Status();
+    return status.services_size() > 0 && status.services(0).keeper_pid() != keeper;
+  }));
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+  EXPECT_EQ(UpgradeWorkers(), v1::UPGRADE_PHASE_COMPLETED);
+  // The next keeper's launcher is the one that is there now.
+  EXPECT_EQ(Upgrade({"ledger"}).status, 0);
+  EXPECT_NE(UpgradeWorkers(), v1::UPGRADE_PHASE_COMPLETED);
+  harness::ExpectNothingLost(*peer_);
+  peer_.reset();
+  // Connections end with the driver.
+  ASSERT_EQ(kill(driver_, SIGKILL), 0);
+  EXPECT_OK(harness::WaitUntil("the next driver and its NIC", [&] {
+    const v1::GetStatusResponse status = Status();
+    return status.services_size() > 0 && status.services(0).driver_pid() != driver_;
+  }));
 }
 
 TEST_F(BatonUpgradeTest, shouldGoBackToTheControlBefore) {

@@ -59,6 +59,8 @@ absl::Status Run(const std::vector<int>& clients, const driver_process::Identity
 }  // namespace baton::nic
 
 int main(int argc, char** argv) {
+  // The driver may execute this program by a descriptor, whose number would be the process's name.
+  prctl(PR_SET_NAME, "baton-nic");
   CLI::App app("Is a NIC in software: executes the queues of a service, whose driver starts it.",
                "baton-nic");
   std::vector<int> clients;

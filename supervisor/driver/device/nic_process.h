@@ -43,7 +43,7 @@ class NicProcess {
 };
 
 struct NicPlan {
-  std::string program;  // path of baton-nic
+  std::string program;  // path of baton-nic (SpawnPlan::Spawn)
   Identity identity;
   v1::FaultPlan faults;  // valid
   bool forks = false;    // processes that are forked from this one use the device

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "supervisor/batond/open_within.h"
 
@@ -63,6 +62,7 @@ absl::StatusOr<KeeperProcess::Running> KeeperProcess::Run(const std::string& inp
   request.input = input;
   request.descriptors = {{kOrdersVariable, orders.theirs.get()},
                          {kNewsVariable, news.theirs.get()}};
+  program.GiveHelper(&request.descriptors);
   if (network_ >= 0) request.descriptors.emplace_back(kNetworkVariable, network_);
   BATON_ASSIGN_OR_RETURN(SpawnedProcess process, Spawn(request));
   return Running{std::move(process), MessageChannel(std::move(orders.ours)),

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "lib/base/pauses.h"
+#include "lib/base/program_start.h"
 #include "lib/channel/message_channel.h"
 #include "supervisor/batond/spawn.h"
 
@@ -26,7 +27,9 @@ class KeeperProcess {
 
   // `program`: path of baton-keeper. `network`: a descriptor that each keeper inherits; -1: none.
   KeeperProcess(std::string program, std::chrono::milliseconds hang_timeout, int network)
-      : program_(std::move(program)), hang_timeout_(hang_timeout), network_(network) {}
+      : program_(std::move(program), &kLaunchProgram),
+        hang_timeout_(hang_timeout),
+        network_(network) {}
 
   // Starts the keeper of the program that is to run. `input` is what it reads from standard input.
   // REQUIRES: !runs().

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status.h"
 
 namespace baton::driver_process {
@@ -40,12 +41,21 @@ void SpawnPlan::Give(int descriptor, int as) {
   posix_spawn_file_actions_adddup2(&actions_, descriptor, as);
 }
 
-void SpawnPlan::CloseFrom(int descriptor) {
-  posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
-}
+void SpawnPlan::Close(int descriptor) { posix_spawn_file_actions_addclose(&actions_, descriptor); }
 
 absl::StatusOr<pid_t> SpawnPlan::Spawn(const std::string& program, std::vector<std::string> words) {
-  words.insert(words.begin(), program);
+  std::string name = program, executed = program;
+  FileDescriptor file;
+  if (const int opened = OpenFileOf(program); opened >= 0) {
+    name = PlaceOfOpenFile(opened);
+    BATON_ASSIGN_OR_RETURN(file, CopyAbove(opened, close_from_));
+    Give(file.get(), close_from_);
+    // The child's own descriptor, because it may not look at its parent's if that has rights that
+    // its executable gave it (ptrace(2), "dumpable").
+    executed = OpenFilePath(close_from_++);
+  }
+  posix_spawn_file_actions_addclosefrom_np(&actions_, close_from_);
+  words.insert(words.begin(), name);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -54,8 +64,8 @@ absl::StatusOr<pid_t> SpawnPlan::Spawn(const std::string& program, std::vector<s
   char* environment[] = {path, nullptr};
   pid_t pid = 0;
   const int error =
-      posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments.data(), environment);
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
+      posix_spawn(&pid, executed.c_str(), &actions_, &attributes_, arguments.data(), environment);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot run ", name));
   return pid;
 }
 

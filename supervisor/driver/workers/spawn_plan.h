@@ -4,6 +4,7 @@
 
 #include <spawn.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -30,9 +31,12 @@ class SpawnPlan {
   void LeaveSession();
   // Gives the program `descriptor` under the number `as`.
   void Give(int descriptor, int as);
+  void Close(int descriptor);
   // Gives the program no descriptors from this number on.
-  void CloseFrom(int descriptor);
-  // `words`: the arguments after the program's name.
+  void CloseFrom(int descriptor) { close_from_ = descriptor; }
+  // `program`: its path. If that is an OpenFilePath(), the program has its own file open, for
+  // scripts, under the number that CloseFrom got; its name is that of its place. `words`: the
+  // arguments after its name. REQUIRES: CloseFrom was called. Call it once.
   absl::StatusOr<pid_t> Spawn(const std::string& program, std::vector<std::string> words = {});
 
  private:
@@ -40,6 +44,7 @@ class SpawnPlan {
 
   posix_spawn_file_actions_t actions_;
   posix_spawnattr_t attributes_;
+  int close_from_ = STDERR_FILENO + 1;
 };
 
 // Returns a copy whose number is above `given`. The child gets its descriptors one after the other,

@@ -1,10 +1,11 @@
-// baton-launch: becomes a worker's program. A keeper starts it, because a keeper has threads and
-// therefore does not fork. It reads a baton.internal.Program from standard input, takes on the
-// worker's identity before anything that the worker chose (its environment, for one) can have an
-// effect, and executes the program. If the Program says so, it first waits for a byte through
-// descriptor 3, a socket: by then the service's driver knows its pid. It ends if the keeper dies
-// before. It writes errors to descriptor 3. Descriptor 4, if there is one, is the network namespace
-// that it enters first.
+// baton-launch: becomes a worker's program. A keeper starts it, because it waits for file systems
+// and for the database of users, for which a keeper does not wait. It reads a
+// baton.internal.Program from standard input, takes on the worker's identity before anything that
+// the worker chose (its environment, for one) can have an effect, and executes the program. If the
+// Program says so, it first waits for a byte through descriptor 3, a socket: by then the service's
+// driver knows its pid. It ends if the keeper dies before. It writes errors to descriptor 3.
+// Descriptor 4, if there is one, is the network namespace that it enters first. Descriptor 5, if
+// there is one, is its own file, by which the keeper has executed it.
 //
 // With the number of a process as its argument it reads what program that runs, and writes a
 // baton.internal.ProgramReading to descriptor 3. With "maps" as a second argument it reads instead
@@ -15,6 +16,7 @@
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -45,6 +47,7 @@ using baton::PointersTo;
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;
 constexpr int kMappedDescriptor = 4;
+constexpr int kOwnFileDescriptor = 5;
 // The most that is read of a command line or an environment, with a pointer to each part: more than
 // execve(2) takes of both. The process says where they are in its memory, and may say anything.
 constexpr size_t kMaxReadBytes = 6 << 20;
@@ -203,11 +206,14 @@ baton::internal::ProgramReading ReadMaps(const std::string& pid) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // The number of the descriptor would be the process's name.
+  prctl(PR_SET_NAME, "baton-launch");
   if (argc > 1) {
     const auto reading = argc > 2 ? ReadMaps(argv[1]) : ReadBounded(argv[1]);
     return reading.SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
   }
   fcntl(kErrorDescriptor, F_SETFD, FD_CLOEXEC);
+  fcntl(kOwnFileDescriptor, F_SETFD, FD_CLOEXEC);
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
                          std::istreambuf_iterator<char>());
   baton::internal::Program program;

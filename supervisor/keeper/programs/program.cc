@@ -25,7 +25,7 @@ namespace {
 constexpr int kInput = STDIN_FILENO;
 constexpr std::string_view kField = "exec: ";  // begins errors about a program's file
 constexpr int kErrorDescriptor = 3;
-constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to enter
+constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to enter; the next: its own file
 constexpr int kMappedDescriptor = 4;   // of a file that a process may map
 
 // execve(2) could not start a program again with a longer command line and environment.
@@ -132,8 +132,8 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   plan.Give(input.get(), kInput);
   plan.Give(output.writing.get(), STDERR_FILENO);
   plan.Give(entered.theirs.get(), kErrorDescriptor);
-  if (network) plan.Give(network.get(), kNetworkDescriptor);
-  plan.CloseFrom(network ? kNetworkDescriptor + 1 : kErrorDescriptor + 1);
+  network ? plan.Give(network.get(), kNetworkDescriptor) : plan.Close(kNetworkDescriptor);
+  plan.CloseFrom(kNetworkDescriptor + 1);
   StartedProgram started;
   BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
   started.output = std::move(output.reading);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -80,6 +81,22 @@ TEST_F(FullLogTest, shouldServeAndEndThoughItsLogIsClosed) {
   reader_.Reset();
   ExpectServesAndEnds();
 }
+
+#ifndef BATON_SANITIZED  // a sanitizer may have a thread of its own
+TEST_F(FullLogTest, shouldHaveOneThread) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  {
+    RawClient client(places_.socket());
+    ASSERT_EQ(client.Attach(), absl::OkStatus());
+    EXPECT_EQ(places_.Describe().workers_size(), 1);
+    const pid_t keeper = keeper_->FindChild("baton-keeper");
+    ASSERT_GT(keeper, 0);
+    const std::filesystem::directory_iterator threads("/proc/" + std::to_string(keeper) + "/task");
+    EXPECT_EQ(std::distance(begin(threads), end(threads)), 1);
+  }
+  ExpectServesAndEnds();
+}
+#endif
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -313,6 +314,41 @@ TEST_F(ReplacedKeeperTest, shouldBeKilledWhenItDoesNotEndForTheNext) {
       KeeperProcess::kEndTimeout * 5));
   EXPECT_THAT(how, HasSubstr("signal 9"));
   EXPECT_TRUE(stubborn.FollowWithNext());
+}
+
+// The keeper that a package has not replaced starts workers with the launcher of its release.
+TEST_F(KeeperProcessTest, shouldHandOverTheLauncherOfTheProgramThatItRuns) {
+  const auto put_launcher = [this](const char* text) {
+    std::ofstream(directory_.File("launcher.new")) << text;
+    std::filesystem::rename(directory_.File("launcher.new"), directory_.File("baton-launch"));
+  };
+  const auto launcher_of = [](KeeperProcess& keeper) {
+    AwaitOrder(keeper);
+    char text[16] = {};
+    const ssize_t length = recv(keeper.orders().fd(), text, sizeof(text), 0);
+    return std::string(text, length > 0 ? static_cast<size_t>(length) : 0);
+  };
+  put_launcher("first");
+  Put("printf %s $(cat /proc/self/fd/$BATON_LAUNCHER_FD) >&$BATON_ORDERS_FD; exec sleep 1000");
+  KeeperProcess keeper(program_, milliseconds(60'000), /*network=*/-1);
+  ASSERT_OK(keeper.Start(""));
+  EXPECT_EQ(launcher_of(keeper), "first");
+  put_launcher("second");
+  keeper.Signal(SIGKILL);
+  (void)AwaitEnd(keeper);
+  ASSERT_OK(keeper.Start(""));
+  EXPECT_EQ(launcher_of(keeper), "first");
+  // Only the launcher is another: that is a new program, too.
+  ASSERT_OK(keeper.StartNext(""));
+  ASSERT_OK(harness::WaitUntil("the end of the former keeper", [&] {
+    keeper.LookAtNext();
+    int code = 0;
+    return keeper.Reap(&code).has_value();
+  }));
+  ASSERT_TRUE(keeper.FollowWithNext());
+  EXPECT_EQ(launcher_of(keeper), "second");
+  keeper.Signal(SIGKILL);
+  (void)AwaitEnd(keeper);
 }
 
 }  // namespace
