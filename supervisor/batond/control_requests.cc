@@ -58,7 +58,7 @@ void ControlRequests::Answer(const internal::BatondRequest& request) {
     });
   }
   if (!request.has_open()) return reply(absl::InvalidArgumentError("a request of an unknown kind"));
-  const absl::StatusOr<FileDescriptor> file = open_(request.open().path());
+  const absl::StatusOr<FileDescriptor> file = open_(request.open());
   if (file.ok()) {
     reply(internal::BatondReply(), *file);
   } else {

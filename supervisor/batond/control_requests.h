@@ -4,7 +4,6 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,7 +25,7 @@ class ControlRequests {
 
   using Done = std::function<void(const absl::Status&)>;
   using Replace = std::function<void(const internal::ReplaceProgram& request, Done done)>;
-  using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
+  using Open = std::function<absl::StatusOr<FileDescriptor>(const internal::OpenFile& request)>;
 
   ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload,
                   Replace replace, Open open);

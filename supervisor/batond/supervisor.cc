@@ -221,7 +221,7 @@ void Supervisor::AddControl() {
         [this](const internal::ReplaceProgram& request, ControlRequests::Done done) {
           ReplaceProgram(request, std::move(done));
         },
-        [this](const std::string& path) { return OpenForControl(path); });
+        [this](const internal::OpenFile& request) { return OpenForControl(request); });
     events_.ForgetWhatWasTold();
     TellEvents();
   };
@@ -624,8 +624,15 @@ void Supervisor::NoteSuccession() {
   Note("", "batond_followed", message);
 }
 
-// Opens files that operator_endpoint names, which batond's user alone may be able to read.
-absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& path) const {
+// Opens files that operator_endpoint names, which batond's user alone may be able to read, and
+// those of Baton's programs.
+absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const internal::OpenFile& request) const {
+  const std::string& program = request.program();
+  if (program == "batond") return OpenWithin(options_.own->path(), O_RDONLY);
+  if (program == "baton-control" || program == "baton-driver" || program == "baton-keeper") {
+    return OpenWithin(absl::StrCat(options_.libexec, "/", program), O_RDONLY);
+  }
+  const std::string& path = request.path();
   const v1::OperatorEndpoint& endpoint = options_.config.operator_endpoint();
   const std::string files[] = {endpoint.certificate_file(), endpoint.key_file(),
                                endpoint.client_ca_file(), endpoint.crl_file()};

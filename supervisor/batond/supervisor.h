@@ -115,7 +115,7 @@ class Supervisor {
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver);
   void OnRejoinedAnswered(const std::string& name,
                           const absl::StatusOr<internal::ConfigTaken>& answer);
-  absl::StatusOr<FileDescriptor> OpenForControl(const std::string& path) const;
+  absl::StatusOr<FileDescriptor> OpenForControl(const internal::OpenFile& request) const;
   internal::ControlConfig ControlConfig() const;
   void LetControlConnect(const std::string& service) const;
   void OnGone(Child& child, const std::string& how);

@@ -187,7 +187,8 @@ using Program = v1::ReplaceProgramRequest;
 
 std::string Describe(const v1::GetStatusResponse& status, Program::Program program) {
   return program == Program::BATOND
-             ? absl::StrCat("release ", status.batond_release())
+             ? absl::StrCat("release ",
+                            status.batond_release().empty() ? "not told" : status.batond_release())
              : absl::StrCat("pid ", status.control_pid(), ", release ", status.version().release());
 }
 
@@ -254,31 +255,94 @@ absl::Status ReplaceProgram(Invocation* invocation, const char* name, Program::P
 
 // ---------------------------------------------------------------- plans
 
+// Returns what is in the place of Baton's programs. Empty: a control of an earlier release does not
+// tell it, nor does any tell it to viewers.
+absl::StatusOr<v1::ReadProgramsResponse> ReadPrograms(Invocation* invocation) {
+  absl::StatusOr<v1::ReadProgramsResponse> programs = invocation->Ask(&Operator::ReadPrograms, {});
+  if (!absl::IsUnimplemented(programs.status()) && !absl::IsPermissionDenied(programs.status())) {
+    return programs;
+  }
+  invocation->err << "the releases of the files in place are not told: "
+                  << (absl::IsUnimplemented(programs.status())
+                          ? "this control is of an earlier release, which does not read them"
+                          : Printable(std::string(MessageOf(programs.status()))))
+                  << '\n';
+  return v1::ReadProgramsResponse();
+}
+
+// Empty: it is not known.
+std::string ReleaseInPlace(const v1::ReadProgramsResponse& programs, const std::string& name) {
+  const auto found = absl::c_find_if(
+      programs.programs(), [&](const v1::ProgramFile& one) { return one.name() == name; });
+  return found == programs.programs().end() ? "" : found->release();
+}
+
+// "by release 0.2.0", or what is known of it.
+std::string ByWhat(const v1::ReadProgramsResponse& programs, const std::string& name) {
+  const std::string release = ReleaseInPlace(programs, name);
+  return absl::StrCat(
+      "by ", release.empty() ? "the program in its place" : absl::StrCat("release ", release),
+      ", and go back to the one before if that does not serve");
+}
+
+absl::Status PrintPrograms(Invocation* invocation, const v1::ReadProgramsResponse& programs) {
+  std::vector<std::string> parts;
+  for (const v1::ProgramFile& one : programs.programs()) {
+    parts.push_back(absl::StrCat(
+        one.name(), " ",
+        one.problem().empty() ? one.release() : absl::StrCat("not told (", one.problem(), ")")));
+  }
+  if (parts.empty() && !invocation->json) return absl::OkStatus();
+  return PrintPlan(invocation,
+                   absl::StrCat("releases of the files in place: ", absl::StrJoin(parts, ", ")),
+                   programs);
+}
+
+std::string DescribeDriver(const v1::Service& service, const v1::ReadProgramsResponse& programs) {
+  const std::string& own = service.driver_release();
+  const std::string next = ReleaseInPlace(programs, "baton-driver");
+  const std::string stays =
+      absl::StrCat("the driver of service ", service.name(), " (pid ", service.driver_pid(),
+                   ", release ", own.empty() ? "not told" : own, ") stays");
+  if (!next.empty() && next == own) {
+    return absl::StrCat(stays, ": the file in its place is of the same release");
+  }
+  return absl::StrCat(
+      stays, ": what ", next.empty() ? "another release" : absl::StrCat("release ", next),
+      " changes in the work of drivers (device, queues, memory and its recovery, handoffs and the "
+      "order of heirs, quotas, starts of native workers, baton-nic) comes only with a new driver "
+      "process, and this one's end ends the service's connections");
+}
+
 absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all) {
+  BATON_ASSIGN_OR_RETURN(const v1::ReadProgramsResponse programs, ReadPrograms(invocation));
+  std::vector<v1::Service> services;
   for (const std::string& name : names) {
-    BATON_ASSIGN_OR_RETURN(const v1::Service service, Look(invocation, name));
-    auto request = About<v1::ReplaceKeeperRequest>(name);
-    BATON_RETURN_IF_ERROR(PrintPlan(
-        invocation,
-        absl::StrCat("would replace the keeper of service ", name, " (", Describe(service),
-                     ") by the program in its place, and go back to the one before if that does "
-                     "not serve; its driver (pid ",
-                     service.driver_pid(), ", release ", service.driver_release(),
-                     ") stays: only its end, which ends connections, replaces it"),
-        request));
+    BATON_ASSIGN_OR_RETURN(services.emplace_back(), Look(invocation, name));
+  }
+  BATON_RETURN_IF_ERROR(PrintPrograms(invocation, programs));
+  for (const v1::Service& service : services) {
+    const auto request = About<v1::ReplaceKeeperRequest>(service.name());
+    BATON_RETURN_IF_ERROR(
+        PrintPlan(invocation,
+                  absl::StrCat("would replace the keeper of service ", service.name(), " (",
+                               Describe(service), ") ", ByWhat(programs, "baton-keeper")),
+                  request));
+    // It is no request.
+    if (invocation->json) continue;
+    BATON_RETURN_IF_ERROR(PrintPlan(invocation, DescribeDriver(service, programs), request));
   }
   if (!all) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, LookAtControl(invocation));
-  for (const auto program : {Program::CONTROL, Program::BATOND}) {
+  for (const auto& [program, file] :
+       {std::pair(Program::CONTROL, "baton-control"), std::pair(Program::BATOND, "batond")}) {
     v1::ReplaceProgramRequest request;
     request.set_program(program);
-    BATON_RETURN_IF_ERROR(PrintPlan(
-        invocation,
-        absl::StrCat("would replace ", program == Program::BATOND ? "batond" : "control", " (",
-                     Describe(status, program),
-                     ") by the program in its place, and go back to the one before if that does "
-                     "not serve"),
-        request));
+    BATON_RETURN_IF_ERROR(
+        PrintPlan(invocation,
+                  absl::StrCat("would replace ", program == Program::BATOND ? "batond" : "control",
+                               " (", Describe(status, program), ") ", ByWhat(programs, file)),
+                  request));
   }
   return absl::OkStatus();
 }

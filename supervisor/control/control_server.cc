@@ -22,7 +22,9 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
 #include "lib/base/heartbeat.h"
+#include "lib/base/release_note.h"
 #include "lib/base/status.h"
+#include "lib/base/utf8.h"
 #include "lib/channel/acceptor.h"
 #include "lib/channel/waits.h"
 #include "spdlog/spdlog.h"
@@ -274,7 +276,8 @@ class ControlServer::Impl {
             [this](const v1::ReloadRequest& request, v1::ReloadResponse* response) {
               return Reload(request, response);
             },
-            [this](const v1::ReplaceProgramRequest& request) { return ReplaceProgram(request); }};
+            [this](const v1::ReplaceProgramRequest& request) { return ReplaceProgram(request); },
+            [this](v1::ReadProgramsResponse* response) { ReadPrograms(response); }};
   }
 
   absl::Status ReplaceProgram(const v1::ReplaceProgramRequest& request) {
@@ -285,6 +288,31 @@ class ControlServer::Impl {
     question.mutable_replace_program()->set_batond(request.program() ==
                                                    v1::ReplaceProgramRequest::BATOND);
     return batond_.Ask(std::move(question)).status();
+  }
+
+  // batond opens the files, and this process reads them: a file system that does not answer stops
+  // no supervision.
+  absl::StatusOr<std::string> ReadReleaseOf(const std::string& program) {
+    internal::BatondRequest question;
+    question.mutable_open()->set_program(program);
+    const absl::StatusOr<BatondLink::Answer> answer = batond_.Ask(std::move(question));
+    if (absl::IsPermissionDenied(answer.status())) {
+      return absl::UnimplementedError(
+          "this batond is of an earlier release, which opens no programs");
+    }
+    BATON_RETURN_IF_ERROR(answer.status());
+    if (answer->descriptors.size() != 1) return absl::InternalError("batond has sent no file");
+    return ReleaseOfFile(answer->descriptors.front().get());
+  }
+
+  void ReadPrograms(v1::ReadProgramsResponse* response) {
+    for (const char* const name : {"batond", "baton-control", "baton-keeper", "baton-driver"}) {
+      v1::ProgramFile* const program = response->add_programs();
+      program->set_name(name);
+      const absl::StatusOr<std::string> release = ReadReleaseOf(name);
+      if (release.ok()) program->set_release(ValidUtf8(*release, release->size()));
+      if (!release.ok()) program->set_problem(std::string(MessageOf(release.status())));
+    }
   }
 
   absl::Status Reload(const v1::ReloadRequest& request, v1::ReloadResponse* response) {

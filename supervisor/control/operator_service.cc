@@ -158,6 +158,13 @@ class OperatorServiceImpl final
                              [&] { return context_.replace_program(*request); }));
   }
 
+  grpc::Status ReadPrograms(grpc::ServerContext*, const v1::ReadProgramsRequest*,
+                            v1::ReadProgramsResponse* response) override {
+    FillVersion(response->mutable_version());
+    context_.read_programs(response);
+    return grpc::Status::OK;
+  }
+
   grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,
                           v1::ListShardsResponse* response) override {
     auto described = calls_.Describe(*call, request->service());

@@ -27,6 +27,7 @@ struct OperatorServiceContext {
   EventStreams* event_streams;
   std::function<absl::Status(const v1::ReloadRequest&, v1::ReloadResponse*)> reload;
   std::function<absl::Status(const v1::ReplaceProgramRequest&)> replace_program;
+  std::function<void(v1::ReadProgramsResponse*)> read_programs;
 };
 
 // Makes the service for `role`. Methods that the role may not call are left to the server's generic

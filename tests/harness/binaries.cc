@@ -75,9 +75,13 @@ void InstallProgram(const std::filesystem::path& path, const std::string& progra
 
 std::string WithRelease(std::string program, const std::string& release) {
   const std::string own = std::string(1, '\0') + kRelease + std::string(1, '\0');
-  const size_t at = program.find(own);
+  size_t at = program.find(own);
   if (at == std::string::npos || release.size() != std::string(kRelease).size()) return "";
-  return program.replace(at + 1, release.size(), release);
+  // The program tells it, and so does its file (lib/base/release_note.h).
+  for (; at != std::string::npos; at = program.find(own, at + 1)) {
+    program.replace(at + 1, release.size(), release);
+  }
+  return program;
 }
 
 }  // namespace baton::harness

@@ -1,5 +1,7 @@
+#include <elf.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,6 +11,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -18,6 +22,7 @@
 #include "lib/base/fork_mark.h"
 #include "lib/base/latency_histogram.h"
 #include "lib/base/process_limits.h"
+#include "lib/base/release_note.h"
 #include "lib/base/status.h"
 #include "lib/base/utf8.h"
 
@@ -272,6 +277,66 @@ absl::StatusOr<int> Quarter(int value) {
 TEST(StatusMacrosTest, shouldPassValuesOnAndErrorsUp) {
   EXPECT_EQ(Quarter(12).value(), 3);
   EXPECT_EQ(Quarter(6).status().message(), "odd");
+}
+
+// A file with one part of notes, as a hostile package may have it.
+class ReleaseNoteTest : public ::testing::Test {
+ protected:
+  void Add(uint32_t name_bytes, uint32_t release_bytes, const std::string& content) {
+    const Elf64_Nhdr head = {name_bytes, release_bytes, 1};
+    notes_.append(reinterpret_cast<const char*>(&head), sizeof(head));
+    notes_.append(content);
+  }
+  std::string Read(uint64_t claimed_bytes = 0) const {
+    Elf64_Ehdr head = {};
+    std::memcpy(head.e_ident, ELFMAG, SELFMAG);
+    head.e_ident[EI_CLASS] = ELFCLASS64;
+    head.e_phoff = sizeof(head);
+    head.e_phentsize = sizeof(Elf64_Phdr);
+    head.e_phnum = 1;
+    Elf64_Phdr part = {};
+    part.p_type = PT_NOTE;
+    part.p_offset = sizeof(head) + sizeof(part);
+    part.p_filesz = claimed_bytes == 0 ? notes_.size() : claimed_bytes;
+    std::string file(reinterpret_cast<const char*>(&head), sizeof(head));
+    file.append(reinterpret_cast<const char*>(&part), sizeof(part));
+    return ReleaseOf(file + notes_);
+  }
+  static std::string ReleaseOf(const std::string& content) {
+    const FileDescriptor file(memfd_create("program", MFD_CLOEXEC));
+    EXPECT_EQ(write(file.get(), content.data(), content.size()), std::ssize(content));
+    return ReleaseOfFile(file.get()).value_or("none");
+  }
+
+  std::string notes_;
+};
+
+const std::string kBatonNote(
+    "Baton\0\0\0"
+    "0.2.0\0\0\0",
+    16);
+
+TEST_F(ReleaseNoteTest, shouldTellTheReleaseAmongOtherNotes) {
+  Add(4, 4, std::string("GNU\0abcd", 8));
+  Add(6, 6, kBatonNote);
+  EXPECT_EQ(Read(), "0.2.0");
+}
+
+TEST_F(ReleaseNoteTest, shouldNotTellItOfWhatIsNoProgram) {
+  EXPECT_EQ(ReleaseOf(""), "none");
+  EXPECT_EQ(ReleaseOf("#!/bin/sh\nexit 3\n"), "none");
+}
+
+TEST_F(ReleaseNoteTest, shouldReadNoFurtherThanTheFile) {
+  Add(6, 6, kBatonNote);
+  EXPECT_EQ(Read(1 << 10), "none");
+  EXPECT_EQ(Read(UINT64_MAX), "none");
+  notes_.clear();
+  Add(6, UINT32_MAX, kBatonNote);
+  EXPECT_EQ(Read(), "none");
+  notes_.clear();
+  Add(UINT32_MAX, 6, kBatonNote);
+  EXPECT_EQ(Read(), "none");
 }
 
 }  // namespace

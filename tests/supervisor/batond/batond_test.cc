@@ -992,13 +992,15 @@ TEST(BatondTest, OpensForControlOnlyWhatTheOperatorEndpointNames) {
                          "/key\" client_ca_file: \"" + stage.path() + "/key\" viewers: \"x\" }");
   BatondProcess::Options options = ReadingConfig(stage, "open");
   options.environment["FAKE_OPEN"] = stage.path() + "/key " + stage.path() + "/other " +
-                                     stage.path() + "/none " + stage.path() + "/./key";
+                                     stage.path() + "/none " + stage.path() + "/./key" +
+                                     " program:baton-nic program:../key";
   BatondProcess batond(stage, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() == 5; }));
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() == 7; }));
   std::vector<std::string> notes;
   for (const Life& life : stage.lives("control")) notes.push_back(life.note);
-  EXPECT_THAT(notes, testing::ElementsAre("started", "0:1:the-key", "7:0:", "5:0:", "7:0:"));
+  EXPECT_THAT(notes, testing::ElementsAre("started", "0:1:the-key",
+                                          "7:0:", "5:0:", "7:0:", "7:0:", "7:0:"));
 }
 
 }  // namespace

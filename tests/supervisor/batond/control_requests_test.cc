@@ -47,7 +47,7 @@ TEST(ControlRequests, AnswersAFewRequestsOfOneThatAsksWithoutAPause) {
     ++reloads;
     done(internal::BatondReply());
   };
-  const auto open = [](const std::string&) -> absl::StatusOr<FileDescriptor> {
+  const auto open = [](const internal::OpenFile&) -> absl::StatusOr<FileDescriptor> {
     return absl::NotFoundError("there is no file");
   };
   const auto replace = [](const internal::ReplaceProgram&, const ControlRequests::Done& done) {

@@ -35,6 +35,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -131,7 +132,9 @@ void AskForFiles() {
   for (std::string path; paths >> path;) {
     internal::BatondRequest request;
     request.set_id(7);
-    request.mutable_open()->set_path(path);
+    constexpr std::string_view kProgram = "program:";
+    path.starts_with(kProgram) ? request.mutable_open()->set_program(path.substr(kProgram.size()))
+                               : request.mutable_open()->set_path(path);
     internal::BatondReply reply;
     std::vector<FileDescriptor> files;
     if (!channel.Send(request).ok() || !channel.Receive(&reply, -1, &files).ok()) {

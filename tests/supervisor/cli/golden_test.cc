@@ -132,6 +132,22 @@ void HavePolicy(GoldenScene& scene) {
   scene.keeper.SetDescription(description);
 }
 
+// Its keeper and its driver are older than the files that are in place.
+void BeOfTheReleaseBefore(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  description.mutable_service()->set_keeper_release("0.0.9");
+  description.mutable_service()->set_driver_release("0.0.9");
+  scene.keeper.SetDescription(description);
+}
+
+// Its keeper is, and its driver is not.
+void HaveAKeeperOfTheReleaseBefore(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  description.mutable_service()->set_keeper_release("0.0.9");
+  description.mutable_service()->set_driver_release("0.1.0");
+  scene.keeper.SetDescription(description);
+}
+
 void RefusePolicy(GoldenScene& scene) {
   scene.keeper.RefusePolicies(absl::InvalidArgumentError(
       "policy.hot_standbys: 99 beside those that own shards are more than max_workers, 16; raise "
@@ -322,6 +338,10 @@ std::vector<GoldenSection> Upgrades() {
         {Plus(upgrade, {"--canary", "half"})},
         {Plus(upgrade, {"--dry-run"}), "", BeUpgrading},
         {Plus(upgrade, {"--dry-run"}), "", BeWithoutReadyWorkers}}},
+      {"upgrade_baton",
+       {{{"upgrade", "--baton", "--dry-run"}, "", BeOfTheReleaseBefore},
+        {{"upgrade", "kv", "--baton", "--dry-run"}, "", HaveAKeeperOfTheReleaseBefore},
+        {{"upgrade", "kv", "--baton", "--dry-run", "-o", "json"}}}},
       {"upgrades_pause",
        {{{"upgrades", "pause", "kv"}},
         {{"upgrades", "pause", "kv", "--dry-run"}, "", AddUpgrades},
@@ -549,6 +569,7 @@ class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenS
     std::string same = absl::StrReplaceAll(text, {{state_dir_, "STATE"}});
     for (const auto& [pattern, replacement] : std::vector<std::pair<const char*, const char*>>{
              {"(Control: +pid )[0-9]+, up [^ \n]+", "$1PID, up TIME"},
+             {"(control \\(pid )[0-9]+", "$1PID"},
              {"(control pid )[0-9]+, up [^ ;\n]+", "$1PID, up TIME"},
              {"(\"control_pid\": )[0-9]+", "$1PID"},
              // Of what was recorded just now; what tests have made up is older.

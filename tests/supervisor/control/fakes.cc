@@ -60,7 +60,9 @@ void FakeBatond::Answer(MessageChannel* channel) {
     std::vector<int> descriptors;
     FileDescriptor file;
     if (request.has_open()) {
-      file.Reset(open(request.open().path().c_str(), O_RDONLY | O_CLOEXEC));
+      const std::string path =
+          request.open().program().empty() ? request.open().path() : "/proc/self/exe";
+      file.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
       if (file) {
         descriptors.push_back(file.get());
       } else {

@@ -30,7 +30,8 @@ class FakeBatond {
 
   // Control's end of a new socket; the one before is closed.
   FileDescriptor Connect();
-  // What every request is answered with but one for a file, which it opens.
+  // What every request is answered with but one for a file, which it opens. In the place of a
+  // program of Baton's it opens the one that runs: it is of this release.
   void SetReply(const internal::BatondReply& reply);
   // Says it without having been asked.
   void Tell(internal::BatondReply reply);
