@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kName[] = "Baton";
 constexpr uint32_t kType = 1;
-// Of what a file may have.
+// Bounds of what is read of a file.
 constexpr size_t kMaxParts = 128;
 constexpr size_t kMaxNoteBytes = 64 << 10;
 constexpr size_t kMaxReleaseBytes = 64;

@@ -47,7 +47,8 @@ class SpawnPlanTest : public ::testing::Test {
     if (!pid.ok() || waitpid(*pid, &status, 0) != *pid) return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  static int Test(const std::string& condition) {
+  // Returns 0 if sh, run by its open file, finds that `condition` holds, else 1.
+  static int Holds(const std::string& condition) {
     const FileDescriptor shell = Open("/bin/sh");
     return Run(OpenFilePath(shell.get()), {"-c", absl::StrCat("test ", condition)});
   }
@@ -68,15 +69,15 @@ TEST_F(SpawnPlanTest, shouldRunTheOpenFileWhateverTakesItsPlace) {
 
 TEST_F(SpawnPlanTest, shouldNameTheProgramByItsPlace) {
   const std::string place = std::filesystem::canonical("/bin/sh");
-  EXPECT_EQ(Test(absl::StrCat("\"$0\" = ", place)), 0);
+  EXPECT_EQ(Holds(absl::StrCat("\"$0\" = ", place)), 0);
 }
 
 TEST_F(SpawnPlanTest, shouldGiveTheProgramItsOwnFileAndNoOther) {
   const FileDescriptor other(fcntl(STDERR_FILENO, F_DUPFD, 10));  // not close-on-exec
   ASSERT_TRUE(other);
-  EXPECT_EQ(Test("-e /proc/self/fd/3"), 0);
-  EXPECT_EQ(Test("-e /proc/self/fd/4"), 1);
-  EXPECT_EQ(Test(absl::StrCat("-e /proc/self/fd/", other.get())), 1);
+  EXPECT_EQ(Holds("-e /proc/self/fd/3"), 0);
+  EXPECT_EQ(Holds("-e /proc/self/fd/4"), 1);
+  EXPECT_EQ(Holds(absl::StrCat("-e /proc/self/fd/", other.get())), 1);
 }
 
 // A descriptor that is given may have the number at which the program's own file was.
