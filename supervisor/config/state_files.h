@@ -94,6 +94,24 @@ inline std::string DrainPath(std::string_view state_dir, std::string_view servic
   return std::string(state_dir) + "/" + std::string(service) + ".drain";
 }
 
+// Exists while a keeper of `service` reads that record. Its size is the number of keepers that have
+// begun to read it, and of which none has come to the end.
+inline std::string DrainReadersPath(std::string_view state_dir, std::string_view service) {
+  return DrainPath(state_dir, service) + ".readers";
+}
+// The record, once several keepers have died while they read it: no keeper reads it.
+inline std::string DrainSetAsidePath(std::string_view state_dir, std::string_view service) {
+  return DrainPath(state_dir, service) + ".set_aside";
+}
+
+// Written by the driver of `service`: the value of an entry that keepers held for each other, and
+// died of. `number`: the next entry has another, up to a bound.
+inline std::string SetAsidePath(std::string_view state_dir, std::string_view service,
+                                unsigned number) {
+  return std::string(state_dir) + "/" + std::string(service) + ".set_aside." +
+         std::to_string(number);
+}
+
 // The directory in which a control that does not run as batond's user may create files. batond
 // creates it in the state directory or in the service manager's log directory.
 inline std::string ControlDirectoryPath(std::string_view directory) {

@@ -1,5 +1,6 @@
 #include "supervisor/driver/driver_process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -19,6 +20,7 @@
 #include "lib/channel/carried_status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/driver/engine/describe.h"
 
 namespace baton::driver_process {
@@ -29,10 +31,13 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDefaultHangTimeout(5000);
 // A keeper that was asked to end is killed after this time.
 constexpr milliseconds kStopTimeout(4000);
-// After this many crashes in a row, the driver drops what keepers have held: it may be the cause.
+// After this many crashes in a row of which nobody knows the cause, the driver drops what keepers
+// have held: it may be the cause.
 constexpr uint32_t kCrashesBeforeSettingAside = 3;
 // Begins the keys of what no keeper may lose, such as sockets and the sessions of workers.
 constexpr char kLasting[] = "lasting/";
+// So many files of entries that were set aside are kept.
+constexpr uint32_t kSetAsideFiles = 8;
 
 sigset_t StopSignals() {
   sigset_t signals;
@@ -126,6 +131,7 @@ void DriverProcess::OnKeeperEnded(const std::string& end, int exit_code) {
   former_end_ = how;
   ended_at_ = Clock::now();
   if (keeper_.FollowWithNext()) {
+    dealings_.NoteOrderlyEnd();
     spdlog::info("its keeper {}: the one that was started beside it, pid {}, follows", how,
                  keeper_.pid());
     return;
@@ -134,7 +140,13 @@ void DriverProcess::OnKeeperEnded(const std::string& end, int exit_code) {
   const milliseconds pause = in_order ? milliseconds(0) : keeper_.NextPause();
   spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
                 how, pause.count());
-  if (keeper_.crashes() >= kCrashesBeforeSettingAside) SetAsideSettings();
+  if (in_order) dealings_.NoteOrderlyEnd();
+  const bool explained = Blame(how);
+  if (keeper_.crashes() == 0) {
+    unexplained_crashes_ = 0;
+  } else if (!explained && ++unexplained_crashes_ >= kCrashesBeforeSettingAside) {
+    SetAsideSettings();
+  }
   start_at_ = Clock::now() + pause;
 }
 
@@ -150,10 +162,45 @@ void DriverProcess::SetAsideSettings() {
   if (dropped == 0) return;
   Report(
       "keeper_settings_dropped",
-      absl::StrCat(keeper_.crashes(),
+      absl::StrCat(unexplained_crashes_,
                    " keepers in a row have crashed soon: what former ones had set at run time is "
                    "dropped (",
                    dropped, " entries: policy, upgrades); the configuration applies"));
+}
+
+bool DriverProcess::Blame(const std::string& how) {
+  const std::optional<Dealings::Death> death = dealings_.NoteDeath(how);
+  if (!death) return false;
+  const std::string& what = death->what.what();
+  spdlog::error("it was dealing with {}, as {} keepers in a row that ended", what, death->deaths);
+  if (death->deaths < Dealings::kMostDeaths) return true;
+  const std::string why =
+      absl::StrCat(death->deaths, " keepers in a row ended while they dealt with ", what,
+                   ", and the last one ", how);
+  if (!death->what.held_key().empty()) {
+    SetAside(death->what.held_key(), why);
+  } else {
+    Report("keeper_request_refused",
+           absl::StrCat(why, ": it is refused, and everything else goes on. Keep the core files"));
+  }
+  return true;
+}
+
+// The file may have arguments of programs, so it is for the driver's user alone.
+void DriverProcess::SetAside(const std::string& key, const std::string& why) {
+  const std::string value = held_.SetAside(key, why);
+  const std::string path = SetAsidePath(config_.state_dir(), config_.service().name(),
+                                        entries_set_aside_++ % kSetAsideFiles);
+  (void)unlink(path.c_str());
+  const FileDescriptor file(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool kept =
+      file && write(file.get(), value.data(), value.size()) == static_cast<ssize_t>(value.size());
+  Report("keeper_entry_set_aside",
+         absl::StrCat(why, ": the entry is set aside, and everything else goes on. ",
+                      kept ? absl::StrCat("Keep ", path)
+                           : MessageOf(ErrnoStatus(errno, absl::StrCat("write ", path))),
+                      " and the core files"));
 }
 
 void DriverProcess::Stop() {
@@ -225,6 +272,9 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
       if (held_.Next(order.take_next_held().after(), &entry, sent)) *answer.mutable_held() = entry;
       break;
     }
+    case DriverOrder::kDealWith:
+      status = dealings_.Begin(order.deal_with());
+      break;
     case DriverOrder::kShowLife:
       keeper_.NoteLife();
       break;
@@ -247,7 +297,10 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
     case DriverOrder::kStartNextKeeper:
       given_up_why_.clear();
       status = keeper_.StartNext(AsText(config_));
-      if (status.ok()) spdlog::info("its keeper was started anew, beside the one that serves");
+      if (status.ok()) {
+        spdlog::info("its keeper was started anew, beside the one that serves");
+        dealings_.ForgetCounts();
+      }
       break;
     case DriverOrder::kPutPolicyInForce:
       keeper_.SetKillsHung(order.put_policy_in_force().policy().on_keeper_hang() ==

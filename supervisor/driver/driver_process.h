@@ -5,6 +5,7 @@
 #define SUPERVISOR_DRIVER_DRIVER_PROCESS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/driver/batond_link.h"
 #include "supervisor/driver/driver_host.h"
+#include "supervisor/driver/keeper/dealings.h"
 #include "supervisor/driver/keeper/held_entries.h"
 #include "supervisor/driver/keeper/keeper_process.h"
 
@@ -46,6 +48,9 @@ class DriverProcess {
   void OnKeeperEnded(const std::string& end, int exit_code);
   void ReportGivenUp(const std::string& why);
   void SetAsideSettings();
+  // Counts the keeper that has ended. Returns whether it is known what it died of.
+  bool Blame(const std::string& how);
+  void SetAside(const std::string& key, const std::string& why);
   // Asks the keeper to end.
   void Stop();
   // Has Run return `why` once the keeper has ended.
@@ -70,6 +75,9 @@ class DriverProcess {
   BatondLink* const batond_;
   KeeperProcess keeper_;
   HeldEntries held_;
+  Dealings dealings_;
+  uint32_t unexplained_crashes_ = 0;  // of keepers in a row that lived shortly
+  uint32_t entries_set_aside_ = 0;
   FileDescriptor signals_, news_wake_;
   bool ready_once_ = false;
   bool stopping_ = false;

@@ -309,7 +309,7 @@ void DriverClient::Drop(const std::string& key) {
   (void)Execute(order);
 }
 
-DriverClient::HeldByKey DriverClient::TakeHeld() {
+DriverClient::HeldByKey DriverClient::TakeHeld(HeldByKey* set_aside) {
   HeldByKey all;
   internal::DriverOrder order;
   order.mutable_take_next_held();
@@ -320,8 +320,36 @@ DriverClient::HeldByKey DriverClient::TakeHeld() {
     held.value = std::move(*answer.mutable_held()->mutable_value());
     const std::string& key = answer.held().key();
     order.mutable_take_next_held()->set_after(key);
-    all[key] = std::move(held);
+    if (answer.held().set_aside().empty()) {
+      all[key] = std::move(held);
+    } else if (set_aside != nullptr) {
+      (*set_aside)[key] = std::move(held);
+    }
   }
+}
+
+// A driver of a former release does not count. It is asked once.
+absl::Status DriverClient::NoteDealing(const std::string& what, const std::string& held_key) {
+  if (!counts_dealings_) return absl::OkStatus();
+  internal::DriverOrder order;
+  order.mutable_deal_with()->set_what(what);
+  order.mutable_deal_with()->set_held_key(held_key);
+  absl::Status status = StatusIn(Execute(order));
+  counts_dealings_ = !absl::IsUnimplemented(status);
+  return absl::IsFailedPrecondition(status) ? status : absl::OkStatus();
+}
+
+absl::Status DriverClient::DealWith(const std::string& what, const std::function<void()>& deal) {
+  BATON_RETURN_IF_ERROR(NoteDealing(what));
+  deal();
+  (void)NoteDealing("");
+  return absl::OkStatus();
+}
+
+void DriverClient::DealWithHeld(const std::string& key, const std::function<void()>& deal) {
+  (void)NoteDealing(absl::StrCat("held ", key), key);
+  deal();
+  (void)NoteDealing("");
 }
 
 void DriverClient::NoteService(const v1::ServiceConfig& service) {

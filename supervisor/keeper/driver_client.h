@@ -158,15 +158,23 @@ class DriverClient {
   // ---- What the keeper holds for the one that follows it, by key. `descriptors` stay the
   // caller's.
   struct Held {
-    std::string value;
-    std::vector<FileDescriptor> descriptors;
+    std::string value = {};
+    std::vector<FileDescriptor> descriptors = {};
   };
   using HeldByKey = std::map<std::string, Held>;
   // Returns false if the driver does not hold it, after it has logged why.
   bool Hold(const std::string& key, const std::string& value,
             const std::vector<int>& descriptors = {});
   void Drop(const std::string& key);
-  HeldByKey TakeHeld();
+  // `set_aside` receives the entries that keepers died of, and that no keeper goes on with. Null:
+  // they are left out.
+  HeldByKey TakeHeld(HeldByKey* set_aside = nullptr);
+  // Calls `deal` while the driver knows what this keeper deals with. `what`: the same words in each
+  // keeper that deals with the same thing. kFailedPrecondition: several keepers in a row have died
+  // of it, and `deal` is not called. Calls must not be nested. Costs two orders.
+  absl::Status DealWith(const std::string& what, const std::function<void()>& deal);
+  // Calls `deal`, which goes on with a held entry. The driver sets it aside if keepers die of it.
+  void DealWithHeld(const std::string& key, const std::function<void()>& deal);
   // Tells the driver what the keeper runs with, as batond would have to give it.
   void NoteService(const v1::ServiceConfig& service);
 
@@ -197,10 +205,12 @@ class DriverClient {
     *(order.*part)() = value;
     return Execute(order);
   }
+  absl::Status NoteDealing(const std::string& what, const std::string& held_key = "");
   void Deliver(const internal::DriverNews& news);
   absl::StatusOr<ForkedWorker> ReceiveFork(const internal::DriverOrder& order);
 
   DriverListener* listener_ = nullptr;
+  bool counts_dealings_ = true;  // the driver does
   // No other keeper of the driver has given an order this number.
   uint64_t last_call_ = MonotonicNanoseconds();
   std::map<uint64_t, MoveDone> moves_;                                             // by call

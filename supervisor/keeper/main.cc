@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
@@ -90,7 +91,13 @@ internal::DriverAnswer SocketDriverClient::Execute(const internal::DriverOrder& 
     for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
     absl::Status asked = orders_.Send(order, sent, kTimeoutMs);
     if (asked.ok()) asked = orders_.Receive(&answer, kTimeoutMs, received);
-    if (asked.ok()) return answer;
+    if (asked.ok()) {
+      // Tests have each keeper die of what they choose.
+      if (order.has_deal_with() && StatusIn(answer).ok()) {
+        BATON_CRASH_POINT(absl::StrCat("keeper-deals-with ", order.deal_with().what()).c_str());
+      }
+      return answer;
+    }
     NoteLost(asked);
   }
   answer.Clear();

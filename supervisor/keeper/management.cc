@@ -17,6 +17,7 @@
 #include "lib/log/log.h"
 #include "lib/text/text.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/keeper/fingerprint.h"
 
 namespace baton::keeper {
 namespace {
@@ -91,7 +92,18 @@ void Management::Handle(const SocketPtr& socket, const internal::ManagementReque
   log::Write(trace.empty() ? spdlog::level::debug : spdlog::level::info, {.trace_parent = trace},
              absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
   const EventLog::TraceScope traced(parts_.events, trace);
-  Answer(socket, request);
+  internal::ManagementRequest asked = request;  // without what another asker would not ask
+  asked.clear_id();
+  asked.clear_trace_parent();
+  const absl::Status dealt = parts_.driver.DealWith(
+      absl::StrCat("the request ", what == nullptr ? "nothing" : what->name(), " of control (",
+                   FingerprintOf(asked), ")"),
+      [&] { Answer(socket, request); });
+  if (dealt.ok()) return;
+  internal::ManagementReply reply;
+  reply.set_id(request.id());
+  SetStatus(dealt, &reply);
+  socket->Send(reply);
 }
 
 void Management::Answer(const SocketPtr& socket, const internal::ManagementRequest& request) {

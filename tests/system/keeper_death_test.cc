@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -318,6 +319,88 @@ TEST_F(KeeperDeath, shouldDropWhatWasSetAtRunTimeWhenKeepersCrashInARow) {
   ASSERT_NO_FATAL_FAILURE(ExpectServed());
   EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
   harness::ExpectNothingLost(*peer_);
+}
+
+// Each keeper dies of one thing, by a crash point of baton-keeper-test-hooks.
+class KeeperDeathByPlan : public KeeperDeath {
+ protected:
+  ~KeeperDeathByPlan() override { unsetenv("BATON_CRASH_AT"); }
+
+  void StartWithPlan(const std::string& what) {
+    ASSERT_EQ(setenv("BATON_CRASH_AT", absl::StrCat("keeper-deals-with ", what).c_str(), 1), 0);
+    ClusterOptions options;
+    options.keeper = "baton-keeper-test-hooks";
+    ASSERT_NO_FATAL_FAILURE(Start(options));
+    ASSERT_EQ(harness::SetPolicy(*cluster_, "service { connections: 9 }").status, 0);
+  }
+  void ExpectEverythingElseGoesOn() {
+    EXPECT_THAT(Baton({"service", "policy", "ledger"}), HasSubstr("connections: 9"));
+    EXPECT_THAT(Baton({"events", "ledger"}), Not(HasSubstr("keeper_settings_dropped")));
+    EXPECT_TRUE(cluster_->OwnsAllShards(owner_->id));
+    ASSERT_NO_FATAL_FAILURE(ExpectServed());
+    harness::ExpectNothingLost(*peer_);
+  }
+};
+
+TEST_F(KeeperDeathByPlan, shouldRefuseARequestThatThreeKeepersHaveDiedOf) {
+  ASSERT_NO_FATAL_FAILURE(StartWithPlan("request 77 of worker 2 (listen)"));
+  // This process is a worker, too.
+  internal::WorkerRequest attach = AttachRequest();
+  attach.mutable_attach()->set_resumes_session(true);
+  internal::WorkerReply attached;
+  std::optional<MessageChannel> session(ConnectUnix(cluster_->SocketPath()).value());
+  ASSERT_OK(session->Send(attach));
+  ASSERT_OK(session->Receive(&attached, 20'000));
+  ASSERT_EQ(attached.attached().worker_id(), 2u) << attached.status_message();
+  internal::WorkerRequest resume, listen;
+  resume.mutable_resume()->set_worker_id(2);
+  resume.mutable_resume()->set_session_key(attached.attached().session_key());
+  listen.mutable_listen()->set_host("127.0.0.1");
+  listen.set_number(77);
+  int deaths = 0;
+  internal::WorkerReply reply;
+  for (;; ++deaths) {
+    ASSERT_LE(deaths, 3);
+    (void)session->Send(listen);
+    if (session->Receive(&reply, 20'000).ok()) break;
+    ASSERT_OK(harness::WaitUntil("the session to go on", [&] {
+      auto socket = ConnectUnix(cluster_->SocketPath());
+      if (!socket.ok()) return false;
+      session.emplace(*std::move(socket));
+      return session->Send(resume).ok() && session->Receive(&reply, 20'000).ok() &&
+             reply.status_code() == 0;
+    }));
+  }
+  EXPECT_EQ(deaths, 3);
+  EXPECT_EQ(static_cast<absl::StatusCode>(reply.status_code()),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(reply.status_message(), HasSubstr("3 keepers in a row"));
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_request_refused"));
+  // The same worker's next request is another one.
+  listen.set_number(78);
+  ASSERT_OK(session->Send(listen));
+  ASSERT_OK(session->Receive(&reply, 20'000));
+  EXPECT_EQ(reply.status_code(), 0) << reply.status_message();
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  ASSERT_OK(session->Send(detach));
+  ASSERT_OK(session->Receive(&reply, 20'000));
+  ExpectEverythingElseGoesOn();
+}
+
+TEST_F(KeeperDeathByPlan, shouldSetAsideAHeldEntryThatThreeKeepersHaveDiedOf) {
+  ASSERT_NO_FATAL_FAILURE(StartWithPlan("held lasting/worker/1"));
+  auto standby = cluster_->StartLedger(2);
+  ASSERT_OK(standby);
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("keeper_entry_set_aside"));
+  EXPECT_OK((*standby)->process->WaitEnd(std::chrono::seconds(20)));
+  ASSERT_OK(cluster_->WaitUntilGone((*standby)->id));
+  EXPECT_TRUE(std::filesystem::exists(cluster_->directory() + "/state/ledger.set_aside.0"));
+  // Another worker gets its slot.
+  auto another = cluster_->StartLedger(2);
+  ASSERT_OK(another);
+  ExpectEverythingElseGoesOn();
 }
 
 TEST_F(KeeperDeath, shouldBeReplacedByAnUpgradeOfBaton) {

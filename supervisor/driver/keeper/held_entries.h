@@ -27,6 +27,9 @@ class HeldEntries {
   void Drop(const std::string& key) { entries_.erase(key); }
   // Drops every entry whose key does not begin with `prefix`. Returns how many there were.
   size_t DropAllBut(const std::string& prefix);
+  // Keeps the entry, but marks it, until another is held in its place: no keeper goes on with it.
+  // Returns its value; empty: there is no such entry.
+  std::string SetAside(const std::string& key, const std::string& why);
 
   // Fills `entry` and `descriptors` with the first entry whose key is after `key`. This object goes
   // on owning the descriptors. Returns false if there is none.
@@ -36,6 +39,7 @@ class HeldEntries {
   struct Entry {
     std::string value;
     std::vector<FileDescriptor> descriptors;
+    std::string set_aside = {};  // why; empty: it is not
   };
 
   std::map<std::string, Entry> entries_;
@@ -66,12 +70,20 @@ inline size_t HeldEntries::DropAllBut(const std::string& prefix) {
                        [&](const auto& entry) { return !entry.first.starts_with(prefix); });
 }
 
+inline std::string HeldEntries::SetAside(const std::string& key, const std::string& why) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return "";
+  found->second.set_aside = why;
+  return found->second.value;
+}
+
 inline bool HeldEntries::Next(const std::string& key, internal::Hold* entry,
                               std::vector<int>* descriptors) const {
   const auto next = entries_.upper_bound(key);
   if (next == entries_.end()) return false;
   entry->set_key(next->first);
   entry->set_value(next->second.value);
+  entry->set_set_aside(next->second.set_aside);
   for (const FileDescriptor& descriptor : next->second.descriptors) {
     descriptors->push_back(descriptor.get());
   }

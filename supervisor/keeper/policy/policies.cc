@@ -13,11 +13,12 @@ constexpr char kHeldKey[] = "policy";
 Policies::Policies(const v1::ServiceConfig& service, DriverClient& driver,
                    const DriverClient::HeldByKey& held)
     : service_(service), driver_(driver) {
-  v1::Policy policy = service.policy();
-  v1::Policy former;
   const auto entry = held.find(kHeldKey);
-  if (entry != held.end() && former.ParseFromString(entry->second.value)) policy = former;
-  PutInForce(std::move(policy));
+  if (entry == held.end()) return PutInForce(service.policy());
+  driver.DealWithHeld(kHeldKey, [&] {
+    v1::Policy former;
+    PutInForce(former.ParseFromString(entry->second.value) ? former : service.policy());
+  });
 }
 
 absl::StatusOr<v1::Policy> Policies::Replace(v1::Policy policy, bool validate_only) {

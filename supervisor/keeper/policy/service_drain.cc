@@ -1,16 +1,20 @@
 #include "supervisor/keeper/policy/service_drain.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/clock.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
 #include "proto/baton/internal/driver.pb.h"
@@ -22,6 +26,9 @@ namespace {
 
 // The time between two looks at the connections that are left, and at the deadline.
 constexpr std::chrono::milliseconds kLook(50);
+
+// After so many keepers that ended while they read it, the record is set aside.
+constexpr off_t kMostReaders = 3;
 
 // Returns an id that changes with each boot of the machine; empty: it cannot be known.
 std::string BootId() {
@@ -55,8 +62,10 @@ ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::Keeper
       driver_(driver),
       events_(events),
       path_(DrainPath(config.state_dir(), config.service().name())),
+      readers_path_(DrainReadersPath(config.state_dir(), config.service().name())),
       timer_(loop) {
   ReadRecord();
+  (void)unlink(readers_path_.c_str());
   if (!drain_) {
     // A keeper before this one may have died while it ended a drain.
     driver_.OpenAdmission();
@@ -68,6 +77,7 @@ ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::Keeper
 
 void ServiceDrain::ReadRecord() {
   if (access(path_.c_str(), F_OK) != 0 && errno == ENOENT) return;
+  if (CountReader() >= kMostReaders) return SetRecordAside();
   std::ifstream file(path_);
   internal::DrainRecord record;
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -82,6 +92,27 @@ void ServiceDrain::ReadRecord() {
   drain_->set_started_unix_micros(record.started_unix_micros());
   drain_->set_disconnect(record.disconnect());
   deadline_ns_ = DeadlineOf(record);
+}
+
+// Counts in a file, because a driver's first keeper ends its driver when it dies.
+off_t ServiceDrain::CountReader() const {
+  const FileDescriptor file(
+      open(readers_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  struct stat before = {};
+  if (!file || fstat(file.get(), &before) != 0) return 0;
+  (void)!write(file.get(), "r", 1);
+  return before.st_size;
+}
+
+void ServiceDrain::SetRecordAside() {
+  const std::string aside = DrainSetAsidePath(config_.state_dir(), config_.service().name());
+  if (rename(path_.c_str(), aside.c_str()) != 0) {
+    spdlog::error("{}", MessageOf(ErrnoStatus(errno, absl::StrCat("rename ", path_))));
+  }
+  events_.Add("keeper_entry_set_aside",
+              absl::StrCat(kMostReaders, " keepers in a row ended while they read ", path_,
+                           ": it is set aside, and the service is not drained. Keep ", aside,
+                           " and the core files, and drain the service again"));
 }
 
 absl::Status ServiceDrain::WriteRecord(const v1::Drain& drain, uint64_t deadline_ns) const {

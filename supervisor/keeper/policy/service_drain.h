@@ -6,6 +6,8 @@
 #ifndef SUPERVISOR_KEEPER_POLICY_SERVICE_DRAIN_H_
 #define SUPERVISOR_KEEPER_POLICY_SERVICE_DRAIN_H_
 
+#include <sys/types.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
@@ -38,6 +40,9 @@ class ServiceDrain {
 
  private:
   void ReadRecord();
+  // Returns how many keepers have begun to read the record before, without coming to its end.
+  off_t CountReader() const;
+  void SetRecordAside();
   absl::Status WriteRecord(const v1::Drain& drain, uint64_t deadline_ns) const;
   void Enforce();
   void Look();
@@ -46,7 +51,7 @@ class ServiceDrain {
   const internal::KeeperConfig& config_;
   DriverClient& driver_;
   EventLog& events_;
-  const std::string path_;
+  const std::string path_, readers_path_;
   boost::asio::steady_timer timer_;
   std::optional<v1::Drain> drain_;  // without what the engine counts, and without the deadline
   uint64_t deadline_ns_ = 0;        // monotonic, because the wall clock may be set; 0: none

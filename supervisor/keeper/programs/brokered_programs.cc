@@ -64,9 +64,11 @@ void BrokeredPrograms::Restore(DriverClient::HeldByKey& held) {
         !absl::SimpleAtoi(key.substr(sizeof(kHeldProcesses) - 1), &process.pid)) {
       continue;
     }
-    process.pidfd = std::move(entry.descriptors[0]);
-    process.output = std::move(entry.descriptors[1]);
-    Watch(std::move(process));
+    driver_.DealWithHeld(key, [this, &process, &taken = entry] {
+      process.pidfd = std::move(taken.descriptors[0]);
+      process.output = std::move(taken.descriptors[1]);
+      Watch(std::move(process));
+    });
   }
 }
 

@@ -111,7 +111,8 @@ void NativeWorkers::Watch(DriverClient::ForkedWorker fork) {
 
 void NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
   if (const auto entry = held.find(kHeldProgram); entry != held.end()) {
-    (void)program_.ParseFromString(entry->second.value);
+    parts_.driver.DealWithHeld(kHeldProgram,
+                               [&] { (void)program_.ParseFromString(entry->second.value); });
   }
   for (DriverClient::ForkedWorker& fork : parts_.driver.ListForks()) Watch(std::move(fork));
 }

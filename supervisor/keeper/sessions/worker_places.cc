@@ -1,6 +1,7 @@
 #include "supervisor/keeper/sessions/worker_places.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +14,8 @@ namespace {
 // Keys of what is held for the next keeper.
 constexpr char kHeldWorkers[] = "lasting/worker/";
 constexpr char kHeldLastId[] = "lasting/last_worker_id";
+// No worker has this number, which a slot that cannot be used is reserved for.
+constexpr uint64_t kNobody = UINT64_MAX;
 
 }  // namespace
 
@@ -89,19 +92,49 @@ void WorkerPlaces::Hold(WorkerSession& session) {
                {session.process.native_handle()});
 }
 
-void WorkerPlaces::Restore(boost::asio::io_context& loop, DriverClient::HeldByKey& held) {
+void WorkerPlaces::Restore(boost::asio::io_context& loop, DriverClient::HeldByKey& held,
+                           const Each& go_on) {
   for (auto& [key, entry] : held) {
     uint64_t last_id = 0;
     if (key == kHeldLastId && absl::SimpleAtoi(entry.value, &last_id)) {
       last_id_ = std::max(last_id_, last_id);
     }
     if (!key.starts_with(kHeldWorkers) || entry.descriptors.size() != 1) continue;
-    internal::HeldWorker worker;
-    if (worker.ParseFromString(entry.value) && worker.place().slot() < slots_.size()) {
+    driver_.DealWithHeld(key, [this, &loop, &go_on, &taken = entry] {
+      internal::HeldWorker worker;
+      if (!worker.ParseFromString(taken.value) || worker.place().slot() >= slots_.size()) return;
       auto session = std::make_shared<WorkerSession>(loop);
-      session->GoOnFrom(worker, std::move(entry.descriptors[0]));
+      session->GoOnFrom(worker, std::move(taken.descriptors[0]));
       Put(session);
+      go_on(session);
+    });
+  }
+}
+
+void WorkerPlaces::PutSetAside(boost::asio::io_context& loop, DriverClient::HeldByKey& set_aside,
+                               const Each& end) {
+  for (auto& [key, entry] : set_aside) {
+    uint32_t slot = 0;
+    if (!key.starts_with(kHeldWorkers) || entry.descriptors.size() != 1 ||
+        !absl::SimpleAtoi(key.substr(sizeof(kHeldWorkers) - 1), &slot) || slot >= slots_.size()) {
+      continue;
     }
+    reserved_[slot] = kNobody;
+    (void)driver_.DealWith(absl::StrCat("the end of ", key),
+                           [this, &loop, &end, slot, &taken = entry] {
+                             internal::HeldWorker worker;
+                             if (!worker.ParseFromString(taken.value)) return;
+                             auto session = std::make_shared<WorkerSession>(loop);
+                             session->id = worker.place().id();
+                             session->slot = slot;
+                             session->peer.pid = worker.pid();
+                             session->peer.uid = worker.uid();
+                             session->process.assign(taken.descriptors[0].Release());
+                             session->process_certain = worker.process_certain();
+                             session->attached = true;
+                             Put(session);
+                             end(session);
+                           });
   }
 }
 

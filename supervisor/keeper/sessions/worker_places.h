@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,9 +73,14 @@ class WorkerPlaces {
 
   // Holds what the next keeper needs to go on with the session.
   void Hold(WorkerSession& session);
-  // Puts the sessions of the former keeper in their places. Takes the descriptors of their entries
-  // in `held`.
-  void Restore(boost::asio::io_context& loop, DriverClient::HeldByKey& held);
+  using Each = std::function<void(const SessionPtr&)>;
+  // Puts the sessions of the former keeper in their places, and calls `go_on` with each. Takes the
+  // descriptors of their entries in `held`.
+  void Restore(boost::asio::io_context& loop, DriverClient::HeldByKey& held, const Each& go_on);
+  // Puts sessions whose entries keepers died of in their places, with nothing but what their end
+  // needs, and calls `end` with each. If keepers die of that as well, the slot is never used again.
+  void PutSetAside(boost::asio::io_context& loop, DriverClient::HeldByKey& set_aside,
+                   const Each& end);
 
   WorkerTokens& tokens() { return tokens_; }
 

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <boost/asio/post.hpp>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "lib/text/text.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/keeper/fingerprint.h"
 #include "supervisor/keeper/sessions/attach_check.h"
 
 namespace baton::keeper {
@@ -39,6 +41,25 @@ internal::AddWorker EntryOf(const WorkerSession& session, Standing standing) {
   worker.set_standing(standing == Standing::kFirst ? internal::STANDING_FIRST
                                                    : internal::STANDING_LAST);
   return worker;
+}
+
+// Returns words for a request that are the same when it is sent again to the next keeper. A program
+// that attaches is not the same process each time, so its number is left out.
+std::string NameOf(const WorkerSession& session, const internal::WorkerRequest& request) {
+  if (request.has_attach()) {
+    internal::AttachArena attach = request.attach();
+    attach.clear_attempt();
+    return absl::StrCat("the attaching of ", OneLine(attach.name(), kMaxReleaseBytes), " of user ",
+                        session.peer.uid, " (", FingerprintOf(attach), ")");
+  }
+  if (request.has_resume()) {
+    return absl::StrCat("the resumption of worker ", request.resume().worker_id(), " by process ",
+                        session.peer.pid);
+  }
+  const auto* what = internal::WorkerRequest::descriptor()->FindFieldByNumber(
+      static_cast<int>(request.request_case()));
+  return absl::StrCat("request ", request.number(), " of worker ", session.id, " (",
+                      what == nullptr ? "nothing" : what->name(), ")");
 }
 
 }  // namespace
@@ -99,21 +120,26 @@ absl::StatusOr<bool> WorkerRequests::OnFrame(const SessionPtr& session) {
     session->process_certain = true;
     if (session->attached) parts_.places.Hold(*session);
   }
+  const absl::Status dealt =
+      parts_.driver.DealWith(NameOf(*session, request), [&] { Serve(session, socket, request); });
+  if (!dealt.ok()) {
+    internal::WorkerReply reply;
+    SetStatus(dealt, &reply);
+    socket->Send(reply);
+  }
+  if (session->detached) return absl::UnavailableError("detached");
+  return true;
+}
+
+void WorkerRequests::Serve(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
+                           const internal::WorkerRequest& request) {
   const bool served = session->attached && session->process_certain;
-  if (served && request.has_grant()) {
-    Grant(session, socket, request);
-    return true;
-  }
-  if (served && request.has_revoke()) {
-    Revoke(session, socket, request);
-    return true;
-  }
+  if (served && request.has_grant()) return Grant(session, socket, request);
+  if (served && request.has_revoke()) return Revoke(session, socket, request);
   std::vector<int> descriptors;
   FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
   const internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
   socket->Send(reply, descriptors);
-  if (session->detached) return absl::UnavailableError("detached");
-  return true;
 }
 
 internal::WorkerReply WorkerRequests::Handle(const SessionPtr& session,

@@ -36,6 +36,8 @@ class WorkerRequests {
  private:
   std::shared_ptr<FramedSocket> Start(const SessionPtr& session, FileDescriptor socket);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
+  void Serve(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
+             const internal::WorkerRequest& request);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);
   SessionPtr FindUnanswered(const WorkerSession& session,

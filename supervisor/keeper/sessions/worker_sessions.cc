@@ -37,10 +37,7 @@ WorkerSessions::WorkerSessions(const CommonParts& parts)
 // ---------------------------------------------------------------- sessions that go on
 
 void WorkerSessions::Restore(DriverClient::HeldByKey& held) {
-  places_.Restore(parts_.loop, held);
-  for (const SessionPtr& session : places_.slots()) {
-    if (session) GoOn(session);
-  }
+  places_.Restore(parts_.loop, held, [this](const SessionPtr& session) { GoOn(session); });
   // The driver may have reported these workers to the former keeper.
   for (uint32_t slot = 0; slot < places_.slots().size(); ++slot) {
     const SessionPtr session = places_.slots()[slot];
@@ -53,6 +50,13 @@ void WorkerSessions::Restore(DriverClient::HeldByKey& held) {
     if (IdOf(slot) != 0) (void)Kill(IdOf(slot), "it wrote an invalid transaction");
   }
   CloseUnresumedLater();
+}
+
+void WorkerSessions::EndSetAside(DriverClient::HeldByKey& set_aside) {
+  places_.PutSetAside(parts_.loop, set_aside, [this](const SessionPtr& session) {
+    ends_.Watch(session);
+    (void)Kill(session->id, "keepers died of its session (keeper_entry_set_aside)");
+  });
 }
 
 void WorkerSessions::GoOn(const SessionPtr& session) {

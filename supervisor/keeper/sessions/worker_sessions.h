@@ -37,6 +37,9 @@ class WorkerSessions {
   // their sessions soon. A worker that had the time to resume and did not is killed. Takes the
   // descriptors of their entries in `held`.
   void Restore(DriverClient::HeldByKey& held);
+  // Kills the workers whose held entries keepers died of. Takes the descriptors of their entries.
+  // Call it after Restore, before workers can attach.
+  void EndSetAside(DriverClient::HeldByKey& set_aside);
 
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { places_.SetObserver(observer); }

@@ -31,9 +31,17 @@ Standbys::Standbys(const KeeperParts& context, const Upgrades& upgrades)
 Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
 
 void Standbys::Restore(const DriverClient::HeldByKey& held) {
+  if (const auto entry = held.find(kHeldKey); entry != held.end()) {
+    context_.driver.DealWithHeld(kHeldKey, [&] { GoOnFrom(entry->second.value); });
+  }
+  // The end of an upgrade that is under way is still to be noticed.
+  if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
+  LookLater();
+}
+
+void Standbys::GoOnFrom(const std::string& value) {
   const std::vector<WorkerInfo> workers = context_.workers.List();
-  const auto entry = held.find(kHeldKey);
-  if (entry != held.end()) held_ = entry->second.value;
+  held_ = value;
   for (const absl::string_view text : absl::StrSplit(held_, ' ', absl::SkipEmpty())) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(text, &pid)) continue;
@@ -48,9 +56,6 @@ void Standbys::Restore(const DriverClient::HeldByKey& held) {
     started.pidfd = context_.programs.PidfdOf(pid);
     if (started.pidfd) AddStarted(std::move(started)).attached = worker != nullptr;
   }
-  // The end of an upgrade that is under way is still to be noticed.
-  if (upgrades_.idle()) last_upgrade_ = upgrades_.last_id();
-  LookLater();
 }
 
 void Standbys::AddReady(pid_t pid) {

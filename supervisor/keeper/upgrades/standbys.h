@@ -48,6 +48,8 @@ class Standbys {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void GoOnFrom(const std::string& value);  // what is held of standbys
+
   // A process, with all the workers that it has.
   struct Standby {
     pid_t pid = 0;

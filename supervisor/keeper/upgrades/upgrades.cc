@@ -143,9 +143,14 @@ void Upgrades::Hold() const {
 }
 
 void Upgrades::Restore(const DriverClient::HeldByKey& held) {
-  internal::HeldUpgrades upgrades;
   const auto entry = held.find(kHeldKey);
-  if (entry == held.end() || !upgrades.ParseFromString(entry->second.value)) return;
+  if (entry == held.end()) return;
+  context_.driver.DealWithHeld(kHeldKey, [&] { GoOnFrom(entry->second.value); });
+}
+
+void Upgrades::GoOnFrom(const std::string& value) {
+  internal::HeldUpgrades upgrades;
+  if (!upgrades.ParseFromString(value)) return;
   history_.assign(upgrades.history().begin(), upgrades.history().end());
   predecessors_.assign(upgrades.predecessors().begin(), upgrades.predecessors().end());
   last_id_ = upgrades.last_id();

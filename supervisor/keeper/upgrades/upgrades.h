@@ -67,6 +67,7 @@ class Upgrades : private WorkerObserver {
                                             absl::StatusOr<internal::Program> old_program) const;
   absl::StatusOr<ProgramChange> PlanReturn() const;
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
+  void GoOnFrom(const std::string& value);  // what is held of upgrades
   void OnOver();
   std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
                                         const v1::UpgradePlan& plan);

@@ -14,6 +14,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/carried_status.h"
 #include "supervisor/driver/engine/order_executor.h"
+#include "supervisor/driver/keeper/dealings.h"
 #include "supervisor/driver/keeper/held_entries.h"
 #include "supervisor/keeper/driver_client.h"
 
@@ -27,6 +28,7 @@ struct LastingDriver {
   driver_process::OrderExecutor& executor;
   driver_process::NewsQueue& news;
   driver_process::HeldEntries held = {};
+  driver_process::Dealings dealings = {};
   bool ready_once = false;  // a keeper was
 };
 
@@ -83,6 +85,8 @@ class MortalDriverClient final : public DriverClient {
       SetStatus(driver_.held.Hold(order.hold(), std::move(descriptors)), &answer);
     } else if (order.has_drop()) {
       driver_.held.Drop(order.drop().key());
+    } else if (order.has_deal_with()) {
+      SetStatus(driver_.dealings.Begin(order.deal_with()), &answer);
     } else if (order.has_take_next_held()) {
       TakeNextHeld(order.take_next_held().after(), &answer, received);
     } else {

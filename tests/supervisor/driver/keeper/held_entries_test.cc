@@ -97,5 +97,23 @@ TEST(HeldEntriesTest, shouldDropAllButThoseWithAPrefix) {
   EXPECT_THAT(All(held), ElementsAre("lasting/worker/1=:0"));
 }
 
+TEST(HeldEntriesTest, shouldKeepWhatIsSetAsideUntilAnotherTakesItsPlace) {
+  HeldEntries held;
+  ASSERT_TRUE(held.Hold(Entry("a", "1"), OneDescriptor()).ok());
+  ASSERT_TRUE(held.Hold(Entry("b", "2"), {}).ok());
+  EXPECT_EQ(held.SetAside("a", "keepers died"), "1");
+  EXPECT_EQ(held.SetAside("c", "keepers died"), "");
+  EXPECT_THAT(All(held), ElementsAre("a=1:1", "b=2:0"));
+  internal::Hold entry;
+  std::vector<int> descriptors;
+  ASSERT_TRUE(held.Next("", &entry, &descriptors));
+  EXPECT_EQ(entry.set_aside(), "keepers died");
+  ASSERT_TRUE(held.Next("a", &entry, &descriptors));
+  EXPECT_EQ(entry.set_aside(), "");
+  ASSERT_TRUE(held.Hold(Entry("a", "3"), {}).ok());
+  ASSERT_TRUE(held.Next("", &entry, &descriptors));
+  EXPECT_EQ(entry.set_aside(), "");
+}
+
 }  // namespace
 }  // namespace baton::driver_process

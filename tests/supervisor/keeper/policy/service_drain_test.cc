@@ -223,5 +223,23 @@ TEST_F(ServiceDrainTest, shouldDrainWhenWhatTellsOfItCannotBeRead) {
   ExpectRefused();
 }
 
+// As many keepers as the second file has bytes have ended while they read the first one.
+TEST_F(ServiceDrainTest, shouldSetAsideARecordThatThreeKeepersHaveDiedOf) {
+  const std::string record = keeper_.directory().File("kv.drain");
+  const std::string readers = record + ".readers";
+  std::ofstream(record) << "started_unix_micros: 7";
+  std::ofstream(readers) << "rr";
+  Start();
+  EXPECT_TRUE(Service().has_drain());
+  EXPECT_FALSE(std::ifstream(readers).good());
+  keeper_.Stop();
+  std::ofstream(readers) << "rrr";
+  Start();
+  EXPECT_FALSE(Service().has_drain());
+  EXPECT_FALSE(std::ifstream(record).good());
+  EXPECT_FALSE(std::ifstream(readers).good());
+  EXPECT_TRUE(std::ifstream(record + ".set_aside").good());
+}
+
 }  // namespace
 }  // namespace baton::keeper

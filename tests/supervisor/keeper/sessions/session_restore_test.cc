@@ -1,7 +1,10 @@
 // A keeper may die between any two of its orders to the driver. The keeper that follows knows every
 // worker that the driver knows.
 
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +52,12 @@ struct TheKeeper {
   // Attaches this process, which lives on when the keeper is gone: the loop runs no more then.
   // Returns the worker's number; 0: the keeper died.
   uint64_t AttachOne(const std::string& attempt = "") {
+    const internal::WorkerReply reply = Attach(attempt);
+    BATON_CHECK(reply.has_attached() || reply.status_code() == 0);
+    return reply.attached().worker_id();
+  }
+  // Returns the answer; an empty one: the keeper died.
+  internal::WorkerReply Attach(const std::string& attempt = "", const std::string& name = "") {
     int ends[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
     // Stays open: this process would be killed.
@@ -56,16 +65,16 @@ struct TheKeeper {
     sessions.Accept(FileDescriptor(ends[1]));
     internal::WorkerRequest request = RawClient::AttachRequest();
     request.mutable_attach()->set_attempt(attempt);
+    if (!name.empty()) request.mutable_attach()->set_name(name);
     BATON_CHECK(client.Send(request).ok());
     internal::WorkerReply reply;
     try {
       while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
         BATON_CHECK(loop.run_one_for(std::chrono::seconds(60)) != 0);
       }
-      BATON_CHECK(reply.has_attached());
     } catch (const testing::KeeperDeath&) {
     }
-    return reply.attached().worker_id();
+    return reply;
   }
 
   static internal::KeeperConfig Config() {
@@ -189,7 +198,7 @@ TEST(SessionRestoreTest, shouldHoldASessionBeforeAnUpgradeKnowsOfIt) {
 // The upgrade says what a worker stands for with the next keeper, too.
 TEST(SessionRestoreTest, shouldAskForTheStandingOfAWorkerThatIsAnsweredLate) {
   TheDriver driver;
-  AttachOneWith(driver, 3, "attempt");
+  AttachOneWith(driver, 4, "attempt");
   HoldingObserver observer(driver);
   TheKeeper next(driver, kForEver);
   DriverClient::HeldByKey held = next.driver.TakeHeld();
@@ -209,6 +218,65 @@ TEST(SessionRestoreTest, shouldNotLeaveAWorkerSilentThatThisKeeperHasNotFoundSo)
   DriverClient::HeldByKey held = next.driver.TakeHeld();
   next.sessions.Restore(held);
   EXPECT_FALSE(driver.engine.roster[0].silent);
+}
+
+// Keepers die in the middle of attaching a program, and the driver counts them.
+TEST(SessionRestoreTest, shouldRefuseAProgramThatThreeKeepersHaveDiedOf) {
+  TheDriver driver;
+  for (int i = 0; i < 3; ++i) {
+    AttachOneWith(driver, 2);  // the order after DealWith
+    const auto death = driver.lasting.dealings.NoteDeath("died");
+    ASSERT_TRUE(death.has_value());
+    EXPECT_EQ(death->deaths, static_cast<uint32_t>(i + 1));
+  }
+  TheKeeper next(driver, kForEver);
+  const internal::WorkerReply refused = next.Attach();
+  EXPECT_EQ(static_cast<absl::StatusCode>(refused.status_code()),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.status_message().find("keepers in a row"), std::string::npos);
+  // Another program is another thing.
+  EXPECT_TRUE(next.Attach("", "another").has_attached());
+}
+
+// A child becomes a worker, so that its keeper may kill it.
+TEST(SessionRestoreTest, shouldEndAWorkerWhoseSessionKeepersDieOfAndGoOnWithTheOthers) {
+  TheDriver driver;
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  AttachOneWith(driver, kForEver);
+  internal::HeldWorker worker;
+  worker.mutable_place()->set_slot(1);
+  worker.mutable_place()->set_id(2);
+  worker.set_pid(child);
+  worker.set_process_certain(true);
+  internal::Hold entry;
+  entry.set_key("lasting/worker/1");
+  entry.set_value(worker.SerializeAsString());
+  std::vector<FileDescriptor> pidfd;
+  pidfd.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  ASSERT_TRUE(driver.lasting.held.Hold(entry, std::move(pidfd)).ok());
+  EXPECT_NE(driver.lasting.held.SetAside("lasting/worker/1", "keepers died"), "");
+
+  TheKeeper next(driver, kForEver);
+  DriverClient::HeldByKey set_aside;
+  DriverClient::HeldByKey held = next.driver.TakeHeld(&set_aside);
+  EXPECT_EQ(held.count("lasting/worker/1"), 0u);
+  EXPECT_EQ(held.count("lasting/worker/0"), 1u);
+  next.sessions.Restore(held);
+  next.sessions.EndSetAside(set_aside);
+  EXPECT_TRUE(next.sessions.IsAttached(1));
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &end, WEXITED), 0);
+  EXPECT_EQ(end.si_status, SIGKILL);
+  while (next.sessions.IsAttached(2)) {
+    ASSERT_NE(next.loop.run_one_for(std::chrono::seconds(60)), 0u);
+  }
+  // Its slot is free again.
+  EXPECT_TRUE(next.driver.TakeHeld(&set_aside).count("lasting/worker/1") == 0);
+  EXPECT_EQ(next.sessions.Reserve()->slot(), 1u);
 }
 
 }  // namespace
