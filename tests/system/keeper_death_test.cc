@@ -355,7 +355,7 @@ TEST_F(KeeperDeathByPlan, shouldRefuseARequestThatThreeKeepersHaveDiedOf) {
   internal::WorkerRequest resume, listen;
   resume.mutable_resume()->set_worker_id(2);
   resume.mutable_resume()->set_session_key(attached.attached().session_key());
-  listen.mutable_listen()->set_host("127.0.0.1");
+  listen.mutable_listen()->set_host(ClusterOptions().fabric.host);
   listen.set_number(77);
   int deaths = 0;
   internal::WorkerReply reply;

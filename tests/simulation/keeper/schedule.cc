@@ -88,6 +88,9 @@ class Schedule final : private Machine::Listener {
   void RunKeeper();
   MortalDriverClient::Fate Meet(const internal::DriverOrder& order);
   void NoteOrder(const internal::DriverOrder& order);
+  bool DiesOfPlanted(const internal::DealWith& order);
+  void Plant(const internal::DealWith& order);
+  void NotePlantedDeath();
   void BetweenKeepers();
   void OnStarted(Process& process) override;
   void OnSignal(Process& process, int signal) override;
@@ -114,6 +117,7 @@ class Schedule final : private Machine::Listener {
   void CheckPrograms();
   void CheckEnded();
   std::vector<std::string> HeldKeys() const;
+  std::string HeldValue(const std::string& key) const;
 
   std::vector<SimWorker*> Living();
   SimWorker* ById(uint64_t id);
@@ -141,6 +145,13 @@ class Schedule final : private Machine::Listener {
   uint32_t policy_in_force_ = 0;
   bool admission_closed_ = false;
   bool started_since_look_ = false, orphaned_ = false;
+
+  // Each keeper that deals with the planted thing dies of it, before it is done with it.
+  std::string dealing_;         // what the keeper deals with
+  internal::DealWith planted_;  // empty: nothing is
+  std::string planted_entry_;   // the value that is held, if it is an entry
+  uint32_t planted_deaths_ = 0;
+  bool died_of_planted_ = false;  // the last keeper
 };
 
 // ---------------------------------------------------------------- the keeper's life
@@ -162,6 +173,7 @@ void Schedule::RunKeeper() {
   started_since_look_ = false;
   constexpr uint32_t kNever = 1'000'000;
   const bool at_order = !dice.OneIn(4);
+  dealing_.clear();
   orders_left_ = at_order ? dice.Below(1u << dice.From(1, 7)) : kNever;
   looks_left_ = at_order ? kNever : dice.From(1, 100);
   context_.Note("a keeper starts", keepers_, orders_left_, looks_left_);
@@ -178,17 +190,60 @@ void Schedule::RunKeeper() {
     context_.Note("a keeper dies", keepers_);
     orphaned_ |= started_since_look_;
   }
+  // Other deaths are as of a kill from outside, and too many here to count any.
+  if (std::exchange(died_of_planted_, false)) NotePlantedDeath();
+  driver_.dealings.NoteOrderlyEnd();
 }
 
 // The driver ends when its first keeper dies before it was ready.
 MortalDriverClient::Fate Schedule::Meet(const internal::DriverOrder& order) {
   const auto* what = internal::DriverOrder::descriptor()->FindFieldByNumber(order.order_case());
   const bool dies = phase_ == Phase::kChaos && driver_.ready_once && orders_left_-- == 0;
+  if (order.has_deal_with() && DiesOfPlanted(order.deal_with())) {
+    context_.Note("it dies of what is planted", ++planted_deaths_);
+    died_of_planted_ = true;
+    return MortalDriverClient::Fate::kDies;
+  }
   const bool lost = dies && context_.dice.OneIn(2);
   context_.Note(what->name().c_str(), dies, lost);
   if (lost) return MortalDriverClient::Fate::kDies;
   NoteOrder(order);
   return dies ? MortalDriverClient::Fate::kDiesUnanswered : MortalDriverClient::Fate::kLives;
+}
+
+// It is about to say that it is done.
+bool Schedule::DiesOfPlanted(const internal::DealWith& order) {
+  const std::string done = std::exchange(dealing_, order.what());
+  if (planted_.what().empty()) Plant(order);
+  if (!order.what().empty() || done.empty() || done != planted_.what()) return false;
+  // Another worker's entry may have the same key by now.
+  return planted_.held_key().empty() || HeldValue(planted_.held_key()) == planted_entry_;
+}
+
+void Schedule::Plant(const internal::DealWith& order) {
+  if (phase_ != Phase::kChaos) return;
+  const bool is_session = order.held_key().starts_with("lasting/worker/");
+  if (!is_session && !order.what().starts_with("request ")) return;
+  if (!context_.dice.OneIn(is_session ? 60 : 8)) return;
+  context_.Note("something is planted", is_session);
+  planted_ = order;
+  planted_entry_ = is_session ? HeldValue(order.held_key()) : "";
+}
+
+// As the driver's process does it.
+void Schedule::NotePlantedDeath() {
+  if (planted_deaths_ > driver_process::Dealings::kMostDeaths) {
+    context_.Break(
+        absl::StrCat("K8: ", planted_.what(), " has killed ", planted_deaths_, " keepers"));
+  }
+  const auto death = driver_.dealings.NoteDeath("died");
+  if (!death || planted_.held_key().empty() ||
+      death->deaths < driver_process::Dealings::kMostDeaths) {
+    return;
+  }
+  internal::HeldWorker held;
+  (void)held.ParseFromString(driver_.held.SetAside(planted_.held_key(), "planted"));
+  if (SimWorker* const worker = ById(held.place().id())) worker->NoteReason();
 }
 
 void Schedule::NoteOrder(const internal::DriverOrder& order) {
@@ -537,6 +592,15 @@ std::vector<std::string> Schedule::HeldKeys() const {
     keys.push_back(entry.key());
   }
   return keys;
+}
+
+std::string Schedule::HeldValue(const std::string& key) const {
+  internal::Hold entry;
+  std::vector<int> descriptors;
+  while (driver_.held.Next(entry.key(), &entry, &descriptors)) {
+    if (entry.key() == key) return entry.value();
+  }
+  return "";
 }
 
 // ---------------------------------------------------------------- workers

@@ -9,6 +9,7 @@
 // K5 An upgrade that was accepted ends, and leaves workers of one program.
 // K6 No shard is without an owner while a worker is ready.
 // K7 Nothing is held, and no descriptor is open, of workers that have ended.
+// K8 What kills each keeper that deals with it kills three, and costs itself alone.
 #ifndef TESTS_SIMULATION_KEEPER_SCHEDULE_H_
 #define TESTS_SIMULATION_KEEPER_SCHEDULE_H_
 
