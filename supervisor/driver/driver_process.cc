@@ -31,7 +31,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDefaultHangTimeout(5000);
 // A keeper that was asked to end is killed after this time.
 constexpr milliseconds kStopTimeout(4000);
-// After this many crashes in a row of which nobody knows the cause, the driver drops what keepers
+// After this many crashes in a row that do not share a known cause, the driver drops what keepers
 // have held: it may be the cause.
 constexpr uint32_t kCrashesBeforeSettingAside = 3;
 // Begins the keys of what no keeper may lose, such as sockets and the sessions of workers.
@@ -160,6 +160,7 @@ void DriverProcess::ReportGivenUp(const std::string& why) {
 void DriverProcess::SetAsideSettings() {
   const size_t dropped = held_.DropAllBut(kLasting);
   if (dropped == 0) return;
+  dealings_.ForgetCounts();  // the settings may have been the cause
   Report(
       "keeper_settings_dropped",
       absl::StrCat(unexplained_crashes_,
@@ -173,7 +174,7 @@ bool DriverProcess::Blame(const std::string& how) {
   if (!death) return false;
   const std::string& what = death->what.what();
   spdlog::error("it was dealing with {}, as {} keepers in a row that ended", what, death->deaths);
-  if (death->deaths < Dealings::kMostDeaths) return true;
+  if (death->deaths < Dealings::kMostDeaths) return death->deaths > 1;
   const std::string why =
       absl::StrCat(death->deaths, " keepers in a row ended while they dealt with ", what,
                    ", and the last one ", how);

@@ -48,7 +48,8 @@ class DriverProcess {
   void OnKeeperEnded(const std::string& end, int exit_code);
   void ReportGivenUp(const std::string& why);
   void SetAsideSettings();
-  // Counts the keeper that has ended. Returns whether it is known what it died of.
+  // Counts the keeper that has ended. Returns true if another one in a row has died of the same
+  // thing.
   bool Blame(const std::string& how);
   void SetAside(const std::string& key, const std::string& why);
   // Asks the keeper to end.

@@ -158,8 +158,8 @@ class DriverClient {
   // ---- What the keeper holds for the one that follows it, by key. `descriptors` stay the
   // caller's.
   struct Held {
-    std::string value = {};
-    std::vector<FileDescriptor> descriptors = {};
+    std::string value;
+    std::vector<FileDescriptor> descriptors;
   };
   using HeldByKey = std::map<std::string, Held>;
   // Returns false if the driver does not hold it, after it has logged why.
