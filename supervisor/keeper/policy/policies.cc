@@ -14,7 +14,10 @@ Policies::Policies(const v1::ServiceConfig& service, DriverClient& driver,
                    const DriverClient::HeldByKey& held)
     : service_(service), driver_(driver) {
   const auto entry = held.find(kHeldKey);
-  if (entry == held.end()) return PutInForce(service.policy());
+  if (entry == held.end()) {
+    PutInForce(service.policy());
+    return;
+  }
   driver.DealWithHeld(kHeldKey, [&] {
     v1::Policy former;
     PutInForce(former.ParseFromString(entry->second.value) ? former : service.policy());
