@@ -3,6 +3,9 @@
 // Meanwhile peers come, are served and go. Nothing is lost, and no peer is refused or disconnected.
 // BATON_KILLS: how many processes have to end or hang (40); BATON_SEED: of all that is random
 // (printed); BATON_RATE: of the peer that stays, in messages per second (4000).
+//
+// Nothing here fails because of a time. A bar judges the lines that begin with "arrivals"
+// (judge_arrivals in tests/bars/bars.sh).
 #include <signal.h>
 
 #include <algorithm>
@@ -50,11 +53,14 @@ class Arrivals {
     longest_ = milliseconds;
     before_longest_ = hurt;
   }
-  void Print(const char* when) {
+  // For people, and in a line for programs: of which `workers`, `when`, and figures by their names.
+  void Print(const char* workers, const char* when, const char* in_words) {
     if (milliseconds_.empty()) return;
+    const double p50 = *Quantile(milliseconds_, 0.5), p99 = *Quantile(milliseconds_, 0.99);
     std::printf("%6zu peers connected %s: p50 %.1f ms, p99 %.1f ms, longest %.1f ms%s\n",
-                milliseconds_.size(), when, *Quantile(milliseconds_, 0.5),
-                *Quantile(milliseconds_, 0.99), longest_, before_longest_.c_str());
+                milliseconds_.size(), in_words, p50, p99, longest_, before_longest_.c_str());
+    std::printf("arrivals %s %s count=%zu p50_ms=%.3f p99_ms=%.3f longest_ms=%.3f\n", workers, when,
+                milliseconds_.size(), p50, p99, longest_);
   }
 
  private:
@@ -101,9 +107,10 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
       std::printf("%6llu %s killed, %llu stopped for a while\n", killed_[victim], kNames[victim],
                   stopped_[victim]);
     }
-    undisturbed_.Print("while nothing died");
-    after_kills_.Print("as something was killed");
-    after_hangs_.Print("as something hung, beyond the hang timeouts");
+    const char* const workers = IsNative() ? "native" : "brokered";
+    undisturbed_.Print(workers, "undisturbed", "while nothing died");
+    after_kills_.Print(workers, "after_kills", "as something was killed");
+    after_hangs_.Print(workers, "after_hangs", "as something hung, beyond the hang timeouts");
     ASSERT_OK(harness::WaitUntil("control, which was the last to die",
                                  [this] { return DriverPid() != 0; }));
     ASSERT_EQ(DriverPid(), driver_);
