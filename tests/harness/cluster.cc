@@ -117,13 +117,13 @@ void Cluster::AddOptions(std::vector<std::string>* arguments) const {
   AddNative(arguments);
 }
 
-absl::Status Cluster::WriteConfig(const std::string& service) const {
+absl::Status Cluster::WriteConfig(const std::string& service, const std::string& more) const {
   const std::string whole = directory_.File("config");
   std::ofstream(whole + ".new") << "state_dir: \"" << directory_.File("state")
                                 << "\" services { name: \"" << options_.service
                                 << "\" device { soft {} } shards: " << options_.shards
                                 << " max_connections: " << options_.max_connections << " "
-                                << service << " }\n";
+                                << service << " } " << more << "\n";
   std::error_code error;
   std::filesystem::rename(whole + ".new", whole, error);
   if (error) return absl::InternalError(absl::StrCat(whole, ": ", error.message()));
@@ -194,7 +194,7 @@ std::vector<std::string> Cluster::LedgerArguments(const std::string& name) const
 absl::StatusOr<std::unique_ptr<PeerProcess>> Cluster::StartPeer(PeerOptions options) {
   BATON_ASSIGN_OR_RETURN(options.program, options_.binaries.Find("baton-peer"));
   options.fabric = options_.fabric;
-  options.port = port_;
+  if (options.port == 0) options.port = port_;
   options.log_path = NewLog("baton-peer");
   return PeerProcess::Start(options);
 }

@@ -95,7 +95,7 @@ class Cluster {
   std::vector<std::string> LedgerArguments(const std::string& name) const;
   // The same, and does not wait for anything that it says.
   absl::StatusOr<std::unique_ptr<ChildProcess>> SpawnLedger(const LedgerOptions& options);
-  // A peer of the service with its port and program filled in.
+  // A peer with its program filled in, and the service's port unless it has one.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 
   // Of native workers: until one has said where the service listens.
@@ -117,8 +117,9 @@ class Cluster {
                                              const std::function<bool(const v1::Upgrade&)>& wanted);
   absl::StatusOr<v1::Upgrade> WaitUntilUpgradeEnds(uint64_t id);
 
-  // Writes the configuration file. `service`: fields besides those that all have.
-  absl::Status WriteConfig(const std::string& service = "") const;
+  // Writes the configuration file. `service`: fields besides those that all have. `more`: what
+  // follows the service.
+  absl::Status WriteConfig(const std::string& service = "", const std::string& more = "") const;
   // Kills batond, whose keeper goes on.
   absl::Status KillBatond();
   // Starts the next batond, which goes on with that keeper.

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -17,6 +19,8 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton {
@@ -176,10 +180,13 @@ class PermissionsTest : public testing::Test {
   }
 
   // `permissions` of the whole configuration and of its service.
-  void StartBatond(const std::string& operators, const std::string& workers) {
+  void WriteConfig(const std::string& operators, const std::string& workers) const {
     std::ofstream(directory_->File("config"))
         << "state_dir: \"" << directory_->File("state") << "\"\n"
         << operators << "\nservices { name: \"ledger\" device { soft {} } " << workers << " }\n";
+  }
+  void StartBatond(const std::string& operators, const std::string& workers) {
+    WriteConfig(operators, workers);
     const std::string libexec = directory_->File("libexec");
     std::filesystem::create_directory(libexec);
     for (const char* name : {"baton-driver", "baton-keeper", "baton-control"}) {
@@ -272,6 +279,46 @@ TEST_F(PermissionsTest, shouldLetAViewerLookAndChangeNothing) {
   EXPECT_EQ(ExitStatus(*kill), 5);
   EXPECT_THAT(kill->LogTail(), HasSubstr("uid 65534 may look and change nothing"));
   EXPECT_THAT(kill->LogTail(), HasSubstr("operator_uids"));
+}
+
+// A worker of one of these users serves a peer meanwhile.
+TEST_F(PermissionsTest, shouldGoByTheUsersThatAReloadNames) {
+  const std::string other = absl::StrCat(kOtherUid), state = directory_->File("state");
+  const auto reload = [&](const std::string& operators, const std::string& workers) {
+    WriteConfig(operators, workers);
+    std::string log;
+    ASSERT_EQ(RunToEnd(Program("baton"), {"--state-dir", state, "reload"}, &log), 0) << log;
+  };
+  const auto look = [&] {
+    const auto status = StartAsOther("baton", {"--state-dir", state, "status"});
+    return status == nullptr ? -1 : ExitStatus(*status);
+  };
+  ASSERT_NO_FATAL_FAILURE(StartBatond("viewer_uids: 12345", "worker_uids: 12345"));
+  EXPECT_EQ(look(), 5);
+  const auto refused = StartLedgerAsOther();
+  ASSERT_NE(refused, nullptr);
+  EXPECT_NE(ExitStatus(*refused), 0);
+
+  ASSERT_NO_FATAL_FAILURE(reload("viewer_uids: " + other, "worker_uids: " + other));
+  EXPECT_EQ(look(), 0);
+  const auto worker = StartLedgerAsOther();
+  ASSERT_NE(worker, nullptr);
+  const auto line = worker->ReadLineWith("ledger ready", kPatience);
+  ASSERT_TRUE(line.ok()) << line.status() << worker->LogTail();
+  const size_t said = line->find(" port=");
+  ASSERT_NE(said, std::string::npos) << *line;
+  PeerOptions options;
+  options.program = Program("baton-peer");
+  options.log_path = directory_->File("peer.log");
+  options.fabric = ClusterOptions().fabric;
+  options.port = static_cast<uint16_t>(std::atoi(line->c_str() + said + 6));
+  const auto peer = harness::PeerProcess::Start(options);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+
+  ASSERT_NO_FATAL_FAILURE(reload("viewer_uids: 12345", "worker_uids: " + other));
+  EXPECT_EQ(look(), 5);
+  ASSERT_TRUE((*peer)->Settle().ok());
+  harness::ExpectNothingLost(**peer);
 }
 
 TEST_F(PermissionsTest, shouldMakeTheStateDirectoryPassableAndNoMore) {

@@ -2,7 +2,9 @@
 // change does at once and what it leaves alone.
 #include <signal.h>
 
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
 #include "tests/harness/expectations.h"
@@ -201,10 +204,6 @@ TEST_F(PolicyTest, shouldNameWhatIsWrongAndChangeNothing) {
   EXPECT_THAT(Baton({"service", "policy", "ledger"}).text, HasSubstr("connections: 4"));
 }
 
-using harness::Cluster;
-using harness::ClusterOptions;
-using harness::PeerOptions;
-
 class ReloadTest : public harness::ClusterFixture {
  protected:
   void SetUp() override {
@@ -218,6 +217,40 @@ class ReloadTest : public harness::ClusterFixture {
   void Reload(const std::string& service) {
     ASSERT_TRUE(cluster_->WriteConfig(service).ok());
     ASSERT_TRUE(cluster_->batond().Signal(SIGHUP).ok());
+  }
+  std::string Baton(const std::vector<std::string>& arguments) {
+    const harness::CommandResult result = harness::RunBaton(*cluster_, arguments);
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    return result.out + result.err;
+  }
+  // Puts another service beside the first into the configuration, with so many shards.
+  void WriteOther(int shards) {
+    ASSERT_OK(cluster_->WriteConfig(
+        "", absl::StrCat("services { name: \"other\" device { soft {} } shards: ", shards, " }")));
+  }
+  // The other service has another driver than `former`, and serves. Starts a worker, and returns
+  // the port where it listens.
+  void ServeOther(int former, std::unique_ptr<harness::ChildProcess>* worker, uint16_t* port) {
+    ASSERT_OK(harness::WaitUntil("the other service", [&] {
+      const auto other = cluster_->operators().GetService("other");
+      return other.ok() && other->service().reachable() && other->service().driver_pid() != former;
+    }));
+    harness::ChildOptions ledger;
+    ASSERT_OK_AND_ASSIGN(ledger.program, harness::Binaries().Find("ledger-v1"));
+    ledger.arguments = {"--socket",  cluster_->directory() + "/state/other.sock",
+                        "--service", "other",
+                        "--listen",  ClusterOptions().fabric.host + ":0"};
+    ledger.log_path = cluster_->directory() + "/other-ledger.log";
+    ASSERT_OK_AND_ASSIGN(*worker, harness::ChildProcess::Start(ledger));
+    const auto line = (*worker)->ReadLineWith("ledger ready", std::chrono::seconds(20));
+    ASSERT_OK(line);
+    const size_t said = line->find(" port=");
+    ASSERT_NE(said, std::string::npos) << *line;
+    *port = static_cast<uint16_t>(std::atoi(line->c_str() + said + 6));
+  }
+  int DriverOf(const std::string& service) {
+    const auto found = cluster_->operators().GetService(service);
+    return found.ok() ? found->service().driver_pid() : 0;
   }
   // Waits until the service has `count` listeners. Returns the port of the last; 0: in vain.
   uint16_t AwaitListeners(int count) {
@@ -261,6 +294,74 @@ TEST_F(ReloadTest, shouldChangeListenersWhileOldAndNewPeersAreServed) {
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->Flag("ok")) << result->text();
   }
+}
+
+TEST_F(ReloadTest, shouldDisconnectTheServiceThatNeedsAnotherDriverAlone) {
+  auto peer = cluster_->StartPeer(harness::SteadyLoad());
+  ASSERT_OK(peer);
+  const int driver = DriverOf("ledger");
+  ASSERT_NE(driver, 0);
+  ASSERT_NO_FATAL_FAILURE(WriteOther(1));
+  EXPECT_THAT(Baton({"reload"}), HasSubstr("services[other]"));
+  std::unique_ptr<harness::ChildProcess> worker;
+  PeerOptions options;
+  ASSERT_NO_FATAL_FAILURE(ServeOther(0, &worker, &options.port));
+  auto doomed = cluster_->StartPeer(options);
+  ASSERT_OK(doomed);
+  const int doomed_driver = DriverOf("other");
+
+  // It is listed, and nothing ends.
+  ASSERT_NO_FATAL_FAILURE(WriteOther(2));
+  const std::string listed = Baton({"reload"});
+  EXPECT_THAT(listed, HasSubstr("services[other].shards"));
+  EXPECT_THAT(listed, HasSubstr("`baton reload --disconnect` takes that, too"));
+  ASSERT_OK((*doomed)->Settle());
+  EXPECT_EQ(DriverOf("other"), doomed_driver);
+
+  EXPECT_THAT(Baton({"reload", "--disconnect"}), HasSubstr("Ends connections of"));
+  std::unique_ptr<harness::ChildProcess> next_worker;
+  ASSERT_NO_FATAL_FAILURE(ServeOther(doomed_driver, &next_worker, &options.port));
+  (void)(*doomed)->Settle();
+  const auto ended = (*doomed)->Stop();
+  ASSERT_OK(ended);
+  EXPECT_GT(ended->Count("disconnects"), 0u) << ended->text();
+  auto newcomer = cluster_->StartPeer(options);
+  ASSERT_OK(newcomer);
+  ASSERT_OK((*newcomer)->Settle());
+  harness::ExpectNothingLost(**newcomer);
+  const auto other = cluster_->operators().GetService("other");
+  ASSERT_OK(other);
+  EXPECT_EQ(other->shards_size(), 2);
+
+  ASSERT_OK((*peer)->Settle());
+  EXPECT_EQ(DriverOf("ledger"), driver);
+  harness::ExpectNothingLost(**peer);
+}
+
+TEST_F(ReloadTest, shouldChangeLimitsWhilePeersAreServed) {
+  auto peer = cluster_->StartPeer(harness::SteadyLoad());
+  ASSERT_OK(peer);
+  const auto reload = [this](uint32_t connections) {
+    ASSERT_OK(cluster_->WriteConfig(
+        absl::StrCat("policy { service { connections: ", connections, " } }")));
+    EXPECT_THAT(Baton({"reload"}), HasSubstr("services[ledger].policy"));
+  };
+  const uint32_t there = harness::SteadyLoad().connections;
+  ASSERT_NO_FATAL_FAILURE(reload(there));
+  EXPECT_FALSE(cluster_->StartPeer(PeerOptions()).ok());
+  EXPECT_THAT(Baton({"events", "ledger", "--kind", "connection_refused"}),
+              HasSubstr(absl::StrCat("policy.service.connections: the service has ", there,
+                                     " of at most ", there)));
+  ASSERT_NO_FATAL_FAILURE(reload(there + 1));
+  auto newcomer = cluster_->StartPeer(PeerOptions());
+  ASSERT_OK(newcomer);
+  ASSERT_OK((*newcomer)->Settle());
+  // Those that are more than a lower limit stay.
+  ASSERT_NO_FATAL_FAILURE(reload(1));
+  ASSERT_OK((*newcomer)->Settle());
+  ASSERT_OK((*peer)->Settle());
+  harness::ExpectNothingLost(**newcomer);
+  harness::ExpectNothingLost(**peer);
 }
 
 // batond is killed before it has read the configuration again.

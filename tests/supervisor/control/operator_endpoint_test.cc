@@ -373,5 +373,43 @@ TEST_F(OperatorEndpointTest, shouldTakeNewListsAndNamesWhenItIsTold) {
   EXPECT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
+// The former files stay as they are. Nobody reads them any more.
+TEST_F(OperatorEndpointTest, shouldTakeOtherFilesWhenItIsTold) {
+  certificates_.Make("other-ca", "next-server", "baton", "DNS:baton.example");
+  certificates_.Make("other-ca", "bob", "alice");
+  certificates_.Make("ca", "alice", "alice");
+  const auto alice = Channel("alice");
+  ASSERT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::OK);
+  internal::BatondReply reply;
+  *reply.mutable_config() = config_;
+  v1::OperatorEndpoint* endpoint = reply.mutable_config()->mutable_operator_endpoint();
+  endpoint->set_certificate_file(certificates_.Certificate("next-server"));
+  endpoint->set_key_file(certificates_.Key("next-server"));
+  endpoint->set_client_ca_file(certificates_.Certificate("other-ca"));
+  batond_.SetReply(reply);
+  const auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+  ASSERT_TRUE(client.ok());
+  const auto reloaded = (*client)->Ask(&Operator::Reload, {});
+  ASSERT_TRUE(reloaded.ok()) << reloaded.status();
+  EXPECT_EQ(reloaded->not_taken_size(), 0);
+  // When it answers, the former authority has lost its clients. gRPC reads the files a little
+  // later.
+  EXPECT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(harness::WaitUntil("the other files", [&] {
+                return Look(Target("bob", "other-ca")).ok();
+              }).ok());
+  EXPECT_EQ(Look(Target("alice", "other-ca")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Look(Target("bob", "ca")).code(), absl::StatusCode::kUnavailable);
+
+  // A certificate whose key is another file's is not taken, and the files before stay in force.
+  endpoint->set_certificate_file(certificates_.Certificate("server"));
+  batond_.SetReply(reply);
+  const auto wrong = (*client)->Ask(&Operator::Reload, {});
+  ASSERT_TRUE(wrong.ok()) << wrong.status();
+  ASSERT_EQ(wrong->not_taken_size(), 1);
+  EXPECT_THAT(wrong->not_taken(0).why(), HasSubstr("operator_endpoint.key_file"));
+  EXPECT_EQ(Look(Target("bob", "other-ca")), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace baton
