@@ -4,6 +4,7 @@
 // BATON_KEEPER_DEATHS: how often keepers die in a row where nothing may grow by it (10).
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +30,7 @@
 #include "lib/base/check.h"
 #include "lib/base/version.h"
 #include "lib/channel/message_channel.h"
+#include "lib/verbs/verbs.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
@@ -37,6 +41,7 @@
 #include "tests/harness/file_content.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/wait_until.h"
+#include "worker/worker.h"
 
 namespace baton {
 namespace {
@@ -70,6 +75,19 @@ struct Possessions {
   std::string memory;  // that is their own
   uint64_t kilobytes = 0;
 };
+
+// A worker that never is ready, and so owns nothing.
+class Bystander : public baton::Service {
+ public:
+  void OnCompletion(Shard&, const Completion&) override {}
+};
+
+// Returns true if the keeper's thread waits for its driver to answer an order. Otherwise it waits
+// in epoll_wait(2).
+bool WaitsForAnAnswer(pid_t keeper) {
+  return harness::ReadFile(absl::StrCat("/proc/", keeper, "/syscall"))
+      .starts_with(absl::StrCat(SYS_poll, " "));
+}
 
 class KeeperDeath : public harness::ClusterFixture {
  protected:
@@ -108,6 +126,50 @@ class KeeperDeath : public harness::ClusterFixture {
     auto newcomer = cluster_->StartPeer(PeerOptions());
     ASSERT_OK(newcomer);
     harness::ExpectNothingLost(**newcomer);
+  }
+  static ClusterOptions SharedReceives() {
+    ClusterOptions options;
+    options.batond_arguments = {"--shared-receive-queue-depth", "64"};
+    return options;
+  }
+  // Ends the keeper, or only stops it until EndForGood.
+  void EndOrStop(pid_t keeper, bool stop) {
+    ASSERT_EQ(kill(keeper, stop ? SIGSTOP : SIGKILL), 0);
+    stopped_keeper_ = stop ? keeper : 0;
+  }
+  void EndForGood() {
+    if (const pid_t keeper = std::exchange(stopped_keeper_, 0)) {
+      ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    }
+  }
+  // Keepers die, and with each the owner. Its successor takes over, and a peer that came before
+  // leaves, while no keeper runs or while the next one takes over.
+  void DieWithOwners() {
+    auto standby = cluster_->StartLedger(2);
+    ASSERT_OK(standby);
+    for (int i = 0; i < 3; ++i) {
+      auto guest = cluster_->StartPeer(PeerOptions());
+      ASSERT_OK(guest);
+      const pid_t keeper = Service().keeper_pid();
+      ASSERT_NO_FATAL_FAILURE(EndOrStop(keeper, i % 2 == 0));
+      ASSERT_OK(owner_->process->Kill());
+      ASSERT_OK(peer_->Settle());
+      harness::ExpectNothingLost(**guest);
+      ASSERT_NO_FATAL_FAILURE(EndForGood());
+      ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+      ASSERT_OK(cluster_->WaitUntilGone(owner_->id));
+      EXPECT_TRUE(cluster_->OwnsAllShards((*standby)->id));
+      owner_ = *std::move(standby);
+      standby = cluster_->StartLedger(1 + i % 2);
+      ASSERT_OK(standby);
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectThePeersConnectionsAlone());
+    harness::ExpectNothingLost(*peer_);
+  }
+  void ExpectThePeersConnectionsAlone() {
+    EXPECT_OK(harness::WaitUntil("connections of peers that left to be gone", [this] {
+      return Service().connection_count() == harness::SteadyLoad().connections;
+    }));
   }
   // Keepers die in a row. `look` is called when each is followed.
   void DieInARow(const std::function<void()>& look) {
@@ -163,6 +225,7 @@ class KeeperDeath : public harness::ClusterFixture {
   std::unique_ptr<LedgerWorker> owner_;
   std::unique_ptr<PeerProcess> peer_;
   pid_t driver_ = 0;
+  pid_t stopped_keeper_ = 0;  // 0: none is
 };
 
 TEST_F(KeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
@@ -235,21 +298,73 @@ TEST_F(KeeperDeath, shouldBeFollowedWhenTheKeeperEndsInOrder) {
 
 TEST_F(KeeperDeath, shouldNotDelayAWorkersSuccessor) {
   ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(DieWithOwners());
+}
+
+// The device says in asynchronous events that connections which have ended hold no receive any
+// more, here while no keeper runs.
+TEST_F(KeeperDeath, shouldNotDelayAWorkersSuccessorWhereReceivesAreShared) {
+  ASSERT_NO_FATAL_FAILURE(Start(SharedReceives()));
+  ASSERT_NO_FATAL_FAILURE(DieWithOwners());
+}
+
+// A successor of a service with effects outside waits until the owner is proven dead. The keeper
+// dies before it has the proof, which the next one has to find.
+TEST_F(KeeperDeath, shouldBeFollowedByOneThatProvesAWorkersDeath) {
+  ClusterOptions options;
+  options.batond_arguments = {"--outside-effects"};
+  ASSERT_NO_FATAL_FAILURE(Start(options));
   auto standby = cluster_->StartLedger(2);
   ASSERT_OK(standby);
-  for (int i = 0; i < 5; ++i) {
-    // The successor takes over while no keeper lives.
+  for (int i = 0; i < 3; ++i) {
     const pid_t keeper = Service().keeper_pid();
-    ASSERT_EQ(kill(keeper, SIGKILL), 0);
+    ASSERT_EQ(kill(keeper, SIGSTOP), 0);
     ASSERT_OK(owner_->process->Kill());
-    ASSERT_OK(peer_->Settle());
+    ASSERT_EQ(kill(keeper, SIGKILL), 0);
     ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
-    ASSERT_OK(cluster_->WaitUntilGone(owner_->id));
-    EXPECT_TRUE(cluster_->OwnsAllShards((*standby)->id));
+    ASSERT_OK(cluster_->WaitUntilOwner((*standby)->id));
+    ASSERT_OK(peer_->Settle());
     owner_ = *std::move(standby);
     standby = cluster_->StartLedger(1 + i % 2);
     ASSERT_OK(standby);
   }
+  harness::ExpectNothingLost(*peer_);
+}
+
+// The driver has the order for a grant, and the keeper no answer, when the keeper dies. The quota
+// would refuse a grant that is made twice, and the next one if one were left.
+TEST_F(KeeperDeath, shouldGrantOnceWhatItWasAskedForAsItDied) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_EQ(harness::SetPolicy(*cluster_, "worker { grants: 1 }").status, 0);
+  Bystander bystander;
+  WorkerOptions options;
+  options.socket = cluster_->SocketPath();
+  options.service = "ledger";
+  const auto worker = Worker::Attach(options, &bystander);
+  ASSERT_OK(worker);
+  const auto ask = [&] { return (*worker)->GrantRemoteAccess(0, 64, verbs::kRemoteRead); };
+  for (int i = 0; i < 3; ++i) {
+    const pid_t keeper = Service().keeper_pid();
+    ASSERT_EQ(kill(driver_, SIGSTOP), 0);
+    absl::Status awaited;
+    // The worker's own thread waits for the grant.
+    std::thread killer([&] {
+      awaited = harness::WaitUntil("the keeper to wait for its driver", [&] {
+        return harness::StatusOf(driver_, "State").starts_with("T") && WaitsForAnAnswer(keeper);
+      });
+      kill(keeper, SIGKILL);
+      kill(driver_, SIGCONT);
+    });
+    const auto granted = ask();
+    killer.join();
+    ASSERT_OK(awaited);
+    ASSERT_OK(granted);
+    ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+    const auto another = ask();
+    EXPECT_THAT(std::string(another.status().message()), HasSubstr("policy.worker.grants:"));
+    ASSERT_OK((*worker)->RevokeGrant(granted->id));
+  }
+  ASSERT_OK(peer_->Settle());
   harness::ExpectNothingLost(*peer_);
 }
 
@@ -492,10 +607,10 @@ class NativeKeeperDeath : public KeeperDeath {
  protected:
   static constexpr int kWorkers = 2;
 
-  void Start() {
-    ClusterOptions options;
+  void Start(ClusterOptions options = ClusterOptions()) {
     options.native_object = Object("ledger-v1.so");
-    options.batond_arguments = {"--native-workers", std::to_string(kWorkers)};
+    options.batond_arguments.insert(options.batond_arguments.end(),
+                                    {"--native-workers", std::to_string(kWorkers)});
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
     ASSERT_OK(cluster_->WaitUntilListening());
     ASSERT_NO_FATAL_FAILURE(AwaitWorkers());
@@ -517,6 +632,26 @@ class NativeKeeperDeath : public KeeperDeath {
   }
   static std::set<pid_t> PidSet(const std::vector<pid_t>& pids) {
     return {pids.begin(), pids.end()};
+  }
+  // Keepers die, and with each a worker. An heir takes over, and a peer that came before leaves,
+  // while no keeper runs or while the next one takes over, which has another worker forked.
+  void DieWithWorkers() {
+    for (int i = 0; i < 3; ++i) {
+      auto guest = cluster_->StartPeer(PeerOptions());
+      ASSERT_OK(guest);
+      const pid_t keeper = Service().keeper_pid();
+      const pid_t worker = Pids().at(0);
+      ASSERT_NO_FATAL_FAILURE(EndOrStop(keeper, i % 2 == 0));
+      ASSERT_EQ(kill(worker, SIGKILL), 0);
+      ASSERT_OK(peer_->Settle());
+      harness::ExpectNothingLost(**guest);
+      ASSERT_NO_FATAL_FAILURE(EndForGood());
+      ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
+      ASSERT_NO_FATAL_FAILURE(AwaitWorkers(worker));
+    }
+    EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("was killed by signal 9"));
+    ASSERT_NO_FATAL_FAILURE(ExpectThePeersConnectionsAlone());
+    harness::ExpectNothingLost(*peer_);
   }
   static bool IsReady(const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_READY; }
   // Returns when as many as are configured are ready, none of them `dead`.
@@ -547,18 +682,12 @@ TEST_F(NativeKeeperDeath, shouldGoUnnoticedByPeersAndWorkers) {
 
 TEST_F(NativeKeeperDeath, shouldNotDelayAWorkersSuccessor) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  for (int i = 0; i < 5; ++i) {
-    // The heir takes over while no keeper lives. The next keeper has another worker forked.
-    const pid_t keeper = Service().keeper_pid();
-    const pid_t worker = Pids().at(0);
-    ASSERT_EQ(kill(keeper, SIGKILL), 0);
-    ASSERT_EQ(kill(worker, SIGKILL), 0);
-    ASSERT_OK(peer_->Settle());
-    ASSERT_NO_FATAL_FAILURE(AwaitAnother(keeper));
-    ASSERT_NO_FATAL_FAILURE(AwaitWorkers(worker));
-  }
-  EXPECT_THAT(Baton({"events", "ledger"}), HasSubstr("was killed by signal 9"));
-  harness::ExpectNothingLost(*peer_);
+  ASSERT_NO_FATAL_FAILURE(DieWithWorkers());
+}
+
+TEST_F(NativeKeeperDeath, shouldNotDelayAWorkersSuccessorWhereReceivesAreShared) {
+  ASSERT_NO_FATAL_FAILURE(Start(SharedReceives()));
+  ASSERT_NO_FATAL_FAILURE(DieWithWorkers());
 }
 
 // The program is the one that an upgrade has brought, not the configured one.

@@ -1,6 +1,10 @@
 // These tests show what the guide claims of its programs.
+#include <signal.h>
+
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <future>
 #include <sstream>
 
 #include "tests/worker/examples/guide/guide_fixture.h"
@@ -263,7 +267,21 @@ TEST_F(GuideTest, shouldServeItsPeersAlsoWhenTheOtherServiceEnds) {
   EXPECT_OK(client->Ask("0"));  // it serves its own peers all the same
 }
 
-TEST_F(GuideTest, shouldWriteEachMessageOnceWhereverItsOwnerDies) {
+class JournalTest : public GuideTest {
+ protected:
+  // In the cluster's directory: these messages, each once and in their order.
+  void ExpectJournal(uint64_t messages) const {
+    std::ifstream file(cluster_->directory() + "/journal-0");
+    std::string line;
+    for (uint64_t record = 0; record < messages; ++record) {
+      ASSERT_TRUE(std::getline(file, line)) << record;
+      EXPECT_EQ(line.substr(0, line.find_last_not_of(' ') + 1), absl::StrCat("message ", record));
+    }
+    EXPECT_FALSE(std::getline(file, line)) << line;
+  }
+};
+
+TEST_F(JournalTest, shouldWriteEachMessageOnceWhereverItsOwnerDies) {
   ASSERT_NO_FATAL_FAILURE(StartCluster({"--outside-effects"}));
   std::unique_ptr<GuideWorker> safe;
   const std::vector<std::string> directory = {cluster_->directory()};
@@ -283,13 +301,44 @@ TEST_F(GuideTest, shouldWriteEachMessageOnceWhereverItsOwnerDies) {
     }
     ASSERT_OK(doomed->process->WaitEnd(kTimeout));
   }
-  std::ifstream file(directory[0] + "/journal-0");
-  std::string line;
-  for (uint64_t record = 0; record < sent; ++record) {
-    ASSERT_TRUE(std::getline(file, line)) << record;
-    EXPECT_EQ(line.substr(0, line.find_last_not_of(' ') + 1), absl::StrCat("message ", record));
+  ASSERT_NO_FATAL_FAILURE(ExpectJournal(sent));
+}
+
+// The keeper is stopped when the owner dies, so it never has the proof of that death. The next
+// keeper has to find it, and only then a successor writes.
+TEST_F(JournalTest, shouldWriteEachMessageOnceWhenTheKeeperDiesWithTheOwner) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster({"--outside-effects"}));
+  std::unique_ptr<GuideWorker> owner, heir;
+  const std::vector<std::string> directory = {cluster_->directory()};
+  ASSERT_NO_FATAL_FAILURE(StartWorker("journal", &owner, directory));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  uint64_t sent = 0;
+  std::atomic<bool> stop{false};
+  std::future<absl::Status> asking = std::async(std::launch::async, [&]() -> absl::Status {
+    for (; !stop; ++sent) {
+      const auto answer = client->Ask(absl::StrCat("message ", sent));
+      if (!answer.ok()) return answer.status();
+      if (*answer != absl::StrCat("record ", sent)) return absl::DataLossError(*answer);
+    }
+    return absl::OkStatus();
+  });
+  for (int i = 0; i < 5 && !HasFatalFailure(); ++i) {
+    [&] {
+      ASSERT_NO_FATAL_FAILURE(StartWorker("journal", &heir, directory));
+      const auto service = cluster_->GetService();
+      ASSERT_OK(service);
+      const pid_t keeper = service->service().keeper_pid();
+      ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+      ASSERT_OK(owner->process->Kill());
+      ASSERT_EQ(kill(keeper, SIGKILL), 0);
+      ASSERT_OK(cluster_->WaitUntilOwner(heir->id));
+      owner = std::move(heir);
+    }();
   }
-  EXPECT_FALSE(std::getline(file, line)) << line;
+  stop = true;
+  ASSERT_OK(asking.get());
+  ASSERT_NO_FATAL_FAILURE(ExpectJournal(sent));
 }
 
 TEST_F(GuideTest, shouldWriteNothingInAServiceWithoutOutsideEffects) {
