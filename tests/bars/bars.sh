@@ -64,8 +64,8 @@ bar-baton-deaths-clients() {
   done
 }
 
-# judge_arrivals FILE MOST: what baton_kill_test printed. For both kinds of workers, the p99 of arrivals after kills is at
-# most MOST ms more than that of undisturbed ones. A kind without both figures fails.
+# judge_arrivals FILE MOST: what baton_kill_test printed. For both kinds of workers, the p99 of arrivals after kills is
+# at most MOST ms more than that of undisturbed ones. A kind without both figures fails.
 judge_arrivals() {
   awk -v most="$2" '
     $1 == "arrivals" { for (i = 4; i <= NF; ++i) if (sub(/^p99_ms=/, "", $i)) p99[$2, $3] = $i }

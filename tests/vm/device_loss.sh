@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two services, each on an RDMA device of its own. What the device of one cannot do is refused; its
-# link goes down and up; it is deleted under load, and comes back. Each time an operator can read what
-# has happened, its service is there again, and the other's peer has noticed nothing.
+# link goes down and up; the other gets an address while its service has no keeper; the one is deleted under load, and
+# comes back. Each time an operator can read what has happened, its service is there again, and the other's peer has
+# noticed nothing.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -48,6 +49,18 @@ expect "its service" 'kv +ok +rxe0 ' operator service list
 start_peer after-link rdma:rxe0 "$address" --rate 200
 check_peer after-link
 say "the link was down and is up"
+
+# ---- An asynchronous event of a device when the keeper is dead: the next one reports it, and nobody else notices.
+mark
+keeper=$(operator service list -o json | jq -r '.services[] | select(.name == "other") | .keeper_pid')
+kill -KILL "$keeper"
+while kill -0 "$keeper" 2>/dev/null; do pause 0.01; done  # its driver has noticed
+ip addr add 10.0.1.2/24 dev other
+wait_for "the next keeper" has_logged 'keeper_followed: '
+wait_for "the event" has_logged 'device_addresses_changed: addresses of .*rxe1 have changed'
+start_peer after-event rdma:rxe1 "$other_address" --rate 100
+check_peer after-event
+say "the device had an event without a keeper"
 
 # ---- The device is deleted, and made again.
 

@@ -2,7 +2,8 @@
 # unit.sh PACKAGE: the Debian package and its unit under a real systemd, with a service on an RDMA device:
 # it becomes ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an
 # upgrade has started, and the next start does not mind that one; the connections of a brokered and of a native
-# service outlive its restart, its death, its hanging and a changed configuration, and end with its stop. What
+# service outlive its restart, its death, its hanging and a changed configuration, a keeper, control and batond that the
+# kernel kills for want of memory, and one that hardly gets a processor; they end with its stop. What
 # operators did is in /var/log/baton, for control's user alone. The package's own upgrade restarts nothing, and
 # its removal stops what runs.
 set -euo pipefail
@@ -202,19 +203,106 @@ outlives "a restart" systemctl restart batond
 outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
 # Their drivers start others.
 drivers=$(pgrep -x baton-driver)
-pkill -KILL -x baton-keeper || die "there are no keepers"
 # are_others: two, and none of the former ones.
 are_others() {
   [[ $(pgrep -x -c baton-keeper) -eq 2 ]] && ! grep -qxF "$keepers" < <(pgrep -x baton-keeper)
 }
-until are_others; do sleep 0.2; done
-keepers=$(pgrep -x baton-keeper)
-[[ $(pgrep -x baton-driver) == "$drivers" ]] || die "other drivers: $(pgrep -x baton-driver), not $drivers"
-settle
-for port in 7471 7472; do
-  newcomer "$port" || die "a new connection to $port is not served: $(cat "$work/new.out")"
+# serves_all WHAT: the drivers are the same, and old and new connections are served.
+serves_all() {
+  local port
+  [[ $(pgrep -x baton-driver) == "$drivers" ]] || die "$1: other drivers: $(pgrep -x baton-driver), not $drivers"
+  settle
+  for port in 7471 7472; do
+    newcomer "$port" || die "$1: a new connection to $port is not served: $(cat "$work/new.out")"
+  done
+}
+# outlives_keepers WHAT COMMAND...: the connections do, when all keepers end.
+outlives_keepers() {
+  local what=$1
+  shift
+  "$@"
+  until are_others; do sleep 0.2; done
+  keepers=$(pgrep -x baton-keeper)
+  serves_all "$what"
+  echo "services: the connections outlive $what"
+}
+outlives_keepers "keepers that are killed" pkill -KILL -x baton-keeper
+# confine GROUP SETTING VALUE PID...: puts processes into a control group of ours, beside systemd's.
+confine() {
+  local pid group=/sys/fs/cgroup/$1
+  echo "+cpu +memory" >/sys/fs/cgroup/cgroup.subtree_control
+  mkdir "$group"
+  echo "$3" >"$group/$2"
+  for pid in "${@:4}"; do echo "$pid" >"$group/cgroup.procs"; done
+}
+# run_out_of_memory PID COMMAND...: the process may have no more memory than it has. The kernel kills it once it asks
+# for some, which COMMAND leads it to.
+run_out_of_memory() {
+  local group=/sys/fs/cgroup/no-memory
+  confine no-memory memory.max 0 "$1"
+  shift
+  until grep -q '^oom_kill [1-9]' "$group/memory.events"; do
+    timeout 60 "$@" >"$work/asked.out" 2>&1 || true
+    sleep 0.2
+  done
+  until rmdir "$group" 2>/dev/null; do sleep 0.2; done
+}
+# Each keeper is connected to, by a worker that it refuses.
+connect_to_keepers() {
+  local service
+  for service in ledger kv; do
+    ledger-v1 --socket "/run/baton/$service.sock" --service nobody --listen "$BATON_VM_ADDRESS:0" || true
+  done
+}
+export -f connect_to_keepers
+keepers_run_out_of_memory() {
+  local keeper
+  for keeper in $keepers; do run_out_of_memory "$keeper" bash -c connect_to_keepers; done
+}
+outlives_keepers "keepers that run out of memory" keepers_run_out_of_memory
+# score PROGRAM: by which the kernel chooses, of its first process.
+score() { cat "/proc/$(pgrep -x "$1" | head -n 1)/oom_score_adj"; }
+[[ $(score baton-control) -eq 500 ]] || die "control is not the first to go: $(score baton-control)"
+for program in batond baton-driver baton-keeper; do
+  [[ $(score "$program") -lt 500 ]] || die "$program goes as early as control: $(score "$program")"
 done
-echo "services: the connections outlive keepers that are killed"
+control=$(pgrep -x baton-control)
+run_out_of_memory "$control" baton service list
+until baton service list >/dev/null 2>&1; do sleep 0.2; done
+[[ $(pgrep -x baton-control) != "$control" ]] || die "control was not killed"
+[[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
+settle
+echo "services: the connections outlive a control that runs out of memory"
+outlives "a batond that runs out of memory" run_out_of_memory "$(pgrep -x batond)" baton reload
+# All of them together get a thousandth of a processor, while an operator asks. What connections need, they do not
+# wait for. systemd may end batond meanwhile, by its watchdog.
+mapfile -t starved < <(pgrep -x batond && pgrep -x baton-control && pgrep -x baton-keeper)
+home=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$(pgrep -x batond)/cgroup")
+group=/sys/fs/cgroup/no-processor
+confine no-processor cpu.max '1000 1000000' "${starved[@]}"
+baton --timeout 300 worker list ledger >"$work/asked.out" 2>&1 &
+asked=$!
+serves_all "Baton without a processor"
+# Each of these periods takes a second.
+until [[ $(sed -n 's/^nr_throttled //p' "$group/cpu.stat") -ge 5 ]]; do
+  timeout 5 bash -c connect_to_keepers >"$work/refused.out" 2>&1 || true
+done
+settle
+echo max >"$group/cpu.max"
+# Also what they start meanwhile.
+until rmdir "$group" 2>/dev/null; do
+  while read -r pid; do echo "$pid" >"$home/cgroup.procs" 2>/dev/null || true; done <"$group/cgroup.procs"
+  sleep 0.2
+done
+wait "$asked" || echo "the operator had no answer: $(cat "$work/asked.out")"
+is_well() {
+  systemctl is-active --quiet batond &&
+    [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]]
+}
+until is_well && baton service list >/dev/null 2>&1 && [[ $(pgrep -x -c baton-keeper) -eq 2 ]]; do sleep 0.2; done
+keepers=$(pgrep -x baton-keeper)
+serves_all "Baton with a processor again"
+echo "services: the connections outlive want of processor time"
 # All of Baton but the drivers is replaced. batond stays the same process, and goes on feeding its watchdog.
 before=$(main_pid)
 baton upgrade --baton --watch-window 1 >"$work/upgrade.log" 2>&1 || die "no upgrade: $(<"$work/upgrade.log")"
@@ -225,9 +313,7 @@ settle
 are_others || die "keepers are not replaced: $(pgrep -x baton-keeper)"
 keepers=$(pgrep -x baton-keeper)
 [[ $(main_pid) == "$before" ]] || die "another batond: $(main_pid), not $before"
-for port in 7471 7472; do
-  newcomer "$port" || die "a new connection to $port is not served: $(cat "$work/new.out")"
-done
+serves_all "an upgrade"
 echo "services: the connections outlive an upgrade of Baton"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"

@@ -107,6 +107,22 @@ TEST_F(ControlUserTest, shouldHaveNoRightsButItsUsers) {
 #endif
 }
 
+TEST_F(ControlUserTest, shouldBeTheFirstThatTheKernelKillsForWantOfMemory) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const auto score_of = [](pid_t pid) {
+    int score = -1;
+    std::ifstream("/proc/" + std::to_string(pid) + "/oom_score_adj") >> score;
+    return score;
+  };
+  const pid_t control = Control();
+  ASSERT_GT(control, 0) << batond.standard_error();
+  EXPECT_EQ(score_of(control), 500);
+  EXPECT_EQ(score_of(batond.pid()), score_of(getpid()));
+  EXPECT_EQ(score_of(stage_.lives("keeper")[0].pid), score_of(getpid()));
+}
+
 // It is killed with batond like every child, though it is somebody else.
 TEST_F(ControlUserTest, shouldDieWithBatond) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
