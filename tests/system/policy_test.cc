@@ -252,13 +252,16 @@ class ReloadTest : public harness::ClusterFixture {
     const auto found = cluster_->operators().GetService(service);
     return found.ok() ? found->service().driver_pid() : 0;
   }
-  // Waits until the service has `count` listeners. Returns the port of the last; 0: in vain.
+  // Waits until the service has `count` listeners. Returns the port of one that no worker asked
+  // for; 0: in vain, or there is none.
   uint16_t AwaitListeners(int count) {
     uint16_t port = 0;
     const absl::Status came = harness::WaitUntil("listeners", [&] {
       const auto service = cluster_->GetService();
       if (!service.ok() || service->service().listeners_size() != count) return false;
-      port = static_cast<uint16_t>(service->service().listeners(count - 1).port());
+      for (const v1::Listener& listener : service->service().listeners()) {
+        if (listener.port() != cluster_->port()) port = static_cast<uint16_t>(listener.port());
+      }
       return true;
     });
     EXPECT_TRUE(came.ok()) << came;

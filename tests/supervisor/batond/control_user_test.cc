@@ -215,22 +215,57 @@ TEST_F(ControlUserTest, shouldGoOnWithTheRecordOfWhatOperatorsDid) {
   }
 }
 
-// The key is for root alone.
+// The files of one authority, with a key for root alone.
+void MakeEndpointFiles(const TestCertificates& certificates, const std::string& ca) {
+  certificates.MakeAuthority(ca);
+  certificates.Make(ca, ca + "-server", "baton", "DNS:baton.example");
+  certificates.Make(ca, ca + "-carol", "carol");
+  ASSERT_EQ(chmod(certificates.Key(ca + "-server").c_str(), 0600), 0);
+}
+
+// The endpoint in the configuration.
+std::string EndpointWith(const TestCertificates& certificates, const std::string& ca) {
+  return "operator_endpoint { address: \"127.0.0.1:0\" certificate_file: \"" +
+         certificates.Certificate(ca + "-server") + "\" key_file: \"" +
+         certificates.Key(ca + "-server") + "\" client_ca_file: \"" + certificates.Certificate(ca) +
+         "\" viewers: \"carol\" }";
+}
+
+// Also others, which a reload names.
 TEST_F(ControlUserTest, shouldBeHandedTheFilesOfTheOperatorEndpoint) {
   const TestCertificates certificates;
-  certificates.MakeAuthority("ca");
-  certificates.Make("ca", "server", "baton", "DNS:baton.example");
-  ASSERT_EQ(chmod(certificates.Key("server").c_str(), 0600), 0);
-  ASSERT_NO_FATAL_FAILURE(WriteConfig(
-      "operator_endpoint { address: \"127.0.0.1:0\" certificate_file: \"" +
-      certificates.Certificate("server") + "\" key_file: \"" + certificates.Key("server") +
-      "\" client_ca_file: \"" + certificates.Certificate("ca") + "\" viewers: \"carol\" }"));
+  for (const char* ca : {"ca", "other-ca"}) {
+    ASSERT_NO_FATAL_FAILURE(MakeEndpointFiles(certificates, ca));
+  }
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(EndpointWith(certificates, "ca")));
   BatondProcess batond(stage_, Options());
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  EXPECT_TRUE(Eventually([&] {
-    return batond.standard_error().find("operators over TLS are served at port") !=
-           std::string::npos;
+  const std::string beginning = "operators over TLS are served at port ";
+  size_t said = std::string::npos;
+  ASSERT_TRUE(Eventually([&] {
+    said = batond.standard_error().find(beginning);
+    return said != std::string::npos;
   })) << batond.standard_error();
+  const int port = std::atoi(batond.standard_error().c_str() + said + beginning.size());
+  // Looks as carol, with a certificate of `ca`, which the server has to have, too.
+  const auto look = [&](const std::string& ca) {
+    const TlsTarget target = {"127.0.0.1:" + std::to_string(port), certificates.Certificate(ca),
+                              certificates.Certificate(ca + "-carol"),
+                              certificates.Key(ca + "-carol"), "baton.example"};
+    const auto client = OperatorClient::Connect(target, 20);
+    return client.ok() && (*client)->Ask(&Operator::GetStatus, {}).ok();
+  };
+  EXPECT_TRUE(look("ca")) << batond.standard_error();
+  EXPECT_FALSE(look("other-ca"));
+
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(EndpointWith(certificates, "other-ca")));
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  const auto reloaded = client->Ask(&Operator::Reload, {});
+  ASSERT_TRUE(reloaded.ok()) << reloaded.status();
+  EXPECT_EQ(reloaded->not_taken_size(), 0) << reloaded->ShortDebugString();
+  EXPECT_TRUE(Eventually([&] { return look("other-ca"); })) << batond.standard_error();
+  EXPECT_FALSE(look("ca"));
 }
 
 TEST_F(ControlUserTest, shouldBeAUserThatThereIs) {
