@@ -32,11 +32,11 @@ FileDescriptor GivenDescriptor(const char* variable) {
   return descriptor;
 }
 
-void TellReady() {
+void TellReady(Readiness readiness) {
   const char* text = std::getenv(kReadyVariable);
   if (!text) return;
   const int fd = std::atoi(text);
-  const char byte = 1;
+  const char byte = static_cast<char>(readiness);
   if (write(fd, &byte, 1) == 1) close(fd);
   unsetenv(kReadyVariable);
 }
@@ -91,12 +91,13 @@ bool IsForOneProcess(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
   return name.size() < variable.size() &&
          (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_CONTROL_FD" ||
-          name == kLockVariable || name == kStayVariable || name == "BATON_HEARTBEAT_FD" ||
-          name == "BATON_OPERATOR_SOCKET_FD" || name == "BATON_WORKER_SOCKET_FD" ||
-          name == kOrdersVariable || name == kNewsVariable || name == kNetworkVariable ||
-          name == kNicProgram.variable || name == kLaunchProgram.variable ||
-          name == kProbationVariable || name == kGivenUpVariable || name == kProgramVariable ||
-          name == kInitVariable || name == kFormerEndVariable);
+         name == kLockVariable || name == kControlLockVariable || name == kStayVariable ||
+          name == "BATON_HEARTBEAT_FD" || name == "BATON_OPERATOR_SOCKET_FD" ||
+          name == "BATON_WORKER_SOCKET_FD" || name == kOrdersVariable || name == kNewsVariable ||
+          name == kNetworkVariable || name == kNicProgram.variable ||
+          name == kLaunchProgram.variable || name == kProbationVariable ||
+          name == kGivenUpVariable || name == kProgramVariable || name == kInitVariable ||
+          name == kFormerEndVariable);
 }
 
 }  // namespace baton

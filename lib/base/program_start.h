@@ -15,7 +15,10 @@ namespace baton {
 
 // The descriptor of a driver's lock, by which the next batond finds the driver.
 inline constexpr char kLockVariable[] = "BATON_LOCK_FD";
-// The reading end of a pipe. Its end tells the driver that batond was stopped for good.
+// The descriptor of control's lock. A batond that takes in the control of the batond before it
+// names it so. A former release names it as a driver's, and its control ends with it.
+inline constexpr char kControlLockVariable[] = "BATON_CONTROL_LOCK_FD";
+// The reading end of a pipe. Its end tells a driver or control that batond was stopped for good.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
 // A batond that executes another program tells it with these that it is on probation, or why the
@@ -46,8 +49,12 @@ inline constexpr HelperProgram kLaunchProgram{"baton-launch", "BATON_LAUNCHER_FD
 
 // The descriptor into which TellReady() writes.
 inline constexpr char kReadyVariable[] = "BATON_READY_FD";
+enum class Readiness : char {
+  kServes = 1,
+  kOutlivesBatond = 2,  // it serves, goes on when batond dies, and finds the next batond
+};
 // Tells the process that started this one that it serves now. It is no error if none listens.
-void TellReady();
+void TellReady(Readiness readiness = Readiness::kServes);
 
 // Returns the descriptor whose number `variable` of the environment has. It is close-on-exec from
 // now on. It is empty if there is no such variable.

@@ -51,13 +51,10 @@ Child::~Child() {
 }
 
 absl::Status Child::Start() {
-  if (absl::Status locked = lock_.Take(); !locked.ok()) {
-    std::optional<SpawnedProcess> former;
-    if (plan_.outlives_us) former = lock_.Holder({plan_.program, plan_.former_program});
-    if (!former) return locked;
-    GoOnWith(*std::move(former));
-    return absl::OkStatus();
-  }
+  if (alive()) return absl::OkStatus();
+  CancelStart();
+  BATON_RETURN_IF_ERROR(FindFormer());
+  if (alive()) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(Pipe readiness, MakePipe());
   readiness_.assign(readiness.reading.Release());
   if (absl::Status status = SpawnWith(readiness.writing.get()); !status.ok()) {
@@ -65,6 +62,8 @@ absl::Status Child::Start() {
     return status;
   }
   ready_ = told_to_end_ = awaited_ = keeper_hangs_ = false;
+  started_here_ = true;
+  outlives_us_ = plan_.outlives_us == Plan::Outlives::kAlways;
   on_probation_ = program_.on_probation();
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
@@ -79,11 +78,20 @@ absl::Status Child::Start() {
   return absl::OkStatus();
 }
 
+absl::Status Child::FindFormer() {
+  absl::Status locked = lock_.Take();
+  if (locked.ok()) return locked;
+  std::optional<SpawnedProcess> former = lock_.Holder({plan_.program, plan_.former_program});
+  if (!former) return locked;
+  GoOnWith(*std::move(former));
+  return absl::OkStatus();
+}
+
 // The child soon asks to be taken in (Rejoin), unless it hangs.
 void Child::GoOnWith(SpawnedProcess process) {
   process_ = std::move(process);
-  ready_ = on_probation_ = keeper_hangs_ = false;
-  awaited_ = was_found_ = true;
+  ready_ = on_probation_ = told_to_end_ = keeper_hangs_ = started_here_ = false;
+  awaited_ = outlives_us_ = true;
   kill_hung_ = plan_.kill_hung;
   started_ = std::chrono::steady_clock::now();
   Log(spdlog::level::info, absl::StrCat("outlived the former batond, pid ", process_.pid));
@@ -106,10 +114,13 @@ absl::StatusOr<std::vector<FileDescriptor>> Child::Rejoin(SpawnedProcess process
   BATON_ASSIGN_OR_RETURN(ends[0], MakeHeart());
   // A driver of the release before expects a store channel here. With a closed one it logs that
   // batond holds nothing for it, and goes on.
-  BATON_ASSIGN_OR_RETURN(SocketPair closed_channel, MakeSocketPair(SOCK_STREAM));
-  ends[1] = std::move(closed_channel.ours);
+  BATON_ASSIGN_OR_RETURN(SocketPair talk, MakeSocketPair(SOCK_STREAM));
+  ends[1] = std::move(talk.theirs);
+  if (plan_.talk != nullptr) plan_.talk(std::move(talk.ours));
   if (plan_.stay >= 0) ends.push_back(CopyOf(plan_.stay));
   silent_looks_ = 0;
+  kill_hung_ = plan_.kill_hung;
+  outlives_us_ = true;
   OnReady();
   return ends;
 }
@@ -131,9 +142,12 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   request.file->GiveHelper(&request.descriptors);
   request.input = plan_.input;
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
-  request.dies_with_us = !plan_.outlives_us;
-  request.descriptors.emplace_back(kLockVariable, lock_.descriptor());
-  request.pid_file = lock_.descriptor();
+  const bool always = plan_.outlives_us == Plan::Outlives::kAlways;
+  request.dies_with_us = !always;
+  request.descriptors.emplace_back(always ? kLockVariable : kControlLockVariable,
+                                   lock_.descriptor());
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor pid_file, lock_.OpenForNaming());
+  request.pid_file = pid_file.get();
   if (plan_.stay >= 0) request.descriptors.emplace_back(kStayVariable, plan_.stay);
   const FileDescriptor log = OpenLog();
   request.standard_error = log.get();
@@ -193,6 +207,9 @@ void Child::WatchReadiness() {
                                // An error: the child closed the pipe unwritten. Its end, which is
                                // watched, or the time limit follows.
                                if (error || !alive()) return;
+                               if (ready_byte_ == static_cast<char>(Readiness::kOutlivesBatond)) {
+                                 outlives_us_ = true;
+                               }
                                readiness_.close();
                                timer_.cancel();
                                OnReady();

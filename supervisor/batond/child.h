@@ -38,8 +38,10 @@ class Child {
     std::string input;
     std::string log;   // its standard error, in the form of ServiceConfig.log; empty: batond's
     std::string lock;  // path of its lock (ChildLock), which it inherits
-    // The child goes on when batond dies, and Start finds one that went on.
-    bool outlives_us = false;
+    // The child goes on when batond dies. A former release's control does not, so control has to
+    // say that it does (Readiness). Until then it dies with batond.
+    enum class Outlives { kAlways, kOnceItSaysSo };
+    Outlives outlives_us = Outlives::kAlways;
     // The pipe of kStayVariable, which the child inherits; -1: there is none.
     int stay = -1;
     // If not null, the child gets a socket to talk to batond (BATON_CONTROL_FD). `talk` gets
@@ -84,8 +86,10 @@ class Child {
   bool hung() const { return silent_looks_ >= kLooks; }
   // Returns true if the child has outlived a former batond and Rejoin has not taken it in yet.
   bool is_awaited() const { return awaited_ && alive(); }
-  // Returns true if a child of a former batond was found.
-  bool was_found() const { return was_found_; }
+  // Returns true if this batond started the process that runs, or ran last.
+  bool started_here() const { return started_here_; }
+  // Returns true if the child lives and goes on when batond ends.
+  bool goes_on() const { return alive() && outlives_us_; }
 
   // Sets the input for the next start, or the whole plan. REQUIRES: `plan` has the same name and
   // lock.
@@ -96,9 +100,14 @@ class Child {
   void Log(spdlog::level::level_enum level, const std::string& what) const;
 
   // Starts the child, or goes on with one that outlived a former batond, which Rejoin then has to
-  // take in. kUnavailable: a process that is dead or dying still has the lock.
+  // take in. Does nothing if the child lives. Cancels a start that is due. kUnavailable: a process
+  // that is dead or dying, or is not found, still has the lock.
   absl::Status Start();
-  // Takes in the child of a former batond. Returns the descriptors of internal::RejoinReply.
+  // Goes on with a child that outlived a former batond, if there is one. Without an error either
+  // the child lives afterwards, or this object has its lock. Errors: as Start. REQUIRES: !alive().
+  absl::Status FindFormer();
+  // Takes in the child of a former batond, or one that has lost its channel. Calls Plan::talk.
+  // Returns the descriptors of internal::RejoinReply.
   // kPermissionDenied: `process` does not have the child's lock. kFailedPrecondition: another
   // process is the child.
   absl::StatusOr<std::vector<FileDescriptor>> Rejoin(SpawnedProcess process, FileDescriptor lock);
@@ -149,7 +158,8 @@ class Child {
   bool on_probation_ = false;  // the process that runs, or ran last, runs the program on probation
   bool told_to_end_ = false;   // that process was sent SIGTERM
   bool awaited_ = false;
-  bool was_found_ = false;
+  bool started_here_ = false;
+  bool outlives_us_ = false;  // the process that runs does
   ChildLock lock_;
   SpawnedProcess process_;
   bool ready_ = false;

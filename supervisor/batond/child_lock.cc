@@ -36,7 +36,7 @@ bool IsSameFile(int a, const std::string& path) {
 
 absl::Status ChildLock::Take() {
   if (file_) return absl::OkStatus();
-  FileDescriptor file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  FileDescriptor file(open(path_.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) {
     return ErrnoStatus(errno,
                        absl::StrCat("the state directory is not writable: cannot open ", path_));
@@ -62,8 +62,20 @@ absl::Status ChildLock::Receive(FileDescriptor descriptor) {
   return absl::OkStatus();
 }
 
-absl::Status ChildLock::NameHolder() {
-  if (WriteProcessNumber(file_.get())) return absl::OkStatus();
+absl::StatusOr<FileDescriptor> ChildLock::OpenForNaming() const {
+  FileDescriptor file(open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return ErrnoStatus(errno, absl::StrCat("cannot write ", path_));
+  return file;
+}
+
+absl::Status ChildLock::NameHolder(size_t bytes) {
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForNaming());
+  std::string text = absl::StrCat(getpid(), "\n");
+  text.resize(std::max(text.size(), bytes), '\n');
+  const auto size = static_cast<ssize_t>(text.size());
+  if (pwrite(file.get(), text.data(), text.size(), 0) == size && ftruncate(file.get(), size) == 0) {
+    return absl::OkStatus();
+  }
   return ErrnoStatus(errno, absl::StrCat("cannot write ", path_));
 }
 

@@ -3,11 +3,14 @@
 #ifndef SUPERVISOR_BATOND_CHILD_LOCK_H_
 #define SUPERVISOR_BATOND_CHILD_LOCK_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "supervisor/batond/spawn.h"
 
@@ -15,7 +18,8 @@ namespace baton {
 
 // A file that is locked with flock(2). The child inherits the descriptor, so the kernel drops the
 // lock when the last process that has it ends, however it ends. The file contains the child's pid.
-// Thread-compatible.
+// The inherited descriptor is for reading, so that control, which has a user of its own, cannot
+// replace the pid. Thread-compatible.
 class ChildLock {
  public:
   explicit ChildLock(std::string path) : path_(std::move(path)) {}
@@ -28,9 +32,12 @@ class ChildLock {
   absl::Status Receive(FileDescriptor descriptor);
   void Drop() { file_.Reset(); }
 
-  // Writes down that this process has the lock. REQUIRES: it was taken. A child that is started
-  // with the lock does the same (SpawnRequest::pid_file).
-  absl::Status NameHolder();
+  // Writes down that this process has the lock, padded with newlines to `bytes`. The file never
+  // becomes shorter than that meanwhile, unless it was. REQUIRES: the lock was taken. A child that
+  // is started with the lock writes its pid itself (SpawnRequest::pid_file).
+  absl::Status NameHolder(size_t bytes = 0);
+  // Opens the file for writing.
+  absl::StatusOr<FileDescriptor> OpenForNaming() const;
   // Returns the living child that has the lock, after Take has returned kUnavailable. Returns none
   // if the child is dead, or does not run one of `programs`, perhaps because it has not entered it
   // yet.

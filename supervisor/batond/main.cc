@@ -249,8 +249,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
          "For workers see --hang-timeout-ms")
       ->check(CLI::Range(2.0, 3600.0));
   app.add_flag("--keep-services", flags.keep_services,
-               "Leave services to the next batond when told to stop; they end when the service "
-               "manager stops batond for good");
+               "Leave services and control to the next batond when told to stop; they end when the "
+               "service manager stops batond for good");
   app.add_flag("--strict", flags.strict,
                "End when a service or control does not start the first time, as with --dev; "
                "otherwise the others serve, and it is started again and again");
@@ -382,9 +382,10 @@ int Run(int argc, char** argv, OwnProgram* own) {
       return Fail(status);
     }
   }
-  const absl::StatusOr<StateDirectory> state =
-      StateDirectory::Open(config.state_dir(), ServiceNames(config),
-                           ServesOthers(config) || line.options.control_user.has_value());
+  const absl::StatusOr<StateDirectory> state = StateDirectory::Open(
+      config.state_dir(), ServiceNames(config),
+      ServesOthers(config) || line.options.control_user.has_value(),
+      line.options.control_user ? std::optional(line.options.control_user->uid) : std::nullopt);
   if (!state.ok()) return Fail(state.status());
   line.options.audit_directory = MakeAuditDirectory(config.state_dir(), line.options.control_user);
   own->GoBackIfProbationFailed(config.state_dir());

@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/channel/message_channel.h"
@@ -16,12 +18,22 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause(100);
-// A driver that is refused connects again a little later.
+// A process that is refused connects again a little later.
 constexpr size_t kMostClients = 64;
+constexpr double kRequestsPerSecond = 20;
+constexpr double kRequestsAtOnce = 256;
 // Far more than a configuration has.
 constexpr uint32_t kMostBytes = 1 << 20;
 
 }  // namespace
+
+RejoinServer::RejoinServer(boost::asio::io_context& io, std::string who, std::optional<uid_t> user,
+                           TakeIn take_in)
+    : io_(io),
+      who_(std::move(who)),
+      user_(user),
+      take_in_(std::move(take_in)),
+      requests_(kRequestsPerSecond, kRequestsAtOnce, MonotonicNanoseconds()) {}
 
 RejoinServer::~RejoinServer() {
   for (const auto& [number, socket] : clients_) socket->Close();
@@ -29,6 +41,9 @@ RejoinServer::~RejoinServer() {
 
 absl::Status RejoinServer::Listen(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kBacklog, 0600));
+  if (user_ && lchown(path.c_str(), *user_, static_cast<gid_t>(-1)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("chown ", path));
+  }
   const auto accept = [this](FileDescriptor client) { Accept(std::move(client)); };
   acceptor_.emplace(io_, std::move(socket), kAcceptPause, Acceptor::Callbacks{accept, nullptr});
   return absl::OkStatus();
@@ -49,6 +64,9 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSocket& socket) {
   std::vector<FileDescriptor> received;
   BATON_ASSIGN_OR_RETURN(const bool whole, socket.channel().NextFrame(&request, &received));
   if (!whole) return false;
+  if (!requests_.TryTake(MonotonicNanoseconds())) {
+    return absl::ResourceExhaustedError("too many requests");  // closes the client's socket
+  }
   const std::string& service = request.config().service().name();
   auto answer = Answer(socket.channel().fd(), request, std::move(received));
   internal::RejoinReply reply;
@@ -56,7 +74,7 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSocket& socket) {
   if (answer.ok()) {
     for (const FileDescriptor& descriptor : *answer) descriptors.push_back(descriptor.get());
   } else {
-    spdlog::warn("a driver of service {} is not taken in (client {}): {}", service, client,
+    spdlog::warn("{}{} is not taken in (client {}): {}", who_, service, client,
                  MessageOf(answer.status()));
     SetStatus(answer.status(), &reply);
   }
@@ -67,7 +85,7 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSocket& socket) {
 absl::StatusOr<std::vector<FileDescriptor>> RejoinServer::Answer(
     int socket, const internal::RejoinRequest& request, std::vector<FileDescriptor> received) {
   BATON_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(socket));
-  if (peer.uid != 0 && peer.uid != geteuid()) {
+  if (peer.uid != 0 && peer.uid != geteuid() && peer.uid != user_) {
     return absl::PermissionDeniedError(absl::StrCat("uid ", peer.uid, " runs no keepers"));
   }
   if (received.size() != 1) {

@@ -1,7 +1,9 @@
-// The socket at which drivers that outlived a former batond introduce themselves
+// The socket at which drivers, or control, that outlived a former batond introduce themselves
 // (proto/baton/internal/batond.proto).
 #ifndef SUPERVISOR_BATOND_REJOIN_SERVER_H_
 #define SUPERVISOR_BATOND_REJOIN_SERVER_H_
+
+#include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
 #include <functional>
@@ -14,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/token_bucket.h"
 #include "lib/channel/acceptor.h"
 #include "lib/channel/framed_socket.h"
 #include "proto/baton/internal/batond.pb.h"
@@ -21,20 +24,23 @@
 
 namespace baton {
 
-// Answers only root and the user of this process. A client that breaks the protocol, or asks
-// without a pause, keeps nobody waiting. Thread-compatible: `io`'s thread.
+// Answers only root, the user of this process and `user`. A client that breaks the protocol, or
+// asks without a pause, keeps nobody waiting, and does not fill the log. Drivers and control have a
+// server each, so that control cannot keep drivers from theirs. Thread-compatible: `io`'s thread.
 class RejoinServer {
  public:
-  // Takes the driver `process` in. Returns the descriptors of RejoinReply.
+  // Takes `process` in. Returns the descriptors of RejoinReply.
   using TakeIn = std::function<absl::StatusOr<std::vector<FileDescriptor>>(
       const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock)>;
 
-  RejoinServer(boost::asio::io_context& io, TakeIn take_in)
-      : io_(io), take_in_(std::move(take_in)) {}
+  // `who`: what is taken in, for the log, where the service's name follows it.
+  RejoinServer(boost::asio::io_context& io, std::string who, std::optional<uid_t> user,
+               TakeIn take_in);
   ~RejoinServer();
   RejoinServer(const RejoinServer&) = delete;
   RejoinServer& operator=(const RejoinServer&) = delete;
 
+  // The socket at `path` becomes `user`'s.
   absl::Status Listen(const std::string& path);
 
  private:
@@ -45,7 +51,10 @@ class RejoinServer {
                                                      std::vector<FileDescriptor> received);
 
   boost::asio::io_context& io_;
+  const std::string who_;
+  const std::optional<uid_t> user_;
   const TakeIn take_in_;
+  TokenBucket requests_;
   std::optional<Acceptor> acceptor_;
   std::map<int, std::shared_ptr<FramedSocket>> clients_;  // by number
   int last_client_ = 0;

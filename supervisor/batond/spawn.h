@@ -104,7 +104,8 @@ struct SpawnRequest {
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.
   std::optional<ProgramUser> user;
-  // The kernel kills the process when the caller dies, in whatever way.
+  // The kernel kills the process when the caller dies, in whatever way, unless the process decides
+  // otherwise.
   bool dies_with_us = true;
   // Spawn gives up a program that is not entered by then, because reading it from a file system
   // that does not answer would take for ever. The caller does nothing else meanwhile, and drivers
@@ -124,8 +125,9 @@ std::string DescribeEnd(const siginfo_t& end);
 // Ctrl-C reaches the caller alone.
 //
 // A service's driver outlives batond, because connections end with it. The next batond finds it by
-// its lock (child_lock.h). Control dies with batond, and a service's keeper dies with its driver.
-// The next batond, or driver, starts another.
+// its lock (child_lock.h). Control, too, outlives batond, but is started to die with it: once it is
+// ready to find the next batond, it takes that back (prctl(2), PR_SET_PDEATHSIG). A service's
+// keeper dies with its driver, and the next driver starts another.
 //
 // Returns after the program was entered. An error says why it could not be; Spawn has then killed
 // the process, and refuses its program until it has died (open_within.h). Only the main thread may

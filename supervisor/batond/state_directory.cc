@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <system_error>
 
 #include "absl/status/status.h"
@@ -65,7 +66,7 @@ absl::Status MakeDirectory(const std::string& path, bool shared) {
 
 absl::Status TakeLock(ChildLock* lock, const std::string& directory) {
   const absl::Status taken = lock->Take();
-  if (!absl::IsUnavailable(taken)) return taken.ok() ? lock->NameHolder() : taken;
+  if (!absl::IsUnavailable(taken)) return taken.ok() ? lock->NameHolder(kPaddedLockBytes) : taken;
   std::string pid;
   std::getline(std::ifstream(lock->path()), pid);
   return absl::AlreadyExistsError(absl::StrCat(
@@ -73,10 +74,17 @@ absl::Status TakeLock(ChildLock* lock, const std::string& directory) {
       directory, "; stop it, or choose another state directory"));
 }
 
-// Returns true once nobody has the lock. If a living driver or keeper has it, returns false if it
-// `stays`; otherwise asks it to end, and kills it after half of the time. Tries again and again,
-// because flock has no time limit, and this happens only during a start.
-absl::StatusOr<bool> AwaitLock(const std::string& path, bool stays) {
+// The processes that may have the lock of a child.
+struct Holders {
+  std::vector<std::string> programs;
+  std::function<bool(pid_t)> stays;
+  const char* why;  // why one that does not stay has to end
+};
+
+// Returns true once nobody has the lock at `path`. If a living process of `holders` has it, returns
+// false if it stays; otherwise asks it to end, and kills it after half of the time. Tries again and
+// again, because flock has no time limit, and this happens only during a start.
+absl::StatusOr<bool> AwaitLock(const std::string& path, const Holders& holders) {
   const uint64_t start = MonotonicNanoseconds();
   int sent = 0;
   for (;;) {
@@ -84,23 +92,53 @@ absl::StatusOr<bool> AwaitLock(const std::string& path, bool stays) {
     const absl::Status taken = lock.Take();
     if (taken.ok()) return true;
     if (!absl::IsUnavailable(taken)) return taken;
-    const std::optional<SpawnedProcess> keeper = lock.Holder({"baton-driver", "baton-keeper"});
-    if (keeper && stays) return false;
+    const std::optional<SpawnedProcess> holder = lock.Holder(holders.programs);
+    if (holder && holders.stays(holder->pid)) return false;
     const uint64_t waited = MonotonicNanoseconds() - start;
     if (waited > kLeftoversWaitNs) return absl::DeadlineExceededError(taken.message());
     const int signal = waited > kLeftoversWaitNs / 2 ? SIGKILL : SIGTERM;
-    if (keeper && std::exchange(sent, signal) != signal) {
-      spdlog::warn("process {} keeps a service that is not configured any more (lock {}): it is {}",
-                   keeper->pid, path, signal == SIGTERM ? "told to end" : "killed");
-      (void)SendSignal(keeper->pidfd.get(), signal);
+    if (holder && std::exchange(sent, signal) != signal) {
+      spdlog::warn("process {} {} (lock {}): it is {}", holder->pid, holders.why, path,
+                   signal == SIGTERM ? "told to end" : "killed");
+      (void)SendSignal(holder->pidfd.get(), signal);
     }
     const timespec moment = {0, 5'000'000};
     nanosleep(&moment, nullptr);
   }
 }
 
-std::vector<std::string> SocketsOfBatondAndControl(const std::string& directory) {
-  return {OperatorSocketPath(directory), ControlSocketPath(directory), RejoinSocketPath(directory)};
+absl::StatusOr<bool> AwaitDriver(const std::string& path, bool stays) {
+  return AwaitLock(path, {{"baton-driver", "baton-keeper"},
+                          [stays](pid_t) { return stays; },
+                          "keeps a service that is not configured any more"});
+}
+
+bool RunsAs(pid_t process, uid_t user) {
+  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
+  for (std::string word; status >> word;) {
+    uid_t real = 0;
+    if (word == "Uid:") return status >> real && real == user;
+  }
+  return false;
+}
+
+// Returns whether control's sockets are nobody's. A control that can neither be found nor has ended
+// keeps no batond from the services.
+bool AwaitControl(const std::string& path, uid_t user) {
+  const absl::StatusOr<bool> is_free =
+      AwaitLock(ControlLockPath(path), {{"baton-control"},
+                                        [user](pid_t process) { return RunsAs(process, user); },
+                                        "is control of another user"});
+  if (!is_free.ok()) spdlog::error("control cannot be started: {}", MessageOf(is_free.status()));
+  return is_free.value_or(false);
+}
+
+std::vector<std::string> SocketsOfBatond(const std::string& directory) {
+  return {RejoinSocketPath(directory), ControlRejoinSocketPath(directory)};
+}
+
+std::vector<std::string> SocketsOfControl(const std::string& directory) {
+  return {OperatorSocketPath(directory), ControlSocketPath(directory)};
 }
 
 void RemoveSocketsAt(const std::vector<std::string>& paths) {
@@ -229,27 +267,29 @@ absl::Status StateDirectory::Share(bool shared) const { return LetPass(path_, sh
 
 absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
                                                     const std::vector<std::string>& services,
-                                                    bool shared) {
+                                                    bool shared, std::optional<uid_t> control) {
   BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
   ChildLock lock(BatondLockPath(path));
   BATON_RETURN_IF_ERROR(TakeLock(&lock, path));
   StateDirectory directory(path, std::move(lock));
   for (const std::string& service : FormerServices(path, services)) {
-    BATON_RETURN_IF_ERROR(AwaitLock(KeeperLockPath(path, service), /*stays=*/false).status());
+    BATON_RETURN_IF_ERROR(AwaitDriver(KeeperLockPath(path, service), /*stays=*/false).status());
     directory.RemoveFilesOf(service);
   }
-  BATON_RETURN_IF_ERROR(AwaitLock(ControlLockPath(path), /*stays=*/false).status());
-  RemoveSocketsAt(SocketsOfBatondAndControl(path));
+  RemoveSocketsAt(SocketsOfBatond(path));
+  if (AwaitControl(path, control.value_or(geteuid()))) RemoveSocketsAt(SocketsOfControl(path));
   for (const std::string& service : services) {
     BATON_ASSIGN_OR_RETURN(const bool is_free,
-                           AwaitLock(KeeperLockPath(path, service), /*stays=*/true));
+                           AwaitDriver(KeeperLockPath(path, service), /*stays=*/true));
     if (is_free) RemoveSocketsAt(SocketsOfKeeper(path, service));
   }
   return directory;
 }
 
-void StateDirectory::RemoveSockets(const std::vector<std::string>& services) const {
-  RemoveSocketsAt(SocketsOfBatondAndControl(path_));
+void StateDirectory::RemoveSockets(const std::vector<std::string>& services,
+                                   bool control_has_ended) const {
+  RemoveSocketsAt(SocketsOfBatond(path_));
+  if (control_has_ended) RemoveSocketsAt(SocketsOfControl(path_));
   for (const std::string& service : services) RemoveSocketsAt(SocketsOfKeeper(path_, service));
 }
 

@@ -2,6 +2,8 @@
 #ifndef SUPERVISOR_BATOND_STATE_DIRECTORY_H_
 #define SUPERVISOR_BATOND_STATE_DIRECTORY_H_
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,9 +24,9 @@ bool ServesOthers(const v1::Config& config);
 //
 // Three things may stand in the way of a start, and each has a lock. If another batond has the
 // directory, Open fails at once. Open waits for children of a former batond that are dead or dying.
-// Living drivers of the services stay (Child::Start goes on with them); Open ends those of other
-// services. All locks are flocks: the kernel drops them with their last descriptor, however the
-// holder ends.
+// Living drivers of the services stay (Child::Start goes on with them), and so does control; Open
+// ends drivers of other services, and a control of another user. All locks are flocks: the kernel
+// drops them with their last descriptor, however the holder ends.
 class StateDirectory {
  public:
   // Makes the directory, with mode 0700, if it is missing. Takes batond's lock, and removes sockets
@@ -32,15 +34,18 @@ class StateDirectory {
   // pid.
   //
   // `shared`: other users need the sockets, so the directory is made passable (0711). The peer's
-  // credentials decide who may speak at a socket.
+  // credentials decide who may speak at a socket. `control`: the user that control is to run as
+  // [batond's].
   static absl::StatusOr<StateDirectory> Open(const std::string& path,
-                                             const std::vector<std::string>& services, bool shared);
+                                             const std::vector<std::string>& services, bool shared,
+                                             std::optional<uid_t> control = std::nullopt);
 
   // Does later what `shared` does in Open. A directory that was made passable stays so.
   absl::Status Share(bool shared) const;
 
-  // Removes the sockets of batond, control and the keepers of `services`, and nothing else.
-  void RemoveSockets(const std::vector<std::string>& services) const;
+  // Removes the sockets of batond, of control if it has ended, and of the keepers of `services`,
+  // and nothing else.
+  void RemoveSockets(const std::vector<std::string>& services, bool control_has_ended) const;
   // Removes the sockets and the lock file of a driver that has ended, and whose service is no
   // longer configured.
   void RemoveFilesOf(const std::string& service) const;
@@ -66,8 +71,8 @@ std::vector<std::string> ServiceNames(const v1::Config& config);
 // a directory of that user's there. The rest stays batond's, which opens services' logs there and
 // must not follow a link of a compromised control.
 //
-// Logs a failure and goes on: the operators' work matters more than its record. REQUIRES: no
-// control runs.
+// Logs a failure and goes on: the operators' work matters more than its record. REQUIRES: a control
+// that runs, runs as `user`. It goes on with the file that it has open.
 std::string MakeAuditDirectory(const std::string& state_dir,
                                const std::optional<ProgramUser>& user);
 

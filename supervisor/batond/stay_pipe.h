@@ -1,7 +1,8 @@
-// The pipe by which drivers learn that batond was stopped for good (kStayVariable). Nobody writes
-// to it: its last writing end is closed then. The service manager keeps both ends for the next
-// batond (systemd's file descriptor store: "FDSTORE=1" of sd_notify(3), FileDescriptorStoreMax= of
-// the unit). The next batond gives the reading end to drivers that it starts.
+// The pipe by which drivers and control learn that batond was stopped for good (kStayVariable).
+// Nobody writes to it: its last writing end is closed then. The service manager keeps both ends for
+// the next batond (systemd's file descriptor store: "FDSTORE=1" of sd_notify(3),
+// FileDescriptorStoreMax= of the unit). The next batond gives the reading end to those that it
+// starts.
 #ifndef SUPERVISOR_BATOND_STAY_PIPE_H_
 #define SUPERVISOR_BATOND_STAY_PIPE_H_
 

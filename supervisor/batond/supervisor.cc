@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/waits.h"
@@ -89,6 +90,24 @@ void HoldSignals(int how) {
   (void)pthread_sigmask(how, &signals, nullptr);
 }
 
+// Returns whether control reads a field in which both differ only at its start.
+bool NeedsAnotherStart(const internal::ControlConfig& running,
+                       const internal::ControlConfig& wanted) {
+  if (running.has_operator_endpoint() != wanted.has_operator_endpoint()) return true;
+  const auto fixed = [](const internal::ControlConfig& config) {
+    internal::ControlConfig fields;
+    *fields.mutable_services() = config.services();
+    std::sort(fields.mutable_services()->begin(), fields.mutable_services()->end());
+    fields.set_state_dir(config.state_dir());
+    fields.set_metrics_address(config.metrics_address());
+    fields.mutable_operator_endpoint()->set_address(config.operator_endpoint().address());
+    fields.set_log_format(config.log_format());
+    fields.set_audit_directory(config.audit_directory());
+    return AsText(fields);
+  };
+  return fixed(running) != fixed(wanted);
+}
+
 std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfig& service) {
   const v1::Config& config = options.config;
   internal::KeeperConfig keeper;
@@ -110,6 +129,7 @@ std::string KeeperInput(const SupervisorOptions& options, const v1::ServiceConfi
 
 Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
     : options_(std::move(options)),
+      revision_(MonotonicNanoseconds()),
       state_(state),
       signals_(io_, SIGTERM, SIGINT),
       reload_signal_(io_),
@@ -117,11 +137,18 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       watchdog_timer_(io_),
       control_timer_(io_),
       leaving_timer_(io_),
-      rejoins_(io_,
+      rejoins_(io_, "a driver of service ", std::nullopt,
                [this](const internal::RejoinRequest& request, SpawnedProcess process,
                       FileDescriptor lock) {
                  return TakeIn(request, std::move(process), std::move(lock));
                }),
+      control_rejoins_(
+          io_, "control",
+          options_.control_user ? std::optional(options_.control_user->uid) : std::nullopt,
+          [this](const internal::RejoinRequest& request, SpawnedProcess process,
+                 FileDescriptor lock) {
+            return TakeInControl(request, std::move(process), std::move(lock));
+          }),
       program_check_(io_),
       program_timer_(io_) {
   StayPipe given_back = StayPipe::GivenBack();
@@ -150,7 +177,6 @@ Child::Plan Supervisor::PlanOf(const v1::ServiceConfig& service) {
   plan.input = KeeperInput(options_, service);
   plan.log = service.log();
   plan.lock = KeeperLockPath(options_.config.state_dir(), service.name());
-  plan.outlives_us = true;
   if (stay_) plan.stay = stay_->reading.get();
   plan.start_timeout = StartTimeout(service, options_.start_timeout);
   plan.hang_timeout = options_.hang_timeout;
@@ -208,9 +234,11 @@ internal::ControlConfig Supervisor::ControlConfig() const {
 void Supervisor::AddControl() {
   Child::Plan plan;
   plan.name = "control";
-  plan.program = options_.libexec + "/baton-control";
+  plan.program = plan.former_program = options_.libexec + "/baton-control";
   plan.input = AsText(ControlConfig());
   plan.lock = ControlLockPath(options_.config.state_dir());
+  plan.outlives_us = Child::Plan::Outlives::kOnceItSaysSo;
+  if (stay_) plan.stay = stay_->reading.get();
   plan.start_timeout = options_.start_timeout;
   plan.talk = [this](FileDescriptor socket) {
     control_requests_ = std::make_unique<ControlRequests>(
@@ -261,11 +289,18 @@ absl::Status Supervisor::Run() {
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
              absl::StrCat("starting, services: ", JoinedNames()));
   LimitProbation(options_.start_timeout + kStartMargin);
-  BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(options_.config.state_dir())));
+  const std::string& directory = options_.config.state_dir();
+  BATON_RETURN_IF_ERROR(rejoins_.Listen(RejoinSocketPath(directory)));
+  BATON_RETURN_IF_ERROR(control_rejoins_.Listen(ControlRejoinSocketPath(directory)));
+  // Control is known from the beginning, so that a stop during the start ends it, too.
+  if (const absl::Status found = control_->FindFormer(); !found.ok()) {
+    control_->Log(spdlog::level::err, std::string(MessageOf(found)));
+  }
   StartDrivers();
   io_.run();
-  state_.RemoveSockets(services_go_on() ? std::vector<std::string>()
-                                        : ServiceNames(options_.config));
+  state_.RemoveSockets(
+      services_go_on() ? std::vector<std::string>() : ServiceNames(options_.config),
+      !control_->alive());
   return result_;
 }
 
@@ -283,6 +318,30 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
                          driver->Rejoin(std::move(process), std::move(lock)));
   GoOnWithConfigOf(request.config().service(), *driver);
   return given;
+}
+
+// Control goes on whatever its release is, until an operator replaces it (ReplaceProgram). Only if
+// its start decides what has changed is it started anew.
+absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeInControl(
+    const internal::RejoinRequest& request, SpawnedProcess process, FileDescriptor lock) {
+  if (stopping()) return absl::UnavailableError("batond is stopping");
+  BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> given,
+                         control_->Rejoin(std::move(process), std::move(lock)));
+  const internal::BatondReply news = NewsForControl();
+  if (NeedsAnotherStart(request.control(), news.config())) {
+    control_->Log(spdlog::level::info,
+                  "is started again: the configuration has changed in what it reads at its start");
+    RestartControlSoon();
+  }
+  control_requests_->Tell(news);
+  return given;
+}
+
+internal::BatondReply Supervisor::NewsForControl() {
+  internal::BatondReply news;
+  news.set_revision(++revision_);
+  *news.mutable_config() = ControlConfig();
+  return news;
 }
 
 // Keeps in force the configuration that the running keeper has, and asks it to take what has
@@ -482,9 +541,8 @@ void Supervisor::FinishReload() {
   if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {
     spdlog::error("{}", MessageOf(opened));
   }
-  internal::BatondReply reply = DescribeReload(reload.taken);
-  reply.set_revision(++revision_);
-  *reply.mutable_config() = ControlConfig();
+  internal::BatondReply reply = NewsForControl();
+  reply.MergeFrom(DescribeReload(reload.taken));
   control_->SetInput(AsText(reply.config()));
   LogReload(reload.taken);
   if (reload.taken.restarts_control) RestartControlSoon();
@@ -610,7 +668,8 @@ void Supervisor::TellEvents() {
 void Supervisor::NoteSuccession() {
   const OwnProgram& own = *options_.own;
   if (!own.given_up().empty()) Note("", "batond_program_given_up", own.given_up());
-  const bool found = absl::c_any_of(drivers_, [](const auto& one) { return one->was_found(); });
+  const bool found = absl::c_any_of(
+      drivers_, [](const auto& one) { return one->alive() && !one->started_here(); });
   if (!found && own.former_end().empty() && !own.on_probation()) return;
   std::string former = own.former_end().empty() ? "ended" : own.former_end();
   if (own.on_probation()) former = "was replaced by another program";
@@ -657,7 +716,7 @@ void Supervisor::Advance() {
   if (phase_ == Phase::kStartingDrivers &&
       absl::c_all_of(drivers_, [](const auto& driver) { return driver->settled(); })) {
     phase_ = Phase::kStartingControl;
-    OnStarted(*control_, control_->Start());
+    OnStarted(*control_, control_->Start());  // nothing, if a former batond's is taken in already
   }
   if (phase_ == Phase::kStartingControl && control_->settled()) {
     phase_ = Phase::kRunning;
@@ -680,7 +739,7 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
   switch (phase_) {
     case Phase::kStartingDrivers:
     case Phase::kStartingControl:
-      if (options_.strict) {
+      if (options_.strict && child.started_here()) {
         return FailStart(absl::UnavailableError(
             absl::StrCat(child.name(), " ", how, "; its messages above tell why")));
       }
@@ -733,6 +792,7 @@ void Supervisor::Stop() {
   }
   control_->CancelStart();
   for (const std::unique_ptr<Child>& driver : drivers_) driver->CancelStart();
+  if (control_goes_on()) return AdvanceStop();
   control_->Signal(SIGTERM);
   // Control gets half of the time, so that one that hangs leaves the drivers the other half.
   After(stop_timer_, options_.stop_timeout / 2, [this] {
@@ -744,7 +804,7 @@ void Supervisor::Stop() {
 }
 
 void Supervisor::AdvanceStop() {
-  if (phase_ == Phase::kStoppingControl && !control_->alive()) {
+  if (phase_ == Phase::kStoppingControl && (!control_->alive() || control_goes_on())) {
     phase_ = Phase::kStoppingDrivers;
     if (services_go_on()) return LeaveDrivers();
     for (const std::unique_ptr<Child>& driver : drivers_) driver->Signal(SIGTERM);
@@ -766,7 +826,8 @@ bool Supervisor::services_go_on() const {
 
 void Supervisor::LeaveDrivers() {
   HoldSignals(SIG_BLOCK);  // for the program that follows in this process
-  spdlog::info("keepers go on: the next batond finds them, or the service manager ends them");
+  spdlog::info("keepers{} go on: the next batond finds them, or the service manager ends them",
+               control_->alive() ? " and control" : "");
   io_.stop();
 }
 

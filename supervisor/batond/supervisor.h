@@ -69,9 +69,9 @@ class Supervisor {
   void LeaveToProgram() { StayPipe::Leave(stay_ ? &*stay_ : nullptr, options_.own); }
 
  private:
-  // When every driver is ready or has failed, control is started. When control is ready or has
-  // failed, batond is ready. When batond stops, control ends first, so that nobody asks keepers
-  // that are ending.
+  // When every driver is ready or has failed, control is started, unless a former batond's has been
+  // taken in. When control is ready or has failed, batond is ready. When batond stops, control ends
+  // first, so that nobody asks keepers that are ending. It goes on where drivers do.
   enum class Phase {
     kStartingDrivers,
     kStartingControl,
@@ -87,6 +87,11 @@ class Supervisor {
   void StartDrivers();
   absl::StatusOr<std::vector<FileDescriptor>> TakeIn(const internal::RejoinRequest& request,
                                                      SpawnedProcess process, FileDescriptor lock);
+  absl::StatusOr<std::vector<FileDescriptor>> TakeInControl(const internal::RejoinRequest& request,
+                                                            SpawnedProcess process,
+                                                            FileDescriptor lock);
+  // Returns the configuration that is in force from now on, for control.
+  internal::BatondReply NewsForControl();
   std::chrono::microseconds LongestStart() const;
   void WatchSignals();
   // `status` is that of the child's first start.
@@ -112,6 +117,7 @@ class Supervisor {
   void NoteSuccession();
   void TellEvents();
   bool services_go_on() const;
+  bool control_goes_on() const { return services_go_on() && control_->goes_on(); }
   void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver);
   void OnRejoinedAnswered(const std::string& name,
                           const absl::StatusOr<internal::ConfigTaken>& answer);
@@ -130,7 +136,9 @@ class Supervisor {
   bool stopping() const { return phase_ >= Phase::kStoppingControl; }
 
   SupervisorOptions options_;
-  uint64_t revision_ = 0;  // of the configuration that was sent to control last
+  // The number of the configuration that was sent to control last. It begins with the time, so that
+  // it is above that of the batond before.
+  uint64_t revision_;
   const StateDirectory& state_;
   boost::asio::io_context io_{1};
   boost::asio::signal_set signals_;
@@ -144,7 +152,7 @@ class Supervisor {
   std::vector<std::unique_ptr<Child>> leaving_;  // drivers of services that were removed
   boost::asio::steady_timer control_timer_;      // control's restart
   boost::asio::steady_timer leaving_timer_;      // when those that do not end are killed
-  RejoinServer rejoins_;
+  RejoinServer rejoins_, control_rejoins_;
   ProgramCheck program_check_;
   bool replaced_ = false;
   boost::asio::steady_timer program_timer_;  // batond's own program is replaced, or on probation

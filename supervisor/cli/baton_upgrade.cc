@@ -204,18 +204,25 @@ absl::Status CheckServes(const v1::GetStatusResponse& status, Program::Program p
   return why.empty() ? absl::OkStatus() : absl::AbortedError(why);
 }
 
-// Waits for the next control. A new batond starts another control, too.
-absl::StatusOr<v1::GetStatusResponse> AwaitNextControl(Invocation* invocation, const char* name,
-                                                       int32_t former) {
+// Returns whether `now` is of the same control under the same batond as `before`.
+bool IsUnchanged(const v1::GetStatusResponse& before, const v1::GetStatusResponse& now) {
+  return now.control_pid() == before.control_pid() &&
+         now.batonds_followed() == before.batonds_followed();
+}
+
+// Waits for the next control, or for control to be taken in by the next batond. A control of an
+// earlier release ends with its batond.
+absl::StatusOr<v1::GetStatusResponse> AwaitNext(Invocation* invocation, const char* name,
+                                                const v1::GetStatusResponse& former) {
   const Progress progress(invocation, absl::StrCat("replacing ", name),
-                          "the next control to serve");
+                          absl::StrCat("the next ", name, " to serve"));
   const Clock::time_point deadline = Clock::now() + kFollowTimeout;
   for (;;) {
     absl::StatusOr<v1::GetStatusResponse> status = LookAtControl(invocation);
-    if (status.ok() && status->control_pid() != former) return status;
+    if (status.ok() && !IsUnchanged(former, *status)) return status;
     if (Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("no other control serves after ", kFollowTimeout.count(),
+          absl::StrCat("no other ", name, " serves after ", kFollowTimeout.count(),
                        " s; connections and workers go on: see batond's log"));
     }
     std::this_thread::sleep_for(kLookInterval);
@@ -234,16 +241,15 @@ absl::Status ReplaceProgram(Invocation* invocation, const char* name, Program::P
   v1::ReplaceProgramRequest request;
   request.set_program(program);
   BATON_RETURN_IF_ERROR(invocation->Ask(&Operator::ReplaceProgram, request).status());
-  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next,
-                         AwaitNextControl(invocation, name, before.control_pid()));
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next, AwaitNext(invocation, name, before));
   BATON_RETURN_IF_ERROR(CheckServes(next, program));
   const auto look = [&](bool last) -> absl::Status {
     const absl::StatusOr<v1::GetStatusResponse> now = LookAtControl(invocation);
     if (!now.ok()) return last ? now.status() : absl::OkStatus();
     BATON_RETURN_IF_ERROR(CheckServes(*now, program));
-    if (now->control_pid() == next.control_pid()) return absl::OkStatus();
+    if (IsUnchanged(next, *now)) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("the new ", name,
-                                           " was followed by another control, pid ",
+                                           " was followed by another batond or control, pid ",
                                            now->control_pid(), ": see batond's log"));
   };
   BATON_RETURN_IF_ERROR(Watch(invocation, absl::StrCat("the new ", name), watch_seconds, look));

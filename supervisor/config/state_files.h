@@ -25,10 +25,16 @@ inline std::string DefaultStateDir() {
   return "/tmp/baton-" + std::to_string(geteuid());
 }
 
-// Held by batond while it runs; contains its pid.
+// Held by batond while it runs; contains its pid, padded to kPaddedLockBytes.
 inline std::string BatondLockPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.lock";
 }
+
+// A batond that takes in the control of the batond before pads its lock's file with newlines to
+// this length. A batond of a former release writes its pid and one newline, and cannot start while
+// a control of this release lives. That control, which may not read the file, ends when it is
+// shorter.
+inline constexpr size_t kPaddedLockBytes = 32;
 
 // The program that batond ran before the one that is on trial.
 inline std::string FormerBatondPath(std::string_view state_dir) {
@@ -38,6 +44,11 @@ inline std::string FormerBatondPath(std::string_view state_dir) {
 // Bound by batond. A driver whose batond is gone connects to the next one here.
 inline std::string RejoinSocketPath(std::string_view state_dir) {
   return std::string(state_dir) + "/batond.rejoin";
+}
+
+// Bound by batond. A control whose batond is gone connects to the next one here.
+inline std::string ControlRejoinSocketPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/control.rejoin";
 }
 
 // Held by a child of batond, and by what it has started, through an inherited descriptor, until the

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
@@ -25,8 +26,10 @@
 #include "lib/base/release_note.h"
 #include "lib/base/status.h"
 #include "lib/base/utf8.h"
+#include "lib/base/version.h"
 #include "lib/channel/acceptor.h"
 #include "lib/channel/waits.h"
+#include "proto/baton/internal/batond.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/control_socket.h"
 #include "supervisor/config/log_level.h"
@@ -104,6 +107,13 @@ std::unique_ptr<grpc::Server> Serve(const Bounds& bounds, grpc::Service* service
   return server;
 }
 
+internal::RejoinRequest IntroductionOf(const internal::ControlConfig& config) {
+  internal::RejoinRequest introduction;
+  *introduction.mutable_control() = config;
+  introduction.set_release(std::string(kRelease));
+  return introduction;
+}
+
 // A server for the workers of each user, so that one user's calls take no memory from another's.
 // Two users share a server only if their ids are equal modulo kServers.
 //
@@ -148,7 +158,10 @@ class ControlServer::Impl {
       : config_(config),
         callers_(config_, &peers_),
         has_batond_(static_cast<bool>(from_batond.link)),
-        batond_(loop(), std::move(from_batond.link)),
+        batond_(loop(), std::move(from_batond.link),
+                {config.state_dir(), std::move(from_batond.lock), std::move(from_batond.stay),
+                 IntroductionOf(config)},
+                getppid()),
         endpoint_files_([this](const std::string& path) { return OpenFile(path); }, &callers_),
         operator_socket_(std::move(from_batond.operator_socket)),
         worker_socket_(std::move(from_batond.worker_socket)),
@@ -159,7 +172,8 @@ class ControlServer::Impl {
                   }}),
         metrics_(std::make_shared<MetricsSource>(
             &keepers_, &trail_, [this] { return callers_.config()->operator_endpoint(); },
-            [this](const std::string& path) { return OpenFile(path); }, getppid())),
+            [this](const std::string& path) { return OpenFile(path); },
+            [this] { return batond_.batond(); })),
         streams_(&keepers_),
         trail_(AuditTrailPath(AuditDirectory()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}, {}},
@@ -211,7 +225,7 @@ class ControlServer::Impl {
       // Taken by another thread: taking the news may ask batond for files, and this loop gets the
       // answers.
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);
-      news_ = news;
+      news_ = News{news, batond_.batonds_followed()};
       upkeep_changed_.notify_all();
     });
     if (!config_.metrics_address().empty()) {
@@ -265,6 +279,11 @@ class ControlServer::Impl {
   }
 
  private:
+  struct News {
+    internal::BatondReply reply;
+    uint64_t batonds_followed;
+  };
+
   boost::asio::io_context& loop() { return loop_.loop(); }
 
   OperatorServiceContext Context(EventStreams* events) {
@@ -277,7 +296,8 @@ class ControlServer::Impl {
               return Reload(request, response);
             },
             [this](const v1::ReplaceProgramRequest& request) { return ReplaceProgram(request); },
-            [this](v1::ReadProgramsResponse* response) { ReadPrograms(response); }};
+            [this](v1::ReadProgramsResponse* response) { ReadPrograms(response); },
+            [this] { return batonds_followed_.load(std::memory_order_relaxed); }};
   }
 
   absl::Status ReplaceProgram(const v1::ReplaceProgramRequest& request) {
@@ -363,7 +383,7 @@ class ControlServer::Impl {
   void KeepUp() {
     const auto woken = [this] { return stopping_ || news_.has_value(); };
     for (;;) {
-      std::optional<internal::BatondReply> news;
+      std::optional<News> news;
       {
         std::unique_lock<std::mutex> lock(upkeep_mutex_);
         if (config_.has_operator_endpoint()) {
@@ -375,7 +395,8 @@ class ControlServer::Impl {
         news.swap(news_);
       }
       if (news) {
-        (void)Take(*news);
+        (void)Take(news->reply);
+        batonds_followed_ = news->batonds_followed;
       } else {
         const std::lock_guard<std::mutex> lock(endpoint_mutex_);
         (void)RefreshEndpoint();
@@ -532,7 +553,8 @@ class ControlServer::Impl {
   std::mutex upkeep_mutex_;
   std::condition_variable upkeep_changed_;
   bool stopping_ = false;                      // guarded by upkeep_mutex_
-  std::optional<internal::BatondReply> news_;  // guarded by upkeep_mutex_; not taken yet
+  std::optional<News> news_;                   // guarded by upkeep_mutex_; not taken yet
+  std::atomic<uint64_t> batonds_followed_{0};  // whose configuration is in force
   std::thread upkeep_;
 };
 

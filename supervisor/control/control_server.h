@@ -16,6 +16,8 @@ struct FromBatond {
   FileDescriptor link;             // BatondLink
   FileDescriptor operator_socket;  // both listen already
   FileDescriptor worker_socket;
+  FileDescriptor lock;  // control's; empty: control ends with batond
+  FileDescriptor stay;  // kStayVariable
 };
 
 class ControlServer {

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "grpc/support/log.h"
@@ -62,12 +63,21 @@ baton::FileDescriptor Given(const char* variable) {
 // connection notices. Raising its own score needs no right.
 void BeFirstWhenMemoryIsShort() { std::ofstream("/proc/self/oom_score_adj") << 500; }
 
+// Control goes on when batond dies, if the next batond can find it. Until then the kernel kills it
+// with batond, as batond asked at its start.
+baton::Readiness OutliveBatond(bool is_found) {
+  const bool outlives = is_found && prctl(PR_SET_PDEATHSIG, 0) == 0;
+  return outlives ? baton::Readiness::kOutlivesBatond : baton::Readiness::kServes;
+}
+
 int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
-  auto server =
-      baton::ControlServer::Start(config, std::chrono::seconds(10),
-                                  {.link = Given(baton::kBatondVariable),
-                                   .operator_socket = Given(baton::kOperatorSocketVariable),
-                                   .worker_socket = Given(baton::kWorkerSocketVariable)});
+  baton::FromBatond given = {.link = Given(baton::kBatondVariable),
+                             .operator_socket = Given(baton::kOperatorSocketVariable),
+                             .worker_socket = Given(baton::kWorkerSocketVariable),
+                             .lock = Given(baton::kControlLockVariable),
+                             .stay = Given(baton::kStayVariable)};
+  const bool is_found = given.link && given.lock;
+  auto server = baton::ControlServer::Start(config, std::chrono::seconds(10), std::move(given));
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));
     return 1;
@@ -75,7 +85,7 @@ int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_sign
   spdlog::info("baton-control {} serves operators at {} and workers at {}", baton::kRelease,
                baton::OperatorSocketPath(config.state_dir()),
                baton::ControlSocketPath(config.state_dir()));
-  baton::TellReady();
+  baton::TellReady(OutliveBatond(is_found));
   int signal_number = 0;
   sigwait(&end_signals, &signal_number);
   spdlog::info("ends: {}", strsignal(signal_number));

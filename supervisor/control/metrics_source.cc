@@ -23,12 +23,12 @@ void Append(std::vector<prometheus::MetricFamily> more,
 
 MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
                              std::function<v1::OperatorEndpoint()> endpoint, Open open,
-                             pid_t batond)
+                             std::function<pid_t()> batond)
     : keepers_(keepers),
       trail_(trail),
       endpoint_(std::move(endpoint)),
       open_(std::move(open)),
-      batond_(batond),
+      batond_(std::move(batond)),
       started_ns_(MonotonicNanoseconds()) {}
 
 // Reads the certificates anew each time, because the files may be replaced.
@@ -66,7 +66,7 @@ std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
 
   std::vector<metrics::DescribedService> services = keepers_->DescribeAll(kPatienceNs);
   std::vector<metrics::ObservedProcess> processes = {{"control", "", getpid()}};
-  if (batond_ != 0) processes.push_back({"batond", "", batond_});
+  if (const pid_t batond = batond_(); batond != 0) processes.push_back({"batond", "", batond});
   for (const auto& [name, described] : services) {
     if (!described.ok()) continue;
     const v1::Service& service = described->service();

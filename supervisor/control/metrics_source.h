@@ -26,9 +26,10 @@ class MetricsSource final : public prometheus::Collectable {
   using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
 
   // `keepers` and `trail` must outlive it. `endpoint` returns the endpoint whose certificates are
-  // reported; `open` opens their files for reading. `batond`: batond's pid; 0: not known.
+  // reported; `open` opens their files for reading. `batond` returns batond's pid; 0: not known.
   MetricsSource(Keepers* keepers, const AuditTrail* trail,
-                std::function<v1::OperatorEndpoint()> endpoint, Open open, pid_t batond);
+                std::function<v1::OperatorEndpoint()> endpoint, Open open,
+                std::function<pid_t()> batond);
 
   // Takes up to 3 s if a keeper does not answer.
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -44,7 +45,7 @@ class MetricsSource final : public prometheus::Collectable {
   const AuditTrail* const trail_;
   const std::function<v1::OperatorEndpoint()> endpoint_;
   const Open open_;
-  const pid_t batond_;
+  const std::function<pid_t()> batond_;
   const uint64_t started_ns_;
   metrics::EventCounts events_;
 };

@@ -58,6 +58,8 @@ class OperatorServiceImpl final
     response->set_control_pid(getpid());
     response->set_control_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) *
                                          1e-9);
+    // Before the configuration, which is then at least that batond's.
+    response->set_batonds_followed(context_.batonds_followed());
     const auto config = context_.callers->config();
     response->set_batond_release(config->batond_release());
     response->set_control_program_given_up(config->control_program_given_up());

@@ -28,6 +28,7 @@ struct OperatorServiceContext {
   std::function<absl::Status(const v1::ReloadRequest&, v1::ReloadResponse*)> reload;
   std::function<absl::Status(const v1::ReplaceProgramRequest&)> replace_program;
   std::function<void(v1::ReadProgramsResponse*)> read_programs;
+  std::function<uint64_t()> batonds_followed;
 };
 
 // Makes the service for `role`. Methods that the role may not call are left to the server's generic

@@ -4,23 +4,16 @@
 #define SUPERVISOR_DRIVER_BATOND_LINK_H_
 
 #include <chrono>
-#include <optional>
-#include <vector>
 
 #include "lib/base/heartbeat.h"
-#include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/config/next_batond.h"
 
 namespace baton::driver_process {
 
 // Thread-compatible. No call blocks.
 class BatondLink {
  public:
-  // How long a batond that the driver has asked may take for its answer.
-  static constexpr std::chrono::seconds kAnswerTimeout{5};
-  // How often the driver looks for the next batond.
-  static constexpr std::chrono::milliseconds kLookInterval{100};
-
   // `lock`: the descriptor of the driver's lock (kLockVariable), which the caller keeps open; -1:
   // no batond can be rejoined. `stay`: the descriptor of kStayVariable, or -1; this object closes
   // it.
@@ -43,16 +36,12 @@ class BatondLink {
  private:
   bool WillBeAlone() const;
   void LookForBatond();
-  void TakeAnswer();
-  void Welcome(std::vector<FileDescriptor> descriptors);
 
   internal::KeeperConfig config_;
   int lock_;
-  FileDescriptor stay_;  // none: the driver cannot see that batond was stopped
+  NextBatond next_;
   bool keeper_hangs_ = false;
-  bool alone_ = false;                   // batond is gone, and no other has taken this driver in
-  std::optional<MessageChannel> asked_;  // a batond that has not answered yet
-  std::chrono::steady_clock::time_point asked_at_;
+  bool alone_ = false;  // batond is gone, and no other has taken this driver in
 };
 
 }  // namespace baton::driver_process

@@ -186,7 +186,7 @@ class BatonKillTest : public CrashTest, public testing::WithParamInterface<bool>
       case kBatond:
         return cluster_->batond().pid();
       case kControl:
-        return cluster_->batond().FindChild("baton-control");
+        return cluster_->ControlPid();
       case kKeeper:
         if (const auto seen = cluster_->keeper().Describe(); seen.ok()) {
           return static_cast<pid_t>(seen->service().keeper_pid());

@@ -1,5 +1,5 @@
 // Ends owners at random moments under load: killed, hung, and hung for about as long as the keeper
-// waits; with no, one and two standbys; with control alive, stopped and dead, alone or with batond.
+// waits; with no, one and two standbys; with control alive, stopped and dead, and without batond.
 // The keeper is the same all the time, and no batond but the next one finds it.
 // BATON_KILLS: how many owners have to end (80; 8 where that takes long); BATON_SEED: of all that
 // is random (printed); BATON_RATE: of the peer, in messages per second (6000).
@@ -36,8 +36,8 @@ enum class Ending { kKilled, kHung, kHungForAWhile };
 constexpr const char* kEndings[] = {"killed", "hung", "hung for a while"};
 
 // What control was at that moment.
-enum class Control { kAlive, kStopped, kDead, kDeadWithBatond };
-constexpr const char* kControls[] = {"alive", "stopped", "dead", "dead with batond"};
+enum class Control { kAlive, kStopped, kDead, kWithoutBatond };
+constexpr const char* kControls[] = {"alive", "stopped", "dead", "without batond"};
 
 class RandomKillTest : public CrashTest {
  protected:
@@ -253,14 +253,14 @@ class RandomKillTest : public CrashTest {
   // batond waits longer and longer before it starts a control again that was killed young, so that
   // control is dead for a good part of the rounds although few kill it.
   Control TroubleControl() {
-    const pid_t control = cluster_->batond().FindChild("baton-control");
+    const pid_t control = cluster_->ControlPid();
     if (control == 0) return Control::kDead;
     const uint64_t draw = Draw(30);
     if (draw < 3) {
       EXPECT_TRUE(cluster_->KillBatond().ok());
       batond_is_dead_ = true;
       ++batonds_killed_;
-      return Control::kDeadWithBatond;
+      return Control::kWithoutBatond;
     }
     if (draw == 3) {
       kill(control, SIGKILL);

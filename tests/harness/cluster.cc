@@ -292,6 +292,14 @@ absl::Status Cluster::KillBatond() { return batond_->Kill(); }
 
 absl::Status Cluster::StartBatondAgain() { return StartBatond(); }
 
+pid_t Cluster::ControlPid() const {
+  pid_t pid = 0;
+  std::ifstream(ControlLockPath(absl::StrCat(directory(), "/state"))) >> pid;
+  std::string name;
+  std::getline(std::ifstream(absl::StrCat("/proc/", pid, "/comm")), name);
+  return name == "baton-control" ? pid : 0;
+}
+
 absl::Status Cluster::Stop() {
   if (batond_ == nullptr || batond_->HasEnded()) return absl::OkStatus();
   absl::Status status = batond_->Terminate(kStop);

@@ -85,6 +85,8 @@ class Cluster {
   OperatorClient& operators() { return *operators_; }
   KeeperView& keeper() { return *keeper_; }
   ChildProcess& batond() { return *batond_; }
+  // Control's pid, also when it has outlived its batond; 0: there is none.
+  pid_t ControlPid() const;
   // Where the service listens; 0 before the first worker has said it.
   uint16_t port() const { return port_; }
 

@@ -127,6 +127,9 @@ TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
     ASSERT_TRUE((*cluster)->KillBatond().ok());
     ASSERT_TRUE(workers[0]->process->Kill().ok());
     workers.erase(workers.begin());
+    const auto meanwhile = (*cluster)->operators().GetStatus();
+    ASSERT_TRUE(meanwhile.ok()) << meanwhile.status();
+    EXPECT_EQ(meanwhile->control_pid(), before->control_pid());
     auto newcomer = (*cluster)->StartPeer(PeerOptions());
     ASSERT_TRUE(newcomer.ok()) << newcomer.status();
     const auto came = (*newcomer)->Stop();
@@ -136,6 +139,7 @@ TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
     const auto now = (*cluster)->operators().GetStatus();
     ASSERT_TRUE(now.ok()) << now.status();
     EXPECT_EQ(now->services(0).keeper_pid(), keeper);
+    EXPECT_EQ(now->control_pid(), before->control_pid());
     start();
     ASSERT_TRUE((*cluster)->Handoff(workers.back()->id).ok());
     std::swap(workers.front(), workers.back());  // the owner is the next to be killed

@@ -68,7 +68,7 @@ start_workers() {
 }
 
 # read_log: what has been logged since. Starts no process, as `baton` would be one, which takes seconds here.
-#   readies (workers that are ready), found (keepers, by control), successor (the keeper that follows a killed one)
+#   readies (workers that are ready), found (drivers, by batond), successor (the keeper that follows a killed one)
 readies=0 found=0 successor=0 partial=''
 read_log() {
   local line
@@ -76,7 +76,7 @@ read_log() {
     line=$partial$line partial=''
     if [[ $line == *' worker_ready: '* ]]; then
       readies=$((readies + 1))
-    elif [[ $line == *': connected to its keeper at '* ]]; then
+    elif [[ $line == *'driver of service '*': ready'* ]]; then
       found=$((found + 1))
     elif [[ $line =~ keeper_followed:\ .*\ was\ killed\ .*\ pid\ ([0-9]+), ]]; then
       successor=${BASH_REMATCH[1]}
@@ -122,7 +122,7 @@ kill_keeper() {
   keeper_of[$name]=$successor
 }
 
-# restart_batond: returns when the next one's control has found the keepers, which are the same.
+# restart_batond: returns when the next one has found the drivers. Their keepers are the same.
 restart_batond() {
   kill -KILL "$batond" || die "batond is gone"
   read_log

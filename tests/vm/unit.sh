@@ -117,11 +117,9 @@ on_record "batond is stopped"
 echo "on record: $(cat "$work/verified")"
 [[ $(systemctl show batond -p ActiveState --value) == inactive ]] || die "not inactive"
 grep -q 'State:.T' "/proc/$pid/status" || die "the worker was not left alone"
-for program in batond baton-control; do
-  if pgrep -x "$program" >/dev/null; then die "$program has not ended"; fi
-done
+if pgrep -x batond >/dev/null; then die "batond has not ended"; fi
 # They are told by systemd's letting go of what it keeps.
-while pgrep -x 'baton-(keeper|driver)' >/dev/null; do sleep 0.2; done
+while pgrep -x 'baton-(keeper|driver|control)' >/dev/null; do sleep 0.2; done
 systemctl start batond || die "does not start beside a worker that stayed"
 kill -CONT "$pid"
 while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
@@ -179,6 +177,7 @@ start_peer brokered 7471
 start_peer native 7472
 main_pid() { systemctl show batond -p MainPID --value; }
 keepers=$(pgrep -x baton-keeper)
+control=$(pgrep -x baton-control)
 newcomer() {
   baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$1" --duration 1 --reply-timeout-ms 600000 \
     >"$work/new.out" 2>&1
@@ -192,6 +191,7 @@ outlives() {
   until [[ $(main_pid) != "$before" ]] && systemctl is-active --quiet batond; do sleep 0.2; done
   settle
   [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "$what: other keepers: $(pgrep -x baton-keeper), not $keepers"
+  [[ $(pgrep -x baton-control) == "$control" ]] || die "$what: another control: $(pgrep -x baton-control)"
   for port in 7471 7472; do
     newcomer "$port" || die "$what: a new connection to $port is not served: $(cat "$work/new.out")"
   done
@@ -270,6 +270,7 @@ control=$(pgrep -x baton-control)
 run_out_of_memory "$control" baton service list
 until baton service list >/dev/null 2>&1; do sleep 0.2; done
 [[ $(pgrep -x baton-control) != "$control" ]] || die "control was not killed"
+control=$(pgrep -x baton-control)
 [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "other keepers: $(pgrep -x baton-keeper), not $keepers"
 settle
 echo "services: the connections outlive a control that runs out of memory"
@@ -301,6 +302,7 @@ is_well() {
 }
 until is_well && baton service list >/dev/null 2>&1 && [[ $(pgrep -x -c baton-keeper) -eq 2 ]]; do sleep 0.2; done
 keepers=$(pgrep -x baton-keeper)
+control=$(pgrep -x baton-control)
 serves_all "Baton with a processor again"
 echo "services: the connections outlive want of processor time"
 # All of Baton but the drivers is replaced. batond stays the same process, and goes on feeding its watchdog.
@@ -313,6 +315,7 @@ settle
 are_others || die "keepers are not replaced: $(pgrep -x baton-keeper)"
 keepers=$(pgrep -x baton-keeper)
 [[ $(main_pid) == "$before" ]] || die "another batond: $(main_pid), not $before"
+control=$(pgrep -x baton-control)  # it was replaced, too
 serves_all "an upgrade"
 echo "services: the connections outlive an upgrade of Baton"
 # It would stay for ever, if its watchdog did not end it.

@@ -1,16 +1,23 @@
 #include "supervisor/batond/control_requests.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/batond.pb.h"
+#include "supervisor/batond/rejoin_server.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -63,6 +70,36 @@ TEST(ControlRequests, AnswersAFewRequestsOfOneThatAsksWithoutAPause) {
     internal::BatondReply reply;
     ASSERT_TRUE(ends.child->Receive(&reply, 30'000).ok());
   }
+}
+
+// Control asks at such a server, and may be somebody else's by now.
+TEST(RejoinServer, BoundsTheRequestsOfOneThatAsksWithoutAPause) {
+  std::string directory = "/tmp/rejoin-server-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  boost::asio::io_context io;
+  RejoinServer server(io, "control", std::nullopt,
+                      [](const internal::RejoinRequest&, SpawnedProcess,
+                         FileDescriptor) -> absl::StatusOr<std::vector<FileDescriptor>> {
+                        return absl::NotFoundError("there is none");
+                      });
+  ASSERT_TRUE(server.Listen(ControlRejoinSocketPath(directory)).ok());
+  MessageChannel client(ConnectUnix(ControlRejoinSocketPath(directory)).value());
+  const FileDescriptor file(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  constexpr size_t kRequests = 2000;
+  size_t answered = 0;
+  absl::Status status;
+  for (; status.ok() && answered < kRequests; answered += status.ok()) {
+    status = client.Send(internal::RejoinRequest(), {file.get()});
+    if (!status.ok()) break;
+    internal::RejoinReply reply;
+    do {
+      io.poll();
+      status = client.Receive(&reply, /*timeout_ms=*/1);
+    } while (absl::IsDeadlineExceeded(status));
+  }
+  EXPECT_GE(answered, 100u);
+  EXPECT_LT(answered, kRequests);
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

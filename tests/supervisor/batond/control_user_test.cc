@@ -123,16 +123,57 @@ TEST_F(ControlUserTest, shouldBeTheFirstThatTheKernelKillsForWantOfMemory) {
   EXPECT_EQ(score_of(stage_.lives("keeper")[0].pid), score_of(getpid()));
 }
 
-// It is killed with batond like every child, though it is somebody else.
-TEST_F(ControlUserTest, shouldDieWithBatond) {
+TEST_F(ControlUserTest, shouldOutliveBatondAndServeUnderTheNext) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  pid_t control = 0;
+  {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    control = Control();
+    ASSERT_GT(control, 0);
+    batond.Signal(SIGKILL);
+    EXPECT_EQ(batond.Wait(), 128 + SIGKILL);
+  }
+  EXPECT_EQ(Control(), control);  // operators do not wait for a batond
+  ASSERT_NO_FATAL_FAILURE(WriteConfig("viewer_uids: 7"));
   BatondProcess batond(stage_, Options());
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  const pid_t control = Control();
-  ASSERT_GT(control, 0);
-  batond.Signal(SIGKILL);
-  EXPECT_EQ(batond.Wait(), 128 + SIGKILL);
-  EXPECT_TRUE(Eventually([&] { return IsDead(control); }));
+  EXPECT_EQ(Control(), control);
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  EXPECT_TRUE(Eventually([&] {
+    const auto status = client->Ask(&Operator::GetStatus, {});
+    return status.ok() && status->batonds_followed() == 1;
+  }));
+  ASSERT_NO_FATAL_FAILURE(WriteConfig("viewer_uids: 8"));
+  const auto reload = client->Ask(&Operator::Reload, {});
+  ASSERT_TRUE(reload.ok()) << reload.status();
+  EXPECT_THAT(reload->taken(), testing::ElementsAre("viewer_uids"));
+  kill(control, SIGKILL);
+  EXPECT_NE(Control(), control);
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+// The next batond wants another. The audit trail changes its owner between the two.
+TEST_F(ControlUserTest, shouldEndWhenTheNextBatondWantsAnotherUser) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  pid_t control = 0;
+  {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    control = Control();
+    ASSERT_GT(control, 0);
+    batond.Signal(SIGKILL);
+    batond.Wait();
+  }
+  BatondProcess::Options options = Options();
+  options.arguments.resize(options.arguments.size() - 2);
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(IsDead(control));
+  EXPECT_EQ(StatusOf(Control(), "Uid"), "0 0 0 0");
+  EXPECT_THAT(batond.standard_error(), HasSubstr("is control of another user"));
 }
 
 TEST_F(ControlUserTest, shouldReachKeepersAndComeBackWithThem) {

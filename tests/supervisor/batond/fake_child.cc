@@ -18,6 +18,7 @@
 //   deaf      does not answer on its management socket
 //   keeper_hangs  says, as a driver, that its keeper hangs
 //   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
+//   outlives  as a control that finds the next batond: notes "rejoined" at each
 // A control that asks, or asks what would be taken, appends "event PID KIND" for each event that
 // batond reports.
 // A keeper takes all other changes of a running keeper's configuration.
@@ -25,6 +26,7 @@
 // configuration that a keeper is asked to take appends "taken PID LISTENERS".
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,18 +35,22 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "lib/base/heartbeat.h"
+#include "lib/base/program_start.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/batond.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/config/next_batond.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/driver/batond_link.h"
 
@@ -146,6 +152,27 @@ void AskForFiles() {
   }
 }
 
+internal::RejoinRequest introduction;  // a control's
+
+// Shows that it lives, and finds the next batond when this one is gone, as control does.
+[[noreturn]] void OutliveBatond() {
+  NextBatond next(ControlRejoinSocketPath(introduction.control().state_dir()),
+                  DescriptorFrom(kControlLockVariable),
+                  FileDescriptor(DescriptorFrom(kStayVariable)));
+  std::optional<NextBatond::Welcome> batond;
+  for (bool alone = false;; usleep(10'000)) {
+    alone = alone || !ShowLife();
+    if (!alone) continue;
+    if (!next.CheckOneMayCome().ok()) _exit(0);
+    auto found = next.Look(introduction);
+    if (!found.ok() || !*found) continue;
+    batond = std::move(*found);
+    SetHeart(batond->heart.Release());
+    alone = false;
+    Log("control", "rejoined");
+  }
+}
+
 // Makes the sockets that the configuration on standard input asks for. Returns that of a keeper.
 internal::KeeperConfig MakeSockets(bool keeper) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
@@ -164,6 +191,7 @@ internal::KeeperConfig MakeSockets(bool keeper) {
         DescriptorFrom("BATON_WORKER_SOCKET_FD") < 0) {
       Die("control has no sockets");
     }
+    *introduction.mutable_control() = config;
     return {};
   }
 }
@@ -194,9 +222,13 @@ int Main(const std::string& program) {
       _exit(0);
     });
   }
-  if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1 && errno != EPIPE) {
+  const bool outlives = mode == "outlives";
+  if (outlives) prctl(PR_SET_PDEATHSIG, 0);
+  const char ready = static_cast<char>(outlives ? Readiness::kOutlivesBatond : Readiness::kServes);
+  if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), &ready, 1) != 1 && errno != EPIPE) {
     Die("not ready");
   }
+  if (outlives) OutliveBatond();
   if (mode == "fragile") return 0;
   if (mode == "reload" || mode == "disconnect" || mode == "validate") TalkAboutConfiguration(mode);
   if (mode == "open") AskForFiles();

@@ -1,8 +1,9 @@
-// Keepers outlive batond, and the next batond goes on with them.
+// Keepers and control outlive batond, and the next batond goes on with them.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,6 +173,103 @@ TEST_F(OutlivingKeeperTest, shouldHaveNoImpostor) {
   EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition) << other;
   EXPECT_FALSE(IsDead(last_keeper()));
   EXPECT_EQ(stage_.lives("keeper").size(), 1u);
+}
+
+// A control of this release. The others above are killed with batond, as a former release's.
+class OutlivingControlTest : public OutlivingKeeperTest {
+ protected:
+  BatondProcess::Options Options(std::vector<std::string> more = {}) const {
+    BatondProcess::Options options = WithServices({kService}, std::move(more));
+    options.environment["FAKE_CONTROL"] = "outlives";
+    return options;
+  }
+  std::vector<pid_t> Noted(const std::string& note) const {
+    std::vector<pid_t> pids;
+    for (const Life& life : stage_.lives("control")) {
+      if (life.note == note) pids.push_back(life.pid);
+    }
+    return pids;
+  }
+};
+
+TEST_F(OutlivingControlTest, shouldBeTheControlOfEachBatondThatFollows) {
+  for (int generation = 0; generation < 4; ++generation) RunAndKill(Options());
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const std::vector<pid_t> started = Noted("started");
+  ASSERT_EQ(started.size(), 1u);
+  EXPECT_TRUE(Eventually([&] { return !Noted("rejoined").empty(); }));
+  EXPECT_FALSE(IsDead(started[0]));
+  kill(started[0], SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Noted("started").size() == 2; })) << batond.standard_error();
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  EXPECT_TRUE(IsDead(Noted("started").back()));
+}
+
+TEST_F(OutlivingControlTest, shouldKeepItsSockets) {
+  RunAndKill(Options());
+  const auto inode = [&] {
+    struct stat status = {};
+    EXPECT_EQ(stat(OperatorSocketPath(stage_.state_dir()).c_str(), &status), 0);
+    return status.st_ino;
+  };
+  const ino_t before = inode();
+  EXPECT_TRUE(ConnectUnix(OperatorSocketPath(stage_.state_dir())).ok());
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_EQ(inode(), before);
+}
+
+// There are never two, so the next one starts only when this one is dead.
+TEST_F(OutlivingControlTest, shouldBeKilledAndFollowedWhenItDoesNotCome) {
+  RunAndKill(Options());
+  const pid_t former = Noted("started")[0];
+  kill(former, SIGSTOP);
+  BatondProcess batond(stage_, Options({"--hang-timeout", "2"}));
+  ASSERT_TRUE(Eventually([&] { return Noted("started").size() == 2; })) << batond.standard_error();
+  EXPECT_TRUE(IsDead(former));
+  EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+}
+
+TEST_F(OutlivingControlTest, shouldBeStartedAnewWhenServicesHaveChanged) {
+  RunAndKill(Options());
+  BatondProcess batond(stage_, Options({"--service", "second"}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] { return Noted("started").size() == 2; })) << batond.standard_error();
+  EXPECT_TRUE(IsDead(Noted("started")[0]));
+}
+
+// Its services do not start, and their drivers come before control.
+TEST_F(OutlivingControlTest, shouldEndWithABatondThatIsStoppedWhileItStarts) {
+  RunAndKill(Options());
+  BatondProcess::Options options = Options({"--service", "second"});
+  options.environment["FAKE_KEEPER_second"] = "hang";
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(Eventually([&] { return stage_.lives("keeper").size() == 2; }));
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  EXPECT_TRUE(IsDead(Noted("started")[0]));
+  EXPECT_NE(access(OperatorSocketPath(stage_.state_dir()).c_str(), F_OK), 0);
+}
+
+TEST_F(OutlivingControlTest, shouldEndWhenNoBatondCanFindIt) {
+  RunAndKill(Options());
+  std::filesystem::remove(ControlLockPath(stage_.state_dir()));
+  EXPECT_TRUE(Eventually([&] { return IsDead(Noted("started")[0]); }));
+}
+
+TEST(ChildLockTest, shouldBePaddedForTheControlThatWaits) {
+  const TemporaryDirectory directory;
+  ChildLock lock(directory.path() + "/lock");
+  ASSERT_TRUE(lock.Take().ok());
+  ASSERT_TRUE(lock.NameHolder(kPaddedLockBytes).ok());
+  std::string text = ReadWholeFile(lock.path());
+  EXPECT_EQ(text.size(), kPaddedLockBytes);
+  EXPECT_EQ(text.substr(0, text.find('\n')), std::to_string(getpid()));
+  ASSERT_TRUE(lock.NameHolder().ok());
+  EXPECT_EQ(ReadWholeFile(lock.path()), std::to_string(getpid()) + "\n");
+  EXPECT_EQ(write(lock.descriptor(), "1", 1), -1) << "a child could name another";
 }
 
 TEST(ChildLockTest, shouldBeTakenBackThroughAnHolderDescriptorAlone) {

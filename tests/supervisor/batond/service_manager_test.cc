@@ -278,6 +278,23 @@ TEST_F(KeptServiceTest, GoesOnWhileBatondIsRestarted) {
   EXPECT_FALSE(IsDead(stage_.lives("keeper")[0].pid));
 }
 
+TEST_F(KeptServiceTest, KeepsControlUntilTheManagerLetsGoOfWhatItKeeps) {
+  for (int generation = 0; generation < 3; ++generation) {
+    BatondProcess::Options options = Options();
+    options.environment["FAKE_CONTROL"] = "outlives";
+    BatondProcess batond(stage_, std::move(options));
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    batond.Signal(SIGTERM);
+    EXPECT_EQ(batond.Wait(), 0);
+  }
+  const std::vector<Life> lives = stage_.lives("control");
+  ASSERT_FALSE(lives.empty());
+  for (const Life& life : lives) EXPECT_EQ(life.pid, lives[0].pid);
+  EXPECT_FALSE(IsDead(lives[0].pid));
+  manager_.LetGo();
+  EXPECT_TRUE(Eventually([&] { return IsDead(lives[0].pid); }));
+}
+
 TEST_F(KeptServiceTest, EndsWhenTheManagerLetsGoOfWhatItKeeps) {
   BatondProcess batond(stage_, Options());
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
