@@ -91,13 +91,13 @@ bool IsForOneProcess(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
   return name.size() < variable.size() &&
          (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_CONTROL_FD" ||
-         name == kLockVariable || name == kControlLockVariable || name == kStayVariable ||
+          name == kLockVariable || name == kControlLockVariable || name == kStayVariable ||
           name == "BATON_HEARTBEAT_FD" || name == "BATON_OPERATOR_SOCKET_FD" ||
           name == "BATON_WORKER_SOCKET_FD" || name == kOrdersVariable || name == kNewsVariable ||
           name == kNetworkVariable || name == kNicProgram.variable ||
           name == kLaunchProgram.variable || name == kProbationVariable ||
-          name == kGivenUpVariable || name == kProgramVariable || name == kInitVariable ||
-          name == kFormerEndVariable);
+          name == kProbationTimeVariable || name == kGivenUpVariable || name == kProgramVariable ||
+          name == kInitVariable || name == kFormerEndVariable);
 }
 
 }  // namespace baton

@@ -21,9 +21,11 @@ inline constexpr char kControlLockVariable[] = "BATON_CONTROL_LOCK_FD";
 // The reading end of a pipe. Its end tells a driver or control that batond was stopped for good.
 inline constexpr char kStayVariable[] = "BATON_STAY_FD";
 
-// A batond that executes another program tells it with these that it is on probation, or why the
-// program before it was given up, and the path of the program that can be replaced.
+// A batond that executes another program tells it with these that it is on probation and for how
+// long, or why the program before it was given up, and the path of the program that can be
+// replaced.
 inline constexpr char kProbationVariable[] = "BATON_ON_TRIAL";
+inline constexpr char kProbationTimeVariable[] = "BATON_PROBATION_MS";
 inline constexpr char kGivenUpVariable[] = "BATON_GIVEN_UP";
 inline constexpr char kProgramVariable[] = "BATON_PROGRAM";
 

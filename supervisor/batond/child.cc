@@ -318,16 +318,16 @@ void Child::Reap() {
   callbacks_.gone(how);
 }
 
-absl::Status Child::ReplaceProgram() {
+absl::Status Child::ReplaceProgram(std::chrono::milliseconds probation) {
   ProveIfDue();
-  BATON_RETURN_IF_ERROR(program_.Replace());
+  BATON_RETURN_IF_ERROR(program_.Replace(probation));
   on_probation_ = false;
   return absl::OkStatus();
 }
 
 bool Child::ProveIfDue() {
   const auto lived = std::chrono::steady_clock::now() - started_;
-  if (!on_probation_ || !ready_ || hung() || lived < kProbation) return false;
+  if (!on_probation_ || !ready_ || hung() || lived < program_.probation()) return false;
   program_.Prove();
   on_probation_ = false;
   return true;

@@ -119,11 +119,10 @@ class Child {
   void Signal(int signal);
 
   // From its next start on the child runs the program that is at its path now. If a process of that
-  // program is not ready in time, or ends or hangs within kProbation, the next one runs the former
-  // program. Without ReplaceProgram the child runs the file that was there when batond began,
-  // whatever a package has put in its place.
-  absl::Status ReplaceProgram();
-  static constexpr std::chrono::seconds kProbation{5};
+  // program is not ready in time, or ends or hangs during the probation, the next one runs the
+  // former program. Without ReplaceProgram the child runs the file that was there when batond
+  // began, whatever a package has put in its place. `probation`: see ReplaceableProgram::Replace.
+  absl::Status ReplaceProgram(std::chrono::milliseconds probation);
 
  private:
   absl::Status SpawnWith(int ready_write_end);
@@ -146,8 +145,8 @@ class Child {
   std::string role() const { return plan_.service.empty() ? "control" : "driver"; }
   void WatchEnd();
   void Reap();
-  // Ends the probation of a program whose process has served for kProbation. Returns whether it
-  // did.
+  // Ends the probation of a program whose process has served for as long as it lasts. Returns
+  // whether it did.
   bool ProveIfDue();
   void GiveUpProgram(const std::string& why);
 

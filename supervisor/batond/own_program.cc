@@ -9,12 +9,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
@@ -72,6 +75,10 @@ OwnProgram::OwnProgram(int argc, char** argv)
       arguments_(argv, argv + argc),
       kept_(TakeVariable(kProbationVariable)) {
   on_probation_ = !kept_.empty();
+  int64_t probation_ms = 0;
+  if (absl::SimpleAtoi(TakeVariable(kProbationTimeVariable), &probation_ms)) {
+    probation_ = std::max(probation_, std::chrono::milliseconds(probation_ms));
+  }
   for (char** variable = environ; *variable != nullptr; ++variable) {
     environment_.emplace_back(*variable);
   }
@@ -79,7 +86,8 @@ OwnProgram::OwnProgram(int argc, char** argv)
 }
 
 // The rename makes the file appear complete, or not at all.
-absl::Status OwnProgram::Keep(const std::string& state_dir) {
+absl::Status OwnProgram::Keep(const std::string& state_dir, std::chrono::milliseconds probation) {
+  LeaveVariable(kProbationTimeVariable, absl::StrCat(probation.count()));
   // The former program, which has served, is kept already.
   if (on_probation_) return absl::OkStatus();
   const std::string path = FormerBatondPath(state_dir);
@@ -92,6 +100,10 @@ absl::Status OwnProgram::Keep(const std::string& state_dir) {
     (void)unlink(unfinished.c_str());
     return copied;
   }
+  // GoBackIfProbationFailed counts from there.
+  const timespec begin = {.tv_sec = time(nullptr) + probation.count() / 1000, .tv_nsec = 0};
+  const timespec times[2] = {begin, begin};
+  if (futimens(file.get(), times) != 0) spdlog::warn("{}: {}", path, std::strerror(errno));
   if (rename(unfinished.c_str(), path.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot make ", path));
   }

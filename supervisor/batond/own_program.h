@@ -35,14 +35,16 @@ class OwnProgram {
   // rest of it is what this program was started with, such as the service manager's variables.
   void LeaveVariable(const std::string& name, const std::string& value);
 
-  // Keeps a copy of the running program to go back to. Call it before Replace. After an error the
-  // other program must not be executed.
-  absl::Status Keep(const std::string& state_dir);
+  // Keeps a copy of the running program to go back to until the other one has served for
+  // `probation`. Call it before Replace. After an error the other program must not be executed.
+  absl::Status Keep(const std::string& state_dir, std::chrono::milliseconds probation);
   // Executes the program that is at the path now, or this one again if it cannot be run. Returns
   // only with an error.
   absl::Status Replace();
 
   bool on_probation() const { return on_probation_; }
+  // Returns how long this program has to serve before its probation ends.
+  std::chrono::milliseconds probation() const { return probation_; }
   // Goes back to the former program if the process of a probation has died. Returns otherwise.
   void GoBackIfProbationFailed(const std::string& state_dir);
   // Goes back to the former program, because this one, on probation, cannot serve. Returns only if
@@ -60,6 +62,7 @@ class OwnProgram {
   std::string path_, given_up_, former_end_;
   std::vector<std::string> arguments_, environment_;
   bool on_probation_ = false;
+  std::chrono::milliseconds probation_ = ReplaceableProgram::kLeastProbation;
   std::string kept_;  // path of the former program; empty: none is kept
 };
 

@@ -68,8 +68,11 @@ class ReplaceableProgram {
   // first one that was opened.
   absl::StatusOr<ProgramFile> ToRun();
   // Puts the file that is at the path now on probation, unless it is the file that was run before
-  // the probation.
-  absl::Status Replace();
+  // the probation. The caller ends the probation with Prove once a process has served for
+  // probation(), which is at least kLeastProbation.
+  absl::Status Replace(std::chrono::milliseconds probation);
+  static constexpr std::chrono::milliseconds kLeastProbation{5000};
+  std::chrono::milliseconds probation() const { return probation_; }
   bool on_probation() const { return on_probation_.has_value(); }
   void Prove();
   void GiveUp() { on_probation_.reset(); }
@@ -78,6 +81,7 @@ class ReplaceableProgram {
   const std::string path_;
   const HelperProgram* const helper_;
   std::optional<ProgramFile> file_, on_probation_;
+  std::chrono::milliseconds probation_ = kLeastProbation;
 };
 
 // The user that a program runs as. It has no supplementary groups.

@@ -606,17 +606,19 @@ void Supervisor::ReplaceProgram(const internal::ReplaceProgram& request,
         absl::AbortedError("batond starts, stops, or takes a changed configuration: try "
                            "again in a moment"));
   }
+  const std::chrono::milliseconds probation(request.probation_ms());
   if (request.batond()) {
-    return program_check_.Run(*options_.own, [this, done = std::move(done)](absl::Status status) {
+    const auto replace = [this, probation, done = std::move(done)](absl::Status status) {
       if (status.ok() && (phase_ != Phase::kRunning || reload_)) {
         status = absl::AbortedError("something else has begun meanwhile: try again in a moment");
       }
-      if (status.ok()) status = options_.own->Keep(options_.config.state_dir());
+      if (status.ok()) status = options_.own->Keep(options_.config.state_dir(), probation);
       if (status.ok()) ReplaceOwnProgramSoon();
       done(status);
-    });
+    };
+    return program_check_.Run(*options_.own, replace);
   }
-  const absl::Status status = control_->ReplaceProgram();
+  const absl::Status status = control_->ReplaceProgram(probation);
   if (status.ok()) {
     control_given_up_.clear();
     control_->SetInput(AsText(ControlConfig()));
@@ -722,7 +724,7 @@ void Supervisor::Advance() {
     phase_ = Phase::kRunning;
     NoteSuccession();
     AnnounceReady();
-    LimitProbation(Child::kProbation);
+    LimitProbation(options_.own->probation());
   }
 }
 

@@ -1,5 +1,6 @@
 #include "supervisor/cli/upgrades.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -27,10 +28,15 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLookInterval(200);
 // The time for the next process to serve.
 constexpr std::chrono::seconds kFollowTimeout(60);
-// A little longer than a new program has to prove itself.
 constexpr double kWatchSeconds = 7;
+// Baton goes back until so long before the end of the window, so that the window shows it.
+constexpr double kNoticeSeconds = 2;
 
 using Names = std::vector<std::string>;
+
+uint32_t ProbationFor(double watch_seconds) {
+  return static_cast<uint32_t>(std::max(0.0, watch_seconds - kNoticeSeconds) * 1000);
+}
 
 absl::StatusOr<Names> ServicesOf(Invocation* invocation, const std::string& named) {
   if (!named.empty()) return Names{named};
@@ -110,11 +116,13 @@ struct Replaced {
   v1::Service before, next;
 };
 
-absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string& name) {
+absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string& name,
+                                       double watch_seconds) {
   BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(invocation, name));
-  BATON_ASSIGN_OR_RETURN(
-      const v1::ReplaceKeeperResponse response,
-      invocation->Ask(&Operator::ReplaceKeeper, About<v1::ReplaceKeeperRequest>(name)));
+  auto request = About<v1::ReplaceKeeperRequest>(name);
+  request.set_watch_window_ms(ProbationFor(watch_seconds));
+  BATON_ASSIGN_OR_RETURN(const v1::ReplaceKeeperResponse response,
+                         invocation->Ask(&Operator::ReplaceKeeper, request));
   BATON_ASSIGN_OR_RETURN(const v1::Service next,
                          AwaitNext(invocation, name, response.keeper_pid()));
   BATON_RETURN_IF_ERROR(CheckStays(next, next));
@@ -125,7 +133,7 @@ absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string
 absl::Status ReplaceKeepers(Invocation* invocation, const Names& names, double watch_seconds) {
   std::vector<Replaced> all;
   for (const std::string& name : names) {
-    BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(invocation, name));
+    BATON_ASSIGN_OR_RETURN(all.emplace_back(), ReplaceKeeper(invocation, name, watch_seconds));
   }
   const auto look = [&](bool last) -> absl::Status {
     for (const Replaced& one : all) {
@@ -240,6 +248,7 @@ absl::Status ReplaceProgram(Invocation* invocation, const char* name, Program::P
   }
   v1::ReplaceProgramRequest request;
   request.set_program(program);
+  request.set_watch_window_ms(ProbationFor(watch_seconds));
   BATON_RETURN_IF_ERROR(invocation->Ask(&Operator::ReplaceProgram, request).status());
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse next, AwaitNext(invocation, name, before));
   BATON_RETURN_IF_ERROR(CheckServes(next, program));

@@ -307,6 +307,7 @@ class ControlServer::Impl {
     internal::BatondRequest question;
     question.mutable_replace_program()->set_batond(request.program() ==
                                                    v1::ReplaceProgramRequest::BATOND);
+    question.mutable_replace_program()->set_probation_ms(request.watch_window_ms());
     return batond_.Ask(std::move(question)).status();
   }
 

@@ -30,6 +30,7 @@ constexpr char kWarning[] = "baton-warning";
 constexpr size_t kMaxWarningBytes = 512;
 constexpr int kMaxWarnings = 8;
 constexpr size_t kMaxProblemBytes = 2048;
+constexpr uint32_t kMaxWatchWindowMs = 86'400'000;
 
 v1::Service UnreachableService(const std::string& name, const absl::Status& problem) {
   v1::Service service;
@@ -37,6 +38,12 @@ v1::Service UnreachableService(const std::string& name, const absl::Status& prob
   service.set_reachable(false);
   service.set_problem(OneLine(MessageOf(problem), kMaxProblemBytes));
   return service;
+}
+
+absl::Status CheckWatchWindow(uint32_t milliseconds) {
+  if (milliseconds <= kMaxWatchWindowMs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("watch_window_ms is ", milliseconds, ": give at most ", kMaxWatchWindowMs));
 }
 
 class OperatorServiceImpl final
@@ -145,7 +152,8 @@ class OperatorServiceImpl final
                              v1::ReplaceKeeperResponse* response) override {
     return Change(*call, "ReplaceKeeper", *request, response, [&]() -> absl::Status {
       internal::ManagementRequest replace;
-      replace.mutable_replace_keeper();
+      BATON_RETURN_IF_ERROR(CheckWatchWindow(request->watch_window_ms()));
+      replace.mutable_replace_keeper()->set_probation_ms(request->watch_window_ms());
       BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply,
                              calls_.Change(*call, request->service(), std::move(replace)));
       response->set_keeper_pid(reply.keeper_pid());
@@ -156,8 +164,11 @@ class OperatorServiceImpl final
   grpc::Status ReplaceProgram(grpc::ServerContext* call, const v1::ReplaceProgramRequest* request,
                               v1::ReplaceProgramResponse* response) override {
     FillVersion(response->mutable_version());
-    return ToGrpc(record_.Do(*call, "ReplaceProgram", *request, /*service=*/"",
-                             [&] { return context_.replace_program(*request); }));
+    return ToGrpc(
+        record_.Do(*call, "ReplaceProgram", *request, /*service=*/"", [&]() -> absl::Status {
+          BATON_RETURN_IF_ERROR(CheckWatchWindow(request->watch_window_ms()));
+          return context_.replace_program(*request);
+        }));
   }
 
   grpc::Status ReadPrograms(grpc::ServerContext*, const v1::ReadProgramsRequest*,

@@ -297,7 +297,8 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
       return answer;
     case DriverOrder::kStartNextKeeper:
       given_up_why_.clear();
-      status = keeper_.StartNext(AsText(config_));
+      status = keeper_.StartNext(AsText(config_),
+                                 milliseconds(order.start_next_keeper().probation_ms()));
       if (status.ok()) {
         spdlog::info("its keeper was started anew, beside the one that serves");
         dealings_.ForgetCounts();

@@ -96,6 +96,12 @@ bool DriverClient::Promote(const Workers& new_workers, const Workers& old_worker
   return Execute(order).yes();
 }
 
+absl::Status DriverClient::StartNextKeeper(uint32_t probation_ms) {
+  internal::DriverOrder order;
+  order.mutable_start_next_keeper()->set_probation_ms(probation_ms);
+  return StatusIn(Execute(order));
+}
+
 // ---------------------------------------------------------------- shards
 
 internal::ShardsSeen DriverClient::LookAtShards() {

@@ -70,7 +70,7 @@ class DriverClient {
   // Has the driver start the keeper of the program that is at the keeper's path now. The new keeper
   // follows this one, which gets SIGTERM once the new one gives its first order. kUnimplemented:
   // the driver is of an earlier release, and starts a keeper only when this one has ended.
-  absl::Status StartNextKeeper() { return StatusIn(Give(&Order::mutable_start_next_keeper)); }
+  absl::Status StartNextKeeper(uint32_t probation_ms);
 
   // ---- Workers. `wake`: the driver's end of a socket pair. A byte in either direction wakes the
   // other side. An eventfd would let a worker consume the driver's signals and make its writes

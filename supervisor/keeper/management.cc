@@ -186,7 +186,7 @@ absl::Status Management::Execute(const FramedSocket& socket,
       return SetPolicy(request.set_policy(), reply->mutable_policy());
     case ManagementRequest::kReplaceKeeper: {
       reply->set_keeper_pid(getpid());
-      absl::Status started = parts_.driver.StartNextKeeper();
+      absl::Status started = parts_.driver.StartNextKeeper(request.replace_keeper().probation_ms());
       if (!absl::IsUnimplemented(started)) return started;
       end_();
       return absl::OkStatus();

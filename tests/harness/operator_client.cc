@@ -77,16 +77,19 @@ absl::StatusOr<v1::ListConnectionsResponse> OperatorClient::ListConnections(
   return stub_->Call(&v1::OperatorService::Stub::ListConnections, request, timeout_);
 }
 
-absl::StatusOr<v1::ReplaceKeeperResponse> OperatorClient::ReplaceKeeper(
-    const std::string& service) {
+absl::StatusOr<v1::ReplaceKeeperResponse> OperatorClient::ReplaceKeeper(const std::string& service,
+                                                                        uint32_t watch_window_ms) {
   v1::ReplaceKeeperRequest request;
   request.set_service(service);
+  request.set_watch_window_ms(watch_window_ms);
   return stub_->Call(&v1::OperatorService::Stub::ReplaceKeeper, request, timeout_);
 }
 
-absl::Status OperatorClient::ReplaceProgram(v1::ReplaceProgramRequest::Program program) {
+absl::Status OperatorClient::ReplaceProgram(v1::ReplaceProgramRequest::Program program,
+                                            uint32_t watch_window_ms) {
   v1::ReplaceProgramRequest request;
   request.set_program(program);
+  request.set_watch_window_ms(watch_window_ms);
   return stub_->Call(&v1::OperatorService::Stub::ReplaceProgram, request, timeout_).status();
 }
 

@@ -34,8 +34,10 @@ class OperatorClient {
   absl::StatusOr<v1::ListShardsResponse> ListShards(const std::string& service);
   absl::StatusOr<v1::ListConnectionsResponse> ListConnections(const std::string& service,
                                                               uint32_t page_start = 0);
-  absl::StatusOr<v1::ReplaceKeeperResponse> ReplaceKeeper(const std::string& service);
-  absl::Status ReplaceProgram(v1::ReplaceProgramRequest::Program program);
+  absl::StatusOr<v1::ReplaceKeeperResponse> ReplaceKeeper(const std::string& service,
+                                                          uint32_t watch_window_ms = 0);
+  absl::Status ReplaceProgram(v1::ReplaceProgramRequest::Program program,
+                              uint32_t watch_window_ms = 0);
   absl::StatusOr<v1::KillWorkerResponse> KillWorker(const std::string& service, uint64_t worker);
   absl::StatusOr<v1::StopWorkerResponse> StopWorker(const std::string& service, uint64_t worker);
   // All shards. `to_worker` 0: the keeper chooses.

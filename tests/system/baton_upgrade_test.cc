@@ -274,6 +274,43 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDies) {
   EXPECT_THAT(Status().batond_program_given_up(), IsEmpty());
 }
 
+// Which is longer than what each new program has to prove in any case.
+TEST_F(BatonUpgradeTest, shouldGoBackAsLongAsTheWatchWindowLasts) {
+  constexpr uint32_t kWindow = 600'000;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (const auto& [name, program] : own_) ASSERT_NO_FATAL_FAILURE(InstallOtherRelease(name));
+  harness::OperatorClient& operators = cluster_->operators();
+  ASSERT_OK(operators.ReplaceProgram(v1::ReplaceProgramRequest::BATOND, kWindow));
+  ASSERT_OK(harness::WaitUntil("the new batond", [&] { return BatondIsOfItsFile(); }));
+  ASSERT_OK(harness::WaitUntil("a batond that can be asked", [&] {
+    return operators.ReplaceProgram(v1::ReplaceProgramRequest::CONTROL, kWindow).ok();
+  }));
+  ASSERT_OK(harness::WaitUntil("the new control",
+                               [&] { return Status().version().release() == kOther; }));
+  ASSERT_OK(operators.ReplaceKeeper("ledger", kWindow));
+  ASSERT_OK(harness::WaitUntil("the new keeper",
+                               [&] { return Status().services(0).keeper_release() == kOther; }));
+  const auto proven = std::chrono::steady_clock::now() + std::chrono::seconds(6);
+  ASSERT_OK(harness::WaitUntil("what proves a program that nobody watches",
+                               [&] { return std::chrono::steady_clock::now() >= proven; }));
+  ASSERT_EQ(kill(Status().services(0).keeper_pid(), SIGSEGV), 0);
+  ASSERT_EQ(kill(Status().control_pid(), SIGSEGV), 0);
+  ASSERT_OK(harness::WaitUntil("the control and the keeper before", [&] {
+    const v1::GetStatusResponse status = Status();
+    return !status.control_program_given_up().empty() && status.services_size() > 0 &&
+           !status.services(0).keeper_program_given_up().empty();
+  }));
+  EXPECT_EQ(Status().version().release(), kRelease);
+  EXPECT_EQ(Status().services(0).keeper_release(), kRelease);
+  ASSERT_OK(cluster_->batond().Kill());
+  ASSERT_OK(cluster_->StartBatondAgain());
+  ASSERT_OK(harness::WaitUntil("the batond before", [&] {
+    return absl::StrContains(Status().batond_program_given_up(), "died before");
+  }));
+  EXPECT_FALSE(BatondIsOfItsFile());
+  ASSERT_NO_FATAL_FAILURE(ExpectServedAsBefore());
+}
+
 TEST_F(BatonUpgradeTest, shouldBeginWithTheCanaryAndStopThereIfItDoesNotServe) {
   ASSERT_NO_FATAL_FAILURE(Start({"--service", "second"}));
   harness::CommandResult upgrade = Upgrade({"--canary", "third"});

@@ -71,10 +71,11 @@ absl::StatusOr<KeeperProcess::Running> KeeperProcess::Run(const std::string& inp
 
 // ---------------------------------------------------------------- the next program
 
-absl::Status KeeperProcess::StartNext(const std::string& input) {
+absl::Status KeeperProcess::StartNext(const std::string& input,
+                                      std::chrono::milliseconds probation) {
   if (next_) return absl::AbortedError("another replacement of this keeper is under way");
   Prove();
-  BATON_RETURN_IF_ERROR(program_.Replace());
+  BATON_RETURN_IF_ERROR(program_.Replace(probation));
   absl::StatusOr<Running> started = Run(input);
   if (!started.ok()) {
     program_.GiveUp();
@@ -168,9 +169,9 @@ void KeeperProcess::KillFaulty() {
 
 // While another keeper runs beside this one, the program on probation is the other keeper's.
 void KeeperProcess::Prove() {
-  if (IsOnProbation() && shows_life_ && last_sign_ - running_->started >= kLongLife) {
-    program_.Prove();
-  }
+  const bool is_due =
+      IsOnProbation() && shows_life_ && last_sign_ - running_->started >= program_.probation();
+  if (is_due) program_.Prove();
 }
 
 void KeeperProcess::NoteLife() {

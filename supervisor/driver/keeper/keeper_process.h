@@ -41,9 +41,9 @@ class KeeperProcess {
   MessageChannel& news() { return running_->news; }
 
   // Starts the keeper of the program that is at the path now, beside the one that runs. Once it
-  // gives its first order, LookAtNext asks the one that runs to end. kAborted: another replacement
-  // is under way.
-  absl::Status StartNext(const std::string& input);
+  // gives its first order, LookAtNext asks the one that runs to end. `probation`: see
+  // ReplaceableProgram::Replace. kAborted: another replacement is under way.
+  absl::Status StartNext(const std::string& input, std::chrono::milliseconds probation = {});
   void LookAtNext();
   // Call it after Reap(). Returns true if a keeper was started beside the ended one and has given
   // an order: that keeper runs from now on. Kills and gives up a keeper that has given none,
@@ -61,7 +61,7 @@ class KeeperProcess {
 
   // Returns why the program on probation was given up, once. Possible reasons: its first keeper
   // could not be run, ended or hung before it showed life (kStartTimeout), or crashed or hung
-  // before it had shown life for kLongLife, which proves its program.
+  // before it had shown life for as long as the probation lasts, which proves its program.
   std::optional<std::string> TakeGivenUp() { return std::exchange(given_up_, std::nullopt); }
 
   // Notes a sign of life. The keeper's silence counts from now on.

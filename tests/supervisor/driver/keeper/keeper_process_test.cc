@@ -167,14 +167,15 @@ class ReplacedKeeperTest : public KeeperProcessTest {
       return CommandLineOf(keeper_.pid()).find(last) != std::string::npos;
     }));
   }
+  void AwaitNext() { AwaitNextOf(keeper_); }
   // Until the one that runs has ended for the one beside it.
-  void AwaitNext() {
+  void AwaitNextOf(KeeperProcess& keeper) {
     EXPECT_OK(harness::WaitUntil("the end of the former keeper", [&] {
-      keeper_.LookAtNext();
+      keeper.LookAtNext();
       int code = 0;
-      return keeper_.Reap(&code).has_value();
+      return keeper.Reap(&code).has_value();
     }));
-    ASSERT_TRUE(keeper_.FollowWithNext());
+    ASSERT_TRUE(keeper.FollowWithNext());
   }
 
   KeeperProcess keeper_{program_, milliseconds(60'000), /*network=*/-1};
@@ -235,7 +236,12 @@ TEST_F(ReplacedKeeperTest, shouldReturnToTheProgramBeforeWhenTheNextCrashes) {
 
 // A keeper that has lived for long has proven its program, which is the one to go back to.
 TEST_F(ReplacedKeeperTest, shouldKeepAProgramWhoseKeeperHasLivedForLong) {
+  KeeperProcess watched(program_, milliseconds(60'000), /*network=*/-1);
+  ASSERT_OK(watched.Start(""));
   Put(kNext);
+  ASSERT_OK(watched.StartNext("", std::chrono::minutes(1)));
+  ASSERT_NO_FATAL_FAILURE(AwaitNextOf(watched));
+  watched.NoteLife();
   ASSERT_OK(keeper_.StartNext(""));
   ASSERT_NO_FATAL_FAILURE(AwaitNext());
   keeper_.NoteLife();
@@ -252,6 +258,11 @@ TEST_F(ReplacedKeeperTest, shouldKeepAProgramWhoseKeeperHasLivedForLong) {
   EXPECT_FALSE(keeper_.TakeGivenUp());
   ASSERT_OK(keeper_.Start(""));
   ASSERT_NO_FATAL_FAILURE(ExpectRuns(kNext));
+  // A longer probation was asked for.
+  watched.NoteLife();
+  watched.Signal(SIGSEGV);
+  (void)AwaitEnd(watched);
+  EXPECT_THAT(watched.TakeGivenUp().value_or(""), HasSubstr("its first keeper was killed"));
 }
 
 // Whatever the policy says of keepers that have proven themselves.
