@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
+#include "supervisor/config/state_files.h"
 #include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 
