@@ -269,19 +269,24 @@ void Child::ReportHang() {
                    process_.pid, "/stack)", kill_hung_ || on_probation_ ? "; killing it" : ""));
 }
 
+// Control's signs say nothing but that it lives, whatever it writes. Reports at most one hang for
+// all `signs`, however many there are.
 void Child::NoteSigns(std::string_view signs) {
+  if (plan_.service.empty()) return;
+  bool keeper_began_to_hang = false;
   for (const char sign : signs) {
     const auto then = static_cast<AfterLastSign>(sign & ~kKeeperHangs);
     if (then == AfterLastSign::kReport) kill_hung_ = false;
     if (then == AfterLastSign::kRestart) kill_hung_ = true;
     const bool keeper_hung = std::exchange(keeper_hangs_, (sign & kKeeperHangs) != 0);
-    if (!keeper_hangs_ || keeper_hung) continue;
-    Report(spdlog::level::err, "keeper_hangs",
-           absl::StrCat("its keeper has shown no sign of life for ", plan_.hang_timeout.count(),
-                        " ms; connections and workers go on; ",
-                        kill_hung_ ? "it is killed, and another follows"
-                                   : "the policy's on_keeper_hang lets it"));
+    if (keeper_hangs_ && !keeper_hung) keeper_began_to_hang = true;
   }
+  if (!keeper_began_to_hang) return;
+  Report(spdlog::level::err, "keeper_hangs",
+         absl::StrCat("its keeper has shown no sign of life for ", plan_.hang_timeout.count(),
+                      " ms; connections and workers go on; ",
+                      kill_hung_ ? "it is killed, and another follows"
+                                 : "the policy's on_keeper_hang lets it"));
 }
 
 void Child::WatchEnd() {

@@ -65,8 +65,9 @@ class LifeSigns {
     if (seen_) until_ms_ = Milliseconds() + limit_ms_;
   }
 
-  // Takes what has come, and notes a sign of life of process `child`. Whoever floods the socket
-  // does not keep the caller here.
+  // Takes what has come, and notes a sign of life of process `child`; 0: there is none, and the
+  // kernel gives this number to senders of other process namespaces. Whoever floods the socket does
+  // not keep the caller here.
   void Take(pid_t child) {
     char text[4096];
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
@@ -80,7 +81,8 @@ class LifeSigns {
       const ssize_t length = socket_ ? recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC) : -1;
       if (length < 0) return;
       const std::string_view said(text, static_cast<size_t>(length));
-      if (said.find("WATCHDOG=1") == std::string_view::npos || SenderOf(message) != child) continue;
+      const bool is_sign = said.find("WATCHDOG=1") != std::string_view::npos;
+      if (!is_sign || child <= 0 || SenderOf(message) != child) continue;
       seen_ = true;
       until_ms_ = Milliseconds() + limit_ms_;
     }

@@ -1,7 +1,6 @@
 // Stands in for baton-driver, baton-keeper and baton-control (it is copied under these names):
 // makes the sockets that the real one makes, says that it is ready, waits, and shows that it lives.
-// FAKE_KEEPER and
-// FAKE_CONTROL change that, and FAKE_KEEPER_<service> that of one keeper:
+// FAKE_KEEPER and FAKE_CONTROL change that, and FAKE_KEEPER_<service> that of one keeper:
 //   absent    ends with exit code 3 before it is ready, as long as there is no file FAKE_LOG.go;
 //             leaves the down reason "no device"
 //   exit      ends with exit code 3 before it is ready
@@ -16,7 +15,7 @@
 //   validate  the same, but only asks what would be taken
 //   picky     takes no listeners of a changed configuration
 //   deaf      does not answer on its management socket
-//   keeper_hangs  says, as a driver, that its keeper hangs
+//   keeper_hangs  says that its keeper hangs, also as a control, which has none
 //   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
 //   outlives  as a control that finds the next batond: notes "rejoined" at each
 // A control that asks, or asks what would be taken, appends "event PID KIND" for each event that
@@ -237,7 +236,7 @@ int Main(const std::string& program) {
     Log("sign", "shown");
   }
   if (!keeper) {
-    for (;; usleep(50'000)) ShowLife();
+    for (;; usleep(50'000)) ShowLife(AfterLastSign::kAsBefore, mode == "keeper_hangs");
   }
   driver_process::BatondLink batond = driver_process::BatondLink::OfEnvironment(config);
   batond.SetKeeperHangs(mode == "keeper_hangs");
