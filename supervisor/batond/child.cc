@@ -325,9 +325,21 @@ void Child::Reap() {
 
 absl::Status Child::ReplaceProgram(std::chrono::milliseconds probation) {
   ProveIfDue();
-  BATON_RETURN_IF_ERROR(program_.Replace(probation));
+  BATON_RETURN_IF_ERROR(program_.Replace(probation, ProgramOfFormer()));
   on_probation_ = false;
   return absl::OkStatus();
+}
+
+// What a package has put in its place may have been there when this batond began.
+std::optional<ProgramFile> Child::ProgramOfFormer() const {
+  if (!alive() || started_here_) return std::nullopt;
+  absl::StatusOr<ProgramFile> program =
+      ProgramFile::Open(absl::StrCat("/proc/", process_.pid, "/exe"), plan_.helper);
+  // The number is still the child's, if the child lives after the file was opened.
+  if (program.ok() && SendSignal(process_.pidfd.get(), 0)) return *std::move(program);
+  Log(spdlog::level::warn,
+      "its program cannot be kept: a new one that fails is not followed by it");
+  return std::nullopt;
 }
 
 bool Child::ProveIfDue() {

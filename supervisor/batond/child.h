@@ -122,6 +122,7 @@ class Child {
   // program is not ready in time, or ends or hangs during the probation, the next one runs the
   // former program. Without ReplaceProgram the child runs the file that was there when batond
   // began, whatever a package has put in its place. `probation`: see ReplaceableProgram::Replace.
+  // A child of a former batond may run another: its own is the former one then.
   absl::Status ReplaceProgram(std::chrono::milliseconds probation);
 
  private:
@@ -148,6 +149,8 @@ class Child {
   // Ends the probation of a program whose process has served for as long as it lasts. Returns
   // whether it did.
   bool ProveIfDue();
+  // Returns what the child runs, if a former batond has started it.
+  std::optional<ProgramFile> ProgramOfFormer() const;
   void GiveUpProgram(const std::string& why);
 
   Plan plan_;

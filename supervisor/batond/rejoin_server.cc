@@ -24,6 +24,7 @@ constexpr double kRequestsPerSecond = 20;
 constexpr double kRequestsAtOnce = 256;
 // Far more than a configuration has.
 constexpr uint32_t kMostBytes = 1 << 20;
+constexpr size_t kMostLoggedBytes = 64;  // of what a client says is its service
 
 }  // namespace
 
@@ -67,7 +68,7 @@ absl::StatusOr<bool> RejoinServer::AnswerOne(int client, FramedSocket& socket) {
   if (!requests_.TryTake(MonotonicNanoseconds())) {
     return absl::ResourceExhaustedError("too many requests");  // closes the client's socket
   }
-  const std::string& service = request.config().service().name();
+  const std::string service = request.config().service().name().substr(0, kMostLoggedBytes);
   auto answer = Answer(socket.channel().fd(), request, std::move(received));
   internal::RejoinReply reply;
   std::vector<int> descriptors;

@@ -71,8 +71,10 @@ absl::StatusOr<ProgramFile> ReplaceableProgram::ToRun() {
   return *file_;
 }
 
-absl::Status ReplaceableProgram::Replace(std::chrono::milliseconds probation) {
+absl::Status ReplaceableProgram::Replace(std::chrono::milliseconds probation,
+                                         std::optional<ProgramFile> running) {
   BATON_ASSIGN_OR_RETURN(ProgramFile found, ProgramFile::Open(path_, helper_));
+  if (running) file_ = std::move(running);
   on_probation_.reset();
   probation_ = std::max(probation, kLeastProbation);
   if (!file_ || !(*file_ == found)) on_probation_ = std::move(found);

@@ -69,8 +69,10 @@ class ReplaceableProgram {
   absl::StatusOr<ProgramFile> ToRun();
   // Puts the file that is at the path now on probation, unless it is the file that was run before
   // the probation. The caller ends the probation with Prove once a process has served for
-  // probation(), which is at least kLeastProbation.
-  absl::Status Replace(std::chrono::milliseconds probation);
+  // probation(), which is at least kLeastProbation. `running`: the file that was run before, if
+  // this object did not start it.
+  absl::Status Replace(std::chrono::milliseconds probation,
+                       std::optional<ProgramFile> running = std::nullopt);
   static constexpr std::chrono::milliseconds kLeastProbation{5000};
   std::chrono::milliseconds probation() const { return probation_; }
   bool on_probation() const { return on_probation_.has_value(); }

@@ -107,5 +107,19 @@ TEST_F(SpawnTest, shouldNotWaitForTheDeathOfWhatCannotDie) {
   EXPECT_EQ(waitpid(child->pid, nullptr, 0), child->pid);
 }
 
+// A control that outlived its batond runs a file that has lost its name, perhaps.
+TEST(ReplaceableProgramTest, shouldGoBackToWhatRanBeforeThoughAnotherStartedIt) {
+  ReplaceableProgram program("/bin/true");
+  const ProgramFile there = program.ToRun().value();
+  const ProgramFile running = ProgramFile::Open("/proc/self/exe").value();
+  ASSERT_TRUE(program.Replace(kSoon).ok());
+  EXPECT_FALSE(program.on_probation());
+  ASSERT_TRUE(program.Replace(kSoon, running).ok());
+  EXPECT_TRUE(program.on_probation());
+  EXPECT_TRUE(program.ToRun().value() == there);
+  program.GiveUp();
+  EXPECT_TRUE(program.ToRun().value() == running);
+}
+
 }  // namespace
 }  // namespace baton
