@@ -672,7 +672,8 @@ void Supervisor::NoteSuccession() {
   if (!own.given_up().empty()) Note("", "batond_program_given_up", own.given_up());
   const bool found = absl::c_any_of(
       drivers_, [](const auto& one) { return one->alive() && !one->started_here(); });
-  if (!found && own.former_end().empty() && !own.on_probation()) return;
+  const bool control_found = control_->alive() && !control_->started_here();
+  if (!found && !control_found && own.former_end().empty() && !own.on_probation()) return;
   std::string former = own.former_end().empty() ? "ended" : own.former_end();
   if (own.on_probation()) former = "was replaced by another program";
   if (!own.given_up().empty()) former = "was given up";

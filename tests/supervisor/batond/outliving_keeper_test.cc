@@ -221,6 +221,17 @@ TEST_F(OutlivingControlTest, shouldKeepItsSockets) {
   EXPECT_EQ(inode(), before);
 }
 
+TEST_F(OutlivingControlTest, shouldBeToldThatABatondFollowsThoughNoDriverIsLeft) {
+  RunAndKill(Options());
+  kill(last_keeper(), SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return IsDead(last_keeper()); }));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] {
+    return batond.standard_error().find("follows it; it has found no driver") != std::string::npos;
+  })) << batond.standard_error();
+}
+
 // There are never two, so the next one starts only when this one is dead.
 TEST_F(OutlivingControlTest, shouldBeKilledAndFollowedWhenItDoesNotCome) {
   RunAndKill(Options());
