@@ -92,6 +92,8 @@ void Management::Handle(const SocketPtr& socket, const internal::ManagementReque
   log::Write(trace.empty() ? spdlog::level::debug : spdlog::level::info, {.trace_parent = trace},
              absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
   const EventLog::TraceScope traced(parts_.events, trace);
+  // The driver does not count this one. Only another keeper ends what the driver refuses.
+  if (request.has_replace_keeper()) return Answer(socket, request);
   internal::ManagementRequest asked = request;  // without what another asker would not ask
   asked.clear_id();
   asked.clear_trace_parent();
