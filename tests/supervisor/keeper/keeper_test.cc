@@ -308,6 +308,18 @@ TEST_F(KeeperTest, shouldTakeNoCommandsOfAnotherUser) {
 }
 
 // batond gives the socket's file to the user that it runs control as, whose commands are heeded.
+// Otherwise there would be no way out.
+TEST_F(KeeperTest, shouldAnswerWhatTheDriverRefusesAndBeReplacedAllTheSame) {
+  keeper.RefuseDealings();
+  Start();
+  EXPECT_EQ(Client()->Attach().code(), absl::StatusCode::kFailedPrecondition);
+  internal::ManagementRequest request;
+  request.mutable_describe();
+  EXPECT_EQ(keeper.Ask(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  request.mutable_replace_keeper();
+  EXPECT_EQ(keeper.Ask(request).status(), absl::OkStatus());
+}
+
 TEST_F(KeeperTest, shouldTakeNoConfigurationOfControlsUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const std::string path = keeper.management_socket();

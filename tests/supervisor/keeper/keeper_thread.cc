@@ -66,6 +66,7 @@ absl::Status KeeperThread::Start(const Change& change,
                          driver_process::DriverHost::Open(config, engine_options));
   auto driver = std::make_unique<HostedDriverClient>(std::move(host));
   driver_ = driver.get();
+  if (refuses_dealings_) driver->RefuseDealings();
   BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(config, std::move(driver)));
   thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });
   return absl::OkStatus();

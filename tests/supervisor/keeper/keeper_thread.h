@@ -37,6 +37,8 @@ class HostedDriverClient final : public DriverClient {
   }
 
   driver_process::ServiceEngine& engine() { return host_->engine(); }
+  // Keepers died of everything that this keeper is about to do. Call it before there is one.
+  void RefuseDealings() { refuses_dealings_ = true; }
 
   const arena::Arena& arena() const override { return host_->driver().arena(); }
   std::string_view device_name() const override { return host_->driver().device_name(); }
@@ -44,6 +46,11 @@ class HostedDriverClient final : public DriverClient {
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                  std::vector<FileDescriptor> descriptors,
                                  std::vector<FileDescriptor>* received) override {
+    if (refuses_dealings_ && !order.deal_with().what().empty()) {
+      internal::DriverAnswer refused;
+      refused.set_status_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
+      return refused;
+    }
     return host_->driver().Execute(order, std::move(descriptors), received);
   }
 
@@ -57,6 +64,7 @@ class HostedDriverClient final : public DriverClient {
  private:
   const FileDescriptor wake_;  // the engine writes to it until the host's end
   const std::unique_ptr<driver_process::DriverHost> host_;
+  bool refuses_dealings_ = false;
 };
 
 // A keeper of service "kv" that runs in a thread of the test's process, with its sockets in a
@@ -71,6 +79,7 @@ class KeeperThread {
 
   void SetLauncher(const std::string& path) { launcher_ = path; }
   void DistrustContainedRoot() { distrusts_contained_root_ = true; }
+  void RefuseDealings() { refuses_dealings_ = true; }
   absl::Status Start(const Change& change = nullptr,
                      const driver_process::EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
@@ -95,6 +104,7 @@ class KeeperThread {
   harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   std::string launcher_;
   bool distrusts_contained_root_ = false;
+  bool refuses_dealings_ = false;
   HostedDriverClient* driver_ = nullptr;  // keeper_'s
   std::unique_ptr<Keeper> keeper_;
   std::thread thread_;
