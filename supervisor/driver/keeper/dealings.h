@@ -3,6 +3,7 @@
 #ifndef SUPERVISOR_DRIVER_KEEPER_DEALINGS_H_
 #define SUPERVISOR_DRIVER_KEEPER_DEALINGS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,11 +20,14 @@ class Dealings {
  public:
   static constexpr uint32_t kMostDeaths = 3;
   static constexpr size_t kMostCounts = 64;
+  // So long after the last death a count ends: memory may have been short only then.
+  static constexpr std::chrono::minutes kRemembered{10};
+  using Clock = std::chrono::steady_clock;
 
   // The keeper deals with `what` from now on, and is done with what it dealt with before, whose
   // count ends. kFailedPrecondition: kMostDeaths keepers have ended while they dealt with `what`.
   // The keeper must refuse it, and deals with nothing.
-  absl::Status Begin(const internal::DealWith& what);
+  absl::Status Begin(const internal::DealWith& what, Clock::time_point now = Clock::now());
 
   struct Death {
     internal::DealWith what;
@@ -31,7 +35,7 @@ class Dealings {
   };
   // Notes that the keeper has ended, and `how`. Returns what it was dealing with; empty: nothing is
   // known. The count of a held entry ends with its kMostDeaths-th death: the caller sets it aside.
-  std::optional<Death> NoteDeath(const std::string& how);
+  std::optional<Death> NoteDeath(const std::string& how, Clock::time_point now = Clock::now());
   // Notes that the keeper has ended for a reason that has nothing to do with what it dealt with.
   void NoteOrderlyEnd() { present_.Clear(); }
   // Ends all counts, because other keepers follow that may not die of the same things.
@@ -42,6 +46,7 @@ class Dealings {
     std::string what;
     uint32_t deaths = 0;
     std::string how;  // the last of these keepers ended
+    Clock::time_point last_death;
   };
 
   std::deque<Count>::iterator Find(const std::string& what);

@@ -50,6 +50,18 @@ TEST(DealingsTest, shouldCountAnewWhatAKeeperHasDoneWith) {
   EXPECT_TRUE(dealings.Begin(What("a")).ok());
 }
 
+TEST(DealingsTest, shouldTryAgainLongAfterTheLastDeath) {
+  Dealings dealings;
+  const Dealings::Clock::time_point begin;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(dealings.Begin(What("a"), begin).ok());
+    ASSERT_TRUE(dealings.NoteDeath("died", begin).has_value());
+  }
+  const Dealings::Clock::time_point end = begin + Dealings::kRemembered;
+  EXPECT_FALSE(dealings.Begin(What("a"), end - Dealings::Clock::duration(1)).ok());
+  EXPECT_TRUE(dealings.Begin(What("a"), end).ok());
+}
+
 TEST(DealingsTest, shouldCountTwoThingsSideBySide) {
   Dealings dealings;
   for (int i = 0; i < 3; ++i) {
