@@ -118,7 +118,8 @@ struct Replaced {
 
 absl::StatusOr<Replaced> ReplaceKeeper(Invocation* invocation, const std::string& name,
                                        double watch_seconds) {
-  BATON_ASSIGN_OR_RETURN(const v1::Service before, Look(invocation, name));
+  // A keeper that refuses to describe its service can be replaced all the same.
+  const v1::Service before = Look(invocation, name).value_or(v1::Service());
   auto request = About<v1::ReplaceKeeperRequest>(name);
   request.set_watch_window_ms(ProbationFor(watch_seconds));
   BATON_ASSIGN_OR_RETURN(const v1::ReplaceKeeperResponse response,

@@ -173,10 +173,11 @@ bool DriverProcess::Blame(const std::string& how) {
   const std::optional<Dealings::Death> death = dealings_.NoteDeath(how);
   if (!death) return false;
   const std::string& what = death->what.what();
-  spdlog::error("it was dealing with {}, as {} keepers in a row that ended", what, death->deaths);
+  spdlog::error("it was dealing with {}; keepers that ended so in a row: {}", what, death->deaths);
   if (death->deaths < Dealings::kMostDeaths) return death->deaths > 1;
-  const std::string why = absl::StrCat("keepers ended while they dealt with ", what, ", ",
-                                       death->deaths, " in a row", ", and the last one ", how);
+  const std::string why =
+      absl::StrCat(death->deaths, " keepers in a row ended while they dealt with ", what,
+                   ", and the last one ", how);
   if (!death->what.held_key().empty()) {
     SetAside(death->what.held_key(), why);
   } else {

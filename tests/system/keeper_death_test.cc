@@ -3,6 +3,7 @@
 //
 // BATON_KEEPER_DEATHS: how often keepers die in a row where nothing may grow by it (10).
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -343,17 +344,19 @@ TEST_F(KeeperDeath, shouldGrantOnceWhatItWasAskedForAsItDied) {
   const auto worker = Worker::Attach(options, &bystander);
   ASSERT_OK(worker);
   const auto ask = [&] { return (*worker)->GrantRemoteAccess(0, 64, verbs::kRemoteRead); };
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 8; ++i) {
     const pid_t keeper = Service().keeper_pid();
     ASSERT_EQ(kill(driver_, SIGSTOP), 0);
     absl::Status awaited;
-    // The worker's own thread waits for the grant.
+    // The worker's own thread waits for the grant. The keeper first tells the driver what it deals
+    // with, and then has it grant. It dies before, meanwhile, or after.
     std::thread killer([&] {
       awaited = harness::WaitUntil("the keeper to wait for its driver", [&] {
         return harness::StatusOf(driver_, "State").starts_with("T") && WaitsForAnAnswer(keeper);
       });
-      kill(keeper, SIGKILL);
       kill(driver_, SIGCONT);
+      for (int turns = 0; turns < i * 200; ++turns) sched_yield();
+      kill(keeper, SIGKILL);
     });
     const auto granted = ask();
     killer.join();
