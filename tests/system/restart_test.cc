@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
