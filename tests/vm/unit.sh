@@ -146,13 +146,13 @@ mapfile -t workers < <(pgrep -x ledger-v1.so)
 systemctl start ledger
 until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do sleep 0.2; done
 declare -A peers say
-# start_peer NAME PORT: with four connections.
+# start_peer NAME PORT: with four connections. At full speed they would take the machine's time from what starts.
 start_peer() {
   local name=$1 in
   mkfifo "$work/$name.in"
   exec {in}<>"$work/$name.in"
   say[$name]=$in
-  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --json --until-stdin-closes \
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 100 --json --until-stdin-closes \
     --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/$name.in" >"$work/$name.out" 2>"$work/$name-peer.log" &
   peers[$name]=$!
   until grep -q '"connected"' "$work/$name.out"; do
@@ -180,11 +180,25 @@ keepers=$(pgrep -x baton-keeper)
 control=$(pgrep -x baton-control)
 newcomer() {
   baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$1" --duration 1 --reply-timeout-ms 600000 \
-    >"$work/new.out" 2>&1
+    >"$work/new.$1.out" 2>&1
+}
+# serves_newcomers WHAT PORT...: new connections to each, made at the same time, are served.
+serves_newcomers() {
+  local port what=$1
+  local -A started=()
+  shift
+  for port in "$@"; do
+    newcomer "$port" &
+    started[$port]=$!
+  done
+  for port in "$@"; do
+    wait "${started[$port]}" ||
+      die "$what: a new connection to $port is not served: $(cat "$work/new.$port.out")"
+  done
 }
 # outlives WHAT COMMAND...: the connections do, and another batond has the same keepers, which accept new ones.
 outlives() {
-  local before what=$1 name port
+  local before what=$1
   before=$(main_pid)
   shift
   "$@"
@@ -192,9 +206,7 @@ outlives() {
   settle
   [[ $(pgrep -x baton-keeper) == "$keepers" ]] || die "$what: other keepers: $(pgrep -x baton-keeper), not $keepers"
   [[ $(pgrep -x baton-control) == "$control" ]] || die "$what: another control: $(pgrep -x baton-control)"
-  for port in 7471 7472; do
-    newcomer "$port" || die "$what: a new connection to $port is not served: $(cat "$work/new.out")"
-  done
+  serves_newcomers "$what" 7471 7472
   [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger, kv' ]] || die "$what: not well"
   echo "services: the connections outlive $what"
 }
@@ -209,12 +221,9 @@ are_others() {
 }
 # serves_all WHAT: the drivers are the same, and old and new connections are served.
 serves_all() {
-  local port
   [[ $(pgrep -x baton-driver) == "$drivers" ]] || die "$1: other drivers: $(pgrep -x baton-driver), not $drivers"
   settle
-  for port in 7471 7472; do
-    newcomer "$port" || die "$1: a new connection to $port is not served: $(cat "$work/new.out")"
-  done
+  serves_newcomers "$1" 7471 7472
 }
 # outlives_keepers WHAT COMMAND...: the connections do, when all keepers end.
 outlives_keepers() {
@@ -323,9 +332,7 @@ outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # A changed configuration reaches the keepers that run.
 configure "listeners { host: \"$BATON_VM_ADDRESS\" port: 7473 }" "listeners { host: \"$BATON_VM_ADDRESS\" port: 7474 }"
 baton reload >"$work/reload.log" 2>&1 || die "no reload"
-for port in 7473 7474; do
-  newcomer "$port" || die "a new connection to the listener $port is not served: $(cat "$work/new.out")"
-done
+serves_newcomers "listeners come" 7473 7474
 start_peer late 7473
 configure
 baton reload >"$work/reload.log" 2>&1 || die "no reload"
