@@ -22,17 +22,17 @@ test_connects() {
   peer_program=connecting-peer unanswered='has not answered for 30000 ms'
   [[ $device != soft ]] || peer_program=connecting-soft-peer unanswered='no answer from .* within 10000 ms'
 
-  # Controls: a connection that is not used, and an ask that is made twice.
-  control forgets 7801 --forget 'service_established is'
-  control repeats 7802 --repeat 'peer_repeated is 2, not 0'
-
   begin silent 7804
   wait_for "asks" asked 20
   kill -STOP "$peer"
   silent=("$batond" "$peer_in") silent_peer=$peer
-  # It takes some time of waiting, in which the deaths below happen.
+  # It takes some time of waiting, in which the controls and the deaths below happen.
   wait_for "4 connections that are not answered" has_told 4 "not established: .*$unanswered" &
   failing=$!
+
+  # Controls: a connection that is not used, and an ask that is made twice.
+  control forgets 7801 --forget 'service_established is'
+  control repeats 7802 --repeat 'peer_repeated is 2, not 0'
 
   begin kv 7803 --lives 8
   patience=600 wait_for "$deaths deaths" has_died "$deaths"
