@@ -138,7 +138,7 @@ has_told() { [[ $(grep -cE "$2" "$state.log") -ge $1 ]]; }
 test_inspect() {
   start_native kv "$BATON_BIN/ledger-v1.so"
   wait_for "two workers" are_ready 2
-  start_peer checked "$device" "$address" --connections 4
+  start_peer checked "$device" "$address" --connections 4 "${some_load[@]}"
   wait_for "both shards to be served" are_served 2
   looks '^Kind: +native' kv
   looks 'client [0-9]+, [0-9]+ requests, total' kv
@@ -157,7 +157,7 @@ test_inspect() {
   wait_for "the peer to be disconnected" has_ended checked
   soon are_gone "${former[@]}"
   wait_for "two new workers" are_ready 2
-  start_peer anew "$device" "$address" --connections 4
+  start_peer anew "$device" "$address" --connections 4 "${some_load[@]}"
   looks '^Connections: +4 of 16' kv
   check_peer anew
   say "with its driver everything ended, and the next one serves"
@@ -245,7 +245,7 @@ test_privileges() {
   # Such workers serve, take over from each other, and reach control.
   native_fields=$identity start_native kv "$objects/ledger-v1.so"
   wait_for "two workers" are_ready 2
-  start_peer checked "$device" "$address" --connections 4
+  start_peer checked "$device" "$address" --connections 4 "${some_load[@]}"
   wait_for "both shards to be served" are_served 2
   for _ in 1 2; do kill_owner 0 KILL; done
   wait_for "two streams to control" have_streams
