@@ -66,6 +66,18 @@ kill "$machine_PID"
 # The end of its output: the machine, which had it, is gone.
 ! read -r line <&"$output" || die "\"$line\" came"
 
+# A machine that stands still before its script has begun is started again. The others below run meanwhile.
+echo 'echo up' >"$work/up.sh"
+mkdir "$work/stopped"
+BATON_VM_STARTS="$work/starts" TMPDIR=$work/stopped "$run_vm" --boot-timeout 20 "$work/up.sh" \
+  >"$work/up" 2>"$work/up_errors" &
+booting=$!
+until stopped=$(pgrep -f "^qemu-system.*$work/stopped/"); do
+  kill -0 "$booting" || die "it ended without a machine: $(<"$work/up_errors")"
+  sleep 0.1
+done
+kill -STOP "$stopped"
+
 # A kernel that stands still panics, and is told from other ends. /dev/kmsg, and not the console, whose writers
 # do not wait until it has sent all: what is left is lost in a panic.
 cat >"$work/stands_still.sh" <<'END'
@@ -76,22 +88,6 @@ status=0
 "$run_vm" "$work/stands_still.sh" 2>"$work/errors" || status=$?
 [[ $status -eq 126 ]] || die "exit status $status of a kernel that stood still, not 126"
 grep -q 'Call Trace' "$work/errors" || die "no trace was shown: $(<"$work/errors")"
-
-# A machine that stands still before its script has begun is started again.
-echo 'echo up' >"$work/up.sh"
-mkdir "$work/stopped"
-BATON_VM_STARTS="$work/starts" TMPDIR=$work/stopped "$run_vm" --boot-timeout 20 "$work/up.sh" \
-  >"$work/out" 2>"$work/errors" &
-booting=$!
-until stopped=$(pgrep -f "^qemu-system.*$work/stopped/"); do
-  kill -0 "$booting" || die "it ended without a machine: $(<"$work/errors")"
-  sleep 0.1
-done
-kill -STOP "$stopped"
-wait "$booting" || die "exit status $? of one that was started again: $(<"$work/errors")"
-[[ $(<"$work/out") == up ]] || die "it said: $(<"$work/out")"
-grep -qx 'vm: no start within 20 s; the console:' "$work/errors" || die "not told: $(<"$work/errors")"
-[[ $(wc -l <"$work/starts") -ge 2 ]] || die "the starts were not counted: $(<"$work/starts")"
 
 # A bare machine runs its script as the first program, beside modules that it need not load.
 cat >"$work/bare.sh" <<'END'
@@ -109,5 +105,11 @@ grep -qx 'bare, 0 loaded' "$work/out" || die "a bare machine showed: $(<"$work/o
 status=0
 "$run_vm" --bare "$work/bare.sh" argument 2>"$work/errors" || status=$?
 [[ $status -eq 2 ]] || die "exit status $status of a bare machine with an argument, not 2"
+
+# The one that stood still at first.
+wait "$booting" || die "exit status $? of one that was started again: $(<"$work/up_errors")"
+[[ $(<"$work/up") == up ]] || die "it said: $(<"$work/up")"
+grep -qx 'vm: no start within 20 s; the console:' "$work/up_errors" || die "not told: $(<"$work/up_errors")"
+[[ $(wc -l <"$work/starts") -ge 2 ]] || die "the starts were not counted: $(<"$work/starts")"
 
 echo "status, arguments, output, results and time-out are as they should be"
