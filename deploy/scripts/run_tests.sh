@@ -25,17 +25,23 @@ if [[ ${#targets[@]} -eq 0 && ${#filter[@]} -gt 0 || ${#targets[@]} -gt 0 && -n 
   exit 2
 fi
 
+# What machines may have of the host. Two tests at a time, for Bazel takes a processor for each; of those whose size is
+# enormous (800 MB to Bazel, and 300 MB for a large one) only one; and jobs enough that another can go before it.
+machines=(--local_cpu_resources=2 --local_ram_resources=1100 --jobs=8)
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 if [[ ${#targets[@]} -gt 0 ]]; then
+  limits=(--local_test_jobs=2)
   for target in "${targets[@]}"; do
     [[ $target == //tests/vm* && $target != *_soft ]] || continue
+    limits=("${machines[@]}")
     deploy/scripts/install_packages.sh vm && deploy/vm/prepare.sh >&2
     break
   done
   status=()
-  bazel test --config=run --keep_going --build_event_json_file="$work/events" --local_test_jobs=2 "${filter[@]}" \
+  bazel test --config=run --keep_going --build_event_json_file="$work/events" "${limits[@]}" "${filter[@]}" \
     "${targets[@]}" || status=(--status $?)
   deploy/scripts/report_tests.py "$work/events" "${status[@]}"
   exit
@@ -63,7 +69,7 @@ bazel test --config=run --keep_going --build_event_json_file="$work/events" --te
 # Machines afterwards: what is compiled beside them would take the time that they have.
 if [[ -z $quick && -z $no_machine ]]; then
   events+=("$work/machine_events")
-  bazel test --config=run --keep_going --build_event_json_file="$work/machine_events" --test_tag_filters=vm --local_test_jobs=2 \
+  bazel test --config=run --keep_going --build_event_json_file="$work/machine_events" --test_tag_filters=vm "${machines[@]}" \
     //tests/vm/... || arguments+=(--status $?)
 fi
 [[ -n $quick ]] || deploy/scripts/collect_binaries.sh out/bin

@@ -196,8 +196,7 @@ slow_down() {
   echo "$1" >"$groups/slow/cgroup.procs"
 }
 start_clients_of_all() {
-  # The machine may stand still for longer than the host waits for signs of life, 5 s.
-  connect_host "$nqn" "$port" -i 4 -k 30
+  connect_host "$nqn" "$port" -i 4
   wait_device "$nqn"
   mkfs.ext4 -q "$device"
   mkdir /run/mounted

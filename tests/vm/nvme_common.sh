@@ -60,11 +60,12 @@ is_back() { kernel_log | grep 'Successfully reconnected' >/dev/null; }
 
 # ---------------------------------------------------------------- the host
 
-# connect_host NQN PORT [FLAGS]: FLAGS are of `nvme connect`: -i QUEUES -Q DEPTH -k SECONDS and others.
-# A target that is gone is asked for again every second for ten minutes.
+# connect_host NQN PORT [FLAGS]: FLAGS are of `nvme connect`: -i QUEUES -Q DEPTH and others.
+# A target that is gone is asked for again every second for ten minutes. The host waits 30 s for signs of life, and not
+# the usual 5 s: the machine may stand still for longer, beside another one.
 connect_host() {
   nvme connect -t rdma -a "$BATON_VM_ADDRESS" -s "$2" -n "$1" --hostnqn "$host_nqn" \
-    --hostid "$host_id" -c 1 -l 600 "${@:3}" >"$work/connect" 2>&1 ||
+    --hostid "$host_id" -c 1 -l 600 -k 30 "${@:3}" >"$work/connect" 2>&1 ||
     die "nvme connect: $(<"$work/connect")"
 }
 

@@ -19,7 +19,7 @@ test_baseline() {
   make_ram_disk 64
   make_target "$nqn" /dev/ram0 "$port"
   mark_kernel_log
-  connect_host "$nqn" "$port" -i 4 -Q 64 -k 30
+  connect_host "$nqn" "$port" -i 4 -Q 64
   wait_device "$nqn"
   say "$device: $(<"$controller/queue_count") queues of $(($(<"$controller/sqsize") + 1))"
   [[ $(<"$controller/queue_count") -eq 5 && $(<"$controller/sqsize") -eq 63 ]] ||
