@@ -9,9 +9,11 @@ source "$(dirname "$0")/pingd_common.sh"
 source "$(dirname "$0")/native_common.sh"
 
 # brokered PINGS PINGS_OF_EIGHT UPGRADES KILLS TEST_HOOKS_PINGD: one client, then eight with their pings each, or as
-# many as there are until the last kill, and some after it. Then rdma_client.
+# many as there are until the last kill, and some after it. PINGS_OF_EIGHT is 0: not the eight. Then rdma_client.
 test_brokered() {
   pings=$1 pings_of_eight=$2 upgrades=$3 kills=$4 faulty=$5
+  counts=(1)
+  [[ $pings_of_eight -eq 0 ]] || counts+=(8)
 
   test_checkers
   prefer_the_device
@@ -20,7 +22,7 @@ test_brokered() {
   start_pingd pingd-v1 "$state" "$BATON_VM_ADDRESS:$port"
   start_pingd pingd-v1 "$state" "$BATON_VM_ADDRESS:$port"
 
-  for count in 1 8; do
+  for count in "${counts[@]}"; do
     started=$SECONDS
     [[ $count -eq 1 ]] || pings=$pings_of_eight
     start_endless_clients "$BATON_VM_ADDRESS" "$count"
