@@ -171,20 +171,22 @@ harness::ChildOptions SmallOn(const Screen& screen, const harness::TempDirectory
   options.program = *harness::Binaries().Find("demo");
   options.log_path = screen.path();
   options.environment = {{"TERM", "xterm"}, {"NO_COLOR", "1"}, {"LC_ALL", "C"}};
-  options.arguments = {"--output",        directory.File("out"),
-                       "--connections",   "2",
-                       "--shards",        "1",
-                       "--rate",          "1000",
-                       "--upgrades",      "0",
-                       "--bad-upgrades",  "0",
-                       "--crashes",       "0",
-                       "--batond-kills",  "0",
-                       "--hangs",         "0",
-                       "--poisons",       "0",
-                       "--cold-crashes",  "0",
-                       "--handoffs",      handoffs,
-                       "--control-kills", "0",
-                       "--baseline-runs", "0"};
+  options.arguments = {"--output",         directory.File("out"),
+                       "--connections",    "2",
+                       "--shards",         "1",
+                       "--rate",           "1000",
+                       "--upgrades",       "0",
+                       "--bad-upgrades",   "0",
+                       "--crashes",        "0",
+                       "--batond-kills",   "0",
+                       "--keeper-kills",   "0",
+                       "--baton-upgrades", "0",
+                       "--hangs",          "0",
+                       "--poisons",        "0",
+                       "--cold-crashes",   "0",
+                       "--handoffs",       handoffs,
+                       "--control-kills",  "0",
+                       "--baseline-runs",  "0"};
   return options;
 }
 
