@@ -166,7 +166,8 @@ absl::StatusOr<absl::Span<const uint32_t>> SoftPeer::Poll() {
 
 constexpr char kPeerArgument[] = "--be-the-peer";
 // After such a silence one more message goes out: the replies to all may have been lost, which a
-// reply to it tells. It changes no count if they are only late.
+// reply to it tells. It changes no count if they are only late. So it is at the end, too: what is
+// lost then need not be waited for.
 constexpr uint64_t kProbeNs = 100'000'000;
 constexpr std::chrono::nanoseconds kLastReplies = std::chrono::seconds(3);
 constexpr std::chrono::nanoseconds kFinish = std::chrono::seconds(20);
@@ -185,7 +186,7 @@ class Numbered {
   absl::Status Turn(bool send) {
     const uint64_t first = next_number_;
     while (send && next_number_ - next_reply_ < window_) BATON_RETURN_IF_ERROR(SendNext());
-    if (send && next_number_ - next_reply_ < 2 * window_ &&
+    if (!AllAnswered() && next_number_ - next_reply_ < 2 * window_ &&
         MonotonicNanoseconds() - std::max(silent_since_, probed_) > kProbeNs) {
       probed_ = MonotonicNanoseconds();
       BATON_RETURN_IF_ERROR(SendNext());
