@@ -65,9 +65,11 @@ test_brokered() {
 }
 
 # native PINGS PINGS_OF_EIGHT UPGRADES KILLS [SEED]: the same with native workers, but rdma_client, in random order at
-# random moments. On the soft device the client is one that speaks like rping (tests/worker/examples/pingd).
+# random moments. PINGS is 0: not the one client. On the soft device the client is one that speaks like rping (tests/worker/examples/pingd).
 test_native() {
   pings=$1 pings_of_eight=$2 upgrades=$3 kills=$4 seed=${5:-$RANDOM}
+  counts=(1 8)
+  [[ $pings -ne 0 ]] || counts=(8)
   RANDOM=$seed
   say "seed $seed"
 
@@ -82,7 +84,7 @@ test_native() {
   start_native "$service" "$BATON_BIN/pingd-v1.so"
   wait_for "two workers" are_ready 2
 
-  for count in 1 8; do
+  for count in "${counts[@]}"; do
     started=$SECONDS
     [[ $count -eq 1 ]] || pings=$pings_of_eight
     start_endless_clients "$address" "$count"
