@@ -65,7 +65,8 @@ test_brokered() {
 }
 
 # native PINGS PINGS_OF_EIGHT UPGRADES KILLS [SEED]: the same with native workers, but rdma_client, in random order at
-# random moments. PINGS is 0: not the one client. On the soft device the client is one that speaks like rping (tests/worker/examples/pingd).
+# random moments. PINGS is 0: not the one client. On the soft device the client is one that speaks like rping
+# (tests/worker/examples/pingd).
 test_native() {
   pings=$1 pings_of_eight=$2 upgrades=$3 kills=$4 seed=${5:-$RANDOM}
   counts=(1 8)

@@ -178,9 +178,18 @@ start_peer native 7472
 main_pid() { systemctl show batond -p MainPID --value; }
 keepers=$(pgrep -x baton-keeper)
 control=$(pgrep -x baton-control)
+# newcomer PORT: connects, is answered, and leaves, however long that takes.
 newcomer() {
-  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$1" --duration 1 --reply-timeout-ms 600000 \
-    >"$work/new.$1.out" 2>&1
+  local out=$work/new.$1.out status=0
+  rm -f "$out.ended"
+  : >"$out"
+  # says WHAT: waits until the newcomer does, or has ended.
+  says() { until grep -q "$1" "$out" || [[ -e $out.ended ]]; do sleep 0.2; done; }
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$1" --json --until-stdin-closes \
+    --reply-timeout-ms 600000 --drain-timeout-ms 600000 \
+    < <(says '"connected"' && echo settle && says '"settled"' && echo stop) >>"$out" 2>&1 || status=$?
+  touch "$out.ended"
+  return "$status"
 }
 # serves_newcomers WHAT PORT...: new connections to each, made at the same time, are served.
 serves_newcomers() {
