@@ -18,11 +18,11 @@ chmod 755 "$directory"
 
 # remaining: processes that SCRIPT has started, and these and so on. Each has this in its environment.
 remaining() { grep -lzxsF "BATON_SOFT_DIRECTORY=$directory" /proc/[0-9]*/environ | cut -d/ -f3; }
-# The script's own are a process group. A keeper outlives its batond, and ends when no other could find it.
+# The script's own are a process group. Drivers and control outlive their batond, and end when no other could find them.
 stop_all() {
   local tries
   { kill -KILL -- "-$script" && wait "$script"; } 2>/dev/null || true
-  find "$directory" -name '*.keeper.lock' -delete
+  find "$directory" \( -name '*.keeper.lock' -o -name control.lock \) -delete
   for ((tries = 0; tries < ${BATON_SOFT_PATIENCE:-30} * 10; ++tries)); do
     [[ -n $(remaining) ]] || return 0
     sleep 0.1
