@@ -227,7 +227,7 @@ void Child::OnReady() {
 
 void Child::ReportFollowed() {
   const auto gap = std::chrono::steady_clock::now() - ended_at_;
-  Report(spdlog::level::info, role() + "_followed",
+  Report(spdlog::level::info, is_control() ? "control_followed" : "driver_followed",
          absl::StrCat("the process before this one ", *former_end_, "; the next, pid ",
                       process_.pid, ", follows it after ",
                       std::chrono::duration_cast<std::chrono::milliseconds>(gap).count(), " ms; ",
@@ -263,7 +263,7 @@ void Child::LookAtHeart() {
 
 void Child::ReportHang() {
   Report(
-      spdlog::level::err, role() + "_hangs",
+      spdlog::level::err, is_control() ? "control_hangs" : "driver_hangs",
       absl::StrCat("has shown no sign of life for ", plan_.hang_timeout.count(),
                    " ms: it is stopped, or waits for what does not come (see its stack: cat /proc/",
                    process_.pid, "/stack)", kill_hung_ || on_probation_ ? "; killing it" : ""));
@@ -353,7 +353,7 @@ bool Child::ProveIfDue() {
 void Child::GiveUpProgram(const std::string& why) {
   program_.GiveUp();
   const std::string given_up = DescribeGivenUp(plan_.program, absl::StrCat("its process ", why));
-  Report(spdlog::level::err, role() + "_program_given_up", given_up);
+  Report(spdlog::level::err, "control_program_given_up", given_up);
   if (callbacks_.program_given_up != nullptr) callbacks_.program_given_up(given_up);
 }
 

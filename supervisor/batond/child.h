@@ -143,7 +143,7 @@ class Child {
   void ReportFollowed();
   // Logs an event and hands it on. `what` follows the child's name.
   void Report(spdlog::level::level_enum level, std::string kind, const std::string& what);
-  std::string role() const { return plan_.service.empty() ? "control" : "driver"; }
+  bool is_control() const { return plan_.service.empty(); }
   void WatchEnd();
   void Reap();
   // Ends the probation of a program whose process has served for as long as it lasts. Returns

@@ -330,7 +330,8 @@ std::string DescribeDriver(const v1::Service& service, const v1::ReadProgramsRes
       "process, and this one's end ends the service's connections");
 }
 
-absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all) {
+absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all,
+                        double watch_seconds) {
   BATON_ASSIGN_OR_RETURN(const v1::ReadProgramsResponse programs, ReadPrograms(invocation));
   std::vector<v1::Service> services;
   for (const std::string& name : names) {
@@ -338,7 +339,8 @@ absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all) {
   }
   BATON_RETURN_IF_ERROR(PrintPrograms(invocation, programs));
   for (const v1::Service& service : services) {
-    const auto request = About<v1::ReplaceKeeperRequest>(service.name());
+    auto request = About<v1::ReplaceKeeperRequest>(service.name());
+    request.set_watch_window_ms(ProbationFor(watch_seconds));
     BATON_RETURN_IF_ERROR(
         PrintPlan(invocation,
                   absl::StrCat("would replace the keeper of service ", service.name(), " (",
@@ -354,6 +356,7 @@ absl::Status PrintPlans(Invocation* invocation, const Names& names, bool all) {
        {std::pair(Program::CONTROL, "baton-control"), std::pair(Program::BATOND, "batond")}) {
     v1::ReplaceProgramRequest request;
     request.set_program(program);
+    request.set_watch_window_ms(ProbationFor(watch_seconds));
     BATON_RETURN_IF_ERROR(
         PrintPlan(invocation,
                   absl::StrCat("would replace ", program == Program::BATOND ? "batond" : "control",
@@ -369,8 +372,8 @@ absl::Status UpgradeBaton(Invocation* invocation, const BatonUpgrade& upgrade) {
   const bool all = upgrade.service.empty();
   BATON_ASSIGN_OR_RETURN(const Names names, ServicesOf(invocation, upgrade.service));
   BATON_ASSIGN_OR_RETURN(const std::vector<Names> groups, GroupsOf(names, upgrade.canary));
-  if (upgrade.dry_run) return PrintPlans(invocation, names, all);
   const double seconds = upgrade.watch_seconds > 0 ? upgrade.watch_seconds : kWatchSeconds;
+  if (upgrade.dry_run) return PrintPlans(invocation, names, all, seconds);
   size_t done = 0;
   for (const Names& group : groups) {
     const absl::Status replaced = ReplaceKeepers(invocation, group, seconds);
