@@ -1,7 +1,7 @@
 #include "supervisor/config/placement.h"
 
+#include <cstddef>
 #include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -10,6 +10,7 @@
 namespace baton {
 namespace {
 
+constexpr size_t kMaxFileBytes = 64 << 10;
 constexpr char kNodes[] = "/sys/devices/system/node/";
 
 }  // namespace
@@ -17,7 +18,10 @@ constexpr char kNodes[] = "/sys/devices/system/node/";
 std::optional<std::string> ReadSystemFile(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text(kMaxFileBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
 }
 
 std::optional<uint32_t> NodeOfDevice(const std::string& device, const ReadFileFunction& read) {

@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// Returns the contents of a file, if it can be read.
+// Returns the contents of a small file of the kernel, if it can be read.
 using ReadFileFunction = std::function<std::optional<std::string>(const std::string& path)>;
 std::optional<std::string> ReadSystemFile(const std::string& path);
 

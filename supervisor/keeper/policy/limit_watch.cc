@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +18,6 @@ constexpr std::chrono::seconds kBetweenLooks(5);
 // use that goes up and down between them is reported once.
 constexpr uint64_t kNearPercent = 90;
 constexpr uint64_t kOverPercent = 80;
-constexpr size_t kMaxFileBytes = 64 << 10;
 constexpr char kLimitNear[] = "limit_near";  // an event
 
 bool IsAbove(uint64_t percent, uint64_t used, uint64_t limit) {
@@ -29,16 +27,8 @@ bool IsAbove(uint64_t percent, uint64_t used, uint64_t limit) {
 
 }  // namespace
 
-std::optional<std::string> ReadSmallFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::string text(kMaxFileBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
-
-LimitWatch::LimitWatch(const CommonParts& parts, const WorkerSessions& workers, ReadFile read_file)
+LimitWatch::LimitWatch(const CommonParts& parts, const WorkerSessions& workers,
+                       ReadFileFunction read_file)
     : parts_(parts), workers_(workers), read_file_(std::move(read_file)), timer_(parts.loop) {
   Every(timer_, kBetweenLooks, [this] { (void)Look(); });
 }

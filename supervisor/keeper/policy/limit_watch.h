@@ -4,29 +4,23 @@
 #define SUPERVISOR_KEEPER_POLICY_LIMIT_WATCH_H_
 
 #include <boost/asio/steady_timer.hpp>
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "proto/baton/internal/driver.pb.h"
+#include "supervisor/config/placement.h"
 #include "supervisor/keeper/keeper_parts.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
-
-// Returns the content of a small file; none: it is not there.
-using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
-std::optional<std::string> ReadSmallFile(const std::string& path);
 
 // Thread-compatible: the management loop's thread.
 class LimitWatch {
  public:
   // All references outlive it. Calls Look() by itself every few seconds.
   LimitWatch(const CommonParts& parts, const WorkerSessions& workers,
-             ReadFile read_file = ReadSmallFile);
+             ReadFileFunction read_file = ReadSystemFile);
 
-  // Returns the current accounts, with warnings.
   v1::Accounts Look();
 
  private:
@@ -43,7 +37,7 @@ class LimitWatch {
 
   const CommonParts parts_;
   const WorkerSessions& workers_;
-  const ReadFile read_file_;
+  const ReadFileFunction read_file_;
   boost::asio::steady_timer timer_;
   std::vector<std::string> told_;  // keys of those that have begun and are not over
 };
