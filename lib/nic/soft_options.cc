@@ -1,7 +1,5 @@
 #include "lib/nic/soft_options.h"
 
-#include <cmath>
-
 namespace baton::verbs::soft {
 namespace {
 

@@ -53,9 +53,6 @@ class DriverHost {
 
   // The service as it was configured, but with the placement in effect.
   const v1::ServiceConfig& service() const { return service_; }
-  // OK if memory and threads are where the placement puts them; otherwise says why not. Complete
-  // once the engine has started.
-  const absl::Status& placed() const { return placed_; }
 
  private:
   explicit DriverHost(const v1::ServiceConfig& service)
@@ -66,8 +63,8 @@ class DriverHost {
   absl::Status MakeEngine(EngineOptions options);
 
   v1::ServiceConfig service_;
-  const bool pinned_;  // the configuration names its processors
-  absl::Status placed_;
+  const bool pinned_;    // the configuration names its processors
+  absl::Status placed_;  // an error: why memory or threads are not where the placement puts them
   NewsQueue news_;
   FileDescriptor presence_;  // of lifeline.h, until forks_ has it
   std::unique_ptr<verbs::Device> device_;

@@ -81,7 +81,7 @@ struct Journal : Trail {
 // Where a driver stops, and waits to be killed, because a kill at a random instant seldom comes
 // between a post and its record.
 struct Stop {
-  enum class Where : uint8_t { kNowhere, kBeforeTheRecord, kBehindIt };
+  enum class Where : uint8_t { kNowhere, kBeforeTheRecord };
   Where where = Where::kNowhere;
   uint32_t posts = 0;  // posts before the one at which it stops
 };
