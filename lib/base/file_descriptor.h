@@ -11,7 +11,6 @@
 
 namespace baton {
 
-// Owns a file descriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;

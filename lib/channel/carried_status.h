@@ -10,7 +10,6 @@
 
 namespace baton {
 
-// Returns the status that `message` carries.
 template <typename Message>
 absl::Status StatusIn(const Message& message) {
   return absl::Status(static_cast<absl::StatusCode>(message.status_code()),

@@ -37,7 +37,6 @@ class ConnectionTeardown {
   // empty after their last completion was in it.
   void FinishEnding(uint32_t shard);
 
-  // Called when a request of the connection has completed with an error.
   void EndAfterError(uint32_t connection, verbs::CompletionStatus status);
   // Ends the connection if one of its requests failed before it was established. Returns whether it
   // did.

@@ -61,7 +61,6 @@ struct DeviceObjects {
   // Returns the shard that takes its receives from `queue`, or kNoShard.
   uint32_t ShardOf(const verbs::SharedReceiveQueue* queue) const;
   static constexpr uint32_t kNoShard = ~0u;
-  // Returns the options for the queue pair of a connection in `shard`.
   verbs::QueuePairOptions QueuePairOptionsOf(const arena::Shape& shape, uint32_t shard) const;
 
   std::unique_ptr<verbs::MemoryRegion> buffers;

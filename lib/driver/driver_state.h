@@ -34,7 +34,6 @@ struct ShardCounters {
   uint64_t bytes_received = 0;
 };
 
-// Counters of a recovery.
 struct RecoveryCounters {
   uint64_t recoveries = 0;            // 0: this driver is the first
   uint64_t transactions_resumed = 0;  // begun by a dead driver, and finished
@@ -106,7 +105,6 @@ struct DriverState {
   uint32_t FindQueuePair(uint32_t number) const;
   bool Operates(uint32_t shard) const { return shards[shard].operated; }
   bool SharesReceives() const { return arena::HasSharedReceives(arena->shape()); }
-  // Returns true if the shard's shared receive queue has refused a receive.
   bool IsBroken(uint32_t shard) const { return arena->shard(shard).shared_receives_refused != 0; }
   // Returns true if a committed request of the queue can be posted now.
   bool CanPost(uint32_t connection, bool receive) const {

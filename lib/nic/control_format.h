@@ -48,7 +48,6 @@ static_assert(sizeof(RequestHeader) == 8);
 
 // A place in a file that was passed.
 struct Place {
-  // Returns the place `bytes` further in the file.
   Place Behind(uint64_t bytes) const { return {file, reserved, offset + bytes}; }
 
   uint32_t file = 0;

@@ -23,7 +23,6 @@ struct SocketAddress {
 absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address);
 // Returns an empty address if the family is neither IPv4 nor IPv6.
 Address FromSocketAddress(const sockaddr& address);
-// Return the address that `socket` is bound to, and that of its peer.
 Address BoundAddressOf(int socket);
 Address PeerAddressOf(int socket);
 // Makes a close-on-exec TCP socket of the address's family, with additional `flags` of socket(2).

@@ -29,7 +29,6 @@ absl::Status ChooseServiceOf(Invocation* invocation, Purpose purpose, std::strin
 absl::StatusOr<v1::GetWorkerResponse> AskWorker(Invocation* invocation, const std::string& service,
                                                 uint64_t id);
 
-// Returns the names of the services.
 std::vector<std::string> NamesOf(const v1::ListServicesResponse& services);
 // Returns kNotFound, with the names of the services that exist.
 absl::Status NoService(const std::string& name, const v1::ListServicesResponse& services);

@@ -33,7 +33,6 @@ void OnChosen(CLI::App* command, Invocation* invocation, const std::shared_ptr<O
   });
 }
 
-// Adds --watch, for commands that look.
 void AddWatchOption(CLI::App* command, Invocation* invocation);
 // Adds --watch and --no-headers.
 void AddListingOptions(CLI::App* command, Invocation* invocation);

@@ -170,7 +170,6 @@ std::string ExitStatus() {
   return text;
 }
 
-// Returns the beginning of a man page.
 std::string Head(const CLI::App& command) {
   const std::string name = PageName(command);
   return absl::StrCat(".\\\" Made from the description of the command line.\n.TH ",

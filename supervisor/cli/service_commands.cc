@@ -120,7 +120,6 @@ struct Filter {
   std::string state;
 };
 
-// Checks that each named service exists.
 absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
   const std::vector<std::string> names = NamesOf(all);
   for (const std::string& name : filter.services) {
@@ -147,7 +146,6 @@ absl::Status List(Invocation* invocation, const Filter& filter) {
   return absl::OkStatus();
 }
 
-// Describes the upgrade under way, if any.
 std::string FormatUpgrade(const v1::Service& service) {
   if (!service.has_upgrade()) return "none under way";
   const v1::Upgrade& upgrade = service.upgrade();
@@ -172,7 +170,6 @@ std::string FormatNetwork(const v1::Service& service) {
                       service.network_namespace());
 }
 
-// Formats the device's objects, as the keeper counts them.
 std::string FormatObjects(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.queue_pairs(), " QPs, ", accounts.completion_queues(), " CQs, ",
                       accounts.shared_receive_queues(), " SRQs, ", accounts.memory_regions(),

@@ -23,7 +23,6 @@ absl::Status NetworkNamespaceError(const std::string& name, const absl::Status& 
 
 // Opens the network namespace of the calling thread.
 absl::StatusOr<FileDescriptor> OpenOwnNetworkNamespace();
-// Returns whether both files are of the same namespace.
 bool IsSameNetworkNamespace(const FileDescriptor& a, const FileDescriptor& b);
 
 // Moves the calling thread into the namespace, and so the threads and processes that it starts

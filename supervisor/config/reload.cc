@@ -28,7 +28,6 @@ constexpr char kRestart[] =
 constexpr char kDisconnects[] =
     "and that would end the service's connections: `baton reload --disconnect` does so";
 
-// Returns a copy of `message` with this field only.
 std::unique_ptr<Message> Only(const Message& message, const FieldDescriptor* field) {
   std::unique_ptr<Message> whole(message.New());
   whole->CopyFrom(message);
@@ -37,7 +36,6 @@ std::unique_ptr<Message> Only(const Message& message, const FieldDescriptor* fie
   return only;
 }
 
-// Returns the fields in which two messages of one type differ.
 std::vector<const FieldDescriptor*> Differences(const Message& a, const Message& b) {
   std::vector<const FieldDescriptor*> differences;
   for (int i = 0; i < a.GetDescriptor()->field_count(); ++i) {

@@ -33,7 +33,6 @@ struct Request {
   std::optional<RunningVersions> running;
 };
 
-// Returns the state directory that a request is about.
 std::string StateDirOf(const Request& request);
 // Returns the pid of the batond with that state directory, if it runs.
 std::optional<int> RunningBatond(const Machine& machine, const std::string& state_dir);

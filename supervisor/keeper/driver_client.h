@@ -63,7 +63,6 @@ class DriverClient {
   // Readable when there is news for DeliverNews.
   virtual int news_fd() const = 0;
 
-  // Shows the driver that this keeper lives.
   void ShowLife() { (void)Give(&Order::mutable_show_life); }
   // Tells the driver that workers can attach.
   void NoteReady() { (void)Give(&Order::mutable_note_ready); }
@@ -198,7 +197,6 @@ class DriverClient {
  private:
   using Order = internal::DriverOrder;
 
-  // Executes the order that has this part.
   template <typename Part>
   internal::DriverAnswer Give(Part* (Order::*part)(), const Part& value = Part()) {
     Order order;

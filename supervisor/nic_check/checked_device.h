@@ -21,7 +21,6 @@
 
 namespace baton::nic_check {
 
-// The address of a port's packets to itself.
 struct LoopbackAddress {
   uint8_t port = 1;
   uint8_t gid_index = 0;

@@ -146,7 +146,6 @@ template <typename Sink>
   return 1;
 }
 
-// Walks the entries of a completion queue.
 class CompletionQueue::EntryWalk {
  public:
   EntryWalk(const CompletionQueueMemory& memory, uint32_t index)

@@ -33,7 +33,6 @@ bool IsInfiniBand(ibv_context* context, uint8_t port);
 // even if the port does not report it.
 bool IsDown(ibv_context* context, uint8_t port);
 
-// Describes the port's present state.
 DeviceInfo Describe(ibv_context* context, uint8_t port);
 
 }  // namespace baton::verbs::rdma

@@ -58,7 +58,6 @@ absl::Status CannotRegister(int error, size_t length) {
 
 std::string Label(const Gid& gid) { return absl::StrCat(gid.index, ": ", gid.text); }
 
-// Returns the GID that the options name.
 absl::StatusOr<Gid> FindGid(ibv_context* context, const RdmaDeviceOptions& options) {
   std::vector<std::string> usable;
   for (const Gid& gid : ReadGids(context, options.port)) {

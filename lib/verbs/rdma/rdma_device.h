@@ -38,7 +38,6 @@ struct RdmaDeviceOptions {
   uint32_t connect_timeout_ms = 30'000;
 };
 
-// Returns the names of the machine's RDMA devices.
 std::vector<std::string> ListRdmaDevices();
 
 // kNotFound names the devices, or the GIDs, that there are. kFailedPrecondition: the device cannot

@@ -33,7 +33,6 @@ struct ServiceOptions {
   uint32_t poison_deaths = 3;
 };
 
-// The owner of a shard.
 struct ShardOwner {
   uint64_t epoch = 0;
   uint64_t worker_id = 0;  // 0: nobody

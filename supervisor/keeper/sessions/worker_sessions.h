@@ -85,10 +85,8 @@ class WorkerSessions {
   absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
   void ForgetControlStreams(const void* announcer);
 
-  // Returns all attached workers.
   std::vector<WorkerInfo> List() const;
   bool IsAttached(uint64_t worker_id) const { return places_.Find(worker_id) != nullptr; }
-  // Gives the worker the first standing.
   void MakeFirst(uint64_t worker_id);
   // Asks the worker to end: through the arena or, if its library does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);

@@ -41,7 +41,6 @@ class ShardTransfer {
 
   bool served() const { return served_; }  // shards were handed to new workers
   bool moving() const { return moving_; }  // shards are on their way to the new workers
-  // Returns the number of shards of the last step.
   size_t step_size() const { return on_their_way_.size(); }
   // Returns true if all shards of the last step are owned by workers of `new_ids`.
   bool HasArrived(const std::set<uint64_t>& new_ids) const;

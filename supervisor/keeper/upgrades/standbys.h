@@ -69,7 +69,6 @@ class Standbys {
   };
 
   void OnPolicy();
-  // Adds a process whose worker is ready already.
   void AddReady(pid_t pid);
   // Adds a process that is to become ready, and watches its end.
   Standby& AddStarted(StartedProgram started);

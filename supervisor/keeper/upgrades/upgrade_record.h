@@ -51,7 +51,6 @@ class UpgradeRecord {
   // The event carries the trace of the present request or, if there is none, of the one that began
   // the upgrade.
   void AddEvent(const std::string& kind, const std::string& message);
-  // The upgrade has this outcome.
   void Finish(v1::UpgradePhase outcome, const std::string& detail);
 
  private:
