@@ -34,16 +34,14 @@ struct Output {
   std::string text = {};
   bool cut = false;
 
-  // Returns false when the stream has ended.
-  bool Take() {
+  void Take() {
     char buffer[4096];
     const ssize_t got = read(reading.get(), buffer, sizeof(buffer));
-    if (got < 0) return errno == EINTR || errno == EAGAIN;
+    if (got < 0) return;
     const auto count = static_cast<size_t>(got);
     text.append(buffer, std::min(count, limit - text.size()));
     cut = cut || text.size() == limit;
     if (got == 0) reading.Reset();
-    return got > 0;
   }
 };
 
@@ -82,7 +80,10 @@ class Program {
         out_(std::move(other.out_)),
         err_(std::move(other.err_)) {}
   ~Program() {
-    if (pid_ > 0) (void)End();
+    if (pid_ <= 0) return;
+    kill(-pid_, SIGKILL);
+    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
   }
 
   // Reads until both streams have ended. Returns false if the time is over, or the output is too
@@ -97,15 +98,6 @@ class Program {
       if (entries[1].revents != 0) err_.Take();
     }
     return true;
-  }
-  // Kills the group, and reaps the process. Returns the status of waitpid(2).
-  int End() {
-    kill(-pid_, SIGKILL);
-    int status = 0;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-    return status;
   }
   // Returns the status with which the process has ended by itself; -1: it has not ended in time.
   int AwaitEnd(Clock::time_point deadline) {
