@@ -31,54 +31,40 @@ std::string HashOf(std::string_view previous, std::string_view json) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest), sizeof(digest)});
 }
 
-class Verifier {
- public:
-  explicit Verifier(std::string_view expected) : expected_(expected) {}
-
-  absl::Status AddFile(const std::string& path) {
-    std::ifstream file(path);
-    if (!file.is_open()) return ErrnoStatus(errno, path);
-    ++report_.files;
-    uint64_t number = 0;
-    for (std::string line; std::getline(file, line);) {
-      ++number;
-      BATON_RETURN_IF_ERROR(AddLine(line, absl::StrCat(path, ":", number)));
+absl::Status VerifyLine(const std::string& line, const std::string& place,
+                        std::string_view expected, AuditReport* report) {
+  const std::string_view hash = AuditHashOf(line);
+  if (hash.empty()) {
+    const bool whole = !line.empty() && line.front() == '{' && line.back() == '}';
+    if (whole && report->records > 0) {
+      return absl::DataLossError(absl::StrCat(place, ": has no hash, and lines before it have"));
     }
+    ++(whole ? report->unchained : report->torn);
     return absl::OkStatus();
   }
-
-  const AuditReport& report() const { return report_; }
-
- private:
-  absl::Status AddLine(const std::string& line, const std::string& place) {
-    const std::string_view hash = AuditHashOf(line);
-    if (hash.empty()) {
-      const bool whole = !line.empty() && line.front() == '{' && line.back() == '}';
-      if (!whole) {
-        ++report_.torn;
-      } else if (report_.records == 0) {
-        ++report_.unchained;
-      } else {
-        return absl::DataLossError(absl::StrCat(place, ": has no hash, and lines before it have"));
-      }
-      return absl::OkStatus();
-    }
-    const std::string json = line.substr(0, line.size() - kSuffixBytes) + "}";
-    // The first record's predecessor is missing here, unless it is the first that was ever written.
-    const bool follows = hash == HashOf(report_.last_hash, json);
-    if (!follows && report_.records > 0) {
-      return absl::DataLossError(absl::StrCat(
-          place, ": is not what was written, or not what was written after the line before it"));
-    }
-    ++report_.records;
-    report_.last_hash = std::string(hash);
-    report_.expected_found = report_.expected_found || hash == expected_;
-    return absl::OkStatus();
+  const std::string json = line.substr(0, line.size() - kSuffixBytes) + "}";
+  // The first record's predecessor is missing here, unless it is the first that was ever written.
+  if (report->records > 0 && hash != HashOf(report->last_hash, json)) {
+    return absl::DataLossError(absl::StrCat(
+        place, ": is not what was written, or not what was written after the line before it"));
   }
+  ++report->records;
+  report->last_hash = std::string(hash);
+  report->expected_found = report->expected_found || hash == expected;
+  return absl::OkStatus();
+}
 
-  const std::string_view expected_;
-  AuditReport report_;
-};
+absl::Status VerifyFile(const std::string& path, std::string_view expected, AuditReport* report) {
+  std::ifstream file(path);
+  if (!file.is_open()) return ErrnoStatus(errno, path);
+  ++report->files;
+  uint64_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    BATON_RETURN_IF_ERROR(VerifyLine(line, absl::StrCat(path, ":", number), expected, report));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -105,16 +91,14 @@ std::string_view AuditHashOf(std::string_view line) {
 }
 
 absl::StatusOr<AuditReport> VerifyAuditFiles(const std::string& path, std::string_view expected) {
-  Verifier verifier(expected);
-  bool older = false;  // an older file exists
+  AuditReport report;
   for (int age = kAuditFiles - 1; age >= 0; --age) {
-    const std::string file = AuditFile(path, age);
-    const absl::Status status = verifier.AddFile(file);
-    if (absl::IsNotFound(status) && age > 0 && !older) continue;
+    const absl::Status status = VerifyFile(AuditFile(path, age), expected, &report);
+    // The oldest files need not be there yet.
+    if (absl::IsNotFound(status) && age > 0 && report.files == 0) continue;
     BATON_RETURN_IF_ERROR(status);
-    older = true;
   }
-  return verifier.report();
+  return report;
 }
 
 }  // namespace baton
