@@ -21,16 +21,6 @@ inline constexpr char kRoot[] = "/sys/fs/cgroup";
 
 // Returns a process's group from its /proc/PID/cgroup: "/system.slice/batond.service". Returns
 // nothing if there is no unified hierarchy.
-std::optional<std::string> GroupOf(std::string_view proc_cgroup);
-
-// Returns the group and the groups above it, without the root. Each may set limits.
-std::vector<std::string> Chain(std::string group);
-
-// Returns the number of `key` for `device` in rdma.max or rdma.current, which have lines like
-// "mlx5_0 hca_handle=2 hca_object=2000". Returns nothing if it is "max" or missing.
-std::optional<uint64_t> RdmaValue(std::string_view file, std::string_view device,
-                                  std::string_view key);
-
 inline std::optional<std::string> GroupOf(std::string_view proc_cgroup) {
   for (absl::string_view line : absl::StrSplit(View(proc_cgroup), '\n')) {
     if (absl::ConsumePrefix(&line, "0::")) return std::string(line);
@@ -38,6 +28,7 @@ inline std::optional<std::string> GroupOf(std::string_view proc_cgroup) {
   return std::nullopt;
 }
 
+// Returns the group and the groups above it, without the root. Each may set limits.
 inline std::vector<std::string> Chain(std::string group) {
   std::vector<std::string> chain;
   while (group.size() > 1) {
@@ -47,6 +38,8 @@ inline std::vector<std::string> Chain(std::string group) {
   return chain;
 }
 
+// Returns the number of `key` for `device` in rdma.max or rdma.current, which have lines like
+// "mlx5_0 hca_handle=2 hca_object=2000". Returns nothing if it is "max" or missing.
 inline std::optional<uint64_t> RdmaValue(std::string_view file, std::string_view device,
                                          std::string_view key) {
   for (const absl::string_view line : absl::StrSplit(View(file), '\n')) {
