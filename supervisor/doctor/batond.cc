@@ -53,19 +53,12 @@ std::string Describe(const v1::Version& version) {
                       version.protocol_version(), ")");
 }
 
-bool IsSame(const v1::Version& one, const v1::Version& other) {
-  return one.release() == other.release() && one.layout_version() == other.layout_version() &&
-         one.protocol_version() == other.protocol_version();
-}
-
 // Reports workers of other releases, which may serve. A worker that was built for another layout or
 // protocol is refused when it attaches.
-bool CheckWorkers(const RunningVersions& running, Report& report) {
-  bool same = true;
+void CheckWorkers(const RunningVersions& running, Report& report) {
   for (const auto& [service, releases] : running.workers) {
     for (const auto& [release, count] : releases) {
       if (release == running.control.release()) continue;
-      same = false;
       const std::string whose =
           release.empty() ? "an older release, which does not tell" : "release " + release;
       report.Add(v1::SEVERITY_WARNING, {"version", service},
@@ -77,7 +70,6 @@ bool CheckWorkers(const RunningVersions& running, Report& report) {
                                ", then: baton upgrade ", service, " --exec PROGRAM")});
     }
   }
-  return same;
 }
 
 }  // namespace
@@ -116,9 +108,8 @@ void CheckVersions(const View& view, Report& report) {
          "whether its parts are of one release is not known",
          "baton doctor  # again, as an operator: root, or one of operator_uids"});
   }
-  bool same = true;
+  const int findings = report.findings();
   if (running.own_release != running.control.release()) {
-    same = false;
     report.Add(
         v1::SEVERITY_WARNING, {"version", "baton"},
         {absl::StrCat("this program is of release ", running.own_release, ", control is of ",
@@ -128,8 +119,7 @@ void CheckVersions(const View& view, Report& report) {
          "release, then: baton upgrade --baton"});
   }
   for (const auto& [service, version] : running.keepers) {
-    if (IsSame(version, running.control)) continue;
-    same = false;
+    if (Describe(version) == Describe(running.control)) continue;
     report.Add(
         v1::SEVERITY_WARNING, {"version", service},
         {absl::StrCat("its keeper is of release ", Describe(version), ", control is of ",
@@ -138,8 +128,8 @@ void CheckVersions(const View& view, Report& report) {
          "that were built for the new layout or protocol cannot attach to it",
          absl::StrCat("baton upgrade --baton ", service, "  # connections live on")});
   }
-  same = CheckWorkers(running, report) && same;
-  if (same) {
+  CheckWorkers(running, report);
+  if (report.findings() == findings) {
     report.Ok({"version"}, absl::StrCat("this program, control and ", running.keepers.size(),
                                         " keepers are of release ", running.own_release));
   }

@@ -49,6 +49,7 @@ class Report {
   }
 
   const v1::DoctorReport& report() const { return report_; }
+  int findings() const { return report_.findings_size(); }
 
  private:
   v1::DoctorReport report_;

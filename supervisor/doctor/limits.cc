@@ -87,19 +87,17 @@ std::string Raise(const std::string& group, const std::string& property) {
                       "  # or in what made the control group ", group);
 }
 
-bool CheckMax(const View& view, const std::string& group, const std::string& file, uint64_t needed,
+void CheckMax(const View& view, const std::string& group, const std::string& file, uint64_t needed,
               const Trouble& trouble, Report& report) {
   const std::optional<uint64_t> limit = ReadMax(view, group, file);
-  if (!limit || *limit >= needed) return true;
-  report.Add(v1::SEVERITY_PROBLEM, {"cgroup", group}, trouble);
-  return false;
+  if (limit && *limit < needed) report.Add(v1::SEVERITY_PROBLEM, {"cgroup", group}, trouble);
 }
 
-bool CheckMemoryMax(const View& view, const std::string& group, Report& report) {
+void CheckMemoryMax(const View& view, const std::string& group, Report& report) {
   uint64_t needed = 0;
   for (const ServiceNeeds& service : view.services) needed += service.memory_bytes;
   const uint64_t mebibytes = (needed + kMebibyte - 1) / kMebibyte;
-  return CheckMax(
+  CheckMax(
       view, group, "memory.max", needed,
       {absl::StrCat("memory.max is ", ReadMax(view, group, "memory.max").value_or(0) / kMebibyte,
                     " MiB; arenas need ", mebibytes, " MiB"),
@@ -108,19 +106,19 @@ bool CheckMemoryMax(const View& view, const std::string& group, Report& report) 
       report);
 }
 
-bool CheckPidsMax(const View& view, const std::string& group, Report& report) {
+void CheckPidsMax(const View& view, const std::string& group, Report& report) {
   const uint64_t needed = kTasksBeside + kTasksOfAService * view.services.size();
-  return CheckMax(view, group, "pids.max", needed,
-                  {absl::StrCat("pids.max is ", ReadMax(view, group, "pids.max").value_or(0),
-                                "; batond and its keepers have about ", needed, " threads"),
-                   "keepers, or the programs of upgrades, cannot be started",
-                   Raise(group, "TasksMax=infinity")},
-                  report);
+  CheckMax(view, group, "pids.max", needed,
+           {absl::StrCat("pids.max is ", ReadMax(view, group, "pids.max").value_or(0),
+                         "; batond and its keepers have about ", needed, " threads"),
+            "keepers, or the programs of upgrades, cannot be started",
+            Raise(group, "TasksMax=infinity")},
+           report);
 }
 
 // Checks the handles and objects that the services on `device` make. Without a configuration a
 // service of default size counts.
-bool CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& device,
+void CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& device,
                   Report& report) {
   uint64_t handles = 0;
   uint64_t objects = 0;
@@ -133,12 +131,10 @@ bool CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& 
   }
   const std::string file =
       view.machine.Read(absl::StrCat(cgroup::kRoot, group, "/rdma.max")).value_or("");
-  bool enough = true;
   for (const auto& [key, needed] : {std::pair<std::string, uint64_t>("hca_handle", handles),
                                     std::pair<std::string, uint64_t>("hca_object", objects)}) {
     const std::optional<uint64_t> limit = cgroup::RdmaValue(file, device.name, key);
     if (!limit || *limit >= needed) continue;
-    enough = false;
     report.Add(view.severity(), {"cgroup", group},
                {absl::StrCat("rdma.max allows ", *limit, " ", key, " of ", device.name,
                              "; its services need ", needed),
@@ -146,7 +142,6 @@ bool CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& 
                 absl::StrCat("echo '", device.name, " hca_handle=max hca_object=max' >",
                              cgroup::kRoot, group, "/rdma.max")});
   }
-  return enough;
 }
 
 }  // namespace
@@ -171,11 +166,10 @@ void CheckLockedMemory(const View& view, Report& report) {
   if (HasCapability(view, kCapIpcLock) && *limit != kUnlimited) {
     return report.Ok({"memlock"}, "CAP_IPC_LOCK: the limit does not bind" + largest);
   }
-  bool enough = true;
+  const int findings = report.findings();
   for (const ServiceNeeds& service : view.services) {
     const uint64_t registered = service.of_device.registered_bytes;
     if (!service.rdma() || *limit >= registered + service.queue_bytes) continue;
-    enough = false;
     const bool certain = *limit < registered;
     report.Add(certain ? view.severity() : v1::SEVERITY_WARNING,
                {"memlock", view.configured ? service.name() : ""},
@@ -187,7 +181,7 @@ void CheckLockedMemory(const View& view, Report& report) {
                         : "with such a provider its keeper runs out of queue pairs early",
                 CureLimit(view, "LimitMEMLOCK", "memlock", "unlimited")});
   }
-  if (enough) {
+  if (report.findings() == findings) {
     report.Ok({"memlock"}, absl::StrCat(Mebibytes(*limit), " ", view.whose(), largest));
   }
 }
@@ -195,10 +189,9 @@ void CheckLockedMemory(const View& view, Report& report) {
 void CheckDescriptors(const View& view, Report& report) {
   const std::optional<uint64_t> limit = ReadLimit(view, "Max open files");
   if (!limit) return;
-  bool enough = true;
+  const int findings = report.findings();
   for (const ServiceNeeds& service : view.services) {
     if (service.descriptors <= *limit) continue;
-    enough = false;
     report.Add(v1::SEVERITY_PROBLEM, {"nofile", view.configured ? service.name() : ""},
                {absl::StrCat("the hard RLIMIT_NOFILE ", view.whose(), " is ", *limit, "; ",
                              ServiceName(view, service), " has up to ", service.descriptors,
@@ -206,7 +199,7 @@ void CheckDescriptors(const View& view, Report& report) {
                 "connections and workers are refused before the service is full",
                 CureLimit(view, "LimitNOFILE", "nofile", "1048576")});
   }
-  if (enough) {
+  if (report.findings() == findings) {
     report.Ok({"nofile"}, absl::StrCat("up to ", *limit, " open files ", view.whose()));
   }
 }
@@ -285,15 +278,13 @@ void CheckControlGroup(const View& view, Report& report) {
   if (!group) {
     return report.Ok({"cgroup"}, "no unified hierarchy, so its limits bind nobody");
   }
-  bool fine = true;
+  const int findings = report.findings();
   for (const std::string& one : cgroup::Chain(*group)) {
-    fine = CheckMemoryMax(view, one, report) && fine;
-    fine = CheckPidsMax(view, one, report) && fine;
-    for (const RdmaDevice& device : view.devices) {
-      fine = CheckRdmaMax(view, one, device, report) && fine;
-    }
+    CheckMemoryMax(view, one, report);
+    CheckPidsMax(view, one, report);
+    for (const RdmaDevice& device : view.devices) CheckRdmaMax(view, one, device, report);
   }
-  if (fine) {
+  if (report.findings() == findings) {
     report.Ok({"cgroup"}, absl::StrCat("memory.max, pids.max and rdma.max of ", *group,
                                        ", where set, are enough"));
   }

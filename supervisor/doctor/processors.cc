@@ -44,7 +44,7 @@ uint64_t MemoryOf(const View& view, uint32_t node) {
 class Checker {
  public:
   Checker(const View& view, const ServiceNeeds& service, Report& report)
-      : view_(view), service_(service), report_(report) {}
+      : view_(view), service_(service), report_(report), findings_(report.findings()) {}
 
   void Check() {
     const RdmaDevice* const device = service_.rdma() ? view_.DeviceOf(service_) : nullptr;
@@ -58,12 +58,11 @@ class Checker {
     if (device != nullptr && placement.has_numa_node()) {
       CheckDistance(device->name, NodeOfDevice(device->name, read), placement.numa_node());
     }
-    if (fine_) report_.Ok({"placement", service_.name()}, "on " + where);
+    if (report_.findings() == findings_) report_.Ok({"placement", service_.name()}, "on " + where);
   }
 
  private:
   void Warn(const std::string& what, const std::string& consequence, const std::string& line) {
-    fine_ = false;
     report_.Add(v1::SEVERITY_WARNING, {"placement", service_.name()},
                 {what, consequence, view_.Change(service_, line)});
   }
@@ -117,7 +116,7 @@ class Checker {
   const View& view_;
   const ServiceNeeds& service_;
   Report& report_;
-  bool fine_ = true;
+  const int findings_;  // before this service's
 };
 
 constexpr char kSource[] = "/sys/devices/system/clocksource/clocksource0/current_clocksource";

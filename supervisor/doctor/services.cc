@@ -19,52 +19,42 @@ std::string Names(const View& view) {
 
 // Returns null after it has added a finding.
 const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Report& report) {
-  const RdmaDevice* const device = view.DeviceOf(service);
-  const Place place = {"service", service.name()};
-  if (device == nullptr) {
-    const std::string consequence = "its driver does not start";
-    if (view.devices.empty()) {
-      report.Add(v1::SEVERITY_PROBLEM, place,
-                 {"is configured for an RDMA device, and there is none", consequence,
-                  view.Change(service, "device { soft {} }, or make the device appear (above)")});
-    } else if (service.config.device().rdma().device().empty()) {
-      report.Add(
-          v1::SEVERITY_PROBLEM, place,
-          {absl::StrCat("names no device, and there are several: ", Names(view)), consequence,
-           view.Change(service, absl::StrCat("device { rdma { device: \"", view.devices[0].name,
-                                             "\" } }"))});
-    } else {
-      report.Add(v1::SEVERITY_PROBLEM, place,
-                 {absl::StrCat("device ", service.config.device().rdma().device(),
-                               " is not there; there are ", Names(view)),
-                  consequence,
-                  view.Change(service, absl::StrCat("device: \"", view.devices[0].name, "\""))});
-    }
+  const auto refuse = [&](const std::string& why, const std::string& line) {
+    report.Add(v1::SEVERITY_PROBLEM, {"service", service.name()},
+               {why, "its driver does not start", view.Change(service, line)});
     return nullptr;
+  };
+  if (view.devices.empty()) {
+    return refuse("is configured for an RDMA device, and there is none",
+                  "device { soft {} }, or make the device appear (above)");
+  }
+  const RdmaDevice* const device = view.DeviceOf(service);
+  const std::string& wanted = service.config.device().rdma().device();
+  const std::string& first = view.devices[0].name;
+  if (device == nullptr && wanted.empty()) {
+    return refuse(absl::StrCat("names no device, and there are several: ", Names(view)),
+                  absl::StrCat("device { rdma { device: \"", first, "\" } }"));
+  }
+  if (device == nullptr) {
+    return refuse(absl::StrCat("device ", wanted, " is not there; there are ", Names(view)),
+                  absl::StrCat("device: \"", first, "\""));
   }
   if (device->FindPort(service.port()) == nullptr) {
-    report.Add(
-        v1::SEVERITY_PROBLEM, place,
-        {absl::StrCat("device ", device->name, " has no port ", service.port()),
-         "its driver does not start",
-         view.Change(service,
-                     absl::StrCat("port: ", device->ports.empty() ? 1 : device->ports[0].number))});
-    return nullptr;
+    return refuse(absl::StrCat("device ", device->name, " has no port ", service.port()),
+                  absl::StrCat("port: ", device->ports.empty() ? 1 : device->ports[0].number));
   }
   return device;
 }
 
-bool CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
+void CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
                     Report& report) {
   const Port& port = *device.FindPort(service.port());
-  if (!port.ethernet) return true;  // its GIDs are not its addresses
-  bool reachable = true;
+  if (!port.ethernet) return;  // its GIDs are not its addresses
   for (const v1::ListenerConfig& listener : service.config.listeners()) {
     const std::string& host = listener.host();
     if (host == "0.0.0.0" || host == "::") continue;
     const auto is_host = [&](const Gid& gid) { return gid.address == host; };
     if (std::any_of(port.gids.begin(), port.gids.end(), is_host)) continue;
-    reachable = false;
     report.Add(v1::SEVERITY_PROBLEM, {"service", service.name()},
                {absl::StrCat("listens on ", host, ", which is no address of ", device.name,
                              " port ", port.number),
@@ -73,7 +63,6 @@ bool CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDev
                              port.interface.empty() ? "NETDEV" : port.interface, "  # or ",
                              view.Change(service, "another host"))});
   }
-  return reachable;
 }
 
 // Returns the most connections with which the service would fit; 0: fewer connections do not help.
@@ -89,17 +78,16 @@ uint32_t FittingConnections(const ServiceNeeds& service, const verbs::DeviceLimi
   return fits;
 }
 
-bool CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
+void CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
                 const verbs::DeviceLimits& limits, Report& report) {
   const absl::Status status = driver::CheckLimits(service.of_device, limits, device.name);
-  if (status.ok()) return true;
+  if (status.ok()) return;
   const uint32_t fits = FittingConnections(service, limits);
   report.Add(v1::SEVERITY_PROBLEM, {"service", service.name()},
              {std::string(MessageOf(status)), "its driver does not start",
               view.Change(service, fits > 0 ? absl::StrCat("max_connections: ", fits,
                                                            "  # or what else the message names")
                                             : "what the message names")});
-  return false;
 }
 
 void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_t>& connections,
@@ -168,7 +156,8 @@ void CheckServices(const View& view, Report& report) {
     }
     const RdmaDevice* const device = FindDevice(view, service, report);
     if (device == nullptr || device->iwarp()) continue;
-    bool fine = CheckListeners(view, service, *device, report);
+    const int findings = report.findings();
+    CheckListeners(view, service, *device, report);
     const absl::StatusOr<verbs::DeviceLimits> limits =
         view.machine.Limits(device->name, service.port());
     if (!limits.ok()) {
@@ -180,8 +169,8 @@ void CheckServices(const View& view, Report& report) {
       continue;
     }
     connections[device] += service.of_device.queue_pairs;
-    fine = CheckSizes(view, service, *device, *limits, report) && fine;
-    if (fine) {
+    CheckSizes(view, service, *device, *limits, report);
+    if (report.findings() == findings) {
       report.Ok(place, absl::StrCat("fits on ", device->name, " port ", service.port(), ": ",
                                     service.of_device.queue_pairs, " connections"));
     }
