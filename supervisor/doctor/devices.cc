@@ -5,12 +5,13 @@
 // address.
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "lib/base/status.h"
 #include "supervisor/doctor/checks.h"
 
@@ -25,8 +26,7 @@ constexpr char kInstallRule[] =
     "&& udevadm trigger --action=add --subsystem-match=infiniband_verbs --subsystem-match=misc";
 
 bool IsMember(const Identity& identity, uint32_t gid) {
-  return identity.gid == gid ||
-         std::find(identity.groups.begin(), identity.groups.end(), gid) != identity.groups.end();
+  return identity.gid == gid || absl::c_linear_search(identity.groups, gid);
 }
 
 // Decides like the kernel: the first class that fits counts, even if a later one allows more.
@@ -86,9 +86,8 @@ void CheckAccess(const View& view, const std::string& path, const FileFacts& fil
 void CheckNode(const View& view, const std::string& path, const std::string& number,
                const Place& place, Report& report) {
   const std::optional<FileFacts> file = view.machine.Look(path);
-  std::string numbers = number;
-  std::replace(numbers.begin(), numbers.end(), ':', ' ');
-  const std::string make = absl::StrCat("mknod -m 0660 ", path, " c ", numbers);
+  const std::string make =
+      absl::StrCat("mknod -m 0660 ", path, " c ", absl::StrReplaceAll(number, {{":", " "}}));
   if (!file) {
     return report.Add(
         view.severity(), place,
@@ -139,8 +138,7 @@ std::string LinkCure(const View& view, const std::string& device, const Port& po
 }
 
 bool HasAddress(const Machine& machine, const std::string& interface) {
-  const std::vector<InterfaceAddress> all = machine.Addresses();
-  return std::any_of(all.begin(), all.end(), [&](const InterfaceAddress& a) {
+  return absl::c_any_of(machine.Addresses(), [&](const InterfaceAddress& a) {
     return a.interface == interface && !a.address.starts_with("fe80:");
   });
 }
@@ -158,7 +156,7 @@ void AddAddressTroubles(const View& view, const Port& port, Troubles& troubles) 
     return;
   }
   const auto routable = [](const Gid& gid) { return !gid.link_local; };
-  if (std::none_of(port.gids.begin(), port.gids.end(), routable)) {
+  if (absl::c_none_of(port.gids, routable)) {
     const bool missed = HasAddress(view.machine, port.interface);
     const std::string name = InterfaceOr(port, "its net device");
     troubles.push_back(
@@ -167,8 +165,9 @@ void AddAddressTroubles(const View& view, const Port& port, Troubles& troubles) 
          "nothing can listen on it or be reached over it",
          missed ? absl::StrCat("ip link set ", name, " down && ip link set ", name, " up")
                 : AddressCure(port)});
-  } else if (std::none_of(port.gids.begin(), port.gids.end(),
-                          [&](const Gid& gid) { return routable(gid) && gid.type == "RoCE v2"; })) {
+  } else if (absl::c_none_of(port.gids, [&](const Gid& gid) {
+               return routable(gid) && gid.type == "RoCE v2";
+             })) {
     troubles.push_back({"has no GID of type RoCE v2",
                         "RoCE v1 is not routed: only peers in the same Ethernet segment reach it",
                         "use a port that speaks RoCE v2, or keep the peers in this segment"});
@@ -201,8 +200,7 @@ Troubles TroublesOf(const View& view, const RdmaDevice& device) {
     return {{absl::StrCat("is of type ", device.node_type, ", without reliable connections"),
              "Baton refuses it", "use an InfiniBand or RoCE device"}};
   }
-  const std::vector<std::string> known = view.machine.VerbsDevices();
-  if (std::find(known.begin(), known.end(), device.name) == known.end()) {
+  if (!absl::c_linear_search(view.machine.VerbsDevices(), device.name)) {
     return {{"is known to the kernel, and libibverbs has no provider for it",
              "no program can open it", "apt-get install ibverbs-providers"}};
   }
@@ -214,11 +212,10 @@ Troubles TroublesOf(const View& view, const RdmaDevice& device) {
 v1::Severity SeverityOf(const View& view, const RdmaDevice& device, const Port* port,
                         bool any_works) {
   if (!view.configured) return any_works ? v1::SEVERITY_WARNING : v1::SEVERITY_PROBLEM;
-  const bool needed =
-      std::any_of(view.services.begin(), view.services.end(), [&](const ServiceNeeds& service) {
-        return service.rdma() && view.DeviceOf(service) == &device &&
-               (port == nullptr || service.port() == port->number);
-      });
+  const bool needed = absl::c_any_of(view.services, [&](const ServiceNeeds& service) {
+    return service.rdma() && view.DeviceOf(service) == &device &&
+           (port == nullptr || service.port() == port->number);
+  });
   return needed ? v1::SEVERITY_PROBLEM : v1::SEVERITY_WARNING;
 }
 
@@ -247,8 +244,7 @@ struct Verdict {
   std::vector<Troubles> ports;  // in the device's order; empty: the device is useless
 
   bool works() const {
-    return troubles.empty() && std::any_of(ports.begin(), ports.end(),
-                                           [](const Troubles& port) { return port.empty(); });
+    return troubles.empty() && absl::c_any_of(ports, [](const auto& port) { return port.empty(); });
   }
 };
 
@@ -336,8 +332,7 @@ void CheckGroup(const View& view, Report& report) {
 void CheckDevices(const View& view, Report& report) {
   std::vector<Verdict> verdicts;
   for (const RdmaDevice& device : view.devices) verdicts.push_back(Judge(view, device));
-  const bool any_works = std::any_of(verdicts.begin(), verdicts.end(),
-                                     [](const Verdict& verdict) { return verdict.works(); });
+  const bool any_works = absl::c_any_of(verdicts, [](const auto& one) { return one.works(); });
   for (const Verdict& verdict : verdicts) Tell(view, verdict, any_works, report);
 }
 

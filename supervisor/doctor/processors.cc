@@ -1,11 +1,11 @@
 // Checks that a service's CPUs and NUMA node exist, belong together, and are near its device.
 // Checks the clocks, too: what reading the time costs, and whether the clock is synchronized.
-#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -96,7 +96,7 @@ class Checker {
     const std::set<uint32_t> cpus = ParseCpus(placement.cpus()).value_or(std::set<uint32_t>());
     const std::set<uint32_t> online = Numbers(view_, kOnlineCpus);
     const auto is_far = [&](uint32_t cpu) { return near.count(cpu) == 0 && online.count(cpu) > 0; };
-    const auto far = std::find_if(cpus.begin(), cpus.end(), is_far);
+    const auto far = absl::c_find_if(cpus, is_far);
     if (far != cpus.end() && !near.empty()) {
       Warn(absl::StrCat("CPU ", *far, " is not of NUMA node ", node, ", where its memory is"),
            "every work request crosses over to another node",
@@ -133,7 +133,7 @@ void CheckPlacement(const View& view, Report& report) {
 
 void CheckClock(const View& view, Report& report) {
   const std::string source = view.machine.Read(kSource).value_or("");
-  const bool slow = std::find(std::begin(kSlow), std::end(kSlow), source) != std::end(kSlow);
+  const bool slow = absl::c_linear_search(kSlow, source);
   if (slow) {
     report.Add(v1::SEVERITY_WARNING, {"clock"},
                {absl::StrCat("the kernel tells the time by ", source),

@@ -3,10 +3,10 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include <algorithm>
 #include <array>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -50,7 +50,7 @@ std::vector<uint32_t> Numbers(const std::vector<std::string>& names) {
     uint32_t number = 0;
     if (absl::SimpleAtoi(name, &number)) numbers.push_back(number);
   }
-  std::sort(numbers.begin(), numbers.end());
+  absl::c_sort(numbers);
   return numbers;
 }
 
@@ -84,8 +84,7 @@ std::string InterfaceOf(const Machine& machine, const std::string& device) {
 }  // namespace
 
 const Port* RdmaDevice::FindPort(uint32_t number) const {
-  const auto port = std::find_if(ports.begin(), ports.end(),
-                                 [number](const Port& p) { return p.number == number; });
+  const auto port = absl::c_find_if(ports, [&](const Port& p) { return p.number == number; });
   return port == ports.end() ? nullptr : &*port;
 }
 

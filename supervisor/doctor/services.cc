@@ -1,7 +1,7 @@
 // Checks what the configured services need of their devices and networks.
-#include <algorithm>
 #include <map>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status.h"
@@ -53,8 +53,7 @@ void CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDev
   for (const v1::ListenerConfig& listener : service.config.listeners()) {
     const std::string& host = listener.host();
     if (host == "0.0.0.0" || host == "::") continue;
-    const auto is_host = [&](const Gid& gid) { return gid.address == host; };
-    if (std::any_of(port.gids.begin(), port.gids.end(), is_host)) continue;
+    if (absl::c_any_of(port.gids, [&](const Gid& gid) { return gid.address == host; })) continue;
     report.Add(v1::SEVERITY_PROBLEM, {"service", service.name()},
                {absl::StrCat("listens on ", host, ", which is no address of ", device.name,
                              " port ", port.number),
