@@ -83,23 +83,13 @@ absl::Status WithCure(Invocation* invocation, const absl::Status& status) {
 }
 
 int ExitCodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return kExitOk;
-    case absl::StatusCode::kInvalidArgument:
-      return kExitUsage;
-    case absl::StatusCode::kUnavailable:
-      return kExitUnreachable;
-    case absl::StatusCode::kNotFound:
-      return kExitNotFound;
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-      return kExitPermissionDenied;
-    case absl::StatusCode::kDeadlineExceeded:
-      return kExitTimedOut;
-    default:
-      return kExitFailed;
-  }
+  if (status.ok()) return kExitOk;
+  if (absl::IsInvalidArgument(status)) return kExitUsage;
+  if (absl::IsUnavailable(status)) return kExitUnreachable;
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  if (absl::IsPermissionDenied(status)) return kExitPermissionDenied;
+  if (absl::IsUnauthenticated(status)) return kExitPermissionDenied;
+  return absl::IsDeadlineExceeded(status) ? kExitTimedOut : kExitFailed;
 }
 
 // The environment counts only if the command line names no socket.

@@ -205,24 +205,13 @@ std::unique_ptr<CLI::App> MakeCommandLine(Invocation* invocation) {
   app->set_version_flag("--version", std::string("baton ") + kRelease, "");
   app->require_subcommand(1);
   app->fallthrough();
-  AddGlobalOptions(app.get(), invocation);
-  AddTlsOptions(app.get(), invocation);
-  AddStatusCommands(app.get(), invocation);
-  AddServiceCommands(app.get(), invocation);
-  AddWorkerCommands(app.get(), invocation);
-  AddShardCommands(app.get(), invocation);
-  AddConnectionCommands(app.get(), invocation);
-  AddHandoffCommand(app.get(), invocation);
-  AddUpgradeCommands(app.get(), invocation);
-  AddDrainCommand(app.get(), invocation);
-  AddReloadCommand(app.get(), invocation);
-  AddEventsCommand(app.get(), invocation);
-  AddAuditCommand(app.get(), invocation);
-  AddInspectCommands(app.get(), invocation);
-  AddTopCommand(app.get(), invocation);
-  AddDoctorCommand(app.get(), invocation);
-  AddNewCommand(app.get(), invocation);
-  AddCompletionCommand(app.get(), invocation);
+  for (void (*const add)(CLI::App*, Invocation*) :
+       {AddGlobalOptions, AddTlsOptions, AddStatusCommands, AddServiceCommands, AddWorkerCommands,
+        AddShardCommands, AddConnectionCommands, AddHandoffCommand, AddUpgradeCommands,
+        AddDrainCommand, AddReloadCommand, AddEventsCommand, AddAuditCommand, AddInspectCommands,
+        AddTopCommand, AddDoctorCommand, AddNewCommand, AddCompletionCommand}) {
+    add(app.get(), invocation);
+  }
   return app;
 }
 

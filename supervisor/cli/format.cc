@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -186,9 +186,8 @@ std::string Wrap(const std::string& text, size_t indent, size_t column, size_t c
 
 size_t WidthOf(const std::string& text) {
   constexpr unsigned char kKind = 0xc0, kContinuation = 0x80;
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char byte) {
-    return (static_cast<unsigned char>(byte) & kKind) != kContinuation;
-  }));
+  return static_cast<size_t>(absl::c_count_if(
+      text, [](char byte) { return (static_cast<unsigned char>(byte) & kKind) != kContinuation; }));
 }
 
 std::string Painted(const std::string& text, Colour colour) {
@@ -199,27 +198,19 @@ std::string Painted(const std::string& text, Colour colour) {
 }
 
 Colour ColourOf(std::string_view state) {
-  static const std::map<std::string_view, Colour>& colours =
-      *new std::map<std::string_view, Colour>{
-          {"ok", Colour::kGreen},          {"ready", Colour::kGreen},
-          {"established", Colour::kGreen}, {"completed", Colour::kGreen},
-          {"OK", Colour::kGreen},          {"waiting", Colour::kYellow},
-          {"drained", Colour::kYellow},    {"dying", Colour::kYellow},
-          {"attached", Colour::kYellow},   {"requested", Colour::kYellow},
-          {"connecting", Colour::kYellow}, {"draining", Colour::kYellow},
-          {"starting", Colour::kYellow},   {"handing over", Colour::kYellow},
-          {"watching", Colour::kYellow},   {"canary", Colour::kYellow},
-          {"retiring", Colour::kYellow},   {"returning", Colour::kYellow},
-          {"refused", Colour::kYellow},    {"WARNING", Colour::kYellow},
-          {"unreachable", Colour::kRed},   {"bad", Colour::kRed},
-          {"failed", Colour::kRed},        {"rolled back", Colour::kRed},
-          {"nobody", Colour::kRed},        {"PROBLEM", Colour::kRed},
-      };
+  constexpr std::string_view kGreen[] = {"ok", "ready", "established", "completed", "OK"};
+  constexpr std::string_view kYellow[] = {"waiting",      "drained",    "dying",    "attached",
+                                          "requested",    "connecting", "draining", "starting",
+                                          "handing over", "watching",   "canary",   "retiring",
+                                          "returning",    "refused",    "WARNING"};
+  constexpr std::string_view kRed[] = {"unreachable", "bad",    "failed",
+                                       "rolled back", "nobody", "PROBLEM"};
   const size_t end = state.find_first_of(",:(");
   std::string_view word = state.substr(0, end);
   while (word.ends_with(' ')) word.remove_suffix(1);
-  const auto found = colours.find(word);
-  return found == colours.end() ? Colour::kNone : found->second;
+  if (absl::c_linear_search(kGreen, word)) return Colour::kGreen;
+  if (absl::c_linear_search(kYellow, word)) return Colour::kYellow;
+  return absl::c_linear_search(kRed, word) ? Colour::kRed : Colour::kNone;
 }
 
 Table::Table(std::vector<std::string> titles, TableStyle style) : style_(style) {

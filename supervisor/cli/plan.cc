@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status.h"
@@ -56,9 +57,7 @@ absl::Status CheckIdle(const v1::Service& service) {
 absl::StatusOr<uint64_t> Successor(const v1::GetServiceResponse& described,
                                    const v1::HandoffRequest& request) {
   const uint64_t wanted = request.to_worker_id();
-  const uint32_t first = request.shards().empty()
-                             ? 0
-                             : *std::min_element(request.shards().begin(), request.shards().end());
+  const uint32_t first = request.shards().empty() ? 0 : *absl::c_min_element(request.shards());
   const uint64_t owner = described.shards(static_cast<int>(first)).owner_worker_id();
   uint64_t newest = 0;
   for (const v1::Worker& worker : described.workers()) {
@@ -154,9 +153,7 @@ absl::StatusOr<std::string> PlanHandoff(Invocation* invocation, v1::HandoffReque
   request->clear_shards();
   std::vector<std::string> parts;
   for (const v1::Shard& shard : described.shards()) {
-    if (!asked.empty() && std::find(asked.begin(), asked.end(), shard.index()) == asked.end()) {
-      continue;
-    }
+    if (!asked.empty() && !absl::c_linear_search(asked, shard.index())) continue;
     request->add_shards(shard.index());
     parts.push_back(shard.owner_worker_id() == successor
                         ? absl::StrCat("leave shard ", shard.index(), ", which it owns")

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -107,11 +106,8 @@ void AddPolicyCommand(CLI::App* noun, Invocation* invocation) {
   AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
   command->get_option("--dry-run")->needs(set);
   command->footer(kPolicyFooter);
-  command->callback([invocation, options] {
-    invocation->action = [invocation, options] {
-      return options->file.empty() ? ShowPolicy(invocation, *options)
-                                   : ReplacePolicy(invocation, *options);
-    };
+  OnChosen(command, invocation, options, [](Invocation* asking, const PolicyOptions& chosen) {
+    return chosen.file.empty() ? ShowPolicy(asking, chosen) : ReplacePolicy(asking, chosen);
   });
 }
 
@@ -121,10 +117,8 @@ struct Filter {
 };
 
 absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
-  const std::vector<std::string> names = NamesOf(all);
   for (const std::string& name : filter.services) {
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    return NoService(name, all);
+    if (!absl::c_linear_search(NamesOf(all), name)) return NoService(name, all);
   }
   return absl::OkStatus();
 }
@@ -134,9 +128,8 @@ absl::Status List(Invocation* invocation, const Filter& filter) {
   BATON_RETURN_IF_ERROR(CheckNames(filter, response));
   const bool none = response.services().empty();
   KeepIf(response.mutable_services(), [&](const v1::Service& service) {
-    const auto& names = filter.services;
     return (filter.state.empty() || StateOf(service) == filter.state) &&
-           (names.empty() || std::find(names.begin(), names.end(), service.name()) != names.end());
+           (filter.services.empty() || absl::c_linear_search(filter.services, service.name()));
   });
   SortBy(response.mutable_services(), [](const v1::Service& service) { return service.name(); });
   if (invocation->json) return invocation->PrintJson(response);
@@ -296,6 +289,7 @@ struct NewService {
 };
 
 constexpr size_t kLongestName = 32;
+constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
 // Targets that CMake has already.
 constexpr const char* kTargets[] = {"all",     "clean",      "help", "install",
                                     "package", "preinstall", "test"};
@@ -303,9 +297,7 @@ constexpr const char* kTargets[] = {"all",     "clean",      "help", "install",
 // It becomes the name of a service, of files and of CMake's targets.
 absl::Status CheckName(const std::string& name) {
   const bool fits = !name.empty() && name.size() <= kLongestName && absl::ascii_islower(name[0]) &&
-                    absl::c_all_of(name, [](unsigned char c) {
-                      return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
-                    });
+                    name.find_first_not_of(kLetters) == std::string::npos;
   if (!fits) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", name,

@@ -80,10 +80,9 @@ void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& 
        {"Failover blackout", FormatBlackout(shard.failover_blackout())}},
       style);
   if (shard.poisoned_connections() == 0) return;
-  const bool one = shard.poisoned_connections() == 1;
-  out << absl::StrCat("Poisoned:           ", shard.poisoned_connections(),
-                      one ? " connection" : " connections", ", failed because workers died on ",
-                      one ? "it\n" : "them\n");
+  out << "Poisoned:           " << FormatCount(shard.poisoned_connections(), "connection")
+      << ", failed because workers died on "
+      << (shard.poisoned_connections() == 1 ? "it\n" : "them\n");
 }
 
 std::string FormatPoisoned(const v1::PoisonedConnection& poisoned) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
@@ -31,8 +32,7 @@ double Now() {
 }
 
 bool IsWanted(const Options& options, const std::string& service) {
-  const auto& wanted = options.services;
-  return wanted.empty() || std::find(wanted.begin(), wanted.end(), service) != wanted.end();
+  return options.services.empty() || absl::c_linear_search(options.services, service);
 }
 
 absl::StatusOr<TopView> Look(Invocation* invocation, const Options& options, CounterRates* rates) {

@@ -345,10 +345,8 @@ void AddUpgradesCommands(CLI::App* app, Invocation* invocation) {
     auto options = std::make_shared<Options>();
     command->add_option("service", options->service, kItsService);
     AddChangeOptions(command, &options->change, /*asks=*/false, invocation);
-    command->callback([invocation, options, pause] {
-      invocation->action = [invocation, options, pause] {
-        return PauseOrResume(invocation, *options, pause);
-      };
+    OnChosen(command, invocation, options, [pause](Invocation* asking, const Options& chosen) {
+      return PauseOrResume(asking, chosen, pause);
     });
   }
 }

@@ -1,9 +1,9 @@
 #include "supervisor/cli/upgrades.h"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status.h"
@@ -37,9 +37,8 @@ void Tell(const v1::Upgrade& upgrade, const std::string& name, const std::string
 absl::StatusOr<bool> NewProgramServes(Invocation* invocation, const std::string& service,
                                       const v1::Upgrade& upgrade) {
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, invocation->AskService(service));
-  const auto& fresh = upgrade.new_worker_ids();
-  return std::any_of(response.shards().begin(), response.shards().end(), [&](const auto& shard) {
-    return std::find(fresh.begin(), fresh.end(), shard.owner_worker_id()) != fresh.end();
+  return absl::c_any_of(response.shards(), [&](const v1::Shard& shard) {
+    return absl::c_linear_search(upgrade.new_worker_ids(), shard.owner_worker_id());
   });
 }
 
@@ -80,8 +79,7 @@ absl::StatusOr<v1::Upgrade> WaitUntilOver(Invocation* invocation, const std::str
     }
     last_answer = Clock::now();
     const auto& all = list->upgrades();
-    const auto found =
-        std::find_if(all.begin(), all.end(), [&](const auto& one) { return IsSame(one, upgrade); });
+    const auto found = absl::c_find_if(all, [&](const auto& one) { return IsSame(one, upgrade); });
     if (found == all.end()) {
       return absl::AbortedError(absl::StrCat(
           "the keeper of service \"", service, "\" knows nothing of upgrade ", upgrade.id(),

@@ -2,7 +2,6 @@
 
 #include <openssl/sha.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <fstream>
 
@@ -19,9 +18,8 @@ constexpr size_t kHashDigits = 2 * SHA256_DIGEST_LENGTH;
 constexpr size_t kSuffixBytes = kBegin.size() + kHashDigits + kEnd.size();
 
 bool IsHash(std::string_view text) {
-  return text.size() == kHashDigits && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
+  return text.size() == kHashDigits &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 std::string HashOf(std::string_view previous, std::string_view json) {

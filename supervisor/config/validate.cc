@@ -56,9 +56,7 @@ constexpr Range kServiceRanges[] = {
 
 bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxNameBytes &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-         });
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string::npos;
 }
 
 // Port 0 stands for any free one.
