@@ -149,8 +149,6 @@ void PrintStates(std::ostream& out, const v1::Inspection& arena) {
   }
 }
 
-std::string Slot(int32_t slot) { return slot < 0 ? "" : absl::StrCat("slot ", slot); }
-
 // ---------------------------------------------------------------- the arena
 
 std::string FormatSource(const v1::InspectionSource& source) {
@@ -205,7 +203,7 @@ std::string FormatOwner(const v1::InspectedShard& shard) {
 }
 
 std::string FormatHeir(const v1::InspectedShard& shard) {
-  if (shard.heir_slot() >= 0) return Slot(shard.heir_slot());
+  if (shard.heir_slot() >= 0) return absl::StrCat("slot ", shard.heir_slot());
   return shard.heir_worker_id() == 0 ? "" : absl::StrCat("worker ", shard.heir_worker_id());
 }
 

@@ -237,10 +237,6 @@ struct Filter {
   }
 };
 
-std::string FormatIds(const google::protobuf::RepeatedField<uint64_t>& ids) {
-  return absl::StrJoin(ids, ",");
-}
-
 absl::Status History(Invocation* invocation, Filter filter) {
   BATON_RETURN_IF_ERROR(ChooseService(invocation, Purpose::kLook, &filter.service));
   BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse response,
@@ -262,8 +258,9 @@ absl::Status History(Invocation* invocation, Filter filter) {
     table.Add({upgrade.id(), FormatVersions(upgrade), FormatSeconds(upgrade.started_unix_micros()),
                FormatElapsed(upgrade), FormatMove(upgrade.slowest_blackout_us()),
                FormatMove(upgrade.slowest_return_us()), upgrade.rollback() ? "rollback" : "upgrade",
-               FormatIds(upgrade.old_worker_ids()), FormatIds(upgrade.new_worker_ids()),
-               FormatProgram(upgrade), FormatProgress(upgrade)});
+               absl::StrJoin(upgrade.old_worker_ids(), ","),
+               absl::StrJoin(upgrade.new_worker_ids(), ","), FormatProgram(upgrade),
+               FormatProgress(upgrade)});
   }
   table.Print(invocation->out);
   return absl::OkStatus();

@@ -118,9 +118,8 @@ void Node::CheckRange(const Range& range) const {
     return;
   }
   if (value < range.min || value > range.max) {
-    Refuse(range.field, absl::StrCat(value, " is not between ", range.min, " and ", range.max,
-                                     "; leave it out for ", range.default_value));
-    return;
+    return Refuse(range.field, absl::StrCat(value, " is not between ", range.min, " and ",
+                                            range.max, "; leave it out for ", range.default_value));
   }
   if (!range.power_of_two) return;
   const std::string problem = PowerOfTwoProblem(value, range);
@@ -129,8 +128,7 @@ void Node::CheckRange(const Range& range) const {
 
 void CheckFaults(v1::FaultPlan& plan, const Node& node) {
   if (plan.rules_size() > kMaxRules) {
-    node.Refuse("rules", absl::StrCat("has ", plan.rules_size(), ", at most ", kMaxRules));
-    return;
+    return node.Refuse("rules", absl::StrCat("has ", plan.rules_size(), ", at most ", kMaxRules));
   }
   for (int i = 0; i < plan.rules_size(); ++i) {
     v1::FaultRule& rule = *plan.mutable_rules(i);

@@ -126,8 +126,8 @@ void CheckRdma(v1::RdmaDeviceConfig& rdma, const Node& node) {
 
 void CheckDevice(v1::ServiceConfig& service, const Node& node) {
   if (service.device().kind_case() == v1::Device::KIND_NOT_SET) {
-    node.Refuse("device", "is missing; a service has exactly one, for example device { soft {} }");
-    return;
+    return node.Refuse("device",
+                       "is missing; a service has exactly one, for example device { soft {} }");
   }
   v1::Device& device = *service.mutable_device();
   const Node device_node = node.Child("device", device);
@@ -271,22 +271,20 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
 void CheckStateDir(const v1::Config& config, const Node& root) {
   const std::string& state_dir = config.state_dir();
   if (state_dir.empty() || state_dir.front() != '/') {
-    root.Refuse("state_dir",
-                state_dir.empty()
-                    ? "is missing; name a directory for sockets, for example "
-                      "state_dir: \"/run/baton\""
-                    : absl::StrCat("\"", state_dir, "\" is not an absolute path; start it with /"));
-    return;
+    return root.Refuse(
+        "state_dir",
+        state_dir.empty()
+            ? "is missing; name a directory for sockets, for example "
+              "state_dir: \"/run/baton\""
+            : absl::StrCat("\"", state_dir, "\" is not an absolute path; start it with /"));
   }
   if (state_dir.find('\0') != std::string::npos) {
-    root.Refuse("state_dir", "has a NUL, which no path has");
-    return;
+    return root.Refuse("state_dir", "has a NUL, which no path has");
   }
   if (!IsUtf8(state_dir)) {
     // A path need not be UTF-8, but workers get the paths of its sockets in messages that would not
     // parse.
-    root.Refuse("state_dir", "is not UTF-8; name a directory that is");
-    return;
+    return root.Refuse("state_dir", "is not UTF-8; name a directory that is");
   }
   std::string longest = OperatorSocketPath(state_dir);
   for (const v1::ServiceConfig& service : config.services()) {

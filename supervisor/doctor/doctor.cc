@@ -1,5 +1,6 @@
 #include "supervisor/doctor/doctor.h"
 
+#include <initializer_list>
 #include <iterator>
 
 #include "absl/algorithm/container.h"
@@ -113,29 +114,17 @@ const RdmaDevice* View::DeviceOf(const ServiceNeeds& service) const {
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
   const View view(machine, request);
   Report report;
-  CheckKernel(view, report);
-  CheckNamespaces(view, report);
+  const auto run = [&](std::initializer_list<void (*)(const View&, Report&)> checks) {
+    for (const auto check : checks) check(view, report);
+  };
+  run({CheckKernel, CheckNamespaces});
   if (view.devices.empty()) {
     CheckNoDevice(view, report);
   } else {
-    CheckModules(view, report);
-    CheckLibraries(view, report);
-    CheckGroup(view, report);
-    CheckNodes(view, report);
-    CheckDevices(view, report);
-    CheckLockedMemory(view, report);
+    run({CheckModules, CheckLibraries, CheckGroup, CheckNodes, CheckDevices, CheckLockedMemory});
   }
-  CheckNetworks(view, report);
-  CheckServices(view, report);
-  CheckPlacement(view, report);
-  CheckDescriptors(view, report);
-  CheckMemory(view, report);
-  CheckHugePages(view, report);
-  CheckSharedMemory(view, report);
-  CheckControlGroup(view, report);
-  CheckClock(view, report);
-  CheckStateDirectory(view, report);
-  CheckVersions(view, report);
+  run({CheckNetworks, CheckServices, CheckPlacement, CheckDescriptors, CheckMemory, CheckHugePages,
+       CheckSharedMemory, CheckControlGroup, CheckClock, CheckStateDirectory, CheckVersions});
   return report.report();
 }
 

@@ -18,11 +18,6 @@ constexpr uint64_t kUnlimited = UINT64_MAX;
 constexpr uint64_t kMebibyte = 1 << 20;
 constexpr uint32_t kCapIpcLock = 14;  // capability.h
 
-uint64_t ParseLimit(const std::string& word) {
-  uint64_t value = 0;
-  return word == "unlimited" || !absl::SimpleAtoi(word, &value) ? kUnlimited : value;
-}
-
 // Returns the words after `key` in the line of the file that begins with it.
 std::vector<std::string> WordsBehind(const std::string& key, const View& view,
                                      const std::string& path) {
@@ -39,7 +34,8 @@ std::vector<std::string> WordsBehind(const std::string& key, const View& view,
 std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
   const std::vector<std::string> words = WordsBehind(name, view, view.process() + "/limits");
   if (words.size() < 2) return std::nullopt;
-  return ParseLimit(words[1]);
+  uint64_t limit = 0;  // the file has "unlimited" if there is none
+  return absl::SimpleAtoi(words[1], &limit) ? limit : kUnlimited;
 }
 
 std::string Mebibytes(uint64_t bytes) {

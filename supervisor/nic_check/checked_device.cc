@@ -44,6 +44,8 @@ absl::Status Modify(ibv_qp* queue_pair, ibv_qp_attr* attributes, ibv_qp_state st
   return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", static_cast<int>(state)));
 }
 
+constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 constexpr size_t kWordBytes = 64 << 10;
 constexpr size_t kPage = 4096;
 
@@ -59,8 +61,9 @@ absl::Status CheckEnvironment() {
   return absl::FailedPreconditionError("MLX5_QP_SIGNATURE is set, and Baton signs no requests");
 }
 
-}  // namespace
-
+// `gid_index` -1: if gids are needed, chooses the best: one of RoCE v2 with an IPv4 address, else
+// one of RoCE v2 that is not link-local, else any. kFailedPrecondition: the port is not up.
+// kNotFound: there is no such gid.
 absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_t port,
                                                     int gid_index) {
   ibv_port_attr attributes = {};
@@ -96,6 +99,8 @@ absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_
   return address;
 }
 
+// Takes a queue pair from RESET to READY_TO_SEND, as the peer of queue pair `peer` of the same
+// port.
 absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* queue_pair) {
   ibv_qp_attr init = {};
   init.port_num = address.port;
@@ -124,6 +129,8 @@ absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* qu
                 IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                     IBV_QP_MAX_QP_RD_ATOMIC);
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckedDevice>> CheckedDevice::Make(ibv_context* context,
                                                                    const Options& options,

@@ -30,19 +30,6 @@ struct LoopbackAddress {
   ibv_mtu mtu = IBV_MTU_1024;
 };
 
-// `gid_index` -1: if gids are needed, chooses the best: one of RoCE v2 with an IPv4 address, else
-// one of RoCE v2 that is not link-local, else any. kFailedPrecondition: the port is not up.
-// kNotFound: there is no such gid.
-absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_t port,
-                                                    int gid_index);
-
-inline constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
-// Takes a queue pair from RESET to READY_TO_SEND, as the peer of queue pair `peer` of the same
-// port.
-absl::Status ConnectTo(const LoopbackAddress& address, uint32_t peer, ibv_qp* queue_pair);
-
 // A queue pair that libmlx5 made, as Baton's driver has it, in one process.
 class CheckedQueues {
  public:
