@@ -161,17 +161,11 @@ absl::Status OperatorClient::FromGrpc(const grpc::Status& status) const {
 }
 
 absl::StatusOr<std::unique_ptr<OperatorClient>> OperatorClient::Connect(
-    const std::string& socket_path, double timeout_seconds) {
+    const std::string& socket_path, double timeout_seconds, const TlsTarget& tls) {
   auto client =
-      std::unique_ptr<OperatorClient>(new OperatorClient(socket_path, {}, timeout_seconds));
-  BATON_RETURN_IF_ERROR(client->ConnectUntil(After(timeout_seconds)));
-  return client;
-}
-
-absl::StatusOr<std::unique_ptr<OperatorClient>> OperatorClient::Connect(const TlsTarget& target,
-                                                                        double timeout_seconds) {
-  auto client = std::unique_ptr<OperatorClient>(new OperatorClient("", target, timeout_seconds));
-  BATON_RETURN_IF_ERROR(client->UseTls());
+      std::unique_ptr<OperatorClient>(new OperatorClient(socket_path, tls, timeout_seconds));
+  BATON_RETURN_IF_ERROR(tls.address.empty() ? client->ConnectUntil(After(timeout_seconds))
+                                            : client->UseTls());
   return client;
 }
 

@@ -40,11 +40,11 @@ class OperatorClient {
   // Connects. If control was killed, waits until batond has started it again. kUnavailable,
   // kPermissionDenied: it could not connect; the message has cause and cure. Each call ends after
   // `timeout_seconds`, too. Calls that only look are made again if control goes away under them.
+  // `tls`: with an address, it is used instead of the socket. Then it connects with the first call,
+  // waits for no control, and makes no call again.
   static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const std::string& socket_path,
-                                                                 double timeout_seconds);
-  // Connects with the first call. Waits for no control, and makes no call again.
-  static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const TlsTarget& target,
-                                                                 double timeout_seconds);
+                                                                 double timeout_seconds,
+                                                                 const TlsTarget& tls = {});
 
   // Every later call carries this W3C `traceparent`; empty: none.
   void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }

@@ -33,12 +33,8 @@ TableStyle StyleOf(int terminal) {
 
 absl::StatusOr<OperatorClient*> Invocation::Connect() {
   if (!connection) {
-    if (!tls.address.empty()) {
-      BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(tls, timeout_seconds));
-    } else {
-      const std::string path = socket.empty() ? OperatorSocketPath(state_dir) : socket;
-      BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
-    }
+    const std::string path = socket.empty() ? OperatorSocketPath(state_dir) : socket;
+    BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds, tls));
     connection->set_trace_parent(TraceParentOfEnvironment());
     connection->SetReason(reason);
   }

@@ -7,16 +7,10 @@
 namespace baton {
 
 inline spdlog::level::level_enum LevelOf(v1::LogLevel level) {
-  switch (level) {
-    case v1::LOG_LEVEL_DEBUG:
-      return spdlog::level::debug;
-    case v1::LOG_LEVEL_WARNING:
-      return spdlog::level::warn;
-    case v1::LOG_LEVEL_ERROR:
-      return spdlog::level::err;
-    default:
-      return spdlog::level::info;
-  }
+  return level == v1::LOG_LEVEL_DEBUG     ? spdlog::level::debug
+         : level == v1::LOG_LEVEL_WARNING ? spdlog::level::warn
+         : level == v1::LOG_LEVEL_ERROR   ? spdlog::level::err
+                                          : spdlog::level::info;
 }
 
 }  // namespace baton

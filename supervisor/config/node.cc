@@ -23,21 +23,16 @@ constexpr int kMaxRules = 64;
 constexpr uint64_t kMaxDurationUs = 3'600'000'000;  // an hour: longer is surely a slip
 
 void CheckMessages(const v1::FaultRule& rule, const Node& node) {
-  switch (rule.messages_case()) {
-    case v1::FaultRule::kProbability:
-      if (!(rule.probability() > 0 && rule.probability() <= 1)) {
-        node.Refuse("probability", absl::StrCat(rule.probability(), " is not above 0 and up to 1"));
-      }
-      return;
-    case v1::FaultRule::kNth:
-      if (rule.nth() == 0) node.Refuse("nth", "is 0; messages are counted from 1");
-      return;
-    case v1::FaultRule::kEvery:
-      if (rule.every() == 0) node.Refuse("every", "is 0; 1 takes every message");
-      return;
-    case v1::FaultRule::MESSAGES_NOT_SET:
-      node.Refuse("probability", "is missing; a rule has one of probability, nth and every");
-      return;
+  const auto messages = rule.messages_case();
+  const double share = rule.probability();
+  if (messages == v1::FaultRule::MESSAGES_NOT_SET) {
+    node.Refuse("probability", "is missing; a rule has one of probability, nth and every");
+  } else if (messages == v1::FaultRule::kProbability && !(share > 0 && share <= 1)) {
+    node.Refuse("probability", absl::StrCat(share, " is not above 0 and up to 1"));
+  } else if (messages == v1::FaultRule::kNth && rule.nth() == 0) {
+    node.Refuse("nth", "is 0; messages are counted from 1");
+  } else if (messages == v1::FaultRule::kEvery && rule.every() == 0) {
+    node.Refuse("every", "is 0; 1 takes every message");
   }
 }
 

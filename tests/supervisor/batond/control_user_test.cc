@@ -293,7 +293,7 @@ TEST_F(ControlUserTest, shouldBeHandedTheFilesOfTheOperatorEndpoint) {
     const TlsTarget target = {"127.0.0.1:" + std::to_string(port), certificates.Certificate(ca),
                               certificates.Certificate(ca + "-carol"),
                               certificates.Key(ca + "-carol"), "baton.example"};
-    const auto client = OperatorClient::Connect(target, 20);
+    const auto client = OperatorClient::Connect("", 20, target);
     return client.ok() && (*client)->Ask(&Operator::GetStatus, {}).ok();
   };
   EXPECT_TRUE(look("ca")) << batond.standard_error();

@@ -55,14 +55,14 @@ class OperatorEndpointTest : public ControlFixture {
   }
 
   static absl::Status Look(const TlsTarget& target) {
-    const auto client = OperatorClient::Connect(target, 20);
+    const auto client = OperatorClient::Connect("", 20, target);
     return client.ok() ? (*client)->Ask(&Operator::GetStatus, {}).status() : client.status();
   }
   static absl::Status Change(const TlsTarget& target) {
     v1::KillWorkerRequest request;
     request.set_service("kv");
     request.set_worker_id(2);
-    const auto client = OperatorClient::Connect(target, 20);
+    const auto client = OperatorClient::Connect("", 20, target);
     return client.ok() ? (*client)->Ask(&Operator::KillWorker, request).status() : client.status();
   }
 
