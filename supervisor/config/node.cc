@@ -91,11 +91,15 @@ void Node::Refuse(std::string_view field, std::string_view text) const {
   problems_.AddAt(line, column, absl::StrCat(NameOf(field), ": ", View(text)));
 }
 
-Node Node::Child(std::string_view field, google::protobuf::Message& child, int index) const {
+Node Node::Child(std::string_view field, int index) const {
+  const google::protobuf::Reflection& reflection = *message_.GetReflection();
+  google::protobuf::Message* const child =
+      index < 0 ? reflection.MutableMessage(&message_, Find(field))
+                : reflection.MutableRepeatedMessage(&message_, Find(field), index);
   TextFormat::ParseInfoTree* places =
       places_ == nullptr ? nullptr : places_->GetTreeForNested(Find(field), index);
   const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
-  return Node(child, NameOf(field) + indexed, places, problems_);
+  return Node(*child, NameOf(field) + indexed, places, problems_);
 }
 
 void Node::CheckRange(const Range& range) const {
@@ -121,13 +125,12 @@ void Node::CheckRange(const Range& range) const {
   if (!problem.empty()) Refuse(range.field, problem);
 }
 
-void CheckFaults(v1::FaultPlan& plan, const Node& node) {
+void CheckFaults(const v1::FaultPlan& plan, const Node& node) {
   if (plan.rules_size() > kMaxRules) {
     return node.Refuse("rules", absl::StrCat("has ", plan.rules_size(), ", at most ", kMaxRules));
   }
   for (int i = 0; i < plan.rules_size(); ++i) {
-    v1::FaultRule& rule = *plan.mutable_rules(i);
-    CheckRule(rule, node.Child("rules", rule, i));
+    CheckRule(plan.rules(i), node.Child("rules", i));
   }
 }
 

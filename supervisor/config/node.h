@@ -73,8 +73,9 @@ class Node {
   // file does not have the field.
   void Refuse(std::string_view field, std::string_view text) const;
 
-  // Returns the node of the message in `field`. `index`: for a repeated field.
-  Node Child(std::string_view field, google::protobuf::Message& child, int index = -1) const;
+  // Returns the node of the message in `field`, which is made if it is missing. `index`: for a
+  // repeated field.
+  Node Child(std::string_view field, int index = -1) const;
 
   // Fills in the default, and adds a problem if the number is out of range.
   void CheckRange(const Range& range) const;
@@ -90,7 +91,7 @@ class Node {
 };
 
 // Adds a problem for each value of `plan`, whose node is `node`, that is out of its range.
-void CheckFaults(v1::FaultPlan& plan, const Node& node);
+void CheckFaults(const v1::FaultPlan& plan, const Node& node);
 
 }  // namespace baton
 

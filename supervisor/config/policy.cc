@@ -119,7 +119,7 @@ void CheckPorts(google::protobuf::RepeatedPtrField<v1::PortRange>& ranges, const
   CheckLength(node, field, ranges.size());
   for (int i = 0; i < ranges.size(); ++i) {
     v1::PortRange& range = *ranges.Mutable(i);
-    const Node child = node.Child(field, range, i);
+    const Node child = node.Child(field, i);
     if (range.last() == 0) range.set_last(range.first());
     if (range.first() == 0 || range.first() > kMaxPort) {
       child.Refuse("first", absl::StrCat(range.first(), " is not between 1 and ", kMaxPort));
@@ -130,7 +130,7 @@ void CheckPorts(google::protobuf::RepeatedPtrField<v1::PortRange>& ranges, const
   }
 }
 
-void CheckRestart(v1::RestartPolicy& restart, const Node& node) {
+void CheckRestart(const v1::RestartPolicy& restart, const Node& node) {
   node.CheckRange({"first_delay_ms", kDefaultFirstDelayMs, 1, kMaxDelayMs});
   node.CheckRange({"max_delay_ms", std::max(kDefaultMaxDelayMs, restart.first_delay_ms()),
                    restart.first_delay_ms(), kMaxDelayMs});
@@ -155,12 +155,12 @@ void CheckStandbys(const v1::Policy& policy, const v1::ServiceConfig& service, c
 
 void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Node& node) {
   if (policy.has_service()) {
-    const Node all = node.Child("service", *policy.mutable_service());
+    const Node all = node.Child("service");
     CheckQuota(policy.service(), service, all);
     CheckObjects(policy.service(), service, all);
   }
   if (policy.has_worker()) {
-    const Node worker = node.Child("worker", *policy.mutable_worker());
+    const Node worker = node.Child("worker");
     CheckQuota(policy.worker(), service, worker);
     CheckShare(policy, worker);
     RefuseObjectsOfWorker(policy.worker(), worker);
@@ -168,10 +168,7 @@ void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Nod
   CheckRoutes(policy, node);
   CheckPorts(*policy.mutable_listen_ports(), "listen_ports", node);
   CheckPorts(*policy.mutable_connect_ports(), "connect_ports", node);
-  if (policy.has_restart()) {
-    v1::RestartPolicy& restart = *policy.mutable_restart();
-    CheckRestart(restart, node.Child("restart", restart));
-  }
+  if (policy.has_restart()) CheckRestart(policy.restart(), node.Child("restart"));
   if (policy.hot_standbys() != 0) CheckStandbys(policy, service, node);
   if (!v1::OnHang_IsValid(policy.on_hang())) {
     node.Refuse("on_hang", "is neither ON_HANG_KILL nor ON_HANG_REPORT");

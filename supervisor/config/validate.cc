@@ -108,7 +108,7 @@ void CheckNetworkNamespace(const v1::ServiceConfig& service, const Node& node) {
   }
 }
 
-void CheckRdma(v1::RdmaDeviceConfig& rdma, const Node& node) {
+void CheckRdma(const v1::RdmaDeviceConfig& rdma, const Node& node) {
   node.CheckRange({"port", 1, 1, kMaxDevicePort});
   if (rdma.gid_index() > kMaxGidIndex) {
     node.Refuse("gid_index", absl::StrCat(rdma.gid_index(), " is not between 0 and ", kMaxGidIndex,
@@ -124,21 +124,17 @@ void CheckRdma(v1::RdmaDeviceConfig& rdma, const Node& node) {
   }
 }
 
-void CheckDevice(v1::ServiceConfig& service, const Node& node) {
+void CheckDevice(const v1::ServiceConfig& service, const Node& node) {
   if (service.device().kind_case() == v1::Device::KIND_NOT_SET) {
     return node.Refuse("device",
                        "is missing; a service has exactly one, for example device { soft {} }");
   }
-  v1::Device& device = *service.mutable_device();
-  const Node device_node = node.Child("device", device);
+  const v1::Device& device = service.device();
+  const Node device_node = node.Child("device");
   if (device.has_rdma()) {
-    v1::RdmaDeviceConfig& rdma = *device.mutable_rdma();
-    CheckRdma(rdma, device_node.Child("rdma", rdma));
-  } else {
-    v1::SoftDeviceConfig& soft = *device.mutable_soft();
-    if (!soft.has_faults()) return;
-    v1::FaultPlan& faults = *soft.mutable_faults();
-    CheckFaults(faults, device_node.Child("soft", soft).Child("faults", faults));
+    CheckRdma(device.rdma(), device_node.Child("rdma"));
+  } else if (device.soft().has_faults()) {
+    CheckFaults(device.soft().faults(), device_node.Child("soft").Child("faults"));
   }
 }
 
@@ -161,14 +157,14 @@ void CheckIdentity(const v1::NativeConfig& native, const Node& node) {
   if (native.has_gid() && native.gid() == kNone) node.Refuse("gid", "4294967295 is no group");
 }
 
-void CheckNative(v1::ServiceConfig& service, const Node& node) {
+void CheckNative(const v1::ServiceConfig& service, const Node& node) {
   if (service.mode() == v1::BROKERED) {
     if (service.has_native()) node.Refuse("native", "is for mode NATIVE, and the mode is BROKERED");
     return;
   }
   if (service.mode() != v1::NATIVE) return node.Refuse("mode", "is neither BROKERED nor NATIVE");
-  v1::NativeConfig& native = *service.mutable_native();
-  const Node native_node = node.Child("native", native);
+  const Node native_node = node.Child("native");
+  const v1::NativeConfig& native = service.native();
   const std::string& object = native.object();
   if (object.empty() || object.front() != '/' || object.find('\0') != std::string::npos) {
     native_node.Refuse(
@@ -185,10 +181,10 @@ bool IsText(const std::string& text) {
   return text.find('\0') == std::string::npos && IsUtf8(text);
 }
 
-void CheckStateDecoder(v1::ServiceConfig& service, const Node& node) {
+void CheckStateDecoder(const v1::ServiceConfig& service, const Node& node) {
   if (!service.has_state_decoder()) return;
-  v1::StateDecoder& decoder = *service.mutable_state_decoder();
-  const Node decoder_node = node.Child("state_decoder", decoder);
+  const v1::StateDecoder& decoder = service.state_decoder();
+  const Node decoder_node = node.Child("state_decoder");
   const std::string& program = decoder.program();
   if (program.empty() || program.front() != '/' || !IsText(program)) {
     decoder_node.Refuse("program", "is not the absolute path of a program, in UTF-8");
@@ -198,10 +194,10 @@ void CheckStateDecoder(v1::ServiceConfig& service, const Node& node) {
   }
 }
 
-void CheckPlacement(v1::ServiceConfig& service, const Node& node) {
+void CheckPlacement(const v1::ServiceConfig& service, const Node& node) {
   if (!service.has_placement()) return;
-  v1::Placement& placement = *service.mutable_placement();
-  const Node placement_node = node.Child("placement", placement);
+  const v1::Placement& placement = service.placement();
+  const Node placement_node = node.Child("placement");
   const auto cpus = ParseCpus(placement.cpus());
   if (!cpus.ok()) placement_node.Refuse("cpus", std::string(cpus.status().message()));
   if (placement.numa_node() >= kMaxNumaNodes) {
@@ -255,16 +251,14 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   CheckPlacement(service, node);
   CheckLog(service, node);
   if (service.has_policy()) {
-    v1::Policy& policy = *service.mutable_policy();
-    CheckPolicy(policy, service, node.Child("policy", policy));
+    CheckPolicy(*service.mutable_policy(), service, node.Child("policy"));
   }
   if (static_cast<uint32_t>(service.listeners_size()) > service.max_listeners()) {
     node.Refuse("max_listeners", absl::StrCat(service.listeners_size(), " listeners are more than ",
                                               service.max_listeners(), "; raise max_listeners"));
   }
   for (int i = 0; i < service.listeners_size(); ++i) {
-    v1::ListenerConfig& listener = *service.mutable_listeners(i);
-    CheckListener(listener, node.Child("listeners", listener, i), service, ports);
+    CheckListener(*service.mutable_listeners(i), node.Child("listeners", i), service, ports);
   }
 }
 
@@ -324,10 +318,10 @@ void CheckCallers(const char* field, const Names& names, const Node& node,
   }
 }
 
-void CheckOperatorEndpoint(v1::Config& config, const Node& root) {
+void CheckOperatorEndpoint(const v1::Config& config, const Node& root) {
   if (!config.has_operator_endpoint()) return;
-  v1::OperatorEndpoint& endpoint = *config.mutable_operator_endpoint();
-  const Node node = root.Child("operator_endpoint", endpoint);
+  const v1::OperatorEndpoint& endpoint = config.operator_endpoint();
+  const Node node = root.Child("operator_endpoint");
   if (!IsAddressWithPort(endpoint.address())) {
     node.Refuse("address", "is not ADDRESS:PORT, such as 10.0.0.1:9443 or [::1]:9443");
   }
@@ -366,7 +360,7 @@ void CompleteAndValidate(v1::Config& config, google::protobuf::TextFormat::Parse
   Ports ports;
   for (int i = 0; i < config.services_size(); ++i) {
     v1::ServiceConfig& service = *config.mutable_services(i);
-    const Node node = root.Child("services", service, i);
+    const Node node = root.Child("services", i);
     CompleteLogLevel(config.log_level(), service, node);
     CheckService(service, node, names, ports);
   }
