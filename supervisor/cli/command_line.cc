@@ -18,13 +18,6 @@
 namespace baton {
 namespace {
 
-// The --help of every command: at most a screen of 24 lines with 80 columns, and a prompt.
-class Help final : public CLI::FormatterBase {
- public:
-  std::string make_help(const CLI::App* app, std::string name,
-                        CLI::AppFormatMode mode) const override;
-};
-
 constexpr size_t kColumns = 80;
 constexpr char kNoBreak[] = "\x01";
 constexpr size_t kWidestLabel = 30;  // wider labels have their description below
@@ -71,8 +64,9 @@ std::string CommonOptions(const CLI::App& root) {
                              {{kNoBreak, " "}});
 }
 
-std::string Help::make_help(const CLI::App* app, std::string /*name*/,
-                            CLI::AppFormatMode /*mode*/) const {
+// The --help of every command: at most a screen of 24 lines with 80 columns, and a prompt.
+std::string MakeHelp(const CLI::App* app, const std::string& /*name*/,
+                     CLI::AppFormatMode /*mode*/) {
   const bool is_root = app->get_parent() == nullptr;
   const std::string usage = absl::StrCat("Usage: ", UsageOf(*app));
   std::string text = is_root
@@ -200,7 +194,7 @@ size_t Distance(const std::string& from, const std::string& to) {
 
 std::unique_ptr<CLI::App> MakeCommandLine(Invocation* invocation) {
   auto app = std::make_unique<CLI::App>("operates Baton's RDMA services", "baton");
-  app->formatter(std::make_shared<Help>());
+  app->formatter_fn(MakeHelp);
   app->set_help_flag("-h,--help", "what the command does and takes");
   app->set_version_flag("--version", std::string("baton ") + kRelease, "");
   app->require_subcommand(1);

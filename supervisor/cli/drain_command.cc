@@ -122,9 +122,7 @@ absl::Status Await(Invocation* invocation, const Options& options,
   if (options.disconnect) patience += kDisconnecting;
   Progress progress(invocation, "draining", "connections end");
   for (;;) {
-    absl::StatusOr<v1::ListServicesResponse> seen = Look(invocation, options);
-    BATON_RETURN_IF_ERROR(seen.status());
-    *services = *std::move(seen);
+    BATON_ASSIGN_OR_RETURN(*services, Look(invocation, options));
     BATON_RETURN_IF_ERROR(CheckDrained(*services));
     const uint64_t left = ConnectionsLeft(*services);
     if (left == 0) return absl::OkStatus();

@@ -73,10 +73,8 @@ std::string AuditFile(const std::string& path, int age) {
 AuditLine ChainAuditLine(std::string_view json, std::string_view previous) {
   AuditLine line;
   line.hash = HashOf(previous, json);
-  line.text = std::string(json.substr(0, json.size() - 1));
-  line.text += kBegin;
-  line.text += line.hash;
-  line.text += kEnd;
+  json.remove_suffix(1);
+  line.text = absl::StrCat(View(json), View(kBegin), line.hash, View(kEnd));
   return line;
 }
 
