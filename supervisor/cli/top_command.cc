@@ -1,12 +1,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "CLI/CLI.hpp"
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
@@ -27,10 +27,6 @@ struct Options {
   uint32_t count = 0;  // 0: no limit
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 bool IsWanted(const Options& options, const std::string& service) {
   return options.services.empty() || absl::c_linear_search(options.services, service);
 }
@@ -38,7 +34,7 @@ bool IsWanted(const Options& options, const std::string& service) {
 absl::StatusOr<TopView> Look(Invocation* invocation, const Options& options, CounterRates* rates) {
   BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
                          invocation->Ask(&Operator::GetStatus, {}));
-  const double now = Now();
+  const double now = static_cast<double>(MonotonicNanoseconds()) * 1e-9;
   v1::GetStatusResponse wanted = status;
   wanted.clear_services();
   std::vector<v1::GetServiceResponse> described;

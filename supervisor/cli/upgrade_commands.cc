@@ -274,23 +274,20 @@ absl::Status PauseOrResume(Invocation* invocation, Options options, bool pause) 
   if (options.change.dry_run) {
     return PrintPlan(invocation, PlanPause(invocation, service, pause), request);
   }
-  v1::PauseUpgradeResponse response;
+  const auto tell = [&](const auto& response, const std::string& next) -> absl::Status {
+    BATON_RETURN_IF_ERROR(response.status());
+    if (invocation->json) return invocation->PrintJson(*response);
+    PrintUpgrade(invocation->out, service, response->upgrade(), invocation->style);
+    invocation->PrintNext(next);
+    return absl::OkStatus();
+  };
   if (pause) {
-    BATON_ASSIGN_OR_RETURN(response, invocation->Ask(&Operator::PauseUpgrade, request));
-  } else {
-    BATON_ASSIGN_OR_RETURN(
-        v1::ResumeUpgradeResponse resumed,
-        invocation->Ask(&Operator::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)));
-    response.mutable_version()->Swap(resumed.mutable_version());
-    response.mutable_upgrade()->Swap(resumed.mutable_upgrade());
+    return tell(invocation->Ask(&Operator::PauseUpgrade, request),
+                absl::StrCat("`baton upgrades resume ", service,
+                             "` lets it go on, `baton rollback ", service, "` undoes it"));
   }
-  if (invocation->json) return invocation->PrintJson(response);
-  PrintUpgrade(invocation->out, service, response.upgrade(), invocation->style);
-  invocation->PrintNext(
-      pause ? absl::StrCat("`baton upgrades resume ", service, "` lets it go on, `baton rollback ",
-                           service, "` undoes it")
-            : absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
-  return absl::OkStatus();
+  return tell(invocation->Ask(&Operator::ResumeUpgrade, About<v1::ResumeUpgradeRequest>(service)),
+              absl::StrCat("`baton upgrades list ", service, " --watch` follows it"));
 }
 
 void AddLimits(CLI::App* command, Options* options, Invocation* invocation) {

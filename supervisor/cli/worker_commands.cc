@@ -127,9 +127,13 @@ absl::Status ChooseWorker(Invocation* invocation, Target* target) {
                                                  ", as `baton worker list` shows them"));
 }
 
-void SayWhatNext(Invocation* invocation, const Target& target) {
+absl::Status TellOutcome(Invocation* invocation, const Target& target,
+                         const google::protobuf::Message& response, const char* outcome) {
+  if (invocation->json) return invocation->PrintJson(response);
+  invocation->err << "worker " << *target.worker_id << " of service " << target.service << outcome;
   invocation->PrintNext(absl::StrCat("`baton shard list ", target.service,
                                      "` shows which worker has its shards now"));
+  return absl::OkStatus();
 }
 
 absl::Status Stop(Invocation* invocation, Target target) {
@@ -154,11 +158,7 @@ absl::Status Stop(Invocation* invocation, Target target) {
                      "; --wait-timeout gives it longer"));
   }
   BATON_RETURN_IF_ERROR(response.status());
-  if (invocation->json) return invocation->PrintJson(*response);
-  invocation->err << "worker " << *target.worker_id << " of service " << target.service
-                  << " has ended\n";
-  SayWhatNext(invocation, target);
-  return absl::OkStatus();
+  return TellOutcome(invocation, target, *response, " has ended\n");
 }
 
 absl::Status Kill(Invocation* invocation, Target target) {
@@ -169,11 +169,7 @@ absl::Status Kill(Invocation* invocation, Target target) {
   BATON_RETURN_IF_ERROR(ConfirmEnd(invocation, target, "Kill", "nothing was killed"));
   BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response,
                          invocation->Ask(&Operator::KillWorker, request));
-  if (invocation->json) return invocation->PrintJson(response);
-  invocation->err << "worker " << *target.worker_id << " of service " << target.service
-                  << " was sent SIGKILL\n";
-  SayWhatNext(invocation, target);
-  return absl::OkStatus();
+  return TellOutcome(invocation, target, response, " was sent SIGKILL\n");
 }
 
 void AddOne(CLI::App* command, Target* target, bool needs_number) {
