@@ -25,48 +25,34 @@ absl::StatusOr<Client::Made> Client::Make(const Message& message) {
 
 absl::StatusOr<uint32_t> Client::AddRegion(const control::Place& place, uint64_t length,
                                            uint64_t address, uint32_t access, uint32_t domain) {
-  control::Region message;
-  message.place = place;
-  message.length = length;
-  message.address = address;
-  message.access = access;
-  message.domain = domain;
-  return Add(message);
+  return Add(control::Region{
+      .place = place, .length = length, .address = address, .access = access, .domain = domain});
 }
 
 absl::StatusOr<Client::Made> Client::AddRegister(const control::Place& page) {
-  control::Register message;
-  message.page = page;
-  return Make(message);
+  return Make(control::Register{.page = page});
 }
 
 absl::StatusOr<Client::Made> Client::AddChannel() { return Make(control::Channel()); }
 
 absl::StatusOr<FileDescriptor> Client::AddEventChannel() {
-  control::Channel message;
-  message.events = 1;
-  BATON_ASSIGN_OR_RETURN(Made made, Make(message));
+  BATON_ASSIGN_OR_RETURN(Made made, Make(control::Channel{.events = 1}));
   return std::move(made.descriptor);
 }
 
 absl::Status Client::ArmLimit(uint32_t srq_number, uint32_t limit) {
-  control::ArmLimit message;
-  message.number = srq_number;
-  message.limit = limit;
-  return calls_.Call(message).status();
+  return calls_.Call(control::ArmLimit{.number = srq_number, .limit = limit}).status();
 }
 
 absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
                                                     const CompletionQueueLayout& layout,
                                                     uint32_t reg, uint32_t channel) {
-  control::CompletionQueue message;
-  message.entries = place.Behind(CompletionQueueLayout::kEntries);
-  message.records = place.Behind(CompletionQueueLayout::kRecords);
-  message.entry_count = layout.entry_count;
-  message.entry_bytes = sizeof(mlx5_cqe64);
-  message.reg = reg;
-  message.channel = channel;
-  return Add(message);
+  return Add(control::CompletionQueue{.entries = place.Behind(CompletionQueueLayout::kEntries),
+                                      .records = place.Behind(CompletionQueueLayout::kRecords),
+                                      .entry_count = layout.entry_count,
+                                      .entry_bytes = sizeof(mlx5_cqe64),
+                                      .reg = reg,
+                                      .channel = channel});
 }
 
 absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
@@ -82,16 +68,13 @@ absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
 }
 
 absl::Status Client::Modify(uint32_t qp_number, verbs::QueuePairState state) {
-  control::Modify message;
-  message.number = qp_number;
-  message.state = static_cast<uint32_t>(state);
-  return calls_.Call(message).status();
+  const auto number = static_cast<uint32_t>(state);
+  return calls_.Call(control::Modify{.number = qp_number, .state = number}).status();
 }
 
 absl::StatusOr<verbs::QueuePairState> Client::Query(uint32_t qp_number) {
-  control::Query message;
-  message.number = qp_number;
-  BATON_ASSIGN_OR_RETURN(const CallSocket::Answer answer, calls_.Call(message));
+  BATON_ASSIGN_OR_RETURN(const CallSocket::Answer answer,
+                         calls_.Call(control::Query{.number = qp_number}));
   if (answer.value > static_cast<uint32_t>(verbs::QueuePairState::kError)) {
     return absl::InternalError(absl::StrCat("the NIC knows a state ", answer.value));
   }
@@ -100,10 +83,8 @@ absl::StatusOr<verbs::QueuePairState> Client::Query(uint32_t qp_number) {
 
 absl::Status Client::Destroy(control::Kind kind, uint32_t number) {
   if (calls_.forked()) return absl::OkStatus();
-  control::Destroy message;
-  message.kind = static_cast<uint32_t>(kind);
-  message.number = number;
-  return calls_.Call(message).status();
+  return calls_.Call(control::Destroy{.kind = static_cast<uint32_t>(kind), .number = number})
+      .status();
 }
 
 void Client::DestroyQueuePair(uint32_t qp_number) {

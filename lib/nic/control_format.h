@@ -58,7 +58,7 @@ static_assert(sizeof(Place) == 16);
 
 struct OpenObjects {  // and kOpenIds
   static constexpr Op kOp = Op::kOpenObjects;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t version = kControlVersion;
   uint32_t reserved = 0;
 };
@@ -66,20 +66,20 @@ static_assert(sizeof(OpenObjects) == 16);
 
 struct AddSocket {  // with a socket for the reply
   static constexpr Op kOp = Op::kAddSocket;
-  RequestHeader header;
+  RequestHeader header = {};
 };
 static_assert(sizeof(AddSocket) == 8);
 
 struct File {  // with the memfd
   static constexpr Op kOp = Op::kFile;
-  RequestHeader header;
+  RequestHeader header = {};
 };
 static_assert(sizeof(File) == 8);
 
 struct Region {
   static constexpr Op kOp = Op::kRegion;
-  RequestHeader header;
-  Place place;
+  RequestHeader header = {};
+  Place place = {};
   uint64_t length = 0;
   uint64_t address = 0;  // what requests call the first byte
   uint32_t access = 0;   // verbs::Access
@@ -89,14 +89,14 @@ static_assert(sizeof(Region) == 48 && offsetof(Region, address) == 32);
 
 struct Register {
   static constexpr Op kOp = Op::kRegister;
-  RequestHeader header;
-  Place page;
+  RequestHeader header = {};
+  Place page = {};
 };
 static_assert(sizeof(Register) == 24);
 
 struct Channel {
   static constexpr Op kOp = Op::kChannel;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t events = 0;  // 1: of the file itself (NEXT_DEVICE_EVENT, NEXT_EVENT); 0: of completions
   uint32_t reserved = 0;
 };
@@ -104,9 +104,9 @@ static_assert(sizeof(Channel) == 16);
 
 struct CompletionQueue {
   static constexpr Op kOp = Op::kCompletionQueue;
-  RequestHeader header;
-  Place entries;
-  Place records;  // consumed, arm, `failed`
+  RequestHeader header = {};
+  Place entries = {};
+  Place records = {};  // consumed, arm, `failed`
   uint32_t entry_count = 0;
   uint32_t entry_bytes = 0;
   uint32_t reg = 0;      // the register that arms it
@@ -116,10 +116,10 @@ static_assert(sizeof(CompletionQueue) == 56 && offsetof(CompletionQueue, entry_c
 
 struct QueuePair {
   static constexpr Op kOp = Op::kQueuePair;
-  RequestHeader header;
-  Place sends;
-  Place receives;
-  Place records;  // receives, sends, `failed`
+  RequestHeader header = {};
+  Place sends = {};
+  Place receives = {};
+  Place records = {};  // receives, sends, `failed`
   uint32_t send_slots = 0;
   uint32_t receive_slots = 0;
   uint32_t receive_bytes = 0;
@@ -135,7 +135,7 @@ static_assert(sizeof(QueuePair) == 96 && offsetof(QueuePair, send_slots) == 56);
 
 struct Modify {
   static constexpr Op kOp = Op::kModify;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t number = 0;
   uint32_t state = 0;  // verbs::QueuePairState
   // kReadyToSend alone has these three. They are 0 for other states.
@@ -148,7 +148,7 @@ static_assert(sizeof(Modify) == 32);
 
 struct Query {
   static constexpr Op kOp = Op::kQuery;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t number = 0;
   uint32_t reserved = 0;
 };
@@ -168,7 +168,7 @@ enum class Kind : uint32_t {
 
 struct Destroy {
   static constexpr Op kOp = Op::kDestroy;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t kind = 0;
   uint32_t number = 0;
 };
@@ -176,15 +176,15 @@ static_assert(sizeof(Destroy) == 16);
 
 struct NextDeviceEvent {
   static constexpr Op kOp = Op::kNextDeviceEvent;
-  RequestHeader header;
+  RequestHeader header = {};
 };
 static_assert(sizeof(NextDeviceEvent) == 8);
 
 struct SharedReceiveQueue {
   static constexpr Op kOp = Op::kSharedReceiveQueue;
-  RequestHeader header;
-  Place slots;
-  Place record;
+  RequestHeader header = {};
+  Place slots = {};
+  Place record = {};
   uint32_t slot_count = 0;
   uint32_t slot_bytes = 0;
 };
@@ -192,7 +192,7 @@ static_assert(sizeof(SharedReceiveQueue) == 48);
 
 struct ArmLimit {
   static constexpr Op kOp = Op::kArmLimit;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t number = 0;
   uint32_t limit = 0;  // 0: for no event
 };
@@ -218,7 +218,7 @@ static_assert(sizeof(Parameters) == 208);
 
 struct Listen {
   static constexpr Op kOp = Op::kListen;
-  RequestHeader header;
+  RequestHeader header = {};
   Address address;
   int32_t backlog = 0;
   uint32_t reserved = 0;
@@ -227,7 +227,7 @@ static_assert(sizeof(Listen) == 64);
 
 struct Connect {
   static constexpr Op kOp = Op::kConnect;
-  RequestHeader header;
+  RequestHeader header = {};
   Address address;
   uint32_t queue_pair = 0;
   uint32_t ask_route = 0;  // 1: it waits for PROCEED when its route is known
@@ -237,7 +237,7 @@ static_assert(sizeof(Connect) == 272 && offsetof(Connect, parameters) == 64);
 
 struct Proceed {
   static constexpr Op kOp = Op::kProceed;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t id = 0;
   uint32_t refused = 0;  // 1: the user refuses the route
 };
@@ -245,7 +245,7 @@ static_assert(sizeof(Proceed) == 16);
 
 struct Accept {
   static constexpr Op kOp = Op::kAccept;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t id = 0;
   uint32_t queue_pair = 0;
   Parameters parameters;
@@ -254,7 +254,7 @@ static_assert(sizeof(Accept) == 224);
 
 struct Reject {  // only the private data of the parameters counts
   static constexpr Op kOp = Op::kReject;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t id = 0;
   uint32_t reserved = 0;
   Parameters parameters;
@@ -263,7 +263,7 @@ static_assert(sizeof(Reject) == 224);
 
 struct Disconnect {
   static constexpr Op kOp = Op::kDisconnect;
-  RequestHeader header;
+  RequestHeader header = {};
   uint32_t id = 0;
   uint32_t reserved = 0;
 };
@@ -271,7 +271,7 @@ static_assert(sizeof(Disconnect) == 16);
 
 struct NextEvent {
   static constexpr Op kOp = Op::kNextEvent;
-  RequestHeader header;
+  RequestHeader header = {};
 };
 static_assert(sizeof(NextEvent) == 8);
 

@@ -64,10 +64,8 @@ absl::Status SoftConnectionId::Accept(QueuePair* queue_pair,
                                       const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(
       CheckPrivateData("accept", parameters.private_data.size(), kMaxAcceptPrivateData));
-  nic::control::Accept message;
-  message.id = number_;
-  message.queue_pair = queue_pair->number();
-  message.parameters = ToControl(parameters);
+  const nic::control::Accept message = {
+      .id = number_, .queue_pair = queue_pair->number(), .parameters = ToControl(parameters)};
   BATON_RETURN_IF_ERROR(connections_->calls_.Call(message).status());
   queue_pair_ = queue_pair;
   return absl::OkStatus();
@@ -77,16 +75,12 @@ absl::Status SoftConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(), kMaxRejectPrivateData));
   ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
-  nic::control::Reject message;
-  message.id = number_;
-  message.parameters = ToControl(parameters);
+  const nic::control::Reject message = {.id = number_, .parameters = ToControl(parameters)};
   return connections_->calls_.Call(message).status();
 }
 
 absl::Status SoftConnectionId::Disconnect() {
-  nic::control::Disconnect message;
-  message.id = number_;
-  return connections_->calls_.Call(message).status();
+  return connections_->calls_.Call(nic::control::Disconnect{.id = number_}).status();
 }
 
 void SoftConnectionId::Note(const nic::control::Event& event) {
@@ -98,28 +92,22 @@ void SoftConnectionId::Note(const nic::control::Event& event) {
 // ---------------------------------------------------------------- all of them
 
 absl::StatusOr<std::unique_ptr<SoftConnections>> SoftConnections::Make(nic::CallSocket calls) {
-  nic::control::Channel message;
-  message.events = 1;
-  BATON_ASSIGN_OR_RETURN(nic::CallSocket::Answer answer, calls.Call(message));
+  BATON_ASSIGN_OR_RETURN(nic::CallSocket::Answer answer,
+                         calls.Call(nic::control::Channel{.events = 1}));
   return std::unique_ptr<SoftConnections>(
       new SoftConnections(std::move(calls), std::move(answer.descriptor)));
 }
 
 void SoftConnections::Destroy(Kind kind, uint32_t number) {
   if (calls_.forked()) return;
-  nic::control::Destroy message;
-  message.kind = static_cast<uint32_t>(kind);
-  message.number = number;
-  (void)calls_.Call(message);
+  (void)calls_.Call(nic::control::Destroy{.kind = static_cast<uint32_t>(kind), .number = number});
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> SoftConnections::Listen(const Address& address,
                                                                   int backlog) {
   BATON_RETURN_IF_ERROR(ToSocketAddress(address).status());
-  nic::control::Listen message;
-  message.address = ToControl(address);
-  message.backlog = backlog;
-  const absl::StatusOr<nic::CallSocket::Answer> answer = calls_.Call(message);
+  const absl::StatusOr<nic::CallSocket::Answer> answer =
+      calls_.Call(nic::control::Listen{.address = ToControl(address), .backlog = backlog});
   // The NIC's reply has no room for the payload that NamePortOwner reads, so the status is made
   // here.
   if (absl::IsAlreadyExists(answer.status())) return PortTakenError({PortSpace::kTcp, address});
@@ -132,11 +120,10 @@ absl::StatusOr<std::unique_ptr<ConnectionId>> SoftConnections::Connect(
     const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(
       CheckPrivateData("connect", parameters.private_data.size(), kMaxConnectPrivateData));
-  nic::control::Connect message;
-  message.address = ToControl(address);
-  message.queue_pair = queue_pair->number();
-  message.ask_route = parameters.check_route ? 1 : 0;
-  message.parameters = ToControl(parameters);
+  const nic::control::Connect message = {.address = ToControl(address),
+                                         .queue_pair = queue_pair->number(),
+                                         .ask_route = parameters.check_route ? 1u : 0u,
+                                         .parameters = ToControl(parameters)};
   BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer answer, calls_.Call(message));
   auto id = std::make_unique<SoftConnectionId>(this, answer.value);
   id->queue_pair_ = queue_pair;
@@ -207,10 +194,8 @@ bool SoftConnections::TranslateRequest(const nic::control::Event& message, CmEve
 void SoftConnections::AnswerRoute(SoftConnectionId* id) {
   if (!id->check_route_) return;
   id->refused_ = id->check_route_(id->route());
-  nic::control::Proceed message;
-  message.id = id->number_;
-  message.refused = id->refused_.ok() ? 0 : 1;
-  (void)calls_.Call(message);
+  const uint32_t refused = id->refused_.ok() ? 0 : 1;
+  (void)calls_.Call(nic::control::Proceed{.id = id->number_, .refused = refused});
 }
 
 }  // namespace baton::verbs::soft

@@ -264,11 +264,11 @@ absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftSharedReceiveQueue::Make
                          mlx5::LayOutShared(entries, max_scatter_gather));
   BATON_ASSIGN_OR_RETURN(QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
-  nic::control::SharedReceiveQueue message;
-  message.slots = block.place.Behind(mlx5::SharedReceiveQueueLayout::kSlots);
-  message.record = block.place.Behind(mlx5::SharedReceiveQueueLayout::kRecord);
-  message.slot_count = layout.slot_count;
-  message.slot_bytes = layout.slot_bytes;
+  const nic::control::SharedReceiveQueue message = {
+      .slots = block.place.Behind(mlx5::SharedReceiveQueueLayout::kSlots),
+      .record = block.place.Behind(mlx5::SharedReceiveQueueLayout::kRecord),
+      .slot_count = layout.slot_count,
+      .slot_bytes = layout.slot_bytes};
   BATON_ASSIGN_OR_RETURN(const uint32_t number, host->client->Add(message));
   return std::unique_ptr<SharedReceiveQueue>(
       new SoftSharedReceiveQueue(host, std::move(block), layout, number,
