@@ -28,34 +28,20 @@ void DriverClient::NoteLost(const absl::Status& why) {
 }
 
 void DriverClient::Deliver(const internal::DriverNews& news) {
-  switch (news.news_case()) {
-    case internal::DriverNews::kMoved: {
-      // A former keeper ordered a move that is unknown here.
-      auto move = moves_.extract(news.moved().move());
-      if (move) move.mapped()(StatusIn(news.moved()), news.moved().blackout_us());
-      return;
-    }
-    case internal::DriverNews::kGrantChanged: {
-      auto grant = grants_.extract(news.grant_changed().call());
-      if (grant) grant.mapped()(news.grant_changed());
-      return;
-    }
-    default:
-      break;
+  if (news.has_moved()) {
+    // A former keeper ordered a move that is unknown here.
+    auto move = moves_.extract(news.moved().move());
+    if (move) move.mapped()(StatusIn(news.moved()), news.moved().blackout_us());
+  }
+  if (news.has_grant_changed()) {
+    auto grant = grants_.extract(news.grant_changed().call());
+    if (grant) grant.mapped()(news.grant_changed());
   }
   if (listener_ == nullptr) return;
-  switch (news.news_case()) {
-    case internal::DriverNews::kEvent:
-      return listener_->OnEvent(news.event());
-    case internal::DriverNews::kFenced:
-      return listener_->OnFenced(news.fenced().id());
-    case internal::DriverNews::kThreadEnded:
-      return listener_->OnThreadEnded(news.thread_ended().id());
-    case internal::DriverNews::kDeviceLost:
-      return listener_->OnDeviceLost(StatusIn(news.device_lost()));
-    default:
-      return;
-  }
+  if (news.has_event()) listener_->OnEvent(news.event());
+  if (news.has_fenced()) listener_->OnFenced(news.fenced().id());
+  if (news.has_thread_ended()) listener_->OnThreadEnded(news.thread_ended().id());
+  if (news.has_device_lost()) listener_->OnDeviceLost(StatusIn(news.device_lost()));
 }
 
 // ---------------------------------------------------------------- workers
@@ -94,12 +80,6 @@ bool DriverClient::Promote(const Workers& new_workers, const Workers& old_worker
   Add(new_workers, order.mutable_promote_workers()->mutable_new_workers());
   Add(old_workers, order.mutable_promote_workers()->mutable_old_workers());
   return Execute(order).yes();
-}
-
-absl::Status DriverClient::StartNextKeeper(uint32_t probation_ms) {
-  internal::DriverOrder order;
-  order.mutable_start_next_keeper()->set_probation_ms(probation_ms);
-  return StatusIn(Execute(order));
 }
 
 // ---------------------------------------------------------------- shards
@@ -159,13 +139,6 @@ absl::StatusOr<internal::Listening> DriverClient::ListenFor(const Asker& asker,
   return answer.listening();
 }
 
-void DriverClient::StopListening(const verbs::Address& address) {
-  internal::DriverOrder order;
-  order.mutable_stop_listening()->set_host(address.host);
-  order.mutable_stop_listening()->set_port(address.port);
-  (void)Execute(order);
-}
-
 absl::StatusOr<internal::Connecting> DriverClient::ConnectFor(
     const Asker& asker, const internal::ConnectRequest& request) {
   internal::DriverOrder order;
@@ -207,25 +180,7 @@ void DriverClient::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
   (void)Execute(order);
 }
 
-uint64_t DriverClient::DisconnectAll(const std::string& why) {
-  internal::DriverOrder order;
-  order.mutable_disconnect_all()->set_why(why);
-  return Execute(order).count();
-}
-
 // ---------------------------------------------------------------- admission
-
-void DriverClient::PutPolicyInForce(const v1::Policy& policy) {
-  internal::DriverOrder order;
-  *order.mutable_put_policy_in_force()->mutable_policy() = policy;
-  (void)Execute(order);
-}
-
-void DriverClient::CloseAdmission(const std::string& why) {
-  internal::DriverOrder order;
-  order.mutable_close_admission()->set_why(why);
-  (void)Execute(order);
-}
 
 DriverClient::Counted DriverClient::CountConnections() {
   const internal::DriverAnswer answer = Give(&Order::mutable_count_connections);
@@ -237,12 +192,6 @@ internal::ServiceAccounts DriverClient::Account(const std::vector<uint64_t>& wor
   order.mutable_account();
   for (const uint64_t id : worker_ids) order.mutable_account()->add_worker_ids(id);
   return Execute(order).accounts();
-}
-
-void DriverClient::SetPoisonDeaths(uint32_t deaths) {
-  internal::DriverOrder order;
-  order.mutable_set_poison_deaths()->set_deaths(deaths);
-  (void)Execute(order);
 }
 
 // ---------------------------------------------------------------- native workers
@@ -288,12 +237,6 @@ absl::StatusOr<DriverClient::ForkedWorker> DriverClient::ReceiveFork(
   return fork;
 }
 
-internal::Reaped DriverClient::Reap(pid_t pid) {
-  internal::DriverOrder order;
-  order.mutable_reap_worker()->set_pid(pid);
-  return Execute(order).reaped();
-}
-
 // ---------------------------------------------------------------- for the next keeper
 
 bool DriverClient::Hold(const std::string& key, const std::string& value,
@@ -307,12 +250,6 @@ bool DriverClient::Hold(const std::string& key, const std::string& value,
   const absl::Status held = StatusIn(Execute(order, std::move(copies)));
   if (!held.ok()) spdlog::error("the next keeper will not know of {}: {}", key, MessageOf(held));
   return held.ok();
-}
-
-void DriverClient::Drop(const std::string& key) {
-  internal::DriverOrder order;
-  order.mutable_drop()->set_key(key);
-  (void)Execute(order);
 }
 
 DriverClient::HeldByKey DriverClient::TakeHeld(HeldByKey* set_aside) {
@@ -356,12 +293,6 @@ void DriverClient::DealWithHeld(const std::string& key, const std::function<void
   (void)NoteDealing(absl::StrCat("held ", key), key);
   deal();
   (void)NoteDealing("");
-}
-
-void DriverClient::NoteService(const v1::ServiceConfig& service) {
-  internal::DriverOrder order;
-  *order.mutable_note_service()->mutable_service() = service;
-  (void)Execute(order);
 }
 
 }  // namespace baton::keeper

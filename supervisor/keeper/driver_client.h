@@ -69,7 +69,10 @@ class DriverClient {
   // Has the driver start the keeper of the program that is at the keeper's path now. The new keeper
   // follows this one, which gets SIGTERM once the new one gives its first order. kUnimplemented:
   // the driver is of an earlier release, and starts a keeper only when this one has ended.
-  absl::Status StartNextKeeper(uint32_t probation_ms);
+  absl::Status StartNextKeeper(uint32_t probation_ms) {
+    return StatusIn(Give(&Order::mutable_start_next_keeper,
+                         [&](auto& start) { start.set_probation_ms(probation_ms); }));
+  }
 
   // ---- Workers. `wake`: the driver's end of a socket pair. A byte in either direction wakes the
   // other side. An eventfd would let a worker consume the driver's signals and make its writes
@@ -107,7 +110,12 @@ class DriverClient {
   absl::Status Listen(const verbs::Address& address);
   absl::StatusOr<internal::Listening> ListenFor(const Asker& asker, const verbs::Address& address,
                                                 uint32_t max_listeners);
-  void StopListening(const verbs::Address& address);
+  void StopListening(const verbs::Address& address) {
+    (void)Give(&Order::mutable_stop_listening, [&](auto& stop) {
+      stop.set_host(address.host);
+      stop.set_port(address.port);
+    });
+  }
   absl::StatusOr<internal::Connecting> ConnectFor(const Asker& asker,
                                                   const internal::ConnectRequest& request);
   // DeliverNews calls `done`, unless an error is returned.
@@ -116,11 +124,18 @@ class DriverClient {
   using Revoked = std::function<void(absl::Status)>;
   void Revoke(const Asker& asker, uint32_t grant, Revoked done);
   // Disconnects every connection, as if each peer had disconnected. Returns their number.
-  uint64_t DisconnectAll(const std::string& why);
+  uint64_t DisconnectAll(const std::string& why) {
+    return Give(&Order::mutable_disconnect_all, [&](auto& all) { all.set_why(why); }).count();
+  }
 
   // ---- Admission.
-  void PutPolicyInForce(const v1::Policy& policy);
-  void CloseAdmission(const std::string& why);
+  void PutPolicyInForce(const v1::Policy& policy) {
+    (void)Give(&Order::mutable_put_policy_in_force,
+               [&](auto& put) { *put.mutable_policy() = policy; });
+  }
+  void CloseAdmission(const std::string& why) {
+    (void)Give(&Order::mutable_close_admission, [&](auto& close) { close.set_why(why); });
+  }
   void OpenAdmission() { (void)Give(&Order::mutable_open_admission); }
   struct Counted {
     uint64_t connections = 0;
@@ -128,7 +143,9 @@ class DriverClient {
   };
   Counted CountConnections();
   internal::ServiceAccounts Account(const std::vector<uint64_t>& worker_ids);
-  void SetPoisonDeaths(uint32_t deaths);
+  void SetPoisonDeaths(uint32_t deaths) {
+    (void)Give(&Order::mutable_set_poison_deaths, [&](auto& set) { set.set_deaths(deaths); });
+  }
 
   // ---- For operators.
   internal::Description DescribeQueues() {
@@ -152,7 +169,9 @@ class DriverClient {
                                     const internal::Program& program);
   // Returns the workers that a former keeper asked for and that are not reaped.
   std::vector<ForkedWorker> ListForks();
-  internal::Reaped Reap(pid_t pid);
+  internal::Reaped Reap(pid_t pid) {
+    return Give(&Order::mutable_reap_worker, [&](auto& reap) { reap.set_pid(pid); }).reaped();
+  }
 
   // ---- What the keeper holds for the one that follows it, by key. `descriptors` stay the
   // caller's.
@@ -164,7 +183,9 @@ class DriverClient {
   // Returns false if the driver does not hold it, after it has logged why.
   bool Hold(const std::string& key, const std::string& value,
             const std::vector<int>& descriptors = {});
-  void Drop(const std::string& key);
+  void Drop(const std::string& key) {
+    (void)Give(&Order::mutable_drop, [&](auto& drop) { drop.set_key(key); });
+  }
   // `set_aside` receives the entries that keepers died of, and that no keeper goes on with. Null:
   // they are left out.
   HeldByKey TakeHeld(HeldByKey* set_aside = nullptr);
@@ -175,7 +196,10 @@ class DriverClient {
   // Calls `deal`, which goes on with a held entry. The driver sets it aside if keepers die of it.
   void DealWithHeld(const std::string& key, const std::function<void()>& deal);
   // Tells the driver what the keeper runs with, as batond would have to give it.
-  void NoteService(const v1::ServiceConfig& service);
+  void NoteService(const v1::ServiceConfig& service) {
+    (void)Give(&Order::mutable_note_service,
+               [&](auto& note) { *note.mutable_service() = service; });
+  }
 
   // Executes one order. `received`: descriptors that come with the answer; null: none do.
   virtual internal::DriverAnswer Execute(const internal::DriverOrder& order,
@@ -201,6 +225,13 @@ class DriverClient {
   internal::DriverAnswer Give(Part* (Order::*part)(), const Part& value = Part()) {
     Order order;
     *(order.*part)() = value;
+    return Execute(order);
+  }
+  // The same for a part that `fill` completes.
+  template <typename Part, typename Fill>
+  internal::DriverAnswer Give(Part* (Order::*part)(), const Fill& fill) {
+    Order order;
+    fill(*(order.*part)());
     return Execute(order);
   }
   absl::Status NoteDealing(const std::string& what, const std::string& held_key = "");

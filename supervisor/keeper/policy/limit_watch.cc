@@ -70,20 +70,17 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   }
   // Checks the worker that uses most.
   const v1::Quota& worker = parts_.policies.policy().worker();
-  const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
+  using Use = internal::WorkerUse;
+  const auto check_most = [&](const char* field, uint64_t limit, auto use) {
     const auto most =
         std::max_element(counted.workers().begin(), counted.workers().end(),
-                         [&](const internal::WorkerUse& a, const internal::WorkerUse& b) {
-                           return use_of(a) < use_of(b);
-                         });
-    if (most != counted.workers().end()) check(field, use_of(*most), limit, most->worker_id());
+                         [use](const Use& a, const Use& b) { return (a.*use)() < (b.*use)(); });
+    if (most != counted.workers().end()) check(field, ((*most).*use)(), limit, most->worker_id());
   };
-  using Use = internal::WorkerUse;
-  check_most("connections", worker.connections(), [](const Use& use) { return use.connections(); });
-  check_most("listeners", worker.listeners(), [](const Use& use) { return use.listeners(); });
-  check_most("grants", worker.grants(), [](const Use& use) { return use.grants(); });
-  check_most("granted_bytes", worker.granted_bytes(),
-             [](const Use& use) { return use.granted_bytes(); });
+  check_most("connections", worker.connections(), &Use::connections);
+  check_most("listeners", worker.listeners(), &Use::listeners);
+  check_most("grants", worker.grants(), &Use::grants);
+  check_most("granted_bytes", worker.granted_bytes(), &Use::granted_bytes);
   CheckControlGroups(&warnings);
   CheckStandbys(&warnings);
   return warnings;

@@ -47,7 +47,7 @@ void NativeWorkers::KeepRunning() {
                          [this](const auto& one) { return IsSame(one.second->program, program_); });
   };
   while (!pausing_ && serving() < wanted_) {
-    const absl::StatusOr<StartedProgram> started = Fork(program_);
+    const absl::StatusOr<StartedProgram> started = Start(program_);
     if (started.ok()) continue;
     parts_.events.Add(driver_process::kWorkerFailed, MessageOf(started.status()));
     StartLater();
@@ -72,7 +72,7 @@ absl::StatusOr<DriverClient::ForkedWorker> NativeWorkers::ForkAtFreePlace(
   return forked;
 }
 
-absl::StatusOr<StartedProgram> NativeWorkers::Fork(const internal::Program& program) {
+absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& program) {
   BATON_ASSIGN_OR_RETURN(DriverClient::ForkedWorker forked, ForkAtFreePlace(program));
   const uint64_t worker_id = forked.facts.place().id();
   StartedProgram started;
@@ -149,10 +149,6 @@ void NativeWorkers::Read(pid_t, uint32_t uid, uint32_t gid, ProgramDone done) {
   program.set_uid(uid);
   program.set_gid(gid);
   done(std::move(program));
-}
-
-absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& program) {
-  return Fork(program);
 }
 
 // Also ends workers of the old program that were forked while the new ones were watched.

@@ -53,7 +53,6 @@ class NativeWorkers final : public WorkerPrograms {
     boost::asio::steady_timer overdue;  // once it was asked to end
   };
 
-  absl::StatusOr<StartedProgram> Fork(const internal::Program& program);
   absl::StatusOr<DriverClient::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
   // Watches the process, and accepts its session if it has not attached.
   void Watch(DriverClient::ForkedWorker fork);

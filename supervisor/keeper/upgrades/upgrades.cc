@@ -77,10 +77,7 @@ absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(
   BATON_RETURN_IF_ERROR(old_program.status());
   internal::Program new_program = *old_program;
   new_program.set_path(plan.exec());
-  if (plan.replace_arguments()) {
-    new_program.clear_arguments();
-    for (const std::string& argument : plan.arguments()) new_program.add_arguments(argument);
-  }
+  if (plan.replace_arguments()) *new_program.mutable_arguments() = plan.arguments();
   return ProgramChange{*std::move(old_program), std::move(new_program), /*rollback=*/false};
 }
 
