@@ -34,6 +34,11 @@ absl::StatusOr<FileDescriptor> OpenPidfd(pid_t process) {
   return pidfd;
 }
 
+absl::Status AddToEpoll(int epoll, int fd, epoll_event event) {
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl(ADD); see fs.epoll.max_user_watches");
+}
+
 bool SendSignal(int pidfd, int signal) {
   return syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0;
 }

@@ -2,11 +2,13 @@
 #ifndef LIB_BASE_FILE_DESCRIPTOR_H_
 #define LIB_BASE_FILE_DESCRIPTOR_H_
 
+#include <sys/epoll.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace baton {
@@ -56,6 +58,9 @@ absl::StatusOr<Pipe> MakePipe(int flags = 0);
 // process's by the time of the call, unless it is that of a child of this process that is not
 // reaped yet.
 absl::StatusOr<FileDescriptor> OpenPidfd(pid_t process);
+
+// Adds the descriptor to an epoll set (epoll_ctl(2)).
+absl::Status AddToEpoll(int epoll, int fd, epoll_event event);
 
 // Returns false, with errno, if the process is gone or may not be signalled. The caller may pass
 // any descriptor: one that is no pidfd is an error.

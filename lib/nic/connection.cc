@@ -143,10 +143,7 @@ void SoftConnection::FinishConnecting() {
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(stream_.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) {
-    Lose(ErrnoStatus(error, absl::StrCat("connect to ", ToString(peer_))));
-    return;
-  }
+  if (error != 0) return Lose(ErrnoStatus(error, absl::StrCat("connect to ", ToString(peer_))));
   local_ = BoundAddressOf(stream_.fd());
   core_->RouteKnown(this);
   if (!ask_route_) return SendRequest();
@@ -323,10 +320,8 @@ void SoftConnection::UpdateInterest() {
   if (wanted == 0) {
     core_->loop->Unwatch(stream_.fd());  // an error on a watched socket is always reported
   } else if (interest_ == 0) {
-    if (const absl::Status status = core_->loop->Watch(stream_.fd(), wanted, this); !status.ok()) {
-      Lose(status);
-      return;
-    }
+    const absl::Status watched = core_->loop->Watch(stream_.fd(), wanted, this);
+    if (!watched.ok()) return Lose(watched);
   } else {
     core_->loop->Rewatch(stream_.fd(), wanted, this);
   }
@@ -335,10 +330,7 @@ void SoftConnection::UpdateInterest() {
 
 void SoftConnection::OnReady(uint32_t events) {
   if (phase_ == Phase::kClosed) return;
-  if (phase_ == Phase::kConnecting) {
-    FinishConnecting();
-    return;
-  }
+  if (phase_ == Phase::kConnecting) return FinishConnecting();
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
     const StreamState state = stream_.Receive();
     if (phase_ == Phase::kClosed) return;
@@ -672,23 +664,20 @@ void SoftConnection::QueuePairGone() {
 }
 
 void SoftConnection::OnTimer() {
-  switch (phase_) {
-    case Phase::kConnecting:
-    case Phase::kAwaitRoute:
-    case Phase::kAwaitReply:
-      Lose(absl::DeadlineExceededError(absl::StrCat("no answer from ", ToString(peer_), " within ",
-                                                    core_->options.connect_timeout_ms, " ms")));
-      return;
-    default:
-      Lose(absl::DeadlineExceededError(absl::StrCat(ToString(peer_), " fell silent")));
-      return;
-  }
+  Lose(absl::DeadlineExceededError(
+      IsConnecting() ? absl::StrCat("no answer from ", ToString(peer_), " within ",
+                                    core_->options.connect_timeout_ms, " ms")
+                     : absl::StrCat(ToString(peer_), " fell silent")));
+}
+
+bool SoftConnection::IsConnecting() const {
+  return phase_ == Phase::kConnecting || phase_ == Phase::kAwaitRoute ||
+         phase_ == Phase::kAwaitReply;
 }
 
 void SoftConnection::Lose(absl::Status why) {
   const Phase before = phase_;
-  const bool unconnected =
-      before == Phase::kConnecting || before == Phase::kAwaitRoute || before == Phase::kAwaitReply;
+  const bool unconnected = IsConnecting();
   if (unconnected && queue_pair_ != nullptr) {
     std::exchange(queue_pair_, nullptr)->Unbind();  // stays in INIT
   }

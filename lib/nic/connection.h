@@ -144,6 +144,7 @@ class SoftConnection final : public Pollable,
   void LookAtMemory();
   bool ReadMemory();
   bool Survives(StreamState state);
+  bool IsConnecting() const;  // it has asked, and has no answer yet
 
   bool OnManagementFrame(const FrameHeader& header, const uint8_t* body);
   bool OnRequest(const FrameHeader& header, const uint8_t* body);

@@ -19,14 +19,6 @@ constexpr size_t kMostHot = 64;
 constexpr uint64_t kTurnsWithoutSystemCalls = 8;
 constexpr uint64_t kWarmNs = 50'000;  // longer than a peer takes to answer, shorter than a sleep
 
-absl::Status Add(int epoll, int fd, uint32_t events, void* data) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.ptr = data;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl(ADD); see fs.epoll.max_user_watches");
-}
-
 void ClearEvents(int fd) {
   uint64_t count;
   // Both kinds of descriptor are nonblocking: one that has no event is as good as one that is read.
@@ -43,8 +35,9 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Create() {
   FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake) return ErrnoStatus(errno, "eventfd (raise RLIMIT_NOFILE?)");
   auto loop = std::make_unique<EventLoop>(std::move(epoll), std::move(timer), std::move(wake));
-  BATON_RETURN_IF_ERROR(Add(loop->epoll_.get(), loop->timer_fd_.get(), EPOLLIN, &loop->timer_fd_));
-  BATON_RETURN_IF_ERROR(Add(loop->epoll_.get(), loop->wake_fd_.get(), EPOLLIN, &loop->wake_fd_));
+  for (FileDescriptor* const fd : {&loop->timer_fd_, &loop->wake_fd_}) {
+    BATON_RETURN_IF_ERROR(AddToEpoll(loop->epoll_.get(), fd->get(), {EPOLLIN, {.ptr = fd}}));
+  }
   return loop;
 }
 
@@ -55,13 +48,11 @@ EventLoop::EventLoop(FileDescriptor epoll, FileDescriptor timer, FileDescriptor 
       now_(MonotonicNanoseconds()) {}
 
 absl::Status EventLoop::Watch(int fd, uint32_t events, Pollable* pollable) {
-  return Add(epoll_.get(), fd, events, pollable);
+  return AddToEpoll(epoll_.get(), fd, {events, {.ptr = pollable}});
 }
 
 void EventLoop::Rewatch(int fd, uint32_t events, Pollable* pollable) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.ptr = pollable;
+  epoll_event event = {events, {.ptr = pollable}};
   BATON_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
 }
 

@@ -78,14 +78,6 @@ constexpr int kEventsInTurn = 32;
 constexpr uint64_t kBusyTurns = 64;  // sockets are served once in this many turns, or more often
 constexpr uint64_t kServeEveryNs = 1'000'000;
 
-absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = id;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl of the NIC");
-}
-
 control::Reply ReplyTo(const control::RequestHeader& header,
                        const absl::StatusOr<uint32_t>& value) {
   control::Reply reply;
@@ -136,7 +128,7 @@ absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(const verbs::soft::SoftDeviceOpti
   if (!epoll) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::soft::EventLoop> loop,
                          verbs::soft::EventLoop::Create());
-  BATON_RETURN_IF_ERROR(AddTo(epoll.get(), loop->event_fd(), EPOLLIN, kLoop));
+  BATON_RETURN_IF_ERROR(AddToEpoll(epoll.get(), loop->event_fd(), {EPOLLIN, {.u64 = kLoop}}));
   return std::unique_ptr<Nic>(
       new Nic(options, std::move(epoll), std::move(loop), std::move(complain), own_addresses));
 }
@@ -178,7 +170,7 @@ absl::StatusOr<uint64_t> Nic::Watch(FileDescriptor socket, Owner owner) {
     return absl::ResourceExhaustedError(
         absl::StrCat("call sockets: this file has ", kMaxSocketsOfFile));
   }
-  BATON_RETURN_IF_ERROR(AddTo(epoll_.get(), socket.get(), EPOLLIN, last_id_ + 1));
+  BATON_RETURN_IF_ERROR(AddToEpoll(epoll_.get(), socket.get(), {EPOLLIN, {.u64 = last_id_ + 1}}));
   sockets_[++last_id_] = {std::move(socket), owner, false};
   return last_id_;
 }

@@ -186,19 +186,12 @@ void KeeperClient::SendQueued() {
 }
 
 void KeeperClient::Submit(Outgoing outgoing) {
-  if (!socket_) {
-    const absl::Status connected = Connect();
-    if (!connected.ok()) {
-      outgoing.done(Unreachable(connected));
-      return;
-    }
-  }
+  const absl::Status connected = socket_ ? absl::OkStatus() : Connect();
+  if (!connected.ok()) return outgoing.done(Unreachable(connected));
   const uint64_t id = next_id_++;
   outgoing.request.set_id(id);
-  if (const absl::Status sent = socket_->TrySend(outgoing.request); !sent.ok()) {
-    outgoing.done(Unreachable(sent));
-    return;
-  }
+  const absl::Status sent = socket_->TrySend(outgoing.request);
+  if (!sent.ok()) return outgoing.done(Unreachable(sent));
   pending_.emplace(id, Pending{outgoing.deadline_ns, std::move(outgoing.done)});
   AwaitExpiry(outgoing.deadline_ns);
 }
@@ -318,10 +311,7 @@ std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
 // before.
 void Keepers::SyncEvents(const std::vector<KeeperClient*>& clients,
                          const std::function<void(absl::Status)>& done) {
-  if (clients.empty()) {
-    done(absl::OkStatus());
-    return;
-  }
+  if (clients.empty()) return done(absl::OkStatus());
   struct Progress {
     std::mutex mutex;
     size_t left;

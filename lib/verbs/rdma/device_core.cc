@@ -32,12 +32,7 @@ absl::Status DeviceCore::OpenSignals() {
 absl::Status DeviceCore::Watch(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(errno, "fcntl");
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-    return ErrnoStatus(errno, "epoll_ctl");
-  return absl::OkStatus();
+  return AddToEpoll(epoll.get(), fd, {EPOLLIN, {.fd = fd}});
 }
 
 void DeviceCore::Unwatch(int fd) { (void)epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr); }
@@ -86,11 +81,7 @@ void DeviceCore::PushAddressChange(const char* what) {
   for (const DeviceEvent& event : device_events) {
     if (event.text == what) return;
   }
-  DeviceEvent event;
-  event.type = DeviceEventType::kAddressesChanged;
-  event.port = port;
-  event.text = what;
-  PushDeviceEvent(std::move(event));
+  PushDeviceEvent({.type = DeviceEventType::kAddressesChanged, .port = port, .text = what});
 }
 
 void DeviceCore::ForgetEventsOf(const SharedReceiveQueue* queue) {
@@ -117,10 +108,7 @@ bool DeviceCore::TakeDeviceEvent(DeviceEvent* event) { return Take(&device_event
 
 void DeviceCore::Lose(const std::string& why) {
   if (std::exchange(lost, true)) return;
-  DeviceEvent event;
-  event.type = DeviceEventType::kDeviceLost;
-  event.text = why;
-  PushDeviceEvent(std::move(event));
+  PushDeviceEvent({.type = DeviceEventType::kDeviceLost, .text = why});
 }
 
 void DeviceCore::ClearSignal() {

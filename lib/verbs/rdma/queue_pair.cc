@@ -360,11 +360,8 @@ void RdmaQueuePair::OnLastReceive(const char* how) {
   if (options_.shared_receive_queue == nullptr || std::exchange(holds_no_receive_, true)) return;
   last_receive_awaited_ = true;
   core_->ForgetLastReceive(this);
-  DeviceEvent event;
-  event.type = DeviceEventType::kLastWorkRequestReached;
-  event.qp_number = number();
-  event.text = how;
-  core_->PushDeviceEvent(std::move(event));
+  core_->PushDeviceEvent(
+      {.type = DeviceEventType::kLastWorkRequestReached, .qp_number = number(), .text = how});
 }
 
 void RdmaQueuePair::ForgetLastReceive() const {

@@ -434,25 +434,16 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions
   const std::string& wanted = options.device.empty() ? names[0] : options.device;
   int count = 0;
   const DeviceList devices(ibv_get_device_list(&count));
-  VerbsContext context;
-  bool found = false;
-  int error = 0;
-  for (int i = 0; i < count && !found; ++i) {
+  for (int i = 0; i < count; ++i) {
     if (wanted != ibv_get_device_name(devices.get()[i])) continue;
-    found = true;
-    context.reset(ibv_open_device(devices.get()[i]));
-    error = errno;
-  }
-  if (!found) {
-    return absl::NotFoundError(
-        absl::StrCat("device: no ", wanted, " here, there are ", absl::StrJoin(names, ", ")));
-  }
-  if (!context) {
-    return ErrnoStatus(error, absl::StrCat("device ", wanted,
+    VerbsContext context(ibv_open_device(devices.get()[i]));
+    if (context) return RdmaDevice::Create(std::move(context), options);
+    return ErrnoStatus(errno, absl::StrCat("device ", wanted,
                                            " cannot be opened: is /dev/infiniband/uverbs* there "
                                            "and accessible (module ib_uverbs, group rdma)?"));
   }
-  return RdmaDevice::Create(std::move(context), options);
+  return absl::NotFoundError(
+      absl::StrCat("device: no ", wanted, " here, there are ", absl::StrJoin(names, ", ")));
 }
 
 }  // namespace baton::verbs::rdma

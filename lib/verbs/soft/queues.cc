@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -197,11 +196,7 @@ void SoftCompletionQueue::SetLost() {
 absl::Status SoftCompletionQueue::RequestNotification() {
   ClearEvents();
   if (!watched_ && !lost_) {
-    epoll_event event = {};
-    event.events = EPOLLIN;
-    if (epoll_ctl(host_->epoll_fd, EPOLL_CTL_ADD, channel_.descriptor.get(), &event) != 0) {
-      return ErrnoStatus(errno, "epoll_ctl(ADD) of a completion channel");
-    }
+    BATON_RETURN_IF_ERROR(AddToEpoll(host_->epoll_fd, channel_.descriptor.get(), {EPOLLIN, {}}));
     watched_ = true;
   }
   armed_ = true;

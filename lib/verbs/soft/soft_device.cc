@@ -42,13 +42,6 @@ absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) 
       absl::StrCat(what, " is ", value, "; it must be from 1 to ", limit));
 }
 
-absl::Status Watch(int epoll, int fd) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, "epoll_ctl(ADD); see fs.epoll.max_user_watches");
-}
-
 // A descriptor that is readable while there is something to take.
 class Flag {
  public:
@@ -165,11 +158,11 @@ absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
   host_.memory = memory_.get();
   host_.epoll_fd = epoll_.get();
   for (const int fd : {event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
-    BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
+    BATON_RETURN_IF_ERROR(AddToEpoll(epoll_.get(), fd, {EPOLLIN, {}}));
   }
-  if (nic_ == nullptr) return Watch(epoll_.get(), client_->file());
-  host_.rung = [this] { nic_->TakeRings(); };
-  return Watch(epoll_.get(), nic_->engine_fd());
+  if (nic_ != nullptr) host_.rung = [this] { nic_->TakeRings(); };
+  return AddToEpoll(epoll_.get(), nic_ != nullptr ? nic_->engine_fd() : client_->file(),
+                    {EPOLLIN, {}});
 }
 
 // ---------------------------------------------------------------- forked processes
@@ -400,9 +393,8 @@ bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
   if (lost_) {
     device_events_ = false;
     UpdateFlag();
-    *event = {};
-    event->type = DeviceEventType::kDeviceLost;
-    event->text = "the process that is its NIC has ended, or replies no more";
+    *event = {.type = DeviceEventType::kDeviceLost,
+              .text = "the process that is its NIC has ended, or replies no more"};
     return !std::exchange(loss_told_, true);
   }
   while (device_events_) {

@@ -101,12 +101,8 @@ void NativeWorkers::Watch(DriverClient::ForkedWorker fork) {
     (void)SendSignal(fork.pidfd.get(), SIGKILL);
     return;
   }
-  PeerCredentials credentials;
-  credentials.pid = pid;
-  credentials.uid = fork.facts.uid();
-  credentials.gid = fork.facts.gid();
-  sessions_.AcceptChild(std::move(fork.session), credentials, std::move(fork.pidfd),
-                        fork.facts.place());
+  sessions_.AcceptChild(std::move(fork.session), {pid, fork.facts.uid(), fork.facts.gid()},
+                        std::move(fork.pidfd), fork.facts.place());
 }
 
 void NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
