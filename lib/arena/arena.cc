@@ -143,19 +143,6 @@ absl::Status ValidateShape(const Shape& shape) {
   return CheckPowerOfTwo("completion_log_entries", shape.completion_log_entries);
 }
 
-Mapping::Mapping(Mapping&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-Mapping& Mapping::operator=(Mapping&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-Mapping::~Mapping() {
-  if (base_) munmap(base_, size_);
-}
-
 absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const char* name) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("fstat of the ", name));
@@ -180,8 +167,7 @@ absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const
   if (place > begin) munmap(begin, static_cast<size_t>(place - begin));
   munmap(place + size, static_cast<size_t>(begin + kHugePageBytes - place));
   Mapping mapping;
-  mapping.base_ = place;
-  mapping.size_ = size;
+  mapping.memory_ = MappedMemory(place, Unmap{size});
   // The kernel writes a core dump before it marks a dying thread's locks, for which heirs wait.
   (void)madvise(place, size, MADV_DONTDUMP);
   FillPageTables(place, size, writable);

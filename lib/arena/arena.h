@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lib/arena/layout.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/mapped_memory.h"
 
 namespace baton::arena {
 
@@ -37,19 +38,13 @@ absl::Status ValidateShape(const Shape& shape);
 // A shared mapping of a whole file, with its page tables filled, and in no core dump.
 class Mapping {
  public:
-  Mapping() = default;
-  Mapping(Mapping&& other) noexcept;
-  Mapping& operator=(Mapping&& other) noexcept;
-  ~Mapping();
-
   // Maps `size` bytes of `fd`. kFailedPrecondition: the file has another size.
   static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, const char* name);
-  uint8_t* base() const { return base_; }
-  uint64_t size() const { return size_; }
+  uint8_t* base() const { return memory_.get(); }
+  uint64_t size() const { return memory_.get_deleter().bytes; }
 
  private:
-  uint8_t* base_ = nullptr;
-  uint64_t size_ = 0;
+  MappedMemory memory_;
 };
 
 class Arena {

@@ -5,9 +5,11 @@
 #include <sys/mman.h>
 
 #include <cerrno>
-#include <utility>
+#include <cstddef>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "lib/base/mapped_memory.h"
 #include "lib/base/status.h"
 
 namespace baton {
@@ -20,29 +22,20 @@ class ForkMark {
     void* const page =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return ErrnoStatus(errno, "mapping a page (see RLIMIT_AS)");
-    ForkMark mark(static_cast<unsigned char*>(page));
+    ForkMark mark;
+    mark.page_ = MappedMemory(static_cast<uint8_t*>(page), Unmap{kBytes});
     if (madvise(page, kBytes, MADV_WIPEONFORK) != 0) return ErrnoStatus(errno, "MADV_WIPEONFORK");
     *mark.page_ = 1;
     return mark;
   }
   ForkMark() = default;  // of no process
-  ForkMark(ForkMark&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
-  ForkMark& operator=(ForkMark&& other) noexcept {
-    std::swap(page_, other.page_);
-    return *this;
-  }
-  ~ForkMark() {
-    if (page_ != nullptr) munmap(page_, kBytes);
-  }
 
   // Returns true in the process that created the mark, and false in its children.
   bool IsOurs() const { return *page_ != 0; }
 
  private:
   static constexpr size_t kBytes = 4096;
-  explicit ForkMark(unsigned char* page) : page_(page) {}
-
-  unsigned char* page_ = nullptr;
+  MappedMemory page_;
 };
 
 }  // namespace baton

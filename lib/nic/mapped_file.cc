@@ -52,15 +52,13 @@ absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd, uint64_t mos
   // memory that is not mapped.
   madvise(begin, size, MADV_DONTFORK);
   madvise(begin, size, MADV_DONTDUMP);
-  return std::make_shared<MappedFile>(static_cast<uint8_t*>(begin), size,
+  return std::make_shared<MappedFile>(MappedMemory(static_cast<uint8_t*>(begin), Unmap{size}),
                                       Identity{status.st_dev, status.st_ino});
 }
 
-MappedFile::~MappedFile() { munmap(begin_, size_); }
-
 uint8_t* MappedFile::At(uint64_t offset, uint64_t bytes, uint64_t alignment) const {
-  if (offset > size_ || bytes > size_ - offset || offset % alignment != 0) return nullptr;
-  return begin_ + offset;
+  if (offset > size() || bytes > size() - offset || offset % alignment != 0) return nullptr;
+  return memory_.get() + offset;
 }
 
 }  // namespace baton::nic

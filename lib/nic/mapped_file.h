@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "lib/base/mapped_memory.h"
 #include "lib/nic/limits.h"
 
 namespace baton::nic {
@@ -29,21 +31,17 @@ class MappedFile {
   // kInvalidArgument: it is no memfd.
   static absl::StatusOr<Identity> IdentityOf(int fd);
 
-  MappedFile(uint8_t* begin, uint64_t size, const Identity& identity)
-      : begin_(begin), size_(size), identity_(identity) {}
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
+  MappedFile(MappedMemory memory, const Identity& identity)
+      : memory_(std::move(memory)), identity_(identity) {}
 
   const Identity& identity() const { return identity_; }
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return memory_.get_deleter().bytes; }
 
   // Returns where [offset, offset + bytes) is. nullptr: it is not within the file, or not aligned.
   uint8_t* At(uint64_t offset, uint64_t bytes, uint64_t alignment) const;
 
  private:
-  uint8_t* const begin_;
-  const uint64_t size_;
+  const MappedMemory memory_;
   const Identity identity_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/mapped_memory.h"
 #include "lib/base/status.h"
 
 namespace baton::verbs::soft {
@@ -27,22 +28,17 @@ constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1
 
 class QueueMemory::File {
  public:
-  File(uint8_t* begin, uint64_t size, uint32_t number)
-      : begin_(begin), size_(size), number_(number) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() { munmap(begin_, size_); }
+  File(MappedMemory memory, uint32_t number) : memory_(std::move(memory)), number_(number) {}
 
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return memory_.get_deleter().bytes; }
   // madvise fails only for memory that is not mapped.
-  void KeepFromChildren() const { madvise(begin_, size_, MADV_DONTFORK); }
+  void KeepFromChildren() const { madvise(memory_.get(), size(), MADV_DONTFORK); }
   Place At(uint64_t offset, uint64_t bytes) const {
-    return {begin_ + offset, bytes, {number_, 0, offset}};
+    return {memory_.get() + offset, bytes, {number_, 0, offset}};
   }
 
  private:
-  uint8_t* const begin_;
-  const uint64_t size_;
+  const MappedMemory memory_;
   const uint32_t number_;
 };
 
@@ -66,14 +62,11 @@ absl::Status QueueMemory::AddFile(uint64_t bytes) {
   if (begin == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes for queues"));
   }
+  MappedMemory memory(static_cast<uint8_t*>(begin), Unmap{size});
   // Core dumps must not contain inline data. madvise fails only for memory that is not mapped.
   madvise(begin, size, MADV_DONTDUMP);
-  const absl::StatusOr<uint32_t> number = client_->AddFile(fd.get());
-  if (!number.ok()) {
-    munmap(begin, size);
-    return number.status();
-  }
-  files_.push_back(std::make_unique<File>(static_cast<uint8_t*>(begin), size, *number));
+  BATON_ASSIGN_OR_RETURN(const uint32_t number, client_->AddFile(fd.get()));
+  files_.push_back(std::make_unique<File>(std::move(memory), number));
   if (!inherited_) files_.back()->KeepFromChildren();
   used_ = 0;
   return absl::OkStatus();
