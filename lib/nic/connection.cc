@@ -273,10 +273,7 @@ void SoftConnection::SendManagement(FrameType type) { stream_.Enqueue(OutFrame(t
 
 void SoftConnection::Posted() {
   if (stream_.blocked() || stalled_) return;  // transmission resumes when that ends
-  if (transmitted_turn_ == core_->loop->turn()) {
-    core_->loop->MarkDirty(this);
-    return;
-  }
+  if (transmitted_turn_ == core_->loop->turn()) return core_->loop->MarkDirty(this);
   transmitted_turn_ = core_->loop->turn();
   TransmitNow();
 }
@@ -289,8 +286,7 @@ void SoftConnection::OnTransmit() {
   if (cut_ && phase_ != Phase::kClosed) {
     const linger reset = {1, 0};
     setsockopt(stream_.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-    Lose(absl::UnavailableError("link cut by the fault plan"));
-    return;
+    return Lose(absl::UnavailableError("link cut by the fault plan"));
   }
   TransmitNow();
   if (!core_->loop->hot(this)) LookAtMemory();

@@ -63,10 +63,7 @@ bool SoftListener::Crowded() const {
 
 void SoftListener::OnReady(uint32_t) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    if (Crowded()) {
-      Pause();
-      return;
-    }
+    if (Crowded()) return Pause();
     if (!AcceptOne()) return;
   }
 }

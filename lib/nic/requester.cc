@@ -206,8 +206,7 @@ void Requester::RetryLater(uint64_t index, uint64_t delay_us) {
   started_ = false;
   SendWork& work = ring()[index];
   if (parameters_.rnr_retry_count < 7 && work.rnr_tries >= parameters_.rnr_retry_count) {
-    Halt(index, CompletionStatus::kRnrRetryExceeded);
-    return;
+    return Halt(index, CompletionStatus::kRnrRetryExceeded);
   }
   if (work.rnr_tries < 7) ++work.rnr_tries;
   Wait(delay_us);

@@ -260,8 +260,7 @@ bool Responder::OnRequestEnd() {
 void Responder::EndSend() {
   const bool invalidate = (current_.flags & kHasInvalidate) != 0;
   if (invalidate && !host_->memory().Invalidate(current_.immediate)) {
-    RejectReceive(CompletionStatus::kRemoteInvalidRequest, NakCode::kRemoteOperation);
-    return;
+    return RejectReceive(CompletionStatus::kRemoteInvalidRequest, NakCode::kRemoteOperation);
   }
   Completion completion;
   completion.opcode = CompletionOpcode::kReceive;
@@ -275,13 +274,9 @@ void Responder::EndSend() {
 
 void Responder::EndWrite() {
   if ((current_.flags & kHasImmediate) != 0) {
-    if (!HasReceive()) {
-      NotReady(expected_);
-      return;
-    }
+    if (!HasReceive()) return NotReady(expected_);
     if (ring()[ring().head()].malformed) {
-      RejectReceive(CompletionStatus::kLocalQpError, NakCode::kRemoteOperation);
-      return;
+      return RejectReceive(CompletionStatus::kLocalQpError, NakCode::kRemoteOperation);
     }
     Completion completion;
     completion.opcode = CompletionOpcode::kReceiveWithImmediate;

@@ -56,17 +56,15 @@ spdlog::level::level_enum LevelOf(std::string_view kind) {
 
 void EventLines::Write(const v1::Event& event, std::string_view trace_parent) {
   if (limit_.Take(event.kind(), MonotonicNanoseconds())) {
-    log::Write(LevelOf(event.kind()),
-               {.kind = event.kind(),
-                .trace_parent = trace_parent,
-                .worker_id = event.worker_id(),
-                .shard = event.shard(),
-                .connection = event.connection()},
-               event.message());
-    return;
+    return log::Write(LevelOf(event.kind()),
+                      {.kind = event.kind(),
+                       .trace_parent = trace_parent,
+                       .worker_id = event.worker_id(),
+                       .shard = event.shard(),
+                       .connection = event.connection()},
+                      event.message());
   }
-  if (waits_) return;
-  waits_ = true;
+  if (std::exchange(waits_, true)) return;
   After(timer_, std::chrono::seconds(1), [this] {
     waits_ = false;
     limit_.TakeLeftOut([](const std::string& kind, uint64_t lines) {

@@ -38,7 +38,23 @@ class SocketDriverClient final : public DriverClient {
   // `orders` and `news`: sockets whose other ends the driver has. Blocks until the driver has
   // answered.
   static absl::StatusOr<std::unique_ptr<SocketDriverClient>> Meet(FileDescriptor orders,
-                                                                  FileDescriptor news);
+                                                                  FileDescriptor news) {
+    constexpr size_t kArenaDescriptors = 3;
+    std::unique_ptr<SocketDriverClient> driver(
+        new SocketDriverClient(std::move(orders), std::move(news)));
+    internal::DriverOrder order;
+    order.mutable_introduce();
+    std::vector<FileDescriptor> received;
+    const internal::DriverAnswer answer = driver->Execute(order, {}, &received);
+    BATON_RETURN_IF_ERROR(StatusIn(answer));
+    BATON_RETURN_IF_ERROR(CheckArrived(kArenaDescriptors, received.size()));
+    driver->introduced_ = answer.introduced();
+    BATON_ASSIGN_OR_RETURN(
+        arena::Arena arena,
+        arena::Arena::Map(std::move(received[0]), std::move(received[1]), std::move(received[2])));
+    driver->arena_ = std::make_unique<arena::Arena>(std::move(arena));
+    return driver;
+  }
 
   // Readable also when the driver is gone: the listener is then called as for a lost device.
   int news_fd() const override { return news_.fd(); }
@@ -49,10 +65,45 @@ class SocketDriverClient final : public DriverClient {
   // After an error every later order fails, too: without its driver a keeper can only end.
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                  std::vector<FileDescriptor> descriptors = {},
-                                 std::vector<FileDescriptor>* received = nullptr) override;
+                                 std::vector<FileDescriptor>* received = nullptr) override {
+    constexpr int kTimeoutMs = std::chrono::milliseconds(kAnswerTimeout).count();
+    internal::DriverAnswer answer;
+    if (lost_.ok()) {
+      std::vector<int> sent;
+      for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
+      absl::Status asked = orders_.Send(order, sent, kTimeoutMs);
+      if (asked.ok()) asked = orders_.Receive(&answer, kTimeoutMs, received);
+      if (asked.ok()) {
+        // Tests have each keeper die of what they choose.
+        if (order.has_deal_with() && StatusIn(answer).ok()) {
+          BATON_CRASH_POINT(absl::StrCat("keeper-deals-with ", order.deal_with().what()).c_str());
+        }
+        return answer;
+      }
+      NoteLost(asked);
+    }
+    answer.Clear();
+    SetStatus(lost_, &answer);
+    return answer;
+  }
 
  protected:
-  std::vector<internal::DriverNews> TakeNews() override;
+  std::vector<internal::DriverNews> TakeNews() override {
+    std::vector<internal::DriverNews> taken;
+    absl::Status status = news_.Fill();
+    for (;;) {
+      internal::DriverNews news;
+      const absl::StatusOr<bool> whole = news_.NextFrame(&news);
+      if (!whole.ok()) status = whole.status();
+      if (!whole.ok() || !*whole) break;
+      taken.push_back(std::move(news));
+    }
+    if (status.ok()) return taken;
+    SetStatus(absl::Status(status.code(),
+                           absl::StrCat("the service's driver is gone: ", status.message())),
+              taken.emplace_back().mutable_device_lost());
+    return taken;
+  }
 
  private:
   SocketDriverClient(FileDescriptor orders, FileDescriptor news)
@@ -61,66 +112,6 @@ class SocketDriverClient final : public DriverClient {
   MessageChannel orders_, news_;
   std::unique_ptr<arena::Arena> arena_;
 };
-
-absl::StatusOr<std::unique_ptr<SocketDriverClient>> SocketDriverClient::Meet(FileDescriptor orders,
-                                                                             FileDescriptor news) {
-  constexpr size_t kArenaDescriptors = 3;
-  std::unique_ptr<SocketDriverClient> driver(
-      new SocketDriverClient(std::move(orders), std::move(news)));
-  internal::DriverOrder order;
-  order.mutable_introduce();
-  std::vector<FileDescriptor> received;
-  const internal::DriverAnswer answer = driver->Execute(order, {}, &received);
-  BATON_RETURN_IF_ERROR(StatusIn(answer));
-  BATON_RETURN_IF_ERROR(CheckArrived(kArenaDescriptors, received.size()));
-  driver->introduced_ = answer.introduced();
-  BATON_ASSIGN_OR_RETURN(
-      arena::Arena arena,
-      arena::Arena::Map(std::move(received[0]), std::move(received[1]), std::move(received[2])));
-  driver->arena_ = std::make_unique<arena::Arena>(std::move(arena));
-  return driver;
-}
-
-internal::DriverAnswer SocketDriverClient::Execute(const internal::DriverOrder& order,
-                                                   std::vector<FileDescriptor> descriptors,
-                                                   std::vector<FileDescriptor>* received) {
-  constexpr int kTimeoutMs = std::chrono::milliseconds(kAnswerTimeout).count();
-  internal::DriverAnswer answer;
-  if (lost_.ok()) {
-    std::vector<int> sent;
-    for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
-    absl::Status asked = orders_.Send(order, sent, kTimeoutMs);
-    if (asked.ok()) asked = orders_.Receive(&answer, kTimeoutMs, received);
-    if (asked.ok()) {
-      // Tests have each keeper die of what they choose.
-      if (order.has_deal_with() && StatusIn(answer).ok()) {
-        BATON_CRASH_POINT(absl::StrCat("keeper-deals-with ", order.deal_with().what()).c_str());
-      }
-      return answer;
-    }
-    NoteLost(asked);
-  }
-  answer.Clear();
-  SetStatus(lost_, &answer);
-  return answer;
-}
-
-std::vector<internal::DriverNews> SocketDriverClient::TakeNews() {
-  std::vector<internal::DriverNews> taken;
-  absl::Status status = news_.Fill();
-  for (;;) {
-    internal::DriverNews news;
-    const absl::StatusOr<bool> whole = news_.NextFrame(&news);
-    if (!whole.ok()) status = whole.status();
-    if (!whole.ok() || !*whole) break;
-    taken.push_back(std::move(news));
-  }
-  if (status.ok()) return taken;
-  SetStatus(
-      absl::Status(status.code(), absl::StrCat("the service's driver is gone: ", status.message())),
-      taken.emplace_back().mutable_device_lost());
-  return taken;
-}
 
 }  // namespace baton::keeper
 
