@@ -179,8 +179,10 @@ std::vector<uint32_t> FindRdmaDevices() {
 
 // Describes the owner of a connection manager's id. nullopt: the id does not conflict with `asked`.
 std::optional<std::string> DescribeRdmaOwner(nlattr* entry, const Address& asked) {
-  nlattr* const source =
-      nla_find(static_cast<nlattr*>(nla_data(entry)), nla_len(entry), RDMA_NLDEV_ATTR_RES_SRC_ADDR);
+  const auto find = [entry](int type) {
+    return nla_find(static_cast<nlattr*>(nla_data(entry)), nla_len(entry), type);
+  };
+  nlattr* const source = find(RDMA_NLDEV_ATTR_RES_SRC_ADDR);
   if (source == nullptr) return std::nullopt;
   sockaddr_storage storage = {};
   std::memcpy(&storage, nla_data(source),
@@ -188,9 +190,6 @@ std::optional<std::string> DescribeRdmaOwner(nlattr* entry, const Address& asked
   const Address at = FromSocketAddress(reinterpret_cast<const sockaddr&>(storage));
   const std::string host = PlainHost(at.host);
   if (at.port != asked.port || !Overlap(host, PlainHost(asked.host), false)) return std::nullopt;
-  const auto find = [&](int type) {
-    return nla_find(static_cast<nlattr*>(nla_data(entry)), nla_len(entry), type);
-  };
   const std::string where = absl::StrCat(" has it at ", ToString({host, at.port}), " with RDMA");
   if (nlattr* const kernel = find(RDMA_NLDEV_ATTR_RES_KERN_NAME)) {
     return absl::StrCat("the kernel (", nla_get_string(kernel), ")", where);

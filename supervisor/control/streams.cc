@@ -64,20 +64,17 @@ void EventStream::Pump() {
     if (event) {
       writing_ = write = true;
       *response_.mutable_event() = *event;
-    } else if (!cancelled_.ok()) {
-      finished_ = true;
-      end = cancelled_;
-    } else if (follower_->overflowed()) {
-      finished_ = true;
-      end = absl::ResourceExhaustedError(
-          "events came faster than this stream took them, some are left out: start it again");
-    } else if (!follow_) {
-      finished_ = true;
-      end = end_;
     } else {
-      return;
+      end = cancelled_;
+      if (end.ok() && follower_->overflowed()) {
+        end = absl::ResourceExhaustedError(
+            "events came faster than this stream took them, some are left out: start it again");
+      }
+      if (end.ok() && follow_) return;
+      if (end.ok()) end = end_;
+      finished_ = true;
+      follower_.reset();
     }
-    if (finished_) follower_.reset();
   }
   if (write) {
     StartWrite(&response_);

@@ -116,6 +116,7 @@ class RdmaDevice final : public Device {
  private:
   absl::Status Open();
   absl::Status ReadLimits();
+  absl::Status CheckLimit(const char* what, uint32_t value, uint32_t most) const;
   void EndUnanswered();
   void TakeAsynchronousEvents();
   void OnAsynchronousEvent(const ibv_async_event& event);
@@ -287,31 +288,26 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::RegisterMemory(void* a
   return std::make_unique<RdmaRegion>(&core_, std::move(region));
 }
 
+absl::Status RdmaDevice::CheckLimit(const char* what, uint32_t value, uint32_t most) const {
+  if (value >= 1 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": ", value, ", device ", std::string(name()), " has at most ", most));
+}
+
 absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQueue(
     uint32_t entries) {
   BATON_RETURN_IF_ERROR(core_.CheckOpener("making a completion queue"));
-  if (entries == 0 || entries > limits_.max_completion_queue_entries) {
-    return absl::InvalidArgumentError(absl::StrCat("entries: ", entries, ", device ",
-                                                   std::string(name()), " has at most ",
-                                                   limits_.max_completion_queue_entries));
-  }
+  BATON_RETURN_IF_ERROR(CheckLimit("entries", entries, limits_.max_completion_queue_entries));
   return RdmaCompletionQueue::Create(&core_, entries);
 }
 
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> RdmaDevice::CreateSharedReceiveQueue(
     uint32_t entries, uint32_t max_scatter_gather) {
   BATON_RETURN_IF_ERROR(core_.CheckOpener("making a shared receive queue"));
-  const struct {
-    const char* field;
-    uint32_t value, most;
-  } all[] = {{"entries", entries, limits_.max_shared_receive_requests},
-             {"max_scatter_gather", max_scatter_gather, limits_.max_shared_receive_scatter_gather}};
-  for (const auto& one : all) {
-    if (one.value >= 1 && one.value <= one.most) continue;
-    return absl::InvalidArgumentError(absl::StrCat(one.field, ": ", one.value,
-                                                   " of a shared receive queue, device ",
-                                                   std::string(name()), " has at most ", one.most));
-  }
+  BATON_RETURN_IF_ERROR(CheckLimit("entries of a shared receive queue", entries,
+                                   limits_.max_shared_receive_requests));
+  BATON_RETURN_IF_ERROR(CheckLimit("max_scatter_gather of a shared receive queue",
+                                   max_scatter_gather, limits_.max_shared_receive_scatter_gather));
   return RdmaSharedReceiveQueue::Create(&core_, entries, max_scatter_gather);
 }
 
