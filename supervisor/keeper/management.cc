@@ -39,6 +39,14 @@ bool OwnsSocketFile(int socket, uid_t uid) {
   return lstat(address.sun_path, &file) == 0 && S_ISSOCK(file.st_mode) && file.st_uid == uid;
 }
 
+void Refuse(const internal::ManagementRequest& request, const absl::Status& why,
+            FramedSocket* socket) {
+  internal::ManagementReply reply;
+  reply.set_id(request.id());
+  SetStatus(why, &reply);
+  socket->Send(reply);
+}
+
 }  // namespace
 
 Management::Management(const KeeperParts& parts, const Managed& managed, std::function<void()> end)
@@ -72,11 +80,8 @@ absl::StatusOr<bool> Management::OnFrame(const SocketPtr& socket, bool is_batond
   if (!whole) return false;
   // The configuration is a file of batond's user. A control of another user may not replace it.
   if (request.has_take_config() && !is_batonds) {
-    internal::ManagementReply reply;
-    reply.set_id(request.id());
-    SetStatus(absl::PermissionDeniedError("only batond's user gives keepers a configuration"),
-              &reply);
-    socket->Send(reply);
+    Refuse(request, absl::PermissionDeniedError("only batond's user gives keepers a configuration"),
+           socket.get());
   } else {
     Handle(socket, request);
   }
@@ -101,11 +106,7 @@ void Management::Handle(const SocketPtr& socket, const internal::ManagementReque
       absl::StrCat("the request ", what == nullptr ? "nothing" : what->name(), " of control (",
                    FingerprintOf(asked), ")"),
       [&] { Answer(socket, request); });
-  if (dealt.ok()) return;
-  internal::ManagementReply reply;
-  reply.set_id(request.id());
-  SetStatus(dealt, &reply);
-  socket->Send(reply);
+  if (!dealt.ok()) Refuse(request, dealt, socket.get());
 }
 
 void Management::Answer(const SocketPtr& socket, const internal::ManagementRequest& request) {
@@ -303,13 +304,10 @@ absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::H
 
 void Management::Handoff(const SocketPtr& socket, const internal::ManagementRequest& asked) {
   const internal::Handoff& request = asked.handoff();
+  const auto moves = PlanHandoff(request);
+  if (!moves.ok()) return Refuse(asked, moves.status(), socket.get());
   internal::ManagementReply reply;
   reply.set_id(asked.id());
-  const auto moves = PlanHandoff(request);
-  if (!moves.ok()) {
-    SetStatus(moves.status(), &reply);
-    return socket->Send(reply);
-  }
   reply.mutable_handoff()->set_to_worker_id(parts_.workers.IdOf(moves->front().slot));
   for (const ShardMove& move : *moves) reply.mutable_handoff()->add_shards(move.shard);
   const uint32_t timeout_ms =

@@ -147,44 +147,39 @@ internal::WorkerReply WorkerRequests::Handle(const SessionPtr& session,
                                              std::vector<int>* descriptors, FileDescriptor* keep) {
   using internal::WorkerRequest;
   internal::WorkerReply reply;
-  absl::Status status;
-  const bool begins = request.has_attach() || request.has_resume();
-  if (session->attached == begins) {
-    status = absl::FailedPreconditionError("attach comes first, and once");
-  } else if (session->attached && !session->process_certain && !request.has_detach()) {
-    status = absl::FailedPreconditionError(absl::StrCat(
-        "process ", session->peer.pid,
-        ", which connected, has to send this itself, after the reply to its attaching: "
-        "attach anew"));
-  } else {
+  const auto execute = [&]() -> absl::Status {
+    const bool begins = request.has_attach() || request.has_resume();
+    if (session->attached == begins) {
+      return absl::FailedPreconditionError("attach comes first, and once");
+    }
+    if (session->attached && !session->process_certain && !request.has_detach()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "process ", session->peer.pid,
+          ", which connected, has to send this itself, after the reply to its attaching: "
+          "attach anew"));
+    }
+    const DriverClient::Asker asker = {session->id, request.number()};
     switch (request.request_case()) {
       case WorkerRequest::kAttach:
-        status = Attach(session, request.attach(), reply.mutable_attached(), descriptors, keep);
-        break;
+        return Attach(session, request.attach(), reply.mutable_attached(), descriptors, keep);
       case WorkerRequest::kResume:
-        status = Resume(session, request.resume());
-        break;
+        return Resume(session, request.resume());
       case WorkerRequest::kSetReady:
-        status = SetReady(session);
-        break;
+        return SetReady(session);
       case WorkerRequest::kListen:
-        status =
-            Listen({session->id, request.number()}, request.listen(), reply.mutable_listening());
-        break;
+        return Listen(asker, request.listen(), reply.mutable_listening());
       case WorkerRequest::kConnect:
-        status =
-            Connect({session->id, request.number()}, request.connect(), reply.mutable_connecting());
-        break;
+        return Connect(asker, request.connect(), reply.mutable_connecting());
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(parts_.places.tokens().New(session->id));
-        break;
+        return absl::OkStatus();
       case WorkerRequest::kDetach:
-        status = ends_.Detach(session);
-        break;
+        return ends_.Detach(session);
       default:
-        status = absl::UnimplementedError("a request this keeper does not know");
+        return absl::UnimplementedError("a request this keeper does not know");
     }
-  }
+  };
+  const absl::Status status = execute();
   if (!status.ok()) {
     reply.Clear();
     descriptors->clear();
