@@ -7,11 +7,13 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "lib/base/mapped_memory.h"
 #include "lib/base/status.h"
 
 namespace baton::verbs::rdma {
@@ -41,24 +43,19 @@ class SharedPage {
  public:
   static_assert(std::is_trivially_destructible_v<Object>);
 
-  SharedPage() = default;
-  ~SharedPage() {
-    if (object_ != nullptr) (void)munmap(object_, sizeof(Object));
-  }
-  SharedPage(const SharedPage&) = delete;
-  SharedPage& operator=(const SharedPage&) = delete;
-
   absl::Status Open() {
     void* const page =
         mmap(nullptr, sizeof(Object), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return ErrnoStatus(errno, "mmap");
+    page_ = MappedMemory(static_cast<uint8_t*>(page), Unmap{sizeof(Object)});
     object_ = new (page) Object;
     return absl::OkStatus();
   }
   Object* operator->() const { return object_; }
 
  private:
-  Object* object_ = nullptr;
+  MappedMemory page_;
+  Object* object_ = nullptr;  // there
 };
 
 }  // namespace baton::verbs::rdma

@@ -122,7 +122,6 @@ class SoftDevice final : public Device {
   absl::StatusOr<nic::control::Place> PlaceOf(uint64_t address, uint64_t length) const;
   bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
   void Look();
-  bool HasNews();
   void LookForLoss();
   void SetLost();
   void UpdateFlag() { flag_.Set(cm_events_ || device_events_); }
@@ -309,16 +308,12 @@ void SoftDevice::Progress() {
   Look();
 }
 
-// Asks about all sockets with one system call, because most turns find nothing.
-bool SoftDevice::HasNews() {
-  epoll_event event;
-  return epoll_wait(epoll_.get(), &event, 1, 0) != 0;
-}
-
 void SoftDevice::Look() {
   if (nic_ == nullptr) {
     const bool silent = client_->calls().lost() || connections_->calls().lost();
-    if (!forked() && !silent && !HasNews()) return;
+    // Asks about all sockets with one system call, because most turns find nothing.
+    epoll_event event;
+    if (!forked() && !silent && epoll_wait(epoll_.get(), &event, 1, 0) == 0) return;
     LookForLoss();
     if (forked()) return;
   } else if (std::exchange(seen_events_, nic_->events()) == nic_->events()) {

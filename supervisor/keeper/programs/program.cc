@@ -39,14 +39,6 @@ absl::StatusOr<FileDescriptor> PidfdOf(pid_t child) {
   return pidfd;
 }
 
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> environment;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    environment.emplace_back(*variable);
-  }
-  return environment;
-}
-
 // Returns an empty result if baton-launch has not written a whole one.
 internal::ProgramReading ResultOf(const StartedReading& reading) {
   internal::ProgramReading result;
@@ -87,7 +79,10 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uin
   }
   internal::Program program = std::move(*found.mutable_program());
   std::vector<std::string> environment(program.environment().begin(), program.environment().end());
-  if (environment.empty()) environment = OwnEnvironment();
+  // This process's own.
+  for (char** own = environ; program.environment().empty() && *own != nullptr; ++own) {
+    environment.emplace_back(*own);
+  }
   program.clear_environment();
   for (const std::string& variable : environment) {
     // A service manager describes descriptors for the one process whose number LISTEN_PID has.

@@ -49,7 +49,7 @@ void WorkerSessions::Restore(DriverClient::HeldByKey& held) {
   for (const uint32_t slot : seen.fenced_slots()) {
     if (IdOf(slot) != 0) (void)Kill(IdOf(slot), "it wrote an invalid transaction");
   }
-  CloseUnresumedLater();
+  After(resumption_timer_, kResumptionTimeout, [this] { CloseUnresumed(); });
 }
 
 void WorkerSessions::EndSetAside(DriverClient::HeldByKey& set_aside) {
@@ -70,10 +70,6 @@ void WorkerSessions::GoOn(const SessionPtr& session) {
   ends_.Watch(session);
 }
 
-void WorkerSessions::CloseUnresumedLater() {
-  After(resumption_timer_, kResumptionTimeout, [this] { CloseUnresumed(); });
-}
-
 void WorkerSessions::CloseUnresumed() {
   bool later = false;
   for (const SessionPtr& session : std::vector<SessionPtr>(places_.slots())) {
@@ -88,7 +84,7 @@ void WorkerSessions::CloseUnresumed() {
                        "it has not resumed its session with the keeper that followed within ",
                        kResumptionTimeout.count(), " s")));
   }
-  if (later) CloseUnresumedLater();
+  if (later) After(resumption_timer_, kResumptionTimeout, [this] { CloseUnresumed(); });
 }
 
 // ---------------------------------------------------------------- what operators ask for

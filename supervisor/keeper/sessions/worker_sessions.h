@@ -107,7 +107,6 @@ class WorkerSessions {
  private:
   void GoOn(const SessionPtr& session);
   void CloseUnresumed();
-  void CloseUnresumedLater();
 
   const arena::Arena& arena_;
   WorkerPlaces places_;
