@@ -299,8 +299,7 @@ void SoftConnection::TransmitNow() {
   if (stalled_ || cut_) return;
   const uint64_t before = stream_.bytes_sent();
   if (stream_.Transmit() == StreamState::kBroken) {
-    Lose(absl::DataLossError(absl::string_view(stream_.error().data(), stream_.error().size())));
-    return;
+    return Lose(absl::DataLossError(View(stream_.error())));
   }
   const bool wrote = stream_.bytes_sent() != before;
   // The peer is expected to answer soon.
@@ -347,10 +346,9 @@ void SoftConnection::OnReady(uint32_t events) {
 bool SoftConnection::Survives(StreamState state) {
   if (phase_ == Phase::kClosed) return false;
   if (state == StreamState::kOpen) return true;
-  const absl::string_view error(stream_.error().data(), stream_.error().size());
   Lose(absl::UnavailableError(state == StreamState::kEnded
                                   ? absl::StrCat(ToString(peer_), " closed the connection")
-                                  : absl::StrCat(ToString(peer_), ": ", error)));
+                                  : absl::StrCat(ToString(peer_), ": ", View(stream_.error()))));
   return false;
 }
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
@@ -18,16 +19,9 @@ namespace {
 constexpr size_t kMaxGids = 256;
 
 const char* TypeName(uint32_t type) {
-  switch (type) {
-    case IBV_GID_TYPE_IB:
-      return "InfiniBand";
-    case IBV_GID_TYPE_ROCE_V1:
-      return "RoCE v1";
-    case IBV_GID_TYPE_ROCE_V2:
-      return "RoCE v2";
-    default:
-      return "unknown type";
-  }
+  static_assert(IBV_GID_TYPE_IB == 0 && IBV_GID_TYPE_ROCE_V1 == 1 && IBV_GID_TYPE_ROCE_V2 == 2);
+  static constexpr const char* kNames[] = {"InfiniBand", "RoCE v1", "RoCE v2"};
+  return type < std::size(kNames) ? kNames[type] : "unknown type";
 }
 
 in6_addr AddressOf(const ibv_gid& gid) {
@@ -52,19 +46,12 @@ std::string TextOf(const in6_addr& address) {
 }
 
 PortState StateOf(ibv_port_state state) {
-  switch (state) {
-    case IBV_PORT_DOWN:
-      return PortState::kDown;
-    case IBV_PORT_INIT:
-      return PortState::kInitializing;
-    case IBV_PORT_ARMED:
-      return PortState::kArmed;
-    case IBV_PORT_ACTIVE:
-    case IBV_PORT_ACTIVE_DEFER:
-      return PortState::kActive;
-    default:
-      return PortState::kUnknown;
-  }
+  static_assert(IBV_PORT_DOWN == static_cast<int>(PortState::kDown));
+  static_assert(IBV_PORT_INIT == static_cast<int>(PortState::kInitializing));
+  static_assert(IBV_PORT_ARMED == static_cast<int>(PortState::kArmed));
+  static_assert(IBV_PORT_ACTIVE == static_cast<int>(PortState::kActive));
+  if (state == IBV_PORT_ACTIVE_DEFER) return PortState::kActive;
+  return state <= IBV_PORT_ACTIVE ? static_cast<PortState>(state) : PortState::kUnknown;
 }
 
 }  // namespace
