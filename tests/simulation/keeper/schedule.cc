@@ -146,7 +146,7 @@ class Schedule final : private Machine::Listener {
   bool admission_closed_ = false;
   bool started_since_look_ = false, orphaned_ = false;
 
-  // Each keeper that deals with the planted thing dies of it, before it is done with it.
+  // Each keeper that deals with the planted thing dies of it.
   std::string dealing_;         // what the keeper deals with
   internal::DealWith planted_;  // empty: nothing is
   std::string planted_entry_;   // the value that is held, if it is an entry
@@ -202,7 +202,8 @@ MortalDriverClient::Fate Schedule::Meet(const internal::DriverOrder& order) {
   if (order.has_deal_with() && DiesOfPlanted(order.deal_with())) {
     context_.Note("it dies of what is planted", ++planted_deaths_);
     died_of_planted_ = true;
-    return MortalDriverClient::Fate::kDies;
+    return order.deal_with().what().empty() ? MortalDriverClient::Fate::kDies
+                                            : MortalDriverClient::Fate::kDiesUnanswered;
   }
   const bool lost = dies && context_.dice.OneIn(2);
   context_.Note(what->name().c_str(), dies, lost);
@@ -211,10 +212,15 @@ MortalDriverClient::Fate Schedule::Meet(const internal::DriverOrder& order) {
   return dies ? MortalDriverClient::Fate::kDiesUnanswered : MortalDriverClient::Fate::kLives;
 }
 
-// It is about to say that it is done.
+// A planted request kills a keeper that begins to deal with it, until the driver refuses it: its
+// answer could leave a keeper that dies later. A planted entry kills one that is about to say that
+// it is done, and so does a request that was refused.
 bool Schedule::DiesOfPlanted(const internal::DealWith& order) {
   const std::string done = std::exchange(dealing_, order.what());
   if (planted_.what().empty()) Plant(order);
+  if (!planted_.what().empty() && planted_.held_key().empty() && order.what() == planted_.what()) {
+    return planted_deaths_ < driver_process::Dealings::kMostDeaths;
+  }
   if (!order.what().empty() || done.empty() || done != planted_.what()) return false;
   // Another worker's entry may have the same key by now.
   return planted_.held_key().empty() || HeldValue(planted_.held_key()) == planted_entry_;
