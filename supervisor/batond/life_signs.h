@@ -20,16 +20,13 @@
 #include <string>
 #include <string_view>
 
+#include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 
 namespace baton {
 
-inline time_t Milliseconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
-}
+inline time_t Milliseconds() { return static_cast<time_t>(MonotonicNanoseconds() / 1'000'000); }
 
 // Counts a process's silence from its first sign of life on, so that a program that shows none is
 // never killed. Once one process has shown life, those that follow it are expected to.
