@@ -249,7 +249,10 @@ void Schedule::NotePlantedDeath() {
   }
   internal::HeldWorker held;
   (void)held.ParseFromString(driver_.held.SetAside(planted_.held_key(), "planted"));
-  if (SimWorker* const worker = ById(held.place().id())) worker->NoteReason();
+  // By the process, because a worker that has not read its answer does not know its number yet.
+  for (const auto& worker : workers_) {
+    if (worker->process().pid == held.pid()) worker->NoteReason();
+  }
 }
 
 void Schedule::NoteOrder(const internal::DriverOrder& order) {
