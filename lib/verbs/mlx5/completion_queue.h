@@ -104,8 +104,8 @@ struct PlainCompletion {
 };
 
 // Polls a completion queue. One store consumes a completion, after the caller has it. The successor
-// of a killed driver calls TakeOver. It then gets each completion once, and again what was got and
-// not consumed: with Take (verbs.h) at most the last, with kTogether maybe a whole run (TakeEach).
+// of a killed driver calls TakeOver. It then gets each completion once, except that it gets the
+// last one a second time if its predecessor had not consumed it (verbs.h).
 //
 // Thread-compatible; one process at a time.
 class CompletionQueue {
