@@ -36,8 +36,8 @@ DeathWatcher::DeathWatcher(const arena::Arena* arena, int realtime_priority, Cal
 }
 
 DeathWatcher::~DeathWatcher() {
-  stop_.store(true);
-  Notify();
+  changes_.fetch_or(kStop);
+  Wake();
   thread_.join();
 }
 
@@ -52,7 +52,11 @@ void DeathWatcher::Watch(uint32_t slot, uint64_t worker_id, pid_t process) {
 void DeathWatcher::Forget(uint32_t slot) { Watch(slot, 0); }
 
 void DeathWatcher::Notify() {
-  changes_.fetch_add(1);
+  changes_.fetch_add(kChange);
+  Wake();
+}
+
+void DeathWatcher::Wake() {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&changes_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
           nullptr, 0);
 }
@@ -124,8 +128,10 @@ void DeathWatcher::Loop() {
   dead.reserve(watched_.size());
   marked.reserve(watched_.size());
   Looks looks;
-  while (!stop_.load()) {
+  for (;;) {
+    // One word says both, so no change is missed between this look and the wait.
     const uint32_t changes = changes_.load();
+    if ((changes & kStop) != 0) break;
     waits.count = 1;
     waits.words[0] = {changes, reinterpret_cast<uint64_t>(&changes_), FUTEX_32 | FUTEX_PRIVATE_FLAG,
                       0};

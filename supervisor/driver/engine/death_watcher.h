@@ -80,6 +80,7 @@ class DeathWatcher {
   Look Inspect(uint32_t slot) const;
   bool IsProcessAlive(uint32_t slot, const Looks& looks) const;
   void Notify();
+  void Wake();
 
   const arena::Arena* arena_;
   const int realtime_priority_;
@@ -89,8 +90,9 @@ class DeathWatcher {
   // The marked locks that the watcher waited for last. Only its thread uses them.
   std::array<uint32_t*, arena::kMaxWorkers> marked_ = {};
   uint32_t marked_count_ = 0;
+  // Counts changes of watched_ in steps of kChange. kStop is set when the thread is to end.
+  static constexpr uint32_t kStop = 1, kChange = 2;
   std::atomic<uint32_t> changes_{0};
-  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
