@@ -86,7 +86,7 @@ struct Stop {
   uint32_t posts = 0;  // posts before the one at which it stops
 };
 
-// What the drivers that follow each other have in common.
+// The drivers that follow each other share these.
 struct Succession {
   CheckedDevice* device = nullptr;
   Journal* journal = nullptr;

@@ -1,5 +1,5 @@
-// What a service takes of memory: its arena, by what it is for, computed from the layout, and the
-// soft device.
+// Computes the memory that a service takes: its arena from the layout, part by part, and the soft
+// device.
 #ifndef TESTS_BENCH_SERVICE_BYTES_H_
 #define TESTS_BENCH_SERVICE_BYTES_H_
 
@@ -13,7 +13,7 @@
 
 namespace baton::bench {
 
-// Of the four memories of a service; they do not say what is rounded up to whole pages.
+// The four memories of a service take these. Rounding up to whole pages is not counted.
 struct LayoutBytes {
   double metadata = 0;  // all that does not grow with queue depths or what is asked for
   double work_request_logs = 0;
@@ -28,20 +28,19 @@ LayoutBytes BytesOf(const arena::Shape& shape);
 // Each part of `more` less that of `less`, over `count`.
 LayoutBytes Difference(const LayoutBytes& more, const LayoutBytes& less, double count);
 
-// Of a service that its configuration says nothing about.
+// Returns the shape of a service about which its configuration says nothing.
 absl::StatusOr<arena::Shape> DefaultShape();
-// With so many connections or shards, and the completion logs that they need.
+// Both return `shape` with so many, and with the completion logs that these need.
 arena::Shape WithConnections(arena::Shape shape, uint32_t connections);
 arena::Shape WithShards(arena::Shape shape, uint32_t shards);
 
 // What the files of such a service take of the machine: whole huge pages.
 absl::StatusOr<double> FileBytes(const arena::Shape& shape);
 
-// What the soft device itself holds of the heap for a connection.
-//
-// Of one side of a connection that has sent and received a message, with `depth` receives posted
-// and completion queues for twice that of each: the mean of `connections` in this process, both of
-// whose sides are here. The kernel's sockets are not in it.
+// Measures how much heap the soft device itself holds for one side of a connection. That side has
+// sent and received a message, has `depth` receives posted, and completion queues for twice that of
+// each. Returns the mean of `connections` in this process, both of whose sides are here. The
+// kernel's sockets are not in it.
 absl::StatusOr<double> SoftBytesPerConnection(uint32_t connections, uint32_t depth);
 
 }  // namespace baton::bench

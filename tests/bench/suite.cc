@@ -557,7 +557,7 @@ Cost ReadCost(const std::vector<pid_t>& processes) {
 
 MachineTimes ReadMachineTimes() {
   MachineTimes times;
-  // Of deploy/vm/run_vm.sh: seconds, ticks of all, ticks of the machine.
+  // deploy/vm/run_vm.sh writes seconds, ticks of all, and ticks of the machine.
   if (const char* const path = std::getenv("BATON_VM_HOST_CPU")) {
     std::ifstream file(path);
     double all = 0, ours = 0;

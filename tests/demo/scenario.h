@@ -1,5 +1,5 @@
-// What the demonstration does to the service, what its peers saw of it, and where that is reported
-// while it is done.
+// The demonstration does these things to the service, and reports meanwhile what its peers see of
+// them.
 #ifndef TESTS_DEMO_SCENARIO_H_
 #define TESTS_DEMO_SCENARIO_H_
 

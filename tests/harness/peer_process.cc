@@ -27,8 +27,7 @@ const google::protobuf::Value* Lookup(const google::protobuf::Struct& object,
 
 constexpr std::chrono::seconds kAnswer{15};
 constexpr std::chrono::seconds kConnect{30};
-// What has to wait for long has not failed, and a machine may stand still for a while; a test that
-// means it says so.
+// Both are long, because a machine may stand still for a while. A test that means less says so.
 constexpr std::chrono::milliseconds kReplyLimit{60'000}, kDrainLimit{10'000};
 constexpr std::chrono::milliseconds kLook{10};
 constexpr char kFinal[] = "{\"final\"";

@@ -44,7 +44,7 @@ inline void StayOn(int processor) {
 }
 inline void StayHere() { StayOn(sched_getcpu()); }
 
-// As StayOn; -1: wherever it may run.
+// Does the same as StayOn. -1: the thread may run on every processor.
 inline void RunOnProcessor(int processor) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -106,7 +106,7 @@ class BatonUpgradeTest : public harness::ClusterFixture {
     ASSERT_NE(renamed, "");
     Install(name, renamed);
   }
-  // What would come is told before it begins, also what only a new driver process brings.
+  // The plan names what would come before it begins, also what only a new driver process brings.
   void ExpectTold() {
     if (std::getenv("BATON_OTHER_BIN") != nullptr) return;  // its files may not tell their release
     const std::string driver = harness::ReadFile(cluster_->libexec() + "/baton-driver");

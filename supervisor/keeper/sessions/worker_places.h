@@ -95,7 +95,7 @@ class WorkerPlaces {
   WorkerObserver* observer_ = nullptr;
 };
 
-// What the parts of WorkerSessions use together. All of it outlives each holder of this.
+// The parts of WorkerSessions share these. Everything here outlives each holder of this.
 struct SessionParts : CommonParts {
   WorkerPlaces& places;
 };

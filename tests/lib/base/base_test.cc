@@ -203,8 +203,8 @@ TEST(ValidUtf8, shouldCutBetweenCharacters) {
 
 constexpr uint64_t kMebibyte = 1 << 20;
 
-// Of a child: no capabilities, and this limit. Then says what CheckMemlockLimit does, and ends with
-// 0 when it allows `bytes`.
+// A child takes this limit and gives up its capabilities. It prints what CheckMemlockLimit says,
+// and ends with 0 when that allows `bytes`.
 [[noreturn]] void CheckAsAUser(rlimit limit, uint64_t bytes) {
   if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(3);
   __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};

@@ -236,7 +236,7 @@ void Schedule::Plant(const internal::DealWith& order) {
   planted_entry_ = is_session ? HeldValue(order.held_key()) : "";
 }
 
-// As the driver's process does it.
+// The driver's process does the same (DriverProcess::Blame).
 void Schedule::NotePlantedDeath() {
   if (planted_deaths_ > driver_process::Dealings::kMostDeaths) {
     context_.Break(
