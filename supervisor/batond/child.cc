@@ -231,8 +231,8 @@ void Child::ReportFollowed() {
          absl::StrCat("the process before this one ", *former_end_, "; the next, pid ",
                       process_.pid, ", follows it after ",
                       std::chrono::duration_cast<std::chrono::milliseconds>(gap).count(), " ms; ",
-                      plan_.service.empty() ? "connections and workers went on"
-                                            : "the connections of the service ended with it"));
+                      is_control() ? "connections and workers went on"
+                                   : "the connections of the service ended with it"));
   former_end_.reset();
 }
 
@@ -272,7 +272,7 @@ void Child::ReportHang() {
 // Control's signs say nothing but that it lives, whatever it writes. Reports at most one hang for
 // all `signs`, however many there are.
 void Child::NoteSigns(std::string_view signs) {
-  if (plan_.service.empty()) return;
+  if (is_control()) return;
   bool keeper_began_to_hang = false;
   for (const char sign : signs) {
     const auto then = static_cast<AfterLastSign>(sign & ~kKeeperHangs);

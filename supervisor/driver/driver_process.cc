@@ -197,11 +197,12 @@ void DriverProcess::SetAside(const std::string& key, const std::string& why) {
       open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   const bool kept =
       file && write(file.get(), value.data(), value.size()) == static_cast<ssize_t>(value.size());
-  const absl::Status failure = ErrnoStatus(errno, absl::StrCat("write ", path));
-  Report("keeper_entry_set_aside",
-         absl::StrCat(why, ": the entry is set aside, and everything else goes on. ",
-                      kept ? absl::StrCat("Keep ", path) : std::string(MessageOf(failure)),
-                      " and the core files"));
+  Report(
+      "keeper_entry_set_aside",
+      absl::StrCat(why, ": the entry is set aside, and everything else goes on. ",
+                   kept ? absl::StrCat("Keep ", path)
+                        : std::string(MessageOf(ErrnoStatus(errno, absl::StrCat("write ", path)))),
+                   " and the core files"));
 }
 
 void DriverProcess::Stop() {
