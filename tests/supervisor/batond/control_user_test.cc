@@ -76,6 +76,16 @@ class ControlUserTest : public ::testing::Test {
     return client.ok() ? *std::move(client) : nullptr;
   }
 
+  // Kills a batond that serves. `control`: the pid of its control.
+  void KillABatond(pid_t* control) {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    *control = Control();
+    ASSERT_GT(*control, 0);
+    batond.Signal(SIGKILL);
+    EXPECT_EQ(batond.Wait(), 128 + SIGKILL);
+  }
+
   pid_t Control() {
     const auto client = Connect();
     if (!client) return 0;
@@ -126,14 +136,7 @@ TEST_F(ControlUserTest, shouldBeTheFirstThatTheKernelKillsForWantOfMemory) {
 TEST_F(ControlUserTest, shouldOutliveBatondAndServeUnderTheNext) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
   pid_t control = 0;
-  {
-    BatondProcess batond(stage_, Options());
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    control = Control();
-    ASSERT_GT(control, 0);
-    batond.Signal(SIGKILL);
-    EXPECT_EQ(batond.Wait(), 128 + SIGKILL);
-  }
+  ASSERT_NO_FATAL_FAILURE(KillABatond(&control));
   EXPECT_EQ(Control(), control);  // operators do not wait for a batond
   ASSERT_NO_FATAL_FAILURE(WriteConfig("viewer_uids: 7"));
   BatondProcess batond(stage_, Options());
@@ -159,14 +162,7 @@ TEST_F(ControlUserTest, shouldOutliveBatondAndServeUnderTheNext) {
 TEST_F(ControlUserTest, shouldEndWhenTheNextBatondWantsAnotherUser) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
   pid_t control = 0;
-  {
-    BatondProcess batond(stage_, Options());
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    control = Control();
-    ASSERT_GT(control, 0);
-    batond.Signal(SIGKILL);
-    batond.Wait();
-  }
+  ASSERT_NO_FATAL_FAILURE(KillABatond(&control));
   BatondProcess::Options options = Options();
   options.arguments.resize(options.arguments.size() - 2);
   BatondProcess batond(stage_, std::move(options));

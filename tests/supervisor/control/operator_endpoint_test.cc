@@ -54,6 +54,14 @@ class OperatorEndpointTest : public ControlFixture {
             certificates_.Certificate(client), certificates_.Key(client), "baton.example"};
   }
 
+  // Has batond answer with `reply`, and returns what an operator who reloads is answered.
+  absl::StatusOr<v1::ReloadResponse> ReloadTo(const internal::BatondReply& reply) {
+    batond_.SetReply(reply);
+    const auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+    if (!client.ok()) return client.status();
+    return (*client)->Ask(&Operator::Reload, {});
+  }
+
   static absl::Status Look(const TlsTarget& target) {
     const auto client = OperatorClient::Connect("", 20, target);
     return client.ok() ? (*client)->Ask(&Operator::GetStatus, {}).status() : client.status();
@@ -353,10 +361,7 @@ TEST_F(OperatorEndpointTest, shouldTakeNewListsAndNamesWhenItIsTold) {
   v1::OperatorEndpoint* endpoint = reply.mutable_config()->mutable_operator_endpoint();
   endpoint->set_crl_file(certificates_.Revocations("list"));
   endpoint->add_viewers("dora");
-  batond_.SetReply(reply);
-  const auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
-  ASSERT_TRUE(client.ok());
-  const auto reloaded = (*client)->Ask(&Operator::Reload, {});
+  const auto reloaded = ReloadTo(reply);
   ASSERT_TRUE(reloaded.ok()) << reloaded.status();
   EXPECT_EQ(reloaded->not_taken_size(), 0);
   // When it answers they are in force.
@@ -364,8 +369,7 @@ TEST_F(OperatorEndpointTest, shouldTakeNewListsAndNamesWhenItIsTold) {
   EXPECT_EQ(Call(dora, kLook).error_code(), grpc::StatusCode::OK);
 
   endpoint->set_crl_file("/nowhere/list.crl");
-  batond_.SetReply(reply);
-  const auto missing = (*client)->Ask(&Operator::Reload, {});
+  const auto missing = ReloadTo(reply);
   ASSERT_TRUE(missing.ok()) << missing.status();
   ASSERT_EQ(missing->not_taken_size(), 1);
   EXPECT_EQ(missing->not_taken(0).field(), "operator_endpoint");
@@ -386,10 +390,7 @@ TEST_F(OperatorEndpointTest, shouldTakeOtherFilesWhenItIsTold) {
   endpoint->set_certificate_file(certificates_.Certificate("next-server"));
   endpoint->set_key_file(certificates_.Key("next-server"));
   endpoint->set_client_ca_file(certificates_.Certificate("other-ca"));
-  batond_.SetReply(reply);
-  const auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
-  ASSERT_TRUE(client.ok());
-  const auto reloaded = (*client)->Ask(&Operator::Reload, {});
+  const auto reloaded = ReloadTo(reply);
   ASSERT_TRUE(reloaded.ok()) << reloaded.status();
   EXPECT_EQ(reloaded->not_taken_size(), 0);
   // When it answers, the former authority has lost its clients. gRPC reads the files a little
@@ -403,8 +404,7 @@ TEST_F(OperatorEndpointTest, shouldTakeOtherFilesWhenItIsTold) {
 
   // A certificate whose key is another file's is not taken, and the files before stay in force.
   endpoint->set_certificate_file(certificates_.Certificate("server"));
-  batond_.SetReply(reply);
-  const auto wrong = (*client)->Ask(&Operator::Reload, {});
+  const auto wrong = ReloadTo(reply);
   ASSERT_TRUE(wrong.ok()) << wrong.status();
   ASSERT_EQ(wrong->not_taken_size(), 1);
   EXPECT_THAT(wrong->not_taken(0).why(), HasSubstr("operator_endpoint.key_file"));
