@@ -267,6 +267,7 @@ void Schedule::NoteOrder(const internal::DriverOrder& order) {
 void Schedule::BetweenKeepers() {
   Dice& dice = context_.dice;
   if (dice.OneIn(2)) (void)news_.Take();  // it had read them
+  if (phase_ != Phase::kChaos) return;    // it has died of what was planted, or ended in order
   const std::vector<SimWorker*> living = Living();
   if (!living.empty() && dice.OneIn(4)) {
     living[dice.Below(static_cast<uint32_t>(living.size()))]->Die();
