@@ -1,9 +1,7 @@
 // The program that batond runs, and how another one takes its place. The process executes the other
-// program, keeps its number, and finds drivers like any next batond.
-//
-// The other program is on probation until it has served for a while. Until then the former program
-// is kept as a file of the state directory. If the one on probation dies, the batond that is
-// started next goes back to the former program.
+// program, keeps its number, and finds drivers like any next batond. Until the other program has
+// served for a while, it is on probation, and the state directory keeps the former one. If it dies
+// on probation, the next batond goes back to the former program.
 #ifndef SUPERVISOR_BATOND_OWN_PROGRAM_H_
 #define SUPERVISOR_BATOND_OWN_PROGRAM_H_
 

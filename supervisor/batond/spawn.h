@@ -130,10 +130,8 @@ std::string DescribeEnd(const siginfo_t& end);
 // Runs `request.program` with default signals, in a process group of its own, so that a terminal's
 // Ctrl-C reaches the caller alone.
 //
-// A service's driver outlives batond, because connections end with it. The next batond finds it by
-// its lock (child_lock.h). Control, too, outlives batond, but is started to die with it: once it is
-// ready to find the next batond, it takes that back (prctl(2), PR_SET_PDEATHSIG). A service's
-// keeper dies with its driver, and the next driver starts another.
+// Drivers and control outlive batond; the next finds them by their locks (child_lock.h). Control
+// is started to die with batond, and takes that back once it is ready (prctl(2), PR_SET_PDEATHSIG).
 //
 // Returns after the program was entered. An error says why it could not be; Spawn has then killed
 // the process, and refuses its program until it has died (open_within.h). Only the main thread may

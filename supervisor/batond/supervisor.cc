@@ -93,14 +93,15 @@ void HoldSignals(int how) {
 // Returns whether control reads a field in which both differ only at its start.
 bool NeedsAnotherStart(const internal::ControlConfig& running,
                        const internal::ControlConfig& wanted) {
-  if (running.has_operator_endpoint() != wanted.has_operator_endpoint()) return true;
   const auto fixed = [](const internal::ControlConfig& config) {
     internal::ControlConfig fields;
     *fields.mutable_services() = config.services();
     std::sort(fields.mutable_services()->begin(), fields.mutable_services()->end());
     fields.set_state_dir(config.state_dir());
     fields.set_metrics_address(config.metrics_address());
-    fields.mutable_operator_endpoint()->set_address(config.operator_endpoint().address());
+    if (config.has_operator_endpoint()) {
+      fields.mutable_operator_endpoint()->set_address(config.operator_endpoint().address());
+    }
     fields.set_log_format(config.log_format());
     fields.set_audit_directory(config.audit_directory());
     return AsText(fields);
@@ -534,6 +535,7 @@ void Supervisor::CallKeeperOf(const v1::ServiceConfig& wanted,
 void Supervisor::FinishReload() {
   if (--reload_->unanswered > 0) return;
   const ReloadUnderWay reload = *std::exchange(reload_, std::nullopt);
+  const internal::ControlConfig before = ControlConfig();
   options_.config = reload.taken.config;
   for (const std::string& name : reload.taken.live) {
     FindDriver(name)->SetPlan(PlanOf(*FindService(&options_.config, name)));
@@ -545,7 +547,7 @@ void Supervisor::FinishReload() {
   reply.MergeFrom(DescribeReload(reload.taken));
   control_->SetInput(AsText(reply.config()));
   LogReload(reload.taken);
-  if (reload.taken.restarts_control) RestartControlSoon();
+  if (NeedsAnotherStart(before, reply.config())) RestartControlSoon();
   reload.done(std::move(reply));
   TellEvents();
   ReloadForSignal();

@@ -61,9 +61,8 @@ class FullScreen {
 //
 // On a terminal it is one line with the time since the start, which is updated, and removed at the
 // end. It appears after Console::patience_seconds. Elsewhere each Tell() prints a line at once, and
-// the constructor's text is printed after as many seconds.
-//
-// Nobody else may write to standard error meanwhile. One thread calls it.
+// the constructor's text is printed after as many seconds. Nobody else may write to standard error
+// meanwhile. One thread calls it.
 class Progress {
  public:
   // `what`: what the command does, for example "handing over service kv". `awaited`: what it waits

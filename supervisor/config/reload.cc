@@ -22,7 +22,6 @@ constexpr std::string_view kTakenByKeepers[] = {
     "worker_uids",     "listeners",       "max_listeners",   "handoff_timeout_ms",
     "hang_timeout_ms", "watch_window_ms", "stop_timeout_ms", "ready_timeout_ms",
     "state_decoder",   "policy",          "log_level"};
-constexpr char kAddress[] = "address";
 constexpr char kRestart[] =
     "every process reads it when it starts; stop batond, which ends all connections, and start it";
 constexpr char kDisconnects[] =
@@ -108,24 +107,19 @@ void CompareServices(const v1::Config& running, const v1::Config& wanted, bool d
     result->added.push_back(service.name());
     result->taken.push_back(absl::StrCat("services[", service.name(), "]"));
   }
-  result->restarts_control |= !result->added.empty() || !result->removed.empty();
 }
 
-// Control takes all changes of the endpoint at once, except those of the address and of whether
-// there is an endpoint.
 void CompareEndpoints(const v1::Config& wanted, const FieldDescriptor* field, TakenConfig* result) {
   v1::Config* config = &result->config;
   if (!config->has_operator_endpoint() || !wanted.has_operator_endpoint()) {
     Take(wanted, field, config);
     result->taken.push_back(field->name());
-    result->restarts_control = true;
     return;
   }
   for (const FieldDescriptor* part :
        Differences(config->operator_endpoint(), wanted.operator_endpoint())) {
     Take(wanted.operator_endpoint(), part, config->mutable_operator_endpoint());
     result->taken.push_back(absl::StrCat(field->name(), ".", part->name()));
-    result->restarts_control |= part->name() == kAddress;
   }
 }
 
@@ -170,7 +164,6 @@ TakenConfig TakeReloadable(const v1::Config& running, const v1::Config& wanted, 
     if (absl::c_linear_search(kTaken, field->name())) {
       Take(wanted, field, &result.config);
       result.taken.push_back(field->name());
-      result.restarts_control |= field->name() == "metrics_address";
     } else if (field->name() == "operator_endpoint") {
       CompareEndpoints(wanted, field, &result);
     } else if (field->name() == "services") {

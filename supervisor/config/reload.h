@@ -38,7 +38,6 @@ struct TakenConfig {
   std::vector<std::string> added, removed, changed;
   // Services of `config` whose running keepers take changes.
   std::vector<std::string> live;
-  bool restarts_control = false;  // control reads a taken field only when it starts
 };
 
 // Both configurations must be complete. Takes the rights of callers, everything else that only

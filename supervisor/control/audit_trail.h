@@ -1,10 +1,8 @@
 // Records the changes that operators ask for, in the event log and in a file that outlives this
-// process.
-//
-// The file has one v1.Event in JSON a line, of kind "change". Each change is written twice: before
-// it is tried, and when its outcome is known. Each line has a hash of itself and the one before it
-// (audit_chain.h). The log has that hash, too. The file is bounded: when it is full it becomes
-// PATH.1, that becomes PATH.2, and so on. To keep more, follow WatchEvents or the log.
+// process. The file has one v1.Event in JSON a line, of kind "change". Each change is written
+// twice: before it is tried, and when its outcome is known. Each line has a hash of itself and the
+// one before it (audit_chain.h). The log has that hash, too. The file is bounded: when it is full
+// it becomes PATH.1, that becomes PATH.2, and so on. To keep more, follow WatchEvents or the log.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_AUDIT_TRAIL_H_

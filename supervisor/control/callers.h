@@ -95,8 +95,7 @@ std::string RefusalOfName(Role role, std::string_view who, std::string_view meth
 // Identifies the caller of a call in progress: a process at the operator socket, or the owner of a
 // certificate.
 //
-// Permissions can change at any time. Each call is judged by those that are in force when it is
-// made.
+// Each call is judged by the permissions that are in force when it is made.
 //
 // Thread-safe.
 class Callers {

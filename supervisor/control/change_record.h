@@ -31,10 +31,8 @@ namespace baton {
 // kMaxFailing different failing changes none is tried. Failures are forgotten whenever the second
 // budget is full, so a caller that fails now and then never reaches that number.
 //
-// A caller whose changes all fail adds at once at most kFailedBytesBurst and kMaxFailing failures,
-// together less than 2.5 MiB. Then it adds kFailedBytesPerDay, and records of changes that were not
-// tried, less than 1 KiB a minute: together less than 3.5 MiB a day. So the trail, of 64 MiB, lasts
-// for 17 days.
+// A caller whose changes all fail adds less than 2.5 MiB at once, and then less than 3.5 MiB a day,
+// with the records of changes that were not tried. So the trail, of 64 MiB, lasts for 17 days.
 //
 // Thread-safe.
 class ChangeBudget {

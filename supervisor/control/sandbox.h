@@ -13,8 +13,7 @@ namespace baton {
 // that the kernel does not have, so a newer C library falls back on older ones. The limits apply to
 // every thread that is started later; call it while there is one thread.
 //
-// A program under a sanitizer keeps all system calls, because the sanitizer's runtime makes its
-// own.
+// A program under a sanitizer keeps all system calls: the sanitizer's runtime makes its own.
 absl::Status EnterSandbox();
 
 }  // namespace baton

@@ -67,7 +67,7 @@ void CheckAccess(const View& view, const std::string& path, const FileFacts& fil
     return report.Add(
         view.severity(), place,
         {absl::StrCat("user ", view.identity.name, " may not open ", Describe(path, file, view)),
-         absl::StrCat("a keeper that runs as ", view.identity.name,
+         absl::StrCat("a driver that runs as ", view.identity.name,
                       " cannot use it; changes last until the device appears again, with ", kRule,
                       " for good, and membership takes effect at the next login or start"),
          CureAccess(path, file, view)});
@@ -261,7 +261,7 @@ void Open(const View& view, Verdict& verdict) {
   }
   verdict.troubles.push_back(
       {absl::StrCat("cannot be opened: ", std::string(MessageOf(limits.status()))),
-       "a keeper cannot use it either",
+       "a driver cannot use it either",
        "dmesg | tail  # where the modes are right: in a container, --device /dev/infiniband; in a "
        "unit, DeviceAllow=char-infiniband_verbs rw"});
 }

@@ -65,7 +65,7 @@ constexpr char kSlower[] =
     "arenas are on small pages: the kernel takes longer to unmap what a dying worker had, and its "
     "successor may wait for that, up to a millisecond for tens of megabytes";
 
-constexpr uint64_t kTasksOfAService = 32;  // a keeper's threads, its NIC and programs, about
+constexpr uint64_t kTasksOfAService = 32;  // threads of its processes, about
 constexpr uint64_t kTasksBeside = 32;      // batond, control and their threads, about
 
 // Returns none for "max", or if there is no such file.
@@ -97,7 +97,7 @@ void CheckMemoryMax(const View& view, const std::string& group, Report& report) 
       view, group, "memory.max", needed,
       {absl::StrCat("memory.max is ", ReadMax(view, group, "memory.max").value_or(0) / kMebibyte,
                     " MiB; arenas need ", mebibytes, " MiB"),
-       "the kernel kills keepers when they touch their memory",
+       "the kernel kills drivers when they touch their memory",
        Raise(group, absl::StrCat("MemoryMax=", mebibytes * 2, "M"))},
       report);
 }
@@ -106,8 +106,8 @@ void CheckPidsMax(const View& view, const std::string& group, Report& report) {
   const uint64_t needed = kTasksBeside + kTasksOfAService * view.services.size();
   CheckMax(view, group, "pids.max", needed,
            {absl::StrCat("pids.max is ", ReadMax(view, group, "pids.max").value_or(0),
-                         "; batond and its keepers have about ", needed, " threads"),
-            "keepers, or the programs of upgrades, cannot be started",
+                         "; batond and its services have about ", needed, " threads"),
+            "drivers, keepers, or the programs of upgrades, cannot be started",
             Raise(group, "TasksMax=infinity")},
            report);
 }
@@ -134,7 +134,7 @@ void CheckRdmaMax(const View& view, const std::string& group, const RdmaDevice& 
     report.Add(view.severity(), {"cgroup", group},
                {absl::StrCat("rdma.max allows ", *limit, " ", key, " of ", device.name,
                              "; its services need ", needed),
-                "keepers cannot make all of their queue pairs, and do not start",
+                "drivers cannot make all of their queue pairs, and do not start",
                 absl::StrCat("echo '", device.name, " hca_handle=max hca_object=max' >",
                              cgroup::kRoot, group, "/rdma.max")});
   }
@@ -157,7 +157,7 @@ void CheckLockedMemory(const View& view, Report& report) {
   for (const ServiceNeeds& service : view.services) {
     if (service.rdma()) most = std::max(most, service.of_device.registered_bytes);
   }
-  const std::string largest = absl::StrCat("; the largest keeper registers ", Mebibytes(most));
+  const std::string largest = absl::StrCat("; the largest driver registers ", Mebibytes(most));
   // The kernel's ib_umem_get ignores the limit with this capability.
   if (HasCapability(view, kCapIpcLock) && *limit != kUnlimited) {
     return report.Ok({"memlock"}, "CAP_IPC_LOCK: the limit does not bind" + largest);
@@ -173,8 +173,8 @@ void CheckLockedMemory(const View& view, Report& report) {
                              "; ", ServiceName(view, service), " registers ", Mebibytes(registered),
                              ", and up to ", Mebibytes(service.queue_bytes),
                              " of queues with providers that pin them, too"),
-                certain ? "its keeper cannot register its memory, and does not start"
-                        : "with such a provider its keeper runs out of queue pairs early",
+                certain ? "its driver cannot register its memory, and does not start"
+                        : "with such a provider its driver runs out of queue pairs early",
                 CureLimit(view, "LimitMEMLOCK", "memlock", "unlimited")});
   }
   if (report.findings() == findings) {
@@ -206,7 +206,7 @@ void CheckMemory(const View& view, Report& report) {
   if (view.machine.Read("/proc/sys/vm/memfd_noexec") == "2") {
     report.Add(v1::SEVERITY_PROBLEM, {"memory", "memfd"},
                {"vm.memfd_noexec is 2: memory files that could be made executable are refused",
-                "no keeper can make its arena", "sysctl vm.memfd_noexec=1"});
+                "no driver can make its arena", "sysctl vm.memfd_noexec=1"});
   }
   uint64_t needed = 0;
   for (const ServiceNeeds& service : view.services) needed += service.memory_bytes;
@@ -219,7 +219,7 @@ void CheckMemory(const View& view, Report& report) {
   if (!view.batond_pid && needed > available << 10) {
     return report.Add(
         v1::SEVERITY_PROBLEM, {"memory"},
-        {both, "keepers are killed when they touch it, or other programs are",
+        {both, "drivers are killed when they touch it, or other programs are",
          view.configured ? "in " + view.config_file + ": smaller buffer_bytes and max_connections"
                          : "free memory, or set a smaller buffer_bytes"});
   }
@@ -243,7 +243,7 @@ void CheckHugePages(const View& view, Report& report) {
                        absl::StrCat("echo never >", kOfSharedMemory,
                                     "  # not deny: who asks for them gets them")});
   }
-  report.Ok({"huge pages"}, "keepers get them for their arenas");
+  report.Ok({"huge pages"}, "drivers get them for their arenas");
 }
 
 // Baton's own memory is in memfds. Libraries that a service loads may use /dev/shm.

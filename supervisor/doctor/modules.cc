@@ -107,7 +107,7 @@ void CheckKernel(const View& view, Report& report) {
   report.Add(v1::SEVERITY_PROBLEM, {"kernel"},
              {absl::StrCat("Linux ", release, " is older than ", kOldestKernel.first, ".",
                            kOldestKernel.second),
-              "a keeper does not notice the death of a worker: futex_waitv is missing",
+              "a driver does not notice the death of a worker: futex_waitv is missing",
               "apt-get install linux-image-amd64 && reboot"});
 }
 

@@ -18,10 +18,8 @@ namespace baton::verbs::rdma {
 // writes an empty IB_USER_VERBS_CMD_POST_SEND to the uverbs file (rdma-core, providers/rxe,
 // post_send_db). The kernel accepts this write() only with the credentials that opened the file. It
 // compares pointers to them (ib_safe_file_access), and a forked process has a copy. So the write
-// fails there, although the requests are in the queue. The check protects privileged programs that
-// can be made to write data that they do not know. No program makes an ioctl() unawares, so the
-// kernel accepts ioctl() from any process that holds the file. UVERBS_METHOD_INVOKE_WRITE gives the
-// same command by ioctl(). libibverbs gives all its other commands that way.
+// fails there, although the requests are in the queue. The kernel accepts ioctl() from any process
+// that holds the file, and UVERBS_METHOD_INVOKE_WRITE gives the same command by ioctl().
 //
 // A provider whose doorbell is in mapped memory needs none of this.
 

@@ -3,7 +3,7 @@
 // the process is gone and its pidfd becomes readable.
 //
 // The kernel wakes only one waiter of a lock, which may be a former heir that has not forgotten the
-// owner yet. So each watcher that it wakes wakes the others. A stopped watcher cannot do that. Then
+// owner yet. So each watcher that it wakes wakes the others. If a stopped watcher cannot do that,
 // the heir learns of the death by the end of the process.
 #ifndef SUPERVISOR_DRIVER_ENGINE_DEATH_WATCHER_H_
 #define SUPERVISOR_DRIVER_ENGINE_DEATH_WATCHER_H_

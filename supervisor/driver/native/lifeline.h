@@ -11,12 +11,10 @@
 
 namespace baton::driver_process {
 
-// Native workers end with their driver, which has a pipe's writing end. A worker asks for SIGKILL
-// instead of SIGIO (fcntl(2), F_SETSIG), so the kernel kills it, whatever it does, when the pipe
-// has no writer left. PR_SET_PDEATHSIG would not do: a driver without rights may not signal a
-// worker that runs as another user.
-//
-// The driver makes the pipe. Only the driver has the writing end, and it writes nothing.
+// Native workers end with their driver, which alone has a pipe's writing end, and writes nothing. A
+// worker asks for SIGKILL instead of SIGIO (fcntl(2), F_SETSIG), so the kernel kills it, whatever
+// it does, when the pipe has no writer left. PR_SET_PDEATHSIG would not do: a driver without rights
+// may not signal a worker that runs as another user.
 
 // The worker's process calls both, in this order. OpenOwnEnd() opens the reading end anew, because
 // the signal's receiver belongs to the opened file and not to the descriptor. The worker calls it

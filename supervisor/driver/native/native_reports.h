@@ -16,12 +16,10 @@ namespace baton::driver_process {
 // Counters of a native service's shards since its `baton-driver` started: what their drivers have
 // done.
 //
-// Drivers count in the records of connections. A record starts over with the next connection of its
-// slot, and follows its connection to another shard. So the growth since the last look is added to
-// the shard that has the connection: these counters never fall.
-//
-// Drivers count transactions and sent bytes in the record of the shard, from the creation of the
-// arena on.
+// Drivers count transactions and sent bytes in the record of the shard, and everything else in the
+// records of connections. Such a record starts over with the next connection of its slot, and
+// follows its connection to another shard. So the growth since the last look is added to the shard
+// that has the connection: these counters never fall.
 //
 // Thread-compatible.
 class NativeCounters {

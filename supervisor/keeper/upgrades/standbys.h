@@ -6,9 +6,7 @@
 // those that are not ready yet. When hot_standbys is lowered, it asks surplus standbys to end, if
 // it has started them, or if they took the place of such in an upgrade. This class never ends a
 // worker that owns a shard or is about to own one. A worker that was asked to end gets no shard.
-//
-// Standbys are processes of their own, like an upgrade's workers. If a keeper dies, the next one
-// goes on with its standbys.
+// If a keeper dies, the next one goes on with its standbys.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_
 #define SUPERVISOR_KEEPER_UPGRADES_STANDBYS_H_
 

@@ -89,7 +89,6 @@ TEST(Reload, shouldTakeNewServicesAndSayWhatWouldEndConnections) {
   EXPECT_THAT(result.added, ElementsAre("new"));
   EXPECT_THAT(result.removed, IsEmpty());
   EXPECT_THAT(result.changed, IsEmpty());
-  EXPECT_TRUE(result.restarts_control);
   EXPECT_THAT(result.live, ElementsAre("kv"));
   EXPECT_THAT(Refused(result), ElementsAre("services[kv].shards", "services[queue]"));
   for (const auto& refused : result.refused) {
@@ -181,7 +180,6 @@ TEST(Reload, shouldRestartControlForWhatItReadsWhenItStarts) {
   EXPECT_TRUE(Same(result.config, wanted));
   EXPECT_THAT(result.taken, ElementsAre("metrics_address", "operator_endpoint.address",
                                         "operator_endpoint.viewers"));
-  EXPECT_TRUE(result.restarts_control);
 }
 
 TEST(Reload, shouldLeaveWhatEveryProcessReadsWhenItStarts) {
@@ -192,7 +190,6 @@ TEST(Reload, shouldLeaveWhatEveryProcessReadsWhenItStarts) {
   const TakenConfig result = TakeReloadable(running, wanted, true);
   EXPECT_TRUE(Same(result.config, running));
   EXPECT_THAT(Refused(result), ElementsAre("state_dir", "log_format"));
-  EXPECT_FALSE(result.restarts_control);
 }
 
 TEST(Reload, shouldOpenAndCloseTheEndpoint) {
@@ -201,7 +198,6 @@ TEST(Reload, shouldOpenAndCloseTheEndpoint) {
   for (const auto& [from, to] : {std::pair(&with, &without), std::pair(&without, &with)}) {
     const TakenConfig result = TakeReloadable(*from, *to, false);
     EXPECT_TRUE(Same(result.config, *to));
-    EXPECT_TRUE(result.restarts_control);
   }
 }
 
