@@ -104,8 +104,8 @@ struct PlainCompletion {
 };
 
 // Polls a completion queue. One store consumes a completion, after the caller has it. The successor
-// of a killed driver calls TakeOver. It then gets each completion once, except that it gets the
-// last one a second time if its predecessor had not consumed it (verbs.h).
+// of a killed driver calls TakeOver. It then gets each completion once, and those again that its
+// predecessor had and did not consume: one with Take, with TakeEach and kTogether a run (verbs.h).
 //
 // Thread-compatible; one process at a time.
 class CompletionQueue {
