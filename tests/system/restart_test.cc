@@ -13,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
-#include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
@@ -24,8 +23,6 @@
 namespace baton {
 namespace {
 
-using harness::ChildOptions;
-using harness::ChildProcess;
 using harness::Cluster;
 using harness::ClusterOptions;
 using harness::PeerOptions;
@@ -234,19 +231,10 @@ TEST_F(StopTest, shouldStopTheOnlyWorkerAndKeepItsConnectionsForTheNext) {
   options.rate = 1000;
   ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(options));
   ASSERT_TRUE(WaitForStream(only->id));
-  ChildOptions baton;
-  const auto program = harness::Binaries().Find("baton");
-  ASSERT_OK(program);
-  baton.program = *program;
-  baton.log_path = cluster_->directory() + "/baton.log";
-  baton.arguments = {"--socket", cluster_->OperatorSocketPath(), "worker", "stop",
-                     "ledger",   absl::StrCat(only->id),         "--yes"};
-  auto cli = ChildProcess::Start(baton);
-  ASSERT_OK(cli);
-  const auto said = (*cli)->WaitEnd(kTimeout);
-  ASSERT_OK(said);
-  EXPECT_TRUE(WIFEXITED(*said) && WEXITSTATUS(*said) == 0) << (*cli)->LogTail();
-  EXPECT_THAT((*cli)->LogTail(), HasSubstr("of service ledger has ended"));
+  const harness::CommandResult said =
+      harness::RunBaton(*cluster_, {"worker", "stop", "ledger", absl::StrCat(only->id), "--yes"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_THAT(said.err, HasSubstr("of service ledger has ended"));
   const auto end = only->process->WaitEnd(kTimeout);
   ASSERT_OK(end);
   EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 0) << *end;
