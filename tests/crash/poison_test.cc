@@ -6,9 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
@@ -26,6 +31,20 @@ constexpr uint64_t kDeaths = 3;  // the default of poison_deaths
 
 class PoisonTest : public CrashTest {
  protected:
+  // A service with so many workers (AddWorkers), the checked peer with its rate (0: there is none),
+  // and the one that sends the poison.
+  void Start(size_t workers, uint64_t rate, std::vector<std::string> batond_arguments = {},
+             const std::string& option = "--crash-on-amount") {
+    harness::ClusterOptions options;
+    options.batond_arguments = std::move(batond_arguments);
+    ASSERT_NO_FATAL_FAILURE(StartCluster(options));
+    ASSERT_NO_FATAL_FAILURE(AddWorkers(workers, option));
+    if (rate != 0) {
+      ASSERT_NO_FATAL_FAILURE(StartPeer(rate));
+    }
+    poisoner_.emplace(kClient);
+    ASSERT_OK(poisoner_->Connect(cluster_->port()));
+  }
   // So many workers that die of the poison, or suffer from it as `option` says. The first owns all.
   void AddWorkers(size_t count, const std::string& option = "--crash-on-amount") {
     for (size_t i = 0; i < count; ++i) {
@@ -78,7 +97,9 @@ class PoisonTest : public CrashTest {
       EXPECT_NE(message.find("died on its receive"), std::string::npos) << message;
     }
     ASSERT_NO_FATAL_FAILURE(ExpectNothingLost());
-    // Whoever comes now is served.
+    ExpectNewcomerServed();
+  }
+  void ExpectNewcomerServed() {
     PoisonPeer newcomer(kClient + 100);
     ASSERT_OK(newcomer.Connect(cluster_->port()));
     ASSERT_OK(newcomer.Send({5, 6, 7}));
@@ -88,69 +109,52 @@ class PoisonTest : public CrashTest {
   static constexpr uint64_t kClient = uint64_t{1} << 62;
 
   std::deque<std::unique_ptr<harness::LedgerWorker>> workers_;
+  std::optional<PoisonPeer> poisoner_;
 };
 
 TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersDied) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
-  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({1, 2}));
-  ASSERT_OK(poisoner.WaitReplies(2));
-  ASSERT_OK(poisoner.Send({kPoisonAmount}));
-  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(Start(kDeaths + 1, 4000));
+  ASSERT_OK(poisoner_->Send({1, 2}));
+  ASSERT_OK(poisoner_->WaitReplies(2));
+  ASSERT_OK(poisoner_->Send({kPoisonAmount}));
+  ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
 
 TEST_F(PoisonTest, shouldFindAMessageInTheMiddleOfABatch) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
-  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_NO_FATAL_FAILURE(Start(kDeaths + 1, 4000));
   // Nobody serves while they arrive, so that the next owner has all of them before it.
   ASSERT_OK(workers_[0]->process->Signal(SIGSTOP));
-  ASSERT_OK(poisoner.Send({1, 2, 3, kPoisonAmount, 5, kPoisonAmount, 7}));
+  ASSERT_OK(poisoner_->Send({1, 2, 3, kPoisonAmount, 5, kPoisonAmount, 7}));
   ASSERT_OK(workers_[0]->process->Signal(SIGCONT));
-  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
 
 TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersHung) {
-  harness::ClusterOptions options;
-  options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms", "500"};
-  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1, "--hang-on-amount"));
-  ASSERT_NO_FATAL_FAILURE(StartPeer(2000));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({1, kPoisonAmount, 3}));
-  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(Start(
+      kDeaths + 1, 2000, {"--heartbeat-ms", "50", "--hang-timeout-ms", "500"}, "--hang-on-amount"));
+  ASSERT_OK(poisoner_->Send({1, kPoisonAmount, 3}));
+  ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
 
 TEST_F(PoisonTest, shouldFailTwoConnectionsThatArePoisonedAtOnce) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(2 * kDeaths + 1));
-  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
-  PoisonPeer one(kClient), other(kClient + 1);
-  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Connect(cluster_->port()));
+  ASSERT_NO_FATAL_FAILURE(Start(2 * kDeaths + 1, 4000));
+  PoisonPeer other(kClient + 1);
+  ASSERT_OK(other.Connect(cluster_->port()));
+  const auto poisoners = {&*poisoner_, &other};
   ASSERT_OK(workers_[0]->process->Signal(SIGSTOP));
-  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Send({1, kPoisonAmount, 3}));
+  for (PoisonPeer* poisoner : poisoners) ASSERT_OK(poisoner->Send({1, kPoisonAmount, 3}));
   ASSERT_OK(workers_[0]->process->Signal(SIGCONT));
-  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->WaitDisconnected());
+  for (PoisonPeer* poisoner : poisoners) ASSERT_OK(poisoner->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(2, 2 * kDeaths));
 }
 
 // As when a service manager starts the only worker again each time.
 TEST_F(PoisonTest, shouldCountDeathsOfWorkersThatAreStartedAgain) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(1));
-  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({1, kPoisonAmount, 3}));
+  ASSERT_NO_FATAL_FAILURE(Start(1, 4000));
+  ASSERT_OK(poisoner_->Send({1, kPoisonAmount, 3}));
   for (size_t deaths = 1; deaths <= kDeaths; ++deaths) {
     if (deaths < kDeaths) {
       EXPECT_EQ(Poisoned(), 0u);
@@ -158,23 +162,19 @@ TEST_F(PoisonTest, shouldCountDeathsOfWorkersThatAreStartedAgain) {
     ASSERT_OK(harness::WaitUntil("the next to die", [&] { return Dead() == deaths; }));
     ASSERT_NO_FATAL_FAILURE(AddWorkers(1));
   }
-  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
 
 TEST_F(PoisonTest, shouldNeedNoControl) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
-  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_NO_FATAL_FAILURE(Start(kDeaths + 1, 4000));
   const auto status = cluster_->operators().GetStatus();
   ASSERT_OK(status);
   const FileDescriptor control(static_cast<int>(syscall(SYS_pidfd_open, status->control_pid(), 0)));
   ASSERT_TRUE(control);
   ASSERT_EQ(syscall(SYS_pidfd_send_signal, control.get(), SIGSTOP, nullptr, 0), 0);
-  EXPECT_OK(poisoner.Send({1, kPoisonAmount, 3}));
-  EXPECT_OK(poisoner.WaitDisconnected());
+  EXPECT_OK(poisoner_->Send({1, kPoisonAmount, 3}));
+  EXPECT_OK(poisoner_->WaitDisconnected());
   EXPECT_EQ(Poisoned(), 1u);
   EXPECT_OK(peer_->Settle());
   // It comes back as what it was, or batond has started another.
@@ -184,13 +184,9 @@ TEST_F(PoisonTest, shouldNeedNoControl) {
 
 // An operator who kills hung workers by hand has found the cause, or looks for it.
 TEST_F(PoisonTest, shouldNotCountWorkersThatAnOperatorKilled) {
-  harness::ClusterOptions options;
-  options.batond_arguments = {"--heartbeat-ms", "20", "--hang-timeout-ms", "600000"};
-  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(1, "--hang-on-amount"));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({1, kPoisonAmount, 3}));
+  ASSERT_NO_FATAL_FAILURE(
+      Start(1, 0, {"--heartbeat-ms", "20", "--hang-timeout-ms", "600000"}, "--hang-on-amount"));
+  ASSERT_OK(poisoner_->Send({1, kPoisonAmount, 3}));
   for (size_t deaths = 1; deaths <= kDeaths + 1; ++deaths) {
     // So many beats are missing: it is in the handler.
     ASSERT_OK(harness::WaitUntil("the owner to hang", [&] {
@@ -208,39 +204,26 @@ TEST_F(PoisonTest, shouldNotCountWorkersThatAnOperatorKilled) {
   // One that can take it does.
   std::unique_ptr<harness::LedgerWorker> sound;
   ASSERT_NO_FATAL_FAILURE(StartWorker(2, &sound));
-  EXPECT_OK(poisoner.WaitReplies(3));
-  EXPECT_FALSE(poisoner.disconnected());
+  EXPECT_OK(poisoner_->WaitReplies(3));
+  EXPECT_FALSE(poisoner_->disconnected());
 }
 
 TEST_F(PoisonTest, shouldGoByTheServicesLimit) {
-  harness::ClusterOptions options;
-  options.batond_arguments = {"--poison-deaths", "1"};
-  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(2));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({kPoisonAmount}));
-  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(Start(2, 0, {"--poison-deaths", "1"}));
+  ASSERT_OK(poisoner_->Send({kPoisonAmount}));
+  ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_OK(harness::WaitUntil("the first to die", [&] { return Dead() == 1; }));
-  PoisonPeer newcomer(kClient + 100);
-  ASSERT_OK(newcomer.Connect(cluster_->port()));
-  ASSERT_OK(newcomer.Send({5}));
-  EXPECT_OK(newcomer.WaitReplies(1));
+  ASSERT_NO_FATAL_FAILURE(ExpectNewcomerServed());
   EXPECT_EQ(Dead(), 1u);
 }
 
 // What the limit is for: without it such a message is the end of every worker.
 TEST_F(PoisonTest, shouldFailNobodyWhenItIsSwitchedOff) {
-  harness::ClusterOptions options;
-  options.batond_arguments = {"--poison-deaths", "4294967295"};
-  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
-  ASSERT_NO_FATAL_FAILURE(AddWorkers(2 * kDeaths + 1));
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({kPoisonAmount}));
+  ASSERT_NO_FATAL_FAILURE(Start(2 * kDeaths + 1, 0, {"--poison-deaths", "4294967295"}));
+  ASSERT_OK(poisoner_->Send({kPoisonAmount}));
   ASSERT_OK(harness::WaitUntil("all to die", [&] { return Dead() == workers_.size(); }));
   EXPECT_EQ(Poisoned(), 0u);
-  EXPECT_FALSE(poisoner.disconnected());
+  EXPECT_FALSE(poisoner_->disconnected());
 }
 
 // They do not tell what they died on. Nobody else has anything open, so it can only be this one.
@@ -249,20 +232,17 @@ TEST_F(PoisonTest, shouldServeAgainAfterWorkersOfTheLayoutBeforeDied) {
   ASSERT_EQ(setenv("BATON_PREVIOUS_LAYOUT", "1", 1), 0);
   ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
   unsetenv("BATON_PREVIOUS_LAYOUT");
-  PoisonPeer poisoner(kClient);
-  ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({1, 2}));
-  ASSERT_OK(poisoner.WaitReplies(2));
-  ASSERT_OK(poisoner.Send({kPoisonAmount}));
-  ASSERT_OK(poisoner.WaitDisconnected());
+  poisoner_.emplace(kClient);
+  ASSERT_OK(poisoner_->Connect(cluster_->port()));
+  ASSERT_OK(poisoner_->Send({1, 2}));
+  ASSERT_OK(poisoner_->WaitReplies(2));
+  ASSERT_OK(poisoner_->Send({kPoisonAmount}));
+  ASSERT_OK(poisoner_->WaitDisconnected());
   ASSERT_OK(harness::WaitUntil("the dead", [&] { return Dead() == kDeaths; }));
   const std::vector<std::string> told = Told();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_NE(told[0].find("they did not tell"), std::string::npos) << told[0];
-  PoisonPeer newcomer(kClient + 100);
-  ASSERT_OK(newcomer.Connect(cluster_->port()));
-  ASSERT_OK(newcomer.Send({5}));
-  EXPECT_OK(newcomer.WaitReplies(1));
+  ASSERT_NO_FATAL_FAILURE(ExpectNewcomerServed());
 }
 
 }  // namespace

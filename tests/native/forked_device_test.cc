@@ -60,19 +60,29 @@ class ForkedDevice : public ::testing::Test {
         .value();
   }
 
-  // What `work` returns in a forked process, which has called AfterFork.
-  std::string InChild(const std::function<std::string()>& work) {
-    SharedPage<Outcome> outcome;
+  // A forked process, which has called AfterFork and does `work`.
+  pid_t Fork(const SharedPage<Outcome>& outcome, const std::function<std::string()>& work) {
     const pid_t child = fork();
-    if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const absl::Status status = server.device->AfterFork();
-      if (status.ok()) server.queue->TakeOver();
-      const std::string wrong = status.ok() ? work() : status.ToString();
-      std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
-      outcome->ended = true;
-      _exit(0);
-    }
+    if (child != 0) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const absl::Status status = server.device->AfterFork();
+    if (status.ok()) server.queue->TakeOver();
+    const std::string wrong = status.ok() ? work() : status.ToString();
+    std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
+    outcome->ended = true;
+    _exit(0);
+  }
+  // `child` ends by itself, and nothing was wrong.
+  static void ExpectDone(pid_t child, const SharedPage<Outcome>& outcome) {
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    EXPECT_TRUE(outcome->ended);
+    EXPECT_STREQ(outcome->wrong, "");
+  }
+
+  // A forked process does `work`, which finds nothing wrong, while the client's side goes on.
+  void ExpectInChild(const std::function<std::string()>& work) {
+    SharedPage<Outcome> outcome;
+    const pid_t child = Fork(outcome, work);
     const uint64_t deadline =
         MonotonicNanoseconds() +
         harness::Patient(std::chrono::nanoseconds(std::chrono::seconds(10))).count();
@@ -82,7 +92,8 @@ class ForkedDevice : public ::testing::Test {
       if (MonotonicNanoseconds() > deadline) kill(child, SIGKILL);
     }
     server.queue->TakeOver();
-    return outcome->ended ? outcome->wrong : absl::StrCat("it has ended with status ", status);
+    EXPECT_TRUE(outcome->ended) << "it has ended with status " << status;
+    EXPECT_STREQ(outcome->wrong, "");
   }
 
   // Of the forked process's own, while the other goes on by itself.
@@ -108,6 +119,16 @@ class ForkedDevice : public ::testing::Test {
     return absl::StrCat("wr_id ", completion.wr_id, " with ",
                         std::string(verbs::CompletionStatusName(completion.status)), " instead of ",
                         wr_id, " with ", std::string(verbs::CompletionStatusName(status)));
+  }
+  // The server's queue pair is another one, with this queue.
+  std::unique_ptr<verbs::SharedReceiveQueue> ShareReceives() {
+    auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
+    verbs::QueuePairOptions options;
+    options.send_queue = options.receive_queue = server.queue.get();
+    options.max_send_requests = 16;
+    options.shared_receive_queue = shared.get();
+    server.queue_pair = server.device->CreateQueuePair(options).value();
+    return shared;
   }
   // A message from each side arrives.
   std::string Talks() {
@@ -143,7 +164,7 @@ TEST_F(ForkedDevice, shouldPostAndPoll) {
   Join();
   for (int generation = 0; generation < 3; ++generation) {
     ExpectTalk();
-    EXPECT_EQ(InChild([&] { return Talks(); }), "");
+    ExpectInChild([&] { return Talks(); });
     AwaitTalk();
   }
 }
@@ -153,13 +174,12 @@ TEST_F(ForkedDevice, shouldReceiveWhatWasPostedBeforeTheFork) {
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
   ours.Fill(0, "hello");
   ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
-  EXPECT_EQ(InChild([&]() -> std::string {
-              const std::string wrong = Completes(server, 1, CompletionStatus::kSuccess);
-              NEED(wrong.empty());
-              NEED(theirs.Text(0, 5) == "hello");
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    const std::string wrong = Completes(server, 1, CompletionStatus::kSuccess);
+    NEED(wrong.empty());
+    NEED(theirs.Text(0, 5) == "hello");
+    return "";
+  });
 }
 
 TEST_F(ForkedDevice, shouldWakeForACompletion) {
@@ -175,19 +195,18 @@ TEST_F(ForkedDevice, shouldWakeForACompletion) {
     usleep(100'000);
     _exit(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok() ? 0 : 1);
   }
-  EXPECT_EQ(InChild([&]() -> std::string {
-              pollfd readable = {server.device->event_fd(), POLLIN, 0};
-              NEED(poll(&readable, 1, 0) == 0);
-              NEED(server.queue->RequestNotification().ok());
-              server.Turn();
-              NEED(server.completions.empty());
-              asked->store(true);
-              NEED(poll(&readable, 1, 10'000 * harness::Slowness()) == 1);
-              NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
-              NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    pollfd readable = {server.device->event_fd(), POLLIN, 0};
+    NEED(poll(&readable, 1, 0) == 0);
+    NEED(server.queue->RequestNotification().ok());
+    server.Turn();
+    NEED(server.completions.empty());
+    asked->store(true);
+    NEED(poll(&readable, 1, 10'000 * harness::Slowness()) == 1);
+    NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
+    NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
+    return "";
+  });
   int status = 1;
   ASSERT_EQ(waitpid(sender, &status, 0), sender);
   EXPECT_EQ(status, 0);
@@ -200,37 +219,33 @@ TEST_F(ForkedDevice, shouldWakeForACompletion) {
 TEST_F(ForkedDevice, shouldNotGoOnWakingForAnEventOfItsPredecessor) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
-  EXPECT_EQ(InChild([&]() -> std::string {
-              NEED(server.queue->RequestNotification().ok());
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    NEED(server.queue->RequestNotification().ok());
+    return "";
+  });
   ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
   ASSERT_EQ(Completes(client, 2, CompletionStatus::kSuccess), "");
-  EXPECT_EQ(InChild([&]() -> std::string {
-              NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
-              NEED(server.queue->RequestNotification().ok());
-              pollfd readable = {server.device->event_fd(), POLLIN, 0};
-              NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
+    NEED(server.queue->RequestNotification().ok());
+    pollfd readable = {server.device->event_fd(), POLLIN, 0};
+    NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
+    return "";
+  });
 }
 
 TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
-  EXPECT_EQ(
-      InChild([&]() -> std::string {
-        NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
-        NEED(server.queue_pair->SetError().ok());
-        NEED(server.queue_pair->state() == QueuePairState::kError);
-        NEED(Completes(server, 1, CompletionStatus::kFlushError).empty());
-        NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 2), {theirs.Sge(0, 5)}).ok());
-        NEED(Completes(server, 2, CompletionStatus::kFlushError).empty());
-        return "";
-      }),
-      "");
+  ExpectInChild([&]() -> std::string {
+    NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
+    NEED(server.queue_pair->SetError().ok());
+    NEED(server.queue_pair->state() == QueuePairState::kError);
+    NEED(Completes(server, 1, CompletionStatus::kFlushError).empty());
+    NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 2), {theirs.Sge(0, 5)}).ok());
+    NEED(Completes(server, 2, CompletionStatus::kFlushError).empty());
+    return "";
+  });
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
 }
 
@@ -238,11 +253,10 @@ TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
 // Which was never connected, and of which the opener has heard nothing.
 TEST_F(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kInit);
-  EXPECT_EQ(InChild([&]() -> std::string {
-              NEED(server.queue_pair->SetError().ok());
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    NEED(server.queue_pair->SetError().ok());
+    return "";
+  });
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
   ASSERT_EQ(server.queue_pair->SetReset(), absl::OkStatus());
   ASSERT_EQ(server.queue_pair->SetInit(), absl::OkStatus());
@@ -257,62 +271,48 @@ TEST_F(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError
   }
   int status = 1;
   ASSERT_TRUE(waitpid(other, &status, 0) == other && status == 0);
-  EXPECT_EQ(InChild([&]() -> std::string {
-              NEED(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
-              NEED(server.queue_pair->state() == QueuePairState::kError);
-              NEED(server.queue_pair->SetError().ok());
-              NEED(Completes(server, 1, CompletionStatus::kFlushError).empty());
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    NEED(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+    NEED(server.queue_pair->state() == QueuePairState::kError);
+    NEED(server.queue_pair->SetError().ok());
+    NEED(Completes(server, 1, CompletionStatus::kFlushError).empty());
+    return "";
+  });
 }
 
 TEST_F(ForkedDevice, shouldTellAFullQueue) {
   Join();
-  EXPECT_EQ(InChild([&]() -> std::string {
-              // The client has no receives: nothing of it completes.
-              absl::Status status;
-              int taken = 0;
-              for (; status.ok() && taken < 10'000; ++taken) {
-                status =
-                    PostSend(*server.queue_pair, Request(Opcode::kSend, 2), {theirs.Sge(0, 5)});
-              }
-              NEED(status.code() == absl::StatusCode::kResourceExhausted);
-              NEED(taken > 64);
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    // The client has no receives: nothing of it completes.
+    absl::Status status;
+    int taken = 0;
+    for (; status.ok() && taken < 10'000; ++taken) {
+      status = PostSend(*server.queue_pair, Request(Opcode::kSend, 2), {theirs.Sge(0, 5)});
+    }
+    NEED(status.code() == absl::StatusCode::kResourceExhausted);
+    NEED(taken > 64);
+    return "";
+  });
 }
 
 // The pool's: what the opener has made of it since is asked for.
 TEST_F(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
   SharedPage<std::atomic<bool>> tried, joined;
   SharedPage<Outcome> outcome;
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const std::string wrong = [&]() -> std::string {
-      NEED(server.device->AfterFork().ok());
-      server.queue->TakeOver();
-      const bool refused =
-          !PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok();
-      tried->store(true);
-      NEED(refused);
-      while (!joined->load()) usleep(1000);
-      return Talks();
-    }();
-    std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
-    outcome->ended = true;
-    _exit(0);
-  }
+  const pid_t child = Fork(outcome, [&]() -> std::string {
+    const bool refused =
+        !PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok();
+    tried->store(true);
+    NEED(refused);
+    while (!joined->load()) usleep(1000);
+    return Talks();
+  });
   while (!tried->load() && waitpid(child, nullptr, WNOHANG) == 0) usleep(1000);
   Join();
   ExpectTalk();
   joined->store(true);
   AwaitTalk();
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_TRUE(outcome->ended);
-  EXPECT_STREQ(outcome->wrong, "");
+  ExpectDone(child, outcome);
 }
 
 // Likewise: a provider refuses what it has last seen reset, and asking is what tells it.
@@ -323,26 +323,17 @@ TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
   const auto await = [&](Step wanted) {
     while (step->load() < wanted && !outcome->ended) usleep(1000);
   };
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const std::string wrong = [&]() -> std::string {
-      NEED(server.device->AfterFork().ok());
-      server.queue->TakeOver();
-      NEED(server.queue_pair->SetReset().ok());
-      step->store(kReset);
-      await(kNew);
-      NEED(server.queue_pair->state() == QueuePairState::kInit);
-      NEED(PostReceive(*server.queue_pair, 99, {theirs.Sge(0, 64)}).ok());
-      step->store(kAsked);
-      await(kJoined);
-      NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
-      return Talks();
-    }();
-    std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
-    outcome->ended = true;
-    _exit(0);
-  }
+  const pid_t child = Fork(outcome, [&]() -> std::string {
+    NEED(server.queue_pair->SetReset().ok());
+    step->store(kReset);
+    await(kNew);
+    NEED(server.queue_pair->state() == QueuePairState::kInit);
+    NEED(PostReceive(*server.queue_pair, 99, {theirs.Sge(0, 64)}).ok());
+    step->store(kAsked);
+    await(kJoined);
+    NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
+    return Talks();
+  });
   await(kReset);
   ASSERT_TRUE(server.queue_pair->SetReset().ok() && server.queue_pair->SetInit().ok());
   step->store(kNew);
@@ -353,9 +344,7 @@ TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
     step->store(kJoined);
     AwaitTalk();
   }
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_TRUE(outcome->ended);
-  EXPECT_STREQ(outcome->wrong, "");
+  ExpectDone(child, outcome);
 }
 
 // Somebody who died has not read it.
@@ -373,63 +362,54 @@ TEST_F(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife)
   ASSERT_TRUE(server.queue_pair->SetReset().ok() && server.queue_pair->SetInit().ok());
   Join();
   ASSERT_TRUE(PostReceive(*client.queue_pair, 2, {ours.Sge(0, 64)}).ok());
-  EXPECT_EQ(
-      InChild([&]() -> std::string {
-        Completion read;
-        const auto completes = [&] { return queue->Poll({&read, 1}).value() == 1; };
-        queue->TakeOver();
-        if (!IsSoftUnderTest()) {  // the soft device drops it
-          NEED(Until(server, completes));
-          NEED(read.wr_id == 1 && read.status == CompletionStatus::kFlushError);
-        }
-        NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
-        NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 3), {theirs.Sge(0, 8)}).ok());
-        NEED(Until(server, completes));
-        NEED(read.wr_id == 3 && read.status == CompletionStatus::kSuccess);
-        // What is of this life is believed.
-        NEED(PostReceive(*server.queue_pair, 4, {theirs.Sge(0, 64)}).ok());
-        NEED(server.queue_pair->SetError().ok());
-        NEED(Until(server, completes));
-        NEED(read.wr_id == 4 && read.status == CompletionStatus::kFlushError);
-        NEED(server.queue_pair->state() == QueuePairState::kError);
-        return "";
-      }),
-      "");
+  ExpectInChild([&]() -> std::string {
+    Completion read;
+    const auto completes = [&] { return queue->Poll({&read, 1}).value() == 1; };
+    queue->TakeOver();
+    if (!IsSoftUnderTest()) {  // the soft device drops it
+      NEED(Until(server, completes));
+      NEED(read.wr_id == 1 && read.status == CompletionStatus::kFlushError);
+    }
+    NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
+    NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 3), {theirs.Sge(0, 8)}).ok());
+    NEED(Until(server, completes));
+    NEED(read.wr_id == 3 && read.status == CompletionStatus::kSuccess);
+    // What is of this life is believed.
+    NEED(PostReceive(*server.queue_pair, 4, {theirs.Sge(0, 64)}).ok());
+    NEED(server.queue_pair->SetError().ok());
+    NEED(Until(server, completes));
+    NEED(read.wr_id == 4 && read.status == CompletionStatus::kFlushError);
+    NEED(server.queue_pair->state() == QueuePairState::kError);
+    return "";
+  });
   server.id.reset();
   server.queue_pair.reset();
 }
 
 TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
-  const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
-  verbs::QueuePairOptions options;
-  options.send_queue = options.receive_queue = server.queue.get();
-  options.max_send_requests = 16;
-  options.shared_receive_queue = shared.get();
-  server.queue_pair = server.device->CreateQueuePair(options).value();
+  const auto shared = ShareReceives();
   Join();
   SharedPage<std::atomic<bool>> posted;
-  EXPECT_EQ(InChild([&]() -> std::string {
-              for (uint64_t i = 0; i < 3; ++i) {
-                const verbs::ScatterGather sge = theirs.Sge(0, 64);
-                const verbs::ReceiveRequest request = {10 + i, {&sge, 1}};
-                size_t taken = 0;
-                NEED(shared->PostReceive({&request, 1}, &taken).ok());
-              }
-              NEED(shared->ArmLimit(3).ok());
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    for (uint64_t i = 0; i < 3; ++i) {
+      const verbs::ScatterGather sge = theirs.Sge(0, 64);
+      const verbs::ReceiveRequest request = {10 + i, {&sge, 1}};
+      size_t taken = 0;
+      NEED(shared->PostReceive({&request, 1}, &taken).ok());
+    }
+    NEED(shared->ArmLimit(3).ok());
+    return "";
+  });
   ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
-  EXPECT_EQ(InChild([&]() -> std::string {
-              NEED(Completes(server, 10, CompletionStatus::kSuccess).empty());
-              NEED(server.queue_pair->SetError().ok());
-              NEED(Until(server, [&] { return server.queue_pair->holds_no_receive(); }));
-              // The device's events are the opener's.
-              NEED(server.device_events.empty() ||
-                   server.device_events[0].type == verbs::DeviceEventType::kLastWorkRequestReached);
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    NEED(Completes(server, 10, CompletionStatus::kSuccess).empty());
+    NEED(server.queue_pair->SetError().ok());
+    NEED(Until(server, [&] { return server.queue_pair->holds_no_receive(); }));
+    // The device's events are the opener's.
+    NEED(server.device_events.empty() ||
+         server.device_events[0].type == verbs::DeviceEventType::kLastWorkRequestReached);
+    return "";
+  });
   EXPECT_TRUE(Until(server, [&] {
     for (const verbs::DeviceEvent& event : server.device_events) {
       if (event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) return true;
@@ -442,12 +422,7 @@ TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
 
 // Whoever waits for it has begun to himself, and in this life of the queue pair.
 TEST_F(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
-  const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
-  verbs::QueuePairOptions options;
-  options.send_queue = options.receive_queue = server.queue.get();
-  options.max_send_requests = 16;
-  options.shared_receive_queue = shared.get();
-  server.queue_pair = server.device->CreateQueuePair(options).value();
+  const auto shared = ShareReceives();
   verbs::QueuePair& queue_pair = *server.queue_pair;
   const auto holds_none = [&] {
     return Until(server, [&] { return queue_pair.holds_no_receive(); });
@@ -456,62 +431,58 @@ TEST_F(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
       IsSoftUnderTest();  // the NIC has completed them before it says that it is in error
   // The opener waits already when the other begins.
   ASSERT_TRUE(queue_pair.SetError().ok());
-  EXPECT_EQ(InChild([&]() -> std::string {
-              NEED(queue_pair.state() == QueuePairState::kError);
-              NEED(at_once || !queue_pair.holds_no_receive());
-              NEED(holds_none());
-              NEED(queue_pair.SetReset().ok() && queue_pair.SetInit().ok());
-              NEED(!queue_pair.holds_no_receive());
-              NEED(queue_pair.SetError().ok());
-              NEED(at_once || !queue_pair.holds_no_receive());
-              NEED(holds_none());
-              server.queue->ForgetNotification();
-              NEED(at_once || !queue_pair.holds_no_receive());
-              NEED(holds_none());
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    NEED(queue_pair.state() == QueuePairState::kError);
+    NEED(at_once || !queue_pair.holds_no_receive());
+    NEED(holds_none());
+    NEED(queue_pair.SetReset().ok() && queue_pair.SetInit().ok());
+    NEED(!queue_pair.holds_no_receive());
+    NEED(queue_pair.SetError().ok());
+    NEED(at_once || !queue_pair.holds_no_receive());
+    NEED(holds_none());
+    server.queue->ForgetNotification();
+    NEED(at_once || !queue_pair.holds_no_receive());
+    NEED(holds_none());
+    return "";
+  });
   EXPECT_TRUE(holds_none());
   server.queue_pair.reset();
 }
 
 TEST_F(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
   Join();
-  EXPECT_EQ(
-      InChild([&]() -> std::string {
-        const auto refused = [](const absl::Status& status) {
-          return status.code() == absl::StatusCode::kFailedPrecondition;
-        };
-        verbs::Device& device = *server.device;
-        NEED(refused(device.Listen({HostUnderTest(), 0}, 1).status()));
-        NEED(refused(device.Connect({HostUnderTest(), 1}, server.queue_pair.get(), {}).status()));
-        NEED(refused(device.CreateCompletionQueue(1).status()));
-        NEED(refused(device.CreateSharedReceiveQueue(1, 1).status()));
-        NEED(refused(device.RegisterMemory(theirs.data(), 64, verbs::kLocalWrite).status()));
-        verbs::QueuePairOptions options;
-        options.send_queue = options.receive_queue = server.queue.get();
-        NEED(refused(device.CreateQueuePair(options).status()));
-        NEED(refused(server.id->Disconnect()));
-        return "";
-      }),
-      "");
+  ExpectInChild([&]() -> std::string {
+    const auto refused = [](const absl::Status& status) {
+      return status.code() == absl::StatusCode::kFailedPrecondition;
+    };
+    verbs::Device& device = *server.device;
+    NEED(refused(device.Listen({HostUnderTest(), 0}, 1).status()));
+    NEED(refused(device.Connect({HostUnderTest(), 1}, server.queue_pair.get(), {}).status()));
+    NEED(refused(device.CreateCompletionQueue(1).status()));
+    NEED(refused(device.CreateSharedReceiveQueue(1, 1).status()));
+    NEED(refused(device.RegisterMemory(theirs.data(), 64, verbs::kLocalWrite).status()));
+    verbs::QueuePairOptions options;
+    options.send_queue = options.receive_queue = server.queue.get();
+    NEED(refused(device.CreateQueuePair(options).status()));
+    NEED(refused(server.id->Disconnect()));
+    return "";
+  });
 }
 
 // A forked process that ends in an orderly way destroys its copies.
 TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
   Join();
-  EXPECT_EQ(InChild([&]() -> std::string {
-              server.Turn();  // it has polled
-              server.id.reset();
-              server.queue_pair.reset();
-              theirs.region.reset();
-              server.queue.reset();
-              server.device.reset();
-              return "";
-            }),
-            "");
+  ExpectInChild([&]() -> std::string {
+    server.Turn();  // it has polled
+    server.id.reset();
+    server.queue_pair.reset();
+    theirs.region.reset();
+    server.queue.reset();
+    server.device.reset();
+    return "";
+  });
   ExpectTalk();
-  EXPECT_EQ(InChild([&] { return Talks(); }), "");
+  ExpectInChild([&] { return Talks(); });
   AwaitTalk();
 }
 
@@ -519,17 +490,15 @@ TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
 TEST_F(ForkedDevice, shouldNotHoldItsOpenerUp) {
   Join();
   ASSERT_TRUE(PostReceive(*client.queue_pair, 300, {ours.Sge(0, 64)}).ok());
-  EXPECT_EQ(
-      InChild([&]() -> std::string {
-        NEED(server.queue->RequestNotification().ok());
-        NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok());
-        pollfd readable = {server.device->event_fd(), POLLIN, 0};
-        NEED(poll(&readable, 1, 10'000 * harness::Slowness()) == 1);
-        NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
-        NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
-        return "";
-      }),
-      "");
+  ExpectInChild([&]() -> std::string {
+    NEED(server.queue->RequestNotification().ok());
+    NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok());
+    pollfd readable = {server.device->event_fd(), POLLIN, 0};
+    NEED(poll(&readable, 1, 10'000 * harness::Slowness()) == 1);
+    NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
+    NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
+    return "";
+  });
   // The end of the test destroys all.
 }
 

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/socket_address.h"
+#include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
@@ -102,21 +103,10 @@ class Failures : public ::testing::Test {
 
   // What an operator types.
   std::string Baton(std::vector<std::string> arguments) {
-    ChildOptions child;
-    child.program = harness::Binaries().Find("baton").value();
-    child.arguments = {"--socket", cluster->OperatorSocketPath(), "--timeout",
-                       absl::StrCat(10 * harness::Slowness())};
-    child.arguments.insert(child.arguments.end(), arguments.begin(), arguments.end());
-    child.log_path = cluster->directory() + "/baton.log";
-    const auto process = ChildProcess::Start(child);
-    EXPECT_OK(process);
-    std::string text;
-    for (auto line = (*process)->ReadLine(kTimeout); line.ok();
-         line = (*process)->ReadLine(kTimeout)) {
-      text += *line + '\n';
-    }
-    EXPECT_EQ((*process)->LogTail(), "");
-    return text;
+    arguments.insert(arguments.begin(), {"--timeout", absl::StrCat(10 * harness::Slowness())});
+    const harness::CommandResult result = harness::RunBaton(*cluster, arguments);
+    EXPECT_EQ(result.err, "");
+    return result.out;
   }
   void AwaitConnections(uint32_t count) {
     EXPECT_OK(harness::WaitUntil(absl::StrCat(count, " connections"), [&] {

@@ -135,9 +135,7 @@ class InspectTest : public harness::ClusterFixture {
   }
   void ExpectNothingLost() {
     ASSERT_TRUE(peer_->Settle().ok());
-    const auto result = peer_->Stop();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    harness::ExpectNothingLost(*peer_);
   }
 
   std::unique_ptr<harness::LedgerWorker> worker_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@
 #include "tests/harness/baton_command.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/cluster_fixture.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/file_content.h"
 #include "tests/harness/wait_until.h"
 
@@ -74,32 +77,39 @@ std::string Baton(const Cluster& cluster, const std::vector<std::string>& argume
 // Kinds and messages.
 using Told = std::multimap<std::string, std::string>;
 
-TEST(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
-  ClusterOptions options;
-  options.batond_arguments = {"--log-format", "json"};
-  auto cluster = Cluster::Start(options);
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  auto owner = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(owner.ok()) << owner.status();
-  auto standby = (*cluster)->StartLedger(2);
-  ASSERT_TRUE(standby.ok()) << standby.status();
-  ASSERT_TRUE((*cluster)->Handoff((*standby)->id).ok());
-  ASSERT_TRUE((*standby)->process->Kill().ok());
-  ASSERT_TRUE((*cluster)->WaitUntilOwner((*owner)->id).ok());
-  ASSERT_TRUE((*cluster)->WaitUntilGone((*standby)->id).ok());
-  const auto status = (*cluster)->operators().GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
+class Logs : public harness::ClusterFixture {
+ protected:
+  // Its lines are JSON.
+  void StartWithStandby() {
+    ClusterOptions options;
+    options.batond_arguments = {"--log-format", "json"};
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+    ASSERT_OK_AND_ASSIGN(owner_, cluster_->StartLedger(1));
+    ASSERT_OK_AND_ASSIGN(standby_, cluster_->StartLedger(2));
+  }
+
+  std::unique_ptr<harness::LedgerWorker> owner_, standby_;
+};
+
+TEST_F(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
+  ASSERT_NO_FATAL_FAILURE(StartWithStandby());
+  ASSERT_OK(cluster_->Handoff(standby_->id));
+  ASSERT_OK(standby_->process->Kill());
+  ASSERT_OK(cluster_->WaitUntilOwner(owner_->id));
+  ASSERT_OK(cluster_->WaitUntilGone(standby_->id));
+  const auto status = cluster_->operators().GetStatus();
+  ASSERT_OK(status);
   ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
   Told events;
-  for (const Struct& event : ParsedLines(Baton(**cluster, {"-o", "json", "events", "ledger"}))) {
+  for (const Struct& event : ParsedLines(Baton(*cluster_, {"-o", "json", "events", "ledger"}))) {
     if (Text(event, "kind") == "change") continue;  // control's own
     events.emplace(Text(event, "kind"), Text(event, "message"));
   }
   EXPECT_GT(events.count("worker_ready"), 1u);
-  const std::string log = (*cluster)->batond().log_path();
-  ASSERT_TRUE((*owner)->process->Kill().ok());
-  ASSERT_TRUE((*cluster)->WaitUntilGone((*owner)->id).ok());
-  ASSERT_TRUE((*cluster)->Stop().ok());
+  const std::string log = cluster_->batond().log_path();
+  ASSERT_OK(owner_->process->Kill());
+  ASSERT_OK(cluster_->WaitUntilGone(owner_->id));
+  ASSERT_OK(cluster_->Stop());
 
   Told lines;
   std::map<std::string, int> of_process;
@@ -128,30 +138,23 @@ TEST(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
   }
 }
 
-TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
-  ClusterOptions options;
-  options.batond_arguments = {"--log-format", "json"};
-  auto cluster = Cluster::Start(options);
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  auto owner = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(owner.ok()) << owner.status();
-  auto standby = (*cluster)->StartLedger(2);
-  ASSERT_TRUE(standby.ok()) << standby.status();
-  Baton(**cluster, {"handoff", "ledger"}, {{"TRACEPARENT", kTrace}});
-  Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*owner)->id), "--yes"},
+TEST_F(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
+  ASSERT_NO_FATAL_FAILURE(StartWithStandby());
+  Baton(*cluster_, {"handoff", "ledger"}, {{"TRACEPARENT", kTrace}});
+  Baton(*cluster_, {"worker", "kill", "ledger", absl::StrCat(owner_->id), "--yes"},
         {{"TRACEPARENT", kTrace}});
-  auto again = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(again.ok()) << again.status();
+  auto again = cluster_->StartLedger(1);
+  ASSERT_OK(again);
   const std::string program = harness::Binaries().Find("ledger-v2").value();
-  Baton(**cluster, {"upgrade", "ledger", "--exec", program, "--watch-window", "0.1"},
+  Baton(*cluster_, {"upgrade", "ledger", "--exec", program, "--watch-window", "0.1"},
         {{"TRACEPARENT", kTrace}});
   // One that is none is nowhere, and keeps nobody from anything.
-  auto last = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(last.ok()) << last.status();
-  Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*last)->id), "--yes"},
+  auto last = cluster_->StartLedger(1);
+  ASSERT_OK(last);
+  Baton(*cluster_, {"worker", "kill", "ledger", absl::StrCat((*last)->id), "--yes"},
         {{"TRACEPARENT", "00-not-a-trace"}});
-  const std::string log = (*cluster)->batond().log_path();
-  ASSERT_TRUE((*cluster)->Stop().ok());
+  const std::string log = cluster_->batond().log_path();
+  ASSERT_OK(cluster_->Stop());
 
   std::vector<std::string> traced;
   for (const Struct& line : ParsedLines(ReadFile(log))) {
@@ -167,7 +170,7 @@ TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
            HasSubstr("keeper: : handoff: done"), HasSubstr("keeper: upgrade_started: upgrade 1: "),
            HasSubstr("keeper: upgrade_completed: upgrade 1: "),
            HasSubstr("keeper: : control asks: kill_worker"),
-           HasSubstr(absl::StrCat("keeper: worker_killed: worker ", (*owner)->id))}));
+           HasSubstr(absl::StrCat("keeper: worker_killed: worker ", owner_->id))}));
   EXPECT_THAT(ReadFile(log), Not(HasSubstr("not-a-trace")));
 }
 
@@ -180,13 +183,12 @@ std::vector<int> ProcessesOf(Cluster& cluster) {
   return pids;
 }
 
-TEST(Logs, shouldHaveNoTokenAnywhere) {
-  auto cluster = Cluster::Start(ClusterOptions());
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  auto ledger = (*cluster)->StartLedger(1);  // its stream to control took a token
-  ASSERT_TRUE(ledger.ok()) << ledger.status();
-  auto socket = ConnectUnix((*cluster)->SocketPath());
-  ASSERT_TRUE(socket.ok()) << socket.status();
+TEST_F(Logs, shouldHaveNoTokenAnywhere) {
+  ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(ClusterOptions()));
+  auto ledger = cluster_->StartLedger(1);  // its stream to control took a token
+  ASSERT_OK(ledger);
+  auto socket = ConnectUnix(cluster_->SocketPath());
+  ASSERT_OK(socket);
   MessageChannel worker(*std::move(socket));
   internal::WorkerRequest request;
   request.mutable_attach()->set_protocol_version(kProtocolVersion);
@@ -207,9 +209,9 @@ TEST(Logs, shouldHaveNoTokenAnywhere) {
   tokens.push_back(reply.token().token());
 
   std::vector<std::pair<std::string, std::string>> places = {
-      {"events", Baton(**cluster, {"-o", "json", "events"})},
-      {"workers", Baton(**cluster, {"-o", "json", "worker", "list"})}};
-  std::vector<int> pids = ProcessesOf(**cluster);
+      {"events", Baton(*cluster_, {"-o", "json", "events"})},
+      {"workers", Baton(*cluster_, {"-o", "json", "worker", "list"})}};
+  std::vector<int> pids = ProcessesOf(*cluster_);
   pids.push_back((*ledger)->process->pid());
   for (const int pid : pids) {
     ASSERT_GT(pid, 0);
@@ -219,8 +221,8 @@ TEST(Logs, shouldHaveNoTokenAnywhere) {
       EXPECT_FALSE(places.back().second.empty()) << path;
     }
   }
-  const std::string log = (*cluster)->batond().log_path();
-  ASSERT_TRUE((*cluster)->Stop().ok());
+  const std::string log = cluster_->batond().log_path();
+  ASSERT_OK(cluster_->Stop());
   places.emplace_back("log", ReadFile(log));
   EXPECT_THAT(places.back().second, HasSubstr("nosy"));  // it has what is told of that worker
   for (const std::string& token : tokens) {

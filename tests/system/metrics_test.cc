@@ -103,9 +103,7 @@ TEST_F(MetricsTest, shouldLeaveTrafficAloneHoweverOftenTheyAreRead) {
   for (std::thread& reader : readers) reader.join();
   EXPECT_TRUE(often.ok()) << often;
   EXPECT_TRUE(settled.ok()) << settled;
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();  // nothing lost, repeated or disconnected
+  harness::ExpectNothingLost(**peer);
   EXPECT_TRUE(cluster_->OwnsAllShards((*worker)->id));
 }
 

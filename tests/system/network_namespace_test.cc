@@ -142,6 +142,25 @@ class NetworkNamespaces : public ::testing::Test {
     return service.ok() ? *service : v1::GetServiceResponse();
   }
 
+  // Returns when its workers have been replaced, or the upgrade has gone back.
+  void UpgradeBlue() {
+    v1::UpgradePlan plan;
+    plan.set_exec(Program("ledger-v2"));
+    ASSERT_OK(operators_->Upgrade("blue", plan));
+    const auto has_ended = [&] {
+      const auto list = operators_->ListUpgrades("blue");
+      return list.ok() && list->upgrades(0).ended_unix_micros() != 0;
+    };
+    ASSERT_OK(harness::WaitUntil("the upgrade to end", has_ended, kTimeout));
+  }
+
+  void ExpectNothingLost() {
+    for (Side* side : {&blue_, &red_}) {
+      EXPECT_OK(side->peer->Settle());
+      harness::ExpectNothingLost(*side->peer);
+    }
+  }
+
   const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   std::unique_ptr<ChildProcess> batond_;
   std::optional<harness::OperatorClient> operators_;
@@ -165,33 +184,18 @@ TEST_F(NetworkNamespaces, shouldServeTheSamePortInEach) {
     EXPECT_EQ(NetworkOf(got.service().keeper_pid()), side->network->Identity());
   }
   EXPECT_NE(blue_.network->Identity(), red_.network->Identity());
-  for (Side* side : {&blue_, &red_}) {
-    EXPECT_OK(side->peer->Settle());
-    harness::ExpectNothingLost(*side->peer);
-  }
+  ExpectNothingLost();
 }
 
 TEST_F(NetworkNamespaces, shouldUpgradeOneWithoutTheOther) {
-  v1::UpgradePlan plan;
-  plan.set_exec(Program("ledger-v2"));
-  ASSERT_OK(operators_->Upgrade("blue", plan));
-  ASSERT_OK(harness::WaitUntil(
-      "the upgrade to end",
-      [&] {
-        const auto list = operators_->ListUpgrades("blue");
-        return list.ok() && list->upgrades(0).ended_unix_micros() != 0;
-      },
-      kTimeout));
+  ASSERT_NO_FATAL_FAILURE(UpgradeBlue());
   EXPECT_EQ(operators_->ListUpgrades("blue")->upgrades(0).phase(), v1::UPGRADE_PHASE_COMPLETED);
   // The new program is where the old one was.
   const v1::GetServiceResponse blue = Get(blue_);
   ASSERT_EQ(blue.workers_size(), 1);
   EXPECT_EQ(NetworkOf(blue.workers(0).pid()), NetworkOf(batond_->pid()));
   EXPECT_TRUE(operators_->ListUpgrades("red")->upgrades().empty());
-  for (Side* side : {&blue_, &red_}) {
-    EXPECT_OK(side->peer->Settle());
-    harness::ExpectNothingLost(*side->peer);
-  }
+  ExpectNothingLost();
 }
 
 TEST_F(NetworkNamespaces, shouldUpgradeWithinTheNamespaceWhereTheWorkerIs) {
@@ -203,16 +207,7 @@ TEST_F(NetworkNamespaces, shouldUpgradeWithinTheNamespaceWhereTheWorkerIs) {
       "the worker to own every shard",
       [&] { return Get(blue_).service().shards_owned() == 2 && Get(blue_).workers_size() == 1; },
       kTimeout));
-  v1::UpgradePlan plan;
-  plan.set_exec(Program("ledger-v2"));
-  ASSERT_OK(operators_->Upgrade("blue", plan));
-  ASSERT_OK(harness::WaitUntil(
-      "the upgrade to end",
-      [&] {
-        const auto list = operators_->ListUpgrades("blue");
-        return list.ok() && list->upgrades(0).ended_unix_micros() != 0;
-      },
-      kTimeout));
+  ASSERT_NO_FATAL_FAILURE(UpgradeBlue());
   const v1::GetServiceResponse blue = Get(blue_);
   ASSERT_EQ(blue.workers_size(), 1);
   EXPECT_EQ(blue.workers(0).version(), "v2");

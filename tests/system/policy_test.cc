@@ -169,12 +169,8 @@ TEST_F(PolicyTest, shouldLoseNothingAndAddNothingWhenItIsLoweredBelowWhatIsThere
   Set("service { connections: 2 }");
   EXPECT_FALSE(StartPeer(1).ok());
   ASSERT_TRUE((*four)->Settle().ok());
-  const auto result = (*four)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
-  const auto last = (*fifth)->Stop();
-  ASSERT_TRUE(last.ok()) << last.status();
-  EXPECT_TRUE(last->Flag("ok")) << last->text();
+  harness::ExpectNothingLost(**four);
+  harness::ExpectNothingLost(**fifth);
 }
 
 // A slow service is slow, and nothing else: each message is answered in its time.
@@ -187,9 +183,7 @@ TEST_F(PolicyTest, shouldHaveWaitWhatIsPostedTooFastAndLoseNothing) {
   ASSERT_TRUE((*peer)->Settle().ok());
   Set("");
   ASSERT_TRUE((*peer)->Settle().ok());
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  harness::ExpectNothingLost(**peer);
 }
 
 TEST_F(PolicyTest, shouldNameWhatIsWrongAndChangeNothing) {
@@ -292,11 +286,8 @@ TEST_F(ReloadTest, shouldChangeListenersWhileOldAndNewPeersAreServed) {
   const auto after = cluster_->operators().GetStatus();
   ASSERT_TRUE(after.ok()) << after.status();
   EXPECT_EQ(after->services(0).keeper_pid(), before->services(0).keeper_pid());
-  for (auto* const one : {&*peer, &*newcomer}) {
-    const auto result = (*one)->Stop();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
-  }
+  harness::ExpectNothingLost(**peer);
+  harness::ExpectNothingLost(**newcomer);
 }
 
 TEST_F(ReloadTest, shouldDisconnectTheServiceThatNeedsAnotherDriverAlone) {
@@ -379,9 +370,7 @@ TEST_F(ReloadTest, shouldBeDoneByTheNextBatondToo) {
   // A keeper that is started has what the running one took.
   Reload("");
   AwaitListeners(1);
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  harness::ExpectNothingLost(**peer);
 }
 
 }  // namespace

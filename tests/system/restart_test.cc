@@ -13,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/baton_command.h"
-#include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
@@ -27,181 +26,164 @@ namespace {
 using harness::Cluster;
 using harness::ClusterOptions;
 using harness::PeerOptions;
+using testing::HasSubstr;
 
-TEST(Restart, shouldKeepTrafficAndStateWhenControlIsKilled) {
-  auto cluster = Cluster::Start(ClusterOptions());
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  auto worker = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  PeerOptions options = harness::SteadyLoad();
-  auto peer = (*cluster)->StartPeer(options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
+constexpr std::chrono::seconds kTimeout{20};
+
+class Restart : public harness::ClusterFixture {
+ protected:
+  void Start(const ClusterOptions& options = ClusterOptions()) {
+    ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(options));
+  }
+  std::unique_ptr<harness::LedgerWorker> StartLedger(int version) {
+    auto worker = cluster_->StartLedger(version);
+    EXPECT_OK(worker);
+    return worker.ok() ? *std::move(worker) : nullptr;
+  }
+  void StartPeer() { ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(harness::SteadyLoad())); }
+
+  std::unique_ptr<harness::PeerProcess> peer_;
+};
+
+TEST_F(Restart, shouldKeepTrafficAndStateWhenControlIsKilled) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto worker = StartLedger(1);
+  ASSERT_TRUE(worker);
+  ASSERT_NO_FATAL_FAILURE(StartPeer());
   for (int i = 0; i < 3; ++i) {
-    const auto before = (*cluster)->operators().GetStatus();
-    ASSERT_TRUE(before.ok()) << before.status();
+    const auto before = cluster_->operators().GetStatus();
+    ASSERT_OK(before);
     ASSERT_EQ(kill(before->control_pid(), SIGKILL), 0);
     ASSERT_TRUE(harness::WaitUntil("another control to answer", [&] {
-                  const auto now = (*cluster)->operators().GetStatus();
+                  const auto now = cluster_->operators().GetStatus();
                   return now.ok() && now->control_pid() != before->control_pid() &&
                          now->services_size() == 1 && now->services(0).reachable();
                 }).ok());
-    EXPECT_TRUE((*cluster)->OwnsAllShards((*worker)->id));
-    ASSERT_TRUE((*peer)->Settle().ok());
+    EXPECT_TRUE(cluster_->OwnsAllShards(worker->id));
+    ASSERT_OK(peer_->Settle());
   }
   // The worker's stream to control comes back by itself.
   EXPECT_TRUE(harness::WaitUntil("the worker's stream", [&] {
-                const auto service = (*cluster)->GetService();
+                const auto service = cluster_->GetService();
                 return service.ok() && service->workers_size() == 1 &&
                        service->workers(0).control_stream();
               }).ok());
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  harness::ExpectNothingLost(*peer_);
 }
 
-TEST(Restart, shouldFailOverWhileControlIsDead) {
-  auto cluster = Cluster::Start(ClusterOptions());
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  auto owner = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(owner.ok()) << owner.status();
-  auto standby = (*cluster)->StartLedger(2);
-  ASSERT_TRUE(standby.ok()) << standby.status();
-  PeerOptions options = harness::SteadyLoad();
-  auto peer = (*cluster)->StartPeer(options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  const auto status = (*cluster)->operators().GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
+TEST_F(Restart, shouldFailOverWhileControlIsDead) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto owner = StartLedger(1);
+  ASSERT_TRUE(owner);
+  const auto standby = StartLedger(2);
+  ASSERT_TRUE(standby);
+  ASSERT_NO_FATAL_FAILURE(StartPeer());
+  const auto status = cluster_->operators().GetStatus();
+  ASSERT_OK(status);
   ASSERT_EQ(kill(status->control_pid(), SIGSTOP), 0);
-  ASSERT_TRUE((*owner)->process->Signal(SIGKILL).ok());
-  ASSERT_TRUE((*peer)->Settle().ok());
+  ASSERT_OK(owner->process->Signal(SIGKILL));
+  ASSERT_OK(peer_->Settle());
   ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
-  EXPECT_TRUE((*cluster)->WaitUntilOwner((*standby)->id).ok());
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  EXPECT_TRUE(cluster_->WaitUntilOwner(standby->id).ok());
+  harness::ExpectNothingLost(*peer_);
 }
 
-TEST(Restart, shouldShowEachSuccession) {
+TEST_F(Restart, shouldShowEachSuccession) {
   ClusterOptions options;
   options.batond_arguments = {"--hang-timeout", "2"};
-  auto cluster = Cluster::Start(options);
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_NO_FATAL_FAILURE(Start(options));
   const auto shows = [&](const std::string& event) {
     return harness::WaitUntil(event, [&] {
-      const harness::CommandResult events = harness::RunBaton(**cluster, {"events"});
+      const harness::CommandResult events = harness::RunBaton(*cluster_, {"events"});
       return events.out.find(event) != std::string::npos;
     });
   };
-  const pid_t control = (*cluster)->batond().FindChild("baton-control");
-  const pid_t driver = (*cluster)->batond().FindChild("baton-driver");
+  const pid_t control = cluster_->batond().FindChild("baton-control");
+  const pid_t driver = cluster_->batond().FindChild("baton-driver");
   ASSERT_TRUE(control > 0 && driver > 0);
   ASSERT_EQ(kill(control, SIGSTOP), 0);
   EXPECT_TRUE(shows("control_hangs").ok());
   EXPECT_TRUE(shows("control_followed").ok());
   ASSERT_EQ(kill(driver, SIGKILL), 0);
   EXPECT_TRUE(shows("driver_followed").ok());
-  ASSERT_TRUE((*cluster)->KillBatond().ok());
-  ASSERT_TRUE((*cluster)->StartBatondAgain().ok());
+  ASSERT_OK(cluster_->KillBatond());
+  ASSERT_OK(cluster_->StartBatondAgain());
   EXPECT_TRUE(shows("batond_followed").ok());
 }
 
 // Also a handoff, a crash and connections that are made while no batond runs.
-TEST(Restart, shouldKeepTrafficWhenBatondIsKilled) {
-  auto cluster = Cluster::Start(ClusterOptions());
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
+TEST_F(Restart, shouldKeepTrafficWhenBatondIsKilled) {
+  ASSERT_NO_FATAL_FAILURE(Start());
   std::vector<std::unique_ptr<harness::LedgerWorker>> workers;
   const auto start = [&] {
-    auto worker = (*cluster)->StartLedger(2);
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    workers.push_back(*std::move(worker));
+    workers.push_back(StartLedger(2));
+    ASSERT_TRUE(workers.back());
   };
   start();
   start();
-  PeerOptions options = harness::SteadyLoad();
-  auto peer = (*cluster)->StartPeer(options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  const auto before = (*cluster)->operators().GetStatus();
-  ASSERT_TRUE(before.ok()) << before.status();
+  ASSERT_NO_FATAL_FAILURE(StartPeer());
+  const auto before = cluster_->operators().GetStatus();
+  ASSERT_OK(before);
   const int keeper = before->services(0).keeper_pid();
   const size_t descriptors = harness::DescriptorsOf(keeper);
   for (int i = 0; i < 5; ++i) {
-    ASSERT_TRUE((*cluster)->KillBatond().ok());
-    ASSERT_TRUE(workers[0]->process->Kill().ok());
+    ASSERT_OK(cluster_->KillBatond());
+    ASSERT_OK(workers[0]->process->Kill());
     workers.erase(workers.begin());
-    const auto meanwhile = (*cluster)->operators().GetStatus();
-    ASSERT_TRUE(meanwhile.ok()) << meanwhile.status();
+    const auto meanwhile = cluster_->operators().GetStatus();
+    ASSERT_OK(meanwhile);
     EXPECT_EQ(meanwhile->control_pid(), before->control_pid());
-    auto newcomer = (*cluster)->StartPeer(PeerOptions());
-    ASSERT_TRUE(newcomer.ok()) << newcomer.status();
-    const auto came = (*newcomer)->Stop();
-    ASSERT_TRUE(came.ok() && came->Flag("ok"));
-    ASSERT_TRUE((*peer)->Settle().ok());
-    ASSERT_TRUE((*cluster)->StartBatondAgain().ok());
-    const auto now = (*cluster)->operators().GetStatus();
-    ASSERT_TRUE(now.ok()) << now.status();
+    auto newcomer = cluster_->StartPeer(PeerOptions());
+    ASSERT_OK(newcomer);
+    ASSERT_NO_FATAL_FAILURE(harness::ExpectNothingLost(**newcomer));
+    ASSERT_OK(peer_->Settle());
+    ASSERT_OK(cluster_->StartBatondAgain());
+    const auto now = cluster_->operators().GetStatus();
+    ASSERT_OK(now);
     EXPECT_EQ(now->services(0).keeper_pid(), keeper);
     EXPECT_EQ(now->control_pid(), before->control_pid());
     start();
-    ASSERT_TRUE((*cluster)->Handoff(workers.back()->id).ok());
+    ASSERT_TRUE(cluster_->Handoff(workers.back()->id).ok());
     std::swap(workers.front(), workers.back());  // the owner is the next to be killed
-    ASSERT_TRUE((*peer)->Settle().ok());
+    ASSERT_OK(peer_->Settle());
   }
   EXPECT_TRUE(harness::WaitUntil("as many descriptors as before",
                                  [&] { return harness::DescriptorsOf(keeper) <= descriptors; })
                   .ok())
       << harness::DescriptorsOf(keeper) << " instead of " << descriptors;
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
-  EXPECT_TRUE((*cluster)->Stop().ok());
+  harness::ExpectNothingLost(*peer_);
+  EXPECT_TRUE(cluster_->Stop().ok());
   EXPECT_TRUE(
       harness::WaitUntil("the end of the keeper", [&] { return harness::IsGone(keeper); }).ok());
 }
 
-TEST(Restart, shouldServeAgainAfterTheDriverIsKilled) {
-  auto cluster = Cluster::Start(ClusterOptions());
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  auto worker = (*cluster)->StartLedger(1);
-  ASSERT_TRUE(worker.ok()) << worker.status();
+TEST_F(Restart, shouldServeAgainAfterTheDriverIsKilled) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto worker = StartLedger(1);
+  ASSERT_TRUE(worker);
   // Its connections end with the driver, and are in nobody's way at the port.
-  auto peer = (*cluster)->StartPeer(PeerOptions());
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  const uint16_t port = (*cluster)->port();
-  const auto before = (*cluster)->operators().GetStatus();
-  ASSERT_TRUE(before.ok()) << before.status();
+  ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(PeerOptions()));
+  const uint16_t port = cluster_->port();
+  const auto before = cluster_->operators().GetStatus();
+  ASSERT_OK(before);
   const int driver = before->services(0).driver_pid();
   ASSERT_EQ(kill(driver, SIGKILL), 0);
   // A worker of the dead driver says so and ends; it does not serve what is not there.
-  ASSERT_TRUE((*worker)->process->WaitEnd(std::chrono::seconds(20)).ok());
+  ASSERT_TRUE(worker->process->WaitEnd(std::chrono::seconds(20)).ok());
   ASSERT_TRUE(harness::WaitUntil("another driver", [&] {
-                const auto now = (*cluster)->operators().GetStatus();
+                const auto now = cluster_->operators().GetStatus();
                 return now.ok() && now->services(0).reachable() &&
                        now->services(0).driver_pid() != driver;
               }).ok());
-  auto next = (*cluster)->StartLedger(2);
-  ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_TRUE((*cluster)->OwnsAllShards((*next)->id));
-  EXPECT_EQ((*cluster)->port(), port);
+  const auto next = StartLedger(2);
+  ASSERT_TRUE(next);
+  EXPECT_TRUE(cluster_->OwnsAllShards(next->id));
+  EXPECT_EQ(cluster_->port(), port);
 }
 
-using harness::ChildOptions;
-using harness::ChildProcess;
-using harness::Cluster;
-using harness::ClusterOptions;
-using harness::PeerOptions;
-using testing::HasSubstr;
-
-constexpr std::chrono::seconds kTimeout{20};
-
-class StopTest : public harness::ClusterFixture {
+class StopTest : public Restart {
  protected:
-  void SetUp() override { ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(ClusterOptions())); }
-
-  std::unique_ptr<harness::LedgerWorker> StartLedger(int version) {
-    auto worker = cluster_->StartLedger(version);
-    EXPECT_TRUE(worker.ok()) << worker.status();
-    return worker.ok() ? *std::move(worker) : nullptr;
-  }
+  void SetUp() override { Start(); }
 
   bool WaitForStream(uint64_t worker) {
     return harness::WaitUntil("the worker's stream",
@@ -226,22 +208,19 @@ TEST_F(StopTest, shouldLoseNothingWhenTheOwnerIsStopped) {
   PeerOptions options;
   options.connections = 16;
   options.rate = 4000;
-  auto peer = cluster_->StartPeer(options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  ASSERT_TRUE((*peer)->Settle().ok());
+  ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(options));
+  ASSERT_OK(peer_->Settle());
   ASSERT_TRUE(WaitForStream(owner->id));
   const auto stopped = cluster_->operators().StopWorker("ledger", owner->id);
-  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  ASSERT_OK(stopped);
   // The answer comes when the keeper has let it go, and so does its process.
   EXPECT_TRUE(cluster_->OwnsAllShards(other->id));
   const auto end = owner->process->WaitEnd(kTimeout);
-  ASSERT_TRUE(end.ok()) << end.status();
+  ASSERT_OK(end);
   EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 0) << *end;
   EXPECT_THAT(owner->process->LogTail(), HasSubstr("asked to end: an operator asked for it"));
-  ASSERT_TRUE((*peer)->Settle().ok());
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ASSERT_OK(peer_->Settle());
+  harness::ExpectNothingLost(*peer_);
 }
 
 TEST_F(StopTest, shouldStopTheOnlyWorkerAndKeepItsConnectionsForTheNext) {
@@ -250,32 +229,20 @@ TEST_F(StopTest, shouldStopTheOnlyWorkerAndKeepItsConnectionsForTheNext) {
   PeerOptions options;
   options.connections = 8;
   options.rate = 1000;
-  auto peer = cluster_->StartPeer(options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(options));
   ASSERT_TRUE(WaitForStream(only->id));
-  ChildOptions baton;
-  const auto program = harness::Binaries().Find("baton");
-  ASSERT_TRUE(program.ok()) << program.status();
-  baton.program = *program;
-  baton.log_path = cluster_->directory() + "/baton.log";
-  baton.arguments = {"--socket", cluster_->OperatorSocketPath(), "worker", "stop",
-                     "ledger",   absl::StrCat(only->id),         "--yes"};
-  auto cli = ChildProcess::Start(baton);
-  ASSERT_TRUE(cli.ok()) << cli.status();
-  const auto said = (*cli)->WaitEnd(kTimeout);
-  ASSERT_TRUE(said.ok()) << said.status();
-  EXPECT_TRUE(WIFEXITED(*said) && WEXITSTATUS(*said) == 0) << (*cli)->LogTail();
-  EXPECT_THAT((*cli)->LogTail(), HasSubstr("of service ledger has ended"));
+  const harness::CommandResult said =
+      harness::RunBaton(*cluster_, {"worker", "stop", "ledger", absl::StrCat(only->id), "--yes"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_THAT(said.err, HasSubstr("of service ledger has ended"));
   const auto end = only->process->WaitEnd(kTimeout);
-  ASSERT_TRUE(end.ok()) << end.status();
+  ASSERT_OK(end);
   EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 0) << *end;
   const auto next = StartLedger(2);
   ASSERT_TRUE(next);
-  ASSERT_TRUE(cluster_->WaitUntilOwner(next->id).ok());
-  ASSERT_TRUE((*peer)->Settle().ok());
-  const auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ASSERT_OK(cluster_->WaitUntilOwner(next->id));
+  ASSERT_OK(peer_->Settle());
+  harness::ExpectNothingLost(*peer_);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ def vm_test(
         data = [],
         args = [],
         peer = False,
-        size = "medium",
+        size = "large",
         cpus = 1,
         lossy = None,
         judges_itself = False,
@@ -55,4 +55,25 @@ def soft_test(name, script, programs = [], data = [], args = [], size = "medium"
         args = options + ["$(location %s)" % script] + args,
         data = [script] + programs + data,
         tags = ["system"],
+    )
+
+def rdma_test(name, tests, args = [], **kwargs):
+    """Programs of GoogleTest, in a machine, one after another: on_rdma.sh.
+
+    Args:
+      name: of the test.
+      tests: LABEL or LABEL=FILTER, of each program; the same program may come again with another filter.
+      args: variables for the programs.
+      **kwargs: as for vm_test.
+    """
+    programs = [test.partition("=")[0] for test in tests]
+    vm_test(
+        name = name,
+        script = "on_rdma.sh",
+        args = args + [
+            "$(location %s)%s" % (program, test[len(program):])
+            for program, test in zip(programs, tests)
+        ],
+        data = {program: None for program in programs}.keys(),
+        **kwargs
     )
