@@ -208,7 +208,7 @@ class KeptServiceTest : public testing::Test {
     options.given_back = manager_.Kept();
     return options;
   }
-  // A batond that is ready, and then told to stop.
+  // A batond becomes ready, and is told to stop.
   void ServeOnce(BatondProcess::Options options) {
     BatondProcess batond(stage_, std::move(options));
     ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();

@@ -48,7 +48,7 @@ class ControlServerTest : public ControlFixture {
   }
 };
 
-// A request about one service.
+// The request is about one service.
 template <typename Request>
 Request About(const std::string& service) {
   Request request;

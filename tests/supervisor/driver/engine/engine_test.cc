@@ -180,7 +180,7 @@ class FakeWorker {
     writers_[shard].Release();
     Publish(shard);
   }
-  // Commits what is invalid, and waits until it is fenced.
+  // It commits what is invalid, and is fenced.
   void CommitInvalid() {
     writer().Acknowledge(1000);
     Publish();
@@ -969,7 +969,7 @@ class EnginePoisonTest : public EngineReportTest {
     EXPECT_TRUE(Until([&] { return Completions(anybody) == before + 1; }));
     return before;
   }
-  // A message whose owner has died, and had not looked at it.
+  // The owner of the message is dead, and had not looked at it.
   uint64_t MessageOfADeadOwner(RawPeer& peer) {
     const auto owner = Owner();
     Established(peer, *owner);

@@ -147,13 +147,13 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     engine_->succession().SetReady(slot);
     return *workers_[slot];
   }
-  // Takes what there is to take for it at once.
+  // It takes at once what there is to take for it.
   Worker& StartAttending(uint32_t slot) {
     Worker& worker = Start(slot);
     EXPECT_EQ(worker.Attend(), 0);
     return worker;
   }
-  // Owns the shard, and has committed.
+  // It owns the shard, and has committed.
   Worker& StartOwner() {
     Worker& worker = StartAttending(0);
     Begin(worker);

@@ -171,7 +171,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
     return request;
   }
 
-  // One that has attached.
+  // It has attached.
   struct Child {
     internal::WorkerPlace place;
     std::unique_ptr<ForkedChild> process;

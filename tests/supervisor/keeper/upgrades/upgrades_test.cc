@@ -52,7 +52,7 @@ class UpgradesTest : public ::testing::Test {
               absl::OkStatus());
   }
 
-  // A keeper, and a worker of version 1.
+  // The service has a worker of version 1.
   void StartService(const KeeperThread::Change& change = nullptr) {
     StartKeeper(change);
     StartWorker({"--program-version", "1"});
@@ -102,7 +102,7 @@ class UpgradesTest : public ::testing::Test {
     return plan;
   }
 
-  // The upgrade that the keeper answers with.
+  // The keeper answers with the upgrade that it has begun.
   absl::StatusOr<v1::Upgrade> Begun(internal::ManagementRequest request) {
     const auto reply = keeper_.Ask(std::move(request));
     if (!reply.ok()) return reply.status();
