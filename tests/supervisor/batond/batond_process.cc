@@ -143,6 +143,10 @@ std::string BatondProcess::standard_output() const {
 }
 std::string BatondProcess::standard_error() const { return ReadWholeFile(output_.path() + "/err"); }
 
+bool BatondProcess::Tells(const std::string& text) const {
+  return Eventually([&] { return standard_error().find(text) != std::string::npos; });
+}
+
 int BatondProcess::Wait() {
   Eventually([&] { return Reap(); });
   return exit_code_;

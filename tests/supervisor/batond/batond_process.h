@@ -85,6 +85,8 @@ class BatondProcess {
   bool WaitUntilReady();
   std::string standard_output() const;
   std::string standard_error() const;
+  // Whether its standard error had `text` within kPatience.
+  bool Tells(const std::string& text) const;
   // Exit code, or 128 + signal; -1 when it does not end.
   int Wait();
   void Signal(int signal) const;

@@ -154,11 +154,10 @@ TEST_F(InitTest, shouldKillABatondThatHangsAndStartItAgain) {
   EXPECT_EQ(stage_.lives("keeper").size(), 1u);
   EXPECT_THAT(init.standard_error(), HasSubstr("has shown no sign of life for 3000 ms"));
   EXPECT_THAT(init.standard_error(), HasSubstr("hung, and was killed by signal 9; it is started"));
-  EXPECT_TRUE(Eventually([&] {
-    return init.standard_error().find(
-               "batond_followed: the batond before this one hung, and was "
-               "killed by signal 9; this one") != std::string::npos;
-  })) << init.standard_error();
+  EXPECT_TRUE(
+      init.Tells("batond_followed: the batond before this one hung, and was killed by signal 9; "
+                 "this one"))
+      << init.standard_error();
   init.Signal(SIGTERM);
   EXPECT_EQ(init.Wait(), 0) << init.standard_error();
 }

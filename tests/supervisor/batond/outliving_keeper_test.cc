@@ -106,9 +106,7 @@ TEST_F(OutlivingKeeperTest, shouldKeepNobodyWaitingWhenItIsStopped) {
   EXPECT_THAT(batond.standard_error(), HasSubstr("has shown no sign of life"));
   EXPECT_FALSE(IsDead(keeper));
   kill(keeper, SIGCONT);
-  EXPECT_TRUE(Eventually([&] {
-    return batond.standard_error().find("ledger: ready") != std::string::npos;
-  })) << batond.standard_error();
+  EXPECT_TRUE(batond.Tells("ledger: ready")) << batond.standard_error();
   EXPECT_EQ(stage_.lives("keeper").size(), 1u);
 }
 
@@ -227,9 +225,7 @@ TEST_F(OutlivingControlTest, shouldBeToldThatABatondFollowsThoughNoDriverIsLeft)
   ASSERT_TRUE(Eventually([&] { return IsDead(last_keeper()); }));
   BatondProcess batond(stage_, Options());
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  EXPECT_TRUE(Eventually([&] {
-    return batond.standard_error().find("follows it; it has found no driver") != std::string::npos;
-  })) << batond.standard_error();
+  EXPECT_TRUE(batond.Tells("follows it; it has found no driver")) << batond.standard_error();
 }
 
 // There are never two, so the next one starts only when this one is dead.

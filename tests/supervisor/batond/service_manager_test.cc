@@ -125,84 +125,73 @@ class NotifySocket {
 // 30 s each for keepers and control, and some for batond.
 constexpr char kStarting[] = "EXTEND_TIMEOUT_USEC=65000000\nSTATUS=starting, services: ledger";
 
-TEST(ServiceManagerTest, TellsSystemdAndItsChildrenDoNot) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), kStarting);
-  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
-  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
-  EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
+class ServiceManagerTest : public testing::Test {
+ protected:
+  const Stage stage_;
+  const std::string path_ = stage_.path() + "/notify";
+  const NotifySocket socket_{path_};
+};
+
+TEST_F(ServiceManagerTest, TellsSystemdAndItsChildrenDoNot) {
+  BatondProcess batond(stage_, WithEnvironment("NOTIFY_SOCKET", path_));
+  EXPECT_EQ(socket_.Next(), kStarting);
+  ASSERT_EQ(socket_.Next(), "READY=1\nSTATUS=running, services: ledger");
+  EXPECT_FALSE(HasInEnvironment(stage_.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
+  EXPECT_TRUE(HasInEnvironment(stage_.lives("keeper")[0].pid, "BATON_READY_FD"));
   batond.Signal(SIGTERM);
-  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
+  EXPECT_EQ(socket_.Next(), "STOPPING=1\nSTATUS=stopping");
   EXPECT_EQ(batond.Wait(), 0);
 }
 
 // The keeper, a fake one here, would fill and register 1 TiB.
-TEST(ServiceManagerTest, TellsSystemdHowLongALargeArenaMayTake) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
+TEST_F(ServiceManagerTest, TellsSystemdHowLongALargeArenaMayTake) {
   BatondProcess::Options options =
-      WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
+      WithArguments({"--dev", "--state-dir", stage_.state_dir(), "--libexec", stage_.libexec(),
                      "--buffer-bytes", std::to_string(uint64_t{1} << 40)});
-  options.environment["NOTIFY_SOCKET"] = path;
-  BatondProcess batond(stage, std::move(options));
-  EXPECT_EQ(socket.Next(), "EXTEND_TIMEOUT_USEC=4161000000\nSTATUS=starting, services: ledger");
+  options.environment["NOTIFY_SOCKET"] = path_;
+  BatondProcess batond(stage_, std::move(options));
+  EXPECT_EQ(socket_.Next(), "EXTEND_TIMEOUT_USEC=4161000000\nSTATUS=starting, services: ledger");
 }
 
-TEST(ServiceManagerTest, TellsSystemdWhichChildIsMissing) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), kStarting);
-  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
-  kill(stage.lives("keeper")[0].pid, SIGKILL);
-  EXPECT_EQ(socket.Next(), "STATUS=degraded, being started again: driver of service ledger");
-  EXPECT_EQ(socket.Next(), "STATUS=running, services: ledger");
+TEST_F(ServiceManagerTest, TellsSystemdWhichChildIsMissing) {
+  BatondProcess batond(stage_, WithEnvironment("NOTIFY_SOCKET", path_));
+  EXPECT_EQ(socket_.Next(), kStarting);
+  ASSERT_EQ(socket_.Next(), "READY=1\nSTATUS=running, services: ledger");
+  kill(stage_.lives("keeper")[0].pid, SIGKILL);
+  EXPECT_EQ(socket_.Next(), "STATUS=degraded, being started again: driver of service ledger");
+  EXPECT_EQ(socket_.Next(), "STATUS=running, services: ledger");
 }
 
 // Between what else it tells, and after it.
-TEST(ServiceManagerTest, ShowsSystemdThatItTurns) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess::Options options = WithEnvironment("NOTIFY_SOCKET", path);
+TEST_F(ServiceManagerTest, ShowsSystemdThatItTurns) {
+  BatondProcess::Options options = WithEnvironment("NOTIFY_SOCKET", path_);
   options.environment["WATCHDOG_USEC"] = "20000";
-  BatondProcess batond(stage, std::move(options));
+  BatondProcess batond(stage_, std::move(options));
   // Read all the time: batond waits while the socket is full.
-  std::string told = socket.Next();
-  while (!told.empty() && !told.starts_with("READY=1")) told = socket.Next();
+  std::string told = socket_.Next();
+  while (!told.empty() && !told.starts_with("READY=1")) told = socket_.Next();
   ASSERT_FALSE(told.empty()) << batond.standard_error();
-  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "WATCHDOG_USEC"));
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(socket.Next(), "WATCHDOG=1");
+  EXPECT_FALSE(HasInEnvironment(stage_.lives("keeper")[0].pid, "WATCHDOG_USEC"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(socket_.Next(), "WATCHDOG=1");
 }
 
-TEST(ServiceManagerTest, ShowsNothingToAWatchdogThatIsAnothers) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess::Options options = WithEnvironment("NOTIFY_SOCKET", path);
+TEST_F(ServiceManagerTest, ShowsNothingToAWatchdogThatIsAnothers) {
+  BatondProcess::Options options = WithEnvironment("NOTIFY_SOCKET", path_);
   options.environment["WATCHDOG_USEC"] = "20000";
   options.environment["WATCHDOG_PID"] = "1";
-  BatondProcess batond(stage, std::move(options));
-  EXPECT_EQ(socket.Next(), kStarting);
-  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
+  BatondProcess batond(stage_, std::move(options));
+  EXPECT_EQ(socket_.Next(), kStarting);
+  ASSERT_EQ(socket_.Next(), "READY=1\nSTATUS=running, services: ledger");
   batond.Signal(SIGTERM);
-  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
+  EXPECT_EQ(socket_.Next(), "STOPPING=1\nSTATUS=stopping");
 }
 
-TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
-  const Stage stage;
-  std::filesystem::remove(stage.libexec() + "/baton-driver");
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), kStarting);
+TEST_F(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
+  std::filesystem::remove(stage_.libexec() + "/baton-driver");
+  BatondProcess batond(stage_, WithEnvironment("NOTIFY_SOCKET", path_));
+  EXPECT_EQ(socket_.Next(), kStarting);
   EXPECT_THAT(
-      socket.Next(),
+      socket_.Next(),
       testing::StartsWith("STOPPING=1\nSTATUS=giving up: driver of service ledger: cannot run "));
   EXPECT_EQ(batond.Wait(), 1);
 }
@@ -218,6 +207,19 @@ class KeptServiceTest : public testing::Test {
     options.environment["NOTIFY_SOCKET"] = manager_.path();
     options.given_back = manager_.Kept();
     return options;
+  }
+  // A batond becomes ready, and is told to stop.
+  void ServeOnce(BatondProcess::Options options) {
+    BatondProcess batond(stage_, std::move(options));
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    batond.Signal(SIGTERM);
+    EXPECT_EQ(batond.Wait(), 0);
+  }
+  // The child lives as long as the manager keeps what it was given.
+  void ExpectEndWhenTheManagerLetsGo(pid_t child) {
+    EXPECT_FALSE(IsDead(child));
+    manager_.LetGo();
+    EXPECT_TRUE(Eventually([&] { return IsDead(child); }));
   }
 
   const Stage stage_;
@@ -269,10 +271,7 @@ TEST_F(KeptServiceTest, MakesAnotherPipeWhenAnEndIsMissing) {
 // Systemd restarts batond by telling it to stop.
 TEST_F(KeptServiceTest, GoesOnWhileBatondIsRestarted) {
   for (int generation = 0; generation < 3; ++generation) {
-    BatondProcess batond(stage_, Options());
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    batond.Signal(SIGTERM);
-    EXPECT_EQ(batond.Wait(), 0);
+    ASSERT_NO_FATAL_FAILURE(ServeOnce(Options()));
   }
   EXPECT_EQ(stage_.lives("keeper").size(), 1u);
   EXPECT_FALSE(IsDead(stage_.lives("keeper")[0].pid));
@@ -282,28 +281,17 @@ TEST_F(KeptServiceTest, KeepsControlUntilTheManagerLetsGoOfWhatItKeeps) {
   for (int generation = 0; generation < 3; ++generation) {
     BatondProcess::Options options = Options();
     options.environment["FAKE_CONTROL"] = "outlives";
-    BatondProcess batond(stage_, std::move(options));
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    batond.Signal(SIGTERM);
-    EXPECT_EQ(batond.Wait(), 0);
+    ASSERT_NO_FATAL_FAILURE(ServeOnce(std::move(options)));
   }
   const std::vector<Life> lives = stage_.lives("control");
   ASSERT_FALSE(lives.empty());
   for (const Life& life : lives) EXPECT_EQ(life.pid, lives[0].pid);
-  EXPECT_FALSE(IsDead(lives[0].pid));
-  manager_.LetGo();
-  EXPECT_TRUE(Eventually([&] { return IsDead(lives[0].pid); }));
+  ExpectEndWhenTheManagerLetsGo(lives[0].pid);
 }
 
 TEST_F(KeptServiceTest, EndsWhenTheManagerLetsGoOfWhatItKeeps) {
-  BatondProcess batond(stage_, Options());
-  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  batond.Signal(SIGTERM);
-  EXPECT_EQ(batond.Wait(), 0);
-  const pid_t keeper = stage_.lives("keeper")[0].pid;
-  EXPECT_FALSE(IsDead(keeper));
-  manager_.LetGo();
-  EXPECT_TRUE(Eventually([&] { return IsDead(keeper); }));
+  ASSERT_NO_FATAL_FAILURE(ServeOnce(Options()));
+  ExpectEndWhenTheManagerLetsGo(stage_.lives("keeper")[0].pid);
 }
 
 // A keeper that the former batond started without a service manager, or before it kept anything.
@@ -312,14 +300,8 @@ TEST_F(KeptServiceTest, IsTiedToTheManagerOfTheBatondThatTakesItIn) {
     BatondProcess batond(stage_, Options({}));
     ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   }
-  BatondProcess batond(stage_, Options());
-  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  batond.Signal(SIGTERM);
-  EXPECT_EQ(batond.Wait(), 0);
-  const pid_t keeper = stage_.lives("keeper")[0].pid;
-  EXPECT_FALSE(IsDead(keeper));
-  manager_.LetGo();
-  EXPECT_TRUE(Eventually([&] { return IsDead(keeper); }));
+  ASSERT_NO_FATAL_FAILURE(ServeOnce(Options()));
+  ExpectEndWhenTheManagerLetsGo(stage_.lives("keeper")[0].pid);
 }
 
 }  // namespace

@@ -48,6 +48,14 @@ class ControlServerTest : public ControlFixture {
   }
 };
 
+// The request is about one service.
+template <typename Request>
+Request About(const std::string& service) {
+  Request request;
+  request.set_service(service);
+  return request;
+}
+
 // One call of a bidirectional or unary method with bytes of our own, and its first answer.
 std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                     const std::string& request) {
@@ -97,8 +105,7 @@ TEST_F(ControlServerTest, ListsAndDescribesServices) {
   const auto list = client->Ask(&Operator::ListServices, {});
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_EQ(list->services_size(), 2);
-  v1::GetServiceRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::GetServiceRequest>("kv");
   const auto service = client->Ask(&Operator::GetService, request);
   ASSERT_TRUE(service.ok()) << service.status();
   EXPECT_EQ(service->shards_size(), 2);
@@ -107,8 +114,7 @@ TEST_F(ControlServerTest, ListsAndDescribesServices) {
 }
 
 TEST_F(ControlServerTest, AnUnknownServiceIsNotFoundAndTheKnownAreNamed) {
-  v1::GetServiceRequest request;
-  request.set_service("shop");
+  const auto request = About<v1::GetServiceRequest>("shop");
   const auto service = Client()->Ask(&Operator::GetService, request);
   EXPECT_EQ(service.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(service.status().message()), HasSubstr("kv, nvme"));
@@ -151,15 +157,13 @@ TEST_F(ControlServerTest, WarningsAndReasonsOfAnyLengthLeaveTheAnswer) {
   const std::vector<std::string> warnings = client->TakeWarnings();
   ASSERT_EQ(warnings.size(), 9u);
   EXPECT_THAT(warnings.back(), HasSubstr("33 more services"));
-  v1::GetServiceRequest request;
-  request.set_service("nvme");
+  const auto request = About<v1::GetServiceRequest>("nvme");
   EXPECT_EQ(client->Ask(&Operator::GetService, request).status().code(),
             absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ControlServerTest, FindsOneWorker) {
-  v1::GetWorkerRequest request;
-  request.set_service("kv");
+  auto request = About<v1::GetWorkerRequest>("kv");
   request.set_worker_id(2);
   const auto worker = Client()->Ask(&Operator::GetWorker, request);
   ASSERT_TRUE(worker.ok()) << worker.status();
@@ -171,8 +175,7 @@ TEST_F(ControlServerTest, FindsOneWorker) {
 
 TEST_F(ControlServerTest, KillsAWorkerThroughItsKeeper) {
   const auto client = Client();
-  v1::KillWorkerRequest request;
-  request.set_service("kv");
+  auto request = About<v1::KillWorkerRequest>("kv");
   request.set_worker_id(2);
   ASSERT_TRUE(client->Ask(&Operator::KillWorker, request).ok());
   EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.kill_worker().worker_id() == 2; }),
@@ -187,13 +190,11 @@ TEST_F(ControlServerTest, KillsAWorkerThroughItsKeeper) {
 
 TEST_F(ControlServerTest, FindsShards) {
   const auto client = Client();
-  v1::ListShardsRequest list;
-  list.set_service("kv");
+  const auto list = About<v1::ListShardsRequest>("kv");
   const auto shards = client->Ask(&Operator::ListShards, list);
   ASSERT_TRUE(shards.ok()) << shards.status();
   EXPECT_EQ(shards->shards_size(), 2);
-  v1::GetShardRequest request;
-  request.set_service("kv");
+  auto request = About<v1::GetShardRequest>("kv");
   const auto shard = client->Ask(&Operator::GetShard, request);
   ASSERT_TRUE(shard.ok()) << shard.status();
   EXPECT_EQ(shard->shard().last_report().cause(), "crash");
@@ -203,8 +204,7 @@ TEST_F(ControlServerTest, FindsShards) {
 
 TEST_F(ControlServerTest, PagesThroughConnections) {
   const auto client = Client();
-  v1::ListConnectionsRequest request;
-  request.set_service("kv");
+  auto request = About<v1::ListConnectionsRequest>("kv");
   request.set_shard(-1);
   request.set_page_size(2);
   auto page = client->Ask(&Operator::ListConnections, request);
@@ -224,8 +224,7 @@ TEST_F(ControlServerTest, PagesThroughConnections) {
 
 TEST_F(ControlServerTest, FindsOneConnection) {
   const auto client = Client();
-  v1::GetConnectionRequest request;
-  request.set_service("kv");
+  auto request = About<v1::GetConnectionRequest>("kv");
   request.set_connection(5);
   const auto connection = client->Ask(&Operator::GetConnection, request);
   ASSERT_TRUE(connection.ok()) << connection.status();
@@ -237,8 +236,7 @@ TEST_F(ControlServerTest, FindsOneConnection) {
 
 TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
   const auto client = Client();
-  v1::KillWorkerRequest kill;
-  kill.set_service("kv");
+  auto kill = About<v1::KillWorkerRequest>("kv");
   kill.set_worker_id(2);
   ASSERT_TRUE(client->Ask(&Operator::KillWorker, kill).ok());
   kill.set_worker_id(0);
@@ -278,8 +276,7 @@ TEST_F(ControlServerTest, shouldShowWhatBatondReports) {
   batond_.Tell(news);
   batond_.Tell(news);  // as another batond would
   const auto kinds = [&](const std::string& service) {
-    v1::WatchEventsRequest request;
-    request.set_service(service);
+    const auto request = About<v1::WatchEventsRequest>(service);
     std::vector<std::string> seen;
     (void)Client()->WatchEvents(request,
                                 [&](const v1::Event& event) { seen.push_back(event.kind()); });
@@ -292,8 +289,7 @@ TEST_F(ControlServerTest, shouldShowWhatBatondReports) {
 
 TEST_F(ControlServerTest, ChangesThatFailDoNotWashTheRecordAway) {
   const auto client = Client();
-  v1::HandoffRequest handoff;
-  handoff.set_service("nobody");
+  auto handoff = About<v1::HandoffRequest>("nobody");
   for (uint32_t shard = 0; shard < 300; ++shard) handoff.add_shards(100'000 + shard);
   int tried = 0, untried = 0;
   std::string why;
@@ -331,8 +327,7 @@ TEST_F(ControlServerTest, ChangesThatFailDoNotWashTheRecordAway) {
 
 TEST_F(ControlServerTest, shouldSayThatAChangeWasNotTriedBecauseOthersHaveFailed) {
   const auto client = Client();
-  v1::HandoffRequest handoff;
-  handoff.set_service("nobody");
+  auto handoff = About<v1::HandoffRequest>("nobody");
   for (uint32_t shard = 0; shard < 300; ++shard) handoff.add_shards(100'000 + shard);
   for (uint64_t worker = 1; worker < 64; ++worker) {
     handoff.set_to_worker_id(worker);
@@ -359,8 +354,7 @@ TEST_F(ControlServerTest, KeepsTheRecordWhereItIsTold) {
   ASSERT_EQ(mkdir(own.c_str(), 0700), 0);
   config_.set_audit_directory(own);
   StartControl();
-  v1::KillWorkerRequest kill;
-  kill.set_service("kv");
+  auto kill = About<v1::KillWorkerRequest>("kv");
   kill.set_worker_id(2);
   ASSERT_TRUE(Client()->Ask(&Operator::KillWorker, kill).ok());
   struct stat file = {};
@@ -378,8 +372,7 @@ TEST_F(ControlServerTest, HandsOff) {
   reply.mutable_handoff()->set_slowest_blackout_us(33.5);
   keeper_->SetHandoff(reply);
   const auto client = Client();
-  v1::HandoffRequest request;
-  request.set_service("kv");
+  auto request = About<v1::HandoffRequest>("kv");
   request.add_shards(0);
   request.set_to_worker_id(2);
   request.set_timeout_ms(1500);
@@ -401,8 +394,7 @@ TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAHandoff) {
   reply.set_status_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
   reply.set_status_message("no worker is ready");
   keeper_->SetHandoff(reply);
-  v1::HandoffRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::HandoffRequest>("kv");
   const auto response = Client()->Ask(&Operator::Handoff, request);
   EXPECT_EQ(response.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(response.status().message(), "no worker is ready");
@@ -410,8 +402,7 @@ TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAHandoff) {
 
 TEST_F(ControlServerTest, PassesAnUpgradeToTheKeeperAsItIsPlanned) {
   keeper_->PlanUpgrade({KvUpgrade(3, v1::UPGRADE_PHASE_STARTING)});
-  v1::UpgradeRequest request;
-  request.set_service("kv");
+  auto request = About<v1::UpgradeRequest>("kv");
   v1::UpgradePlan* plan = request.mutable_plan();
   plan->set_exec("/opt/kv-1.1");
   plan->add_arguments("--fast");
@@ -432,8 +423,7 @@ TEST_F(ControlServerTest, PassesAnUpgradeToTheKeeperAsItIsPlanned) {
 }
 
 TEST_F(ControlServerTest, RefusesAnUpgradeToNothing) {
-  v1::UpgradeRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::UpgradeRequest>("kv");
   EXPECT_EQ(Client()->Ask(&Operator::Upgrade, request).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.has_upgrade(); }), 0u);
@@ -441,14 +431,12 @@ TEST_F(ControlServerTest, RefusesAnUpgradeToNothing) {
 
 TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAnUpgrade) {
   keeper_->RefuseUpgrades(absl::FailedPreconditionError("upgrade 2 is under way"));
-  v1::UpgradeRequest upgrade;
-  upgrade.set_service("kv");
+  auto upgrade = About<v1::UpgradeRequest>("kv");
   upgrade.mutable_plan()->set_exec("/opt/kv-1.1");
   const auto refused = Client()->Ask(&Operator::Upgrade, upgrade);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(refused.status().message(), "upgrade 2 is under way");
-  v1::RollbackRequest rollback;
-  rollback.set_service("kv");
+  auto rollback = About<v1::RollbackRequest>("kv");
   EXPECT_EQ(Client()->Ask(&Operator::Rollback, rollback).status().code(),
             absl::StatusCode::kFailedPrecondition);
   rollback.set_service("shop");
@@ -460,16 +448,14 @@ TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAnUpgrade) {
 }
 
 TEST_F(ControlServerTest, AKeeperThatBeginsNothingIsAnError) {
-  v1::RollbackRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::RollbackRequest>("kv");
   EXPECT_EQ(Client()->Ask(&Operator::Rollback, request).status().code(),
             absl::StatusCode::kInternal);
 }
 
 TEST_F(ControlServerTest, RollsBack) {
   keeper_->PlanUpgrade({KvUpgrade(3, v1::UPGRADE_PHASE_RETURNING)});
-  v1::RollbackRequest request;
-  request.set_service("kv");
+  auto request = About<v1::RollbackRequest>("kv");
   request.set_ready_timeout_ms(1500);
   request.set_watch_window_ms(2500);
   request.set_no_rollback(true);
@@ -486,8 +472,7 @@ TEST_F(ControlServerTest, RollsBack) {
 TEST_F(ControlServerTest, ListsUpgradesInTheKeepersOrder) {
   keeper_->SetUpgrades(
       {KvUpgrade(2, v1::UPGRADE_PHASE_WATCHING), KvUpgrade(1, v1::UPGRADE_PHASE_FAILED)});
-  v1::ListUpgradesRequest request;
-  request.set_service("kv");
+  auto request = About<v1::ListUpgradesRequest>("kv");
   const auto list = Client()->Ask(&Operator::ListUpgrades, request);
   ASSERT_TRUE(list.ok()) << list.status();
   ASSERT_EQ(list->upgrades_size(), 2);
@@ -499,8 +484,7 @@ TEST_F(ControlServerTest, ListsUpgradesInTheKeepersOrder) {
 }
 
 TEST_F(ControlServerTest, SetsAPolicyAsTheKeeperHasIt) {
-  v1::SetPolicyRequest request;
-  request.set_service("kv");
+  auto request = About<v1::SetPolicyRequest>("kv");
   request.mutable_policy()->mutable_service()->set_connections(7);
   request.set_validate_only(true);
   const auto set = Client()->Ask(&Operator::SetPolicy, request);
@@ -518,8 +502,7 @@ TEST_F(ControlServerTest, SetsAPolicyAsTheKeeperHasIt) {
 
 TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
   const auto client = Client();
-  v1::GetServiceRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::GetServiceRequest>("kv");
   ASSERT_TRUE(client->Ask(&Operator::GetService, request).ok());
   keeper_->Stop();
   const auto gone = client->Ask(&Operator::GetService, request);
@@ -531,8 +514,7 @@ TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
 }
 
 TEST_F(ControlServerTest, TellsWhyThereIsNoKeeper) {
-  v1::GetServiceRequest request;
-  request.set_service("nvme");
+  const auto request = About<v1::GetServiceRequest>("nvme");
   SetDownReason(state_dir_, "nvme", "device mlx5_0 is lost:\nit was removed");
   const auto down = Client()->Ask(&Operator::GetService, request);
   EXPECT_EQ(down.status().code(), absl::StatusCode::kUnavailable);
@@ -546,8 +528,7 @@ TEST_F(ControlServerTest, TellsWhyThereIsNoKeeper) {
 
 TEST_F(ControlServerTest, AKeeperThatHangsIsUnavailable) {
   keeper_->SetAnswering(false);
-  v1::GetServiceRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::GetServiceRequest>("kv");
   const auto hung = Client()->Ask(&Operator::GetService, request);
   EXPECT_EQ(hung.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(hung.status().message()), HasSubstr("has not answered"));
@@ -557,8 +538,7 @@ TEST_F(ControlServerTest, TellsWhatIsLogged) {
   keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
   keeper_->Log(KvEvent(2, "shard_moved", "to kv-old"));
   StartControl();  // an event that is logged is told by a control that has just begun, too
-  v1::WatchEventsRequest request;
-  request.set_service("kv");
+  const auto request = About<v1::WatchEventsRequest>("kv");
   std::vector<std::string> kinds;
   const absl::Status end = Client()->WatchEvents(
       request, [&](const v1::Event& event) { kinds.push_back(event.kind()); });
@@ -584,8 +564,7 @@ TEST_F(ControlServerTest, FollowsEventsOverARestartOfTheKeeper) {
   keeper_->Log(KvEvent(1, "first", ""));
   const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocketPath(state_dir_)));
   grpc::ClientContext context;
-  v1::WatchEventsRequest request;
-  request.set_service("kv");
+  auto request = About<v1::WatchEventsRequest>("kv");
   request.set_follow(true);
   const auto reader = stub->WatchEvents(&context, request);
   v1::WatchEventsResponse response;
@@ -615,8 +594,7 @@ TEST_F(ControlServerTest, AFollowerThatDoesNotReadIsCutOffAndTold) {
       "unix:" + OperatorSocketPath(state_dir_), grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  v1::WatchEventsRequest request;
-  request.set_service("kv");
+  auto request = About<v1::WatchEventsRequest>("kv");
   request.set_follow(true);
   const auto reader = stub->WatchEvents(&context, request);
   v1::WatchEventsResponse response;
@@ -637,8 +615,7 @@ TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
   keeper_->Log(KvEvent(1, "first", ""));
   const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocketPath(state_dir_)));
   grpc::ClientContext context;
-  v1::WatchEventsRequest request;
-  request.set_service("kv");
+  auto request = About<v1::WatchEventsRequest>("kv");
   request.set_follow(true);
   const auto reader = stub->WatchEvents(&context, request);
   v1::WatchEventsResponse response;
@@ -646,8 +623,7 @@ TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
   keeper_->SetAnswering(false);
   absl::Status killed;
   std::thread caller([&] {
-    v1::KillWorkerRequest kill;
-    kill.set_service("kv");
+    auto kill = About<v1::KillWorkerRequest>("kv");
     kill.set_worker_id(1);
     killed = Client()->Ask(&Operator::KillWorker, kill).status();
   });

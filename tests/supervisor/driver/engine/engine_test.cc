@@ -180,6 +180,12 @@ class FakeWorker {
     writers_[shard].Release();
     Publish(shard);
   }
+  // It commits what is invalid, and is fenced.
+  void CommitInvalid() {
+    writer().Acknowledge(1000);
+    Publish();
+    ASSERT_EQ(WaitUntil("the fence", [&] { return !Owns(); }), absl::OkStatus());
+  }
   void SetVersion(uint32_t version, uint32_t shard = 0) {
     writers_[shard].ShardState("x", version);
   }
@@ -255,14 +261,22 @@ class EngineTest : public ::testing::Test {
     worker->Ready();
     return worker;
   }
+  // It has adopted its shard.
+  std::unique_ptr<FakeWorker> Owner() {
+    auto worker = Ready();
+    worker->Adopt();
+    return worker;
+  }
   void Stopped(const FakeWorker& worker, std::string_view cause = "crash") {
     engine->Run([&] { engine->succession().WorkerEnded(worker.slot, worker.id, cause); });
   }
   void Dead(const FakeWorker& worker) {
     engine->Run([&] { engine->succession().WorkerDead(worker.slot, worker.id); });
   }
-  void Handoff(const FakeWorker& to, HandoffResult* result, uint32_t shard = 0) {
+  std::unique_ptr<HandoffResult> Handoff(const FakeWorker& to, uint32_t shard = 0) {
+    auto result = std::make_unique<HandoffResult>();
     engine->Run([&] { engine->succession().Handoff(shard, to.slot, result->Callback()); });
+    return result;
   }
   ReconciliationReport Report(uint32_t shard = 0) {
     ReconciliationReport report;
@@ -324,8 +338,7 @@ TEST_F(EngineTest, shouldGiveAllShardsToTheFirstWorkerAndNameTheSecondHeir) {
 }
 
 TEST_F(EngineTest, shouldNotCountTheFirstOwnerAsAChange) {
-  const auto worker = Ready();
-  worker->Adopt();
+  const auto worker = Owner();
   EXPECT_EQ(Handoffs(), 0u);
   EXPECT_EQ(Failovers(), 0u);
   ASSERT_EQ(WaitUntil("the event",
@@ -337,8 +350,7 @@ TEST_F(EngineTest, shouldNotCountTheFirstOwnerAsAChange) {
 }
 
 TEST_F(EngineTest, shouldApplyCommitsOfASleepingDriver) {
-  const auto worker = Ready();
-  worker->Adopt();
+  const auto worker = Owner();
   for (uint32_t i = 1; i <= 200; ++i) {
     if (i % 20 == 0) {
       ASSERT_EQ(
@@ -410,11 +422,9 @@ TEST_F(EngineTest, shouldTakeNoWorkAfterItStopped) {
 // ---- Planned handoff.
 
 TEST_F(EngineTest, shouldHandAShardOver) {
-  const auto old_owner = Ready();
-  old_owner->Adopt();
+  const auto old_owner = Owner();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   EXPECT_TRUE(old_owner->AskedToRelease());
   EXPECT_TRUE(old_owner->Owns());
   EXPECT_EQ(HeirId(), successor->id);
@@ -423,10 +433,10 @@ TEST_F(EngineTest, shouldHandAShardOver) {
   successor->Take();
   EXPECT_EQ(successor->Epoch(), 2u);
   EXPECT_EQ(successor->version(), 5u);  // what the release was committed with
-  EXPECT_FALSE(result.done.load());     // before the successor's first commit
+  EXPECT_FALSE(result->done.load());    // before the successor's first commit
   successor->CommitAndWait();
-  EXPECT_EQ(result.Wait(), absl::OkStatus());
-  EXPECT_GE(result.blackout_us, 0);
+  EXPECT_EQ(result->Wait(), absl::OkStatus());
+  EXPECT_GE(result->blackout_us, 0);
   EXPECT_EQ(Handoffs(), 1u);
   EXPECT_EQ(Failovers(), 0u);
   const ReconciliationReport report = Report();
@@ -438,17 +448,15 @@ TEST_F(EngineTest, shouldHandAShardOver) {
 }
 
 TEST_F(EngineTest, shouldHandBackAndForthForEver) {
-  const auto one = Ready();
-  one->Adopt();
+  const auto one = Owner();
   const auto other = Ready();
   FakeWorker* owner = one.get();
   FakeWorker* next = other.get();
   for (uint64_t epoch = 2; epoch <= 20; ++epoch) {
-    HandoffResult result;
-    Handoff(*next, &result);
+    const auto result = Handoff(*next);
     owner->Release();
     next->Adopt();
-    ASSERT_EQ(result.Wait(), absl::OkStatus());
+    ASSERT_EQ(result->Wait(), absl::OkStatus());
     ASSERT_EQ(next->Epoch(), epoch);
     std::swap(owner, next);
   }
@@ -456,8 +464,7 @@ TEST_F(EngineTest, shouldHandBackAndForthForEver) {
 
 // The epoch whose commit bank a former owner may still write to is skipped.
 TEST_F(EngineTest, shouldListTheMovesAroundASkippedEpoch) {
-  const auto dead = Ready();
-  dead->Adopt();
+  const auto dead = Owner();
   const auto one = Ready();
   const auto other = Ready();
   Stopped(*dead);  // its process is not proven dead
@@ -465,11 +472,10 @@ TEST_F(EngineTest, shouldListTheMovesAroundASkippedEpoch) {
   FakeWorker* next = one->Owns() ? other.get() : one.get();
   owner->Adopt();
   for (const uint64_t epoch : {3, 4, 6}) {
-    HandoffResult result;
-    Handoff(*next, &result);
+    const auto result = Handoff(*next);
     owner->Release();
     next->Adopt();
-    ASSERT_EQ(result.Wait(), absl::OkStatus());
+    ASSERT_EQ(result->Wait(), absl::OkStatus());
     ASSERT_EQ(next->Epoch(), epoch);
     std::swap(owner, next);
   }
@@ -483,58 +489,49 @@ TEST_F(EngineTest, shouldListTheMovesAroundASkippedEpoch) {
 }
 
 TEST_F(EngineTest, shouldRefuseAHandoffToAWorkerThatIsNotReady) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto attached = Attached();
-  HandoffResult result;
-  Handoff(*attached, &result);
-  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kFailedPrecondition);
+  const auto result = Handoff(*attached);
+  EXPECT_EQ(result->Wait().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_FALSE(owner->AskedToRelease());
 }
 
 TEST_F(EngineTest, shouldHaveNothingToDoWhenTheOwnerIsTheSuccessor) {
-  const auto owner = Ready();
-  owner->Adopt();
-  HandoffResult result;
-  Handoff(*owner, &result);
-  EXPECT_EQ(result.Wait(), absl::OkStatus());
+  const auto owner = Owner();
+  const auto result = Handoff(*owner);
+  EXPECT_EQ(result->Wait(), absl::OkStatus());
 }
 
 TEST_F(EngineTest, shouldRefuseASecondHandoffAtTheSameTime) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto one = Ready();
   const auto other = Ready();
-  HandoffResult first, second;
-  Handoff(*one, &first);
-  Handoff(*other, &second);
-  EXPECT_EQ(second.Wait().code(), absl::StatusCode::kAborted);
+  const auto first = Handoff(*one);
+  const auto second = Handoff(*other);
+  EXPECT_EQ(second->Wait().code(), absl::StatusCode::kAborted);
   owner->Release();
   one->Adopt();
-  EXPECT_EQ(first.Wait(), absl::OkStatus());
+  EXPECT_EQ(first->Wait(), absl::OkStatus());
 }
 
 TEST_F(EngineTest, shouldHandOverAShardWhoseOwnerHasNotCommittedYet) {
   const auto owner = Ready();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   owner->Adopt();  // its first commit, before it looks at the request
-  EXPECT_FALSE(result.done.load());
+  EXPECT_FALSE(result->done.load());
   owner->Release();
   successor->Adopt();
-  EXPECT_EQ(result.Wait(), absl::OkStatus());
+  EXPECT_EQ(result->Wait(), absl::OkStatus());
 }
 
 TEST_F(EngineTest, shouldCancelAHandoffThatNobodyAnswers) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   engine->Run(
       [&] { engine->succession().CancelHandoff(0, absl::DeadlineExceededError("too late")); });
-  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(result->Wait().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(owner->AskedToRelease());
   owner->SetVersion(3);
   owner->CommitAndWait();
@@ -543,8 +540,7 @@ TEST_F(EngineTest, shouldCancelAHandoffThatNobodyAnswers) {
 }
 
 TEST_F(EngineTest, shouldGoOnWithTheOwnerWhoseReleaseCrossedTheCancellation) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto successor = Ready();
   HandoffResult result;
   engine->Run([&] {
@@ -560,85 +556,73 @@ TEST_F(EngineTest, shouldGoOnWithTheOwnerWhoseReleaseCrossedTheCancellation) {
 }
 
 TEST_F(EngineTest, shouldKeepTheOwnerWhenTheHeirDiesDuringAHandoff) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   Stopped(*successor);
-  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(result->Wait().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(owner->AskedToRelease());
   EXPECT_TRUE(owner->Owns());
   EXPECT_EQ(HeirId(), 0u);
 }
 
 TEST_F(EngineTest, shouldReturnToTheOldOwnerWhenTheSuccessorDiesBeforeItsFirstCommit) {
-  const auto old_owner = Ready();
-  old_owner->Adopt();
+  const auto old_owner = Owner();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   old_owner->Release();
   successor->Take();
   Stopped(*successor);
-  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(result->Wait().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(old_owner->Owns());
   EXPECT_EQ(old_owner->Epoch(), 3u);
   old_owner->Adopt();
 }
 
 TEST_F(EngineTest, shouldGoToTheNamedSuccessorWhenTheOwnerDiesDuringAHandoff) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto named = Ready();
   const auto newest = Ready();
-  HandoffResult result;
-  Handoff(*named, &result);
+  const auto result = Handoff(*named);
   Stopped(*owner);
   named->Adopt();
-  EXPECT_EQ(result.Wait(), absl::OkStatus());
+  EXPECT_EQ(result->Wait(), absl::OkStatus());
   EXPECT_EQ(Report().cause, "crash");
   EXPECT_FALSE(newest->Owns());
 }
 
 TEST_F(EngineTest, shouldReportADeathAsItWasExplained) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   engine->Run([&] { engine->succession().ExplainDeath(owner->slot, owner->id, "hang"); });
   Stopped(*owner);
   EXPECT_EQ(Report().cause, "hang");
 }
 
 TEST_F(EngineTest, shouldTellThatTheSuccessorGaveTheShardStraightBack) {
-  const auto old_owner = Ready();
-  old_owner->Adopt();
+  const auto old_owner = Owner();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   old_owner->Release();
   successor->Take();
   successor->Release();  // without any commit before: it could not adopt
-  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(result->Wait().code(), absl::StatusCode::kAborted);
   old_owner->Take();
   EXPECT_EQ(old_owner->Epoch(), 3u);
 }
 
 TEST_F(EngineTest, shouldNotGiveAShardAgainToWhoGaveItBackUnasked) {
-  const auto unwilling = Ready();
-  unwilling->Adopt();
+  const auto unwilling = Owner();
   unwilling->Release();
   ASSERT_EQ(WaitUntil("the release", [&] { return !unwilling->Owns(); }), absl::OkStatus());
   EXPECT_EQ(WaitingReason(), "no worker is ready");
   EXPECT_EQ(Report().cause, "release");
-  const auto willing = Ready();
-  willing->Adopt();
+  const auto willing = Owner();
 }
 
 // ---- Crashes and the cut.
 
 TEST_F(EngineTest, shouldForgetWhatTheVictimHadNotPublished) {
-  const auto victim = Ready();
-  victim->Adopt();
+  const auto victim = Owner();
   const auto heir = Ready();
   victim->SetVersion(10);
   victim->CommitAndWait();
@@ -651,8 +635,7 @@ TEST_F(EngineTest, shouldForgetWhatTheVictimHadNotPublished) {
 }
 
 TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
-  const auto victim = Ready();
-  victim->Adopt();
+  const auto victim = Owner();
   const auto heir = Ready();
   uint64_t recovered = 0;
   engine->Run([&] {
@@ -675,8 +658,7 @@ TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
 }
 
 TEST_F(EngineTest, shouldIgnoreEverythingThatAFormerOwnerPublishes) {
-  const auto former = Ready();
-  former->Adopt();
+  const auto former = Owner();
   const auto owner = Ready();
   Stopped(*former);
   owner->Adopt();
@@ -691,19 +673,16 @@ TEST_F(EngineTest, shouldIgnoreEverythingThatAFormerOwnerPublishes) {
 }
 
 TEST_F(EngineTest, shouldWaitAfterACrashWithoutAnotherWorker) {
-  const auto victim = Ready();
-  victim->Adopt();
+  const auto victim = Owner();
   Dead(*victim);
   EXPECT_EQ(WaitingReason(), "no worker is ready");
-  const auto successor = Ready();
-  successor->Adopt();
+  const auto successor = Owner();
   EXPECT_EQ(successor->Epoch(), 2u);
   EXPECT_EQ(Failovers(), 1u);
 }
 
 TEST_F(EngineTest, shouldHearOfTheSameDeathTwiceOnlyOnce) {
-  const auto victim = Ready();
-  victim->Adopt();
+  const auto victim = Owner();
   const auto heir = Ready();
   Stopped(*victim);
   heir->Adopt();
@@ -747,13 +726,10 @@ TEST_F(EngineTest, shouldWaitForAProofOfDeathWhenEveryBankMayStillBeWritten) {
 // ---- Fencing.
 
 TEST_F(EngineTest, shouldFenceAWorkerThatCommitsWhatIsInvalid) {
-  const auto culprit = Ready();
-  culprit->Adopt();
+  const auto culprit = Owner();
   const auto heir = Ready();
   culprit->SetVersion(9);
-  culprit->writer().Acknowledge(1000);
-  culprit->Publish();
-  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  culprit->CommitInvalid();
   Dead(*culprit);
   heir->Take();
   EXPECT_EQ(heir->version(), 0u);  // nothing of it was applied
@@ -771,9 +747,7 @@ TEST_F(EngineTest, shouldStartNoSuccessorOfAFencedWorkerBeforeItsProcessIsDead) 
   culprit->Adopt(0);
   culprit->Adopt(1);
   const auto heir = Ready();
-  culprit->writer(0).Acknowledge(1000);
-  culprit->Publish(0);
-  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(0); }), absl::OkStatus());
+  culprit->CommitInvalid();
   for (uint32_t shard = 0; shard < 2; ++shard) {
     EXPECT_FALSE(culprit->Owns(shard));
     EXPECT_FALSE(heir->Owns(shard));
@@ -787,11 +761,8 @@ TEST_F(EngineTest, shouldStartNoSuccessorOfAFencedWorkerBeforeItsProcessIsDead) 
 }
 
 TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
-  const auto culprit = Ready();
-  culprit->Adopt();
-  culprit->writer().Acknowledge(1000);
-  culprit->Publish();
-  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  const auto culprit = Owner();
+  culprit->CommitInvalid();
   culprit->Ready();
   EXPECT_FALSE(culprit->Owns());
   EXPECT_EQ(WaitingReason(), "no worker is ready");
@@ -800,8 +771,7 @@ TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
 // ---- Workers that misuse what wakes them.
 
 TEST_F(EngineTest, shouldNotWaitForAWorkerThatDoesNotReadItsSignals) {
-  const auto culprit = Ready();
-  culprit->Adopt();
+  const auto culprit = Owner();
   // Nothing that it can do to its end makes ours block: as often as it seems asleep.
   fcntl(culprit->wake.get(), F_SETFL, 0);
   for (int i = 0; i < 400; ++i) {
@@ -816,8 +786,7 @@ TEST_F(EngineTest, shouldNotWaitForAWorkerThatDoesNotReadItsSignals) {
 }
 
 TEST_F(EngineTest, shouldNotWakeAnOwnerBecauseItHasCommitted) {
-  const auto worker = Ready();
-  worker->Adopt();
+  const auto worker = Owner();
   uint32_t& sleeping = worker->view.worker(worker->slot).sleeping;
   engine->Run([&] { arena::StoreRelaxed(sleeping, 1u); });
   for (int i = 0; i < 100; ++i) worker->CommitAndWait();
@@ -828,8 +797,7 @@ TEST_F(EngineTest, shouldNotWakeAnOwnerBecauseItHasCommitted) {
 }
 
 TEST_F(EngineTest, shouldWakeAnOwnerThatMayWaitForRoomInItsCommitLog) {
-  const auto worker = Ready();
-  worker->Adopt();
+  const auto worker = Owner();
   uint32_t& sleeping = worker->view.worker(worker->slot).sleeping;
   engine->Run([&] {
     for (uint32_t i = 0; i < arena::kCommitLogEntries / 2; ++i) {
@@ -847,11 +815,10 @@ TEST_F(EngineTest, shouldHearOthersWhenAWorkerTakesOrClosesSignals) {
   culprit->Adopt(0);
   culprit->Adopt(1);
   const auto other = Ready();
-  HandoffResult result;
-  Handoff(*other, &result, 1);
+  const auto result = Handoff(*other, 1);
   culprit->Release(1);
   other->Adopt(1);
-  ASSERT_EQ(result.Wait(), absl::OkStatus());
+  ASSERT_EQ(result->Wait(), absl::OkStatus());
   char byte;
   for (int i = 0; i < 100; ++i) {
     (void)recv(culprit->wake.get(), &byte, 1, MSG_DONTWAIT);
@@ -868,12 +835,9 @@ TEST_F(EngineTest, shouldStartNoSuccessorBeforeTheProcessIsDeadWhenThereAreEffec
   EngineOptions options;
   options.outside_effects = true;
   Make(TestShape(), options);
-  const auto culprit = Ready();
-  culprit->Adopt();
+  const auto culprit = Owner();
   const auto heir = Ready();
-  culprit->writer().Acknowledge(1000);
-  culprit->Publish();
-  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  culprit->CommitInvalid();
   const auto late = Ready();  // brings nobody forward either
   EXPECT_FALSE(heir->Owns());
   EXPECT_FALSE(late->Owns());
@@ -886,14 +850,12 @@ TEST_F(EngineTest, shouldHandOverAtOnceWhatWasReleasedThoughThereAreEffectsOutsi
   EngineOptions options;
   options.outside_effects = true;
   Make(TestShape(), options);
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const auto successor = Ready();
-  HandoffResult result;
-  Handoff(*successor, &result);
+  const auto result = Handoff(*successor);
   owner->Release();
   successor->Adopt();
-  EXPECT_EQ(result.Wait(), absl::OkStatus());
+  EXPECT_EQ(result->Wait(), absl::OkStatus());
 }
 
 // ---- Reports.
@@ -916,8 +878,7 @@ class EngineReportTest : public EngineTest {
 };
 
 TEST_F(EngineReportTest, shouldTellWhatBecameOfEveryRequest) {
-  const auto victim = Ready();
-  victim->Adopt();
+  const auto victim = Owner();
   RawPeer waiting, busy;
   peers = {&waiting};
   waiting.Connect(port);
@@ -973,8 +934,7 @@ TEST_F(EngineReportTest, shouldTellWhatBecameOfEveryRequest) {
 
 TEST_F(EngineReportTest, shouldNotBelieveAnImpossibleReadCursor) {
   for (const uint64_t cursor : {~uint64_t{0}, uint64_t{0}, uint64_t{1} << 40}) {
-    const auto liar = Ready();
-    liar->Adopt();
+    const auto liar = Owner();
     arena::StoreRelaxed(liar->view.bank(0, liar->Epoch()).read_cursor, cursor);
     Dead(*liar);
     EXPECT_EQ(Report().completed_undelivered, 0u);
@@ -1009,6 +969,14 @@ class EnginePoisonTest : public EngineReportTest {
     EXPECT_TRUE(Until([&] { return Completions(anybody) == before + 1; }));
     return before;
   }
+  // The owner of the message is dead, and had not looked at it.
+  uint64_t MessageOfADeadOwner(RawPeer& peer) {
+    const auto owner = Owner();
+    Established(peer, *owner);
+    const uint64_t completion = Message(peer, *owner);
+    Dead(*owner);
+    return completion;
+  }
   static void Handle(const FakeWorker& owner, uint64_t completion) {
     arena::BankHeader& bank = owner.view.bank(0, owner.Epoch());
     arena::StoreRelaxed(bank.handling, completion + 1);
@@ -1016,8 +984,7 @@ class EnginePoisonTest : public EngineReportTest {
   }
   // A new owner adopts the shard and dies, in the handler of `completion`.
   std::unique_ptr<FakeWorker> DieOn(uint64_t completion) {
-    auto worker = Ready();
-    worker->Adopt();
+    auto worker = Owner();
     Handle(*worker, completion);
     Dead(*worker);
     return worker;
@@ -1033,8 +1000,7 @@ class EnginePoisonTest : public EngineReportTest {
 };
 
 TEST_F(EnginePoisonTest, shouldTellWhatAPeerCanSendWhileNobodyServesIt) {
-  auto owner = Ready();
-  owner->Adopt();
+  auto owner = Owner();
   RawPeer peer;
   const uint64_t before_ns = MonotonicNanoseconds();
   const uint32_t connection = Established(peer, *owner, /*receives=*/4);
@@ -1059,8 +1025,7 @@ TEST_F(EnginePoisonTest, shouldTellWhatAPeerCanSendWhileNobodyServesIt) {
 }
 
 TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied) {
-  auto owner = Ready();
-  owner->Adopt();
+  auto owner = Owner();
   RawPeer bad, good;
   const uint32_t connection = Established(bad, *owner);
   const uint32_t other = Established(good, *owner);
@@ -1095,8 +1060,7 @@ TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied
             "connection 0 is failed: 3 workers (100, 101, 102) died on its receive 0, completion 5 "
             "of shard 0");
 
-  const auto successor = Ready();
-  successor->Adopt();
+  const auto successor = Owner();
   EXPECT_EQ(successor->view.shard(0).acknowledged, before);
   EXPECT_EQ(Entry(*successor, suspect).status,
             static_cast<uint8_t>(verbs::CompletionStatus::kFlushError));
@@ -1120,12 +1084,8 @@ TEST_F(EnginePoisonTest, shouldGoByTheLimitThatItWasGiven) {
   EngineOptions options;
   options.poison_deaths = 5;
   Make(TestShape(), options);
-  auto owner = Ready();
-  owner->Adopt();
   RawPeer bad;
-  Established(bad, *owner);
-  const uint64_t suspect = Message(bad, *owner);
-  Dead(*owner);
+  const uint64_t suspect = MessageOfADeadOwner(bad);
   for (int i = 0; i < 4; ++i) DieOn(suspect);
   EXPECT_EQ(Poisoned(), 0u);
   DieOn(suspect);
@@ -1133,8 +1093,7 @@ TEST_F(EnginePoisonTest, shouldGoByTheLimitThatItWasGiven) {
 }
 
 TEST_F(EnginePoisonTest, shouldFailBothOfTwoPoisonedConnections) {
-  auto owner = Ready();
-  owner->Adopt();
+  auto owner = Owner();
   RawPeer one, two;
   Established(one, *owner);
   Established(two, *owner);
@@ -1149,15 +1108,10 @@ TEST_F(EnginePoisonTest, shouldFailBothOfTwoPoisonedConnections) {
 }
 
 TEST_F(EnginePoisonTest, shouldNotCountWhatAnOperatorKilled) {
-  auto owner = Ready();
-  owner->Adopt();
   RawPeer peer;
-  Established(peer, *owner);
-  const uint64_t suspect = Message(peer, *owner);
-  Dead(*owner);
+  const uint64_t suspect = MessageOfADeadOwner(peer);
   for (int i = 0; i < 10; ++i) {
-    const auto worker = Ready();
-    worker->Adopt();
+    const auto worker = Owner();
     Handle(*worker, suspect);
     engine->Run([&] { engine->succession().PardonDeath(worker->slot, worker->id); });
     Dead(*worker);
@@ -1167,15 +1121,10 @@ TEST_F(EnginePoisonTest, shouldNotCountWhatAnOperatorKilled) {
 }
 
 TEST_F(EnginePoisonTest, shouldNotCountReleasesAndFarewells) {
-  auto owner = Ready();
-  owner->Adopt();
   RawPeer peer;
-  Established(peer, *owner);
-  const uint64_t suspect = Message(peer, *owner);
-  Dead(*owner);
+  const uint64_t suspect = MessageOfADeadOwner(peer);
   for (int i = 0; i < 4; ++i) {
-    const auto worker = Ready();
-    worker->Adopt();
+    const auto worker = Owner();
     Handle(*worker, suspect);
     if (i % 2 == 0) {
       Stopped(*worker, "detached");
@@ -1193,31 +1142,20 @@ TEST_F(EnginePoisonTest, shouldNotCountReleasesAndFarewells) {
 }
 
 TEST_F(EnginePoisonTest, shouldCountAWorkerThatWasFencedInAHandler) {
-  auto owner = Ready();
-  owner->Adopt();
   RawPeer peer;
-  Established(peer, *owner);
-  const uint64_t suspect = Message(peer, *owner);
-  Dead(*owner);
+  const uint64_t suspect = MessageOfADeadOwner(peer);
   for (int i = 0; i < 3; ++i) {
-    const auto worker = Ready();
-    worker->Adopt();
+    const auto worker = Owner();
     Handle(*worker, suspect);
-    worker->writer().Acknowledge(1000);
-    worker->Publish();
-    ASSERT_EQ(WaitUntil("the fence", [&] { return !worker->Owns(); }), absl::OkStatus());
+    worker->CommitInvalid();
     Dead(*worker);
   }
   EXPECT_EQ(Poisoned(), 1u);
 }
 
 TEST_F(EnginePoisonTest, shouldBlameNobodyForOwnersThatDieWhileTheyAdopt) {
-  auto owner = Ready();
-  owner->Adopt();
   RawPeer peer;
-  Established(peer, *owner);
-  Message(peer, *owner);
-  Dead(*owner);
+  MessageOfADeadOwner(peer);
   for (int i = 0; i < 6; ++i) {
     const auto worker = Ready();
     worker->Take();  // and no commit
@@ -1229,8 +1167,7 @@ TEST_F(EnginePoisonTest, shouldBlameNobodyForOwnersThatDieWhileTheyAdopt) {
 
 // They do not tell what they are dealing with: whose turn it is has to end.
 TEST_F(EnginePoisonTest, shouldFailTheOldestWhenWorkersOfLayoutVersionOneDie) {
-  auto owner = Ready();
-  owner->Adopt();
+  auto owner = Owner();
   RawPeer first, second;
   const uint32_t oldest = Established(first, *owner);
   Established(second, *owner);
@@ -1238,8 +1175,7 @@ TEST_F(EnginePoisonTest, shouldFailTheOldestWhenWorkersOfLayoutVersionOneDie) {
   Message(second, *owner);
   Dead(*owner);
   for (int i = 0; i < 2; ++i) {
-    const auto worker = Ready();
-    worker->Adopt();
+    const auto worker = Owner();
     Dead(*worker);
   }
   ASSERT_EQ(Poisoned(), 1u);
@@ -1416,8 +1352,7 @@ TEST_F(EngineGrantTest, shouldServeShardsWhileMemoryIsRegistered) {
 }
 
 TEST_F(EngineGrantTest, shouldServeShardsWhileMemoryIsDeregistered) {
-  const auto owner = Ready();
-  owner->Adopt();
+  const auto owner = Owner();
   const uint32_t grant = Reserve().value();
   const uint32_t regions = Regions();
   Outcome registered, revoked;

@@ -147,6 +147,24 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     engine_->succession().SetReady(slot);
     return *workers_[slot];
   }
+  // It takes at once what there is to take for it.
+  Worker& StartAttending(uint32_t slot) {
+    Worker& worker = Start(slot);
+    EXPECT_EQ(worker.Attend(), 0);
+    return worker;
+  }
+  // It owns the shard, and has committed.
+  Worker& StartOwner() {
+    Worker& worker = StartAttending(0);
+    Begin(worker);
+    return worker;
+  }
+  // It has a connection to `peer`, too.
+  Worker& StartOwner(RawPeer& peer) {
+    Worker& worker = StartOwner();
+    Connect(worker, peer);
+    return worker;
+  }
   void Bury(uint32_t slot) {
     workers_[slot].reset();
     engine_->succession().WorkerDead(slot, slot + 1);
@@ -223,6 +241,10 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     SetCrashPointHandler([](const char*) {});
     ASSERT_TRUE(killed);
   }
+  void AskForHandoff(uint32_t to) {
+    engine_->succession().Handoff(0, to,
+                                  [this](const absl::Status& status, double) { moved_ = status; });
+  }
   // The owner of the first epoch.
   void ReleaseAsAsked(Worker& owner) {
     ASSERT_EQ(arena_->shard(0).owner.release_requested, 1u);
@@ -268,6 +290,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   std::vector<std::string> events_;
   std::vector<std::string> poisonings_;
   std::vector<std::string> news_;
+  absl::Status moved_ = absl::UnknownError("not yet");  // the shard that was asked for
   static inline std::string_view point_;
   static inline std::function<void()> what_;
 };
@@ -314,9 +337,7 @@ TEST_F(NativeEngineTest, shouldTakeNoNewsThatIsNotUtf8) {
 }
 
 TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
-  Worker& owner_of_it = Start(0);
-  ASSERT_EQ(owner_of_it.Attend(), 0);
-  Begin(owner_of_it);
+  Worker& owner_of_it = StartOwner();
   Worker& heir = Start(1);
   EXPECT_EQ(engine_->succession().owner(0).heir_id, heir.id());
   for (int i = 0; i < 3; ++i) ASSERT_EQ(heir.Attend(), 0);
@@ -325,14 +346,10 @@ TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
 
 // The keeper does nothing in this.
 TEST_F(NativeEngineTest, shouldLetTheHeirTakeTheShardsOfADeadOwner) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   Exchange(first, peer);
-  Worker& heir = Start(1);
-  ASSERT_EQ(heir.Attend(), 0);
+  Worker& heir = StartAttending(1);
   first.Die();
   ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); }, [&] { return owner() == heir.id(); }));
   EXPECT_EQ(epoch(), 2u);
@@ -350,13 +367,9 @@ TEST_F(NativeEngineTest, shouldLetTheHeirTakeTheShardsOfADeadOwner) {
 
 // What the dead owner had published counts, and nothing else.
 TEST_F(NativeEngineTest, shouldApplyWhatADeadOwnerHadPublished) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
-  Worker& heir = Start(1);
-  ASSERT_EQ(heir.Attend(), 0);
+  Worker& first = StartOwner(peer);
+  Worker& heir = StartAttending(1);
   peer.Receive();
   writer_->Send(connection_, 2048, 4);
   writer_->Publish();
@@ -369,21 +382,17 @@ TEST_F(NativeEngineTest, shouldApplyWhatADeadOwnerHadPublished) {
 }
 
 TEST_F(NativeEngineTest, shouldHandOverToTheSuccessorThatIsAskedFor) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   Worker& second = Start(1);
   Start(2);
-  absl::Status moved = absl::UnknownError("not yet");
-  engine_->succession().Handoff(0, 1, [&](const absl::Status& status, double) { moved = status; });
+  AskForHandoff(1);
   ASSERT_NO_FATAL_FAILURE(ReleaseAsAsked(first));
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
-  EXPECT_EQ(moved.code(), absl::StatusCode::kUnknown);  // until it serves
+  EXPECT_EQ(moved_.code(), absl::StatusCode::kUnknown);  // until it serves
   Begin(second);
-  EXPECT_TRUE(moved.ok()) << moved;
+  EXPECT_TRUE(moved_.ok()) << moved_;
   EXPECT_EQ(engine_->succession().handoff_blackout(0).count(), 1u);
   Exchange(second, peer);
 }
@@ -395,15 +404,9 @@ class FormerHeirTest : public NativeEngineTest {
   static constexpr uint32_t kSuccessor = 1, kHeir = 2;
   void SetUp() override {
     NativeEngineTest::SetUp();
-    Worker& owner = Start(0);
-    ASSERT_EQ(owner.Attend(), 0);
-    Begin(owner);
+    StartOwner();
     for (const uint32_t slot : {kSuccessor, kHeir}) ASSERT_EQ(Start(slot).Attend(), 0);
     ASSERT_EQ(engine_->succession().owner(0).heir_id, workers_[kHeir]->id());
-  }
-  void AskForHandoff() {
-    engine_->succession().Handoff(0, kSuccessor,
-                                  [this](const absl::Status& status, double) { moved_ = status; });
   }
   void ExpectTheSuccessorToGoOn() {
     ASSERT_EQ(point_, "");
@@ -413,8 +416,6 @@ class FormerHeirTest : public NativeEngineTest {
     Begin(*workers_[kSuccessor]);
     EXPECT_TRUE(moved_.ok()) << moved_;
   }
-
-  absl::Status moved_ = absl::UnknownError("not yet");
 };
 
 TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileTheKeeperAsksForIt) {
@@ -422,13 +423,13 @@ TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileTheKeeperAsksForIt) {
     ReleaseAsAsked(*workers_[0]);
     ASSERT_EQ(workers_[kHeir]->Attend(), 0);
   });
-  AskForHandoff();
+  AskForHandoff(kSuccessor);
   ExpectTheSuccessorToGoOn();
 }
 
 TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileItLooks) {
   DoAt("native-owner-seen", [this] {
-    AskForHandoff();
+    AskForHandoff(kSuccessor);
     ReleaseAsAsked(*workers_[0]);
   });
   ++arena_->header().ownership_changes;
@@ -438,9 +439,7 @@ TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileItLooks) {
 
 // Its memory is a copy, and the queues are not: there would be two drivers.
 TEST_F(NativeEngineTest, shouldRefuseEveryCallOfAProcessThatAWorkerHasForked) {
-  Worker& worker = Start(0);
-  ASSERT_EQ(worker.Attend(), 0);
-  Begin(worker);
+  Worker& worker = StartOwner();
   EXPECT_GE(worker.host().socket, -1);
   const pid_t child = fork();
   if (child == 0) {
@@ -464,8 +463,7 @@ TEST_F(NativeEngineTest, shouldRefuseEveryCallOfAProcessThatAWorkerHasForked) {
 
 // It does not serve the shard, and would give it back again and again.
 TEST_F(NativeEngineTest, shouldGiveNothingToWhoGaveItBackUnasked) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
+  Worker& first = StartAttending(0);
   writer_->Begin(epoch());
   writer_->Release().Publish();
   ASSERT_EQ(first.Drive(0), 0);
@@ -473,8 +471,7 @@ TEST_F(NativeEngineTest, shouldGiveNothingToWhoGaveItBackUnasked) {
   engine_->Turn();
   EXPECT_EQ(owner(), 0u);
   EXPECT_EQ(engine_->succession().waiting_reason(0), "no worker is ready");
-  Worker& second = Start(1);
-  ASSERT_EQ(second.Attend(), 0);
+  Worker& second = StartAttending(1);
   EXPECT_EQ(owner(), second.id());
   engine_->succession().SetReady(0);  // it asks for shards again
   EXPECT_EQ(engine_->succession().owner(0).heir_id, first.id());
@@ -484,34 +481,27 @@ TEST_F(NativeEngineTest, shouldGiveAShardWhoseClaimantDiedToAnother) {
   Start(0).Die();  // it was ready, and may take the shard
   Bury(0);
   EXPECT_EQ(engine_->succession().owner(0).slot, arena::kNobody);
-  Worker& other = Start(1);
-  ASSERT_EQ(other.Attend(), 0);
+  Worker& other = StartAttending(1);
   EXPECT_EQ(owner(), other.id());
 }
 
 TEST_F(NativeEngineTest, shouldKeepAShardForWhoComesWhenAllAreDead) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   first.Die();
   Bury(0);
   EXPECT_EQ(engine_->succession().waiting_reason(0), "no worker is ready");
-  Worker& next = Start(1);
-  ASSERT_EQ(next.Attend(), 0);
+  Worker& next = StartAttending(1);
   Begin(next);
   Exchange(next, peer);
 }
 
 TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven) {
   MakeEngine({.outside_effects = true});
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  Worker& first = StartOwner();
   Worker& second = Start(1);
   // Not even of one that was to be handed over.
-  engine_->succession().Handoff(0, 1, [](const absl::Status&, double) {});
+  AskForHandoff(1);
   first.Die();
   for (int i = 0; i < 3; ++i) ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), first.id());
@@ -523,9 +513,7 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
 // Named before the release is asked for, as without such effects.
 TEST_F(NativeEngineTest, shouldLetTheSuccessorClaimAReleaseWithEffectsOutside) {
   MakeEngine({.outside_effects = true});
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  Worker& first = StartOwner();
   Worker& second = Start(1);
   EXPECT_EQ(arena_->native_shard(0).heir, 0u);
   DoAt("native-release-asked", [&] {
@@ -533,7 +521,7 @@ TEST_F(NativeEngineTest, shouldLetTheSuccessorClaimAReleaseWithEffectsOutside) {
     ASSERT_EQ(second.Attend(), 0);
     EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, second.id());
   });
-  engine_->succession().Handoff(0, 1, [](const absl::Status&, double) {});
+  AskForHandoff(1);
   EXPECT_EQ(point_, "");
 }
 
@@ -544,13 +532,9 @@ class ReleasingOwnerTest : public NativeEngineTest {
  protected:
   void SetUp() override {
     NativeEngineTest::SetUp();
-    Worker& first = Start(0);
-    ASSERT_EQ(first.Attend(), 0);
-    Begin(first);
-    Connect(first, peer_);
+    StartOwner(peer_);
     ASSERT_EQ(Start(1).Attend(), 0);
-    engine_->succession().Handoff(0, 1,
-                                  [this](const absl::Status& status, double) { moved_ = status; });
+    AskForHandoff(1);
     ASSERT_EQ(workers_[1]->Attend(), 0);
     writer_->Release().Publish();
   }
@@ -578,7 +562,6 @@ class ReleasingOwnerTest : public NativeEngineTest {
   }
 
   RawPeer peer_;
-  absl::Status moved_ = absl::UnknownError("not yet");
   uint64_t begun_ns_ = 0;
 };
 
@@ -607,10 +590,7 @@ class SecondClaimantTest : public NativeEngineTest {
  protected:
   void SetUp() override {
     NativeEngineTest::SetUp();
-    Worker& first = Start(0);
-    ASSERT_EQ(first.Attend(), 0);
-    Begin(first);
-    Connect(first, peer_);
+    Worker& first = StartOwner(peer_);
     for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
     peer_.Receive();
     peer_.Receive();
@@ -687,10 +667,7 @@ class LostShardTest : public NativeEngineTest {
  protected:
   void SetUp() override {
     NativeEngineTest::SetUp();
-    owner_ = &Start(0);
-    ASSERT_EQ(owner_->Attend(), 0);
-    Begin(*owner_);
-    Connect(*owner_, peer_);
+    owner_ = &StartOwner(peer_);
   }
   void Lose() {
     ours_ = word();
@@ -822,7 +799,7 @@ TEST_F(FormerHeirTest, shouldNotAskAnOwnerWhoseEpochIsNotMeant) {
     ASSERT_EQ(workers_[kSuccessor]->Attend(), 0);
     ASSERT_EQ(owner(), workers_[kSuccessor]->id());
   });
-  AskForHandoff();
+  AskForHandoff(kSuccessor);
   ASSERT_EQ(point_, "");
   EXPECT_NE(arena_->shard(0).owner.release_requested, epoch());
   Begin(*workers_[kSuccessor]);
@@ -835,8 +812,7 @@ TEST_F(FormerHeirTest, shouldNotAskAnOwnerWhoseEpochIsNotMeant) {
 TEST_F(NativeEngineTest, shouldHearOfSoManyConnectionsInATurn) {
   constexpr uint32_t kPerTurn = 64, kMany = 200;
   Make(driver::testing::TestShape(1, kMany));
-  Worker& worker = Start(0);
-  ASSERT_EQ(worker.Attend(), 0);
+  Worker& worker = StartAttending(0);
   device_->requests = kMany;
   while (device_->requests != 0) engine_->Turn();
   ASSERT_EQ(worker.Attend(), 0);
@@ -995,9 +971,7 @@ TEST_F(InheritedShardsTest, shouldBeTakenTogetherIfAConnectionIsAcceptedIntoAnot
 
 // Metrics are made of them, and a counter of Prometheus never falls.
 TEST_F(NativeEngineTest, shouldCountWhatConnectionsDidThatHaveEnded) {
-  Worker& worker = Start(0);
-  ASSERT_EQ(worker.Attend(), 0);
-  Begin(worker);
+  Worker& worker = StartOwner();
   for (uint64_t ended = 0; ended < 3; ++ended) {
     RawPeer peer;
     Connect(worker, peer);
@@ -1029,9 +1003,7 @@ TEST_F(NativeEngineTest, shouldCountWhatConnectionsDidThatHaveEnded) {
 // Every owner dies of one message. The third death fails its connection, and the next owner goes on
 // with the other.
 TEST_F(NativeEngineTest, shouldFailAConnectionOnWhoseMessageOwnersDie) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  Worker& first = StartOwner();
   RawPeer good, bad;
   Connect(first, good);
   const uint32_t good_connection = connection_;
@@ -1060,11 +1032,8 @@ TEST_F(NativeEngineTest, shouldFailAConnectionOnWhoseMessageOwnersDie) {
 }
 
 TEST_F(NativeEngineTest, shouldBlameNothingForADeathThatAnOperatorAskedFor) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   GetMessage(first, peer, "fine");
   for (uint32_t slot = 0; slot < 3; ++slot) {
     Start(slot + 1);
@@ -1098,11 +1067,8 @@ class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInter
 };
 
 TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   GetMessage(first, peer, "poison");
   for (uint32_t slot = 1; slot < 4; ++slot) Start(slot);
   Die(first);
@@ -1118,11 +1084,8 @@ TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
 
 // What it completes meanwhile the dead owner never saw, and did not die of.
 TEST_F(KilledHeirTest, shouldCountWhatTheOwnerKnewOfAndNotItsFirstHeir) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   GetMessage(first, peer, "known");
   const uint64_t known = arena_->shard(0).completion_tail;
   writer_->Receive(connection_, 0, 1024);
@@ -1146,11 +1109,8 @@ TEST_F(KilledHeirTest, shouldCountWhatTheOwnerKnewOfAndNotItsFirstHeir) {
 // Its name stands in the record by then, and its death is no owner's.
 TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   MakeEngine({.poison_deaths = 1});
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   GetMessage(first, peer, "no poison");
   for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
   engine_->succession().PardonDeath(0, 1);
@@ -1218,9 +1178,7 @@ TEST_F(HostileReportTest, shouldListNoRequestOfAConnectionThatDoesNotExist) {
 }
 
 TEST_F(NativeEngineTest, shouldGoOnWhenWhatOwnersDiedOfCannotBe) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  Worker& first = StartOwner();
   Worker& heir = Start(1);
   arena::NativeDeaths& deaths = arena_->native_deaths(0, 0);
   deaths.version = 1;
@@ -1235,9 +1193,7 @@ TEST_F(NativeEngineTest, shouldGoOnWhenWhatOwnersDiedOfCannotBe) {
 
 // The keeper looks at what workers have written before it uses it.
 TEST_F(NativeEngineTest, shouldGiveAwayAShardThatBelongsToNoPossibleWorker) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  StartOwner();
   for (const uint32_t slot : {arena_->shape().workers, arena::kClaim | 0x7ffeu, 0x7ffeu}) {
     uint64_t& word = arena_->shard(0).owner.ownership;
     word = arena::PackOwnership(arena::OwnershipEpoch(word), slot, arena::OwnershipSequence(word));
@@ -1250,11 +1206,8 @@ TEST_F(NativeEngineTest, shouldGiveAwayAShardThatBelongsToNoPossibleWorker) {
 
 TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   MakeEngine({.poison_deaths = 1});
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
   RawPeer peer;
-  Connect(first, peer);
+  Worker& first = StartOwner(peer);
   GetMessage(first, peer, "poison");
   for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
   Die(first);
@@ -1287,9 +1240,7 @@ INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
 
 // The heir is quicker than the proof of the death.
 TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  StartOwner();
   for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
   engine_->succession().ExplainDeath(0, 1, "hang");
   for (uint32_t slot = 0; slot < 2; ++slot) {
@@ -1303,9 +1254,7 @@ TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
 }
 
 TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
+  Worker& first = StartOwner();
   RawPeer peer, slow;
   Connect(first, peer);
   const uint32_t busy = connection_;
@@ -1358,11 +1307,8 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
 }
 
 TEST_F(NativeEngineTest, shouldTellTheHeirOfTheConnectionThatADeadOwnerAskedFor) {
-  Worker& first = Start(0);
-  ASSERT_EQ(first.Attend(), 0);
-  Begin(first);
-  Worker& heir = Start(1);
-  ASSERT_EQ(heir.Attend(), 0);
+  Worker& first = StartOwner();
+  Worker& heir = StartAttending(1);
   RawPeer peer;
   connection_ = engine_->Connect(0, {fabric_.host, peer.Listen()}, "", 42).value();
   first.Die();
@@ -1381,13 +1327,9 @@ TEST_F(NativeEngineTest, shouldTellTheHeirOfTheConnectionThatADeadOwnerAskedFor)
 class AmbiguousTest : public NativeEngineTest {
  protected:
   RequestOutcome DieAt(const char* point) {
-    Worker& first = Start(0);
-    EXPECT_EQ(first.Attend(), 0);
-    Begin(first);
     RawPeer peer;
-    Connect(first, peer);
-    Worker& heir = Start(1);
-    EXPECT_EQ(heir.Attend(), 0);
+    Worker& first = StartOwner(peer);
+    Worker& heir = StartAttending(1);
     writer_->Send(connection_, 2048, 4);
     writer_->Publish();
     KillAt(point, [&] { first.Drive(0); });

@@ -160,6 +160,31 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver, privat
   internal::WorkerReply Attach(MessageChannel& client) {
     return Ask(client, RawClient::AttachRequest());
   }
+  void Detach(MessageChannel& client) {
+    internal::WorkerRequest request;
+    request.mutable_detach();
+    EXPECT_EQ(Ask(client, request).status_code(), 0);
+  }
+  static internal::WorkerRequest ReadyRequest() {
+    internal::WorkerRequest request;
+    request.mutable_set_ready();
+    return request;
+  }
+
+  // It has attached.
+  struct Child {
+    internal::WorkerPlace place;
+    std::unique_ptr<ForkedChild> process;
+    std::unique_ptr<MessageChannel> client;
+  };
+  Child AttachedChild() {
+    Child child;
+    child.place = sessions.Reserve().value();
+    child.process = Process();
+    child.client = AcceptChild(*child.process, child.place);
+    EXPECT_EQ(Attach(*child.client).status_code(), 0);
+    return child;
+  }
 
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   const std::string path = directory.File("kv.sock");
@@ -213,9 +238,7 @@ TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
   EXPECT_EQ(reply.attached().worker_slot(), first.slot());
   EXPECT_GT(reply.attached().worker_id(), first.id());
   // It is this process: were its socket closed, it would be killed.
-  internal::WorkerRequest detach;
-  detach.mutable_detach();
-  EXPECT_EQ(Ask(*client, detach).status_code(), 0);
+  Detach(*client);
 }
 
 TEST_F(WorkerSessionsTest, shouldEndTheReservationOfAChildThatDiesBeforeItAttaches) {
@@ -262,25 +285,19 @@ TEST_F(WorkerSessionsTest, shouldNotSayThatItKilledAWorkerThatWasDying) {
 }
 
 TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
-  const internal::WorkerPlace reservation = sessions.Reserve().value();
-  const auto process = Process();
-  const auto client = AcceptChild(*process, reservation);
-  ASSERT_EQ(Attach(*client).status_code(), 0);
-  process->Go();
+  const Child child = AttachedChild();
+  child.process->Go();
   Until([&] { return !gone.empty(); });
-  EXPECT_THAT(gone, ElementsAre(reservation.id()));
-  EXPECT_THAT(engine.dead, ElementsAre(reservation.id()));
+  EXPECT_THAT(gone, ElementsAre(child.place.id()));
+  EXPECT_THAT(engine.dead, ElementsAre(child.place.id()));
   EXPECT_EQ(sessions.free_slots(), kWorkers);
-  EXPECT_NE(sessions.Reserve().value().id(), reservation.id());
+  EXPECT_NE(sessions.Reserve().value().id(), child.place.id());
 }
 
 TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
-  const internal::WorkerPlace reserved = sessions.Reserve().value();
-  const auto process = Process();
-  const auto client = AcceptChild(*process, reserved);
-  Attach(*client);
-  uint32_t& lock = arena.worker(reserved.slot()).thread_locks[0].futex;
-  lock = static_cast<uint32_t>(process->pid());
+  const Child child = AttachedChild();
+  uint32_t& lock = arena.worker(child.place.slot()).thread_locks[0].futex;
+  lock = static_cast<uint32_t>(child.process->pid());
   const auto look = [&] {
     driver.LookAtLocks();
     driver.DeliverNews();
@@ -291,19 +308,16 @@ TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
   look();
   EXPECT_EQ(events.events().back().kind(), "worker_thread_ended");
   Until([&] { return !gone.empty(); });
-  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+  EXPECT_EQ(WTERMSIG(child.process->Wait()), SIGKILL);
   EXPECT_THAT(kill_causes, ElementsAre("the thread that attached has ended"));
 }
 
 // An object that goes to the background: the process that has attached is not the one that was
 // forked.
 TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFollows) {
-  const internal::WorkerPlace reserved = sessions.Reserve().value();
-  const auto process = Process();
-  const auto client = AcceptChild(*process, reserved);
-  Attach(*client);
+  const Child child = AttachedChild();
   ForkedChild daemon([&](const ForkedChild::Parent& parent) {
-    ThreadLock lock(&arena.worker(reserved.slot()).thread_locks[0]);
+    ThreadLock lock(&arena.worker(child.place.slot()).thread_locks[0]);
     BATON_CHECK(lock.Acquire().ok());
     parent.Tell("locked");
     parent.Await();
@@ -315,11 +329,11 @@ TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFoll
     pollfd process_of_it = {pidfd.get(), POLLIN, 0};
     proven = poll(&process_of_it, 1, 0) == 1;
   };
-  process->Go();
+  child.process->Go();
   Until([&] { return !gone.empty(); });
   EXPECT_TRUE(proven);
   EXPECT_EQ(WTERMSIG(daemon.Wait()), SIGKILL);
-  EXPECT_THAT(engine.dead, ElementsAre(reserved.id()));
+  EXPECT_THAT(engine.dead, ElementsAre(child.place.id()));
 }
 
 // A baton-launch that is not there, or that first waits for a line from a fifo.
@@ -349,20 +363,11 @@ class LateLauncherTest : public LateLauncher, public WorkerSessionsTest {
   }
   // Kills an attached child whose lock names holder_, a process that maps the arena.
   uint64_t KillNaming() {
-    const internal::WorkerPlace reserved = sessions.Reserve().value();
-    const auto process = Process();
-    const auto client = AcceptChild(*process, reserved);
-    Attach(*client);
-    arena.worker(reserved.slot()).thread_locks[0].futex = static_cast<uint32_t>(holder_->pid());
-    process->Go();
-    process->Wait();
-    return reserved.id();
-  }
-  void AttachAnother() {
-    const internal::WorkerPlace reserved = sessions.Reserve().value();
-    other_ = Process();
-    other_client_ = AcceptChild(*other_, reserved);
-    EXPECT_EQ(Attach(*other_client_).status_code(), 0);
+    const Child child = AttachedChild();
+    arena.worker(child.place.slot()).thread_locks[0].futex = static_cast<uint32_t>(holder_->pid());
+    child.process->Go();
+    child.process->Wait();
+    return child.place.id();
   }
   void ExpectFound(uint64_t worker_id) {
     Until([&] { return !gone.empty(); });
@@ -371,14 +376,12 @@ class LateLauncherTest : public LateLauncher, public WorkerSessionsTest {
   }
 
   const std::unique_ptr<ForkedChild> holder_ = Process();
-  std::unique_ptr<ForkedChild> other_;
-  std::unique_ptr<MessageChannel> other_client_;
 };
 
 TEST_F(LateLauncherTest, shouldServeOthersWhileItLooksForTheHolderOfALock) {
   Install("read line <" + fifo + "\n");
   const uint64_t dead = KillNaming();
-  AttachAnother();
+  const Child other = AttachedChild();
   EXPECT_THAT(gone, IsEmpty());
   FileDescriptor line;
   Until([&] {
@@ -394,7 +397,7 @@ TEST_F(LateLauncherTest, shouldServeOthersWhileItLooksForTheHolderOfALock) {
 // The dead worker's place is no other's before it is known who holds its lock.
 TEST_F(LateLauncherTest, shouldLookAgainWhenItCouldNot) {
   const uint64_t dead = KillNaming();
-  AttachAnother();
+  const Child other = AttachedChild();
   const auto begun = std::chrono::steady_clock::now();
   Until([&] { return std::chrono::steady_clock::now() - begun > 3 * LockHolders::kPause; });
   EXPECT_THAT(gone, IsEmpty());
@@ -410,13 +413,10 @@ TEST_F(WorkerSessionsTest, shouldKillNobodyWhomOnlyADeadChildsLockNames) {
   pid_t bystander = 0;
   ASSERT_EQ(posix_spawn(&bystander, program, nullptr, nullptr, arguments, environ), 0);
   for (const pid_t named : {bystander, getpid()}) {
-    const internal::WorkerPlace reserved = sessions.Reserve().value();
-    const auto process = Process();
-    const auto client = AcceptChild(*process, reserved);
-    Attach(*client);
-    arena.worker(reserved.slot()).thread_locks[0].futex = static_cast<uint32_t>(named);
+    const Child child = AttachedChild();
+    arena.worker(child.place.slot()).thread_locks[0].futex = static_cast<uint32_t>(named);
     gone.clear();
-    process->Go();
+    child.process->Go();
     Until([&] { return !gone.empty(); });
     EXPECT_EQ(waitpid(bystander, nullptr, WNOHANG), 0);
   }
@@ -536,21 +536,16 @@ class SilentWorkerTest : public WorkerSessionsTest {
 
 // An heir may hang as soon as it has claimed a shard, and was silent before.
 TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsSilentAlready) {
-  const internal::WorkerPlace reserved = sessions.Reserve().value();
-  const auto process = Process();
-  const auto client = AcceptChild(*process, reserved);
-  Attach(*client);
-  internal::WorkerRequest ready;
-  ready.mutable_set_ready();
-  Ask(*client, ready);
-  Until([&] { return engine.roster[reserved.slot()].silent; });
+  const Child child = AttachedChild();
+  Ask(*child.client, ReadyRequest());
+  Until([&] { return engine.roster[child.place.slot()].silent; });
   EXPECT_THAT(engine.explained, IsEmpty());  // it owns nothing
-  engine.shard_owner.slot = reserved.slot();
-  engine.shard_owner.worker_id = reserved.id();
+  engine.shard_owner.slot = child.place.slot();
+  engine.shard_owner.worker_id = child.place.id();
   Until([&] { return !gone.empty(); });
-  EXPECT_THAT(gone, ElementsAre(reserved.id()));
+  EXPECT_THAT(gone, ElementsAre(child.place.id()));
   EXPECT_THAT(engine.explained, ElementsAre("hang"));
-  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+  EXPECT_EQ(WTERMSIG(child.process->Wait()), SIGKILL);
 }
 
 // As its policy says.
@@ -570,19 +565,14 @@ class ReportedHangTest : public SilentWorkerTest {
 
 TEST_F(ReportedHangTest, shouldTellOnceOfAHangAndKillNobodyUntilItIsToldTo) {
   SetOnHang(v1::ON_HANG_REPORT);
-  const internal::WorkerPlace reserved = sessions.Reserve().value();
-  const auto process = Process();
-  const auto client = AcceptChild(*process, reserved);
-  Attach(*client);
-  internal::WorkerRequest ready;
-  ready.mutable_set_ready();
-  Ask(*client, ready);
-  engine.shard_owner.slot = reserved.slot();
-  engine.shard_owner.worker_id = reserved.id();
+  const Child child = AttachedChild();
+  Ask(*child.client, ReadyRequest());
+  engine.shard_owner.slot = child.place.slot();
+  engine.shard_owner.worker_id = child.place.id();
   Until([&] { return Reports() == 1; });
   // It shows that it lives, and hangs again: only then there is another.
-  arena.worker(reserved.slot()).heartbeat = 1;
-  Until([&] { return !engine.roster[reserved.slot()].silent; });
+  arena.worker(child.place.slot()).heartbeat = 1;
+  Until([&] { return !engine.roster[child.place.slot()].silent; });
   Until([&] { return Reports() == 2; });
   for (int i = 0; i < 100; ++i) loop.run_one_for(std::chrono::seconds(1));
   EXPECT_EQ(Reports(), 2);
@@ -591,7 +581,7 @@ TEST_F(ReportedHangTest, shouldTellOnceOfAHangAndKillNobodyUntilItIsToldTo) {
   SetOnHang(v1::ON_HANG_KILL);
   Until([&] { return !gone.empty(); });
   EXPECT_THAT(engine.explained, ElementsAre("hang"));
-  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+  EXPECT_EQ(WTERMSIG(child.process->Wait()), SIGKILL);
 }
 
 TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
@@ -616,17 +606,6 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
 // There the kernel names the process that connected by its number alone.
 class OlderKernelTest : public WorkerSessionsTest {
  protected:
-  static internal::WorkerRequest ReadyRequest() {
-    internal::WorkerRequest request;
-    request.mutable_set_ready();
-    return request;
-  }
-  void Detach(MessageChannel& client) {
-    internal::WorkerRequest request;
-    request.mutable_detach();
-    EXPECT_EQ(Ask(client, request).status_code(), 0);
-  }
-
   static constexpr int kRefused = static_cast<int>(absl::StatusCode::kFailedPrecondition);
   const testing::OlderKernel older_kernel;
 };
@@ -757,9 +736,7 @@ TEST_P(ContainedRootTest, shouldAttachOnlyWhereItIsNamed) {
 TEST_P(ContainedRootTest, shouldBeItselfOutsideOfAContainer) {
   const auto client = AcceptClient();
   EXPECT_EQ(Attach(*client).status_code(), 0);
-  internal::WorkerRequest detach;
-  detach.mutable_detach();
-  EXPECT_EQ(Ask(*client, detach).status_code(), 0);
+  Detach(*client);
 }
 
 // Each finds the program that has the number by then.

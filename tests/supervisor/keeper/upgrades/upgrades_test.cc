@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,6 +52,12 @@ class UpgradesTest : public ::testing::Test {
               absl::OkStatus());
   }
 
+  // The service has a worker of version 1.
+  void StartService(const KeeperThread::Change& change = nullptr) {
+    StartKeeper(change);
+    StartWorker({"--program-version", "1"});
+  }
+
   // Starts a keeper whose launcher is a shell script, and a worker of version 1. `body` makes the
   // script from the path of the real launcher and from a line that waits until fifo_ is written.
   void StartKeeperWithLauncher(
@@ -63,8 +70,7 @@ class UpgradesTest : public ::testing::Test {
                                     "read word <" + fifo_);
     std::filesystem::permissions(launcher, std::filesystem::perms::all);
     keeper_.SetLauncher(launcher);
-    StartKeeper();
-    StartWorker({"--program-version", "1"});
+    StartService();
   }
 
   // The worker that was there before: started as an operator would.
@@ -96,20 +102,23 @@ class UpgradesTest : public ::testing::Test {
     return plan;
   }
 
-  absl::StatusOr<v1::Upgrade> Upgrade(const v1::UpgradePlan& plan) {
-    internal::ManagementRequest request;
-    *request.mutable_upgrade() = plan;
+  // The keeper answers with the upgrade that it has begun.
+  absl::StatusOr<v1::Upgrade> Begun(internal::ManagementRequest request) {
     const auto reply = keeper_.Ask(std::move(request));
     if (!reply.ok()) return reply.status();
     return reply->upgrades(0);
   }
 
+  absl::StatusOr<v1::Upgrade> Upgrade(const v1::UpgradePlan& plan) {
+    internal::ManagementRequest request;
+    *request.mutable_upgrade() = plan;
+    return Begun(std::move(request));
+  }
+
   absl::StatusOr<v1::Upgrade> Rollback() {
     internal::ManagementRequest request;
     request.mutable_rollback();
-    const auto reply = keeper_.Ask(std::move(request));
-    if (!reply.ok()) return reply.status();
-    return reply->upgrades(0);
+    return Begun(std::move(request));
   }
 
   absl::StatusOr<v1::Upgrade> Hold(bool pause) {
@@ -119,9 +128,7 @@ class UpgradesTest : public ::testing::Test {
     } else {
       request.mutable_resume_upgrade();
     }
-    const auto reply = keeper_.Ask(std::move(request));
-    if (!reply.ok()) return reply.status();
-    return reply->upgrades(0);
+    return Begun(std::move(request));
   }
 
   v1::UpgradePlan CanaryPlan(const Options& options, const std::vector<uint32_t>& shards) const {
@@ -172,17 +179,9 @@ class UpgradesTest : public ::testing::Test {
 
   // The version of the program that owns every shard; empty: not all have the same.
   std::string OwnersVersion() {
-    const internal::Description description = keeper_.Describe();
-    std::string version;
-    for (const v1::Shard& shard : description.shards()) {
-      std::string of_shard;
-      for (const v1::Worker& worker : description.workers()) {
-        if (worker.id() == shard.owner_worker_id()) of_shard = worker.version();
-      }
-      if (shard.index() > 0 && of_shard != version) return "";
-      version = of_shard;
-    }
-    return version;
+    const std::vector<std::string> all = OwnersVersions();
+    const std::set<std::string> different(all.begin(), all.end());
+    return different.size() == 1 ? *different.begin() : "";
   }
 
   int AttachedWorkers() { return keeper_.Describe().workers_size(); }
@@ -194,8 +193,7 @@ class UpgradesTest : public ::testing::Test {
 };
 
 TEST_F(UpgradesTest, shouldReplaceTheWorkersAndEndThem) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   const v1::Upgrade upgrade = UpgradeTo({"--program-version", "2"}, v1::UPGRADE_PHASE_COMPLETED);
   EXPECT_EQ(OwnersVersion(), "2");
   EXPECT_EQ(AttachedWorkers(), 1);
@@ -218,8 +216,7 @@ TEST_F(UpgradesTest, shouldBeShownThoughArgumentsOfItsWorkersAreNoText) {
 }
 
 TEST_F(UpgradesTest, shouldShowABoundedPartOfItsArguments) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   v1::UpgradePlan plan = Plan({"--program-version", "2", "--fault", std::string(100'000, 'x')});
   for (int i = 0; i < 200; ++i) plan.add_arguments("--deaf");
   const auto started = Upgrade(plan);
@@ -229,8 +226,7 @@ TEST_F(UpgradesTest, shouldShowABoundedPartOfItsArguments) {
 }
 
 TEST_F(UpgradesTest, shouldInheritArgumentsAndStartAsManyWorkersAsThereWere) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   const auto first = std::move(worker_);
   StartWorker({"--program-version", "1"});
   v1::UpgradePlan plan;
@@ -243,8 +239,7 @@ TEST_F(UpgradesTest, shouldInheritArgumentsAndStartAsManyWorkersAsThereWere) {
 }
 
 TEST_F(UpgradesTest, shouldGoOverSeveralGenerationsAndComeBack) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   UpgradeTo({"--program-version", "2"}, v1::UPGRADE_PHASE_COMPLETED);
   UpgradeTo({"--program-version", "3"}, v1::UPGRADE_PHASE_COMPLETED);
   EXPECT_EQ(OwnersVersion(), "3");
@@ -258,8 +253,7 @@ TEST_F(UpgradesTest, shouldGoOverSeveralGenerationsAndComeBack) {
 }
 
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramCrashes) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "crash"}, v1::UPGRADE_PHASE_ROLLED_BACK);
   // Where this machine is slow, it is dead before all of its shards are its, or before the first.
@@ -270,8 +264,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramCrashes) {
 }
 
 TEST_F(UpgradesTest, shouldReturnWhenOneOfSeveralNewWorkersCrashes) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   v1::UpgradePlan plan = Plan({"--program-version", "2"});
   plan.set_workers(3);
   ASSERT_TRUE(Upgrade(plan).ok());
@@ -288,8 +281,7 @@ TEST_F(UpgradesTest, shouldReturnWhenOneOfSeveralNewWorkersCrashes) {
 }
 
 TEST_F(UpgradesTest, shouldNameTheOldWorkersHeirsWhileItWatches) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   v1::UpgradePlan plan = Plan({"--program-version", "2"});
   plan.set_workers(2);
   ASSERT_TRUE(Upgrade(plan).ok());
@@ -303,8 +295,7 @@ TEST_F(UpgradesTest, shouldNameTheOldWorkersHeirsWhileItWatches) {
 }
 
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangs) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "hang"}, v1::UPGRADE_PHASE_ROLLED_BACK);
   // Where this machine is slow, it is dead before all of its shards are its.
@@ -314,12 +305,11 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangs) {
 
 // Whatever becomes of those that hang otherwise.
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangsAndThePolicyKillsNobodyForThat) {
-  StartKeeper([](v1::ServiceConfig* service) {
+  StartService([](v1::ServiceConfig* service) {
     service->set_watch_window_ms(60'000);
     service->set_handoff_timeout_ms(2000);
     service->mutable_policy()->set_on_hang(v1::ON_HANG_REPORT);
   });
-  StartWorker({"--program-version", "1"});
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "hang"}, v1::UPGRADE_PHASE_ROLLED_BACK);
   // As above: otherwise it hangs before all of its shards are its.
@@ -328,8 +318,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangsAndThePolicyKillsNobodyFo
 }
 
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramTurnsUnhealthy) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   const v1::Upgrade upgrade = UpgradeTo({"--program-version", "2", "--fault", "turn-unhealthy"},
                                         v1::UPGRADE_PHASE_ROLLED_BACK);
   EXPECT_THAT(upgrade.detail(), HasSubstr("unhealthy"));
@@ -338,8 +327,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramTurnsUnhealthy) {
 }
 
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramRefusesAShard) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "refuse"}, v1::UPGRADE_PHASE_ROLLED_BACK);
   EXPECT_THAT(upgrade.detail(), HasSubstr("gave it back"));
@@ -347,8 +335,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramRefusesAShard) {
 }
 
 TEST_F(UpgradesTest, shouldNotTouchTheShardsBeforeTheNewProgramIsReadyAndHealthy) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_ready_timeout_ms(300); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_ready_timeout_ms(300); });
   const auto epoch = [this] { return keeper_.Describe().shards(0).epoch(); };
   const uint64_t before = epoch();
   EXPECT_THAT(UpgradeTo({"--fault", "unhealthy"}, v1::UPGRADE_PHASE_FAILED).detail(),
@@ -360,11 +347,10 @@ TEST_F(UpgradesTest, shouldNotTouchTheShardsBeforeTheNewProgramIsReadyAndHealthy
 }
 
 TEST_F(UpgradesTest, shouldKillANewProgramThatNeverGetsReadyAndDoesNotEnd) {
-  StartKeeper([](v1::ServiceConfig* service) {
+  StartService([](v1::ServiceConfig* service) {
     service->set_ready_timeout_ms(300);
     service->set_stop_timeout_ms(100);
   });
-  StartWorker({"--program-version", "1"});
   EXPECT_THAT(UpgradeTo({"--fault", "never-ready"}, v1::UPGRADE_PHASE_FAILED).detail(),
               HasSubstr("not ready"));
   EXPECT_EQ(AttachedWorkers(), 1);
@@ -394,8 +380,7 @@ TEST_F(UpgradesTest, shouldUpgradeAWorkerOfThePreviousLayoutAndReturnToOne) {
 }
 
 TEST_F(UpgradesTest, shouldBeUndoneWithinItsWindow) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
   AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
   EXPECT_EQ(OwnersVersion(), "2");
@@ -407,8 +392,7 @@ TEST_F(UpgradesTest, shouldBeUndoneWithinItsWindow) {
 }
 
 TEST_F(UpgradesTest, shouldBeTheOnlyOneAndKeepItsShards) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   const auto first = Upgrade(Plan({"--program-version", "2"}));
   ASSERT_TRUE(first.ok());
   AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
@@ -505,8 +489,7 @@ TEST_F(UpgradesTest, shouldSayWhatIsWrongWithAPlan) {
 }
 
 TEST_F(UpgradesTest, shouldKeepTheNewWorkersWhenTheOldOnesAreGone) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
   AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
   ASSERT_EQ(worker_->Kill(), absl::OkStatus());
@@ -520,8 +503,7 @@ TEST_F(UpgradesTest, shouldKeepTheNewWorkersWhenTheOldOnesAreGone) {
 // ---- In steps.
 
 TEST_F(UpgradesTest, shouldMoveTheCanaryShardsFirst) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   v1::UpgradePlan plan = CanaryPlan({"--program-version", "2"}, {1});
   plan.set_canary_window_ms(60'000);
   plan.set_watch_window_ms(1);
@@ -537,8 +519,7 @@ TEST_F(UpgradesTest, shouldMoveTheCanaryShardsFirst) {
 }
 
 TEST_F(UpgradesTest, shouldMoveTheOthersWhenTheCanaryWindowIsOver) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   v1::UpgradePlan plan = CanaryPlan({"--program-version", "2"}, {0, 2});
   plan.set_canary_window_ms(20);
   ASSERT_TRUE(Upgrade(plan).ok());
@@ -553,8 +534,7 @@ TEST_F(UpgradesTest, shouldMoveTheOthersWhenTheCanaryWindowIsOver) {
 }
 
 TEST_F(UpgradesTest, shouldTakeTheCanaryShardsBackWhenTheirOwnerCrashes) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   v1::UpgradePlan plan = CanaryPlan({"--program-version", "2", "--fault", "crash"}, {0});
   plan.set_canary_window_ms(60'000);
   const internal::Description before = keeper_.Describe();
@@ -566,8 +546,7 @@ TEST_F(UpgradesTest, shouldTakeTheCanaryShardsBackWhenTheirOwnerCrashes) {
 }
 
 TEST_F(UpgradesTest, shouldWaitToBeResumedAfterItsCanaryWindow) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   v1::UpgradePlan plan = CanaryPlan({"--program-version", "2"}, {0});
   plan.set_canary_window_ms(20);
   plan.set_pause_after_canary(true);
@@ -581,8 +560,7 @@ TEST_F(UpgradesTest, shouldWaitToBeResumedAfterItsCanaryWindow) {
 }
 
 TEST_F(UpgradesTest, shouldNotHandOverWhileItIsPaused) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   EXPECT_EQ(Hold(true).status().code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
   ASSERT_TRUE(Hold(true).ok());
@@ -598,8 +576,7 @@ TEST_F(UpgradesTest, shouldNotHandOverWhileItIsPaused) {
 }
 
 TEST_F(UpgradesTest, shouldReturnThoughItIsPaused) {
-  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
-  StartWorker({"--program-version", "1"});
+  StartService([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
   const v1::Upgrade watched = AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
   ASSERT_TRUE(Hold(true).ok());
@@ -614,8 +591,7 @@ TEST_F(UpgradesTest, shouldReturnThoughItIsPaused) {
 }
 
 TEST_F(UpgradesTest, shouldReturnAtAGate) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   v1::UpgradePlan slow = Plan({"--program-version", "2"});
   slow.mutable_gates()->set_max_blackout_us(0.001);
   ASSERT_TRUE(Upgrade(slow).ok());
@@ -635,8 +611,7 @@ TEST_F(UpgradesTest, shouldReturnAtAGate) {
 }
 
 TEST_F(UpgradesTest, shouldNameTheFieldOfStepsThatDoNotFit) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   const auto refused = [&](const std::function<void(v1::UpgradePlan*)>& change) {
     v1::UpgradePlan plan = Plan({});
     change(&plan);
@@ -667,8 +642,7 @@ TEST_F(UpgradesTest, shouldNameTheFieldOfStepsThatDoNotFit) {
 // ---- What is known of each change of owner.
 
 TEST_F(UpgradesTest, shouldLeaveAHistoryOfItsMoves) {
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartService();
   UpgradeTo({"--program-version", "2"}, v1::UPGRADE_PHASE_COMPLETED);
   internal::ManagementRequest request;
   request.mutable_list_shard_moves()->set_shard(-1);
