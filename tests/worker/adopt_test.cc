@@ -6,6 +6,7 @@
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/driver/ownership.h"
+#include "tests/lib/driver/commit_writer.h"
 #include "worker/worker_impl.h"
 
 namespace baton {
@@ -27,15 +28,7 @@ class Adopter : public Service {
 class AdoptTest : public testing::Test {
  protected:
   void SetUp() override {
-    arena::Shape shape = {};
-    shape.shards = 1;
-    shape.connections = 2;
-    shape.send_queue_depth = shape.receive_queue_depth = 4;
-    shape.completion_log_entries = 64;
-    shape.connection_state_bytes = shape.shard_state_bytes = 64;
-    shape.workers = 2;
-    shape.buffer_bytes = arena::kPageBytes;
-    auto created = arena::Arena::Create(shape, "kv");
+    auto created = arena::Arena::Create(driver::testing::TestShape(), "kv");
     ASSERT_TRUE(created.ok()) << created.status();
     arena_ = std::make_shared<arena::Arena>(*std::move(created));
     WorkerOptions options;

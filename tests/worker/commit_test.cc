@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <string_view>
 
 #include "tests/worker/worker_fixture.h"
 #include "worker/worker_impl.h"
@@ -76,18 +77,24 @@ INSTANTIATE_TEST_SUITE_P(, StalledDriverTest,
                          ::testing::Values(CommitMode::kAfterEachBatch,
                                            CommitMode::kAfterEachCompletion));
 
-class EchoTest : public WorkerFixture, public ::testing::WithParamInterface<CommitMode> {};
+class EchoTest : public WorkerFixture, public ::testing::WithParamInterface<CommitMode> {
+ protected:
+  void SetUp() override {
+    Start();
+    service.on_completion = [this](Shard& shard, const Completion& completion) {
+      Echo(shard, completion);
+      if (GetParam() == CommitMode::kManual) {
+        EXPECT_EQ(shard.Commit(), absl::OkStatus());
+      }
+    };
+    worker = Add(&service, GetParam());
+  }
+
+  ScriptedService& service = NewService();
+  Worker* worker = nullptr;
+};
 
 TEST_P(EchoTest, shouldAnswerEveryMessageOnceAndInOrder) {
-  Start();
-  ScriptedService& service = NewService();
-  service.on_completion = [&](Shard& shard, const Completion& completion) {
-    Echo(shard, completion);
-    if (GetParam() == CommitMode::kManual) {
-      EXPECT_EQ(shard.Commit(), absl::OkStatus());
-    }
-  };
-  Worker* worker = Add(&service, GetParam());
   RawPeer peer;
   Establish(peer, *worker);
   constexpr size_t kMessages = 200;
@@ -106,15 +113,6 @@ TEST_P(EchoTest, shouldAnswerEveryMessageOnceAndInOrder) {
 }
 
 TEST_P(EchoTest, shouldLeaveNothingUnacknowledgedInTheEnd) {
-  Start();
-  ScriptedService& service = NewService();
-  service.on_completion = [&](Shard& shard, const Completion& completion) {
-    Echo(shard, completion);
-    if (GetParam() == CommitMode::kManual) {
-      EXPECT_EQ(shard.Commit(), absl::OkStatus());
-    }
-  };
-  Worker* worker = Add(&service, GetParam());
   {
     RawPeer peer;
     Establish(peer, *worker);
@@ -160,12 +158,30 @@ class CommitTest : public WorkerFixture {
       AcceptWith(shard, completion, receives);
       EXPECT_EQ(shard.Commit(), absl::OkStatus());
     };
-    worker = Add(&service, CommitMode::kManual);
+    ASSERT_NO_FATAL_FAILURE(Serve(CommitMode::kManual));
+    ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  }
+  void Serve(CommitMode mode) {
+    worker = Add(&service, mode);
     Establish(peer, *worker);
     ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
     shard = service.shards.at(0);
     connection = service.completions.back().connection;
+  }
+
+  void CommitText(std::string_view text) {
+    ASSERT_EQ(SendText(*shard, *connection, text), absl::OkStatus());
     ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  }
+  // How many completions the worker has not acknowledged.
+  uint64_t Unacknowledged() { return keeper.Describe().shards(0).completions_unacknowledged(); }
+  // The owner of that epoch writes into the bank whose tail is Tail().
+  uint64_t Epoch() {
+    return arena::OwnershipEpoch(
+        arena::LoadAcquire(keeper.engine().arena().shard(0).owner.ownership));
+  }
+  uint64_t Tail() {
+    return arena::CursorIndex(arena::LoadAcquire(keeper.engine().arena().bank(0, Epoch()).tail));
   }
 
   bool driver_has_version_one = false;
@@ -185,29 +201,17 @@ class LaterAcknowledgementTest : public CommitTest {
     service.on_completion = [](Shard& shard, const Completion& completion) {
       AcceptWith(shard, completion, 0);
     };
-    worker = Add(&service);
-    Establish(peer, *worker);
-    ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
-    shard = service.shards.at(0);
-    connection = service.completions.back().connection;
+    ASSERT_NO_FATAL_FAILURE(Serve(CommitMode::kAfterEachBatch));
     for (int i = 0; i < 2; ++i) peer.Receive();
-    ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
-    ASSERT_EQ(shard->Commit(), absl::OkStatus());
+    ASSERT_NO_FATAL_FAILURE(CommitText("one"));
     tail_ = Tail();
     ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
     ASSERT_EQ(Tail(), tail_);
   }
 
-  uint64_t Tail() {
-    const arena::Arena& arena = keeper.engine().arena();
-    const uint64_t epoch =
-        arena::OwnershipEpoch(arena::LoadAcquire(arena.shard(0).owner.ownership));
-    return arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
-  }
   void ExpectAcknowledged() {
     EXPECT_EQ(Tail(), tail_ + 1);
-    EXPECT_TRUE(
-        Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() == 0; }));
+    EXPECT_TRUE(Until([&] { return Unacknowledged() == 0; }));
     EXPECT_EQ(Tail(), tail_ + 1);
   }
 
@@ -215,10 +219,9 @@ class LaterAcknowledgementTest : public CommitTest {
 };
 
 TEST_F(LaterAcknowledgementTest, shouldGoWithTheNextTransaction) {
-  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(CommitText("two"));
   EXPECT_EQ(Tail(), tail_ + 1);
-  ASSERT_TRUE(Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() <= 1; }));
+  ASSERT_TRUE(Until([&] { return Unacknowledged() <= 1; }));
 }
 
 TEST_F(LaterAcknowledgementTest, shouldComeBeforeTheWorkerSleeps) {
@@ -250,12 +253,10 @@ TEST_F(CommitTest, shouldSendOnlyWhatWasCommitted) {
   shard->Abandon();
   EXPECT_EQ(connection->next_send(), 0u);
   ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
-  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(CommitText("two"));
   ASSERT_EQ(SendText(*shard, *connection, "abandoned too"), absl::OkStatus());
   shard->Abandon();
-  ASSERT_EQ(SendText(*shard, *connection, "three"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(CommitText("three"));
   ASSERT_TRUE(Until([&] { return peer.received.size() == 3; }));
   EXPECT_THAT(peer.received, ElementsAre("one", "two", "three"));
 }
@@ -432,8 +433,7 @@ TEST_F(CommitTest, shouldAwaitTheDeviceFromACommitOfSendsToACompletion) {
 // No completion of it comes to this worker.
 TEST_F(CommitTest, shouldNotAwaitTheDeviceOnceTheShardIsReleased) {
   Prepare();
-  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(CommitText("one"));
   worker->Stop();
   ASSERT_EQ(worker->Run(), absl::OkStatus());
   EXPECT_FALSE(static_cast<const WorkerImpl&>(*worker).awaits_device());
@@ -461,27 +461,16 @@ TEST_F(CommitTest, shouldStageARequestWithOneBufferInItsFirstLineToo) {
 TEST_F(CommitTest, shouldAcknowledgeInTheEntryOfAConnectionWhereThereIsOne) {
   Prepare(2);
   for (int i = 0; i < 2; ++i) peer.Receive();
-  const arena::Arena& arena = keeper.engine().arena();
-  const auto tail = [&] {
-    const uint64_t epoch =
-        arena::OwnershipEpoch(arena::LoadAcquire(arena.shard(0).owner.ownership));
-    return arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
-  };
-  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(CommitText("one"));
   ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
-  uint64_t before = tail();
-  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
-  EXPECT_EQ(tail(), before + 1);
-  const auto unacknowledged = [&] {
-    return keeper.Describe().shards(0).completions_unacknowledged();
-  };
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 2 && unacknowledged() == 1; }));
-  before = tail();
+  uint64_t before = Tail();
+  ASSERT_NO_FATAL_FAILURE(CommitText("two"));
+  EXPECT_EQ(Tail(), before + 1);
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 2 && Unacknowledged() == 1; }));
+  before = Tail();
   ASSERT_EQ(shard->Commit(), absl::OkStatus());  // nothing but that
-  EXPECT_EQ(tail(), before + 1);
-  ASSERT_TRUE(Until([&] { return unacknowledged() == 0; }));
+  EXPECT_EQ(Tail(), before + 1);
+  ASSERT_TRUE(Until([&] { return Unacknowledged() == 0; }));
 }
 
 // A driver of that version looks for acknowledgements in entries of their own.
@@ -490,13 +479,11 @@ TEST_F(CommitTest, shouldAcknowledgeInAnEntryOfItsOwnWithLayoutVersionOne) {
   Prepare(2);
   peer.Receive();
   const arena::Arena& arena = keeper.engine().arena();
-  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(CommitText("one"));
   ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
-  const uint64_t epoch = arena::OwnershipEpoch(arena::LoadAcquire(arena.shard(0).owner.ownership));
-  const uint64_t before = arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
-  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
-  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  const uint64_t epoch = Epoch();
+  const uint64_t before = Tail();
+  ASSERT_NO_FATAL_FAILURE(CommitText("two"));
   const auto kind = [&](uint64_t i) {
     return arena::CommitKind(arena.commit_entry(0, epoch, before + i).kind);
   };
@@ -527,7 +514,7 @@ TEST_F(CommitTest, shouldNameNoBufferThatDoesNotExist) {
 
 TEST_F(CommitTest, shouldHaveNothingToCommitWithoutAChange) {
   Prepare();
-  ASSERT_TRUE(Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() == 0; }));
+  ASSERT_TRUE(Until([&] { return Unacknowledged() == 0; }));
   const uint64_t commits = keeper.Describe().shards(0).commits();
   for (int i = 0; i < 10; ++i) EXPECT_EQ(shard->Commit(), absl::OkStatus());
   EXPECT_EQ(keeper.Describe().shards(0).commits(), commits);

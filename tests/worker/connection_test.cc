@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "lib/arena/layout.h"
 #include "tests/worker/worker_fixture.h"
@@ -33,10 +34,11 @@ class ConnectionTest : public WorkerFixture {
     };
     worker = Add(&service);
   }
-  Connection* Established(RawPeer& peer) {
+  Connection* Established(RawPeer& peer, std::string_view private_data = {}) {
     const int before = service.Count(Kind::kEstablished);
-    Establish(peer, *worker);
-    EXPECT_TRUE(Until([&] { return service.Count(Kind::kEstablished) > before; }));
+    Connect(peer, *worker, private_data);
+    EXPECT_TRUE(
+        Until([&] { return peer.established && service.Count(Kind::kEstablished) > before; }));
     return service.completions.back().connection;
   }
   Shard& shard(uint32_t index = 0) { return *service.shards.at(index); }
@@ -80,10 +82,8 @@ TEST_F(ConnectionTest, shouldKnowItsPeer) {
     }
   };
   RawPeer peer;
-  Connect(peer, *worker, "who I am");
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  const Connection& connection = *Established(peer, "who I am");
   EXPECT_EQ(private_data.substr(0, 8), "who I am");
-  const Connection& connection = *service.completions.back().connection;
   EXPECT_TRUE(connection.established());
   EXPECT_THAT(std::string(connection.peer_address()), ::testing::StartsWith(fabric.host + ":"));
   EXPECT_EQ(connection.generation(), 1u);
@@ -93,9 +93,7 @@ TEST_F(ConnectionTest, shouldKnowItsPeer) {
 TEST_F(ConnectionTest, shouldNotBeLedOutOfARecordThatSomebodyHasWrittenOver) {
   Prepare();
   RawPeer peer;
-  Connect(peer, *worker, "who I am");
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
-  const Connection& connection = *service.completions.back().connection;
+  const Connection& connection = *Established(peer, "who I am");
   arena::ConnectionRecord& record = keeper.engine().arena().connection(connection.index());
   keeper.engine().Run([&] {  // whose thread wrote it
     record.private_data_length = ~0u;
@@ -110,9 +108,7 @@ TEST_F(ConnectionTest, shouldRefuseToReadFromAPeerThatAnswersNothing) {
   RawPeer peer;
   peer.parameters.responder_resources = 0;
   peer.parameters.initiator_depth = 3;
-  Connect(peer, *worker);
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
-  Connection& connection = *service.completions.back().connection;
+  Connection& connection = *Established(peer);
   const Buffer word = SendSlot(connection, 0, 8);
   SendWork work;
   work.buffers = {&word, 1};
@@ -400,9 +396,7 @@ TEST_F(ConnectionTest, shouldAcceptIntoAnotherOfItsShards) {
   worker = Add(&service);
   ASSERT_TRUE(Until([&] { return service.shards.size() == 2; }));
   RawPeer peer;
-  Establish(peer, *worker);
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
-  Connection& connection = *service.completions.back().connection;
+  Connection& connection = *Established(peer);
   EXPECT_EQ(connection.shard().index(), 1u);
   peer.Send("there");
   ASSERT_TRUE(Until([&] { return service.Count(Kind::kReceive) == 1; }));

@@ -25,23 +25,43 @@ class HandoffTest : public WorkerFixture {
       EXPECT_EQ(shard.Commit(), absl::OkStatus());
     };
   }
-  void EchoWith(ScriptedService& service) {
-    service.on_completion = [this](Shard& shard, const Completion& completion) {
-      Echo(shard, completion);
-    };
+  // Both services echo, and `first` has the shard and a connection with `peer`.
+  void StartEcho() {
+    Start();
+    EchoWith(first);
+    EchoWith(second);
+    one = Add(&first);
+    Establish(peer, *one);
+    other = Add(&second);
   }
+  // `first` has a connection with `peer`, and commits only when the test says so.
+  void StartManual() {
+    Start();
+    AcceptOnly(first);
+    one = Add(&first, CommitMode::kManual);
+    Establish(peer, *one);
+    ASSERT_TRUE(Until([&] { return first.Count(Kind::kEstablished) == 1; }));
+  }
+  // `first` has the shard, and goes on with it when `second` cannot adopt it.
+  void HandOverInVain() {
+    Start();
+    Add(&first);
+    ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
+    second.on_adopt = [](Shard&) { return absl::InternalError("not for me"); };
+    other = Add(&second);  // the newest
+    EXPECT_EQ(Handoff(*other).code(), absl::StatusCode::kAborted);
+    ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
+  }
+
   ScriptedService& first = NewService();
   ScriptedService& second = NewService();
+  Worker* one = nullptr;
+  Worker* other = nullptr;
+  RawPeer peer;
 };
 
 TEST_F(HandoffTest, shouldGoOnWithTheSameConnection) {
-  Start();
-  EchoWith(first);
-  EchoWith(second);
-  Worker* one = Add(&first);
-  RawPeer peer;
-  Establish(peer, *one);
-  Worker* other = Add(&second);
+  ASSERT_NO_FATAL_FAILURE(StartEcho());
   size_t sent = 0;
   for (int i = 0; i < 8; ++i) peer.Receive();
   for (int round = 0; round < 6; ++round) {
@@ -61,13 +81,7 @@ TEST_F(HandoffTest, shouldGoOnWithTheSameConnection) {
 }
 
 TEST_F(HandoffTest, shouldHandOverWhatIsOnItsWay) {
-  Start();
-  EchoWith(first);
-  EchoWith(second);
-  Worker* one = Add(&first);
-  RawPeer peer;
-  Establish(peer, *one);
-  Worker* other = Add(&second);
+  ASSERT_NO_FATAL_FAILURE(StartEcho());
   for (int i = 0; i < 16; ++i) peer.Receive();
   size_t sent = 0;
   for (int round = 0; round < 20; ++round) {
@@ -80,12 +94,7 @@ TEST_F(HandoffTest, shouldHandOverWhatIsOnItsWay) {
 }
 
 TEST_F(HandoffTest, shouldGiveTheSuccessorTheStateThatWasCommitted) {
-  Start();
-  AcceptOnly(first);
-  Worker* one = Add(&first, CommitMode::kManual);
-  RawPeer peer;
-  Establish(peer, *one);
-  ASSERT_TRUE(Until([&] { return first.Count(Kind::kEstablished) == 1; }));
+  ASSERT_NO_FATAL_FAILURE(StartManual());
   Shard& shard = *first.shards.at(0);
   Connection& connection = *first.completions.back().connection;
   const std::array<uint8_t, 4> state = {1, 2, 3, 4}, shard_state = {9, 8, 7, 6};
@@ -110,7 +119,7 @@ TEST_F(HandoffTest, shouldGiveTheSuccessorTheStateThatWasCommitted) {
     EXPECT_EQ(in_use, 4);
     return absl::OkStatus();
   };
-  Worker* other = Add(&second);
+  other = Add(&second);
   ASSERT_EQ(Handoff(*other), absl::OkStatus());
   EXPECT_EQ(adopted, 1);
 }
@@ -129,18 +138,13 @@ TEST_F(HandoffTest, shouldTakeWhatIsCommittedAtTheLastChance) {
     if (!shard.state().empty()) seen = shard.state()[0];
     return absl::OkStatus();
   };
-  Worker* other = Add(&second);
+  other = Add(&second);
   ASSERT_EQ(Handoff(*other), absl::OkStatus());
   EXPECT_EQ(seen, 42);
 }
 
 TEST_F(HandoffTest, shouldDeliverAgainWhatWasNotCommitted) {
-  Start();
-  AcceptOnly(first);
-  Worker* one = Add(&first, CommitMode::kManual);
-  RawPeer peer;
-  Establish(peer, *one);
-  ASSERT_TRUE(Until([&] { return first.Count(Kind::kEstablished) == 1; }));
+  ASSERT_NO_FATAL_FAILURE(StartManual());
   ASSERT_EQ(first.shards.at(0)->Commit(), absl::OkStatus());
   peer.Send("first");
   peer.Send("second");
@@ -149,7 +153,7 @@ TEST_F(HandoffTest, shouldDeliverAgainWhatWasNotCommitted) {
   ASSERT_EQ(SendText(*first.shards.at(0), *first.completions.back().connection, "lost"),
             absl::OkStatus());
   EchoWith(second);
-  Worker* other = Add(&second);
+  other = Add(&second);
   for (int i = 0; i < 4; ++i) peer.Receive();
   ASSERT_EQ(Handoff(*other), absl::OkStatus());
   ASSERT_TRUE(Until([&] { return peer.received.size() == 2; }));
@@ -158,13 +162,7 @@ TEST_F(HandoffTest, shouldDeliverAgainWhatWasNotCommitted) {
 }
 
 TEST_F(HandoffTest, shouldReleaseWhenItEnds) {
-  Start();
-  EchoWith(first);
-  EchoWith(second);
-  Worker* one = Add(&first);
-  RawPeer peer;
-  Establish(peer, *one);
-  Add(&second);
+  ASSERT_NO_FATAL_FAILURE(StartEcho());
   Remove(one);
   EXPECT_THAT(first.calls, ElementsAre("adopt", "release"));
   peer.Receive();
@@ -194,23 +192,11 @@ TEST_F(HandoffTest, shouldGiveBackAShardThatItCannotAdopt) {
 }
 
 TEST_F(HandoffTest, shouldTellTheOperatorThatTheSuccessorCouldNotAdopt) {
-  Start();
-  Add(&first);
-  ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
-  second.on_adopt = [](Shard&) { return absl::InternalError("not for me"); };
-  Worker* other = Add(&second);
-  EXPECT_EQ(Handoff(*other).code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
+  ASSERT_NO_FATAL_FAILURE(HandOverInVain());
 }
 
 TEST_F(HandoffTest, shouldNotChooseWhoGaveTheShardBackUntilItIsReadyAgain) {
-  Start();
-  Add(&first);
-  ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
-  second.on_adopt = [](Shard&) { return absl::InternalError("not for me"); };
-  Worker* other = Add(&second);  // the newest
-  EXPECT_EQ(Handoff(*other).code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
+  ASSERT_NO_FATAL_FAILURE(HandOverInVain());
   const absl::Status nobody = keeper.Handoff(0);
   EXPECT_THAT(std::string(nobody.message()), HasSubstr("no other worker is ready"));
   second.on_adopt = nullptr;
@@ -225,7 +211,6 @@ TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   auto doomed = Worker::Attach(Options(CommitMode::kManual), &first).value();
   ASSERT_EQ(doomed->Ready(), absl::OkStatus());
   EchoWith(second);
-  RawPeer peer;
   peers.push_back(&peer);
   peer.Connect(doomed->Listen(fabric.host, 0).value());
   const auto both = [&](const std::function<bool()>& done) {
@@ -259,13 +244,13 @@ TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
 TEST_F(HandoffTest, shouldAttachAndDetachAgainAndAgain) {
   Start();
   for (int i = 0; i < 50; ++i) {
-    ScriptedService& one = NewService();
-    ScriptedService& other = NewService();
-    Worker* worker = Add(&one);
-    ASSERT_TRUE(Until([&] { return one.shards.size() == 1; }));
-    Add(&other);
+    ScriptedService& older = NewService();
+    ScriptedService& newer = NewService();
+    Worker* worker = Add(&older);
+    ASSERT_TRUE(Until([&] { return older.shards.size() == 1; }));
+    Add(&newer);
     Remove(worker);
-    ASSERT_TRUE(Until([&] { return other.shards.size() == 1; }));
+    ASSERT_TRUE(Until([&] { return newer.shards.size() == 1; }));
     workers.clear();
   }
 }
@@ -274,7 +259,7 @@ TEST_F(HandoffTest, shouldMoveEachShardByItself) {
   Start([](v1::ServiceConfig* config) { config->set_shards(3); });
   Add(&first);
   ASSERT_TRUE(Until([&] { return first.shards.size() == 3; }));
-  Worker* other = Add(&second);
+  other = Add(&second);
   auto moved = std::async(std::launch::async, [&] { return keeper.Handoff(other->id(), {1}); });
   ASSERT_TRUE(Until([&] { return second.shards.size() == 1; }));
   ASSERT_TRUE(

@@ -26,6 +26,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/native/host.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "tests/lib/driver/commit_writer.h"
 #include "worker/worker.h"
 
 namespace {
@@ -70,15 +71,7 @@ class RecordingService : public Service {
 class NativeHostTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    arena::Shape shape = {};
-    shape.shards = 1;
-    shape.connections = 2;
-    shape.send_queue_depth = shape.receive_queue_depth = 4;
-    shape.completion_log_entries = 64;
-    shape.connection_state_bytes = shape.shard_state_bytes = 64;
-    shape.workers = 2;
-    shape.buffer_bytes = arena::kPageBytes;
-    auto created = arena::Arena::Create(shape, "kv");
+    auto created = arena::Arena::Create(driver::testing::TestShape(), "kv");
     ASSERT_TRUE(created.ok()) << created.status();
     arena_.emplace(*std::move(created));
     std::array<int, 2> session;
@@ -140,14 +133,24 @@ class NativeHostTest : public ::testing::Test {
     options.control_stream = false;
     return Worker::Attach(options, &service_);
   }
-  // Attached, and the owner of the shard.
-  void Serve() {
+  void AttachWorker() {
     ReplyToAttach();
     auto attached = Attach();
     ASSERT_TRUE(attached.ok()) << attached.status();
     worker_ = *std::move(attached);
+  }
+  void GiveShard() {
     ownership_.emplace(&*arena_, 0);
     ownership_->GiveTo(kSlot, kWorkerId);
+  }
+  // Attached, and given the shard, which it has not seen yet.
+  void AttachOwner() {
+    ASSERT_NO_FATAL_FAILURE(AttachWorker());
+    GiveShard();
+  }
+  // Attached, and the owner of the shard.
+  void Serve() {
+    ASSERT_NO_FATAL_FAILURE(AttachOwner());
     ASSERT_TRUE(worker_->Poll().ok());
   }
   // Its last request has an answer.
@@ -156,6 +159,12 @@ class NativeHostTest : public ::testing::Test {
     worker_.reset();
   }
   Calls TakeCalls() { return std::exchange(calls_, {}); }
+  // Of one turn.
+  Calls CallsOfPoll() {
+    TakeCalls();
+    EXPECT_TRUE(worker_->Poll().ok());
+    return TakeCalls();
+  }
 
   std::optional<arena::Arena> arena_;
   std::optional<MessageChannel> keeper_;
@@ -201,19 +210,15 @@ TEST_F(NativeHostTest, shouldAttachOnce) {
 TEST_F(NativeHostTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit) {
   Serve();
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0"));
-  ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
+  EXPECT_THAT(CallsOfPoll(), ElementsAre("attend", "poll 0"));
   Detach();
 }
 
 TEST_F(NativeHostTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
   Serve();
   ownership_->AskRelease(ownership_->epoch());
-  TakeCalls();
-  ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0", "OnRelease", "release 0 of 1"));
-  ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend"));
+  EXPECT_THAT(CallsOfPoll(), ElementsAre("attend", "poll 0", "OnRelease", "release 0 of 1"));
+  EXPECT_THAT(CallsOfPoll(), ElementsAre("attend"));
   Detach();
   EXPECT_THAT(TakeCalls(), IsEmpty());
 }
@@ -221,9 +226,7 @@ TEST_F(NativeHostTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
 TEST_F(NativeHostTest, shouldReleaseWhatWasTakenAway) {
   Serve();
   ownership_->End(false);
-  TakeCalls();
-  ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0", "release 0 of 1"));
+  EXPECT_THAT(CallsOfPoll(), ElementsAre("attend", "poll 0", "release 0 of 1"));
   Detach();
 }
 
@@ -236,10 +239,7 @@ TEST_F(NativeHostTest, shouldReleaseWhenItEnds) {
 
 // Nobody follows it: it does not die.
 TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
-  ReplyToAttach();
-  worker_ = Attach().value();
-  ownership_.emplace(&*arena_, 0);
-  ownership_->GiveTo(kSlot, kWorkerId);
+  ASSERT_NO_FATAL_FAILURE(AttachOwner());
   worker_->Stop();
   ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());  // that it is ready
   TakeCalls();
@@ -250,10 +250,7 @@ TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
 }
 
 TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
-  ReplyToAttach();
-  worker_ = Attach().value();
-  ownership_.emplace(&*arena_, 0);
-  ownership_->GiveTo(kSlot, kWorkerId);
+  ASSERT_NO_FATAL_FAILURE(AttachOwner());
   Detach();
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0", "OnRelease",
                                        "release 0 of 1"));
@@ -261,16 +258,14 @@ TEST_F(NativeHostTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
 
 // Its driver has claimed the shard, and takes one after the other.
 TEST_F(NativeHostTest, shouldGiveBackWhatItsDriverHasNotComeToWhenItWasToldToStop) {
-  ReplyToAttach();
-  worker_ = Attach().value();
+  ASSERT_NO_FATAL_FAILURE(AttachWorker());
   uint64_t& word = arena_->shard(0).owner.ownership;
   word = arena::PackOwnership(0, arena::kClaim | kSlot);
   int attended = 0;
   on_attend_ = [&] {
     if (++attended != 2) return;
     word = arena::PackOwnership(0, arena::kNobody);
-    ownership_.emplace(&*arena_, 0);
-    ownership_->GiveTo(kSlot, kWorkerId);
+    GiveShard();
   };
   worker_->Stop();
   ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());  // that it is ready
@@ -309,9 +304,7 @@ TEST_F(NativeHostTest, shouldGoOnAndSleepWithoutItsKeeper) {
   ASSERT_TRUE(worker_->Poll().ok());
   ASSERT_TRUE(worker_->ArmEvent());
   EXPECT_EQ(poll(&entry, 1, 0), 0);
-  TakeCalls();
-  ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
+  EXPECT_THAT(CallsOfPoll(), ElementsAre("attend", "poll 0"));
   EXPECT_EQ(worker_->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
   const absl::Status connect = worker_->Connect(*service_.shard, "127.0.0.1", 7471, "", 1).status();
   EXPECT_EQ(connect.code(), absl::StatusCode::kUnavailable);
@@ -397,10 +390,7 @@ TEST_F(NativeHostTest, shouldEndWithTheErrorOfItsDriver) {
 
 TEST_F(NativeHostTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
   failing_ = "adopt";
-  ReplyToAttach();
-  worker_ = Attach().value();
-  ownership_.emplace(&*arena_, 0);
-  ownership_->GiveTo(kSlot, kWorkerId);
+  ASSERT_NO_FATAL_FAILURE(AttachOwner());
   EXPECT_FALSE(worker_->Poll().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1"));
   worker_.reset();

@@ -23,11 +23,15 @@ class WaitingTest : public WorkerFixture {
  protected:
   void Prepare() {
     Start();
-    service.on_completion = [this](Shard& shard, const Completion& completion) {
-      Echo(shard, completion);
-    };
+    EchoWith(service);
     worker = Add(&service);
     ASSERT_TRUE(Until([&] { return service.shards.size() == 1; }));
+  }
+  // And a connection with `peer`, of which the service has heard.
+  void PrepareWithPeer() {
+    ASSERT_NO_FATAL_FAILURE(Prepare());
+    Establish(peer, *worker);
+    ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
   }
   bool Readable(int timeout_ms) {
     pollfd entry = {worker->event_fd(), POLLIN, 0};
@@ -43,6 +47,7 @@ class WaitingTest : public WorkerFixture {
 
   ScriptedService& service = NewService();
   Worker* worker = nullptr;
+  RawPeer peer;
 };
 
 TEST_F(WaitingTest, shouldSayWhatIsMissingWhenNobodyListens) {
@@ -87,7 +92,6 @@ TEST_F(WaitingTest, shouldBeGivenNothingBeforeItIsReady) {
 
 TEST_F(WaitingTest, shouldWakeAnEventLoopForACompletion) {
   Prepare();
-  RawPeer peer;
   Establish(peer, *worker);
   for (int i = 0; i < 50; ++i) {
     peer.Receive();
@@ -114,10 +118,7 @@ TEST_F(WaitingTest, shouldWakeAnEventLoopForAShard) {
 }
 
 TEST_F(WaitingTest, shouldNotArmWhenThereIsWorkAlready) {
-  Prepare();
-  RawPeer peer;
-  Establish(peer, *worker);
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  ASSERT_NO_FATAL_FAILURE(PrepareWithPeer());
   Arm();
   ASSERT_TRUE(worker->Poll().ok());
   const uint64_t before = CompletionsInLog();
@@ -128,9 +129,7 @@ TEST_F(WaitingTest, shouldNotArmWhenThereIsWorkAlready) {
 
 TEST_F(WaitingTest, shouldRunUntilItIsStopped) {
   Start();
-  service.on_completion = [this](Shard& shard, const Completion& completion) {
-    Echo(shard, completion);
-  };
+  EchoWith(service);
   auto attached = Worker::Attach(Options(CommitMode::kAfterEachBatch), &service);
   ASSERT_TRUE(attached.ok());
   const uint16_t port = (*attached)->Listen(fabric.host, 0).value();
@@ -139,16 +138,16 @@ TEST_F(WaitingTest, shouldRunUntilItIsStopped) {
   absl::Status ran = absl::UnknownError("not yet");
   // The peer lives in a thread of its own: a worker belongs to the thread that attached it.
   std::thread outside([&] {
-    RawPeer peer;
-    peer.Connect(port);
+    RawPeer pinger;
+    pinger.Connect(port);
     const auto until = [&](const std::function<bool()>& done) {
-      return driver::testing::Pump([&] { peer.Turn(); }, done);
+      return driver::testing::Pump([&] { pinger.Turn(); }, done);
     };
-    EXPECT_TRUE(until([&] { return peer.established; }));
+    EXPECT_TRUE(until([&] { return pinger.established; }));
     for (size_t i = 1; i <= 100 && !HasFailure(); ++i) {
-      peer.Receive();
-      peer.Send("ping");
-      EXPECT_TRUE(until([&] { return peer.received.size() == i; }));
+      pinger.Receive();
+      pinger.Send("ping");
+      EXPECT_TRUE(until([&] { return pinger.received.size() == i; }));
     }
     worker->Stop();
   });
@@ -180,7 +179,6 @@ TEST_F(WaitingTest, shouldReturnFromAWaitAtItsTimeout) {
 
 TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
   Prepare();
-  RawPeer peer;
   Establish(peer, *worker);
   Arm();
   keeper.Stop();
@@ -198,10 +196,7 @@ TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
 
 // The device is lost while the worker is elsewhere: it hears of its connections' ends first.
 TEST_F(WaitingTest, shouldHearHowConnectionsEndedThoughTheKeeperIsGone) {
-  Prepare();
-  RawPeer peer;
-  Establish(peer, *worker);
-  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  ASSERT_NO_FATAL_FAILURE(PrepareWithPeer());
   Arm();
   keeper.engine().Run([&] { keeper.engine().driver().EndAll("it was pulled out"); });
   ASSERT_TRUE(UntilWithoutWorkers([&] {
@@ -232,7 +227,6 @@ TEST_F(WaitingTest, shouldAttachToTheNextKeeper) {
   workers.clear();
   service.shards.clear();
   Prepare();
-  RawPeer peer;
   Establish(peer, *worker);
 }
 

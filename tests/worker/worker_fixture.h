@@ -194,6 +194,11 @@ class WorkerFixture : public ::testing::Test {
     const Buffer slot = ReceiveSlot(connection, connection.next_receive());
     EXPECT_EQ(shard.Receive(connection, {&slot, 1}), absl::OkStatus());
   }
+  void EchoWith(ScriptedService& service) {
+    service.on_completion = [this](Shard& shard, const Completion& completion) {
+      Echo(shard, completion);
+    };
+  }
 
   const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   keeper::testing::KeeperThread keeper;

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
@@ -25,7 +27,7 @@ class BaselineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto directory = TempDirectory::Create();
-    ASSERT_TRUE(directory.ok()) << directory.status();
+    ASSERT_OK(directory);
     directory_ = std::make_unique<TempDirectory>(*std::move(directory));
     server_ = StartServer({});
     ASSERT_NE(server_, nullptr);
@@ -34,7 +36,7 @@ class BaselineTest : public ::testing::Test {
 
   std::unique_ptr<ChildProcess> StartServer(const std::vector<std::string>& more) {
     auto program = Binaries().Find("ledger-baseline");
-    EXPECT_TRUE(program.ok()) << program.status();
+    EXPECT_OK(program);
     if (!program.ok()) return nullptr;
     ChildOptions options;
     options.program = *program;
@@ -42,15 +44,23 @@ class BaselineTest : public ::testing::Test {
     options.arguments = {"--listen", absl::StrCat("127.0.0.1:", port_)};
     options.arguments.insert(options.arguments.end(), more.begin(), more.end());
     auto child = ChildProcess::Start(options);
-    EXPECT_TRUE(child.ok()) << child.status();
+    EXPECT_OK(child);
     return child.ok() ? *std::move(child) : nullptr;
   }
 
   void WaitUntilItListens(ChildProcess& server) {
     const std::string beginning = "ledger-baseline ready port=";
     auto line = server.ReadLineWith(beginning, kLong);
-    ASSERT_TRUE(line.ok()) << line.status();
+    ASSERT_OK(line);
     port_ = static_cast<uint16_t>(std::stoi(line->substr(beginning.size())));
+  }
+
+  // One that listens at the same port when the server has ended.
+  void StartSuccessor(int version, std::unique_ptr<ChildProcess>* successor) {
+    *successor = StartServer(
+        {"--wait-for-pid", absl::StrCat(server_->pid()), "--reply-version", absl::StrCat(version)});
+    ASSERT_NE(*successor, nullptr);
+    ASSERT_OK((*successor)->ReadLineWith("ledger-baseline warm", kLong));
   }
 
   // Another one, with a port of its own.
@@ -62,20 +72,11 @@ class BaselineTest : public ::testing::Test {
     return standby;
   }
 
-  // Until each of its connections has one to the standby.
-  static void AwaitSpares(PeerProcess& peer) {
-    const absl::Status status = WaitUntil("connections to the standby", [&] {
-      const auto window = peer.Mark("spares");
-      return window.ok() && window->spares == 8;
-    });
-    ASSERT_TRUE(status.ok()) << status;
-  }
-
   std::unique_ptr<PeerProcess> StartPeer(uint64_t rate, bool reconnect, uint32_t active = 0,
                                          uint16_t standby = 0) {
     PeerOptions options;
     auto program = Binaries().Find("baton-peer");
-    EXPECT_TRUE(program.ok()) << program.status();
+    EXPECT_OK(program);
     if (!program.ok()) return nullptr;
     options.program = *program;
     options.log_path = directory_->File("peer.log");
@@ -90,8 +91,39 @@ class BaselineTest : public ::testing::Test {
                                {"--standby", absl::StrCat("127.0.0.1:", standby)});
     }
     auto peer = PeerProcess::Start(options);
-    EXPECT_TRUE(peer.ok()) << peer.status();
+    EXPECT_OK(peer);
     return peer.ok() ? *std::move(peer) : nullptr;
+  }
+
+  // So many of the connections were answered in the window that ends now.
+  static void ExpectReplies(PeerProcess& peer, uint32_t connections) {
+    const auto window = peer.Mark("replies");
+    ASSERT_OK(window);
+    EXPECT_EQ(window->connections_with_reply, connections);
+  }
+
+  // All connections move to a standby and back again, at full speed, and with some that are asked
+  // at a settle only. `leave` ends the server: the one of `version` serves then. The peer counts
+  // nothing of what `none` names.
+  void MoveThereAndBack(const std::function<void(PeerProcess&, ChildProcess&, int version)>& leave,
+                        const std::vector<std::string>& none) {
+    for (const uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
+      uint16_t port = 0;
+      auto standby = StartStandby(&port, /*version=*/2);
+      ASSERT_NE(standby, nullptr);
+      auto peer = StartPeer(rate, true, rate == 0 ? 0 : 3, port);
+      ASSERT_NE(peer, nullptr);
+      for (const int version : {2, 1}) {
+        ASSERT_OK(peer->AwaitSpares(8));
+        ASSERT_OK(peer->Settle());
+        ASSERT_NO_FATAL_FAILURE(leave(*peer, *server_, version));
+        std::swap(port, port_);
+        server_ = std::exchange(standby, StartStandby(&port, 3 - version));
+      }
+      const auto result = peer->StopChecked();
+      ASSERT_OK(result);
+      for (const std::string& field : none) EXPECT_EQ(result->Count(field), 0u) << field;
+    }
   }
 
   std::unique_ptr<TempDirectory> directory_;
@@ -103,10 +135,9 @@ TEST_F(BaselineTest, ServesAtARateAndAtFullSpeed) {
   for (uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
     auto peer = StartPeer(rate, false);
     ASSERT_NE(peer, nullptr);
-    ASSERT_TRUE(peer->Settle().ok());
-    auto result = peer->Stop();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    ASSERT_OK(peer->Settle());
+    const auto result = peer->StopChecked();
+    ASSERT_OK(result);
     EXPECT_GE(result->Count("messages"), 8u);
   }
 }
@@ -115,113 +146,72 @@ TEST_F(BaselineTest, ClientsResumeAtTheSuccessor) {
   auto peer = StartPeer(5000, true);
   ASSERT_NE(peer, nullptr);
   for (int kill = 1; kill <= 3; ++kill) {
-    auto successor = StartServer({"--wait-for-pid", absl::StrCat(server_->pid()), "--reply-version",
-                                  absl::StrCat(1 + kill % 2)});
-    ASSERT_NE(successor, nullptr);
-    ASSERT_TRUE(successor->ReadLineWith("ledger-baseline warm", kLong).ok());
-    ASSERT_TRUE(peer->Settle().ok());
-    ASSERT_TRUE(peer->Mark("before").ok());
-    ASSERT_TRUE(server_->Kill().ok());
+    std::unique_ptr<ChildProcess> successor;
+    ASSERT_NO_FATAL_FAILURE(StartSuccessor(1 + kill % 2, &successor));
+    ASSERT_OK(peer->Settle());
+    ASSERT_OK(peer->Mark("before"));
+    ASSERT_OK(server_->Kill());
     WaitUntilItListens(*successor);
-    ASSERT_TRUE(peer->Settle().ok());
+    ASSERT_OK(peer->Settle());
     auto window = peer->Mark("gap");
-    ASSERT_TRUE(window.ok()) << window.status();
+    ASSERT_OK(window);
     EXPECT_EQ(window->disconnects, 8u);
     EXPECT_EQ(window->connections_with_reply, 8u);
     EXPECT_EQ(window->last_versions[1 + kill % 2], 8u);
     EXPECT_GT(window->max_silence_us, 0);
     server_ = std::move(successor);
   }
-  auto result = peer->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  const auto result = peer->StopChecked();
+  ASSERT_OK(result);
   EXPECT_EQ(result->Count("disconnects"), 24u);
   EXPECT_EQ(result->Count("reconnects"), 24u);
 }
 
-// At full speed, and with some that are asked at a settle only.
 TEST_F(BaselineTest, ClientsGoOnOverTheConnectionsThatTheyHaveToAStandby) {
-  for (const uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
-    uint16_t port = 0;
-    auto standby = StartStandby(&port, /*version=*/2);
-    ASSERT_NE(standby, nullptr);
-    auto peer = StartPeer(rate, true, rate == 0 ? 0 : 3, port);
-    ASSERT_NE(peer, nullptr);
-    // There and back again.
-    for (const int version : {2, 1}) {
-      AwaitSpares(*peer);
-      ASSERT_TRUE(peer->Settle().ok());
-      ASSERT_TRUE(server_->Kill().ok());
-      ASSERT_TRUE(peer->Settle().ok());
-      const auto window = peer->Mark("gap");
-      ASSERT_TRUE(window.ok()) << window.status();
-      EXPECT_EQ(window->last_versions[version], 8u);
-      // The first tells the others.
-      EXPECT_GE(window->disconnects, 1u);
-      std::swap(port, port_);
-      server_ = std::exchange(standby, StartStandby(&port, 3 - version));
-    }
-    const auto result = peer->Stop();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
-    EXPECT_EQ(result->Count("reconnects"), 0u);
-  }
+  MoveThereAndBack(
+      [](PeerProcess& peer, ChildProcess& server, int version) {
+        ASSERT_OK(server.Kill());
+        ASSERT_OK(peer.Settle());
+        const auto window = peer.Mark("gap");
+        ASSERT_OK(window);
+        EXPECT_EQ(window->last_versions[version], 8u);
+        // The first tells the others.
+        EXPECT_GE(window->disconnects, 1u);
+      },
+      {"reconnects"});
 }
 
 TEST_F(BaselineTest, ClientsThatAreToldToMoveDoSoBetweenTheirRequests) {
-  for (const uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
-    uint16_t port = 0;
-    auto standby = StartStandby(&port, /*version=*/2);
-    ASSERT_NE(standby, nullptr);
-    auto peer = StartPeer(rate, true, rate == 0 ? 0 : 3, port);
-    ASSERT_NE(peer, nullptr);
-    for (const int version : {2, 1}) {
-      AwaitSpares(*peer);
-      ASSERT_TRUE(peer->Settle().ok());
-      ASSERT_TRUE(server_->Signal(SIGUSR1).ok());
-      // The first replies tell, and the next are the standby's.
-      ASSERT_TRUE(peer->Settle().ok());
-      ASSERT_TRUE(peer->Settle().ok());
-      const auto window = peer->Mark("gap");
-      ASSERT_TRUE(window.ok()) << window.status();
-      EXPECT_EQ(window->last_versions[version], 8u);
-      ASSERT_TRUE(server_->Terminate(kLong).ok());
-      std::swap(port, port_);
-      server_ = std::exchange(standby, StartStandby(&port, 3 - version));
-    }
-    const auto result = peer->Stop();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
-    EXPECT_EQ(result->Count("disconnects"), 0u);
-    EXPECT_EQ(result->Count("retried"), 0u);
-  }
+  MoveThereAndBack(
+      [](PeerProcess& peer, ChildProcess& server, int version) {
+        ASSERT_OK(server.Signal(SIGUSR1));
+        // The first replies tell, and the next are the standby's.
+        ASSERT_OK(peer.Settle());
+        ASSERT_OK(peer.Settle());
+        const auto window = peer.Mark("gap");
+        ASSERT_OK(window);
+        EXPECT_EQ(window->last_versions[version], 8u);
+        ASSERT_OK(server.Terminate(kLong));
+      },
+      {"disconnects", "retried"});
 }
 
 TEST_F(BaselineTest, ConnectionsThatAreNotActiveAreAskedAtASettleOnly) {
   for (uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
     auto peer = StartPeer(rate, true, /*active=*/3);
     ASSERT_NE(peer, nullptr);
-    ASSERT_TRUE(peer->SettleActive().ok());
-    ASSERT_TRUE(peer->SettleActive().ok());
-    auto window = peer->Mark("active");
-    ASSERT_TRUE(window.ok()) << window.status();
-    EXPECT_EQ(window->connections_with_reply, 3u);
-    ASSERT_TRUE(peer->Settle().ok());
-    window = peer->Mark("all");
-    ASSERT_TRUE(window.ok()) << window.status();
-    EXPECT_EQ(window->connections_with_reply, 8u);
+    ASSERT_OK(peer->SettleActive());
+    ASSERT_OK(peer->SettleActive());
+    ASSERT_NO_FATAL_FAILURE(ExpectReplies(*peer, 3));
+    ASSERT_OK(peer->Settle());
+    ASSERT_NO_FATAL_FAILURE(ExpectReplies(*peer, 8));
     // They are asked also when they have to be connected anew for it.
-    auto successor = StartServer({"--wait-for-pid", absl::StrCat(server_->pid())});
-    ASSERT_NE(successor, nullptr);
-    ASSERT_TRUE(successor->ReadLineWith("ledger-baseline warm", kLong).ok());
-    ASSERT_TRUE(server_->Kill().ok());
-    ASSERT_TRUE(peer->Settle().ok());
-    window = peer->Mark("reconnected");
-    ASSERT_TRUE(window.ok()) << window.status();
-    EXPECT_EQ(window->connections_with_reply, 8u);
-    auto result = peer->Stop();
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    std::unique_ptr<ChildProcess> successor;
+    ASSERT_NO_FATAL_FAILURE(StartSuccessor(/*version=*/1, &successor));
+    ASSERT_OK(server_->Kill());
+    ASSERT_OK(peer->Settle());
+    ASSERT_NO_FATAL_FAILURE(ExpectReplies(*peer, 8));
+    ASSERT_OK(peer->StopChecked());
     WaitUntilItListens(*successor);
     server_ = std::move(successor);
   }
@@ -230,10 +220,10 @@ TEST_F(BaselineTest, ConnectionsThatAreNotActiveAreAskedAtASettleOnly) {
 TEST_F(BaselineTest, PeerThatMayNotReconnectReportsTheLoss) {
   auto peer = StartPeer(5000, false);
   ASSERT_NE(peer, nullptr);
-  ASSERT_TRUE(peer->Settle().ok());
-  ASSERT_TRUE(server_->Kill().ok());
-  auto result = peer->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_OK(peer->Settle());
+  ASSERT_OK(server_->Kill());
+  const auto result = peer->Stop();
+  ASSERT_OK(result);
   EXPECT_FALSE(result->Flag("ok")) << result->text();
   EXPECT_GE(result->Count("disconnects"), 1u);
 }
@@ -241,15 +231,15 @@ TEST_F(BaselineTest, PeerThatMayNotReconnectReportsTheLoss) {
 TEST_F(BaselineTest, PeerThatIsNotAnsweredReportsTheLoss) {
   auto peer = StartPeer(5000, false);
   ASSERT_NE(peer, nullptr);
-  ASSERT_TRUE(peer->Settle().ok());
-  ASSERT_TRUE(server_->Signal(SIGSTOP).ok());
+  ASSERT_OK(peer->Settle());
+  ASSERT_OK(server_->Signal(SIGSTOP));
   // A silence of this length means that requests are open.
-  ASSERT_TRUE(WaitUntil("silence", [&] {
-                auto window = peer->Mark("silence");
-                return window.ok() && window->max_silence_us > 50'000;
-              }).ok());
-  auto result = peer->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_OK(WaitUntil("silence", [&] {
+    auto window = peer->Mark("silence");
+    return window.ok() && window->max_silence_us > 50'000;
+  }));
+  const auto result = peer->Stop();
+  ASSERT_OK(result);
   EXPECT_FALSE(result->Flag("ok")) << result->text();
   EXPECT_GE(result->Count("lost"), 1u);
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/cluster_fixture.h"
@@ -96,6 +97,40 @@ class ExampleTest : public harness::ClusterFixture {
     ASSERT_OK_AND_ASSIGN(*process, harness::ChildProcess::Start(child));
   }
 
+  // The program ends at once, and its log has the reason.
+  void ExpectRefused(const ExampleOptions& options, const std::string& reason) {
+    std::unique_ptr<harness::ChildProcess> refused;
+    ASSERT_NO_FATAL_FAILURE(Spawn(options, &refused));
+    const auto end = refused->WaitEnd(kTimeout);
+    ASSERT_OK(end);
+    EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1) << *end;
+    EXPECT_THAT(refused->LogTail(), ::testing::HasSubstr(reason));
+  }
+
+  static void ExpectInLog(const ExampleWorker& worker, const std::string& reason) {
+    EXPECT_OK(harness::WaitUntil("the reason in the log", [&] {
+      return worker.process->LogTail().find(reason) != std::string::npos;
+    }));
+  }
+
+  // An upgrade to this program completes.
+  void UpgradeTo(const std::string& program) {
+    harness::UpgradeOptions options;
+    options.program = program;
+    options.plan.set_watch_window_ms(50);
+    const auto upgrade = cluster_->StartUpgrade(options);
+    ASSERT_OK(upgrade);
+    const auto ended = cluster_->WaitUntilUpgradeEnds(upgrade->id());
+    ASSERT_OK(ended);
+    ASSERT_EQ(ended->phase(), v1::UPGRADE_PHASE_COMPLETED) << ended->ShortDebugString();
+  }
+
+  // A worker that is safe owns everything.
+  void StartSafe() {
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
+    ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
+  }
+
   // Returns when a worker that dies at that passing of `point` has been given the shards.
   void MakeDoomedOwner(const std::string& point, int passing) {
     ExampleOptions options;
@@ -111,6 +146,14 @@ class ExampleTest : public harness::ClusterFixture {
     ASSERT_OK(ended);
     ASSERT_TRUE(WIFSIGNALED(*ended) && WTERMSIG(*ended) == SIGKILL) << *ended;
     ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
+  }
+
+  // The clients lose nothing by the death of an owner at that passing of `point`.
+  void ExpectProgressOverDeathAt(const std::string& point, int passing) {
+    SCOPED_TRACE(absl::StrCat(point, ":", passing));
+    ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, passing));
+    ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
 
   // Each client has had some more answers. It began to ask for all of them after this was called,
@@ -153,6 +196,7 @@ class ExampleTest : public harness::ClusterFixture {
   std::vector<std::unique_ptr<Load>> loads_;
   uint16_t port_ = 0;
   std::vector<std::string> logs_;
+  std::unique_ptr<ExampleWorker> worker_;         // that most tests begin with
   std::unique_ptr<ExampleWorker> safe_, doomed_;  // of tests in which workers kill themselves
 };
 

@@ -88,10 +88,23 @@ class LedgerTest : public harness::ClusterFixture {
   void Start(ClusterOptions options) {
     ASSERT_OK_AND_ASSIGN(cluster_, Cluster::Start(std::move(options)));
     ASSERT_OK_AND_ASSIGN(worker_, cluster_->StartLedger(1));
-    ASSERT_TRUE(cluster_->WaitUntilOwner(worker_->id).ok());
+    ASSERT_OK(cluster_->WaitUntilOwner(worker_->id));
+  }
+  // With a standby, and a peer whose connections have all been answered.
+  void StartWithStandby(ClusterOptions options, const PeerOptions& peer) {
+    ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
+    ASSERT_OK_AND_ASSIGN(standby_, cluster_->StartLedger(2));
+    ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(peer));
+    ASSERT_OK(peer_->Settle());
+  }
+  // The standby answers all connections.
+  void FailOver() {
+    ASSERT_OK(worker_->process->Kill());
+    ASSERT_OK(peer_->Settle());
   }
 
-  std::unique_ptr<LedgerWorker> worker_;
+  std::unique_ptr<LedgerWorker> worker_, standby_;
+  std::unique_ptr<PeerProcess> peer_;
 };
 
 TEST_F(LedgerTest, LargeMessagesAndFullWindowsSurviveAFailover) {
@@ -100,24 +113,16 @@ TEST_F(LedgerTest, LargeMessagesAndFullWindowsSurviveAFailover) {
   options.max_connections = 4;
   options.window = 64;
   options.message_bytes = 4096;
-  ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
-  auto standby = cluster_->StartLedger(2);
-  ASSERT_TRUE(standby.ok()) << standby.status();
   PeerOptions peer_options;
   peer_options.connections = 4;
   peer_options.window = 32;
   peer_options.message_bytes = 4096;
-  auto peer = cluster_->StartPeer(peer_options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  ASSERT_TRUE((*peer)->Settle().ok());
-  ASSERT_TRUE(worker_->process->Kill().ok());
-  ASSERT_TRUE((*peer)->Settle().ok());
-  auto window = (*peer)->Mark("after");
-  ASSERT_TRUE(window.ok()) << window.status();
+  ASSERT_NO_FATAL_FAILURE(StartWithStandby(std::move(options), peer_options));
+  ASSERT_NO_FATAL_FAILURE(FailOver());
+  auto window = peer_->Mark("after");
+  ASSERT_OK(window);
   EXPECT_EQ(window->last_versions[2], 4u);
-  auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ASSERT_OK(peer_->StopChecked());
 }
 
 // An owner that has served an account before finds it as its successor has left it.
@@ -125,27 +130,20 @@ TEST_F(LedgerTest, AccountsThatAreSeldomAskedOutliveHandoffsToAndFro) {
   ClusterOptions options;
   options.shards = 2;
   options.max_connections = 6;
-  ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
-  auto other = cluster_->StartLedger(2);
-  ASSERT_TRUE(other.ok()) << other.status();
   PeerOptions peer_options;
   peer_options.connections = 6;
   peer_options.active = 2;
   peer_options.rate = 1000;
-  auto peer = cluster_->StartPeer(peer_options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  ASSERT_TRUE((*peer)->Settle().ok());
+  ASSERT_NO_FATAL_FAILURE(StartWithStandby(std::move(options), peer_options));
   for (const bool ask_all : {true, false, true, false, false, true}) {
-    ASSERT_TRUE(cluster_->Handoff((*other)->id).ok());
-    std::swap(worker_, *other);
-    ASSERT_TRUE((ask_all ? (*peer)->Settle() : (*peer)->SettleActive()).ok());
-    auto window = (*peer)->Mark("after");
-    ASSERT_TRUE(window.ok()) << window.status();
+    ASSERT_OK(cluster_->Handoff(standby_->id));
+    std::swap(worker_, standby_);
+    ASSERT_OK((ask_all ? peer_->Settle() : peer_->SettleActive()));
+    auto window = peer_->Mark("after");
+    ASSERT_OK(window);
     EXPECT_GE(window->last_versions[worker_->version], ask_all ? 6u : 2u);
   }
-  auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ASSERT_OK(peer_->StopChecked());
 }
 
 TEST_F(LedgerTest, LearnsTheQueueDepthsOfItsService) {
@@ -154,20 +152,12 @@ TEST_F(LedgerTest, LearnsTheQueueDepthsOfItsService) {
   options.max_connections = 4;
   options.window = 4;
   options.batond_arguments = {"--send-queue-depth", "4", "--receive-queue-depth", "8"};
-  ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
-  auto standby = cluster_->StartLedger(2);
-  ASSERT_TRUE(standby.ok()) << standby.status();
   PeerOptions peer_options;
   peer_options.connections = 4;
   peer_options.window = 2;
-  auto peer = cluster_->StartPeer(peer_options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
-  ASSERT_TRUE((*peer)->Settle().ok());
-  ASSERT_TRUE(worker_->process->Kill().ok());
-  ASSERT_TRUE((*peer)->Settle().ok());
-  auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ASSERT_NO_FATAL_FAILURE(StartWithStandby(std::move(options), peer_options));
+  ASSERT_NO_FATAL_FAILURE(FailOver());
+  ASSERT_OK(peer_->StopChecked());
 }
 
 TEST_F(LedgerTest, RefusesAWindowThatTheQueuesDoNotHold) {
@@ -176,15 +166,13 @@ TEST_F(LedgerTest, RefusesAWindowThatTheQueuesDoNotHold) {
   options.batond_arguments = {"--send-queue-depth", "8"};
   ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
   ChildOptions child;
-  auto program = Binaries().Find("ledger-v2");
-  ASSERT_TRUE(program.ok()) << program.status();
-  child.program = *program;
+  ASSERT_OK_AND_ASSIGN(child.program, Binaries().Find("ledger-v2"));
   child.arguments = {"--socket", cluster_->SocketPath(), "--window", "9"};
   child.log_path = cluster_->directory() + "/refused.log";
   auto refused = ChildProcess::Start(child);
-  ASSERT_TRUE(refused.ok()) << refused.status();
+  ASSERT_OK(refused);
   auto end = (*refused)->WaitEnd(std::chrono::seconds(20));
-  ASSERT_TRUE(end.ok()) << end.status();
+  ASSERT_OK(end);
   EXPECT_NE((*refused)->LogTail().find("window 9: choose 1 to 8, the service's queue depth"),
             std::string::npos)
       << (*refused)->LogTail();
@@ -198,8 +186,7 @@ TEST_F(LedgerTest, WrongRequestCostsItsOwnConnectionOnly) {
   PeerOptions peer_options;
   peer_options.connections = 2;
   peer_options.rate = 2000;
-  auto peer = cluster_->StartPeer(peer_options);
-  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_OK_AND_ASSIGN(peer_, cluster_->StartPeer(peer_options));
 
   ledger::Request gap{};
   gap.sequence = 5;
@@ -210,17 +197,15 @@ TEST_F(LedgerTest, WrongRequestCostsItsOwnConnectionOnly) {
   for (const auto& [request, reason] :
        {std::pair(gap, "request 5 follows 0"), std::pair(resume, "request resumes an account")}) {
     RawPeer raw(cluster_->port());
-    ASSERT_TRUE(raw.WaitFor(verbs::CmEventType::kEstablished).ok());
+    ASSERT_OK(raw.WaitFor(verbs::CmEventType::kEstablished));
     raw.Send(request);
     ASSERT_TRUE(raw.WaitFor(verbs::CmEventType::kDisconnected).ok()) << reason;
     EXPECT_EQ(raw.replies(), 0);
     EXPECT_NE(worker_->process->LogTail().find(reason), std::string::npos) << reason;
   }
   EXPECT_FALSE(worker_->process->HasEnded());
-  ASSERT_TRUE((*peer)->Settle().ok());
-  auto result = (*peer)->Stop();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ASSERT_OK(peer_->Settle());
+  ASSERT_OK(peer_->StopChecked());
 }
 
 TEST_F(LedgerTest, ConnectionWithoutBuffersIsRefusedWithTheReason) {
@@ -231,7 +216,7 @@ TEST_F(LedgerTest, ConnectionWithoutBuffersIsRefusedWithTheReason) {
   options.batond_arguments = {"--buffer-bytes", "4194304"};
   ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
   RawPeer raw(cluster_->port());
-  ASSERT_TRUE(raw.WaitFor(verbs::CmEventType::kRejected).ok());
+  ASSERT_OK(raw.WaitFor(verbs::CmEventType::kRejected));
   EXPECT_NE(worker_->process->LogTail().find("raise buffer_bytes"), std::string::npos);
   EXPECT_FALSE(worker_->process->HasEnded());
 }

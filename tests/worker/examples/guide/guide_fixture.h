@@ -98,6 +98,12 @@ class GuideTest : public harness::ClusterFixture {
     ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));
   }
 
+  // A cluster with a worker.
+  void StartService(const std::string& program) {
+    ASSERT_NO_FATAL_FAILURE(StartCluster());
+    ASSERT_NO_FATAL_FAILURE(StartWorker(program, &worker_));
+  }
+
   // Arguments of every program of the guide: the socket, and where it listens.
   std::vector<std::string> Arguments(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> arguments = {
@@ -215,6 +221,7 @@ class GuideTest : public harness::ClusterFixture {
   }
 
   static constexpr char kService[] = "counter";
+  std::unique_ptr<GuideWorker> worker_;  // that most tests begin with
   std::vector<std::unique_ptr<Counting>> counting_;
 };
 

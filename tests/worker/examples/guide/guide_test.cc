@@ -34,36 +34,30 @@ class CounterTest : public GuideTest {
 };
 
 TEST_F(CounterTest, shouldCountEachMessageOnceWhereverItsOwnerDies) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> safe;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &safe));
+  ASSERT_NO_FATAL_FAILURE(StartService("counter"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(3));
-  ASSERT_NO_FATAL_FAILURE(KillAt("counter-test-hooks", kPoints, *safe));
+  ASSERT_NO_FATAL_FAILURE(KillAt("counter-test-hooks", kPoints, *worker_));
   ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
 }
 
 TEST_F(CounterTest, shouldCountEachMessageOnceOverHandoffsAndKills) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> owner;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &owner));
+  ASSERT_NO_FATAL_FAILURE(StartService("counter"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(3));
   for (int i = 0; i < 10; ++i) {
     SCOPED_TRACE(i);
     std::unique_ptr<GuideWorker> heir;
     ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &heir));
     if (i % 2 == 0) ASSERT_OK(cluster_->Handoff(heir->id));
-    ASSERT_OK(owner->process->Kill());
+    ASSERT_OK(worker_->process->Kill());
     ASSERT_OK(cluster_->WaitUntilOwner(heir->id));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
-    owner = std::move(heir);
+    worker_ = std::move(heir);
   }
   ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
 }
 
 TEST_F(CounterTest, shouldDisconnectAPeerThatSendsNoNumber) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService("counter"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(1));
   const auto client = Connect(cluster_->port());
   ASSERT_TRUE(client);
@@ -73,9 +67,7 @@ TEST_F(CounterTest, shouldDisconnectAPeerThatSendsNoNumber) {
 }
 
 TEST_F(CounterTest, shouldChangeTheFormatOfItsStateInTwoUpgrades) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> first;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("counter", &first));
+  ASSERT_NO_FATAL_FAILURE(StartService("counter"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(2));
   v1::Upgrade upgrade;
   ASSERT_NO_FATAL_FAILURE(Upgrade("formats", {"2"}, v1::UPGRADE_PHASE_FAILED, 100, &upgrade));
@@ -109,9 +101,7 @@ TEST_F(CounterTest, shouldCountEachMessageOnceAsAnObjectOfNativeWorkers) {
 
 // The clients are the check: they have to find a service that does not count.
 TEST_F(CounterTest, shouldBeCaughtWhenItDoesNotCount) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> owner;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &owner));
+  ASSERT_NO_FATAL_FAILURE(StartService("loop"));
   Counting client(cluster_->port());
   EXPECT_OK(harness::WaitUntil(
       "the client to find it", [&] { return client.failed(); }, kTimeout));
@@ -159,9 +149,7 @@ TEST_F(GuideTest, shouldKillAnOwnerThatHangs) {
 }
 
 TEST_F(GuideTest, shouldGoBackFromAProgramThatCallsItselfUnhealthy) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> first;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("fragile", &first));
+  ASSERT_NO_FATAL_FAILURE(StartService("fragile"));
   const auto client = Connect(cluster_->port());
   ASSERT_TRUE(client);
   v1::UpgradePlan plan;
@@ -177,14 +165,13 @@ TEST_F(GuideTest, shouldGoBackFromAProgramThatCallsItselfUnhealthy) {
   ASSERT_OK(ended);
   EXPECT_EQ(ended->phase(), v1::UPGRADE_PHASE_ROLLED_BACK);
   EXPECT_THAT(ended->detail(), HasSubstr("unhealthy"));
-  EXPECT_TRUE(cluster_->OwnsAllShards(first->id));
+  EXPECT_TRUE(cluster_->OwnsAllShards(worker_->id));
   EXPECT_OK(client->Ask("still here"));
 }
 
 TEST_F(GuideTest, shouldLetPeersReadTheBoardThatAFormerOwnerGranted) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<GuideWorker> owner, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("board", &owner));
+  ASSERT_NO_FATAL_FAILURE(StartService("board"));
+  std::unique_ptr<GuideWorker> heir;
   const auto client = Connect(cluster_->port());
   ASSERT_TRUE(client);
   const auto where = client->Ask("where");
@@ -196,13 +183,13 @@ TEST_F(GuideTest, shouldLetPeersReadTheBoardThatAFormerOwnerGranted) {
   for (uint64_t total = 1; total <= 5; ++total) {
     const auto answer = client->Ask("1");
     ASSERT_OK(answer);
-    ASSERT_OK(owner->process->Kill());
+    ASSERT_OK(worker_->process->Kill());
     const auto read = client->Read(address, rkey);  // no worker lives
     ASSERT_OK(read);
     EXPECT_EQ(*read, total);
     ASSERT_NO_FATAL_FAILURE(StartWorker("board", &heir));
     EXPECT_EQ(*client->Ask("where"), *where);  // it granted nothing anew
-    owner = std::move(heir);
+    worker_ = std::move(heir);
   }
 }
 

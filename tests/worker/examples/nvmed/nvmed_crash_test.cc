@@ -44,13 +44,6 @@ void PassTime(uint64_t microseconds) {
 
 class NvmedCrashTest : public NvmedTest {
  protected:
-  // A worker that is safe owns everything.
-  void StartSafe() {
-    ASSERT_NO_FATAL_FAILURE(StartCluster());
-    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
-    ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
-  }
-
   // On memory and file; with so many outstanding that chunks run out; and one with few.
   void StartLoads() {
     StartLoad(kMemoryNamespace, 2, 6);
@@ -61,14 +54,12 @@ class NvmedCrashTest : public NvmedTest {
 };
 
 TEST_F(NvmedCrashTest, shouldAnswerEachCommandOnceWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
   ASSERT_NO_FATAL_FAILURE(StartSafe());
   ASSERT_NO_FATAL_FAILURE(StartLoads());
   for (const char* point : kServingPoints) {
     for (const int passing : {1, 2, 41}) {
-      SCOPED_TRACE(absl::StrCat(point, ":", passing));
-      ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, passing));
-      ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-      ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+      ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, passing));
     }
   }
   ExpectNothingLost();
@@ -76,14 +67,12 @@ TEST_F(NvmedCrashTest, shouldAnswerEachCommandOnceWhereverItsOwnerDies) {
 }
 
 TEST_F(NvmedCrashTest, shouldAnswerEachCommandOnceWhenTheShardIsOnItsWay) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
   ASSERT_NO_FATAL_FAILURE(StartSafe());
   ASSERT_NO_FATAL_FAILURE(StartLoads());
   for (const char* point :
        {"adopt-begin", "load-connection", "adopt-before-commit", "adopt-committed"}) {
-    SCOPED_TRACE(point);
-    ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, 1));
-    ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, 1));
   }
   for (const char* point : {"release-begin", "release-published"}) {
     SCOPED_TRACE(point);
@@ -97,6 +86,7 @@ TEST_F(NvmedCrashTest, shouldAnswerEachCommandOnceWhenTheShardIsOnItsWay) {
 }
 
 TEST_F(NvmedCrashTest, shouldServeAQueueWhoseAcceptDied) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
   ASSERT_NO_FATAL_FAILURE(StartSafe());
   for (const char* point : {"nvmed-accept-begin", "nvmed-accept-end"}) {
     for (const int passing : {1, 2}) {  // the admin queue, an I/O queue
@@ -112,6 +102,7 @@ TEST_F(NvmedCrashTest, shouldServeAQueueWhoseAcceptDied) {
 
 // The commands of a connect, one after the other: each of them is the one whose owner dies.
 TEST_F(NvmedCrashTest, shouldConnectAHostWhoseEachCommandKillsAnOwner) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
   ASSERT_NO_FATAL_FAILURE(StartSafe());
   for (const char* point : {"nvmed-response-staged", "nvmed-commit"}) {
     for (int passing = 1; passing <= 8; ++passing) {

@@ -59,7 +59,20 @@ class NvmedTest : public examples::ExampleTest<BlockLoad> {
     ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
     std::ofstream(FilePath()) << "";
     std::filesystem::resize_file(FilePath(), kNamespaceBytes);
-    config_ = WriteConfig("nvmed", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes), "");
+    config_ = WriteConfig("nvmed", right_fields_);
+  }
+  // A cluster with a worker.
+  void StartService() {
+    ASSERT_NO_FATAL_FAILURE(StartCluster());
+    ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
+  }
+  // A cluster with a worker that a host is connected to.
+  void StartServiceAndHost(uint16_t io_queues = 1) {
+    ASSERT_NO_FATAL_FAILURE(StartService());
+    ASSERT_NO_FATAL_FAILURE(ConnectHost(io_queues));
+  }
+  void ConnectHost(uint16_t io_queues = 1) {
+    ASSERT_OK_AND_ASSIGN(host_, NvmeHost::Connect(HostOptions(io_queues)));
   }
 
   // The file that the second namespace is backed by.
@@ -67,7 +80,7 @@ class NvmedTest : public examples::ExampleTest<BlockLoad> {
 
   // `fields`: of the target; `more`: of its subsystem. Returns the path.
   std::string WriteConfig(const std::string& name, const std::string& fields,
-                          const std::string& more) const {
+                          const std::string& more = "") const {
     std::string path = absl::StrCat(cluster_->directory(), "/", name, ".textproto");
     std::ofstream(path) << "io_queues: " << kIoQueues << " queue_entries: " << entries_ << " "
                         << fields << " subsystems { nqn: \"" << kSubsystem
@@ -77,6 +90,12 @@ class NvmedTest : public examples::ExampleTest<BlockLoad> {
                         << " } } namespaces { id: " << kFileNamespace << " file { path: \""
                         << FilePath() << "\" } } }\n";
     return path;
+  }
+
+  // To be added to the subsystem: the file once more.
+  std::string ReadOnlyNamespace(uint32_t nsid) const {
+    return absl::StrCat("namespaces { id: ", nsid, " file { read_only: true path: \"", FilePath(),
+                        "\" } }");
   }
 
   std::vector<std::string> ArgumentsOf(const ExampleOptions& options) const override {
@@ -119,8 +138,10 @@ class NvmedTest : public examples::ExampleTest<BlockLoad> {
     StartLoad(LoadOptions(nsid, queues, depth));
   }
 
+  const std::string right_fields_ = absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes);
   std::string config_;
   uint32_t entries_ = 0;
+  std::unique_ptr<NvmeHost> host_;  // of tests that have one
 };
 
 }  // namespace baton::nvmed

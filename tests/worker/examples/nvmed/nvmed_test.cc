@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "tests/harness/wait_until.h"
 #include "tests/worker/examples/nvmed/nvme_host.h"
@@ -34,6 +35,27 @@ std::string Text(StatusCode status) {
   return absl::StrCat("0x", absl::Hex(static_cast<uint16_t>(status)));
 }
 
+void ExpectStatus(const absl::StatusOr<Response>& response, StatusCode status) {
+  ASSERT_OK(response);
+  EXPECT_EQ(Text(response->status), Text(status));
+}
+
+struct WrongCommand {
+  const char* what;
+  SubmissionEntry command;
+  Transfer transfer;
+  StatusCode status;
+};
+
+void ExpectAllRefused(HostQueue& queue, absl::Span<const WrongCommand> commands) {
+  for (const WrongCommand& wrong : commands) {
+    SCOPED_TRACE(wrong.what);
+    const auto response = queue.Execute(wrong.command, wrong.transfer);
+    ASSERT_NO_FATAL_FAILURE(ExpectStatus(response, wrong.status));
+    EXPECT_TRUE(response->do_not_retry);
+  }
+}
+
 Transfer Spoilt(Transfer transfer, std::function<void(SubmissionEntry*)> spoil) {
   transfer.spoil = std::move(spoil);
   return transfer;
@@ -46,26 +68,24 @@ std::vector<uint8_t> BytesOf(const Data& data) {
 }
 
 TEST_F(NvmedTest, shouldReadBackWhatWasWrittenAfterItsOwnerWasKilled) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> owner, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &owner));
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  std::unique_ptr<ExampleWorker> heir;
   ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
+  ASSERT_NO_FATAL_FAILURE(ConnectHost());
   const std::vector<uint8_t> data(4096, 0x5a);
   for (const uint32_t nsid : {kMemoryNamespace, kFileNamespace}) {
     ASSERT_OK(ExpectSuccess(
-        (*host)->io().Execute(BlocksOf(IoOpcode::kWrite, nsid, 8, 8), ToController(data, true)),
+        host_->io().Execute(BlocksOf(IoOpcode::kWrite, nsid, 8, 8), ToController(data, true)),
         "Write"));
   }
-  ASSERT_OK(owner->process->Kill());
+  ASSERT_OK(worker_->process->Kill());
   for (const uint32_t nsid : {kMemoryNamespace, kFileNamespace}) {
     const auto read =
-        (*host)->io().Execute(BlocksOf(IoOpcode::kRead, nsid, 8, 8), ToHost(4096, true));
+        host_->io().Execute(BlocksOf(IoOpcode::kRead, nsid, 8, 8), ToHost(4096, true));
     ASSERT_OK(ExpectSuccess(read, "Read"));
     EXPECT_EQ(read->data, data);
   }
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(host_->Disconnect());
   ExpectNoConnections();
 }
 
@@ -76,13 +96,10 @@ TEST_F(NvmedTest, shouldTellHostsWhereItsSubsystemsAre) {
   ExampleOptions options;
   // A subsystem that this host may not see, and one for all.
   options.config =
-      WriteConfig("hidden",
-                  absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes,
-                               " subsystems { nqn: \"nqn.2014-08.org.example:hidden\""
-                               " serial: \"HIDDEN\" hosts: \"nqn.2014-08.org.other\" }"),
-                  "");
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));  // --listen HOST:0
+      WriteConfig("hidden", absl::StrCat(right_fields_,
+                                         " subsystems { nqn: \"nqn.2014-08.org.example:hidden\""
+                                         " serial: \"HIDDEN\" hosts: \"nqn.2014-08.org.other\" }"));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker_));  // --listen HOST:0
   NvmeHostOptions asked = HostOptions(0);
   asked.subsystem_nqn = kDiscoveryNqn;
   const auto host = NvmeHost::Connect(asked);
@@ -103,23 +120,18 @@ TEST_F(NvmedTest, shouldTellHostsWhereItsSubsystemsAre) {
   EXPECT_EQ(entry.trtype, TransportType::kRdma);
   EXPECT_EQ(entry.subtype, SubsystemType::kNvm);
   // It has no I/O queues, and no namespaces.
-  const auto queues = (*host)->admin().Execute(SetFeaturesOf(FeatureId::kNumberOfQueues, 0));
-  ASSERT_OK(queues);
-  EXPECT_EQ(Text(queues->status), Text(StatusCode::kInvalidField));
+  ExpectStatus((*host)->admin().Execute(SetFeaturesOf(FeatureId::kNumberOfQueues, 0)),
+               StatusCode::kInvalidField);
   ASSERT_OK((*host)->Disconnect());
 }
 
 TEST_F(NvmedTest, shouldIdentifyItself) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
-  HostQueue& admin = (*host)->admin();
+  ASSERT_NO_FATAL_FAILURE(StartServiceAndHost());
+  HostQueue& admin = host_->admin();
   const auto identified = admin.Execute(IdentifyOf(IdentifyCns::kController), ToHost(4096, true));
   ASSERT_OK(ExpectSuccess(identified, "Identify Controller"));
   const auto controller = DataAs<IdentifyController>(*identified);
-  EXPECT_EQ(controller.cntlid, (*host)->controller());
+  EXPECT_EQ(controller.cntlid, host_->controller());
   EXPECT_EQ(std::string(controller.sn, 7), "BATON1 ");
   EXPECT_EQ(std::string(controller.fr, 3), "v1 ");
   EXPECT_EQ(4096u << controller.mdts, kMaxTransferBytes);
@@ -142,36 +154,29 @@ TEST_F(NvmedTest, shouldIdentifyItself) {
   const auto none = admin.Execute(IdentifyOf(IdentifyCns::kNamespace, 17), ToHost(4096));
   ASSERT_OK(ExpectSuccess(none, "Identify Namespace, of none"));
   EXPECT_EQ(none->data, std::vector<uint8_t>(4096));
-  const auto refused =
-      admin.Execute(IdentifyOf(IdentifyCns::kNamespaceDescriptors, 17), ToHost(4096));
-  ASSERT_OK(refused);
-  EXPECT_EQ(Text(refused->status), Text(StatusCode::kInvalidNamespaceOrFormat));
-  ASSERT_OK((*host)->Disconnect());
+  ExpectStatus(admin.Execute(IdentifyOf(IdentifyCns::kNamespaceDescriptors, 17), ToHost(4096)),
+               StatusCode::kInvalidNamespaceOrFormat);
+  ASSERT_OK(host_->Disconnect());
 }
 
 TEST_F(NvmedTest, shouldTellWhichBinaryServes) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> first, second;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &first));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
+  ASSERT_NO_FATAL_FAILURE(StartServiceAndHost());
+  std::unique_ptr<ExampleWorker> second;
   ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &second));
-  for (const auto& [worker, firmware] : {std::pair(&first, "v1 "), std::pair(&second, "v2 ")}) {
-    ASSERT_OK(cluster_->Handoff((*worker)->id));
+  for (const auto& [server, firmware] : {std::pair(&worker_, "v1 "), std::pair(&second, "v2 ")}) {
+    ASSERT_OK(cluster_->Handoff((*server)->id));
     const auto identified =
-        (*host)->admin().Execute(IdentifyOf(IdentifyCns::kController), ToHost(4096));
+        host_->admin().Execute(IdentifyOf(IdentifyCns::kController), ToHost(4096));
     ASSERT_OK(ExpectSuccess(identified, "Identify Controller"));
     EXPECT_EQ(std::string(DataAs<IdentifyController>(*identified).fr, 3), firmware);
   }
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(host_->Disconnect());
 }
 
 // ---------------------------------------------------------------- load
 
 TEST_F(NvmedTest, shouldKeepWhatIsWrittenOverHandoffsAndUpgrades) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   StartLoad(kMemoryNamespace, 2, 6);
   StartLoad(kFileNamespace, 2, 6);
   StartLoad(kMemoryNamespace, 1, 1);
@@ -182,18 +187,11 @@ TEST_F(NvmedTest, shouldKeepWhatIsWrittenOverHandoffsAndUpgrades) {
     std::unique_ptr<ExampleWorker> next;
     ASSERT_NO_FATAL_FAILURE(StartWorker(options, &next));
     ASSERT_OK(cluster_->Handoff(next->id));
-    worker = std::move(next);
+    worker_ = std::move(next);
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   for (const char* program : {"nvmed-v2", "nvmed-v1", "nvmed-v2"}) {
-    harness::UpgradeOptions options;
-    options.program = program;
-    options.plan.set_watch_window_ms(50);
-    const auto upgrade = cluster_->StartUpgrade(options);
-    ASSERT_OK(upgrade);
-    const auto ended = cluster_->WaitUntilUpgradeEnds(upgrade->id());
-    ASSERT_OK(ended);
-    ASSERT_EQ(ended->phase(), v1::UPGRADE_PHASE_COMPLETED) << ended->ShortDebugString();
+    ASSERT_NO_FATAL_FAILURE(UpgradeTo(program));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   ExpectNothingLost();
@@ -202,8 +200,7 @@ TEST_F(NvmedTest, shouldKeepWhatIsWrittenOverHandoffsAndUpgrades) {
 
 TEST_F(NvmedTest, shouldServeMoreCommandsThanThereAreChunks) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(12, 4));
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
   for (int i = 0; i < 2; ++i) StartLoad(kFileNamespace, kIoQueues, 31);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress(300));
   ExpectNothingLost();
@@ -214,11 +211,10 @@ TEST_F(NvmedTest, shouldServeMoreCommandsThanThereAreChunks) {
 // others for those that overlap them, which have all of the chunks.
 TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(12, 4));
-  std::unique_ptr<ExampleWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
-  HostQueue& queue = (*host)->io();
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
+  ASSERT_NO_FATAL_FAILURE(ConnectHost());
+  HostQueue& queue = host_->io();
+  std::unique_ptr<ExampleWorker> heir;
   ASSERT_NO_FATAL_FAILURE(StartWorker({}, &heir));
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
@@ -248,7 +244,7 @@ TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
         ASSERT_OK(cid);
         submitted.push_back(*cid);
       }
-      if (round == 30 && nsid == kFileNamespace) ASSERT_OK(worker->process->Kill());
+      if (round == 30 && nsid == kFileNamespace) ASSERT_OK(worker_->process->Kill());
       for (const uint16_t cid : submitted) ASSERT_OK(ExpectSuccess(queue.Await(cid), "a write"));
       const std::vector<uint8_t> last(4096, 0xee);
       ASSERT_OK(ExpectSuccess(queue.Execute(write, InCapsule(last)), "the last write"));
@@ -257,7 +253,7 @@ TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
       EXPECT_EQ(read->data, last);
     }
   }
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(host_->Disconnect());
   ExpectNoConnections();
 }
 
@@ -266,13 +262,9 @@ TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
 TEST_F(NvmedTest, shouldRefuseIoThatIsWrong) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
   ExampleOptions options;
-  options.config = WriteConfig(
-      "read_only", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes),
-      absl::StrCat("namespaces { id: 9 file { read_only: true path: \"", FilePath(), "\" } }"));
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
+  options.config = WriteConfig("read_only", right_fields_, ReadOnlyNamespace(9));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker_));
+  ASSERT_NO_FATAL_FAILURE(ConnectHost());
   const uint32_t one = kMemoryNamespace;
   const auto read = [&](uint64_t slba, uint32_t blocks) {
     return BlocksOf(IoOpcode::kRead, one, slba, blocks);
@@ -285,13 +277,7 @@ TEST_F(NvmedTest, shouldRefuseIoThatIsWrong) {
     return [identifier](SubmissionEntry* entry) { entry->sgl1.identifier = identifier; };
   };
   const uint32_t too_many = kMaxTransferBytes / kBlockBytes + 1;
-  struct Case {
-    const char* what;
-    SubmissionEntry command;
-    Transfer transfer;
-    StatusCode status;
-  };
-  const Case cases[] = {
+  const WrongCommand cases[] = {
       {"a read behind the end", read(kBlocks, 1), ToHost(512), StatusCode::kLbaOutOfRange},
       {"a read over the end", read(kBlocks - 1, 2), ToHost(1024), StatusCode::kLbaOutOfRange},
       {"a read whose end is no number", read(UINT64_MAX, 2), ToHost(1024),
@@ -347,54 +333,37 @@ TEST_F(NvmedTest, shouldRefuseIoThatIsWrong) {
        StatusCode::kInvalidField},
       {"a write to what is read-only", BlocksOf(IoOpcode::kWrite, 9, 0, 1), InCapsule(block),
        StatusCode::kNamespaceWriteProtected},
-      {"a second Connect", (*host)->ConnectCommandOf((*host)->io()),
-       InCapsule(BytesOf((*host)->ConnectDataOf((*host)->io()))),
-       StatusCode::kCommandSequenceError},
+      {"a second Connect", host_->ConnectCommandOf(host_->io()),
+       InCapsule(BytesOf(host_->ConnectDataOf(host_->io()))), StatusCode::kCommandSequenceError},
       {"a property on an I/O queue", GetPropertyOf(kPropertyCsts), {}, StatusCode::kInvalidField},
       {"an unknown command of fabrics",
        FabricsOf(static_cast<FabricsType>(0x0c)),
        {},
        StatusCode::kInvalidOpcode},
   };
-  for (const Case& wrong : cases) {
-    SCOPED_TRACE(wrong.what);
-    const auto response = (*host)->io().Execute(wrong.command, wrong.transfer);
-    ASSERT_OK(response);
-    EXPECT_EQ(Text(response->status), Text(wrong.status));
-    EXPECT_TRUE(response->do_not_retry);
-  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAllRefused(host_->io(), cases));
   // Each of them is in the log, and none of them was counted as I/O or has changed a block.
-  const auto health = (*host)->ReadHealthLog();
+  const auto health = host_->ReadHealthLog();
   ASSERT_OK(health);
   EXPECT_EQ(health->error_log_entries[0], std::size(cases));
   EXPECT_EQ(health->host_read_commands[0], 0u);
   EXPECT_EQ(health->host_write_commands[0], 0u);
   const auto errors =
-      (*host)->admin().Execute(LogPageOf(LogPageId::kErrorInformation, 64), ToHost(64));
+      host_->admin().Execute(LogPageOf(LogPageId::kErrorInformation, 64), ToHost(64));
   ASSERT_OK(ExpectSuccess(errors, "Get Log Page, errors"));
   const auto newest = DataAs<ErrorLogEntry>(*errors);
   EXPECT_EQ(newest.error_count, std::size(cases));
   EXPECT_EQ(newest.sqid, 1);
   EXPECT_EQ(CodeOf(newest.status), StatusCode::kInvalidOpcode);
-  const auto first = (*host)->io().Execute(read(0, 2), ToHost(1024));
+  const auto first = host_->io().Execute(read(0, 2), ToHost(1024));
   ASSERT_OK(ExpectSuccess(first, "Read"));
   EXPECT_EQ(first->data, std::vector<uint8_t>(1024));
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(host_->Disconnect());
 }
 
 TEST_F(NvmedTest, shouldRefuseAdminCommandsThatAreWrong) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
-  struct Case {
-    const char* what;
-    SubmissionEntry command;
-    Transfer transfer;
-    StatusCode status;
-  };
-  const Case cases[] = {
+  ASSERT_NO_FATAL_FAILURE(StartServiceAndHost());
+  const WrongCommand cases[] = {
       {"an unknown opcode",
        CommandOf(static_cast<AdminOpcode>(0x7d)),
        {},
@@ -425,8 +394,8 @@ TEST_F(NvmedTest, shouldRefuseAdminCommandsThatAreWrong) {
        SetPropertyOf(kPropertyVs, 1),
        {},
        StatusCode::kInvalidField},
-      {"a second Connect", (*host)->ConnectCommandOf((*host)->admin()),
-       ToController(BytesOf((*host)->ConnectDataOf((*host)->admin()))),
+      {"a second Connect", host_->ConnectCommandOf(host_->admin()),
+       ToController(BytesOf(host_->ConnectDataOf(host_->admin()))),
        StatusCode::kCommandSequenceError},
       {"data in the capsule", IdentifyOf(IdentifyCns::kController),
        InCapsule(std::vector<uint8_t>(4096)), StatusCode::kSglDescriptorTypeInvalid},
@@ -439,25 +408,17 @@ TEST_F(NvmedTest, shouldRefuseAdminCommandsThatAreWrong) {
        {},
        StatusCode::kDisconnectInvalidQueueType},
   };
-  for (const Case& wrong : cases) {
-    SCOPED_TRACE(wrong.what);
-    const auto response = (*host)->admin().Execute(wrong.command, wrong.transfer);
-    ASSERT_OK(response);
-    EXPECT_EQ(Text(response->status), Text(wrong.status));
-    EXPECT_TRUE(response->do_not_retry);
-  }
-  ASSERT_OK((*host)->KeepAlive());
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_NO_FATAL_FAILURE(ExpectAllRefused(host_->admin(), cases));
+  ASSERT_OK(host_->KeepAlive());
+  ASSERT_OK(host_->Disconnect());
 }
 
 TEST_F(NvmedTest, shouldHoldSoManyEventRequestsAndNoMore) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  std::unique_ptr<ExampleWorker> heir;
   ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
-  HostQueue& admin = (*host)->admin();
+  ASSERT_NO_FATAL_FAILURE(ConnectHost());
+  HostQueue& admin = host_->admin();
   const auto identified = admin.Execute(IdentifyOf(IdentifyCns::kController), ToHost(4096));
   ASSERT_OK(ExpectSuccess(identified, "Identify Controller"));
   const int allowed = DataAs<IdentifyController>(*identified).aerl + 1;
@@ -467,86 +428,69 @@ TEST_F(NvmedTest, shouldHoldSoManyEventRequestsAndNoMore) {
     ASSERT_OK(cid);
     held.push_back(*cid);
   }
-  const auto refused = admin.Execute(CommandOf(AdminOpcode::kAsyncEventRequest));
-  ASSERT_OK(refused);
-  EXPECT_EQ(Text(refused->status), Text(StatusCode::kAsyncEventRequestLimitExceeded));
+  ExpectStatus(admin.Execute(CommandOf(AdminOpcode::kAsyncEventRequest)),
+               StatusCode::kAsyncEventRequestLimitExceeded);
   EXPECT_EQ(admin.outstanding(), held.size());
   // They are held still by whoever comes after.
-  ASSERT_OK(worker->process->Kill());
+  ASSERT_OK(worker_->process->Kill());
   const auto aborted = admin.Execute(AbortOf(0, held[1]));
   ASSERT_OK(ExpectSuccess(aborted, "Abort"));
   EXPECT_EQ(aborted->result & kNotAborted, 0u);
-  const auto event = admin.Await(held[1]);
-  ASSERT_OK(event);
-  EXPECT_EQ(Text(event->status), Text(StatusCode::kAbortRequested));
+  ExpectStatus(admin.Await(held[1]), StatusCode::kAbortRequested);
   const auto unknown = admin.Execute(AbortOf(0, 9999));
   ASSERT_OK(ExpectSuccess(unknown, "Abort"));
   EXPECT_EQ(unknown->result & kNotAborted, kNotAborted);
   EXPECT_EQ(admin.outstanding(), held.size() - 1);
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(host_->Disconnect());
 }
 
 TEST_F(NvmedTest, shouldExecuteNothingAndHoldNothingAfterAReset) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
+  ASSERT_NO_FATAL_FAILURE(StartServiceAndHost());
   std::vector<uint16_t> held;
   const auto hold = [&] {
-    const auto cid = (*host)->admin().Submit(CommandOf(AdminOpcode::kAsyncEventRequest));
+    const auto cid = host_->admin().Submit(CommandOf(AdminOpcode::kAsyncEventRequest));
     if (cid.ok()) held.push_back(*cid);
     return cid.status();
   };
   for (int i = 0; i < kEventRequests; ++i) ASSERT_OK(hold());
-  ASSERT_OK((*host)->Reset());
-  for (const uint16_t cid : held) (*host)->admin().ForgetHeld(cid);
+  ASSERT_OK(host_->Reset());
+  for (const uint16_t cid : held) host_->admin().ForgetHeld(cid);
   // By either way that data can come.
   for (const uint32_t nsid : {kMemoryNamespace, kFileNamespace}) {
     for (const Transfer& data :
          {ToController(std::vector<uint8_t>(512, 1)), InCapsule(std::vector<uint8_t>(512, 2))}) {
-      const auto refused = (*host)->io().Execute(BlocksOf(IoOpcode::kWrite, nsid, 0, 1), data);
-      ASSERT_OK(refused);
-      EXPECT_EQ(Text(refused->status), Text(StatusCode::kCommandSequenceError));
+      ExpectStatus(host_->io().Execute(BlocksOf(IoOpcode::kWrite, nsid, 0, 1), data),
+                   StatusCode::kCommandSequenceError);
     }
   }
-  ASSERT_OK((*host)->Enable());
+  ASSERT_OK(host_->Enable());
   for (const uint32_t nsid : {kMemoryNamespace, kFileNamespace}) {
-    const auto read = (*host)->io().Execute(BlocksOf(IoOpcode::kRead, nsid, 0, 1), ToHost(512));
+    const auto read = host_->io().Execute(BlocksOf(IoOpcode::kRead, nsid, 0, 1), ToHost(512));
     ASSERT_OK(ExpectSuccess(read, "Read"));
     EXPECT_EQ(read->data, std::vector<uint8_t>(512)) << "namespace " << nsid;
   }
   for (int i = 0; i < kEventRequests; ++i) ASSERT_OK(hold());
-  const auto refused = (*host)->admin().Execute(CommandOf(AdminOpcode::kAsyncEventRequest));
-  ASSERT_OK(refused);
-  EXPECT_EQ(Text(refused->status), Text(StatusCode::kAsyncEventRequestLimitExceeded));
-  ASSERT_OK((*host)->Disconnect());
+  ExpectStatus(host_->admin().Execute(CommandOf(AdminOpcode::kAsyncEventRequest)),
+               StatusCode::kAsyncEventRequestLimitExceeded);
+  ASSERT_OK(host_->Disconnect());
 }
 
 TEST_F(NvmedTest, shouldEndAQueueThatIsAskedTo) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
-  const auto host = NvmeHost::Connect(HostOptions(2));
-  ASSERT_OK(host);
-  ASSERT_OK(
-      ExpectSuccess((*host)->io(0).Execute(FabricsOf(FabricsType::kDisconnect)), "Disconnect"));
-  ASSERT_OK((*host)->io(0).WaitUntilDisconnected());
+  ASSERT_NO_FATAL_FAILURE(StartServiceAndHost(2));
+  ASSERT_OK(ExpectSuccess(host_->io(0).Execute(FabricsOf(FabricsType::kDisconnect)), "Disconnect"));
+  ASSERT_OK(host_->io(0).WaitUntilDisconnected());
   ASSERT_OK(ExpectSuccess(
-      (*host)->io(1).Execute(BlocksOf(IoOpcode::kRead, kMemoryNamespace, 0, 1), ToHost(512)),
+      host_->io(1).Execute(BlocksOf(IoOpcode::kRead, kMemoryNamespace, 0, 1), ToHost(512)),
       "Read"));
-  ASSERT_OK((*host)->io(1).Disconnect());
-  ASSERT_OK((*host)->admin().Disconnect());
+  ASSERT_OK(host_->io(1).Disconnect());
+  ASSERT_OK(host_->admin().Disconnect());
   ExpectNoConnections();
 }
 
 TEST_F(NvmedTest, shouldTellOfNamespacesThatAnUpgradeHasAdded) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker, next;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
-  HostQueue& admin = (*host)->admin();
+  ASSERT_NO_FATAL_FAILURE(StartServiceAndHost());
+  std::unique_ptr<ExampleWorker> next;
+  HostQueue& admin = host_->admin();
   ASSERT_OK(ExpectSuccess(admin.Execute(SetFeaturesOf(FeatureId::kAsyncEventConfiguration,
                                                       kAsyncEventNamespaceChanged)),
                           "Set Features, events"));
@@ -554,9 +498,7 @@ TEST_F(NvmedTest, shouldTellOfNamespacesThatAnUpgradeHasAdded) {
   ASSERT_OK(request);
   ExampleOptions options;
   options.version = 2;
-  options.config = WriteConfig(
-      "more", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes),
-      absl::StrCat("namespaces { id: 9 file { read_only: true path: \"", FilePath(), "\" } }"));
+  options.config = WriteConfig("more", right_fields_, ReadOnlyNamespace(9));
   ASSERT_NO_FATAL_FAILURE(StartWorker(options, &next));
   ASSERT_OK(cluster_->Handoff(next->id));
   const auto event = admin.Await(*request);
@@ -566,39 +508,33 @@ TEST_F(NvmedTest, shouldTellOfNamespacesThatAnUpgradeHasAdded) {
   const auto log = admin.Execute(LogPageOf(LogPageId::kChangedNamespaces, 4096), ToHost(4096));
   ASSERT_OK(ExpectSuccess(log, "Get Log Page, changed namespaces"));
   EXPECT_NE(DataAs<NamespaceList>(*log).nsid[0], 0u);
-  ASSERT_OK(ExpectSuccess((*host)->io().Execute(BlocksOf(IoOpcode::kRead, 9, 0, 1), ToHost(512)),
-                          "Read"));
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(
+      ExpectSuccess(host_->io().Execute(BlocksOf(IoOpcode::kRead, 9, 0, 1), ToHost(512)), "Read"));
+  ASSERT_OK(host_->Disconnect());
 }
 
 // ---------------------------------------------------------------- queues that are wrong
 
 TEST_F(NvmedTest, shouldExecuteNothingBeforeConnect) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   const auto host = NvmeHost::Open(HostOptions());
   ASSERT_OK(host);
   for (const SubmissionEntry& command :
        {IdentifyOf(IdentifyCns::kController), GetPropertyOf(kPropertyCsts)}) {
-    const auto response = (*host)->admin().Execute(command, ToHost(4096));
-    ASSERT_OK(response);
-    EXPECT_EQ(Text(response->status), Text(StatusCode::kCommandSequenceError));
+    ExpectStatus((*host)->admin().Execute(command, ToHost(4096)),
+                 StatusCode::kCommandSequenceError);
   }
   // Connected, and not enabled.
   ASSERT_OK((*host)->ConnectAdmin());
-  const auto early = (*host)->admin().Execute(IdentifyOf(IdentifyCns::kController), ToHost(4096));
-  ASSERT_OK(early);
-  EXPECT_EQ(Text(early->status), Text(StatusCode::kCommandSequenceError));
+  ExpectStatus((*host)->admin().Execute(IdentifyOf(IdentifyCns::kController), ToHost(4096)),
+               StatusCode::kCommandSequenceError);
   ASSERT_OK((*host)->Enable());
   ASSERT_OK((*host)->AskForQueues(1));
 
   const auto queue = (*host)->OpenQueue(1);
   ASSERT_OK(queue);
-  const auto read =
-      (*queue)->Execute(BlocksOf(IoOpcode::kRead, kMemoryNamespace, 0, 1), ToHost(512));
-  ASSERT_OK(read);
-  EXPECT_EQ(Text(read->status), Text(StatusCode::kCommandSequenceError));
+  ExpectStatus((*queue)->Execute(BlocksOf(IoOpcode::kRead, kMemoryNamespace, 0, 1), ToHost(512)),
+               StatusCode::kCommandSequenceError);
   ASSERT_OK(ExpectSuccess((*queue)->Execute((*host)->ConnectCommandOf(**queue),
                                             InCapsule(BytesOf((*host)->ConnectDataOf(**queue)))),
                           "Connect"));
@@ -611,12 +547,10 @@ TEST_F(NvmedTest, shouldExecuteNothingBeforeConnect) {
 TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
   ExampleOptions options;
-  options.config = WriteConfig("hasty",
-                               absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes,
-                                            " host_timeout_ms: ", 1000 * harness::Slowness()),
-                               "");
-  std::unique_ptr<ExampleWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
+  options.config = WriteConfig(
+      "hasty", absl::StrCat(right_fields_, " host_timeout_ms: ", 1000 * harness::Slowness()));
+  std::unique_ptr<ExampleWorker> heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker_));
   StartLoad(kMemoryNamespace);
   for (const bool killed : {false, true}) {
     SCOPED_TRACE(killed);
@@ -629,13 +563,11 @@ TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
     ASSERT_OK((*deaf)->io().Submit(read, ToHost(4096)));
     if (killed) {
       ASSERT_NO_FATAL_FAILURE(StartWorker(options, &heir));
-      ASSERT_OK(worker->process->Kill());
+      ASSERT_OK(worker_->process->Kill());
     }
     ASSERT_OK((*silent)->admin().WaitUntilDisconnected());
     for (const char* why : {"no Connect within", "it takes nothing that it is sent"}) {
-      EXPECT_OK(harness::WaitUntil(why, [&] {
-        return (killed ? heir : worker)->process->LogTail().find(why) != std::string::npos;
-      }));
+      ExpectInLog(killed ? *heir : *worker_, why);
     }
     ASSERT_OK((*deaf)->io().WaitUntilDisconnected());
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -646,11 +578,9 @@ TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
 
 TEST_F(NvmedTest, shouldRefuseConnectsThatAreWrong) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
   ExampleOptions options;
-  options.config = WriteConfig("hosts", absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes),
-                               "hosts: \"nqn.2014-08.org.example:host\"");
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
+  options.config = WriteConfig("hosts", right_fields_, "hosts: \"nqn.2014-08.org.example:host\"");
+  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker_));
 
   NvmeHostOptions stranger = HostOptions();
   stranger.host_nqn = "nqn.2014-08.org.example:stranger";
@@ -711,9 +641,7 @@ TEST_F(NvmedTest, shouldRefuseConnectsThatAreWrong) {
 }
 
 TEST_F(NvmedTest, shouldRejectConnectionsThatAreWrong) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   const auto fabric = HostFabric::Open();
   ASSERT_OK(fabric);
   const std::tuple<const char*, RdmaRequest, size_t, RdmaRejectStatus> cases[] = {
@@ -740,16 +668,16 @@ TEST_F(NvmedTest, shouldRejectConnectionsThatAreWrong) {
 TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
   constexpr uint32_t kEntries = 1024, kHosts = 6;
   ASSERT_NO_FATAL_FAILURE(StartCluster(2 * kHosts + 2, 6, kEntries));
-  std::unique_ptr<ExampleWorker> worker, heir;
+  std::unique_ptr<ExampleWorker> heir;
   ExampleOptions doomed;
   doomed.test_hooks = true;
   doomed.crash_at = "nvmed-accept-end:6";
-  ASSERT_NO_FATAL_FAILURE(StartWorker(doomed, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker(doomed, &worker_));
   ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
-  ASSERT_OK(cluster_->WaitUntilOwner(worker->id));
+  ASSERT_OK(cluster_->WaitUntilOwner(worker_->id));
   StartLoad(kMemoryNamespace);  // the first two of those that it accepts
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
-  ASSERT_OK(worker->process->Signal(SIGSTOP));
+  ASSERT_OK(worker_->process->Signal(SIGSTOP));
   std::vector<absl::Status> results(kHosts);
   std::vector<std::thread> hosts;
   for (absl::Status& result : results) {
@@ -765,10 +693,10 @@ TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
     const auto list = cluster_->operators().ListConnections("nvmed");
     return list.ok() && list->connections_size() == kHosts + 2;
   }));
-  EXPECT_OK(worker->process->Signal(SIGCONT));
+  EXPECT_OK(worker_->process->Signal(SIGCONT));
   for (std::thread& host : hosts) host.join();
   for (const absl::Status& result : results) EXPECT_OK(result);
-  const auto ended = worker->process->WaitEnd(kTimeout);
+  const auto ended = worker_->process->WaitEnd(kTimeout);
   ASSERT_OK(ended);
   EXPECT_TRUE(WIFSIGNALED(*ended) && WTERMSIG(*ended) == SIGKILL) << *ended;
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
@@ -776,9 +704,7 @@ TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
 }
 
 TEST_F(NvmedTest, shouldEndTheConnectionOfAWrongHostAndNoOther) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   StartLoad(kMemoryNamespace);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   const auto spoil_key = [](SubmissionEntry* entry) { entry->sgl1.reserved[1] ^= 0x55; };
@@ -808,10 +734,10 @@ TEST_F(NvmedTest, shouldEndTheConnectionOfAWrongHostAndNoOther) {
     ASSERT_OK(act((*host)->io()));
     ASSERT_OK((*host)->io().WaitUntilDisconnected());
     EXPECT_OK(harness::WaitUntil("the reason in the log", [&, text = reason] {
-      const std::string log = worker->process->LogTail(100'000).substr(seen);
+      const std::string log = worker_->process->LogTail(100'000).substr(seen);
       return log.find(text) != std::string::npos;
     }));
-    seen = worker->process->LogTail(100'000).size();
+    seen = worker_->process->LogTail(100'000).size();
     // Its controller lives.
     ASSERT_OK((*host)->KeepAlive());
     ASSERT_OK((*host)->admin().Disconnect());
@@ -824,9 +750,8 @@ TEST_F(NvmedTest, shouldEndTheConnectionOfAWrongHostAndNoOther) {
 // ---------------------------------------------------------------- keep alive
 
 TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  std::unique_ptr<ExampleWorker> heir;
   StartLoad(kMemoryNamespace);
   // Its timeout is long, and was set after the connect.
   const auto patient = NvmeHost::Connect(HostOptions());
@@ -847,7 +772,7 @@ TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
         "Set Features, keep alive"));
     if (killed) {
       ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
-      ASSERT_OK(worker->process->Kill());
+      ASSERT_OK(worker_->process->Kill());
     }
     for (const auto& host : {&*silent, &*late}) {
       ASSERT_OK((*host)->admin().WaitUntilDisconnected());
@@ -855,10 +780,7 @@ TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
         ASSERT_OK((*host)->io(i).WaitUntilDisconnected());
       }
     }
-    EXPECT_OK(harness::WaitUntil("the reason in the log", [&] {
-      return (killed ? heir : worker)->process->LogTail().find("no sign of life") !=
-             std::string::npos;
-    }));
+    ExpectInLog(killed ? *heir : *worker_, "no sign of life");
     ASSERT_OK((*patient)->KeepAlive());
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
@@ -869,9 +791,8 @@ TEST_F(NvmedTest, shouldLetAHostGoThatFallsSilentAndNoOther) {
 
 // Just in time, and while its owner is killed.
 TEST_F(NvmedTest, shouldKeepAHostThatShowsLife) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker, heir;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  std::unique_ptr<ExampleWorker> heir;
   for (uint32_t keep_alive_ms = kShortKeepAliveMs; keep_alive_ms <= 4 * kShortKeepAliveMs;
        keep_alive_ms *= 2) {
     ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &heir));
@@ -883,7 +804,7 @@ TEST_F(NvmedTest, shouldKeepAHostThatShowsLife) {
     std::chrono::nanoseconds longest{};
     for (int i = 0; i < 4 && status.ok(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(keep_alive_ms * 9 / 10));
-      if (i == 1) ASSERT_OK(worker->process->Kill());
+      if (i == 1) ASSERT_OK(worker_->process->Kill());
       const auto sent = Clock::now();
       status = (*host)->KeepAlive();
       longest = std::max<std::chrono::nanoseconds>(longest, Clock::now() - heard);
@@ -892,7 +813,7 @@ TEST_F(NvmedTest, shouldKeepAHostThatShowsLife) {
     if (status.ok()) return;
     // It may have been silent for too long: it had no processor.
     ASSERT_GE(longest, std::chrono::milliseconds(keep_alive_ms)) << status;
-    worker = std::move(heir);
+    worker_ = std::move(heir);
   }
   FAIL() << "this machine is too slow to show life";
 }
@@ -900,25 +821,20 @@ TEST_F(NvmedTest, shouldKeepAHostThatShowsLife) {
 // ---------------------------------------------------------------- what goes wrong below
 
 TEST_F(NvmedTest, shouldTellOfAFileThatDoesNotHoldItsBlocks) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   StartLoad(kMemoryNamespace);
-  const auto host = NvmeHost::Connect(HostOptions());
-  ASSERT_OK(host);
+  ASSERT_NO_FATAL_FAILURE(ConnectHost());
   const SubmissionEntry last = BlocksOf(IoOpcode::kRead, kFileNamespace, kBlocks - 8, 8);
   const SubmissionEntry first = BlocksOf(IoOpcode::kRead, kFileNamespace, 0, 8);
-  ASSERT_OK(ExpectSuccess((*host)->io().Execute(last, ToHost(4096)), "Read"));
+  ASSERT_OK(ExpectSuccess(host_->io().Execute(last, ToHost(4096)), "Read"));
   std::filesystem::resize_file(FilePath(), kNamespaceBytes / 2);
-  const auto failed = (*host)->io().Execute(last, ToHost(4096, true));
-  ASSERT_OK(failed);
-  EXPECT_EQ(Text(failed->status), Text(StatusCode::kUnrecoveredReadError));
-  ASSERT_OK(ExpectSuccess((*host)->io().Execute(first, ToHost(4096)), "Read"));
-  const auto health = (*host)->ReadHealthLog();
+  ExpectStatus(host_->io().Execute(last, ToHost(4096, true)), StatusCode::kUnrecoveredReadError);
+  ASSERT_OK(ExpectSuccess(host_->io().Execute(first, ToHost(4096)), "Read"));
+  const auto health = host_->ReadHealthLog();
   ASSERT_OK(health);
   EXPECT_EQ(health->host_read_commands[0], 2u);
   EXPECT_EQ(health->error_log_entries[0], 1u);
-  ASSERT_OK((*host)->Disconnect());
+  ASSERT_OK(host_->Disconnect());
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExpectNothingLost();
 }
@@ -926,21 +842,14 @@ TEST_F(NvmedTest, shouldTellOfAFileThatDoesNotHoldItsBlocks) {
 // ---------------------------------------------------------------- configuration
 
 TEST_F(NvmedTest, shouldRefuseToTakeOverWithAnotherPlanForTheBuffers) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   StartLoad(kFileNamespace);
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExampleOptions options;
   options.version = 2;
-  options.config = WriteConfig("larger", absl::StrCat("max_transfer_bytes: ", 16384), "");
-  std::unique_ptr<harness::ChildProcess> refused;
-  ASSERT_NO_FATAL_FAILURE(Spawn(options, &refused));
-  const auto end = refused->WaitEnd(kTimeout);
-  ASSERT_OK(end);
-  EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1) << *end;
-  EXPECT_THAT(refused->LogTail(),
-              HasSubstr("max_transfer_bytes 16384: the service began with 32768"));
+  options.config = WriteConfig("larger", "max_transfer_bytes: 16384");
+  ASSERT_NO_FATAL_FAILURE(
+      ExpectRefused(options, "max_transfer_bytes 16384: the service began with 32768"));
 
   // So an upgrade to it does not happen.
   harness::UpgradeOptions upgrade;
@@ -952,31 +861,27 @@ TEST_F(NvmedTest, shouldRefuseToTakeOverWithAnotherPlanForTheBuffers) {
   const auto ended = cluster_->WaitUntilUpgradeEnds(begun->id());
   ASSERT_OK(ended);
   EXPECT_NE(ended->phase(), v1::UPGRADE_PHASE_COMPLETED) << ended->ShortDebugString();
-  EXPECT_TRUE(cluster_->OwnsAllShards(worker->id));
+  EXPECT_TRUE(cluster_->OwnsAllShards(worker_->id));
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExpectNothingLost();
 }
 
 TEST_F(NvmedTest, shouldRefuseAConfigurationThatDoesNotFitAndSayWhy) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  const std::string right = absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes);
   const std::tuple<std::string, std::string, const char*> cases[] = {
       {"max_transfer_bytes: 12288", "", "max_transfer_bytes: 12288: choose a power of two"},
       {"max_transfer_bytes: 16777216", "", "raise buffer_bytes to"},
-      {right, "namespaces { id: 1 memory { bytes: 4096 } }", "namespaces[1].id: 1 is there twice"},
-      {right, "namespaces { id: 7 file { path: \"/nowhere/blocks\" } }", "open /nowhere/blocks"},
-      {right + " no_such_field: 1", "", "no_such_field"},
+      {right_fields_, "namespaces { id: 1 memory { bytes: 4096 } }",
+       "namespaces[1].id: 1 is there twice"},
+      {right_fields_, "namespaces { id: 7 file { path: \"/nowhere/blocks\" } }",
+       "open /nowhere/blocks"},
+      {right_fields_ + " no_such_field: 1", "", "no_such_field"},
   };
   for (const auto& [fields, more, reason] : cases) {
     SCOPED_TRACE(reason);
     ExampleOptions options;
     options.config = WriteConfig("wrong", fields, more);
-    std::unique_ptr<harness::ChildProcess> refused;
-    ASSERT_NO_FATAL_FAILURE(Spawn(options, &refused));
-    const auto end = refused->WaitEnd(kTimeout);
-    ASSERT_OK(end);
-    EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1) << *end;
-    EXPECT_THAT(refused->LogTail(), HasSubstr(reason));
+    ASSERT_NO_FATAL_FAILURE(ExpectRefused(options, reason));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "worker/examples/nvmed/connect.h"
@@ -52,13 +53,7 @@ class TargetFixture : public testing::Test {
   static constexpr uint32_t kPlaces = 4;
 
   TargetFixture() : registry_(sizeof(RegistryHeader) + kPlaces * sizeof(ControllerState)) {
-    const TargetConfig config = ParseConfiguration(kTargetConfig, "config").value();
-    Capacity capacity;
-    capacity.connections = 2;
-    capacity.send_queue_depth = 128;
-    capacity.receive_queue_depth = 64;
-    const BufferPlan plan = BufferPlan::Make(config, capacity, buffers_.size()).value();
-    target_ = Target::Open(config, plan, absl::MakeSpan(buffers_)).value();
+    target_ = Open(kTargetConfig).value();
     options_.queue_entries = 32;
     options_.io_queues = 8;
     options_.max_transfer_bytes = 131072;
@@ -66,6 +61,17 @@ class TargetFixture : public testing::Test {
     options_.firmware = "v1";
     options_.address = "10.0.0.1";
     options_.port = 4420;
+  }
+
+  // A target of this configuration, in the buffers.
+  absl::StatusOr<Target> Open(const std::string& text) {
+    const TargetConfig config = ParseConfiguration(text, "config").value();
+    Capacity capacity;
+    capacity.connections = 2;
+    capacity.send_queue_depth = 128;
+    capacity.receive_queue_depth = 64;
+    const BufferPlan plan = BufferPlan::Make(config, capacity, buffers_.size()).value();
+    return Target::Open(config, plan, absl::MakeSpan(buffers_));
   }
 
   // A request that succeeds, of an admin queue or, once there is a controller, of an I/O queue.

@@ -24,15 +24,6 @@ using testing::StartsWith;
 
 class TargetTest : public TargetFixture {
  protected:
-  absl::StatusOr<Target> Open(const std::string& text) {
-    const TargetConfig config = ParseConfiguration(text, "config").value();
-    Capacity capacity;
-    capacity.connections = 2;
-    capacity.send_queue_depth = 128;
-    capacity.receive_queue_depth = 64;
-    const auto plan = BufferPlan::Make(config, capacity, buffers_.size());
-    return Target::Open(config, *plan, absl::MakeSpan(buffers_));
-  }
   uint64_t HashOf(const std::string& from, const std::string& to) {
     const std::string text = absl::StrReplaceAll(kTargetConfig, {{from, to}});
     EXPECT_NE(text, kTargetConfig) << from;

@@ -1,7 +1,5 @@
 // These tests run pingd on Baton, on the soft device: many clients, upgrades and kills, and clients
 // that are wrong.
-#include <sys/wait.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -14,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
-#include "tests/harness/wait_until.h"
 #include "tests/worker/examples/example_fixture.h"
 #include "tests/worker/examples/pingd/ping_client.h"
 
@@ -23,7 +20,6 @@ namespace {
 
 using examples::ExampleOptions;
 using examples::ExampleWorker;
-using examples::kTimeout;
 
 // One client in a thread of its own, from its beginning to Stop.
 class PingLoad {
@@ -77,6 +73,11 @@ class PingdTest : public examples::ExampleTest<PingLoad> {
     options.batond_arguments = std::move(batond_arguments);
     ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
   }
+  // A cluster with a worker.
+  void StartService(const ExampleOptions& options = {}) {
+    ASSERT_NO_FATAL_FAILURE(StartCluster());
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker_));
+  }
 
   void StartLoads(int count, uint32_t data_bytes) {
     for (int i = 0; i < count; ++i) {
@@ -84,12 +85,20 @@ class PingdTest : public examples::ExampleTest<PingLoad> {
     }
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
+
+  // A client of the protocol rdma_client has one answer.
+  static void ExpectOneAnswer(ClientConnection& client) {
+    ASSERT_OK(client.Send({}));
+    const auto reply = client.Receive();
+    ASSERT_OK(reply);
+    EXPECT_EQ(reply->number, 1u);
+    ASSERT_OK(client.WaitUntilDisconnected());  // and no second answer before
+  }
 };
 
 TEST_F(PingdTest, shouldServeConnectionsOneAfterAnotherInAllSizes) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(1, 2));
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
   // rping's smallest and largest among them.
   for (const uint32_t bytes : {28u, 64u, 1000u, 4096u, 65535u, 28u, 64u, 1000u, 65536u}) {
     const auto client = PingClient::Connect(port_, bytes);
@@ -101,19 +110,10 @@ TEST_F(PingdTest, shouldServeConnectionsOneAfterAnotherInAllSizes) {
 }
 
 TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
   for (const char* program : {"pingd-v2", "pingd-v1", "pingd-v2"}) {
-    harness::UpgradeOptions options;
-    options.program = program;
-    options.plan.set_watch_window_ms(50);
-    const auto upgrade = cluster_->StartUpgrade(options);
-    ASSERT_OK(upgrade);
-    const auto ended = cluster_->WaitUntilUpgradeEnds(upgrade->id());
-    ASSERT_OK(ended);
-    ASSERT_EQ(ended->phase(), v1::UPGRADE_PHASE_COMPLETED) << ended->ShortDebugString();
+    ASSERT_NO_FATAL_FAILURE(UpgradeTo(program));
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   for (int i = 0; i < 6; ++i) {
@@ -127,9 +127,9 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
       // The owner is the upgrade's process, and no child of ours.
       ASSERT_OK(cluster_->Handoff(next->id));
     } else {
-      ASSERT_OK(worker->process->Kill());
+      ASSERT_OK(worker_->process->Kill());
     }
-    worker = std::move(next);
+    worker_ = std::move(next);
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   ExpectNothingLost();
@@ -137,27 +137,20 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
 }
 
 TEST_F(PingdTest, shouldTellWhichBinaryMadeAStep) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> first, second;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &first));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   const auto client = PingClient::Connect(port_, 100);
   ASSERT_OK(client);
   ASSERT_OK((*client)->Ping());
   EXPECT_EQ((*client)->version(), 1u);
-  ExampleOptions options;
-  options.version = 2;
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &second));
+  std::unique_ptr<ExampleWorker> second;
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &second));
   ASSERT_OK(cluster_->Handoff(second->id));
   ASSERT_OK((*client)->Ping());
   EXPECT_EQ((*client)->version(), 2u);
 }
 
 TEST_F(PingdTest, shouldEndTheConnectionOfAWrongClientAndNoOther) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ExampleOptions options;
-  options.arguments = {"--max-size", "1000"};
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService({.arguments = {"--max-size", "1000"}}));
   ASSERT_NO_FATAL_FAILURE(StartLoads(2, 1000));
   // What is wrong with the source, what with the sink, and what pingd says of it.
   struct Case {
@@ -187,50 +180,37 @@ TEST_F(PingdTest, shouldEndTheConnectionOfAWrongClientAndNoOther) {
       ASSERT_OK((*client)->Send(sink));
     }
     ASSERT_OK((*client)->WaitUntilDisconnected());
-    EXPECT_OK(harness::WaitUntil("the reason in the log", [&] {
-      return worker->process->LogTail().find(wrong.reason) != std::string::npos;
-    }));
+    ExpectInLog(*worker_, wrong.reason);
   }
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExpectNothingLost();
 }
 
 TEST_F(PingdTest, shouldEndTheConnectionOfAClientThatSpeaksOutOfTurn) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> worker;
-  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker));
+  ASSERT_NO_FATAL_FAILURE(StartService());
   ASSERT_NO_FATAL_FAILURE(StartLoads(1, 1000));
   const auto client = ClientConnection::Connect(port_, 60'000);
   ASSERT_OK(client);
   // All are on the way before the READ for the first can be answered.
   for (int i = 0; i < 3; ++i) ASSERT_OK((*client)->Send((*client)->SourceAddress()));
   ASSERT_OK((*client)->WaitUntilDisconnected());
-  EXPECT_OK(harness::WaitUntil("the reason in the log", [&] {
-    return worker->process->LogTail().find("a message came while") != std::string::npos;
-  }));
+  ExpectInLog(*worker_, "a message came while");
   ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   ExpectNothingLost();
 }
 
 TEST_F(PingdTest, shouldAnswerRdmaClientAndDisconnect) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<ExampleWorker> first, second;
-  ExampleOptions options;
-  options.arguments = {"--protocol", "rdma_client"};
-  ASSERT_NO_FATAL_FAILURE(StartWorker(options, &first));
+  ASSERT_NO_FATAL_FAILURE(StartService({.arguments = {"--protocol", "rdma_client"}}));
+  std::unique_ptr<ExampleWorker> second;
   for (int i = 0; i < 3; ++i) {
     const auto client = ClientConnection::Connect(port_, 1);
     ASSERT_OK(client);
     // Another owner, accepting the other protocol: this connection keeps its own.
     if (i == 2) {
       ASSERT_NO_FATAL_FAILURE(StartWorker({}, &second));
-      ASSERT_OK(first->process->Kill());
+      ASSERT_OK(worker_->process->Kill());
     }
-    ASSERT_OK((*client)->Send({}));
-    const auto reply = (*client)->Receive();
-    ASSERT_OK(reply);
-    EXPECT_EQ(reply->number, 1u);
-    ASSERT_OK((*client)->WaitUntilDisconnected());
+    ASSERT_NO_FATAL_FAILURE(ExpectOneAnswer(**client));
   }
   ExpectNoConnections();
 }
@@ -268,38 +248,28 @@ TEST_F(PingdTest, shouldBeCaughtLosingOrRepeatingAStep) {
 
 TEST_F(PingdTest, shouldRefuseAServiceWithTooFewBuffersAndSayWhatWouldDo) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(1, 16, {"--buffer-bytes", "1048576"}));
-  std::unique_ptr<harness::ChildProcess> refused;
-  ASSERT_NO_FATAL_FAILURE(Spawn({}, &refused));
-  const auto end = refused->WaitEnd(kTimeout);
-  ASSERT_OK(end);
-  EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1) << *end;
-  EXPECT_THAT(refused->LogTail(), testing::HasSubstr("raise buffer_bytes to 1114112"));
+  ASSERT_NO_FATAL_FAILURE(ExpectRefused({}, "raise buffer_bytes to 1114112"));
 }
 
 // Kills pingd before, within and after each step of its protocols: no step is lost, and none is
 // made twice, as clients see that check each (ping_client.h).
 class PingdCrashTest : public PingdTest {
  protected:
-  // A worker that is safe owns everything; one that will die at `point` is ready.
-  void StartSafe(const std::string& protocol) {
+  void StartSafeWith(const std::string& protocol) {
     arguments_ = {"--protocol", protocol};
     ASSERT_NO_FATAL_FAILURE(StartCluster());
-    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
-    ASSERT_OK(cluster_->WaitUntilOwner(safe_->id));
+    ASSERT_NO_FATAL_FAILURE(StartSafe());
   }
 };
 
 TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOfRping) {
-  ASSERT_NO_FATAL_FAILURE(StartSafe("rping"));
+  ASSERT_NO_FATAL_FAILURE(StartSafeWith("rping"));
   ASSERT_NO_FATAL_FAILURE(StartLoads(2, 1000));
   for (const char* step : {"source", "read", "sink", "written", "sent"}) {
     for (const char* moment : {"begin", "staged", "end"}) {
       for (const int passing : {1, 2, 7}) {
-        SCOPED_TRACE(absl::StrCat(step, " ", moment, " ", passing));
         ASSERT_NO_FATAL_FAILURE(
-            MakeDoomedOwner(absl::StrCat("pingd-", step, "-", moment), passing));
-        ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-        ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+            ExpectProgressOverDeathAt(absl::StrCat("pingd-", step, "-", moment), passing));
       }
     }
   }
@@ -308,22 +278,19 @@ TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOfRping) {
 
 // The six completions of a ping, one after the other: each of them is the one that is committed.
 TEST_F(PingdCrashTest, shouldLoseAndRepeatNoStepOnEitherSideOfTheCommit) {
-  ASSERT_NO_FATAL_FAILURE(StartSafe("rping"));
+  ASSERT_NO_FATAL_FAILURE(StartSafeWith("rping"));
   ASSERT_NO_FATAL_FAILURE(StartLoads(1, 1000));
   for (const char* point : {"commit-before-publish", "commit-published"}) {
     // The first commits are those of the adoption.
     for (int passing = 3; passing < 3 + 6; ++passing) {
-      SCOPED_TRACE(absl::StrCat(point, ":", passing));
-      ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, passing));
-      ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
-      ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+      ASSERT_NO_FATAL_FAILURE(ExpectProgressOverDeathAt(point, passing));
     }
   }
   ExpectNothingLost();
 }
 
 TEST_F(PingdCrashTest, shouldServeAConnectionWhoseAcceptDied) {
-  ASSERT_NO_FATAL_FAILURE(StartSafe("rping"));
+  ASSERT_NO_FATAL_FAILURE(StartSafeWith("rping"));
   for (const char* point : {"pingd-accept-begin", "pingd-accept-end"}) {
     SCOPED_TRACE(point);
     ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(point, 1));
@@ -335,18 +302,14 @@ TEST_F(PingdCrashTest, shouldServeAConnectionWhoseAcceptDied) {
 }
 
 TEST_F(PingdCrashTest, shouldAnswerRdmaClientOnce) {
-  ASSERT_NO_FATAL_FAILURE(StartSafe("rdma_client"));
+  ASSERT_NO_FATAL_FAILURE(StartSafeWith("rdma_client"));
   for (const char* step : {"message", "sent"}) {
     for (const char* moment : {"begin", "staged", "end"}) {
       SCOPED_TRACE(absl::StrCat(step, " ", moment));
       ASSERT_NO_FATAL_FAILURE(MakeDoomedOwner(absl::StrCat("pingd-", step, "-", moment), 1));
       const auto client = ClientConnection::Connect(port_, 1);
       ASSERT_OK(client);
-      ASSERT_OK((*client)->Send({}));
-      const auto reply = (*client)->Receive();
-      ASSERT_OK(reply);
-      EXPECT_EQ(reply->number, 1u);
-      EXPECT_OK((*client)->WaitUntilDisconnected());  // and no second answer before
+      ASSERT_NO_FATAL_FAILURE(ExpectOneAnswer(**client));
       ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
     }
   }
