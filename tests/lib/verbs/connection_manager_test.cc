@@ -21,6 +21,13 @@ class ConnectionManager : public ConnectedTest {
     Request(listener, parameters);
     return AwaitEvent(server, client, CmEventType::kConnectRequest, event);
   }
+  // The client may not know the answer yet.
+  void AskAndAccept(const Listener& listener) {
+    CmEvent event;
+    ASSERT_TRUE(Ask(listener, &event));
+    server.id = std::move(event.new_id);
+    ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  }
   // A private data may arrive padded with zeros (InfiniBand carries a fixed size).
   static void ExpectPrivateData(const CmEvent& event, std::string_view wanted) {
     ASSERT_GE(event.private_data.size(), wanted.size());
@@ -154,10 +161,8 @@ TEST_P(ConnectionManager, shouldRefuseAPortThatIsTaken) {
 TEST_P(ConnectionManager, shouldListenAgainAtOnceWithConnectionsOfTheFormerListenerAlive) {
   auto listener = Listen();
   const Address address = {GetParam().host, listener->address().port};
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   CmEvent event;
-  ASSERT_TRUE(Ask(*listener, &event));
-  server.id = std::move(event.new_id);
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
   ASSERT_TRUE(AwaitEvent(client, server, CmEventType::kEstablished, &event));
   listener.reset();
   EXPECT_TRUE(server.device->Listen(address, 8).ok());
@@ -235,10 +240,7 @@ TEST_P(ConnectionManager, shouldSurviveBothSidesDisconnectingAtOnce) {
 // The peer, which has not answered the accept yet, believes itself connected, or will.
 TEST_P(ConnectionManager, shouldReportADisconnectRightAfterTheAccept) {
   const auto listener = Listen();
-  CmEvent event;
-  ASSERT_TRUE(Ask(*listener, &event));
-  server.id = std::move(event.new_id);
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   ASSERT_TRUE(server.id->Disconnect().ok());
   const auto ended = [](const Side& side) {
     return !side.events.empty() && side.events.back().type != CmEventType::kEstablished;
@@ -250,10 +252,7 @@ TEST_P(ConnectionManager, shouldReportADisconnectRightAfterTheAccept) {
 
 TEST_P(ConnectionManager, shouldReportThatThePeersIdWasDestroyedRightAfterTheAccept) {
   const auto listener = Listen();
-  CmEvent event;
-  ASSERT_TRUE(Ask(*listener, &event));
-  server.id = std::move(event.new_id);
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   server.id.reset();
   // Whether it was connected before depends on who was faster.
   ASSERT_TRUE(Pump(client, server, [&] {
@@ -307,11 +306,8 @@ TEST_P(ConnectionManager, shouldAcceptExactlyOnce) {
 TEST_P(ConnectionManager, shouldCarryDataSentRightAfterAccept) {
   const auto listener = Listen();
   ASSERT_TRUE(PostReceive(*client.queue_pair, 1, {ours.Sge(0, 8)}).ok());
-  CmEvent event;
-  ASSERT_TRUE(Ask(*listener, &event));
-  server.id = std::move(event.new_id);
   theirs.Fill(0, "early");
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   ASSERT_TRUE(
       PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 2), {theirs.Sge(0, 5)}).ok());
   ExpectClient(1, CompletionStatus::kSuccess);
