@@ -23,7 +23,7 @@
 namespace baton::bench {
 namespace {
 
-// Of a process besides one for each connection.
+// A process needs these besides one for each connection.
 constexpr uint64_t kOtherDescriptors = 256;
 
 constexpr const char* kHost = "127.0.0.1";
@@ -32,7 +32,7 @@ constexpr uint32_t kMessageBytes = ledger::kMinMessageBytes;
 constexpr std::chrono::minutes kStart{5};
 constexpr std::chrono::seconds kStop{30};
 constexpr std::chrono::seconds kSettle{60};
-// Of one peer process: few enough to wait in a listener's queue at once.
+// One peer process has so many: few enough to wait in a listener's queue at once.
 constexpr uint32_t kConnectionsPerPeer = 256;
 constexpr uint64_t kSettleRate = 5000;
 constexpr std::chrono::milliseconds kSilence{10};

@@ -123,17 +123,6 @@ class Measurement {
   std::array<double, kSides> messages_ = {}, took_ = {}, inspections_ = {};
 };
 
-absl::Status RunAndReport(const Options& options) {
-  Suite suite("inspect", options.suite);
-  suite.Compare({"inspected_to_a_copy", absl::StrCat("messages_", kNames[kLive]),
-                 absl::StrCat("messages_", kNames[kCopy]), Better::kMore, 0.97});
-  suite.Compare({"inspected_to_alone", absl::StrCat("messages_", kNames[kLive]),
-                 absl::StrCat("messages_", kNames[kNothing]), Better::kMore});
-  BATON_RETURN_IF_ERROR(
-      suite.Run([&](Round& round) { return Measurement(options, suite, &round).Measure(); }));
-  return suite.Report();
-}
-
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{
@@ -146,7 +135,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1.0, 60'000.0));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  return ExitCode("inspect", RunAndReport(options));
+  Suite suite("inspect", options.suite);
+  suite.Compare({"inspected_to_a_copy", absl::StrCat("messages_", kNames[kLive]),
+                 absl::StrCat("messages_", kNames[kCopy]), Better::kMore, 0.97});
+  suite.Compare({"inspected_to_alone", absl::StrCat("messages_", kNames[kLive]),
+                 absl::StrCat("messages_", kNames[kNothing]), Better::kMore});
+  return suite.RunToExit(
+      [&](Round& round) { return Measurement(options, suite, &round).Measure(); });
 }
 
 }  // namespace

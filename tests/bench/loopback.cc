@@ -1,7 +1,6 @@
 #include "tests/bench/loopback.h"
 
 #include <fcntl.h>
-#include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <sched.h>
@@ -9,7 +8,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -24,10 +22,8 @@
 #include "lib/nic/client.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"
-#include "lib/verbs/mlx5/doorbell.h"
 #include "tests/bench/queue_owner.h"
-#include "tests/lib/nic/harness.h"
-#include "tests/lib/nic/oracle/uverbs_device.h"
+#include "tests/lib/nic/oracle/opened_device.h"
 #include "tests/lib/verbs/fake_device.h"
 
 namespace baton::bench {
@@ -184,24 +180,18 @@ namespace {
 constexpr uint64_t kArenaBytes = 1 << 20;
 constexpr uint32_t kBuffers = 2 * kEchoDepth;
 constexpr int kTaken = 64;
-constexpr size_t kPageBytes = 4096;
 
 class LibraryOwner final : public QueueOwner {
  public:
   LibraryOwner(std::unique_ptr<nic::Client> client, QueuePairNumbers* numbers)
       : client_(std::move(client)), numbers_(numbers) {
-    Open();
-    Make();
     PrepareRequests();
-    Init();
+    device_.Init(queue_pair_);
     for (uint32_t i = 0; i < kEchoDepth; ++i) Receive();
     BATON_CHECK(Flush().ok());
   }
   ~LibraryOwner() override {
     BATON_CHECK(ibv_destroy_qp(queue_pair_) == 0 && ibv_destroy_cq(completions_) == 0);
-    BATON_CHECK(ibv_dereg_mr(region_) == 0 && ibv_dealloc_pd(domain_) == 0);
-    BATON_CHECK(ibv_dealloc_td(thread_domain_) == 0 && ibv_dealloc_pd(protection_domain_) == 0);
-    BATON_CHECK(ibv_close_device(context_) == 0);
   }
 
   uint16_t port() const override { return 1; }
@@ -209,7 +199,7 @@ class LibraryOwner final : public QueueOwner {
   absl::Status Establish() override {
     const uint32_t peer = numbers_->connector.load();
     if (peer == 0) return absl::OkStatus();
-    Connect(peer);
+    nic::oracle::OpenedDevice::Connect(queue_pair_, peer);
     numbers_->listener.store(queue_pair_->qp_num);
     established_ = true;
     return absl::OkStatus();
@@ -241,65 +231,9 @@ class LibraryOwner final : public QueueOwner {
   uint64_t answered() const override { return answered_; }
 
  private:
-  uint8_t* Allocate(size_t size, size_t alignment) {
-    const size_t at_least = std::max<size_t>(alignment, verbs::mlx5::kLineBytes);
-    used_ = (used_ + at_least - 1) / at_least * at_least;
-    uint8_t* const at = arena_.begin() + used_;
-    used_ += size;
-    BATON_CHECK(used_ <= arena_.bytes());
-    return at;
-  }
-
-  // All queues lie where the NIC reaches them. One thread has them, so libmlx5 takes no locks.
-  void Open() {
-    context_ = device_.Open();
-    protection_domain_ = ibv_alloc_pd(context_);
-    ibv_td_init_attr thread = {};
-    thread_domain_ = ibv_alloc_td(context_, &thread);
-    ibv_parent_domain_init_attr parent = {};
-    parent.pd = protection_domain_;
-    parent.td = thread_domain_;
-    parent.comp_mask =
-        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-    parent.alloc = [](ibv_pd*, void* self, size_t size, size_t alignment, uint64_t) -> void* {
-      return static_cast<LibraryOwner*>(self)->Allocate(size, alignment);
-    };
-    parent.free = [](ibv_pd*, void*, void*, uint64_t) {};
-    parent.pd_context = this;
-    domain_ = ibv_alloc_parent_domain(context_, &parent);
-    buffers_ = Allocate(size_t{kBuffers} * kEchoBytes, kPageBytes);
-    region_ = ibv_reg_mr(protection_domain_, buffers_, size_t{kBuffers} * kEchoBytes,
-                         IBV_ACCESS_LOCAL_WRITE);
-    BATON_CHECK(thread_domain_ != nullptr && domain_ != nullptr && region_ != nullptr);
-  }
-
-  void Make() {
-    ibv_cq_init_attr_ex queue = {};
-    queue.cqe = 2 * kEchoDepth;
-    queue.wc_flags = IBV_WC_STANDARD_FLAGS;
-    queue.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
-    queue.parent_domain = domain_;
-    mlx5dv_cq_init_attr entries = {};
-    ibv_cq_ex* const made = mlx5dv_create_cq(context_, &queue, &entries);
-    BATON_CHECK(made != nullptr);
-    completions_ = ibv_cq_ex_to_cq(made);
-    ibv_qp_init_attr_ex pair = {};
-    pair.send_cq = pair.recv_cq = completions_;
-    pair.qp_type = IBV_QPT_RC;
-    pair.sq_sig_all = 1;
-    pair.cap = {kEchoDepth, kEchoDepth, 1, 1, 0};
-    pair.comp_mask = IBV_QP_INIT_ATTR_PD;
-    pair.pd = domain_;
-    mlx5dv_qp_init_attr more = {};
-    more.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
-    more.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;  // the NIC does not
-    queue_pair_ = mlx5dv_create_qp(context_, &pair, &more);
-    BATON_CHECK(queue_pair_ != nullptr);
-  }
-
   void PrepareRequests() {
     for (uint32_t i = 0; i < kEchoDepth; ++i) {
-      receive_buffers_[i] = send_buffers_[i] = {0, kEchoBytes, region_->lkey};
+      receive_buffers_[i] = send_buffers_[i] = {0, kEchoBytes, device_.region().lkey};
       receives_[i] = {0, nullptr, &receive_buffers_[i], 1};
       sends_[i].sg_list = &send_buffers_[i];
       sends_[i].num_sge = 1;
@@ -307,41 +241,8 @@ class LibraryOwner final : public QueueOwner {
     }
   }
 
-  void Init() {
-    ibv_qp_attr init = {};
-    init.qp_state = IBV_QPS_INIT;
-    init.port_num = 1;
-    init.qp_access_flags = IBV_ACCESS_LOCAL_WRITE;
-    BATON_CHECK(
-        ibv_modify_qp(queue_pair_, &init,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
-  }
-
-  void Connect(uint32_t peer) {
-    ibv_qp_attr receive = {};
-    receive.qp_state = IBV_QPS_RTR;
-    receive.path_mtu = IBV_MTU_1024;
-    receive.dest_qp_num = peer;
-    receive.max_dest_rd_atomic = 1;
-    receive.min_rnr_timer = 1;
-    receive.ah_attr.is_global = 1;
-    receive.ah_attr.port_num = 1;
-    BATON_CHECK(ibv_modify_qp(queue_pair_, &receive,
-                              IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                  IBV_QP_MIN_RNR_TIMER) == 0);
-    ibv_qp_attr send = {};
-    send.qp_state = IBV_QPS_RTS;
-    send.timeout = 14;
-    send.retry_cnt = send.rnr_retry = 7;
-    send.max_rd_atomic = 1;
-    BATON_CHECK(ibv_modify_qp(queue_pair_, &send,
-                              IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
-  }
-
   uint64_t AddressOf(uint32_t buffer) const {
-    return reinterpret_cast<uintptr_t>(buffers_ + size_t{buffer} * kEchoBytes);
+    return reinterpret_cast<uintptr_t>(device_.data() + size_t{buffer} * kEchoBytes);
   }
   void Receive() {
     const size_t at = receive_count_++;
@@ -367,7 +268,7 @@ class LibraryOwner final : public QueueOwner {
       ibv_send_wr* bad = nullptr;
       const int error = ibv_post_send(queue_pair_, sends_.data(), &bad);
       if (error != 0) return ErrnoStatus(error, "ibv_post_send");
-      device_.Scan();
+      device_.device().Scan();
     }
     return absl::OkStatus();
   }
@@ -385,17 +286,11 @@ class LibraryOwner final : public QueueOwner {
 
   const std::unique_ptr<nic::Client> client_;
   QueuePairNumbers* const numbers_;
-  nic::SharedFile arena_{kArenaBytes};
-  size_t used_ = sizeof(verbs::mlx5::DoorbellPage);
-  nic::oracle::UverbsDevice device_{client_.get(), &arena_};
-  ibv_context* context_ = nullptr;
-  ibv_pd* protection_domain_ = nullptr;
-  ibv_td* thread_domain_ = nullptr;
-  ibv_pd* domain_ = nullptr;
-  ibv_mr* region_ = nullptr;
-  uint8_t* buffers_ = nullptr;
-  ibv_cq* completions_ = nullptr;
-  ibv_qp* queue_pair_ = nullptr;
+  nic::oracle::OpenedDevice device_{client_.get(), kArenaBytes, size_t{kBuffers} * kEchoBytes,
+                                    IBV_ACCESS_LOCAL_WRITE};
+  ibv_cq* const completions_ = device_.MakeCompletionQueue(2 * kEchoDepth);
+  ibv_qp* const queue_pair_ =
+      device_.MakeQueuePair(completions_, {kEchoDepth, kEchoDepth, 1, 1, 0});
   bool established_ = false;
 
   uint64_t next_ = 0;  // receive

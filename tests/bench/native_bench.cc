@@ -197,9 +197,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   Suite suite("native", options.suite);
   NativeBench bench(options, &suite);
-  absl::Status status = suite.Run([&](Round& round) { return bench.Measure(round); });
-  if (status.ok()) status = suite.Report();
-  return ExitCode("native", status);
+  return suite.RunToExit([&](Round& round) { return bench.Measure(round); });
 }
 
 }  // namespace

@@ -339,9 +339,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   Suite suite("null", options);
   NullBench bench(only, &suite);
-  absl::Status status = suite.Run([&](Round& round) { return bench.Measure(round); });
-  if (status.ok()) status = suite.Report();
-  return ExitCode("null", status);
+  return suite.RunToExit([&](Round& round) { return bench.Measure(round); });
 }
 
 }  // namespace

@@ -25,6 +25,16 @@ absl::Status MakeNonblocking(int fd) {
   return ErrnoStatus(errno, "fcntl of a channel");
 }
 
+absl::Status MakeQueuePair(rdma_cm_id* id, ibv_pd* domain, ibv_cq* completions, uint32_t depth) {
+  ibv_qp_init_attr wanted = {};
+  wanted.send_cq = wanted.recv_cq = completions;
+  wanted.qp_type = IBV_QPT_RC;
+  wanted.sq_sig_all = 1;
+  wanted.cap = {depth, depth, 1, 1, 0};
+  if (rdma_create_qp(id, domain, &wanted) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "rdma_create_qp");
+}
+
 }  // namespace
 
 absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
@@ -93,15 +103,7 @@ absl::Status RawConnection::MakeQueues() {
   if (!channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
   completions_.reset(ibv_create_cq(context, 2 * kBatch, nullptr, channel_.get(), 0));
   if (!completions_) return ErrnoStatus(errno, "ibv_create_cq");
-  ibv_qp_init_attr wanted = {};
-  wanted.send_cq = wanted.recv_cq = completions_.get();
-  wanted.qp_type = IBV_QPT_RC;
-  wanted.sq_sig_all = 1;
-  wanted.cap = {kBatch, kBatch, 1, 1, 0};
-  if (rdma_create_qp(id_.get(), domain_.get(), &wanted) != 0) {
-    return ErrnoStatus(errno, "rdma_create_qp");
-  }
-  return absl::OkStatus();
+  return MakeQueuePair(id_.get(), domain_.get(), completions_.get(), kBatch);
 }
 
 absl::StatusOr<std::unique_ptr<RawConnection>> RawConnection::Connect(const std::string& host,
@@ -278,14 +280,7 @@ absl::StatusOr<uint32_t> RawGroup::Add(CmId id) {
   }
   uint32_t connection = size_;  // mostly none was removed
   while (ids_[connection] != nullptr) connection = (connection + 1) % ids_.size();
-  ibv_qp_init_attr wanted = {};
-  wanted.send_cq = wanted.recv_cq = completions_.get();
-  wanted.qp_type = IBV_QPT_RC;
-  wanted.sq_sig_all = 1;
-  wanted.cap = {kEchoDepth, kEchoDepth, 1, 1, 0};
-  if (rdma_create_qp(id.get(), domain_.get(), &wanted) != 0) {
-    return ErrnoStatus(errno, "rdma_create_qp");
-  }
+  BATON_RETURN_IF_ERROR(MakeQueuePair(id.get(), domain_.get(), completions_.get(), kEchoDepth));
   id->context = reinterpret_cast<void*>(uintptr_t{connection});
   ids_[connection] = std::move(id);
   ++size_;

@@ -301,14 +301,6 @@ absl::Status MeasureRound(const Options& options, const Suite& suite, Round& rou
   return absl::OkStatus();
 }
 
-absl::Status RunAndReport(const Options& options) {
-  Suite suite("scale", options.suite);
-  Compare(&suite);
-  BATON_RETURN_IF_ERROR(
-      suite.Run([&](Round& round) { return MeasureRound(options, suite, round); }));
-  return suite.Report();
-}
-
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{
@@ -332,7 +324,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.01, 3600.0));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  return ExitCode("scale", RunAndReport(options));
+  Suite suite("scale", options.suite);
+  Compare(&suite);
+  return suite.RunToExit([&](Round& round) { return MeasureRound(options, suite, round); });
 }
 
 }  // namespace

@@ -185,9 +185,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   Suite suite("setup", options);
   SetupBench bench(&suite);
-  absl::Status status = suite.Run([&](Round& round) { return bench.Measure(round); });
-  if (status.ok()) status = suite.Report();
-  return ExitCode("setup", status);
+  return suite.RunToExit([&](Round& round) { return bench.Measure(round); });
 }
 
 }  // namespace

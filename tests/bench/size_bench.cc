@@ -286,14 +286,6 @@ void Compare(Suite* suite) {
   suite->Draw(std::move(plot));
 }
 
-absl::Status RunAndReport(const Options& options) {
-  Suite suite("size", options.suite);
-  Compare(&suite);
-  BATON_RETURN_IF_ERROR(
-      suite.Run([&](Round& round) { return Measurement(options, suite, &round).Measure(); }));
-  return suite.Report();
-}
-
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{
@@ -307,7 +299,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.1, 1e6));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  return ExitCode("size", RunAndReport(options));
+  Suite suite("size", options.suite);
+  Compare(&suite);
+  return suite.RunToExit(
+      [&](Round& round) { return Measurement(options, suite, &round).Measure(); });
 }
 
 }  // namespace

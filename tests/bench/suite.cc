@@ -219,6 +219,12 @@ absl::Status Suite::Run(const std::function<absl::Status(Round&)>& measure) {
   return absl::OkStatus();
 }
 
+int Suite::RunToExit(const std::function<absl::Status(Round&)>& measure) {
+  absl::Status status = Run(measure);
+  if (status.ok()) status = Report();
+  return ExitCode(name_, status);
+}
+
 // Report() returns the errors of the file of records.
 bool Suite::IsWorseThanRecorded() const {
   if (options_.recorded.empty()) return false;

@@ -137,6 +137,8 @@ class Suite {
   // Measures options().rounds rounds. If a ratio is worse than recorded afterwards, measures as
   // many again and judges all of them, until no ratio is worse or kMostTimesRounds is reached.
   absl::Status Run(const std::function<absl::Status(Round&)>& measure);
+  // Runs and reports. Returns the exit status of the program.
+  int RunToExit(const std::function<absl::Status(Round&)>& measure);
   // A round of which nobody knows what others used is not quiet.
   void Add(Round round, std::optional<double> others_cores);
 

@@ -32,7 +32,6 @@ def baton_fuzzer(name, entry, target, more_srcs = []):
     --config=fuzz only, which links libFuzzer."""
     native.cc_binary(
         name = name + "_fuzzer",
-        testonly = True,
         srcs = ["fuzzer_main.cc"] + more_srcs,
         # A broken copy leaves out what used a parameter.
         copts = ["-DBATON_FUZZ_TARGET=" + entry] + (["-w"] if more_srcs else []),
@@ -47,7 +46,6 @@ def _mutant(name, src, edit, automatic, target, entries, defines = []):
     """`entries`: by their corpora, the functions of tests/fuzz/program.h that have to find the defect."""
     native.genrule(
         name = name + "_source",
-        testonly = True,
         srcs = [src],
         outs = [name + "_source.cc"],
         cmd = "sed -e '" + edit + "' $< > $@ && ! cmp -s $< $@",

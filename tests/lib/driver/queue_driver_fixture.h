@@ -73,6 +73,11 @@ class QueueDriverTest : public ::testing::Test {
     return driver->ApplyNext(shard, &error);
   }
   CommitWriter& writer(uint32_t shard = 0) { return writers[shard]; }
+  // Commits an acknowledgement of all that was read, with what is open.
+  void AcknowledgeAll(uint32_t shard = 0) {
+    writer(shard).Acknowledge(read[shard]);
+    ASSERT_EQ(Commit(shard), CommitOutcome::kApplied) << error;
+  }
 
   // The next entry of the completion log, awaited.
   arena::CompletionEntry Next(uint32_t shard = 0) {

@@ -117,8 +117,7 @@ TEST_F(QueueDriverTest, shouldCarryAMessageThereAndBack) {
   Put(2048, "pong!");
   writer().Send(connection, 2048, 5).tag = 99;
   writer().Receive(connection, 0, 1024);
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   const CompletionEntry sent = NextOfKind(CompletionKind::kSend);
   EXPECT_EQ(sent.tag, 99u);
   EXPECT_EQ(sent.sequence, 0u);
@@ -174,8 +173,7 @@ TEST_F(QueueDriverTest, shouldSendPrivateDataWithARejectAndEndTheConnection) {
   ASSERT_TRUE(Until([&] { return peer.rejected; }));
   EXPECT_EQ(peer.private_data.substr(0, 7), "full up");
   NextOfKind(CompletionKind::kConnectFailed);
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  AcknowledgeAll();
   EXPECT_EQ(state(connection), ConnectionState::kFree);
   EXPECT_EQ(driver->connection_count(), 0u);
 }
@@ -208,8 +206,7 @@ TEST_F(QueueDriverTest, shouldTakeTheAnswerToASendWithTheReceiveOfItsTransaction
     peer.Receive();
     writer().Send(connection, 0, 4);
     writer().Receive(connection, 1024, 1024);
-    writer().Acknowledge(read[0]);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     ASSERT_TRUE(Until([&] { return peer.received.size() == static_cast<size_t>(round) + 1; }));
     peer.Send("answer");
     ASSERT_TRUE(Until([&] { return unread() == 2; }));
@@ -432,8 +429,7 @@ TEST_F(QueueDriverTest, shouldGiveASlotAgainWithANewGeneration) {
     NextOfKind(CompletionKind::kReceive);
     NextOfKind(CompletionKind::kDisconnected);
     EXPECT_EQ(state(connection), ConnectionState::kClosed);
-    writer().Acknowledge(read[0]);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     ASSERT_EQ(state(connection), ConnectionState::kFree);
     peers.clear();
   }
@@ -477,8 +473,7 @@ TEST_F(QueueDriverTest, shouldOnlyFailTheConnectionWhenThePeerHasGoneBeforeTheAc
   EXPECT_EQ(NextOfKind(CompletionKind::kReceive).status,
             static_cast<uint8_t>(CompletionStatus::kFlushError));
   NextOfKind(CompletionKind::kConnectFailed);
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(state(connection), ConnectionState::kFree);
 }
 
@@ -520,8 +515,7 @@ TEST_F(QueueDriverTest, shouldSurviveEveryPairOfDecisionsInOneTransaction) {
                CompletionKind(entry.kind) != CompletionKind::kConnectFailed);
       EXPECT_TRUE(Until([&] { return peer.rejected || peer.disconnected; }))
           << first << " then " << second;
-      writer().Acknowledge(read[0]);
-      ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+      AcknowledgeAll();
       EXPECT_EQ(state(connection), ConnectionState::kFree);
       peers.clear();
     }
@@ -623,14 +617,12 @@ TEST_F(QueueDriverTest, shouldNotLetAnOwnerOverflowALogByNotAcknowledgingRequest
     writer(1).Disconnect(connection);
     ASSERT_EQ(Commit(1), CommitOutcome::kApplied) << error;
     NextOfKind(CompletionKind::kDisconnected, 1);
-    writer(1).Acknowledge(read[1]);
-    ASSERT_EQ(Commit(1), CommitOutcome::kApplied) << error;
+    AcknowledgeAll(1);
     peers.clear();
   }
   EXPECT_EQ(turned_away, 1u);
   // Once they are acknowledged the slot serves again.
-  writer(0).Acknowledge(read[0]);
-  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   RawPeer late;
   Requested(late);
 }
@@ -795,10 +787,6 @@ class PoisonTest : public QueueDriverTest {
     Poison(completion);
     Succeed();
   }
-  void AcknowledgeAll() {
-    writer().Acknowledge(read[0]);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
-  }
   // Sends of `peer` that were received before anybody looked: their index in the log.
   uint64_t Received(RawPeer& peer, std::vector<std::string> texts) {
     const uint64_t first = arena->shard(0).completion_tail;
@@ -959,10 +947,8 @@ TEST_F(PoisonTest, shouldOnlyEndAConnectionThatHasMovedToAnotherShard) {
   EXPECT_EQ(flushed.flags, 0u);
   EXPECT_EQ(flushed.status, static_cast<uint8_t>(CompletionStatus::kFlushError));
   EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected, 1).flags, 0u);
-  writer(0).Acknowledge(read[0]);
-  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
-  writer(1).Acknowledge(read[1]);
-  ASSERT_EQ(Commit(1), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
+  AcknowledgeAll(1);
   EXPECT_EQ(state(connection), ConnectionState::kFree);
 }
 

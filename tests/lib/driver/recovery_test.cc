@@ -36,6 +36,9 @@ class RecoveryTest : public testing::ScriptedDriverTest {
 
   void Make(const arena::Shape& shape) {
     Start(shape);
+    Establish();
+  }
+  void Establish() {
     connection = Established();
     queue_pair = arena->connection(connection).qp_number;
   }
@@ -45,8 +48,7 @@ class RecoveryTest : public testing::ScriptedDriverTest {
   void EndBeforeTheDriverKnows() {
     connection = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
     queue_pair = arena->connection(connection).qp_number;
-    CommitReceives(2);
-    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+    ApplyReceives(2);
     device.Complete(queue_pair, true, "hello");
     device.Flush(queue_pair);
     Poll();
@@ -65,9 +67,24 @@ class RecoveryTest : public testing::ScriptedDriverTest {
     }
     writer->Publish();
   }
+  void CommitReceiveLargerThanASpare() {
+    arena::WorkRequest& request = writer->Receive(connection, 0, 65536);
+    request.sges[1] = {0, 8, 0};
+    request.sge_count = 2;
+    writer->Publish();
+  }
   static uint64_t BufferOf(uint64_t receive) { return 4096 + receive * 64; }
   std::string TextAt(uint64_t offset, size_t length) {
     return std::string(reinterpret_cast<const char*>(arena->buffers()) + offset, length);
+  }
+
+  void ApplySends(int count) {
+    CommitSends(count);
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  }
+  void ApplyReceives(int count) {
+    CommitReceives(count);
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
   }
 
   // The next transaction kills the driver after so many requests of its post.
@@ -75,10 +92,40 @@ class RecoveryTest : public testing::ScriptedDriverTest {
     device.die_after_posting = count;
     EXPECT_THROW(Apply(), DriverDied);
   }
+  // The driver dies when it has posted `posted` of `count`, and another recovers.
+  void RecoverSends(int count, int posted) {
+    CommitSends(count);
+    DieAfterPosting(posted);
+    Recover();
+  }
+  void RecoverReceives(int count, int posted) {
+    CommitReceives(count);
+    DieAfterPosting(posted);
+    Recover();
+  }
   void DieRecovering() {
     EXPECT_THROW(
         QueueDriver::Recover(&*arena, &device, &observer, driver->objects()).status().IgnoreError(),
         DriverDied);
+  }
+
+  void ExpectNoChangeWhenDoneAgain() {
+    RecoverReceives(3, 1);
+    RecoverSends(2, 1);
+    const std::string memory = Memory();
+    const size_t posts = device.history().size();
+    for (int i = 0; i < 3; ++i) Recover();
+    EXPECT_TRUE(Memory() == memory);
+    EXPECT_THAT(device.history(), SizeIs(posts));
+  }
+
+  void ReportDisconnected() {
+    device.Report(verbs::CmEventType::kDisconnected,
+                  driver->objects()->connections[connection].id.get());
+  }
+  void HandleEvent() {
+    uint32_t shard;
+    ASSERT_TRUE(driver->HandleEvent(&shard));
   }
 
   // Outstanding at the device, in words.
@@ -110,9 +157,7 @@ class RecoveryTest : public testing::ScriptedDriverTest {
 // ---- Sends: each of their fates.
 
 TEST_F(RecoveryTest, shouldPostASendThatWasNeverPosted) {
-  CommitSends(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverSends(1, 0);
   EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
   CompleteSend();
   Poll();
@@ -123,9 +168,7 @@ TEST_F(RecoveryTest, shouldPostASendThatWasNeverPosted) {
 }
 
 TEST_F(RecoveryTest, shouldNotPostASendAgainThatIsInFlight) {
-  CommitSends(1);
-  DieAfterPosting(1);
-  Recover();
+  RecoverSends(1, 1);
   EXPECT_THAT(Outstanding(false), ElementsAre("0", "marker"));
   CompleteSend();
   CompleteSend();
@@ -145,8 +188,7 @@ TEST_F(RecoveryTest, shouldNeedNoMarkerForASendWhoseCompletionIsInTheQueue) {
 }
 
 TEST_F(RecoveryTest, shouldCountACompletionThatWasPolledAndNotLogged) {
-  CommitSends(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(1);
   CompleteSend();
   DiePolling(PollDeath::kAfterTaking);
   EXPECT_THAT(ReadAll(), IsEmpty());
@@ -155,9 +197,7 @@ TEST_F(RecoveryTest, shouldCountACompletionThatWasPolledAndNotLogged) {
 }
 
 TEST_F(RecoveryTest, shouldPostTheRestOfSendsOfWhichTheFirstWerePosted) {
-  CommitSends(4);
-  DieAfterPosting(2);
-  Recover();
+  RecoverSends(4, 2);
   EXPECT_THAT(Outstanding(false), ElementsAre("0", "1", "marker"));
   for (int i = 0; i < 3; ++i) CompleteSend();
   Poll();
@@ -166,11 +206,8 @@ TEST_F(RecoveryTest, shouldPostTheRestOfSendsOfWhichTheFirstWerePosted) {
 }
 
 TEST_F(RecoveryTest, shouldHoldSendsThatAreCommittedBeforeTheMarkerHasCompleted) {
-  CommitSends(1);
-  DieAfterPosting(1);
-  Recover();
-  CommitSends(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  RecoverSends(1, 1);
+  ApplySends(2);
   EXPECT_THAT(Outstanding(false), ElementsAre("0", "marker"));
   CompleteSend();
   Poll();
@@ -182,9 +219,7 @@ TEST_F(RecoveryTest, shouldHoldSendsThatAreCommittedBeforeTheMarkerHasCompleted)
 
 // It has used up the notification that was asked for before a sleep.
 TEST_F(RecoveryTest, shouldTellThatItTookACompletionThatIsNobodysNews) {
-  CommitSends(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverSends(1, 0);
   ASSERT_THAT(Outstanding(false), ElementsAre("marker"));
   EXPECT_EQ(driver->PollCompletions(0), absl::StatusOr<bool>(false));
   CompleteSend();
@@ -196,14 +231,11 @@ TEST_F(RecoveryTest, shouldTellThatItTookACompletionThatIsNobodysNews) {
 // ---- Markers of recoveries that were killed.
 
 TEST_F(RecoveryTest, shouldWaitForTheMarkerOfAnEarlierRecovery) {
-  CommitSends(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverSends(1, 0);
   Recover();
   Recover();
   EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
-  CommitSends(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(1);
   EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
   CompleteSend();
   Poll();
@@ -254,9 +286,7 @@ TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseMarkersAreUsedUp) {
 }
 
 TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhosePeerRefusesTheMarker) {
-  CommitSends(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverSends(1, 0);
   device.Complete(queue_pair, false, {}, CompletionStatus::kRemoteAccessError);
   Poll();
   EXPECT_EQ(state(), ConnectionState::kClosed);
@@ -267,8 +297,7 @@ TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhosePeerRefusesTheMarker) {
 // ---- Slots that were being filled.
 
 TEST_F(RecoveryTest, shouldNotBelieveAHalfWrittenSlot) {
-  CommitSends(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(2);
   CompleteSend();
   CompleteSend();
   DiePolling(PollDeath::kHalfWritten);
@@ -278,8 +307,7 @@ TEST_F(RecoveryTest, shouldNotBelieveAHalfWrittenSlot) {
 }
 
 TEST_F(RecoveryTest, shouldNotCountASlotTwiceThatTheQueueGivesAgain) {
-  CommitSends(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(2);
   CompleteSend();
   CompleteSend();
   DiePolling(PollDeath::kBeforeTaking);
@@ -288,8 +316,7 @@ TEST_F(RecoveryTest, shouldNotCountASlotTwiceThatTheQueueGivesAgain) {
 }
 
 TEST_F(RecoveryTest, shouldNotBelieveAHalfWrittenSlotOfAKilledRecoveryEither) {
-  CommitSends(3);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(3);
   for (int i = 0; i < 3; ++i) CompleteSend();
   DiePolling(PollDeath::kHalfWritten);
   for (const PollDeath death :
@@ -303,8 +330,7 @@ TEST_F(RecoveryTest, shouldNotBelieveAHalfWrittenSlotOfAKilledRecoveryEither) {
 }
 
 TEST_F(RecoveryTest, shouldDropACompletionThatIsLoggedAlready) {
-  CommitSends(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(1);
   CompleteSend();
   Poll();
   // As if the driver had died before it gave the slot up.
@@ -316,24 +342,19 @@ TEST_F(RecoveryTest, shouldDropACompletionThatIsLoggedAlready) {
 // ---- Receives.
 
 TEST_F(RecoveryTest, shouldServeAWindowOfOneReceiveThatWasNeverPosted) {
-  CommitReceives(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverReceives(1, 0);
   EXPECT_THAT(Outstanding(true), ElementsAre("spare"));
   CompleteReceive("hello");
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 5"));
   EXPECT_EQ(TextAt(BufferOf(0), 5), "hello");
   EXPECT_THAT(Outstanding(true), IsEmpty());
-  CommitReceives(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplyReceives(1);
   EXPECT_THAT(Outstanding(true), ElementsAre("1"));
 }
 
 TEST_F(RecoveryTest, shouldKeepTheMessageOfASpareForTheNextReceiveWhenAllWerePosted) {
-  CommitReceives(1);
-  DieAfterPosting(1);
-  Recover();
+  RecoverReceives(1, 1);
   EXPECT_THAT(Outstanding(true), ElementsAre("0", "spare"));
   CompleteReceive("one");
   CompleteReceive("two");
@@ -354,11 +375,8 @@ TEST_F(RecoveryTest, shouldKeepTheMessageOfASpareForTheNextReceiveWhenAllWerePos
 }
 
 TEST_F(RecoveryTest, shouldNotUseTheBuffersOfAmbiguousReceivesBeforeTheSpareHasCompleted) {
-  CommitReceives(4);
-  DieAfterPosting(2);
-  Recover();
-  CommitReceives(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  RecoverReceives(4, 2);
+  ApplyReceives(1);
   EXPECT_THAT(Outstanding(true), ElementsAre("0", "1", "spare"));
   CompleteReceive("a");
   CompleteReceive("bc");
@@ -397,12 +415,8 @@ TEST_F(RecoveryTest, shouldSettleReceivesWithSparesOfKilledRecoveries) {
 // A driver dies while it posts receives that a spare has freed, with the marker that frees sends
 // taken from the queue and not logged.
 TEST_F(RecoveryTest, shouldPostNoSendBeforeTheReceivesOfItsTransaction) {
-  CommitReceives(1);
-  DieAfterPosting(0);
-  Recover();
-  CommitSends(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverReceives(1, 0);
+  RecoverSends(1, 0);
   EXPECT_THAT(Outstanding(true), ElementsAre("spare"));
   EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
   writer->Receive(connection, BufferOf(1), 64);
@@ -422,10 +436,7 @@ TEST_F(RecoveryTest, shouldPostNoSendBeforeTheReceivesOfItsTransaction) {
 
 TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseAmbiguousReceiveIsLargerThanASpare) {
   const uint32_t other = Established();
-  arena::WorkRequest& request = writer->Receive(connection, 0, 65536);
-  request.sges[1] = {0, 8, 0};
-  request.sge_count = 2;
-  writer->Publish();
+  CommitReceiveLargerThanASpare();
   DieAfterPosting(1);
   Recover();
   EXPECT_EQ(state(), ConnectionState::kDraining);
@@ -444,10 +455,7 @@ TEST_F(RecoveryTest, shouldFailAConnectionWhoseNextReceiveIsLargerThanASpare) {
   constexpr int kPostedAtATime = 64;
   Make(TestShape(1, 4, 128));
   for (int i = 0; i < kPostedAtATime; ++i) writer->Receive(connection, 0, 64);
-  arena::WorkRequest& next = writer->Receive(connection, 0, 65536);
-  next.sges[1] = {0, 8, 0};
-  next.sge_count = 2;
-  writer->Publish();
+  CommitReceiveLargerThanASpare();
   DieAfterPosting(kPostedAtATime);
   Recover();
   EXPECT_EQ(state(), ConnectionState::kDraining);
@@ -460,13 +468,8 @@ TEST_F(RecoveryTest, shouldFailAConnectionWhoseNextReceiveIsLargerThanASpare) {
 
 // Its next receive, which has room for the message, was committed when the spare stood there.
 TEST_F(RecoveryTest, shouldBlameTheSpareThatWasTooShortForAMessage) {
-  CommitReceives(1);
-  DieAfterPosting(1);
-  Recover();
-  arena::WorkRequest& next = writer->Receive(connection, 0, 65536);
-  next.sges[1] = {0, 8, 0};
-  next.sge_count = 2;
-  writer->Publish();
+  RecoverReceives(1, 1);
+  CommitReceiveLargerThanASpare();
   ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
   CompleteReceive("one");
   device.Complete(queue_pair, true, {}, CompletionStatus::kLocalLengthError);
@@ -476,9 +479,7 @@ TEST_F(RecoveryTest, shouldBlameTheSpareThatWasTooShortForAMessage) {
 }
 
 TEST_F(RecoveryTest, shouldFailAConnectionWhoseReceiveIsTooShortForItsMessage) {
-  CommitReceives(1);
-  DieAfterPosting(0);
-  Recover();
+  RecoverReceives(1, 0);
   CompleteReceive(std::string(65, 'x'));
   Poll();
   EXPECT_THAT(ReadAll(),
@@ -491,11 +492,9 @@ TEST_F(RecoveryTest, shouldFailAConnectionWhoseReceiveIsTooShortForItsMessage) {
 TEST_F(RecoveryTest, shouldNotEndAConnectionBeforeItsAmbiguousRequestsAreFlushed) {
   CommitReceives(1);
   DieAfterPosting(1);
-  device.Report(verbs::CmEventType::kDisconnected,
-                driver->objects()->connections[connection].id.get());
+  ReportDisconnected();
   Recover();
-  uint32_t shard;
-  ASSERT_TRUE(driver->HandleEvent(&shard));
+  HandleEvent();
   EXPECT_EQ(state(), ConnectionState::kDraining);
   EXPECT_THAT(ReadAll(), IsEmpty());
   device.Flush(queue_pair);
@@ -506,19 +505,14 @@ TEST_F(RecoveryTest, shouldNotEndAConnectionBeforeItsAmbiguousRequestsAreFlushed
 // A receive posted since is in its queue, and nobody else would flush it.
 TEST_F(RecoveryTest, shouldFlushAConnectionThatAnotherProcessHasPutInError) {
   device.FailElsewhere(queue_pair);
-  CommitReceives(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
-  device.Report(verbs::CmEventType::kDisconnected,
-                driver->objects()->connections[connection].id.get());
-  uint32_t shard;
-  ASSERT_TRUE(driver->HandleEvent(&shard));
+  ApplyReceives(1);
+  Handle(connection, verbs::CmEventType::kDisconnected);
   EXPECT_EQ(device.flushes(queue_pair), 1u);
 }
 
 TEST_F(RecoveryTest, shouldTakeARefusedPostForUnknown) {
   for (const bool queued : {false, true}) {
-    connection = Established();
-    queue_pair = arena->connection(connection).qp_number;
+    Establish();
     CommitSends(1);
     device.refuse = 1;
     device.queue_refused = queued;
@@ -534,8 +528,7 @@ TEST_F(RecoveryTest, shouldTakeARefusedPostForUnknown) {
 }
 
 TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
-  CommitReceives(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplyReceives(1);
   CommitSends(1);
   device.refuse = 2;
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
@@ -551,8 +544,7 @@ TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
 // Not every device stops at once: a native service's queue pair is in error until `baton-driver`
 // resets it.
 TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {
-  CommitReceives(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplyReceives(1);
   CommitSends(1);
   device.refuse = 2;
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
@@ -568,8 +560,7 @@ TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {
 
 TEST_F(RecoveryTest, shouldFinishATransactionThatIsHalfApplied) {
   const uint32_t other = Established();
-  CommitSends(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(1);
   CompleteSend();
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
@@ -650,8 +641,7 @@ TEST_F(RecoveryTest, shouldEndAnEstablishedConnectionWhoseErrorsWerePolledBefore
 }
 
 TEST_F(RecoveryTest, shouldPublishTheEntryThatItsPredecessorAppended) {
-  CommitSends(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(1);
   CompletionLog log(*arena, 0);
   CompletionEntry entry = {};
   entry.wr_id = device.history()[0].wr_id;
@@ -664,26 +654,11 @@ TEST_F(RecoveryTest, shouldPublishTheEntryThatItsPredecessorAppended) {
   EXPECT_EQ(arena->connection(connection).send.completed, 1u);
 }
 
-TEST_F(RecoveryTest, shouldChangeNothingWhenDoneAgain) {
-  CommitReceives(3);
-  DieAfterPosting(1);
-  Recover();
-  CommitSends(2);
-  DieAfterPosting(1);
-  Recover();
-  const std::string memory = Memory();
-  const size_t posts = device.history().size();
-  for (int i = 0; i < 3; ++i) Recover();
-  EXPECT_TRUE(Memory() == memory);
-  EXPECT_THAT(device.history(), SizeIs(posts));
-}
+TEST_F(RecoveryTest, shouldChangeNothingWhenDoneAgain) { ExpectNoChangeWhenDoneAgain(); }
 
 TEST_F(RecoveryTest, shouldCountWhatIsOutstanding) {
-  CommitReceives(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
-  CommitSends(3);
-  DieAfterPosting(2);
-  Recover();
+  ApplyReceives(2);
+  RecoverSends(3, 2);
   EXPECT_EQ(driver->recovery().sends_ambiguous, 3u);
   EXPECT_EQ(driver->recovery().receives_ambiguous, 0u);
   const ShardCounters& counters = driver->counters(0);
@@ -729,20 +704,14 @@ TEST_F(AnsweringRecoveryTest, shouldPostAtOnceWhatWasNeverPosted) {
 }
 
 TEST_F(AnsweringRecoveryTest, shouldHoldNoSends) {
-  CommitSends(1);
-  DieAfterPosting(1);
-  Recover();
-  CommitSends(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  RecoverSends(1, 1);
+  ApplySends(2);
   EXPECT_THAT(Outstanding(false), ElementsAre("0", "1", "2"));
 }
 
 TEST_F(AnsweringRecoveryTest, shouldNeedNoSpareForReceives) {
-  CommitReceives(3);
-  DieAfterPosting(1);
-  Recover();
-  CommitReceives(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  RecoverReceives(3, 1);
+  ApplyReceives(1);
   EXPECT_THAT(Outstanding(true), ElementsAre("0", "1", "2", "3"));
   EXPECT_EQ(driver->recovery().receives_never_posted, 2u);
   EXPECT_EQ(driver->recovery().spares, 0u);
@@ -750,10 +719,7 @@ TEST_F(AnsweringRecoveryTest, shouldNeedNoSpareForReceives) {
 
 // A spare has no room for it. The receive itself does.
 TEST_F(AnsweringRecoveryTest, shouldGoOnWithAnAmbiguousReceiveThatIsLargerThanASpare) {
-  arena::WorkRequest& request = writer->Receive(connection, 0, 65536);
-  request.sges[1] = {0, 8, 0};
-  request.sge_count = 2;
-  writer->Publish();
+  CommitReceiveLargerThanASpare();
   DieAfterPosting(0);
   Recover();
   EXPECT_EQ(state(), ConnectionState::kEstablished);
@@ -793,26 +759,12 @@ TEST_F(AnsweringRecoveryTest, shouldFollowRecoveriesThatWereKilledAsTheyPosted) 
   EXPECT_EQ(device.history().size(), 4u);
 }
 
-TEST_F(AnsweringRecoveryTest, shouldChangeNothingWhenDoneAgain) {
-  CommitReceives(3);
-  DieAfterPosting(1);
-  Recover();
-  CommitSends(2);
-  DieAfterPosting(1);
-  Recover();
-  const std::string memory = Memory();
-  const size_t posts = device.history().size();
-  for (int i = 0; i < 3; ++i) Recover();
-  EXPECT_TRUE(Memory() == memory);
-  EXPECT_THAT(device.history(), SizeIs(posts));
-}
+TEST_F(AnsweringRecoveryTest, shouldChangeNothingWhenDoneAgain) { ExpectNoChangeWhenDoneAgain(); }
 
 // The one before was of a release that does not ask.
 TEST_F(AnsweringRecoveryTest, shouldWaitForTheMarkerOfADriverThatDidNotAsk) {
   device.answers = false;
-  CommitSends(2);
-  DieAfterPosting(1);
-  Recover();
+  RecoverSends(2, 1);
   device.answers = true;
   Recover();
   EXPECT_THAT(Outstanding(false), ElementsAre("0", "marker"));
@@ -821,9 +773,7 @@ TEST_F(AnsweringRecoveryTest, shouldWaitForTheMarkerOfADriverThatDidNotAsk) {
   Poll();
   EXPECT_THAT(Outstanding(false), ElementsAre("1"));
   EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
-  CommitSends(1);
-  DieAfterPosting(1);
-  Recover();
+  RecoverSends(1, 1);
   EXPECT_THAT(Outstanding(false), ElementsAre("1", "2"));
 }
 
@@ -848,9 +798,7 @@ TEST_F(AnsweringRecoveryTest, shouldPostAnotherMarkerWhereOneIsMaybePosted) {
 
 TEST_F(AnsweringRecoveryTest, shouldWaitForTheSpareOfADriverThatDidNotAsk) {
   device.answers = false;
-  CommitReceives(2);
-  DieAfterPosting(1);
-  Recover();
+  RecoverReceives(2, 1);
   device.answers = true;
   Recover();
   EXPECT_THAT(Outstanding(true), ElementsAre("0", "spare"));
@@ -880,8 +828,7 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
   for (const std::optional<uint64_t>& lie : lies) {
     Make(TestShape());
     const uint32_t other = Established();
-    CommitSends(1);
-    ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+    ApplySends(1);
     CompleteSend();
     Poll();
     ASSERT_THAT(ReadAll(), ElementsAre("send 0"));
@@ -901,8 +848,7 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
 }
 
 TEST_F(AnsweringRecoveryTest, shouldBelieveNoQueueThatHasLostWhatWasPosted) {
-  CommitSends(1);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  ApplySends(1);
   CommitSends(1);
   DieAfterPosting(0);
   device.Lose(queue_pair, false);
@@ -914,11 +860,9 @@ TEST_F(AnsweringRecoveryTest, shouldBelieveNoQueueThatHasLostWhatWasPosted) {
 TEST_F(AnsweringRecoveryTest, shouldNeedNoMarkerToEndAConnection) {
   CommitReceives(3);
   DieAfterPosting(2);
-  device.Report(verbs::CmEventType::kDisconnected,
-                driver->objects()->connections[connection].id.get());
+  ReportDisconnected();
   Recover();
-  uint32_t shard;
-  ASSERT_TRUE(driver->HandleEvent(&shard));
+  HandleEvent();
   EXPECT_EQ(state(), ConnectionState::kDraining);
   EXPECT_THAT(ReadAll(), IsEmpty());
   device.Flush(queue_pair);
@@ -943,8 +887,7 @@ TEST_F(AnsweringRecoveryTest, shouldNotEndAConnectionBeforeWhatWasTakenIsLogged)
 
 TEST_F(AnsweringRecoveryTest, shouldKnowWhatOfARefusedPostIsQueued) {
   for (const bool queued : {false, true}) {
-    connection = Established();
-    queue_pair = arena->connection(connection).qp_number;
+    Establish();
     CommitSends(1);
     device.refuse = 1;
     device.queue_refused = queued;
@@ -960,11 +903,8 @@ TEST_F(AnsweringRecoveryTest, shouldKnowWhatOfARefusedPostIsQueued) {
 }
 
 TEST_F(AnsweringRecoveryTest, shouldCountWhatIsOutstanding) {
-  CommitReceives(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
-  CommitSends(3);
-  DieAfterPosting(2);
-  Recover();
+  ApplyReceives(2);
+  RecoverSends(3, 2);
   const ShardCounters& counters = driver->counters(0);
   EXPECT_EQ(counters.receives_posted - counters.receives_completed, 2u);
   EXPECT_EQ(counters.sends_committed, counters.sends_posted);
@@ -1002,8 +942,7 @@ TEST_F(RecoveryTest, shouldPostShortSendsInlineAndInlineAgainWhatWasNeverPosted)
 }
 
 TEST_F(RecoveryTest, shouldPostNothingInlineWhereTheServiceAsksForNone) {
-  CommitSends(2);
-  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  ApplySends(2);
   for (const PostedRequest& one : device.history()) EXPECT_FALSE(one.inline_data);
   EXPECT_THAT(device.history(), SizeIs(2));
 }

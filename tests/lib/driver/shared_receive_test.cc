@@ -116,8 +116,7 @@ TEST_F(SharedReceiveTest, shouldKeepAWholeWindowPostedForManyRounds) {
     const uint16_t next = *free.begin();
     free.erase(free.begin());
     writer().SharedReceive(next, Offset(next), 1024);
-    writer().Acknowledge(read[0]);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     EXPECT_EQ(posted(), kDepth);
     free.insert(static_cast<uint16_t>(entry.sequence));
   }
@@ -270,8 +269,7 @@ TEST_F(SharedReceiveTest, shouldStayPostedWhenTheWorkerEndsAConnection) {
   writer().Disconnect(first);
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
   EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, first);
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(state(first), ConnectionState::kFree);
   EXPECT_EQ(posted(), 2u);
   two.Send("goes on");
@@ -295,8 +293,7 @@ TEST_F(SharedReceiveTest, shouldGiveBackTheReceiveOfAMessageThatIsTooLong) {
   EXPECT_NE(failed.status, 0u);
   EXPECT_EQ(failed.sequence, 0u);
   EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, first);
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(StateAt(0), SharedReceiveState::kFree);
   two.Send("goes on");
   ExpectReceived(second, "goes on");
@@ -320,8 +317,7 @@ TEST_F(SharedReceiveTest, shouldLoseNoneWithPeersThatVanish) {
         free.insert(static_cast<uint16_t>(entry.sequence));
       }
     }
-    writer().Acknowledge(read[0]);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     ASSERT_EQ(posted() + free.size(), 2 * kDepth);
     while (posted() < kDepth) {
       Post({*free.begin()});
@@ -346,8 +342,7 @@ TEST_F(SharedReceiveTest, shouldGiveBackThePoisonedReceiveAsAFlushError) {
   EXPECT_EQ(rewritten.sequence, 0u);
   NextOfKind(CompletionKind::kDisconnected);
   Succeed();
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(StateAt(0), SharedReceiveState::kFree);
   EXPECT_EQ(posted(), 1u);
 }
@@ -367,8 +362,7 @@ TEST_F(SharedReceiveTest, shouldPostTheVoidReceiveAgain) {
       driver->Poison(0, read[0] - 1, "test").ok());  // the end: nothing of the connection is told
   EXPECT_NE(arena->completion(0, receive).flags & arena::kCompletionVoid, 0);
   Succeed();
-  writer().Acknowledge(read[0]);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
   EXPECT_EQ(posted(), 1u);
   const uint32_t second = Established(other);

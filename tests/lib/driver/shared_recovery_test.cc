@@ -61,6 +61,12 @@ class SharedRecoveryTest : public testing::ScriptedDriverTest {
     device.die_after_posting = count;
     EXPECT_THROW(Commit(), DriverDied);
   }
+  // The driver dies when it has posted so many of `slots`, and another recovers.
+  void RecoverFrom(std::initializer_list<uint16_t> slots, int posted) {
+    Stage(slots);
+    DieAfterPosting(posted);
+    Recover();
+  }
   void HandleDeviceEvent(DeviceEventType type, uint32_t queue_pair = 0) {
     verbs::DeviceEvent event;
     event.type = type;
@@ -118,9 +124,7 @@ TEST_F(SharedRecoveryTest, shouldLogCompletionsInTheOrderInWhichTheyCome) {
 // ---- A driver dies.
 
 TEST_F(SharedRecoveryTest, shouldNotPostAgainWhatItsPredecessorMayHavePosted) {
-  Stage({0, 1});
-  DieAfterPosting(0);
-  Recover();
+  RecoverFrom({0, 1}, 0);
   // The first is never posted again: nobody knows. The second was not reached.
   EXPECT_THAT(Slots(), ElementsAre(1));
   EXPECT_EQ(StateAt(0), SharedReceiveState::kAttempted);
@@ -132,9 +136,7 @@ TEST_F(SharedRecoveryTest, shouldNotPostAgainWhatItsPredecessorMayHavePosted) {
 }
 
 TEST_F(SharedRecoveryTest, shouldDeliverWhatItsPredecessorPostedUnseen) {
-  Stage({0, 1});
-  DieAfterPosting(1);
-  Recover();
+  RecoverFrom({0, 1}, 1);
   EXPECT_THAT(Slots(), ElementsAre(0, 1));
   device.CompleteShared(Qp(two), 0, "x");
   Poll();
@@ -149,9 +151,7 @@ TEST_F(SharedRecoveryTest, shouldDeliverWhatItsPredecessorPostedUnseen) {
 
 TEST_F(SharedRecoveryTest, shouldPostWhatItsPredecessorHasNot) {
   device.answers = true;
-  Stage({0, 1});
-  DieAfterPosting(0);
-  Recover();
+  RecoverFrom({0, 1}, 0);
   EXPECT_THAT(Slots(), ElementsAre(0, 1));
   EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
   EXPECT_EQ(shard().shared_receives_posted, 2u);
@@ -203,14 +203,10 @@ TEST_F(SharedRecoveryTest, shouldNotPostWhatHasCompletedAndIsNotLogged) {
 
 // An owner that lives has counted on it.
 TEST_F(SharedRecoveryTest, shouldLeaveUnsureWhatAnOwnerHasSeenUnsure) {
-  Stage({0, 1, 2});
-  DieAfterPosting(0);
-  Recover();
+  RecoverFrom({0, 1, 2}, 0);
   EXPECT_EQ(shard().shared_receives_unsure, 1u);
   device.answers = true;
-  Stage({3});
-  DieAfterPosting(0);
-  Recover();
+  RecoverFrom({3}, 0);
   EXPECT_THAT(Slots(), ElementsAre(1, 2));
   EXPECT_EQ(shard().shared_receives_unsure, 2u);
 }
@@ -229,9 +225,7 @@ TEST_F(SharedRecoveryTest, shouldFillItsWindowAgain) {
 
 TEST_F(SharedRecoveryTest, shouldTakeAQueueForBrokenThatMakesNoSense) {
   device.answers = device.is_confused = true;
-  Stage({0, 1});
-  DieAfterPosting(0);
-  Recover();
+  RecoverFrom({0, 1}, 0);
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
   EXPECT_THAT(observer.states.back(), HasSubstr("out of use or unknown"));
 }

@@ -209,6 +209,11 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
     ASSERT_TRUE(owner->Adopt({0}).ok());
   }
 
+  void Replace() {
+    Die();
+    Succeed();
+  }
+
   void TurnKeeper() {
     manager->Turn();
     for (RawPeer* peer : peers) peer->Turn();
@@ -241,6 +246,11 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
     writer->Publish();
     return owner->driver->ApplyNext(0, &error);
   }
+  // Commits an acknowledgement of all that was read, with what is open.
+  void AcknowledgeAll() {
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
   void Ask(RawPeer& peer) {
     peers.push_back(&peer);
     peer.Connect(port, "");
@@ -252,8 +262,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   void CommitAccept(uint32_t connection) {
     writer->Receive(connection, 0, 1024);
     writer->Accept(connection, 0, "welcome");
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
   }
   uint32_t Established(RawPeer& peer) {
     const uint32_t connection = Requested(peer);
@@ -269,8 +278,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
     EXPECT_EQ(NextOfKind(CompletionKind::kReceive).byte_len, 4u);
     writer->Send(connection, 2048, 5);
     writer->Receive(connection, 0, 1024);
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     EXPECT_EQ(NextOfKind(CompletionKind::kSend).status, 0u);
     ASSERT_TRUE(Until([&] { return peer.received.size() == answers + 1; }));
   }
@@ -310,13 +318,11 @@ TEST_F(NativeDeviceTest, shouldRejectInTheNameOfTheOwner) {
   RawPeer peer;
   const uint32_t connection = Requested(peer);
   writer->Reject(connection, "full up");
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   ASSERT_TRUE(Until([&] { return peer.rejected; }));
   EXPECT_EQ(peer.private_data.substr(0, 7), "full up");
   NextOfKind(CompletionKind::kConnectFailed);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  AcknowledgeAll();
   EXPECT_EQ(state(connection), ConnectionState::kFree);
 }
 
@@ -328,8 +334,7 @@ TEST_F(NativeDeviceTest, shouldTellTheEndAndUseTheSlotAgain) {
     peer.Disconnect();
     NextOfKind(CompletionKind::kReceive);  // flushed
     EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+    AcknowledgeAll();
     EXPECT_EQ(state(connection), ConnectionState::kFree);
     ASSERT_TRUE(Until([&] { return peer.disconnected; }));
     generations += arena->connection(connection).generation;
@@ -348,12 +353,8 @@ TEST_F(NativeDeviceTest, shouldLeaveItToBatonDriverToResetAQueuePair) {
     peer.Disconnect();
     NextOfKind(CompletionKind::kReceive);
     NextOfKind(CompletionKind::kDisconnected);
-    if (dies) {
-      Die();
-      Succeed();
-    }
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+    if (dies) Replace();
+    AcknowledgeAll();
     EXPECT_EQ(state(connection), ConnectionState::kFree);
     EXPECT_EQ(owner->resets, 0u);
     EXPECT_EQ(manager->pool().shards[0][static_cast<size_t>(place)]->state(),
@@ -382,8 +383,7 @@ TEST_F(NativeDeviceTest, shouldNameTheLimitWhenThePoolIsExhausted) {
   RawPeer late;
   const uint32_t connection = Requested(late);
   writer->Accept(connection, 0);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   NextOfKind(CompletionKind::kConnectFailed);
   EXPECT_THAT(owner->states.back(), HasSubstr("all 3 queue pairs of shard 0 are in use"));
   EXPECT_THAT(owner->states.back(), HasSubstr("queue_pairs_per_shard"));
@@ -467,8 +467,7 @@ TEST_F(NativeDeviceTest, shouldGoOnWithTheConnectionsOfADeadDriver) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
   ExchangeAMessage(connection, peer);
-  Die();
-  Succeed();
+  Replace();
   EXPECT_FALSE(peer.disconnected);
   ExchangeAMessage(connection, peer);
 }
@@ -513,8 +512,7 @@ TEST_F(NativeDeviceTest, shouldLogARequestOnce) {
   uint32_t shard;
   ASSERT_TRUE(owner->driver->HandleEvent(&shard));
   ASSERT_TRUE(notice_waits());
-  Die();
-  Succeed();
+  Replace();
   const uint32_t connection = NextOfKind(CompletionKind::kConnectRequest).connection;
   CommitAccept(connection);
   NextOfKind(CompletionKind::kEstablished);
@@ -531,8 +529,7 @@ TEST_F(NativeDeviceTest, shouldAcceptOnce) {
   EXPECT_EQ(orders(), 1u);
   // As if it had died before it had finished that transaction.
   arena->shard(0).commit_head = arena->shard(0).apply_begun;
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(orders(), 1u);  // that one is on its way still
   NextOfKind(CompletionKind::kEstablished);
   ASSERT_TRUE(Until([&] { return peer.established; }));
@@ -547,8 +544,7 @@ TEST_F(NativeDeviceTest, shouldKeepTheQueuePairThatADeadDriverTook) {
   const uint32_t connection = Requested(peer);
   arena->pooled(0, 2).state = static_cast<uint32_t>(arena::PooledState::kTaken);
   arena->connection(connection).qp_number = arena->pooled(0, 2).number;
-  Die();
-  Succeed();
+  Replace();
   CommitAccept(connection);
   EXPECT_EQ(arena->connection(connection).qp_number, arena->pooled(0, 2).number);
   EXPECT_EQ(arena->pooled(0, 0).state, static_cast<uint32_t>(arena::PooledState::kFree));
@@ -565,14 +561,12 @@ TEST_F(NativeDeviceTest, shouldFreeASlotThatADeadDriverKept) {
   NextOfKind(CompletionKind::kReceive);
   NextOfKind(CompletionKind::kDisconnected);
   while (!Mailbox::Orders(*arena, 0).empty()) manager->Turn();
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  AcknowledgeAll();
   const uint64_t told = orders();
   // It died before its order was written.
   ASSERT_FALSE(Mailbox::Orders(*arena, 0).empty());
   arena->orders(0).tail = arena->orders(0).head;
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(orders(), told);
   for (uint32_t i = 0; i < arena->shape().connections - 1; ++i) {
     manager->Turn();
@@ -610,8 +604,7 @@ TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseWhoseRingIsSpoilt) {
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
   NextOfKind(CompletionKind::kReceive);  // flushed
   NextOfKind(CompletionKind::kDisconnected);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   ASSERT_THAT(owner->freed, SizeIs(1));
   EXPECT_THAT(std::string(owner->freed[0].message()), HasSubstr("spoilt"));
   EXPECT_FALSE(peer.disconnected);
@@ -662,12 +655,10 @@ TEST_F(NativeDeviceTest, shouldEndAgainAConnectionWhoseRecordSaysThatItHasNotEnd
   NextOfKind(CompletionKind::kReceive);  // flushed
   NextOfKind(CompletionKind::kDisconnected);
   arena->connection(connection).state = static_cast<uint32_t>(ConnectionState::kEstablished);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_THAT(owner->states, Contains(HasSubstr("its end was acknowledged")));
   NextOfKind(CompletionKind::kDisconnected);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(state(connection), ConnectionState::kFree);
 }
 
@@ -680,8 +671,7 @@ TEST_F(NativeDeviceTest, shouldEndAConnectionWhoseRecordNamesNoShardThatExists) 
   owner->driver->GiveUp(0, "nobody can");
   owner->driver->EndAll("nobody can");
   EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   EXPECT_EQ(state(connection), ConnectionState::kFree);
   ASSERT_THAT(owner->freed, SizeIs(1));
   EXPECT_THAT(std::string(owner->freed[0].message()), HasSubstr("shard 4294967295"));
@@ -721,14 +711,12 @@ class SpoiltPoolTest : public NativeDeviceTest {
   }
   void Reject(uint32_t connection) {
     writer->Reject(connection, "full up");
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     NextOfKind(CompletionKind::kConnectFailed);
     AwaitFreed(connection);
   }
   void AwaitFreed(uint32_t connection) {
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     ASSERT_TRUE(Until([&] {
       return arena->native_connection(connection).freed_generation ==
              arena->connection(connection).generation;
@@ -809,12 +797,10 @@ TEST_F(SpoiltPoolTest, shouldLeaveTheQueuePairsOfOtherRequestsAlone) {
 TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairInUseForOneThatNobodyHas) {
   const uint32_t its = number(in_use);
   number(in_use) = 0xdead;
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(pooled(), arena::PooledState::kTaken);
   number(in_use) = its;
-  Die();
-  Succeed();
+  Replace();
   ExchangeAMessage(in_use, peer);
 }
 
@@ -1056,8 +1042,7 @@ TEST_F(NativeDeviceTest, shouldForgetAConnectionWhoseRecordNamesAnotherShard) {
   EXPECT_EQ(device_of.id, nullptr);
   EXPECT_EQ(device_of.queue_pair, nullptr);
   arena->connection(connection).shard = 0;
-  Die();
-  Succeed();
+  Replace();
   EXPECT_FALSE(peer.disconnected);
   ExchangeAMessage(connection, peer);
 }
@@ -1147,8 +1132,7 @@ TEST_F(SpoiltLogTest, shouldLoseNoEndThatItsDriverCouldNotTell) {
 
 TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kTaken);
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
 }
 
@@ -1162,19 +1146,16 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatFreeSlotsHadOnce) {
   peer.Disconnect();
   NextOfKind(CompletionKind::kReceive);  // flushed
   NextOfKind(CompletionKind::kDisconnected);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   ASSERT_EQ(state(connection), ConnectionState::kFree);
-  Die();
-  Succeed();
+  Replace();
   // `baton-driver` has still to put it back.
   EXPECT_EQ(pooled(), arena::PooledState::kTaken);
   ASSERT_TRUE(KeeperUntil([&] { return manager->connection_count() == 0; }));
   arena::PooledQueuePair& next = arena->pooled(0, place == 0 ? 1 : 0);
   next.state = static_cast<uint32_t>(arena::PooledState::kTaken);
   arena->connection(connection).qp_number = next.number;
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(arena::PooledState(next.state), arena::PooledState::kFree);
 }
 
@@ -1277,15 +1258,13 @@ class ConnectingTest : public NativeDeviceTest {
     EXPECT_EQ(entry.connection, connection);
     EXPECT_EQ(entry.tag, kTag);
     EXPECT_EQ(verbs::CompletionStatus(entry.status), status);
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     EXPECT_TRUE(Until([&] { return manager->connection_count() == 0 && PoolIsWhole(); }));
     EXPECT_EQ(arena->shard(0).completion_tail, read);
   }
   void ExchangeMessages(uint32_t connection, RawPeer& peer) {
     writer->Receive(connection, 0, 1024);
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     ExchangeAMessage(connection, peer);
     ExchangeAMessage(connection, peer);
   }
@@ -1454,8 +1433,7 @@ INSTANTIATE_TEST_SUITE_P(Points, KilledAsItFailsTest,
 // `baton-driver` has taken a queue pair for an owner that has just died, and the heir comes.
 TEST_F(ConnectingTest, shouldLeaveToBatonDriverWhatItHasTaken) {
   arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kLent);
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(pooled(1), arena::PooledState::kLent);
 }
 
@@ -1640,8 +1618,7 @@ TEST_F(MovingTest, shouldUseTheSlotAgainWhenTheFirstShardHasAcknowledgedTheReque
   }
   ASSERT_TRUE(Until([&] { return refused.size() == 1; }));
   EXPECT_EQ(manager->connection_count(), all);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  AcknowledgeAll();
   const uint32_t generation = arena->connection(connection).generation;
   RawPeer late;
   ASSERT_TRUE(Until([&] { return manager->connection_count() == all - 1; }));
@@ -1771,8 +1748,7 @@ class SharingTest : public NativeDeviceTest {
   static uint64_t Offset(uint64_t slot) { return slot * RawPeer::kSlotBytes; }
   void Post(std::initializer_list<uint16_t> slots) {
     for (const uint16_t slot : slots) writer->SharedReceive(slot, Offset(slot), 1024);
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
   }
   uint32_t Joined(RawPeer& peer) {
     const uint32_t connection = Requested(peer);
@@ -1804,8 +1780,7 @@ TEST_F(SharingTest, shouldReceiveForWhicheverConnectionHasAMessage) {
   RawPeer one, two;
   const uint32_t first = Joined(one), second = Joined(two);
   std::set<uint64_t> slots = {Takes(two, second, "for two"), Takes(one, first, "for one")};
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(arena->shard(0).shared_receives_posted, 1u);
   slots.insert(Takes(two, second, "again"));
   EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2}));
@@ -1826,12 +1801,10 @@ TEST_F(SharingTest, shouldEndAConnectionAndKeepWhatTheOthersShare) {
         return state(connection) == ConnectionState::kDraining ||
                state(connection) == ConnectionState::kClosed;
       }));
-      Die();
-      Succeed();
+      Replace();
     }
     EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
-    writer->Acknowledge(read);
-    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    AcknowledgeAll();
     EXPECT_EQ(state(connection), ConnectionState::kFree);
     ASSERT_TRUE(Until([&] {
       return arena->native_connection(connection).freed_generation ==
@@ -1877,13 +1850,11 @@ TEST_F(SharingTest, shouldTakeAQueueForBrokenOfWhichTooMuchIsOutOfUse) {
   };
   for (uint32_t slot = 0; slot < 2 * kDepth - 2; ++slot) attempt(slot);
   arena->shard(0).shared_receives_unsure = 1;  // by drivers that could not ask
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(arena->shard(0).shared_receives_refused, 0u);
   EXPECT_EQ(state(connection), ConnectionState::kEstablished);
   attempt(2 * kDepth - 2);
-  Die();
-  Succeed();
+  Replace();
   EXPECT_EQ(arena->shard(0).shared_receives_refused, 1u);
   EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
   EXPECT_THAT(owner->states.back(), HasSubstr("out of use"));

@@ -16,6 +16,18 @@ class ConnectionManager : public ConnectedTest {
                               parameters)
                     .value();
   }
+  // The server's event is the request of the client.
+  bool Ask(const Listener& listener, CmEvent* event, const ConnectionParameters& parameters = {}) {
+    Request(listener, parameters);
+    return AwaitEvent(server, client, CmEventType::kConnectRequest, event);
+  }
+  // The client may not know the answer yet.
+  void AskAndAccept(const Listener& listener) {
+    CmEvent event;
+    ASSERT_TRUE(Ask(listener, &event));
+    server.id = std::move(event.new_id);
+    ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  }
   // A private data may arrive padded with zeros (InfiniBand carries a fixed size).
   static void ExpectPrivateData(const CmEvent& event, std::string_view wanted) {
     ASSERT_GE(event.private_data.size(), wanted.size());
@@ -30,9 +42,8 @@ TEST_P(ConnectionManager, shouldCarryPrivateDataBothWays) {
   listener->context = &context;
   ConnectionParameters parameters;
   parameters.private_data = std::string(56, 'q');
-  Request(*listener, parameters);
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ASSERT_TRUE(Ask(*listener, &event, parameters));
   ExpectPrivateData(event, parameters.private_data);
   EXPECT_EQ(event.listener, listener.get());
   EXPECT_EQ(event.new_id->local_address().port, listener->address().port);
@@ -49,9 +60,8 @@ TEST_P(ConnectionManager, shouldCarryPrivateDataBothWays) {
 
 TEST_P(ConnectionManager, shouldReportRejectionWithPrivateData) {
   const auto listener = Listen();
-  Request(*listener);
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ASSERT_TRUE(Ask(*listener, &event));
   server.id = std::move(event.new_id);
   ASSERT_TRUE(server.id->Reject(std::string(148, 'n')).ok());
   ASSERT_TRUE(AwaitEvent(client, server, CmEventType::kRejected, &event));
@@ -70,9 +80,8 @@ TEST_P(ConnectionManager, shouldNameLimitAndValueOfTooLongPrivateData) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("57"), absl::string_view::npos) << status;
   EXPECT_NE(status.message().find("56"), absl::string_view::npos) << status;
-  Request(*listener);
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ASSERT_TRUE(Ask(*listener, &event));
   parameters.private_data = std::string(197, 'q');
   EXPECT_EQ(event.new_id->Accept(server.queue_pair.get(), parameters).code(),
             absl::StatusCode::kInvalidArgument);
@@ -98,9 +107,8 @@ TEST_P(ConnectionManager, shouldKnowTheRouteBeforeThePeerIsAsked) {
     ours = route;
     return absl::OkStatus();
   };
-  Request(*listener, parameters);
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ASSERT_TRUE(Ask(*listener, &event, parameters));
   for (const Route& route : {ours, event.new_id->route()}) {
     EXPECT_EQ(route.gid, GetParam().host);
     EXPECT_EQ(route.p_key, 0xffff);
@@ -153,11 +161,8 @@ TEST_P(ConnectionManager, shouldRefuseAPortThatIsTaken) {
 TEST_P(ConnectionManager, shouldListenAgainAtOnceWithConnectionsOfTheFormerListenerAlive) {
   auto listener = Listen();
   const Address address = {GetParam().host, listener->address().port};
-  Request(*listener);
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
-  server.id = std::move(event.new_id);
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
   ASSERT_TRUE(AwaitEvent(client, server, CmEventType::kEstablished, &event));
   listener.reset();
   EXPECT_TRUE(server.device->Listen(address, 8).ok());
@@ -183,9 +188,8 @@ TEST_P(ConnectionManager, shouldRejectRequestsThatAGoneListenerDidNotReport) {
 
 TEST_P(ConnectionManager, shouldRejectARequestWhoseIdIsDropped) {
   const auto listener = Listen();
-  Request(*listener);
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ASSERT_TRUE(Ask(*listener, &event));
   event.new_id.reset();
   ASSERT_TRUE(AwaitEvent(client, server, CmEventType::kRejected, &event));
 }
@@ -236,11 +240,7 @@ TEST_P(ConnectionManager, shouldSurviveBothSidesDisconnectingAtOnce) {
 // The peer, which has not answered the accept yet, believes itself connected, or will.
 TEST_P(ConnectionManager, shouldReportADisconnectRightAfterTheAccept) {
   const auto listener = Listen();
-  Request(*listener);
-  CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
-  server.id = std::move(event.new_id);
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   ASSERT_TRUE(server.id->Disconnect().ok());
   const auto ended = [](const Side& side) {
     return !side.events.empty() && side.events.back().type != CmEventType::kEstablished;
@@ -252,11 +252,7 @@ TEST_P(ConnectionManager, shouldReportADisconnectRightAfterTheAccept) {
 
 TEST_P(ConnectionManager, shouldReportThatThePeersIdWasDestroyedRightAfterTheAccept) {
   const auto listener = Listen();
-  Request(*listener);
-  CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
-  server.id = std::move(event.new_id);
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   server.id.reset();
   // Whether it was connected before depends on who was faster.
   ASSERT_TRUE(Pump(client, server, [&] {
@@ -279,9 +275,8 @@ TEST_P(ConnectionManager, shouldForgetEventsOfADestroyedId) {
 
 TEST_P(ConnectionManager, shouldFailToAcceptAPeerThatGaveUp) {
   const auto listener = Listen();
-  Request(*listener);
   CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ASSERT_TRUE(Ask(*listener, &event));
   client.id.reset();
   for (int i = 0; i < 100; ++i) server.Turn();
   // The connection manager may find out at once or later; it never becomes established.
@@ -311,12 +306,8 @@ TEST_P(ConnectionManager, shouldAcceptExactlyOnce) {
 TEST_P(ConnectionManager, shouldCarryDataSentRightAfterAccept) {
   const auto listener = Listen();
   ASSERT_TRUE(PostReceive(*client.queue_pair, 1, {ours.Sge(0, 8)}).ok());
-  Request(*listener);
-  CmEvent event;
-  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
-  server.id = std::move(event.new_id);
   theirs.Fill(0, "early");
-  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_NO_FATAL_FAILURE(AskAndAccept(*listener));
   ASSERT_TRUE(
       PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 2), {theirs.Sge(0, 5)}).ok());
   ExpectClient(1, CompletionStatus::kSuccess);

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -23,7 +22,7 @@ using verbs::mlx5::LoadRecord;
 
 constexpr uint32_t kRequests = 4;  // asked of libmlx5, whose queue is longer
 constexpr uint32_t kReceives = 16;
-constexpr int kEntries = 63;
+constexpr uint32_t kEntries = 63;
 
 ibv_wr_opcode WorkOf(Opcode opcode) {
   switch (opcode) {
@@ -73,54 +72,18 @@ uint64_t LengthOf(absl::Span<const ScatterGather> sges) {
                          [](uint64_t sum, const ScatterGather& sge) { return sum + sge.length; });
 }
 
-Opened::Opened() {
-  context = device.Open();
-  protection_domain = ibv_alloc_pd(context);
-  ibv_td_init_attr thread = {};
-  thread_domain = ibv_alloc_td(context, &thread);
-  ibv_parent_domain_init_attr parent = {};
-  parent.pd = protection_domain;
-  parent.td = thread_domain;
-  parent.comp_mask =
-      IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-  parent.alloc = [](ibv_pd*, void* self, size_t size, size_t alignment, uint64_t) -> void* {
-    return static_cast<Opened*>(self)->Allocate(size, alignment);
-  };
-  parent.free = [](ibv_pd*, void*, void*, uint64_t) {};
-  parent.pd_context = this;
-  domain = ibv_alloc_parent_domain(context, &parent);
-  data = Allocate(kDataBytes, 4096);
-  region = ibv_reg_mr(protection_domain, data, kDataBytes, kAllAccess);
-  BATON_CHECK(thread_domain != nullptr && domain != nullptr && region != nullptr);
-}
-
-Opened::~Opened() {
-  EXPECT_EQ(ibv_dereg_mr(region), 0);
-  EXPECT_EQ(ibv_dealloc_pd(domain), 0);
-  EXPECT_EQ(ibv_dealloc_td(thread_domain), 0);
-  EXPECT_EQ(ibv_dealloc_pd(protection_domain), 0);
-  EXPECT_EQ(ibv_close_device(context), 0);
-}
-
-uint8_t* Opened::Allocate(size_t size, size_t alignment) {
-  const size_t at_least = std::max<size_t>(alignment, verbs::mlx5::kLineBytes);
-  used = (used + at_least - 1) / at_least * at_least;
-  uint8_t* const at = arena.begin() + used;
-  used += size;
-  BATON_CHECK(used <= arena.bytes());
-  return at;
-}
-
 bool Opened::TurnUntil(const std::function<bool()>& done) {
   return nic.TurnUntil([&] {
-    device.Scan();
+    device.device().Scan();
     return done();
   });
 }
 
-End::End(Opened* opened, uint16_t entry_bytes, ibv_comp_channel* channel) : opened_(opened) {
-  MakeCompletionQueue(entry_bytes, channel);
-  MakeQueuePair();
+End::End(Opened* opened, uint16_t entry_bytes, ibv_comp_channel* channel)
+    : opened_(opened),
+      completions_(opened->device.MakeCompletionQueue(kEntries, entry_bytes, channel)),
+      queue_pair_(opened->device.MakeQueuePair(
+          completions_, {kRequests, kReceives, kSges, kSges, kInlineBytes})) {
   mlx5dv_obj objects = {};
   objects.qp = {queue_pair_, &theirs_};
   objects.cq = {completions_, &their_completions_};
@@ -139,64 +102,9 @@ End::~End() {
   EXPECT_EQ(ibv_destroy_cq(completions_), 0);
 }
 
-void End::MakeCompletionQueue(uint16_t entry_bytes, ibv_comp_channel* channel) {
-  ibv_cq_init_attr_ex queue = {};
-  queue.cqe = kEntries;
-  queue.channel = channel;
-  queue.wc_flags = IBV_WC_STANDARD_FLAGS;
-  queue.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
-  queue.parent_domain = opened_->domain;
-  mlx5dv_cq_init_attr entries = {};
-  entries.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
-  entries.cqe_size = entry_bytes;
-  ibv_cq_ex* const made = mlx5dv_create_cq(opened_->context, &queue, &entries);
-  BATON_CHECK(made != nullptr);
-  completions_ = ibv_cq_ex_to_cq(made);
-}
-
-void End::MakeQueuePair() {
-  ibv_qp_init_attr_ex pair = {};
-  pair.send_cq = pair.recv_cq = completions_;
-  pair.qp_type = IBV_QPT_RC;
-  pair.sq_sig_all = 1;
-  pair.cap = {kRequests, kReceives, kSges, kSges, kInlineBytes};
-  pair.comp_mask = IBV_QP_INIT_ATTR_PD;
-  pair.pd = opened_->domain;
-  mlx5dv_qp_init_attr more = {};
-  more.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
-  more.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
-  queue_pair_ = mlx5dv_create_qp(opened_->context, &pair, &more);
-  BATON_CHECK(queue_pair_ != nullptr);
-}
-
 void End::Connect(const End& peer) {
-  ibv_qp_attr init = {};
-  init.qp_state = IBV_QPS_INIT;
-  init.port_num = 1;
-  init.qp_access_flags = kAllAccess;
-  BATON_CHECK(ibv_modify_qp(queue_pair_, &init,
-                            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ==
-              0);
-  ibv_qp_attr receive = {};
-  receive.qp_state = IBV_QPS_RTR;
-  receive.path_mtu = IBV_MTU_1024;
-  receive.dest_qp_num = peer.queue_pair_->qp_num;
-  receive.max_dest_rd_atomic = 1;
-  receive.min_rnr_timer = 1;
-  receive.ah_attr.is_global = 1;
-  receive.ah_attr.port_num = 1;
-  BATON_CHECK(ibv_modify_qp(queue_pair_, &receive,
-                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) ==
-              0);
-  ibv_qp_attr send = {};
-  send.qp_state = IBV_QPS_RTS;
-  send.timeout = 14;
-  send.retry_cnt = send.rnr_retry = 7;
-  send.max_rd_atomic = 1;
-  BATON_CHECK(ibv_modify_qp(queue_pair_, &send,
-                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+  opened_->device.Init(queue_pair_);
+  OpenedDevice::Connect(queue_pair_, peer.queue_pair_->qp_num);
 }
 
 void End::Send(const SendRequest& request) {
@@ -207,7 +115,7 @@ void End::Send(const SendRequest& request) {
   if (ours_alone_) return;
   ASSERT_NO_FATAL_FAILURE(PostByLibrary(request));
   ASSERT_NO_FATAL_FAILURE(CompareSend(request, before));
-  EXPECT_EQ(opened_->device.TakeRing(), remembered_.rung.back());
+  EXPECT_EQ(opened_->device.device().TakeRing(), remembered_.rung.back());
   remembered_.rung.clear();
 }
 
@@ -339,7 +247,8 @@ void End::Arm() {
 
 void End::TakeOver() {
   ours_alone_ = true;
-  bell_.emplace(opened_->device.page(), opened_->device.wake());
+  const UverbsDevice& device = opened_->device.device();
+  bell_.emplace(device.page(), device.wake());
   bell_->TakeOver();
   Drive(static_cast<uint8_t*>(theirs_.sq.buf), static_cast<uint8_t*>(theirs_.rq.buf), theirs_.dbrec,
         their_completions_.dbrec, &*bell_);

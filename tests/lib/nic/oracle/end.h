@@ -1,5 +1,5 @@
-// An mlx5 device that libibverbs has opened, and ends of connections on it that libmlx5 and our
-// driver both drive.
+// Ends of connections, on an mlx5 device that libibverbs has opened, that libmlx5 and our driver
+// both drive.
 #ifndef TESTS_LIB_NIC_ORACLE_END_H_
 #define TESTS_LIB_NIC_ORACLE_END_H_
 
@@ -21,6 +21,7 @@
 #include "lib/verbs/mlx5/send_queue.h"
 #include "lib/verbs/verbs.h"
 #include "tests/lib/nic/harness.h"
+#include "tests/lib/nic/oracle/opened_device.h"
 #include "tests/lib/nic/oracle/uverbs_device.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 
@@ -34,33 +35,21 @@ inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
 
 uint64_t LengthOf(absl::Span<const verbs::ScatterGather> sges);
 
-// A device, opened by libibverbs, and memory that it reaches.
+// A NIC of this thread, and a device of it with memory.
 class Opened {
  public:
-  Opened();
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  ~Opened();
-
-  uint8_t* Allocate(size_t size, size_t alignment);
   verbs::ScatterGather Sge(size_t offset, size_t length) const {
-    return {reinterpret_cast<uintptr_t>(data + offset), static_cast<uint32_t>(length),
-            region->lkey};
+    return {reinterpret_cast<uintptr_t>(device.data() + offset), static_cast<uint32_t>(length),
+            device.region().lkey};
   }
-  uint64_t& word(size_t offset) const { return *reinterpret_cast<uint64_t*>(data + offset); }
+  uint64_t& word(size_t offset) const {
+    return *reinterpret_cast<uint64_t*>(device.data() + offset);
+  }
   bool TurnUntil(const std::function<bool()>& done);  // false: it takes too long
 
   EmbeddedNic nic;
   std::unique_ptr<Client> client = nic.Open();
-  SharedFile arena{4 << 20};
-  size_t used = sizeof(verbs::mlx5::DoorbellPage);
-  UverbsDevice device{client.get(), &arena};
-  ibv_context* context = nullptr;
-  ibv_pd* protection_domain = nullptr;
-  ibv_td* thread_domain = nullptr;
-  ibv_pd* domain = nullptr;
-  ibv_mr* region = nullptr;
-  uint8_t* data = nullptr;
+  OpenedDevice device{client.get(), 4 << 20, kDataBytes, kAllAccess};
 };
 
 // One end of a connection: a queue pair that libmlx5 made and drives. Our driver does the same in
@@ -99,8 +88,6 @@ class End {
   void Reset();
 
  private:
-  void MakeCompletionQueue(uint16_t entry_bytes, ibv_comp_channel* channel);
-  void MakeQueuePair();
   void Drive(uint8_t* sends, uint8_t* receives, __be32* records, __be32* consumed,
              verbs::mlx5::Doorbell* doorbell);
   void PostByLibrary(const verbs::SendRequest& request);
@@ -109,8 +96,8 @@ class End {
   void Compare(const verbs::Completion& ours);
 
   Opened* const opened_;
-  ibv_cq* completions_ = nullptr;
-  ibv_qp* queue_pair_ = nullptr;
+  ibv_cq* const completions_;
+  ibv_qp* const queue_pair_;
   mlx5dv_qp theirs_ = {};
   mlx5dv_cq their_completions_ = {};
   bool ours_alone_ = false;

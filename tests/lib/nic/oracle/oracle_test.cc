@@ -80,7 +80,7 @@ class OracleTest : public testing::Test {
     if (verbs::mlx5::HasRemoteAddress(opcode)) {
       request.remote_address =
           opened.Sge(kRemote + (verbs::IsAtomic(opcode) ? 8 : 1) * (random_() % 64), 0).address;
-      request.rkey = opened.region->rkey;
+      request.rkey = opened.device.region().rkey;
     }
     return request;
   }
@@ -100,7 +100,7 @@ class OracleTest : public testing::Test {
             opened.Sge(2000, total - first - second)};
   }
   void NewData() {
-    for (size_t i = 0; i < kRoom; ++i) opened.data[i] = static_cast<uint8_t>(random_());
+    for (size_t i = 0; i < kRoom; ++i) opened.device.data()[i] = static_cast<uint8_t>(random_());
   }
   static std::string Gather(const std::vector<ScatterGather>& sges, uint64_t length) {
     std::string bytes;
@@ -228,7 +228,7 @@ TEST_F(OracleTest, shouldReadErrorsAsLibmlx5Does) {
 }
 
 TEST_F(OracleTest, shouldArmAsLibmlx5Does) {
-  ibv_comp_channel* const channel = ibv_create_comp_channel(opened.context);
+  ibv_comp_channel* const channel = ibv_create_comp_channel(opened.device.context());
   ASSERT_NE(channel, nullptr);
   {
     End from(&opened, 64, channel);
