@@ -93,14 +93,15 @@ check_style() {
   done < <(deploy/scripts/source_files.sh '*.sh' run .ci/run)
 }
 
-# Comments have a subject: few in lib, supervisor and worker begin with a word that stands in place of one.
+# Comments have a subject: few begin with a word that stands in place of one.
 # "Of a connection that ..." and "Who died may ..." are read twice. "The peer ...", "Returns ..." and "A noun" are not.
 check_comments() {
   local most=20 found comment
   # shellcheck disable=SC2016  # Perl's variables
-  mapfile -t found < <(deploy/scripts/source_files.sh {lib,supervisor,worker}/\*.{h,cc} | xargs perl -ne '
+  mapfile -t found < <(deploy/scripts/source_files.sh {lib,proto,supervisor,tests,worker}/\*.{h,cc,proto} | xargs perl -ne '
     my ($code, $text) = m{^(.*?)(?:^|\s)//+ (.*)};
     my $alone = defined $text && $code !~ /\S/;
+    undef $text if defined $text && $text =~ /^What / && $ARGV =~ m{^(tests|proto)/};  # names a thing
     print "$ARGV:$.: $text\n" if defined $text && !($alone && $goes_on) && $text =~
       /^(Of|As|That|Who|Whoever|Whom|Whose|Likewise|What|Those who|(For|To|By|With) (who|whom|whoever)) /;
     $goes_on = $alone;
