@@ -49,7 +49,7 @@ class ControlStreamTest : public ControlFixture {
         [&token](const Request& r) { return r.redeem_token().token() == token; });
   }
 
-  // As an operator sees it, once it is so.
+  // Waits until an operator is told of this health.
   bool WaitForHealth(bool healthy, const std::string& detail) {
     v1::GetWorkerRequest request;
     request.set_service("kv");

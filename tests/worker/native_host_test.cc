@@ -159,7 +159,7 @@ class NativeHostTest : public ::testing::Test {
     worker_.reset();
   }
   Calls TakeCalls() { return std::exchange(calls_, {}); }
-  // Of one turn.
+  // Returns the calls of one turn.
   Calls CallsOfPoll() {
     TakeCalls();
     EXPECT_TRUE(worker_->Poll().ok());

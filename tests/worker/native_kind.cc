@@ -16,7 +16,7 @@
 namespace baton::testing {
 namespace {
 
-// Of one worker. Also sees to it that the library keeps to the interface.
+// The host of one worker. It also sees to it that the library keeps to the interface.
 class InProcessHost {
  public:
   explicit InProcessHost(keeper::testing::KeeperThread& keeper) : engine_(keeper.engine()) {

@@ -48,7 +48,8 @@ class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<Co
     });
     ++deaths;
   }
-  // Who has the shard now, and lives: the dead learn late that it was taken away.
+  // Returns the service that has the shard now and lives. The dead learn late that it was
+  // taken away.
   ScriptedService& owner() {
     ScriptedService* owner = nullptr;
     EXPECT_TRUE(Until([&] {

@@ -52,7 +52,6 @@ class ScriptedService : public Service {
     shards.erase(shard.index());
   }
 
-  // Of the kinds and, with `status`, of the outcome.
   int Count(Completion::Kind kind) const {
     return static_cast<int>(
         std::count_if(completions.begin(), completions.end(),

@@ -102,7 +102,7 @@ TEST_F(ArenaTest, shouldLetNobodyMakeHolesInTheDriverLog) {
   EXPECT_EQ(fallocate(arena.driver_log_fd(), mode, 0, 4096), -1);
   EXPECT_EQ(errno, EPERM);
   EXPECT_EQ(fallocate(arena.driver_log_fd(), FALLOC_FL_ZERO_RANGE, 0, 4096), -1);
-  // As a worker, with a descriptor of its own.
+  // A worker can also try with a descriptor that it has opened itself.
   const std::string path = "/proc/self/fd/" + std::to_string(arena.driver_log_fd());
   const FileDescriptor again(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (again) {
@@ -174,7 +174,7 @@ TEST_F(ArenaTest, shouldBeReadableForTheVersionBefore) {
   EXPECT_EQ(arena.layout_version(), 2u);
 }
 
-// Whoever posts receives as before would post them where nobody looks.
+// A worker that does not know shared receives would post its receives where nobody looks.
 TEST_F(ArenaTest, shouldBeReadableWithSharedReceivesForThoseWhoKnowThem) {
   Shape shape = arena.shape();
   shape.shared_receive_queue_depth = 16;

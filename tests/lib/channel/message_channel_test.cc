@@ -188,7 +188,7 @@ class DescriptorsTest : public MessageChannelTest {
       EXPECT_EQ(value, 1u);
     }
   }
-  // As another program may send them, which writes frames as it likes.
+  // Sends any bytes. Another program may do so, because it writes frames as it likes.
   void SendRaw(std::string_view bytes, const std::vector<int>& descriptors) {
     iovec data = {const_cast<char*>(bytes.data()), bytes.size()};
     msghdr header = {};
@@ -396,7 +396,7 @@ class RefusedTest : public MessageChannelTest {
     ASSERT_TRUE(there->Receive(&received, kTimeoutMs).ok());
     EXPECT_EQ(received.token(), text);
   }
-  // Of the end that was broken, and of the other.
+  // Expects that this end is broken, and that the other end has noticed.
   void ExpectBroken() {
     EXPECT_FALSE(here->pending());
     EXPECT_EQ(here->Flush().code(), absl::StatusCode::kUnavailable);
@@ -575,7 +575,7 @@ TEST_F(UnixSocketTest, shouldWaitForAListenerThatIsSlow) {
   const auto second = ConnectUnix(path, 20'000);
   acceptor.join();
   ASSERT_TRUE(second.ok()) << second.status();
-  // As if it had not waited: it blocks, and without a limit.
+  // A socket that had to wait is like any other: it blocks, and without a limit.
   EXPECT_EQ(fcntl(second->get(), F_GETFL) & O_NONBLOCK, 0);
   timeval limit = {1, 1};
   socklen_t length = sizeof(limit);

@@ -1007,7 +1007,7 @@ TEST_F(PoisonTest, shouldPoisonNothingThatCannotBe) {
   EXPECT_FALSE(driver->Poison(0, 0, "poisoned").ok());
 }
 
-// Who died between that and the word of the next epoch had applied all of this one.
+// A driver applied all of this epoch and made its cut. It died before it began the next epoch.
 TEST_F(QueueDriverTest, shouldApplyNothingOfAnEpochWhoseCutIsMade) {
   writer().ShardState("once", 1);
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;

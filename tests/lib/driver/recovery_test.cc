@@ -333,7 +333,7 @@ TEST_F(RecoveryTest, shouldDropACompletionThatIsLoggedAlready) {
   ApplySends(1);
   CompleteSend();
   Poll();
-  // As if the driver had died before it gave the slot up.
+  // Simulates a driver that died before it gave the slot up.
   arena->poll_slots(0)[0].wr_id = device.history()[0].wr_id;
   Recover();
   EXPECT_THAT(ReadAll(), ElementsAre("send 0"));

@@ -60,8 +60,9 @@ class ScriptedDevice final : public verbs::testing::FakeDevice {
     queue_pairs_[queue_pair - 1].state = verbs::QueuePairState::kError;
   }
   uint32_t flushes(uint32_t queue_pair) const { return queue_pairs_[queue_pair - 1].flushes; }
-  // Likewise of the shared receives, which are one queue here: the one at this place of it.
+  // The shared receives that have not completed. All shared receives are in one queue here.
   const std::deque<PostedRequest>& shared() const { return shared_; }
+  // Completes the shared receive at `place` of that queue.
   void CompleteShared(uint32_t queue_pair, size_t place, std::string_view bytes = {},
                       verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
   // Queue pairs in error have no shared receive any more.

@@ -298,7 +298,7 @@ TEST_F(SharedRecoveryTest, shouldSettleAnEntryThatWasLoggedAndNotNoted) {
   Post({0, 1});
   device.CompleteShared(Qp(one), 0, "a");
   Poll();
-  // As if the predecessor had died right after it had appended the entry.
+  // Simulates a predecessor that died right after it had appended the entry.
   arena->shared_receive(0, 0).word = arena::PackSharedReceiveState(
       SharedReceiveState::kPosted, arena::GenerationOf(arena->shared_receive(0, 0)));
   arena->shard(0).completion_tail -= 1;
@@ -332,7 +332,7 @@ TEST_F(SharedRecoveryTest, shouldPostNothingMoreToAQueueThatRefuses) {
 }
 
 TEST_F(SharedRecoveryTest, shouldEndTheConnectionsThatItsPredecessorDidNotComeTo) {
-  // As if that had died right after the device's refusal.
+  // Simulates a predecessor that died right after the device's refusal.
   arena->shard(0).shared_receives_refused = 1;
   Recover();
   Poll();

@@ -14,7 +14,7 @@ struct Ended {
 
 inline constexpr int kNotLoaded = 121;  // exit status
 
-// Of an object in this package.
+// Returns the path of an object in this package.
 std::string PathOf(const std::string& object);
 
 // Waits for its end. The test has one thread.

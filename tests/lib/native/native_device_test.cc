@@ -44,7 +44,7 @@ using ::testing::SizeIs;
 
 constexpr uint32_t kPool = 3;
 
-// That has more to tell.
+// A device that tells what a test has put into `told` and `events` before its own events.
 class TellingDevice final : public verbs::testing::ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -527,7 +527,7 @@ TEST_F(NativeDeviceTest, shouldAcceptOnce) {
   const uint32_t connection = Requested(peer);
   CommitAccept(connection);
   EXPECT_EQ(orders(), 1u);
-  // As if it had died before it had finished that transaction.
+  // Simulates an owner that died before it had finished that transaction.
   arena->shard(0).commit_head = arena->shard(0).apply_begun;
   Replace();
   EXPECT_EQ(orders(), 1u);  // that one is on its way still
@@ -746,7 +746,7 @@ TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairFromARequestForARejectedOne) {
   number(first) = number(second) = taken.number;
   Reject(first);
   EXPECT_EQ(arena::PooledState(taken.state), arena::PooledState::kTaken);
-  // Of one request alone it is that one's.
+  // Now one request alone names the queue pair, so it belongs to that request.
   Reject(second);
   EXPECT_NE(arena::PooledState(taken.state), arena::PooledState::kTaken);
 }
@@ -831,7 +831,7 @@ TEST_F(SpoiltPoolTest, shouldNotConnectWithAQueuePairThatIsInUse) {
   ExchangeAMessage(in_use, peer);
 }
 
-// That is in whichever state the test says, and can be made new.
+// A queue pair that is in whichever state the test says, and can be made new.
 class RenewableQueuePair final : public verbs::testing::FakeQueuePair {
  public:
   using FakeQueuePair::FakeQueuePair;
@@ -1047,7 +1047,7 @@ TEST_F(NativeDeviceTest, shouldForgetAConnectionWhoseRecordNamesAnotherShard) {
   ExchangeAMessage(connection, peer);
 }
 
-// Who would go by it would lose completions, or tell them twice.
+// A driver that went by a spoilt log would lose completions, or tell them twice.
 class SpoiltLogTest : public NativeDeviceTest {
  protected:
   void ExpectRefused(const std::string& why) {
@@ -1192,7 +1192,7 @@ class DeafOwnerTest : public NativeDeviceTest {
   TellingDevice* teller = nullptr;
 };
 
-// Whoever frees the slots without it.
+// The limit holds even if somebody else frees the owner's slots.
 TEST_F(DeafOwnerTest, shouldGetNoMoreRequestsThanItCanHaveConnections) {
   uint32_t requests = 0;
   for (; refused.empty() && requests < 10'000; ++requests) {
@@ -1286,7 +1286,7 @@ TEST_F(ConnectingTest, shouldCarryMessagesToAPeerThatBatonDriverConnectedTo) {
   ExchangeMessages(connection, peer);
 }
 
-// As a worker finds it that has just been answered.
+// A worker may post receives as soon as its Connect has returned.
 TEST_F(ConnectingTest, shouldTakeReceivesBeforeThePeerHasAnswered) {
   RawPeer peer;
   const uint32_t connection = Connecting(peer);
@@ -1439,7 +1439,7 @@ TEST_F(ConnectingTest, shouldLeaveToBatonDriverWhatItHasTaken) {
 
 // ---------------------------------------------------------------- into another shard
 
-// Of two shards, each request comes to shard 0 first, and is accepted into shard 1.
+// There are two shards. Each request comes to shard 0 first, and is accepted into shard 1.
 class MovingTest : public NativeDeviceTest {
  protected:
   void SetUp() override {
@@ -1473,7 +1473,7 @@ class MovingTest : public NativeDeviceTest {
     if (acknowledge) writer->Acknowledge(read);
     ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
   }
-  // As if who committed last in shard 0 had died in the middle of that.
+  // Leaves the last transaction of shard 0 as if its driver had died in the middle of it.
   void Unfold(uint32_t connection, bool arriving = true) {
     arena->shard(0).commit_head = arena->shard(0).apply_begun;
     arena->connection(connection).arriving = arriving;
@@ -1671,7 +1671,7 @@ TEST_F(MovingTest, shouldFailAConnectionThatHadNotArrivedWhenTheShardsAreParted)
     EXPECT_THAT(in_second().states, ::testing::Contains(HasSubstr("different owners")));
     CommitInSecond();
     EXPECT_TRUE(IsFreed(connection));
-    // Of that transaction the rest has had its effect: the request is acknowledged.
+    // The rest of that transaction has had its effect: the request is acknowledged.
     EXPECT_EQ(arena->shard(0).acknowledged, read);
     ExchangeInSecond(kept, stays);
     EndInSecond(kept, stays);

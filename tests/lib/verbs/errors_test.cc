@@ -330,7 +330,7 @@ TEST_P(Errors, shouldRefuseWhatExceedsTheQueuesAndTellHowManyWereTaken) {
   EXPECT_LT(posted, 1000u);
 }
 
-// Of four entries asked for; a device may give more (ibv_create_cq(3)).
+// The test asks for a queue of four entries. A device may give more (ibv_create_cq(3)).
 TEST_P(Errors, shouldMakeAnOverrunCompletionQueueUnusable) {
   Side small(GetParam().create().value(), 4);
   Connect(small, server, {.host = GetParam().host});

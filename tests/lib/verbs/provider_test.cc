@@ -64,7 +64,7 @@ TEST_F(AsyncEvent, shouldTellOfQueues) {
   Expect(event, DeviceEventType::kSharedReceiveQueueLow);
 }
 
-// Of a device that is lost the device itself tells, once.
+// The loss of a device is told once, and by the device itself.
 TEST_F(AsyncEvent, shouldSayNothingOfWhatMeansNothingToTheUser) {
   for (const ibv_event_type type : {IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED,
                                     IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_DEVICE_FATAL}) {

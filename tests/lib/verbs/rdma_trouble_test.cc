@@ -228,7 +228,7 @@ class RdmaPorts : public RdmaTrouble {
     for (rdma_cm_id* id : ids_) rdma_destroy_id(id);
     rdma_destroy_event_channel(channel_);
   }
-  // As a program of RDMA that knows nothing of TCP.
+  // Takes the port like a program that uses RDMA and knows nothing of TCP.
   void TakeInRdmaAlone(uint16_t port) {
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);

@@ -74,7 +74,7 @@ TEST(SoftCost, shouldNotAllocateForMessages) {
   EXPECT_EQ(allocations, between);
 }
 
-// As many as descriptors allow in one process, both ends counted.
+// Returns how many connections descriptors allow in one process that has both ends.
 int Connections() {
   rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);

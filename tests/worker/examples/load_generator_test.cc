@@ -120,8 +120,8 @@ class FaultyServer {
 
 class LoadGeneratorTest : public ::testing::Test {
  protected:
-  // For who waits for a reply that does not come; one that comes takes less, also on a busy
-  // machine.
+  // A test waits so long for a reply that does not come. A reply that comes takes less, also on a
+  // busy machine.
   static constexpr uint32_t kShortTimeoutMs = 500;
   // Full speed against `rewrite` until `messages` were answered, then to the end of all replies.
   Summary Load(FaultyServer::Rewrite rewrite, uint64_t messages = 1000,

@@ -485,8 +485,8 @@ class SharedCommands final : public Commands {
   _exit(0);
 }
 
-// Whoever resets what a killed driver has left makes it as new, and what was consumed in the former
-// use is no cursor of the next one.
+// A reset of what a killed driver has left makes it as new. What was consumed in the former use
+// is no cursor of the next one.
 TEST_F(KilledDriverTest, shouldBeAsNewAfterAResetThatWasKilled) {
   constexpr QueuePairLayout kLayout = {kSendSlots, kReceiveSlots, kReceiveBytes};
   constexpr size_t kBytes = kLayout.bytes() + sizeof(std::atomic<QueuePairState>);

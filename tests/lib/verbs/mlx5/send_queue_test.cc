@@ -83,7 +83,7 @@ TEST_F(SendQueueTest, shouldSayWhatIsQueuedLast) {
   for (uint64_t wr_id = 1; wr_id < 200; ++wr_id) {
     for (size_t i = 0; i < chain.size(); ++i) {
       chain[i].wr_id = 1000 * i + wr_id;
-      // Of one slot or two.
+      // A request takes one slot or two.
       chain[i].inline_data = (wr_id + i) % 3 != 0;
       chain[i].sges = {&kInline[(wr_id + i) % 3], 1};
     }

@@ -34,7 +34,7 @@ class BackingTest : public testing::Test {
  protected:
   BackingTest() : directory_(TempDirectory::Create().value()) {}
 
-  // Of `bytes` zeroes, none of which has a place on the disk.
+  // Makes a file of `bytes` zeroes, none of which has a place on the disk.
   std::string MakeFile(uint64_t bytes) {
     std::string path = directory_.File("blocks");
     FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -108,7 +108,7 @@ class BlockLoad {
         model_(options_.first_block, options_.blocks, options_.block_bytes),
         random_(options_.seed),
         thread_([this] { Run(); }) {}
-  // Who does not Stop it does not care: it waits for nothing any more.
+  // A load that nobody has stopped ends without waiting for its answers.
   ~BlockLoad() {
     abandoned_ = true;
     Join();

@@ -20,7 +20,7 @@ class ConnectTest : public TargetFixture {
     EXPECT_EQ(connected_, nullptr);
     EXPECT_EQ(Saved(), before) << "nothing is changed by it";
   }
-  // As the specification has it: the offset, and bit 16 where it is in the data.
+  // The result is the offset of the wrong field, and bit 16 is set if that is in the data.
   void ExpectInvalid(const ConnectRequest& request, uint64_t result) {
     ExpectRefusal(request, StatusCode::kConnectInvalidParameters, result);
   }

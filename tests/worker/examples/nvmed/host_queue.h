@@ -113,7 +113,7 @@ class HostQueue {
 
   // The next answer that has come and was not taken, if there is one.
   std::optional<Response> Take();
-  // Of this command. kUnavailable: the connection has ended instead.
+  // Waits for the answer to this command. kUnavailable: the connection has ended instead.
   absl::StatusOr<Response> Await(uint16_t cid);
   absl::StatusOr<Response> Execute(const SubmissionEntry& command, const Transfer& transfer = {});
 

@@ -156,7 +156,8 @@ TEST(NvmeSpecTest, shouldTellAsyncEvents) {
 }
 
 TEST(NvmeSpecTest, shouldHaveThePrivateDataOfConnections) {
-  // As Linux's host connects an I/O queue of 128 entries, which crosses zero-based and not.
+  // Linux's host sends this to connect an I/O queue of 128 entries. Of the two sizes, hsqsize alone
+  // is zero-based.
   const auto request = FromHex<RdmaRequest>("00 00 03 00 80 00 7f 00 01 00" + std::string(44, '0'));
   EXPECT_EQ(request.recfmt, 0);
   EXPECT_EQ(request.qid, 3);

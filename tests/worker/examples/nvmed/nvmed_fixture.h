@@ -114,7 +114,7 @@ class NvmedTest : public examples::ExampleTest<BlockLoad> {
     return options;
   }
 
-  // Of a load on blocks of a namespace that no other load has.
+  // Returns the options of a load. No other load has its blocks of the namespace.
   BlockLoadOptions LoadOptions(uint32_t nsid, uint16_t queues = 1, uint32_t depth = 4) const {
     BlockLoadOptions options;
     options.host = HostOptions(queues);

@@ -663,8 +663,8 @@ TEST_F(NvmedTest, shouldRejectConnectionsThatAreWrong) {
   ExpectNoConnections();
 }
 
-// As many receives as all of them need do not fit a transaction, so requests are answered in
-// several; then the owner dies between them.
+// The receives that all of them need do not fit one transaction, so requests are answered in
+// several. The owner dies between them.
 TEST_F(NvmedTest, shouldAcceptManyLongQueuesThatAskAtOnce) {
   constexpr uint32_t kEntries = 1024, kHosts = 6;
   ASSERT_NO_FATAL_FAILURE(StartCluster(2 * kHosts + 2, 6, kEntries));
