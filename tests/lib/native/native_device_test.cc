@@ -737,7 +737,7 @@ TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairFromAConnectionForARejectedRequest
   ExchangeAMessage(in_use, peer);
 }
 
-// Which its driver has taken, and has not accepted with yet.
+// Its driver has taken the queue pair, and has not accepted with it yet.
 TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairFromARequestForARejectedOne) {
   RawPeer one, two;
   const uint32_t first = Requested(one), second = Requested(two);
@@ -781,7 +781,7 @@ TEST_F(SpoiltPoolTest, shouldPutBackTheQueuePairOfARequestWhoseRecordNamesNone) 
   EXPECT_EQ(pooled(static_cast<uint32_t>(taken)), arena::PooledState::kSpent);
 }
 
-// Which its driver has taken, and is about to accept with.
+// Its driver has taken the queue pair, and is about to accept with it.
 TEST_F(SpoiltPoolTest, shouldLeaveTheQueuePairsOfOtherRequestsAlone) {
   RawPeer one, two;
   const uint32_t first = Requested(one), second = Requested(two);
