@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::chrono::seconds kDeathTimeout{20};
 
-// Of a crash point, the first first. An emulated machine has the time for one of them.
+// Returns which passings of a crash point a test tries, in this order. An emulated machine has the
+// time for the first one only.
 std::vector<int> Passings(std::vector<int> passings) {
   if (harness::Slowness() > 1) passings.resize(1);
   return passings;

@@ -211,7 +211,7 @@ TEST_F(HungTest, shouldLoseNothingOfTwoThreadsWhenOneOfThemBlocks) {
   ASSERT_OK(first->process->WriteLine(absl::StrCat("block ", second_thread)));
   ASSERT_NO_FATAL_FAILURE(ExpectKilled(*first->process));
   ASSERT_NO_FATAL_FAILURE(AwaitOwner(standby->id));
-  // Of both it is told why they ended; the first had shown signs of life up to then.
+  // Events tell why both workers were killed. The first had shown signs of life up to then.
   EXPECT_TRUE(absl::StrContains(WhyKilled(second), "no sign of life")) << WhyKilled(second);
   EXPECT_TRUE(absl::StrContains(WhyKilled(first->id),
                                 absl::StrCat("worker ", second, ", of the same process")))

@@ -61,7 +61,7 @@ class PoisonTest : public CrashTest {
         std::count_if(workers_.begin(), workers_.end(),
                       [](const auto& worker) { return worker->process->HasEnded(); }));
   }
-  // As the keeper says, which needs no control.
+  // Returns how many connections are poisoned. It asks the keeper, which needs no control for it.
   uint64_t Poisoned() {
     const auto description = cluster_->keeper().Describe();
     uint64_t poisoned = 0;
@@ -151,7 +151,7 @@ TEST_F(PoisonTest, shouldFailTwoConnectionsThatArePoisonedAtOnce) {
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(2, 2 * kDeaths));
 }
 
-// As when a service manager starts the only worker again each time.
+// A service manager may start the only worker again each time that it dies.
 TEST_F(PoisonTest, shouldCountDeathsOfWorkersThatAreStartedAgain) {
   ASSERT_NO_FATAL_FAILURE(Start(1, 4000));
   ASSERT_OK(poisoner_->Send({1, kPoisonAmount, 3}));

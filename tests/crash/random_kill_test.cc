@@ -161,7 +161,8 @@ class RandomKillTest : public CrashTest {
     }
   }
 
-  // Who ended unasked was killed because it showed no sign of life, and for no other reason.
+  // Removes the workers that ended unasked. Expects that each was killed because it showed no sign
+  // of life.
   void RemoveStarved() {
     for (size_t i = 0; i < workers_.size();) {
       if (!workers_[i]->process->HasEnded()) {
@@ -192,7 +193,7 @@ class RandomKillTest : public CrashTest {
     }
   }
 
-  // Of `victim`, or, when it was continued in time, until it is seen to live again.
+  // Waits until `victim` has ended or, if it was continued in time, until it is seen to live again.
   void AwaitEnd(Ending ending, Worker* victim) {
     harness::ChildProcess& process = *(*victim)->process;
     if (ending == Ending::kHungForAWhile) {

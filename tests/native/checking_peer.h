@@ -48,7 +48,8 @@ struct PeerRecord {
   std::atomic<bool> stop = false;      // no new message; ends when all are answered
   std::atomic<uint64_t> sent = 0, answered = 0;
   std::atomic<uint64_t> lost = 0, repeated = 0, reordered = 0, torn = 0;
-  // Of messages on their way to the service, as its count tells.
+  // Counts replies whose count differs from their number: the service did not get all messages
+  // before them, or got one twice.
   std::atomic<uint64_t> miscounted = 0;
   std::atomic<uint64_t> longest_silence_ns = 0;  // of a connection that has messages unanswered
   char failure[256] = {};                        // what ended it; empty: nothing has

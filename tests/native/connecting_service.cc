@@ -29,7 +29,7 @@ namespace {
 constexpr int kPauseMs = 20;
 constexpr size_t kUnsure = 64;
 
-// Of a shard.
+// The state of a shard.
 struct Account {
   uint64_t asks = 0;
   uint64_t established = 0, used = 0, unheard = 0, rejected = 0;
@@ -43,7 +43,7 @@ struct Account {
   std::array<uint64_t, kUnsure> unsure = {};
 };
 
-// Of a connection.
+// The state of a connection.
 struct Use {
   uint64_t ask = 0;
   bool answered = false;
@@ -137,7 +137,7 @@ class Connecting final : public Service {
     }
   }
 
-  // Whoever comes after us knows that we were about to ask.
+  // Commits the ask before it is made, so the next owner knows that this one was about to ask.
   bool AskForOne(Shard& shard, Account account, size_t place) {
     const uint64_t ask = (uint64_t{shard.index()} + 1) << 32 | ++account.asks;
     account.under_way[place] = ask;

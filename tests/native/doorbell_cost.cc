@@ -30,7 +30,7 @@ constexpr int kTurns = 6;               // of each
 constexpr uint32_t kBytes = 64;
 constexpr uint64_t kSent = 1, kReceived = 2;
 
-// Of both processes: the peer's last finding.
+// The page that the processes share. `median_ns` is what the peer found in its last turn.
 struct Board {
   std::atomic<uint16_t> port = 0;
   std::atomic<uint32_t> turn = 0;  // the peer may measure

@@ -115,7 +115,7 @@ class EchoOwner {
   driver::Ownership ownership_;
   driver::testing::CommitWriter writer_;
   uint64_t answered_ = 0;
-  // Of the open transaction, by connection.
+  // The values in the open transaction, by connection.
   std::vector<uint64_t> counts_;
   std::vector<uint64_t> send_ends_;
 };

@@ -1,8 +1,8 @@
 // failover-alone ADDRESS PORT CONNECTIONS YIELD_US: what the failover of a native service is
-// compared with. A service on libibverbs and librdmacm alone, which answers each message; with it
-// die its connections.
+// compared with. It is a service on libibverbs and librdmacm alone, which answers each message. Its
+// connections die with it.
 //
-// As warm as such a process can be: before it says so ("warm PID") it listens, its memory is
+// It is as warm as such a process can be. Before it says so ("warm PID") it listens, its memory is
 // registered and touched, and for each connection to come there is a queue pair with its receives
 // posted. What is left to do is to accept.
 #include <unistd.h>

@@ -44,7 +44,8 @@ constexpr uint64_t kRetryNs = 1'000'000;
 // later.
 constexpr size_t kConnectingAtOnce = 16;
 constexpr uint64_t kReceive = 1;
-// Of a connection: messages received, and the one that is sent.
+// The device has memory of so many messages for a connection: those that are received, and the one
+// that is sent.
 constexpr uint32_t kMessages = kFailoverReceives + 1;
 
 struct Link {
@@ -212,7 +213,7 @@ class Peer {
     link.answered = true;
     server_ = reply.server;
     Receive(link, message);
-    // Who has been answered by the successor rests: the others are to have the machine.
+    // A connection that the successor has answered rests: the others are to have the machine.
     if (asking_) first_ ? AskAllLeft() : AskNext();
   }
 

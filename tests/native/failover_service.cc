@@ -34,7 +34,7 @@ class Failover : public Service {
   }
 
  private:
-  // Of a connection: those received, then the replies to them.
+  // The buffers of a connection are those of the messages received, then those of the replies.
   static Buffer BufferOf(const Connection& connection, uint32_t number) {
     return {
         (uint64_t{connection.index()} * 2 * kFailoverReceives + number) * sizeof(FailoverMessage),

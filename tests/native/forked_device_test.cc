@@ -96,7 +96,8 @@ class ForkedDevice : public ::testing::Test {
     EXPECT_STREQ(outcome->wrong, "");
   }
 
-  // Of the forked process's own, while the other goes on by itself.
+  // Waits until `done` is true, and turns only `side` meanwhile. While a forked process waits, its
+  // parent turns the other side.
   static bool Until(Side& side, const std::function<bool()>& done) {
     const uint64_t deadline =
         MonotonicNanoseconds() +
@@ -249,8 +250,7 @@ TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
 }
 
-// Who posts it does not know yet.
-// Which was never connected, and of which the opener has heard nothing.
+// The queue pair was never connected, and the opener has heard nothing of its error state.
 TEST_F(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kInit);
   ExpectInChild([&]() -> std::string {
@@ -263,6 +263,7 @@ TEST_F(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kInit);
 }
 
+// The process that posts the receive does not know of the error state yet.
 TEST_F(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError) {
   Join();
   const pid_t other = fork();
@@ -420,7 +421,7 @@ TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
   server.queue_pair.reset();
 }
 
-// Whoever waits for it has begun to himself, and in this life of the queue pair.
+// Each process begins a wait of its own, and begins a new one after each reset of the queue pair.
 TEST_F(ForkedDevice, shouldAwaitEachLastReceiveAnew) {
   const auto shared = ShareReceives();
   verbs::QueuePair& queue_pair = *server.queue_pair;
@@ -486,7 +487,8 @@ TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
   AwaitTalk();
 }
 
-// Whose notifications forked processes have taken: ibv_destroy_cq would wait for ever.
+// A forked process has taken a notification of the opener's completion queue: ibv_destroy_cq would
+// wait for ever.
 TEST_F(ForkedDevice, shouldNotHoldItsOpenerUp) {
   Join();
   ASSERT_TRUE(PostReceive(*client.queue_pair, 300, {ours.Sge(0, 64)}).ok());

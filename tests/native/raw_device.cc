@@ -16,7 +16,7 @@ namespace baton::native {
 namespace {
 
 constexpr uint32_t kQueueDepth = 4;
-// As Baton asks for its connections.
+// Baton asks for as many retries on its connections.
 constexpr uint8_t kRetries = 7;
 
 void DoNotBlock(int fd) { Need(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0, "fcntl"); }

@@ -33,12 +33,13 @@ class SteppedOwners {
   // has answered messages, and is at the start of a turn with messages on all connections to
   // answer.
   absl::Status RunToWork();
-  // As RunToWork, whether or not it has answered any. What its recovery has found is complete then.
+  // Runs it until the device has told it the same, and it is at the start of a turn, whether or not
+  // it has answered messages. What its recovery has found is complete then.
   absl::Status RunToSettled();
   void Kill();
   void Release();  // the last one: it goes on by itself
 
-  // Of all of them that RunToWork or RunToSettled were for.
+  // Both count over all owners for which RunToWork or RunToSettled was called.
   uint64_t sends_found_posted() const { return sends_found_posted_; }
   uint64_t sends_never_posted() const { return sends_never_posted_; }
 

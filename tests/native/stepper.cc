@@ -51,7 +51,7 @@ std::string Readable(const char* name) {
   return text;
 }
 
-// Of this program, by their beginnings.
+// Returns the functions of this program by the addresses at which they begin.
 std::map<uintptr_t, Function> ReadFunctions() {
   const FileDescriptor file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   struct stat status = {};

@@ -38,7 +38,7 @@ class Stepper {
   // Lets it run, by itself from now on.
   void Detach();
 
-  // Of the instruction that is next.
+  // Returns the address of the next instruction.
   uintptr_t position() const;
 
  private:

@@ -120,7 +120,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
     case Completion::Kind::kEstablished:
       if (account.established != 0) context_->Break("P1: kEstablished was delivered twice");
       account.established = 1;
-      // Of a connection that we asked for, maybe in another life.
+      // We, or an owner before us, have asked for this connection: no request told its client.
       if (account.client == 0) ReadClient(connection, account);
       if (account.answered == 0 && !checker_->KnowsTag(done.tag)) {
         context_->Break("P1: kEstablished of a connection that nobody asked for");
@@ -225,7 +225,7 @@ void App::OnReceive(Shard& shard, const Completion& done, Peer& peer) {
   SendReply(shard, *done.connection, peer);
 }
 
-// As many as can certainly be answered: each of them by whichever connection.
+// Posts as many receives as can certainly be answered, even if one connection takes all of them.
 void App::TopUpShared(Shard& shard) {
   const arena::Shape& shape = arena_->shape();
   uint64_t taken = shard.shared_receives_outstanding();
@@ -271,7 +271,7 @@ void App::SendReply(Shard& shard, Connection& connection, Peer& peer) {
   Need(shard.Send(connection, work), "Send");
 }
 
-// As many receives as there is certainly room to answer.
+// Posts as many receives as there is certainly room to answer.
 void App::TopUp(Shard& shard, Connection& connection, Peer& peer) {
   if (shared()) return;
   const uint32_t depth = arena_->shape().receive_queue_depth;

@@ -31,7 +31,7 @@ class Checker final : public DeviceObserver {
   void OnReceivePosted(const verbs::ReceiveRequest& request) override;
   void OnCompleted(const verbs::Completion& completion) override;
 
-  // Of the peers, by the number of the client: it may be refused or disconnected.
+  // The peer with this number may be refused or disconnected.
   void Excuse(uint64_t client) { excused_.insert(client); }
   void ExcuseConnection(uint32_t index) {
     Connection& connection = At(index, arena_->connection(index).generation);
@@ -91,9 +91,9 @@ class Checker final : public DeviceObserver {
     uint64_t seen_completions = 0;
     uint64_t adopted = 0;  // the last epoch that a worker was given
     std::set<uint64_t> counts;
-    // Of each death of an owner: what it left behind, [acknowledged, published).
+    // Each death of an owner adds what that owner left behind, [acknowledged, published).
     std::vector<std::pair<uint64_t, uint64_t>> deaths;
-    // By slot: of shared receives.
+    // Shared receives, by slot.
     struct SharedReceive {
       arena::WorkRequest committed;
       uint64_t commits = 0, posts = 0;

@@ -85,7 +85,7 @@ struct ArenaPair {
   std::shared_ptr<const arena::Arena> worker;  // mapped as workers map it
 };
 
-// As Arena::Create leaves it.
+// Returns an arena of `shape` that is as Arena::Create leaves it.
 ArenaPair& FreshArena(const arena::Shape& shape);
 
 // For the child of a fork, which has none of its parent's mappings.

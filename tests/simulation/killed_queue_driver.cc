@@ -189,7 +189,7 @@ bool KilledQueueDriver::HandleEvent(uint32_t* shard) {
   return Survive([&] { return QueueDriver::HandleEvent(shard); });
 }
 
-// Who asked is not told what came of it, as when the answer is lost.
+// If the driver dies, the caller is not told what came of its request, as when the answer is lost.
 absl::StatusOr<uint32_t> KilledQueueDriver::Connect(uint32_t shard, const verbs::Address& address,
                                                     std::string_view private_data, uint64_t tag) {
   const size_t requests = sim_device_->requests();

@@ -127,7 +127,7 @@ def mutants(mutants, deps):
                 name = mutant.name + "_mutant",
                 testonly = True,
                 srcs = [mutant.killer, broken],
-                # Of the test, which is to include the broken header.
+                # The test includes the broken header through this macro.
                 local_defines = [mutant.header + "=\\\"tests/simulation/" + broken + "\\\""],
                 copts = ["-w"],
                 deps = deps + ["//lib/system:gtest_main"],

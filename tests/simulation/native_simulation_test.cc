@@ -128,7 +128,7 @@ class Fiber {
   }
   bool ended() const { return ended_; }
 
-  // Of the fiber that runs, if one does.
+  // Stops the fiber that runs, if one does, until it is resumed.
   static void Yield(const char* where) {
     Fiber* const self = current_;
     if (self == nullptr || self->doomed_) return;

@@ -51,7 +51,7 @@ inline constexpr uint64_t kPoisonAmount = 1000;  // others are smaller
 inline constexpr uint32_t kStateVersion = 3;
 inline constexpr uint32_t kMessageBytes = 64;
 
-// Of everything before the field `check`, which is the last.
+// Returns the checksum of everything before the field `check`, which is the last.
 template <typename T>
 uint64_t CheckOf(const T& value) {
   uint64_t words[sizeof(T) / 8];

@@ -22,7 +22,7 @@ absl::Status Overrun(Context* context, std::string_view queue) {
   return absl::ResourceExhaustedError("the queue is full");
 }
 
-// As the observer is told of shared receives: with their queue.
+// Returns the number by which the observer is told of a shared receive. It names the queue, too.
 uint64_t WithQueue(uint64_t wr_id, const SimSharedQueue& queue) {
   return wr_id | uint64_t{queue.index()} << 48;
 }
@@ -383,7 +383,7 @@ bool SimQueuePair::FailSend() {
 // ---------------------------------------------------------------- connection manager
 
 SimId::~SimId() {
-  // As rdma_destroy_id: the peer sees a disconnect, and no event of it comes any more.
+  // This is what rdma_destroy_id does: the peer sees a disconnect, and this id has no more events.
   wire_->we_closed = true;
   wire_->id = nullptr;
   std::erase_if(device_->events_, [this](const verbs::CmEvent& event) { return event.id == this; });

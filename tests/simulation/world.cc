@@ -406,8 +406,8 @@ bool World::AttachProcess() {
   return true;
 }
 
-// As SIGKILL does. When it is in the middle of something it is unwound as soon as that goes on, and
-// does nothing any more.
+// Kills as SIGKILL does. A process that is in the middle of something is unwound as soon as that
+// goes on, and does nothing any more.
 void World::Kill(Process& process) {
   context_.Note("kill", process.id);
   ++kills_;

@@ -56,7 +56,7 @@ class Machine {
   Process* Find(pid_t pid);
   // The readings that have not ended.
   std::vector<Process*> Readings();
-  // Whose pidfds are open in this process; those of living ones always are.
+  // Returns the processes whose pidfds are open in this process; those of living ones always are.
   std::vector<pid_t> OpenPidfds() const;
 
   void Pass(uint64_t milliseconds) { clock_.Pass(milliseconds * 1'000'000); }

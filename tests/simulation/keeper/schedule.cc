@@ -371,7 +371,7 @@ void Schedule::ActOnWorker(SimWorker& worker) {
   }
 }
 
-// Of the program that serves: another one's workers would be there in addition.
+// Starts a worker of the program that serves, so that all workers run one program.
 void Schedule::StartByHand() {
   if (Living().size() >= kWorkersByHand || !operator_.has_no_upgrade()) return;
   internal::Program program;
@@ -477,7 +477,7 @@ void Schedule::CheckFollowed() {
     }
   }
   for (uint32_t shard = 0; shard < kShards; ++shard) {
-    // Of this keeper's orders none has had the time to end.
+    // This keeper has ordered no move yet, unless an upgrade goes on.
     if (engine_.IsMoving(shard) && operator_.has_no_upgrade()) {
       context_.Break(absl::StrCat("K6: shard ", shard, " moves for a keeper that is dead"));
     }
