@@ -274,7 +274,7 @@ TEST_F(BatonUpgradeTest, shouldGoBackToTheBatondBeforeWhenTheNextDies) {
   EXPECT_THAT(Status().batond_program_given_up(), IsEmpty());
 }
 
-// Which is longer than what each new program has to prove in any case.
+// The window is longer than what each new program has to prove in any case.
 TEST_F(BatonUpgradeTest, shouldGoBackAsLongAsTheWatchWindowLasts) {
   constexpr uint32_t kWindow = 600'000;
   ASSERT_NO_FATAL_FAILURE(Start());

@@ -291,7 +291,7 @@ class Client {
     policy->mutable_worker()->set_listeners(static_cast<uint32_t>(Draw(12)));
     policy->mutable_service()->set_posts_per_second(
         static_cast<uint32_t>(Chance(50) ? 0 : 2000 + Draw(100'000)));
-    // Which are started; now and then more than there can be.
+    // Standbys are started; now and then more are asked for than there can be.
     policy->set_hot_standbys(static_cast<uint32_t>(Chance(90) ? Draw(3) : 16 + Draw(4)));
     if (Chance(20)) policy->add_gids(Chance(50) ? "127.0.0.1" : "nowhere");
     if (Chance(20)) policy->add_listen_ports()->set_first(static_cast<uint32_t>(Draw(70'000)));
