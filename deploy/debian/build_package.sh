@@ -59,7 +59,8 @@ if [[ -x $work/root/usr/bin/baton ]]; then
   complete fish fish/vendor_completions.d/baton.fish
 fi
 
-# As debhelper does for libNAME0: what links with its library depends on the package, and ldconfig is run.
+# A package libNAME0 gets what debhelper would give it. Packages whose programs link with its library then
+# depend on it, and ldconfig is run.
 if [[ $name =~ ^(lib.*[^0-9])([0-9]+)$ ]]; then
   echo "${BASH_REMATCH[1]} ${BASH_REMATCH[2]} $name (>= $version)" >"$work/root/DEBIAN/shlibs"
   echo 'activate-noawait ldconfig' >"$work/root/DEBIAN/triggers"
