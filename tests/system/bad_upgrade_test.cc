@@ -25,7 +25,7 @@ struct BadProgram {
   std::string reason;  // part of it
 };
 
-// Of the children of `parent`, the one whose program is called `name`; 0: there is none.
+// Returns the child of `parent` whose program is called `name`, or 0 if there is none.
 pid_t FindChild(pid_t parent, const std::string& name) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
@@ -43,7 +43,7 @@ pid_t FindChild(pid_t parent, const std::string& name) {
 
 class BadUpgradeTest : public UpgradeTest {
  protected:
-  // As control would ask, which may be away.
+  // Asks the keeper as control would, because control may be away.
   absl::StatusOr<v1::Upgrade> AskKeeper(uint64_t id) {
     if (!keeper_) {
       BATON_ASSIGN_OR_RETURN(

@@ -183,7 +183,7 @@ TEST_F(Failures, shouldTellAWorkerThatItsPortIsTaken) {
   RawPeer holder;
   const uint16_t taken = holder.Listen();
   ExpectRefusal(taken, AllOf(HasSubstr(absl::StrCat(":", taken, " is taken")), OwnerIsThisTest()));
-  // Whoever shall be its successor is.
+  // A worker that asks for the owner's port is not refused, because it can succeed the owner.
   const auto heir = cluster->StartLedger(2);
   ASSERT_OK(heir);
   EXPECT_OK(cluster->Handoff((*heir)->id));

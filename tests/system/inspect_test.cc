@@ -86,7 +86,7 @@ class InspectTest : public harness::ClusterFixture {
     ClusterFixture::TearDown();
   }
 
-  // That the service is configured with.
+  // Returns the decoder that the service is configured with.
   virtual std::string Decoder() const {
     const auto decoder = harness::Binaries().Find("ledger-state");
     EXPECT_TRUE(decoder.ok()) << decoder.status();
@@ -276,7 +276,8 @@ class OtherUsersRelay {
   pid_t pid_;
 };
 
-// Whoever can have a decoder run can run a program as whoever calls `baton inspect`.
+// A decoder runs with the rights of the user who calls `baton inspect`. So a user who chooses the
+// decoder could run any program as that user.
 class TellingDecoderTest : public InspectTest {
  protected:
   std::string Decoder() const override {

@@ -52,7 +52,7 @@ Struct Parsed(const std::string& line) {
 std::vector<Struct> ParsedLines(const std::string& text) {
   std::vector<Struct> objects;
   for (const auto line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    // Of a program that an upgrade has started.
+    // Skips lines of a worker's program, which are not JSON.
     if (absl::StartsWith(line, "ledger ready ") || absl::StrContains(line, "] [ledger-v2] [")) {
       continue;
     }

@@ -35,7 +35,7 @@ class MetricsTest : public harness::ClusterFixture {
     ASSERT_TRUE(harness::WaitUntil("the address of the metrics", [&] { return Port() != 0; }).ok());
   }
 
-  // Of the control that was started last.
+  // Returns the port of the control that was started last, or 0 if none has told its port yet.
   int Port() const {
     const std::string beginning = "metrics are at http://127.0.0.1:";
     const std::string log = cluster_->batond().LogTail();

@@ -153,7 +153,7 @@ TEST_F(PolicyTest, shouldListenAndConnectOnlyWhereItSays) {
   EXPECT_TRUE(connect().ok());
 }
 
-// Of peers, whose connections are there already.
+// Peers keep the connections that are there already, and get no new ones.
 TEST_F(PolicyTest, shouldLoseNothingAndAddNothingWhenItIsLoweredBelowWhatIsThere) {
   auto worker = cluster_->StartLedger(1);
   ASSERT_TRUE(worker.ok()) << worker.status();

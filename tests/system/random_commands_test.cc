@@ -280,7 +280,7 @@ class Client {
     (void)Change(&Stub::StopWorker, "stop", request, &response);
   }
 
-  // That bounds what is new, and nothing that there is.
+  // Sets a policy. It bounds what is new, and nothing that there is.
   void SetPolicy() {
     v1::SetPolicyRequest request;
     v1::SetPolicyResponse response;
@@ -291,7 +291,7 @@ class Client {
     policy->mutable_worker()->set_listeners(static_cast<uint32_t>(Draw(12)));
     policy->mutable_service()->set_posts_per_second(
         static_cast<uint32_t>(Chance(50) ? 0 : 2000 + Draw(100'000)));
-    // Standbys are started; now and then more are asked for than there can be.
+    // The keeper starts standbys. Now and then the policy asks for more than there can be.
     policy->set_hot_standbys(static_cast<uint32_t>(Chance(90) ? Draw(3) : 16 + Draw(4)));
     if (Chance(20)) policy->add_gids(Chance(50) ? "127.0.0.1" : "nowhere");
     if (Chance(20)) policy->add_listen_ports()->set_first(static_cast<uint32_t>(Draw(70'000)));
@@ -483,7 +483,7 @@ class RandomCommandsTest : public harness::ClusterFixture {
         EXPECT_LT(report.epoch(), epoch) << "shard " << shard.index();
         EXPECT_GE(report.epoch() + arena::kCommitBanks, epoch) << "shard " << shard.index();
         EXPECT_NE(report.former_worker_id(), 0u) << "shard " << shard.index();
-        // Who died before its first commit has not served.
+        // An owner that died before its first commit has not served, and is not named as successor.
         if (report.successor_worker_id() != 0) {
           EXPECT_EQ(report.successor_worker_id(), owner) << "shard " << shard.index();
         }
@@ -495,7 +495,8 @@ class RandomCommandsTest : public harness::ClusterFixture {
     }
   }
 
-  // Of each change one record before it and one after it, which says what its caller was told.
+  // Expects two records of each change: one before it, and one after it that says what its caller
+  // was told.
   void ExpectOnRecord() {
     const auto stub = v1::OperatorService::NewStub(grpc::CreateChannel(
         "unix:" + cluster_->OperatorSocketPath(), grpc::InsecureChannelCredentials()));

@@ -59,7 +59,7 @@ class StandbysTest : public harness::ClusterFixture {
     return pair->owner.shards_size() == static_cast<int>(service->service().shard_count()) &&
            pair->standby.id() != 0 && pair->standby.id() != pair->owner.id();
   }
-  // Who is not `gone` any more.
+  // Waits until there are an owner and a standby, and neither of them is `gone`.
   void AwaitPair(uint64_t gone, Pair* pair) {
     ASSERT_OK(harness::WaitUntil(
         "an owner and a standby",

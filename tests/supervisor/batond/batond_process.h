@@ -102,7 +102,7 @@ class BatondProcess {
 BatondProcess::Options WithEnvironment(const std::string& name, const std::string& value);
 BatondProcess::Options WithArguments(std::vector<std::string> arguments);
 
-// As it was when the process was entered.
+// Whether the process had `variable` in its environment when its program started.
 bool HasInEnvironment(pid_t pid, const std::string& variable);
 
 // Whether the process is gone, or a zombie that only waits for its parent.

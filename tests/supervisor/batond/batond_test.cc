@@ -514,7 +514,7 @@ TEST_F(HangTest, TellsOnceThatADriverSaysThatItsKeeperHangs) {
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   const std::string line = "keeper_hangs: driver of service kv: its keeper has shown no sign";
   ASSERT_TRUE(batond.Tells(line));
-  // What takes several more looks at the signs of all children.
+  // Batond looks several more times at the signs of all children until it tells of control.
   kill(stage_.lives("control")[0].pid, SIGSTOP);
   ASSERT_TRUE(batond.Tells("control_hangs: "));
   const std::string log = batond.standard_error();
@@ -523,7 +523,7 @@ TEST_F(HangTest, TellsOnceThatADriverSaysThatItsKeeperHangs) {
   EXPECT_EQ(log.find("keeper_hangs: control"), std::string::npos);  // it may be somebody else's
 }
 
-// Of each control: its sockets are made anew.
+// Each control makes its sockets anew.
 TEST_F(BatondTest, LinksControlsSocketIntoTheDirectoryOfEachService) {
   BatondProcess batond(stage_, OfTwoServices(stage_));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();

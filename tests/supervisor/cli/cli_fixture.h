@@ -75,7 +75,7 @@ class CliFixture : public ControlFixture {
     return {code, out.str(), err.str()};
   }
 
-  // Of a worker that ends only as a test says.
+  // Opens the stream of a worker that ends only when a test says so.
   std::unique_ptr<ControlStream> OpenStream(uint64_t worker_id) {
     ControlStreamOptions options;
     options.control_socket = ControlSocketPath(state_dir_);

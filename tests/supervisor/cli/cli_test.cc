@@ -26,7 +26,7 @@ using Result = CliResult;
 
 class CliTest : public CliFixture {
  protected:
-  // That `arguments` print `golden`, exactly, and nothing else.
+  // Expects that `arguments` print exactly `golden`, and nothing else.
   void Expect(std::vector<std::string> arguments, const std::string& golden) {
     const Result result = Run(std::move(arguments));
     EXPECT_EQ(result.code, kExitOk);
@@ -34,7 +34,7 @@ class CliTest : public CliFixture {
     EXPECT_EQ(result.err, "");
   }
 
-  // Of the keeper, and control has heard of it.
+  // Logs an event of the keeper, and waits until control has heard of it.
   void LogAndAwait(const v1::Event& event) {
     keeper_->Log(event);
     ASSERT_EQ(harness::WaitUntil(

@@ -169,7 +169,7 @@ TEST_F(ShellTest, ShouldCompleteInBash) {
   EXPECT_EQ(InBash({"baton", "worker", "stop", "kv", ""}), "1 2\n");
   EXPECT_EQ(InBash({"baton", "shard", "describe", "kv", ""}), "0 1\n");
   EXPECT_EQ(InBash({"baton", "connection", "describe", "kv", ""}), "0 1 5\n");
-  // As readline takes it apart.
+  // Readline takes `--output=j` apart into these words.
   EXPECT_EQ(InBash({"baton", "status", "--output", "=", "j"}), "json\n");
   EXPECT_EQ(InBash({"baton", "upgrade", "kv", "--exec", ""}), "\n");
 }

@@ -572,7 +572,7 @@ class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenS
              {"(control \\(pid )[0-9]+", "$1PID"},
              {"(control pid )[0-9]+, up [^ ;\n]+", "$1PID, up TIME"},
              {"(\"control_pid\": )[0-9]+", "$1PID"},
-             // Of what was recorded just now; what tests have made up is older.
+             // These are times of what was recorded just now. Times that tests made up are older.
              {"20(2[6-9]|[3-9][0-9])-[-0-9]+T[0-9:.]+Z", "TIME"},
              {"(unix_micros\": ?\")(17[6-9]|1[89])[0-9]+", "$1TIME"},
              {"uid [0-9]+ pid [0-9]+  +", "uid UID pid PID  "},
@@ -712,7 +712,7 @@ TEST_F(EveryCommandTest, ShouldBeGoldenAsATableWideAsJsonAndWhenItFails) {
   }
 }
 
-// Of what the design promises for all: what looks can watch, what changes can be tried dry.
+// The design promises that a command that looks can watch, and one that changes can be tried dry.
 TEST_F(EveryCommandTest, ShouldHaveTheOptionsOfItsKind) {
   const std::set<std::string> changes = {"stop",  "kill",  "handoff", "upgrade", "rollback",
                                          "drain", "pause", "resume",  "reload"};

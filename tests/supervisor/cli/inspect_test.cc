@@ -58,7 +58,7 @@ class InspectTest : public testing::Test {
     text = std::regex_replace(text, std::regex("saved [0-9][-0-9T:.]+Z"), "saved TIME");
     return std::regex_replace(text, std::regex("PID \\([^)]*\\)"), "PID (PROGRAM)");
   }
-  // That `arguments` print the arena and then `golden`, exactly, and nothing else.
+  // Expects that `arguments` print the arena and then exactly `golden`, and nothing else.
   void Expect(std::vector<std::string> arguments, const std::string& golden) {
     const Result result = Look(std::move(arguments));
     EXPECT_EQ(result.code, kExitOk);
@@ -195,7 +195,7 @@ TEST_F(InspectTest, ShouldShowWhatADecoderPrints) {
   EXPECT_EQ(result.code, kExitOk);
   EXPECT_THAT(result.out, testing::EndsWith("\nState of connection 2:\n  version 1, 4 bytes:\n"
                                             "    connection of kv: acct\n"));
-  // That it fails is shown, with the bytes.
+  // The failure of a decoder is shown, with the bytes.
   const Result failed = Look({"--connection", "2", "--state", "--decoder", "/bin/false"});
   EXPECT_EQ(failed.code, kExitOk);
   EXPECT_THAT(failed.out,

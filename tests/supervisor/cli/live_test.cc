@@ -63,7 +63,7 @@ TEST_F(LiveTest, WatchShouldLookAgainUntilItIsInterrupted) {
   EXPECT_EQ(err_.text(), "");
 }
 
-// As a script starts it in the background.
+// A script ignores interrupts for what it starts in the background.
 TEST_F(LiveTest, WatchShouldEndWhereInterruptsWereIgnored) {
   const auto former = signal(SIGINT, SIG_IGN);
   auto code = Begin({"shard", "list", "kv", "--watch=0.1"});

@@ -57,7 +57,7 @@ TEST_F(ManPageTest, ShouldPleaseTheFormatters) {
   }
 }
 
-// As it is read, whatever macros made it.
+// Returns the page as its reader sees it, whatever macros made it.
 std::string Rendered(const std::string& file) {
   const ProgramResult result =
       RunProgram(absl::StrCat("groff -man -Tascii -P-cbou -rLL=500n ", kDirectory, "/", file));

@@ -152,7 +152,7 @@ TEST(PolicyTest, ShouldHaveNoQuotaOfObjectsOfAWorker) {
               AllOf(StartsWith("policy.worker.registered_bytes: "), HasSubstr("granted_bytes")));
 }
 
-// Whose shape says nothing: what is wrong with it is told, and nothing that follows from it.
+// The error tells what is wrong with the shape of the service, and nothing that follows from it.
 TEST(PolicyTest, ShouldNotMeasureAServiceThatCannotBe) {
   const auto config = ParseConfig(
       "state_dir: \"/run/baton\"\nservices {\n name: \"kv\" device { soft {} } shards: 4294967295\n"
@@ -174,7 +174,7 @@ TEST(PolicyTest, ShouldFillInTheDefaults) {
   EXPECT_EQ(policy.restart().max_delay_ms(), 5000u);
 }
 
-// As the place of a wrong value is told, so is that of a wrong word.
+// The error tells the place of a wrong value, and that of a wrong word.
 TEST(PolicyTest, ShouldSayWhereTheConfigurationIsWrong) {
   const auto config = ParseConfig(
       "state_dir: \"/run/baton\"\nservices {\n name: \"kv\" device { soft {} }\n policy {\n"

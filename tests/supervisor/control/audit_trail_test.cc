@@ -33,7 +33,7 @@ class AuditTrailTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  // As a control that was started anew.
+  // Opens the trail as a control does that was started anew.
   void Open(uint64_t max_file_bytes = AuditTrail::kMaxFileBytes) {
     trail_.reset();
     events_ = std::make_unique<EventLog>();

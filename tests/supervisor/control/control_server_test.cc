@@ -42,7 +42,7 @@ class ControlServerTest : public ControlFixture {
     return *std::move(client);
   }
 
-  // As a stock client does it.
+  // Makes a channel as a stock gRPC client does.
   static std::shared_ptr<grpc::Channel> Channel(const std::string& path) {
     return grpc::CreateChannel("unix:" + path, grpc::InsecureChannelCredentials());
   }

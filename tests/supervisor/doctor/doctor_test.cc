@@ -37,7 +37,7 @@ class DoctorTest : public testing::Test {
     return found.empty() ? v1::Finding() : found[0];
   }
 
-  // That nothing else is wrong, either.
+  // Returns the only problem, and expects that there is no warning.
   v1::Finding OnlyProblem() {
     const v1::DoctorReport report = Diagnose();
     EXPECT_EQ(report.problems(), 1u) << Text(report);
@@ -242,7 +242,7 @@ TEST_F(DoctorTest, ShouldFindADeviceThatCannotBeOpened) {
   EXPECT_EQ(finding.check(), "device");
   EXPECT_EQ(finding.message(), "cannot be opened: Operation not permitted (errno 1)");
   EXPECT_THAT(finding.cure(), HasSubstr("DeviceAllow=char-infiniband_verbs rw"));
-  // As another user nobody can try.
+  // The doctor cannot try to open the device as another user.
   request_.identity.self = false;
   machine_.PutLimits("/proc/self", "unlimited", "1048576", 0);
   ExpectSound();

@@ -50,7 +50,7 @@ Message Parse(const std::string& text) {
   return message;
 }
 
-// That `message` is what `text` says, field by field.
+// Expects that `message` is what `text` says, field by field.
 template <typename Message>
 void ExpectIs(const Message& message, const std::string& text) {
   const auto wanted = Parse<Message>(text);
@@ -167,7 +167,7 @@ TEST_F(ArenaViewTest, shouldListInPages) {
   EXPECT_THAT(Look({.shard = 1, .connections = true}).connections(), IsEmpty());
 }
 
-// Of the logs there is no more than the beginning of the first record that is not shown.
+// The driver log ends soon after the beginning of the first record that is not shown.
 TEST_F(ArenaViewTest, shouldReadOnlyWhatItShows) {
   const uint64_t end = arena_.driver_map().Connection(5) + 16;
   const int copy = memfd_create("driver log", MFD_CLOEXEC);
@@ -281,7 +281,7 @@ TEST_F(ArenaViewTest, shouldSayWhatIsImpossibleInAShard) {
   EXPECT_THAT(all.workers(0).invalid(), ElementsAre("sleeping: 7"));
 }
 
-// Whose memories are of different moments.
+// The memories in a file are of different moments.
 TEST_F(ArenaViewTest, shouldNotCallInvalidWhatAFileCannotTell) {
   arena_.bank(0, 3).tail = arena::PackCursor(3, 5000);
   arena_.bank(1, 1).tail = arena::PackCursor(2, 0);

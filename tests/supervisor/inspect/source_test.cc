@@ -76,7 +76,7 @@ class SourceTest : public ::testing::Test {
   }
 
   const harness::TempDirectory directory_ = *harness::TempDirectory::Create();
-  // Of nobody else's on this machine.
+  // No other process on this machine has a service of this name.
   const std::string service_ = "source-test-" + std::to_string(getpid());
   FileDescriptor lock_;
 };

@@ -606,7 +606,7 @@ TEST_F(KeeperTest, shouldBeReachedInADirectoryOfItsOwn) {
   }
 }
 
-// Whom it could not kill if he hung. The keeper is in a namespace of its own for that.
+// The keeper could not kill such a worker if it hung. The keeper has a pid namespace of its own.
 TEST_F(KeeperTest, shouldRefuseAWorkerThatHasNoNumberInItsPidNamespace) {
   const std::string path = keeper.socket();
   const ForkedChild child = ForkedChild::InPidNamespace([&](const ForkedChild::Parent& parent) {

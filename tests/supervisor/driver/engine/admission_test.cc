@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Of a peer that asks.
+// The connection that a peer asks for.
 class Requested : public verbs::testing::FakeConnectionId {
  public:
   explicit Requested(verbs::Route route) : route_(std::move(route)) {}

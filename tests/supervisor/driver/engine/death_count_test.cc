@@ -115,7 +115,7 @@ TEST_F(DeathCountTest, shouldBlameTheOldestAtLastWhenOwnersTellDifferentThings) 
   EXPECT_EQ(Add(On(30, 10)), Blame::kOldest);
 }
 
-// As when an upgrade goes back and forth between a version that tells and one that does not.
+// An upgrade may go back and forth between a version that tells and one that does not.
 TEST_F(DeathCountTest, shouldBelieveTheOwnersThatTell) {
   Add(On(12, 10, 1));
   Add(InTheDark(10, 2));
@@ -215,7 +215,7 @@ TEST_F(DescribeDeathTest, shouldBeInTheDarkAboutAWorkerOfLayoutVersionOne) {
   EXPECT_TRUE(Die().in_the_dark);
 }
 
-// Who recovers logs completions before it counts.
+// A successor logs the completions that it recovers before it counts the death.
 TEST_F(DescribeDeathTest, shouldNotBeInTheDarkAboutCompletionsThatCameAfterIt) {
   logged = 10;
   EXPECT_FALSE(Die().in_the_dark);

@@ -46,7 +46,7 @@ bool WasKilled(pid_t worker) {
 class LifelineTest : public ::testing::Test {
  protected:
   void SetUp() override { lifeline_ = MakePipe().value(); }
-  // As who has forked them all.
+  // Closes the last writing end, as the end of the process that forked all workers would.
   void LetGo() { lifeline_.writing.Reset(); }
   Pipe lifeline_;
 };

@@ -79,7 +79,7 @@ class Worker {
     arena_.ClearWorker(slot);
     lock() = static_cast<uint32_t>(getpid());
   }
-  // Of all its threads, as the kernel does it.
+  // Marks the worker's lock as the kernel does when all threads of a worker are dead.
   void Die() {
     driver_.reset();
     std::atomic_ref<uint32_t>(lock()).store(FUTEX_OWNER_DIED);
@@ -612,7 +612,7 @@ class SecondClaimantTest : public NativeEngineTest {
     Bury(slot);
     last_ = workers_[slot == 1 ? 2 : 1].get();
   }
-  // As if there had been one heir, who began when the first one did.
+  // Expects the same as after one heir that began when the first one did.
   void ExpectOneChange() {
     ASSERT_NO_FATAL_FAILURE(TakeOver(*last_));
     EXPECT_EQ(epoch(), 2u);
@@ -834,7 +834,7 @@ TEST_F(NativeEngineTest, shouldHearOfSoManyConnectionsInATurn) {
 class TwoShardsTest : public NativeEngineTest {
  protected:
   void SetUp() override { Make(/*shards=*/2); }
-  // As an adopting keeper names an heir: it cannot announce it.
+  // Names an heir, and does not announce it.
   void NameHeir(uint32_t shard, uint32_t slot, bool wake) {
     arena::StoreRelease(arena_->native_shard(shard).heir, uint64_t{slot} + 1);
     if (wake) eventfd_write(engine_->InheritanceOf(slot, slot + 1).wakes[slot], 1);
@@ -1050,7 +1050,7 @@ TEST_F(NativeEngineTest, shouldBlameNothingForADeathThatAnOperatorAskedFor) {
 // Where heirs are killed while they count and poison: what their own heirs make of it.
 class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInterface<const char*> {
  protected:
-  // Who is to take over: has claimed, or may.
+  // Returns the slot of the worker that has claimed the shard, or may claim it.
   uint32_t heir() {
     const uint32_t slot = arena::OwnershipSlot(arena_->shard(0).owner.ownership);
     return arena::IsClaim(slot) ? arena::ClaimantOrOwner(slot)

@@ -82,7 +82,7 @@ std::string LinkOf(int fd) {
   return readlink(link.c_str(), target, sizeof(target) - 1) > 0 ? target : "nothing";
 }
 
-// Of which we keep no other descriptor than standard output.
+// Makes standard output a pipe, and keeps no other descriptor of it.
 bool GiveOutputAPipe() {
   int ends[2];
   return pipe(ends) == 0 && dup2(ends[1], STDOUT_FILENO) == STDOUT_FILENO && close(ends[0]) == 0 &&
@@ -146,7 +146,7 @@ TEST(ConfineTest, shouldGiveUpCapabilitiesWhoeverItIs) {
   EXPECT_EXIT(StayAndConfine(), ExitedWithCode(0), "");
 }
 
-// As root, and else it is refused: nobody but root can do it.
+// Only root can become another user. Others are refused.
 [[noreturn]] void BecomeAnother() {
   Findings findings;
   const bool root = geteuid() == 0;
@@ -170,7 +170,8 @@ TEST(ConfineTest, shouldBecomeTheUserWithoutAnyGroupOfTheKeeper) {
   EXPECT_EXIT(BecomeAnother(), ExitedWithCode(0), "");
 }
 
-// As a worker of another service that runs as the same user, or any program of that user.
+// A child tries to trace this process and to open its memory. Any program of the same user could
+// try that, and so could a worker of another service.
 [[noreturn]] void BeLookedInto() {
   Findings findings;
   findings.Expect("a core file that others read", prctl(PR_GET_DUMPABLE), 1);

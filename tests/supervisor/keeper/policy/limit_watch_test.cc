@@ -119,7 +119,7 @@ TEST_F(LimitWatchTest, shouldNotWarnOfAQuotaThatIsAsMuchAsAServiceIsMadeWith) {
   EXPECT_THAT(Warnings(), IsEmpty());
 }
 
-// Whoever looks a hundred times a second does not keep the engine from its work.
+// A caller may look a hundred times a second, and does not keep the engine from its work.
 TEST_F(LimitWatchTest, shouldCountTheDevicesObjectsAnewOnlyWhenThereMayBeOthers) {
   engine.connections = 7;
   engine.counts.queue_pairs = 7;

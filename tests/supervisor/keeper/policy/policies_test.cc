@@ -143,7 +143,7 @@ TEST_F(PoliciesTest, shouldConnectOnlySoOften) {
   ExpectRefused(Connect(*client, port), kExhausted, "policy.service.connections");
 }
 
-// Of a connection that has ended, too, until its owner has acknowledged that.
+// A connection that has ended keeps its queue pair until its owner has acknowledged the end.
 TEST_F(PoliciesTest, shouldHaveOnlySoManyQueuePairs) {
   Start("service { queue_pairs: 1 }");
   const auto client = Ready();

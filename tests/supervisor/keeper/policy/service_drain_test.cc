@@ -42,7 +42,7 @@ class ServiceDrainTest : public ::testing::Test {
     ASSERT_TRUE(worker_->Ask(ready).ok());
   }
 
-  // Whose request waits for an answer of a worker that gives none.
+  // Adds a peer whose request waits for an answer. The worker gives none.
   void AddPeer() {
     const uint32_t before = Connections();
     peers_.push_back(std::make_unique<RawPeer>());
@@ -223,7 +223,7 @@ TEST_F(ServiceDrainTest, shouldDrainWhenWhatTellsOfItCannotBeRead) {
   ExpectRefused();
 }
 
-// As many keepers as the second file has bytes have ended while they read the first one.
+// `readers` has one byte for each keeper that has ended while it read the record.
 TEST_F(ServiceDrainTest, shouldSetAsideARecordThatThreeKeepersHaveDiedOf) {
   const std::string record = keeper_.directory().File("kv.drain");
   const std::string readers = record + ".readers";

@@ -72,7 +72,7 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
     program.add_arguments(argument);
     return program;
   }
-  // That attaches, and lives.
+  // Returns the program of a worker that attaches and stays alive.
   static internal::Program Ledger() {
     internal::Program ledger =
         Program("worker/examples/ledger/ledger-v1.so", "--socket=of-the-keeper");
@@ -87,7 +87,7 @@ class NativeWorkersTest : public ::testing::Test, private DriverListener {
   void OnThreadEnded(uint64_t worker_id) override { sessions_.OnThreadEnded(worker_id); }
   void OnDeviceLost(const absl::Status&) override {}
 
-  // Of what was told, with all of these in it.
+  // Returns the lines that were told and have all of `words` in them.
   std::vector<std::string> Told(const std::vector<std::string>& words) const {
     std::vector<std::string> found;
     for (const std::string& line : told_) {

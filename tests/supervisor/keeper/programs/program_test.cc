@@ -132,7 +132,7 @@ TEST_F(ProgramTest, shouldLeadASessionOfItsOwn) {
             "ended with status 0");
 }
 
-// Of a keeper's descriptors it has none but where its errors go.
+// A program has none of the keeper's descriptors except the one that its errors go to.
 TEST_F(ProgramTest, shouldInheritItsStandardStreamsAlone) {
   const FileDescriptor inheritable(open("/dev/null", O_RDWR));  // not closed by exec
   ASSERT_TRUE(inheritable);
@@ -246,7 +246,7 @@ TEST_F(ProgramTest, shouldReadWhetherAProgramIsInOurNetworkNamespace) {
   if (absl::IsPermissionDenied(network.status())) GTEST_SKIP() << network.status();
   ASSERT_TRUE(network.ok()) << network.status();
   const harness::NetworkNamespace::Stay stay(*network);
-  // As a keeper that has entered it sees its parent.
+  // This process has entered that namespace, and its parent has not.
   EXPECT_FALSE(Read(getppid())->in_network_namespace());
 }
 

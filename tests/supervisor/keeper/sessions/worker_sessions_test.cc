@@ -548,7 +548,7 @@ TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsSilentAlready) {
   EXPECT_EQ(WTERMSIG(child.process->Wait()), SIGKILL);
 }
 
-// As its policy says.
+// The policy says what becomes of a worker that hangs.
 class ReportedHangTest : public SilentWorkerTest {
  protected:
   int Reports() {

@@ -68,7 +68,7 @@ class StandbysTest : public ::testing::Test {
     ASSERT_EQ(keeper_.Ask(std::move(request)).status(), absl::OkStatus());
   }
 
-  // As an operator would, or his service manager. Ready when it is returned.
+  // Starts a worker as an operator would, or his service manager. It is ready when it is returned.
   std::unique_ptr<harness::ChildProcess> StartWorker(const Options& options) {
     harness::ChildOptions child;
     child.program = program_;
@@ -121,7 +121,7 @@ class StandbysTest : public ::testing::Test {
   }
 
   std::vector<v1::Worker> Owners() { return Workers(/*owners=*/true); }
-  // That are ready.
+  // Returns the workers that are ready and own no shard.
   std::vector<v1::Worker> Standing() { return Workers(/*owners=*/false); }
   std::vector<v1::Worker> Workers(bool owners) {
     std::vector<v1::Worker> workers;
@@ -385,7 +385,7 @@ TEST_F(StandbysTest, shouldStartNoMoreThanThereIsRoomForAndWarn) {
   EXPECT_THAT(Told("standby_failed"), IsEmpty());
 }
 
-// Of its process only the upgrade knew.
+// Only the upgrade knew the process of the standby that it left.
 TEST_F(StandbysTest, shouldEndOneThatAnUpgradeHasLeftWhenItGivesItsShardsBack) {
   StartKeeper("hot_standbys: 1", [](v1::ServiceConfig* service) {
     service->set_ready_timeout_ms(10'000);
@@ -444,7 +444,7 @@ TEST_F(StandbysTest, shouldGiveNoShardToOneThatItHasAskedToEnd) {
   EXPECT_EQ(Pids(Owners()), Pids(owner->pid()));
 }
 
-// As on a message that kills each of them.
+// A message may kill each worker that handles it.
 TEST_F(StandbysTest, shouldStartAnotherWhenOwnerAndHeirAreDead) {
   StartKeeper("hot_standbys: 1");
   const auto owner = StartOwner({});

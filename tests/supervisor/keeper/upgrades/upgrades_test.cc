@@ -303,7 +303,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangs) {
   EXPECT_EQ(OwnersVersion(), "1");
 }
 
-// Whatever becomes of those that hang otherwise.
+// The policy spares workers that hang, and the upgrade is rolled back all the same.
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangsAndThePolicyKillsNobodyForThat) {
   StartService([](v1::ServiceConfig* service) {
     service->set_watch_window_ms(60'000);
@@ -312,7 +312,7 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangsAndThePolicyKillsNobodyFo
   });
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "hang"}, v1::UPGRADE_PHASE_ROLLED_BACK);
-  // As above: otherwise it hangs before all of its shards are its.
+  // On a slow machine the new program hangs before it owns all of its shards.
   EXPECT_THAT(upgrade.detail(), AnyOf(HasSubstr("no sign of life"), HasSubstr("did not move")));
   EXPECT_EQ(OwnersVersion(), "1");
 }
