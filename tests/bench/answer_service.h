@@ -12,7 +12,8 @@ namespace baton::bench {
 inline constexpr uint32_t kEchoDepth = 64;  // of the send queue, and of the receive queue
 inline constexpr uint32_t kEchoBytes = 64;  // of a message
 
-// Of a service with one connection. `pooled_queue_pairs`: 0 where the keeper drives the queues.
+// The shape of a service with one connection. `pooled_queue_pairs` is 0 if the driver drives the
+// queues.
 arena::Shape ShapeOfOne(uint32_t pooled_queue_pairs);
 
 // Posts a receive for each message, and sends the message back. An error ends the process.

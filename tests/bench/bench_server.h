@@ -19,7 +19,8 @@ enum class Op : uint32_t {
   kWrite = 2,
   // The same as kEcho; a server that polls sleeps from then on until the next request.
   kRest = 3,
-  // As kWrite: it reads from the client's memory, or adds 1 to the 8 bytes there.
+  // The reply is the same as to kWrite. The server reads from the client's memory, or adds 1 to the
+  // 8 bytes there.
   kRead = 4,
   kFetchAdd = 5,
 };

@@ -135,7 +135,7 @@ class Connections {
   }
 
  private:
-  // Of a server that is new: what is connected then has not been before.
+  // Measures a new server, which has not had any connection before.
   absl::Status Measure(SideName side, Round& round) {
     BATON_ASSIGN_OR_RETURN(const auto server, Server::Start(side, options_.server));
     BATON_ASSIGN_OR_RETURN(const auto client, EchoClient::Create(options_.server.host,

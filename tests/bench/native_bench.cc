@@ -134,7 +134,8 @@ class NativeBench {
     }
   }
 
-  // Of a brokered worker the engine has its part of a message, in turns of its own.
+  // With a brokered worker, the engine does its part of a message in turns of its own. The owner's
+  // turns alone would not tell what a message takes.
   static bool HasTurns(OwnerKind kind) { return kind != OwnerKind::kBrokered; }
 
   absl::Status MeasureSide(const Contender& contender, Round& round) {

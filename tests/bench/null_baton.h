@@ -49,7 +49,7 @@ class NullEngine {
 struct NullBatonOptions {
   uint32_t connections = 1;
   uint32_t queue_depth = 64;
-  // Of engine and worker, before they sleep; 0: they sleep at once.
+  // How long engine and worker yield before they sleep. With 0 they sleep at once.
   uint32_t yield_microseconds = 1'000'000;
   bool has_peer = false;  // one connection; each SEND of ours is answered
   // The processor of the engine; the worker's is the caller's to choose. -1: any.

@@ -40,7 +40,7 @@ struct RawId {
 using CmId = std::unique_ptr<rdma_cm_id, RawId>;
 
 absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port);
-// As Baton asks for its connections.
+// Baton asks for its connections with the same parameters.
 rdma_conn_param ConnectionParameters();
 // Without a channel librdmacm's calls wait for their outcomes.
 absl::StatusOr<CmId> MakeId(rdma_event_channel* channel);
@@ -115,7 +115,7 @@ struct EventChannelCloser {
   void operator()(rdma_event_channel* channel) const { rdma_destroy_event_channel(channel); }
 };
 using EventChannel = std::unique_ptr<rdma_event_channel, EventChannelCloser>;
-// That does not block.
+// The channel does not block.
 absl::StatusOr<EventChannel> OpenEventChannel();
 // The next one, or nothing; to be acknowledged before its id goes.
 struct CmEventAcknowledger {
@@ -137,7 +137,7 @@ class RawGroup {
   void Remove(uint32_t connection);
   uint32_t size() const { return size_; }
 
-  // Of kEchoBytes, by slots below kEchoDepth.
+  // Each slot has kEchoBytes. Slots are below kEchoDepth.
   uint8_t* sent(uint32_t connection, uint32_t slot) const;
   const uint8_t* received(uint32_t connection, uint32_t slot) const;
   absl::Status Send(uint32_t connection, uint32_t slot);

@@ -38,7 +38,7 @@ struct Options {
 
 double Microseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
-// Of a worker that only attaches.
+// A worker that only attaches has this service.
 class NoService final : public Service {
   void OnCompletion(Shard& shard, const Completion& completion) override {
     (void)shard, (void)completion;
@@ -180,7 +180,8 @@ class Side {
     return Microseconds(MonotonicNanoseconds() - begin);
   }
 
-  // As the operator sees them, and as a peer does: the longest silence of its connections.
+  // Measures handoffs as the operator sees them and as a peer sees them. What a peer sees is the
+  // longest silence of its connections.
   absl::Status Handoffs() {
     harness::PeerOptions options;
     options.connections = 4;
@@ -272,7 +273,8 @@ void Compare(Suite* suite) {
                     absl::StrCat(side, "_messages_per_second"), "small_messages_per_second",
                     Better::kMore});
   }
-  // Of many services with many workers, what supervises them is to keep to the same.
+  // In the Baton of many services and many workers, one percent is the bar only for the processes
+  // that supervise them.
   suite->Compare({"wide_idle_to_one_percent_of_core", "wide_idle_percent_of_core",
                   "one_percent_of_core", Better::kLess, 1});
   suite->Compare({"many_idle_supervision_to_one_percent_of_core",

@@ -50,7 +50,7 @@ struct ServerOptions {
   std::string worker_program;
   std::vector<std::string> raw_arguments;
   std::vector<std::string> worker_arguments;
-  // Of the service.
+  // The service of a worker takes these. Programs without Baton do not.
   uint32_t max_connections = 0;
   uint32_t queue_depth = 0;
 };

@@ -90,7 +90,7 @@ namespace {
 
 constexpr uint64_t kLimitNanoseconds = 60'000'000'000;
 constexpr uint32_t kMessageBytes = 64;
-// Of few connections at a time is room in a listener's queue.
+// Connections are made in batches, because a listener's queue has room for only few at a time.
 constexpr uint32_t kBatch = 64;
 
 double HeapBytes() {

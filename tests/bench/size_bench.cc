@@ -162,7 +162,8 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Of a Baton that has no connections, and by how much one with twice as many has more.
+  // Measures the processes of a Baton without connections. What connections take is the
+  // difference between two other Batons, one of which has twice as many connections.
   absl::Status Processes() {
     FleetOptions options;
     options.binaries = binaries_;

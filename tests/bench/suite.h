@@ -93,7 +93,7 @@ inline constexpr int kExitNotMeasured = 3;  // no round was quiet, or a figure i
 absl::Status NotMeasuredError(std::string_view message);
 bool IsNotMeasured(const absl::Status& status);
 
-// Of the program; what went wrong is said on standard error.
+// Returns the program's exit status. Writes to standard error what went wrong.
 int ExitCode(std::string_view suite, const absl::Status& status);
 
 class Round {
@@ -208,7 +208,7 @@ inline absl::StatusOr<Timing> TimingOf(uint64_t all_ns, std::vector<uint32_t>& t
 
 // ---- What the servers take of the processors, and what others on the machine take.
 
-// Of some processes and their children, with all their threads, since they began.
+// What some processes and their children, with all their threads, have cost since they began.
 struct Cost {
   double running_us = 0;
   double waiting_us = 0;  // for a processor

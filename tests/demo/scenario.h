@@ -136,8 +136,8 @@ std::unique_ptr<Progress> MakePlainProgress();
 // ---- The demonstration's three acts: the ledger on Baton, and the same ledger without, for
 // clients that connect anew and for clients that have connections to a standby.
 
-// Who operates the service's queues: its keeper, for workers that are programs, or workers that the
-// keeper forks.
+// The mode says who drives the service's queues. With kBrokered its driver does, for workers that
+// are programs. With kNative the workers do, which the driver forks.
 enum class Mode : uint8_t { kBrokered, kNative };
 inline const char* ModeName(Mode mode) { return mode == Mode::kNative ? "native" : "brokered"; }
 
@@ -185,7 +185,8 @@ struct DemoOptions {
   }
 };
 
-// As Baton measures it, per shard: from release or noticed death to the successor's first commit.
+// Blackouts as Baton measures them for each shard. A blackout lasts from the release or the noticed
+// death to the successor's first commit.
 struct InsideBlackout {
   double p50_us = 0;
   double p99_us = 0;

@@ -265,7 +265,8 @@ class NativeWorkers final : public Workers {
     }
     return OnUpgrade(status.new_worker_ids(0), 1);
   }
-  // As many have come as have died. Control lists the dead for a while.
+  // The keeper has replaced every worker that has died. Control lists the dead for a while, so this
+  // waits for an owner and a standby that live.
   absl::Status OnMortalsDead() override {
     absl::Status last;
     absl::Status waited = harness::WaitUntil(

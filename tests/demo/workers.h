@@ -67,7 +67,7 @@ class Workers {
   absl::Status OnHandoff();
   absl::Status OnDeath();
 
-  // Of every worker. The next one comes when it can.
+  // Kills every worker. The next one comes when it can.
   virtual absl::Status KillAll() = 0;
   virtual int VersionAfterKillAll() const = 0;
   virtual absl::Status OnKillAll() = 0;
@@ -84,7 +84,7 @@ class Workers {
  protected:
   explicit Workers(const DemoOptions& options) : options_(options) {}
 
-  // That control lists.
+  // Finds a worker that control lists.
   absl::StatusOr<Worker> Find(uint64_t id, int version);
   virtual absl::Status AfterHandoff() = 0;
 

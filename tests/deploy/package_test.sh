@@ -50,7 +50,7 @@ grep -q '^baton-nic:' "$root/etc/passwd" || die "NICs have no user"
 [[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
   die "the unit is not enabled"
 
-# Of the libraries that the programs need.
+# The package depends on the libraries that the programs need.
 depends=$(dpkg-deb -f "$package" Depends)
 for name in libc6 libgrpc++1.51 libibverbs1 librdmacm1 libprotobuf32 libprometheus-cpp-pull1.0; do
   [[ ", $depends" == *", $name "* || ", $depends," == *", $name,"* ]] || die "no $name in Depends: $depends"
@@ -60,7 +60,7 @@ done
 cp -a "$root" "$root.verified"
 cp -an /lib/systemd/system/. "$root.verified/lib/systemd/system/"
 systemd-analyze --root="$root.verified" verify batond.service >"$log" 2>&1 || die "its unit is not sound"
-# Of 10; root, with devices and the rights to start workers as their users.
+# The unit's exposure is at most 7.0 of 10. It runs as root, has devices, and may start workers as their users.
 systemd-analyze --root="$root" --offline=true --threshold=70 security batond.service >"$log" 2>&1 ||
   die "its unit exposes more than it should"
 tail -n 1 "$log"

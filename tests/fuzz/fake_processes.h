@@ -20,7 +20,7 @@ class FakeProcesses {
     Guard& operator=(const Guard&) = delete;
   };
 
-  // Of whoever connects from now on; what a kill of them says.
+  // Sets the user of whoever connects from now on, and whether their processes can be killed.
   static void SetPeer(uint32_t uid, bool killable);
   static void KillAll();                  // those that live end by themselves
   static void KillOne(uint32_t ordinal);  // the n-th that was made, if there is one

@@ -148,7 +148,7 @@ class Attack {
     const uint8_t how = program_.Byte();
     if (how & 3) Establish();
     for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) {
-      // Who is fenced is killed, sooner or later.
+      // A fenced worker is killed, sooner or later.
       for (uint32_t slot = 0; slot < 2; ++slot) {
         if (ids_[slot] == 0 || ids_[slot] != service_.listener.fenced || program_.Flag()) continue;
         Die(slot);
@@ -298,7 +298,7 @@ class Attack {
             });
         break;
       case 9:
-        // As control does for operators.
+        // Describes what control asks for when operators want to see the service.
         service_.Do([this, shard] {
           const v1::Shard described =
               driver_process::DescribeShard(engine_, shard, engine_.counters(shard));

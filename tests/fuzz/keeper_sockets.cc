@@ -64,7 +64,7 @@ internal::KeeperConfig Config() {
   return config;
 }
 
-// As supervisor/keeper/keeper.cc puts them together, in this order.
+// The parts of a keeper. They are put together in the same order as in supervisor/keeper/keeper.cc.
 struct TheKeeper final : private keeper::DriverListener {
   explicit TheKeeper(arena::Arena* arena) : arena_(arena) {
     ClearArena(arena);

@@ -29,7 +29,8 @@ constexpr size_t kMaxReceived = 20'000;
 constexpr size_t kMaxPiece = 8192;
 constexpr uint8_t kUntouched = 0x5c;
 
-// Of just its size, so that the sanitizer sees whatever is read or written beyond it.
+// The memory has exactly the block's size, so that the sanitizer sees whatever is read or written
+// beyond it.
 struct Block {
   explicit Block(size_t size) : bytes(std::make_unique<uint8_t[]>(size)), size(size) {}
   std::unique_ptr<uint8_t[]> bytes;

@@ -31,7 +31,7 @@ struct Interference {
   }
 };
 
-// Of one memory; used by the thread that reads it, alone.
+// Watches the reads of one memory. Only the thread that reads the memory uses this class.
 class SharedReads {
  public:
   static void Watch(void* memory, size_t bytes);

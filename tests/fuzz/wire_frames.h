@@ -222,7 +222,8 @@ class WireFrames {
         return Bytes(head).append(data);
       }
       case FrameType::kWrite: {
-        // Of a message of one segment, or of what goes on with the last one.
+        // The frame begins a message, which often fits into one segment, or goes on with the last
+        // message.
         if (program.Below(4) != 0) {
           write_ = {Address(program), Key(program), 0, program.Near(16)};
         } else {

@@ -100,7 +100,7 @@ class Cluster {
   // A peer with its program filled in, and the service's port unless it has one.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 
-  // Of native workers: until one has said where the service listens.
+  // For native workers: waits until one of them has said where the service listens.
   absl::Status WaitUntilListening();
 
   absl::StatusOr<v1::GetServiceResponse> GetService();

@@ -16,10 +16,10 @@ class NetworkNamespace {
   // kPermissionDenied: it takes CAP_SYS_ADMIN.
   static absl::StatusOr<NetworkNamespace> Create();
 
-  // Of its file, for whoever may look into this process.
+  // Returns a path to the namespace's file. Whoever may look into this process can open it.
   std::string path() const;
   int fd() const { return file_.get(); }
-  // As links of /proc show it.
+  // Returns what links of /proc show for this namespace.
   std::string Identity() const;
 
   // The calling thread is in it, and the processes that it starts, as long as this lives.

@@ -39,7 +39,7 @@ measure_ratios() {
         die "no processor time of $workload, $side, in: $json"
     done
   done
-  # Of the host, if the machine was up for long enough to be told.
+  # This figure is the host's. It is null if the machine was not up for long enough to be told.
   grep -q '"others_cores":' <<<"$json"
   judge_device
   tests/bench/end_as_measured.sh RecordedRatios.rdma "$measured" "$errors" "$BATON_VM_RESULTS/recorded.xml"

@@ -40,7 +40,7 @@ judge "${good/duplicate_request 2/late_duplicate_request 2}" 3 || die "does not 
 for loss in rcvd_rnr_err send_rnr_err rcvd_seq_err out_of_seq_request retry_exceeded_err; do
   refuses "$loss is 7, not 0" "${good/$loss 0/$loss 7}"
   refuses "$loss is not told" "${good/$loss 0/}"
-  # Of two machines, the second.
+  # Here the second of two machines has lost something.
   refuses "$loss is 1, not 0" "$good ${good/$loss 0/$loss 1}"
 done
 refuses 'completer_retry_err is 3, more than duplicate_request, which is 2' "${good/retry_err 2/retry_err 3}"

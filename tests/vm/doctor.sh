@@ -59,7 +59,7 @@ sed -i -e '/lost\|astray/d' -e "s/4096/$number/" "$work/conf2"
 doctor 0
 echo "services: found, and cured with max_connections: $number"
 
-# Who may open the nodes, and how much memory an ordinary user may lock.
+# The doctor finds out who may open the nodes, and how much memory an ordinary user may lock.
 options=()
 chmod 000 /dev/infiniband/uverbs0
 (

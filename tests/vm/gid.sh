@@ -40,7 +40,7 @@ grep -qE "^Device: .*, GID $index: 10\.0\.9\.1 \(RoCE v2\)$" "$work/describe.log
 grep -qE '^Listeners: +10\.0\.9\.1:7471$' "$work/describe.log" || die "listens elsewhere"
 cat "$work/describe.log"
 
-# Who connects is answered at that address, and at no other.
+# A client is answered at that address, and at no other.
 rping -c -a 10.0.9.1 -p 7471 -C 1 >"$work/rping.log" 2>&1 &
 rping=$!
 until baton --state-dir "$work/state" connection list kv | grep 10.0.9.1 >/dev/null; do

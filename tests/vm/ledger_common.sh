@@ -18,7 +18,7 @@ trap '[[ $? -eq 0 ]] || dump' EXIT
 
 operator() { baton --socket "$state/operator.sock" --timeout 60 "$@"; }
 log_has() { grep -qE "$1" "$state.log"; }
-# Of what has been logged since.
+# After mark, has_logged looks only at what has been logged since.
 mark() { marked=$(wc -l <"$state.log"); }
 # shellcheck disable=SC2317  # wait_for calls it
 has_logged() { tail -n "+$((marked + 1))" "$state.log" >"$work/since" && grep -qE "$1" "$work/since"; }

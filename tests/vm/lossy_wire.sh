@@ -58,7 +58,7 @@ start_brokered() {
   start_ledger 1
   start_ledger 1
 }
-# As native_common.sh's, but nobody forks another one.
+# Kills the owner, as kill_owner of native_common.sh does. Nobody forks another worker here, so this starts one.
 kill_brokered() {
   local owner
   follow

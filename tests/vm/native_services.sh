@@ -206,7 +206,7 @@ test_privileges() {
     kept='/dev/infiniband/*' kept_by_workers=2
   fi
 
-  # As who batond is. The third comes when the driver has connections of its own.
+  # These workers run as the user that batond runs as. The third one comes when the driver has connections of its own.
   native_fields='' start_native kv "$objects/confined_worker.so"
   wait_for "two workers' reports" have_told 2
   expect "the service" "NATIVE|kv" operator service list
@@ -227,7 +227,7 @@ test_privileges() {
     say "workers have what they should; root alone starts them as another user"
     exit 0
   fi
-  # As nobody in particular.
+  # These workers run as a user that nobody else is.
   identity='uid: 4321 gid: 1234'
   native_fields=$identity start_native kv "$objects/confined_worker.so"
   wait_for "two workers' reports" have_told 2

@@ -147,7 +147,8 @@ test_files() {
   wait_device "$nqn"
 
   mkdir /run/mounted
-  # As many kills as there are, one after the other, until all is copied and again if it has to be.
+  # The owner is killed $kills times, one time after the other, while files are copied. They are copied again if kills
+  # are left when all is copied.
   made=0
   while ((made < kills)); do
     copy &

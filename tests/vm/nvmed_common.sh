@@ -10,7 +10,7 @@ service=nvmed
 state=/run/baton
 port=4420
 nqn=nqn.2014-08.org.example:baton
-# Of the name space, and of the service's buffers. Scripts set their own.
+# The sizes of the name space and of the service's buffers. Scripts set their own.
 disk_mib=64
 buffer_mib=192
 connections=16

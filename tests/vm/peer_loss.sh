@@ -7,7 +7,7 @@ source "$(dirname "$0")/ledger_common.sh"
 
 gone_port=7000 # pulls the other machine's plug
 
-# That machine runs this, too, and has the four peers until its plug is pulled.
+# The other machine runs this script, too. It has the four peers until its plug is pulled.
 four_peers() {
   baton-peer --device rdma:rxe0 --connect 10.0.0.1:7471 --connections 4 --window 8 --duration 3600 \
     --reply-timeout-ms 3600000 &>/dev/null || true

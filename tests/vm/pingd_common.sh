@@ -4,7 +4,7 @@ set -euo pipefail
 
 service=pingd
 port=7174
-# Of each ping. Scripts set their own.
+# The bytes of each ping. Scripts set their own.
 ping_bytes=1000
 # shellcheck disable=SC2034  # of the scripts that are sourced into
 report_port=7000

@@ -35,7 +35,7 @@ Restart=on-failure
 StandardOutput=append:$work/ledger.log
 StandardError=inherit
 END
-# Of a machine's start there is only what the units ask for.
+# With their default dependencies the units would want all of a machine's start. Here only what they ask for is started.
 cat >/etc/systemd/system/batond.service.d/test.conf <<END
 [Unit]
 DefaultDependencies=no
