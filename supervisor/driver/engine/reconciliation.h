@@ -55,8 +55,8 @@ struct EndedOwnership {
   std::optional<absl::Span<const uint32_t>> connections = {};
 };
 
-// May be called after the successor was woken. The report is as of the cut, provided that the
-// shard's driver has done nothing since.
+// May be called after the successor was woken. The report is as of the cut if the shard's driver
+// has done nothing since. A native claimant has posted by then: see NativeReports::CorrectSettled.
 ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
                                const driver::ShardCounters& counters, const EndedOwnership& ended);
 

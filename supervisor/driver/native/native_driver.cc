@@ -480,7 +480,7 @@ std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
   return std::nullopt;
 }
 
-// Writes the report before the successor does anything of its own.
+// Writes the report before the successor's first commit. QueueDriver::Adopt has posted already.
 void NativeDriver::MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned) {
   const uint32_t shard = claimed.shard;
   const arena::NativeShard& change = arena().native_shard(shard);
