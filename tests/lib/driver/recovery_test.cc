@@ -837,7 +837,7 @@ TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense
     device.lie = lie;
     device.is_confused = !lie.has_value();
     Recover();
-    EXPECT_EQ(driver->recovery().connections_failed, 1u);
+    ASSERT_EQ(driver->recovery().connections_failed, 1u);
     EXPECT_EQ(ReadAll().back(), "ended general error");
     EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
     EXPECT_TRUE(device.destroyed(queue_pair));
