@@ -38,6 +38,7 @@ struct ReloadUnderWay {
   TakenConfig taken;
   size_t unanswered = 0;  // keepers
   Done done;
+  internal::ControlConfig former;  // of control, before the reload
 };
 
 }  // namespace baton

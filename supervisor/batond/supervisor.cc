@@ -491,8 +491,9 @@ void Supervisor::Reload(const internal::ReloadConfig& request, ReloadUnderWay::D
 }
 
 void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
-  v1::Config former = std::exchange(options_.config, taken.config);
-  reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done)};  // 1: this function
+  // 1: this function
+  reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done), ControlConfig()};
+  v1::Config former = std::exchange(options_.config, reload_->taken.config);
   Apply(reload_->taken);
   spdlog::default_logger()->set_level(LevelOf(options_.config.log_level()));
   for (const std::string& name : reload_->taken.live) {
@@ -535,7 +536,6 @@ void Supervisor::CallKeeperOf(const v1::ServiceConfig& wanted,
 void Supervisor::FinishReload() {
   if (--reload_->unanswered > 0) return;
   const ReloadUnderWay reload = *std::exchange(reload_, std::nullopt);
-  const internal::ControlConfig before = ControlConfig();
   options_.config = reload.taken.config;
   for (const std::string& name : reload.taken.live) {
     FindDriver(name)->SetPlan(PlanOf(*FindService(&options_.config, name)));
@@ -547,7 +547,7 @@ void Supervisor::FinishReload() {
   reply.MergeFrom(DescribeReload(reload.taken));
   control_->SetInput(AsText(reply.config()));
   LogReload(reload.taken);
-  if (NeedsAnotherStart(before, reply.config())) RestartControlSoon();
+  if (NeedsAnotherStart(reload.former, reply.config())) RestartControlSoon();
   reload.done(std::move(reply));
   TellEvents();
   ReloadForSignal();
