@@ -208,7 +208,7 @@ inline absl::StatusOr<Timing> TimingOf(uint64_t all_ns, std::vector<uint32_t>& t
 
 // ---- What the servers take of the processors, and what others on the machine take.
 
-// What some processes and their children, with all their threads, have cost since they began.
+// The cost of some processes and their children, with all their threads, since they began.
 struct Cost {
   double running_us = 0;
   double waiting_us = 0;  // for a processor

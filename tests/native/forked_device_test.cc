@@ -375,7 +375,7 @@ TEST_F(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife)
     NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 3), {theirs.Sge(0, 8)}).ok());
     NEED(Until(server, completes));
     NEED(read.wr_id == 3 && read.status == CompletionStatus::kSuccess);
-    // What is of this life is believed.
+    // The device believes what is of this life.
     NEED(PostReceive(*server.queue_pair, 4, {theirs.Sge(0, 64)}).ok());
     NEED(server.queue_pair->SetError().ok());
     NEED(Until(server, completes));

@@ -757,6 +757,30 @@ TEST_F(BatondTest, StartsAServiceThatItsConfigurationGains) {
   EXPECT_FALSE(IsSocket(WorkerSocketPath(stage_.state_dir(), "new")));
 }
 
+// Control reads its addresses, and whether it has an endpoint, when it starts.
+TEST_F(BatondTest, StartsControlAnewForItsAddresses) {
+  std::ofstream(stage_.path() + "/key") << "the-key";
+  const auto endpoint = [&](const std::string& address) {
+    const std::string key = "_file: \"" + stage_.path() + "/key\" ";
+    return "operator_endpoint { address: \"" + address + "\" certificate" + key + "key" + key +
+           "client_ca" + key + "viewers: \"x\" }";
+  };
+  WriteConfig(stage_, "");
+  BatondProcess batond(stage_, ReadingConfig(stage_, ""));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  size_t controls = 1;
+  for (const std::string& more :
+       {std::string("metrics_address: \"127.0.0.1:9464\""), std::string(),
+        endpoint("127.0.0.1:9444"), endpoint("127.0.0.1:9445"), std::string()}) {
+    SCOPED_TRACE(more);
+    WriteConfig(stage_, more);
+    batond.Signal(SIGHUP);
+    ++controls;
+    ASSERT_TRUE(Eventually([&] { return stage_.lives("control").size() == controls; }))
+        << batond.standard_error();
+  }
+}
+
 TEST_F(BatondTest, EndsConnectionsOnlyWhenItIsToldTo) {
   const std::string second = "services { name: \"second\" device { soft {} } }";
   WriteConfig(stage_, second);
