@@ -824,7 +824,7 @@ TEST_F(BatondTest, KillsAKeeperWhoseServiceIsGoneAndThatDoesNotEnd) {
 TEST_F(BatondTest, DoesNotEndForAServiceThatItsConfigurationGains) {
   WriteConfig(stage_, "");
   BatondProcess::Options options = ReadingConfig(stage_, "");
-  options.arguments.push_back("--strict");
+  options.arguments.emplace_back("--strict");
   BatondProcess batond(stage_, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   std::filesystem::rename(stage_.libexec() + "/baton-driver", stage_.libexec() + "/elsewhere");
