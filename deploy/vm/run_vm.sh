@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--boot-timeout S] [--results DIR]
+# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--boot-timeout S] [--still-timeout S] [--results DIR]
 #           [--count-instructions] [--peer SCRIPT2] SCRIPT [ARGUMENTS]
 # run_vm.sh [...] --bare SCRIPT
 # Boots a virtual machine of Debian's kernel with a Soft-RoCE device, rxe0 at 10.0.0.1, on top of this
 # machine's file system (read-only, with a layer in memory), runs SCRIPT in it as root and in this
 # directory, passes its output on, and ends with its exit status; 124 when the time is over. A machine
-# that has not come to its script within the boot's time is started again, twice at most. Baton's
+# that has not come to its script within the boot's time is started again, twice at most. One that stands still
+# afterwards, and one whose kernel panics because of that, is ended with exit status 126. Baton's
 # programs are on its PATH ($BATON_BIN, or out/bin of this tree); what it leaves in
 # $BATON_VM_RESULTS is in DIR then. With --peer a second machine runs SCRIPT2 at 10.0.0.2, on a wire
 # of their own, and ends with the first; its output is prefixed.
@@ -20,8 +21,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-usage() { sed -n '2,19s/^# //p' "$0" >&2; exit 2; }
-cpus=2 memory=2048 limit=600 boot_limit=60 peer='' results='' bare='' processor=(-accel 'tcg,thread=multi')
+usage() { sed -n '2,20s/^# //p' "$0" >&2; exit 2; }
+cpus=2 memory=2048 limit=600 boot_limit=60 still_limit=90 peer='' results='' bare='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
   if [[ $1 == --count-instructions ]]; then
     cpus=1 processor=(-accel 'tcg,thread=single' -icount 'shift=3,sleep=on')
@@ -39,6 +40,7 @@ while [[ ${1:-} == --* ]]; do
     --mem) memory=$2 ;;
     --timeout) limit=$2 ;;
     --boot-timeout) boot_limit=$2 ;;
+    --still-timeout) still_limit=$2 ;;
     --results) results=$2 ;;
     --peer) peer=$2 ;;
     *) usage ;;
@@ -106,7 +108,7 @@ start() {
   mkfifo "$work/$name.monitor".{in,out}
   cp "$here/guest.sh" "$share/guest.sh"
   printf '%s\0' "$@" >"$share/command"
-  printf '%s=%q\n' address "$address" directory "$PWD" modules "$kernel/lib/modules/${kernel##*/}" wire "$wire" \
+  printf '%s=%q\n' address "$address" directory "$PWD" left "$left" modules "$kernel/lib/modules/${kernel##*/}" wire "$wire" \
     programs "${BATON_BIN:-${here%/deploy/vm}/out/bin}" >"$share/settings"
   if [[ -n $wire ]]; then
     network=(
@@ -172,6 +174,22 @@ show_processors() {
   done
 }
 
+# Ends the first machine when it has shown no life for $still_limit seconds. Its script may have ended, and the machine
+# cannot turn itself off. `still` is there then.
+end_when_still() {
+  local beat last=none since=$SECONDS
+  while sleep 1; do
+    beat=$(cat "$work/first/beat" 2>/dev/null || true)
+    [[ $beat == "$last" ]] || last=$beat since=$SECONDS
+    if [[ $((SECONDS - since)) -ge $still_limit ]]; then
+      touch "$work/still"
+      show_processors first
+      kill "$first"
+      return
+    fi
+  done
+}
+
 # What the peer has to say for itself when it has not simply been ended.
 tell_of_peer() {
   local status
@@ -227,6 +245,10 @@ done
 exec {output}>&- {errors}>&-
 tell_host_times &
 pids+=("$!")
+if [[ -z $bare ]]; then
+  end_when_still &
+  pids+=("$!")
+fi
 ended=0
 wait "$first" || ended=$?
 wait "${relays[@]}" || true  # all that the machine said is out
@@ -235,19 +257,19 @@ if [[ -n $results ]]; then
   mkdir -p "$results"
   cp -r "$work/first/results/." "$results"
 fi
+status=$(cat "$work/first/status" 2>/dev/null || true)
+if [[ -z $status ]] && { [[ -e $work/still ]] || grep -q 'BUG: soft lockup' "$work/first.console"; }; then
+  show_console first "the machine stood still;"
+  exit 126
+fi
 # 137: it did not end when it was asked to.
-if [[ $ended -eq 124 || $ended -eq 137 ]]; then
+if [[ ($ended -eq 124 || $ended -eq 137) && ! -e $work/still ]]; then
   show_console first "the script did not end within $limit s;"
   exit 124
 fi
 if [[ -n $bare && $ended -eq 0 ]]; then
   cat "$work/first.console"
   exit 0
-fi
-status=$(cat "$work/first/status" 2>/dev/null || true)
-if [[ -z $status ]] && grep -q 'BUG: soft lockup' "$work/first.console"; then
-  show_console first "the machine's kernel stood still;"
-  exit 126
 fi
 if [[ -z $status ]]; then
   show_console first "the machine ended without a result;"

@@ -41,7 +41,7 @@ run() {
 }
 status=0
 run "$@" || status=$?
-# Its kernel stood still after the script had begun, as it does now and then while it boots: said above.
+# It stood still after the script had begun, as it does now and then while it boots: said above.
 if [[ $status -eq 126 ]]; then
   echo "run_in_machine: it is run once more, in another machine" >&2
   rm -rf "${results:?}"/*

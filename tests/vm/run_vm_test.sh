@@ -78,6 +78,15 @@ until stopped=$(pgrep -f "^qemu-system.*$work/stopped/"); do
 done
 kill -STOP "$stopped"
 
+# One that stands still afterwards is ended.
+mkdir "$work/still"
+coproc still { TMPDIR=$work/still exec "$run_vm" --still-timeout 5 "$work/endless.sh" 2>"$work/still_errors"; }
+# shellcheck disable=SC2154
+read -r line <&"${still[0]}" || die "no line came: $(<"$work/still_errors")"
+# shellcheck disable=SC2154
+still_pid=$still_PID
+kill -STOP "$(pgrep -f "^qemu-system.*$work/still/")"
+
 # A kernel that stands still panics, and is told from other ends. /dev/kmsg, and not the console, whose writers
 # do not wait until it has sent all: what is left is lost in a panic.
 cat >"$work/stands_still.sh" <<'END'
@@ -105,6 +114,11 @@ grep -qx 'bare, 0 loaded' "$work/out" || die "a bare machine showed: $(<"$work/o
 status=0
 "$run_vm" --bare "$work/bare.sh" argument 2>"$work/errors" || status=$?
 [[ $status -eq 2 ]] || die "exit status $status of a bare machine with an argument, not 2"
+
+status=0
+wait "$still_pid" || status=$?
+[[ $status -eq 126 ]] || die "exit status $status of a machine that stood still, not 126"
+grep -q '^vm: the machine stood still; the console:' "$work/still_errors" || die "not told: $(<"$work/still_errors")"
 
 # The one that stood still at first.
 wait "$booting" || die "exit status $? of one that was started again: $(<"$work/up_errors")"
