@@ -119,7 +119,7 @@ echo "on record: $(cat "$work/verified")"
 grep -q 'State:.T' "/proc/$pid/status" || die "the worker was not left alone"
 if pgrep -x batond >/dev/null; then die "batond has not ended"; fi
 # They are told by systemd's letting go of what it keeps.
-while pgrep -x 'baton-(keeper|driver|control)' >/dev/null; do sleep 0.2; done
+while pgrep -x baton-driver || pgrep -x baton-keeper || pgrep -x baton-control; do sleep 0.2; done >/dev/null
 systemctl start batond || die "does not start beside a worker that stayed"
 kill -CONT "$pid"
 while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
@@ -152,7 +152,7 @@ start_peer() {
   mkfifo "$work/$name.in"
   exec {in}<>"$work/$name.in"
   say[$name]=$in
-  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 100 --json --until-stdin-closes \
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 20 --json --until-stdin-closes \
     --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/$name.in" >"$work/$name.out" 2>"$work/$name-peer.log" &
   peers[$name]=$!
   until grep -q '"connected"' "$work/$name.out"; do

@@ -10,7 +10,8 @@
 namespace baton::peer {
 namespace {
 
-constexpr uint64_t kTickNanoseconds = 200'000;
+constexpr uint64_t kShortestTickNanoseconds = 200'000;
+constexpr uint64_t kLongestTickNanoseconds = 2'000'000;
 // A spare connection is made so long after its predecessor is gone, and tried again after as long,
 // so that it does not disturb what is measured around that time.
 constexpr uint64_t kSpareNanoseconds = 100'000'000;
@@ -437,10 +438,13 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
   return absl::OkStatus();
 }
 
-uint64_t LoadGenerator::tick_nanoseconds() const { return kTickNanoseconds; }
+uint64_t LoadGenerator::tick_nanoseconds() const {
+  if (rate_ == 0 || timeline_ != nullptr) return kShortestTickNanoseconds;
+  return std::clamp(500'000'000 / rate_, kShortestTickNanoseconds, kLongestTickNanoseconds);
+}
 
 absl::Status LoadGenerator::OnTick(uint64_t now) {
-  next_tick_ = now + kTickNanoseconds / 2;
+  next_tick_ = now + tick_nanoseconds() / 2;
   BATON_RETURN_IF_ERROR(Pace(now));
   ExpireSome(now);
   AdvanceTimeline(now);

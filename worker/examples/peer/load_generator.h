@@ -100,7 +100,8 @@ class LoadGenerator {
   // Does everything that can be done now. Returns whether the caller may sleep then. After an error
   // the device has failed, and the generator is at its end.
   absl::StatusOr<bool> Turn();
-  // Readable when Turn has something to do. Turn must also be called once per tick_nanoseconds().
+  // Readable when Turn has something to do. Turn must also be called once per tick_nanoseconds(),
+  // which depends on the rate: a tick is at most half of the time from one request to the next.
   int event_fd() const { return device_->event_fd(); }
   uint64_t tick_nanoseconds() const;
 

@@ -66,6 +66,7 @@ class LoadRun {
 
  private:
   absl::Status OpenFiles();
+  void SetTick();
   absl::Status Loop();
   absl::Status WaitForWork(int timeout_ms);
   void Report(uint64_t now);
@@ -105,9 +106,7 @@ absl::Status LoadRun::OpenFiles() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   timer_ = FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!epoll_ || !timer_) return ErrnoStatus(errno, "cannot make the event loop");
-  const timespec tick = {0, static_cast<long>(generator_->tick_nanoseconds())};
-  const itimerspec interval = {tick, tick};
-  timerfd_settime(timer_.get(), 0, &interval, nullptr);
+  SetTick();
   input_open_ = options_.read_commands;
   if (input_open_) {
     fcntl(options_.command_fd, F_SETFL, fcntl(options_.command_fd, F_GETFL) | O_NONBLOCK);
@@ -121,6 +120,12 @@ absl::Status LoadRun::OpenFiles() {
     }
   }
   return absl::OkStatus();
+}
+
+void LoadRun::SetTick() {
+  const timespec tick = {0, static_cast<long>(generator_->tick_nanoseconds())};
+  const itimerspec interval = {tick, tick};
+  timerfd_settime(timer_.get(), 0, &interval, nullptr);
 }
 
 absl::Status LoadRun::Loop() {
@@ -198,6 +203,7 @@ void LoadRun::OnCommand(const std::string& line) {
                                              : LoadGenerator::Settling::kActive);
   } else if (line.starts_with("rate ") && absl::SimpleAtoi(line.substr(5), &rate)) {
     generator_->SetRate(rate);
+    SetTick();
     Print(ordered_json::object({{"rate", rate}}));
   } else if (line == "stop") {
     Stop(MonotonicNanoseconds());
