@@ -152,7 +152,7 @@ start_peer() {
   mkfifo "$work/$name.in"
   exec {in}<>"$work/$name.in"
   say[$name]=$in
-  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 20 --json --until-stdin-closes \
+  baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$2" --connections 4 --rate 100 --json --until-stdin-closes \
     --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/$name.in" >"$work/$name.out" 2>"$work/$name-peer.log" &
   peers[$name]=$!
   until grep -q '"connected"' "$work/$name.out"; do
