@@ -63,9 +63,9 @@ if command -v npm >/dev/null || deploy/scripts/install_packages.sh node; then
 fi
 
 echo "--- Building and testing everything (the first time takes several minutes)" >&2
-# Tests wait for what they have started about half of their time: one more of them than there are processors. Bazel
+# Tests wait for what they have started about half of their time: two more of them than there are processors. Bazel
 # compiles no more at once than there are.
-at_once=$(($(nproc) + 1))
+at_once=$(($(nproc) + 2))
 arguments=() events=("$work/events")
 bazel test --config=run --keep_going --build_event_json_file="$work/events" --test_tag_filters=-vm "${built[@]}" \
   --jobs="$at_once" --local_test_jobs="$at_once" //... || arguments+=(--status $?)

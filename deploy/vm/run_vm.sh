@@ -258,7 +258,7 @@ if [[ -n $results ]]; then
   cp -r "$work/first/results/." "$results"
 fi
 status=$(cat "$work/first/status" 2>/dev/null || true)
-if [[ -z $status ]] && { [[ -e $work/still ]] || grep -q 'BUG: soft lockup' "$work/first.console"; }; then
+if [[ -z $status ]] && { grep -q 'BUG: soft lockup' "$work/first.console" || [[ -e $work/still ]]; }; then
   show_console first "the machine stood still;"
   exit 126
 fi

@@ -324,16 +324,18 @@ END
 }
 
 # nvmed, both kinds, and Linux's NVMe host on Soft-RoCE: fio, a file system, 24 queues, latency, throughput.
-# BATON_NVMED of them ("writes wire files latency throughput hosts"), BATON_UPGRADES (20), BATON_KILLS (50),
+# First the kernel's own target: that a block that is bad would be found.
+# BATON_NVMED of them ("control writes wire files latency throughput hosts"), BATON_UPGRADES (20), BATON_KILLS (50),
 # BATON_SEED (any), BATON_VM_SECONDS (7200) of each machine.
 bar-nvmed() {
   local upgrades=${BATON_UPGRADES:-20} kills=${BATON_KILLS:-50} seed=${BATON_SEED:-$RANDOM} part kind mode backing
   local machine=(./run vm --cpus 4 --mem 3072 --timeout "${BATON_VM_SECONDS:-7200}")
-  for part in ${BATON_NVMED:-writes wire files latency throughput hosts}; do
+  for part in ${BATON_NVMED:-control writes wire files latency throughput hosts}; do
     for kind in "BROKERED file" "NATIVE memory"; do
       read -r mode backing <<<"$kind"
       echo "$part, $mode, $backing:"
       case $part in
+        control) [[ $mode == NATIVE ]] || "${machine[@]}" tests/vm/nvmet.sh baseline ;;
         writes) "${machine[@]}" tests/vm/nvmed.sh writes "$mode" "$backing" "$upgrades" "$kills" "$seed" 48 ;;
         wire)
           "${machine[@]}" --peer tests/vm/nvmed.sh tests/vm/nvmed.sh wire "$mode" "$backing" \

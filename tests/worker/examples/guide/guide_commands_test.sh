@@ -52,6 +52,7 @@ wait_for() {
 }
 listens() { grep -qi "^ *[0-9]*: [0-9A-F]*:$(printf '%04X' "$1") 00000000:0000 0A" /proc/net/tcp; }
 
+stands_by() { [[ $(out/bin/baton worker list counter -o json | grep -c '"WORKER_STATE_READY"') -ge 2 ]]; }
 watches() { out/bin/baton upgrades list counter 2>/dev/null | grep watching >/dev/null; }
 
 # What a command names has to be there before it is typed.
@@ -62,6 +63,7 @@ wait_for_what_it_names() {
   done
   # Its reader has waited for two seconds, and seen it.
   [[ $1 != *'echo sick'* ]] || wait_for "the watch window" watches
+  [[ $1 != *'baton handoff counter'* ]] || wait_for "a worker that stands by" stands_by
   [[ $1 == *guide/line* ]] || return 0
   name=$(grep -oE '127\.0\.0\.1:[0-9]+' <<<"$1" | head -n1)
   wait_for "$name" listens "${name#*:}"
