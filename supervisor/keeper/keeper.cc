@@ -82,7 +82,7 @@ absl::Status Keeper::Begin(const v1::ServiceConfig& configured, FileDescriptor b
   if (native_ != nullptr) {
     // Ends the processes of an upgrade that was only beginning when the former keeper died: no
     // keeper goes on with it.
-    if (upgrades_->idle()) native_->EndOthers();
+    if (upgrades_->idle()) native_->EndUnused();
     native_->KeepRunning();
   }
   return absl::OkStatus();

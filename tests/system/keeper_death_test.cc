@@ -716,6 +716,50 @@ TEST_F(NativeKeeperDeath, shouldForkTheProgramThatServes) {
   harness::ExpectNothingLost(*peer_);
 }
 
+// The old workers are gone when the upgrade is undone, so the new ones stay, also under keepers
+// that follow.
+TEST_F(NativeKeeperDeath, shouldLeaveTheProgramOfAFailedUpgradeThatServes) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::vector<pid_t> old_workers = Pids();
+  harness::UpgradeOptions options;
+  options.program = "ledger-v2.so";
+  options.plan.set_workers(kWorkers);
+  options.plan.set_watch_window_ms(600'000);
+  const auto upgrade = cluster_->StartUpgrade(options);
+  ASSERT_OK(upgrade);
+  ASSERT_OK(cluster_->WaitForUpgrade(upgrade->id(), "its window", [](const v1::Upgrade& now) {
+    return now.phase() == v1::UPGRADE_PHASE_WATCHING;
+  }));
+  for (const pid_t worker : old_workers) ASSERT_EQ(kill(worker, SIGKILL), 0);
+  ASSERT_OK(harness::WaitUntil("the old workers to be gone", [&] {
+    const std::set<pid_t> now = PidSet(Pids());
+    return std::none_of(old_workers.begin(), old_workers.end(),
+                        [&](pid_t worker) { return now.contains(worker); });
+  }));
+  v1::RollbackRequest undo;
+  undo.set_service("ledger");
+  ASSERT_OK(cluster_->operators().Rollback(undo));
+  const auto ended = cluster_->WaitUntilUpgradeEnds(upgrade->id());
+  ASSERT_OK(ended);
+  ASSERT_THAT(ended->detail(), HasSubstr("the new ones stay"));
+  const auto new_workers = [this] {
+    std::set<pid_t> pids;
+    for (const v1::Worker& worker : Workers()) {
+      if (worker.version() == "v2") pids.insert(static_cast<pid_t>(worker.pid()));
+    }
+    return pids;
+  };
+  const std::set<pid_t> before = new_workers();
+  ASSERT_EQ(before.size(), static_cast<size_t>(kWorkers));
+  // The first keeper that follows would end them before the last one follows.
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Replace());
+    ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  }
+  EXPECT_EQ(new_workers(), before);
+  harness::ExpectNothingLost(*peer_);
+}
+
 TEST_F(NativeKeeperDeath, shouldRefuseAProcessThatTheDriverHasNotForked) {
   ASSERT_NO_FATAL_FAILURE(Start());
   MessageChannel channel(ConnectUnix(cluster_->SocketPath()).value());

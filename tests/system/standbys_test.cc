@@ -126,6 +126,21 @@ TEST_F(StandbysTest, shouldBeThereAfterEachDeathAndUpgradeUntilNoneIsWanted) {
   harness::ExpectNothingLost(**peer);
 }
 
+// The keeper that was told dies before it has ended the standby.
+TEST_F(StandbysTest, shouldEndUnderTheNextKeeperWhenNoneIsWantedAnyMore) {
+  ASSERT_NO_FATAL_FAILURE(SetPolicy("hot_standbys: 1"));
+  const auto first = cluster_->StartLedger(1);
+  ASSERT_OK(first);
+  Pair now;
+  ASSERT_NO_FATAL_FAILURE(AwaitPair(0, &now));
+  const auto service = cluster_->GetService();
+  ASSERT_OK(service);
+  ASSERT_NO_FATAL_FAILURE(SetPolicy(""));
+  ASSERT_EQ(kill(service->service().keeper_pid(), SIGKILL), 0);
+  ASSERT_OK(cluster_->WaitUntilGone(now.standby.id()));
+  EXPECT_TRUE(cluster_->OwnsAllShards(now.owner.id()));
+}
+
 // A standby ends as every worker does whose driver is gone. The next keeper starts none before a
 // worker serves again.
 TEST_F(StandbysTest, shouldEndWithTheDriverAndComeBackWithTheNextWorker) {

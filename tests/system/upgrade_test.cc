@@ -1,9 +1,12 @@
 // A service's program is replaced, and replaced again, and its peers do not notice.
 #include <signal.h>
 
+#include <chrono>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "tests/harness/baton_command.h"
+#include "tests/harness/wait_until.h"
 #include "tests/system/upgrade_fixture.h"
 
 namespace baton::upgrade {
@@ -144,6 +147,30 @@ TEST_F(UpgradeTest, shouldBeContinuedByTheKeeperThatFollows) {
   ASSERT_OK(back);
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(back->upgrade().id(), v1::UPGRADE_PHASE_COMPLETED));
   ASSERT_NO_FATAL_FAILURE(ExpectServedBy(1));
+  ExpectNothingLost();
+}
+
+TEST_F(UpgradeTest, shouldHoldItsTimeWhileItIsPausedUnderKeepersThatFollow) {
+  constexpr double kPauseSeconds = 2;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto started = cluster_->StartUpgrade(To("ledger-v2", kLongMs));
+  ASSERT_OK(started);
+  ASSERT_NO_FATAL_FAILURE(WaitForPhase(started->id(), v1::UPGRADE_PHASE_WATCHING));
+  ASSERT_EQ(harness::RunBaton(*cluster_, {"upgrades", "pause", "ledger"}).status, 0);
+  const auto seconds_left = [&] {
+    const auto list = cluster_->operators().ListUpgrades("ledger");
+    return list.ok() ? list->upgrades(0).watch_seconds_left() : -1;
+  };
+  const double before = seconds_left();
+  const auto paused_at = std::chrono::steady_clock::now();
+  ASSERT_OK(harness::WaitUntil("a pause", [&] {
+    return std::chrono::steady_clock::now() - paused_at >
+           std::chrono::duration<double>(kPauseSeconds);
+  }));
+  ASSERT_NO_FATAL_FAILURE(ReplaceKeeper());
+  EXPECT_GT(seconds_left(), before - kPauseSeconds / 2);
+  ASSERT_OK(cluster_->operators().Rollback(RollbackOf("ledger")));
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(started->id(), v1::UPGRADE_PHASE_ROLLED_BACK));
   ExpectNothingLost();
 }
 

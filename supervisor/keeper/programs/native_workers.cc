@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/channel/waits.h"
 #include "supervisor/driver/native/native_driver.h"
+#include "supervisor/keeper/sessions/shard_owners.h"
 
 namespace baton::keeper {
 namespace {
@@ -151,13 +153,24 @@ void NativeWorkers::Read(pid_t, uint32_t uid, uint32_t gid, ProgramDone done) {
 void NativeWorkers::OnServing(const internal::Program& program) {
   program_ = program;
   parts_.driver.Hold(kHeldProgram, program_.SerializeAsString());
-  EndOthers();
+  EndOthers({});
   KeepRunning();
 }
 
-void NativeWorkers::EndOthers() {
+void NativeWorkers::EndUnused() {
+  std::set<uint64_t> owners;
+  for (const auto& [shard, owner] : OwnersOf(parts_.driver)) owners.insert(owner);
+  EndOthers(owners);
+}
+
+// Spares the programs of the workers in `owners`.
+void NativeWorkers::EndOthers(const std::set<uint64_t>& owners) {
   for (const auto& [pid, process] : processes_) {
-    if (!IsSame(process->program, program_)) End(pid, *process);
+    const internal::Program& program = process->program;
+    const bool owns = absl::c_any_of(processes_, [&](const auto& other) {
+      return owners.count(other.second->worker_id) != 0 && IsSame(other.second->program, program);
+    });
+    if (!owns && !IsSame(program, program_)) End(pid, *process);
   }
 }
 

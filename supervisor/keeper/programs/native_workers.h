@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,8 +32,10 @@ class NativeWorkers final : public WorkerPrograms {
   // Goes on with the former keeper's processes and program. REQUIRES: the sessions are restored.
   void Restore(const DriverClient::HeldByKey& held);
 
-  // Ends the processes whose program is not the one that serves. REQUIRES: no upgrade is under way.
-  void EndOthers();
+  // Ends the processes whose program neither is the one that serves nor owns a shard. The program
+  // of an upgrade that failed and could not be taken back owns some. REQUIRES: no upgrade is under
+  // way.
+  void EndUnused();
 
   // Has workers forked until as many as the configuration says have the program that serves.
   void KeepRunning();
@@ -56,6 +59,7 @@ class NativeWorkers final : public WorkerPrograms {
   absl::StatusOr<DriverClient::ForkedWorker> ForkAtFreePlace(const internal::Program& program);
   // Watches the process, and accepts its session if it has not attached.
   void Watch(DriverClient::ForkedWorker fork);
+  void EndOthers(const std::set<uint64_t>& owners);
   void OnEnded(pid_t pid);
   void End(pid_t pid, Process& process);
   void StartLater();

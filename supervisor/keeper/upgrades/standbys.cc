@@ -56,6 +56,8 @@ void Standbys::GoOnFrom(const std::string& value) {
     started.pidfd = context_.programs.PidfdOf(pid);
     if (started.pidfd) AddStarted(std::move(started)).attached = worker != nullptr;
   }
+  // The former keeper may have died before it ended the surplus.
+  lowered_ = standbys_.size() > wanted_;
 }
 
 void Standbys::AddReady(pid_t pid) {
@@ -96,6 +98,7 @@ void Standbys::LookLater() {
   if (wanted_ == 0 && standbys_.empty() && replaced_ == 0) {
     lowered_ = false;
     ForgetProgram();
+    Hold();
     timer_.cancel();
     return;
   }

@@ -361,7 +361,8 @@ internal::HeldUpgrade UpgradeUnderWay::Held() const {
   transfer_.Hold(&held);
   const auto left =
       std::chrono::duration_cast<std::chrono::nanoseconds>(deadline_ - steady_clock::now());
-  held.set_deadline_ns(MonotonicNanoseconds() + static_cast<uint64_t>(left.count()));
+  held.set_held_ns(MonotonicNanoseconds());
+  held.set_deadline_ns(held.held_ns() + static_cast<uint64_t>(left.count()));
   held.set_ending(ending_);
   held.set_killed(killed_);
   return held;
@@ -371,9 +372,10 @@ void UpgradeUnderWay::Continue(const internal::HeldUpgrade& held) {
   record_.Continue(held);
   workers_.Continue(held);
   transfer_.Continue(held);
-  deadline_ =
-      steady_clock::now() +
-      std::chrono::nanoseconds(static_cast<int64_t>(held.deadline_ns() - MonotonicNanoseconds()));
+  const bool stood_still = record_.status().paused() && held.held_ns() != 0;
+  const uint64_t from = stood_still ? held.held_ns() : MonotonicNanoseconds();
+  deadline_ = steady_clock::now() +
+              std::chrono::nanoseconds(static_cast<int64_t>(held.deadline_ns() - from));
   last_tick_ = steady_clock::now();
   ending_ = held.ending();
   killed_ = held.killed();
