@@ -317,7 +317,7 @@ absl::StatusOr<std::vector<FileDescriptor>> Supervisor::TakeIn(
   }
   BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> given,
                          driver->Rejoin(std::move(process), std::move(lock)));
-  GoOnWithConfigOf(request.config().service(), *driver);
+  GoOnWithConfigOf(request.config(), *driver);
   return given;
 }
 
@@ -347,7 +347,8 @@ internal::BatondReply Supervisor::NewsForControl() {
 
 // Keeps in force the configuration that the running keeper has, and asks it to take what has
 // changed.
-void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver) {
+void Supervisor::GoOnWithConfigOf(const internal::KeeperConfig& config, Child& driver) {
+  const v1::ServiceConfig& service = config.service();
   v1::Config running = options_.config;
   *FindService(&running, service.name()) = service;
   TakenConfig difference = TakeReloadable(running, options_.config, /*disconnect=*/false);
@@ -358,7 +359,8 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& drive
   }
   options_.config = std::move(running);
   driver.SetPlan(PlanOf(service));
-  if (difference.live.empty()) return;
+  const bool distrusts = options_.config.distrust_contained_root();
+  if (difference.live.empty() && config.distrust_contained_root() == distrusts) return;
   // Posted, so that the driver has its answer first.
   boost::asio::post(io_, [this, wanted = *FindService(&difference.config, service.name())] {
     Child* const rejoined = FindDriver(wanted.name());
@@ -371,6 +373,7 @@ void Supervisor::GoOnWithConfigOf(const v1::ServiceConfig& service, Child& drive
 
 void Supervisor::OnRejoinedAnswered(const std::string& name,
                                     const absl::StatusOr<internal::ConfigTaken>& answer) {
+  if (!answer.ok() || reload_) ask_again_.insert(name);
   Child* const driver = FindDriver(name);
   if (driver == nullptr || reload_) return;
   if (!answer.ok()) {
@@ -491,6 +494,7 @@ void Supervisor::Reload(const internal::ReloadConfig& request, ReloadUnderWay::D
 }
 
 void Supervisor::BeginReload(TakenConfig taken, ReloadUnderWay::Done done) {
+  for (const std::string& name : std::exchange(ask_again_, {})) AddLive(name, &taken);
   // 1: this function
   reload_ = ReloadUnderWay{std::move(taken), 1, std::move(done), ControlConfig()};
   v1::Config former = std::exchange(options_.config, reload_->taken.config);
@@ -508,6 +512,7 @@ void Supervisor::AskKeeper(const v1::ServiceConfig& running, const v1::ServiceCo
   if (!driver.alive()) return driver.SetPlan(PlanOf(wanted));
   ++reload_->unanswered;
   CallKeeperOf(wanted, [this, running](const absl::StatusOr<internal::ConfigTaken>& answer) {
+    if (!answer.ok()) ask_again_.insert(running.name());
     NoteAnswer(running, answer, &reload_->taken);
     FinishReload();
   });
@@ -524,6 +529,9 @@ void Supervisor::CallKeeperOf(const v1::ServiceConfig& wanted,
   *request.mutable_take_config()->mutable_service() = wanted;
   request.mutable_take_config()->set_distrust_contained_root(
       options_.config.distrust_contained_root());
+  request.mutable_take_config()->set_expires_ns(
+      MonotonicNanoseconds() +
+      static_cast<uint64_t>(std::chrono::nanoseconds(kKeeperTimeout).count()));
   CallKeeper(io_, ManagementSocketPath(options_.config.state_dir(), wanted.name()),
              std::move(request), kKeeperTimeout,
              [done = std::move(done)](absl::StatusOr<internal::ManagementReply> reply) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -118,7 +119,7 @@ class Supervisor {
   void TellEvents();
   bool services_go_on() const;
   bool control_goes_on() const { return services_go_on() && control_->goes_on(); }
-  void GoOnWithConfigOf(const v1::ServiceConfig& service, Child& driver);
+  void GoOnWithConfigOf(const internal::KeeperConfig& config, Child& driver);
   void OnRejoinedAnswered(const std::string& name,
                           const absl::StatusOr<internal::ConfigTaken>& answer);
   absl::StatusOr<FileDescriptor> OpenForControl(const internal::OpenFile& request) const;
@@ -148,6 +149,8 @@ class Supervisor {
   std::optional<StayPipe> stay_;  // none: drivers end with an orderly stop
   std::optional<ReloadUnderWay> reload_;
   bool reload_again_ = false;  // another reload has to follow reload_
+  // Services whose keepers have not answered. The next reload asks them, though nothing differs.
+  std::set<std::string> ask_again_;
   std::vector<std::unique_ptr<Child>> drivers_;
   std::vector<std::unique_ptr<Child>> leaving_;  // drivers of services that were removed
   boost::asio::steady_timer control_timer_;      // control's restart

@@ -128,10 +128,7 @@ void TakeDistrust(const v1::Config& wanted, const FieldDescriptor* field, TakenC
   Take(wanted, field, &result->config);
   result->taken.push_back(field->name());
   for (const v1::ServiceConfig& service : result->config.services()) {
-    const std::string& name = service.name();
-    if (absl::c_linear_search(result->added, name) || absl::c_linear_search(result->changed, name))
-      continue;
-    if (!absl::c_linear_search(result->live, name)) result->live.push_back(name);
+    AddLive(service.name(), result);
   }
 }
 
@@ -142,6 +139,14 @@ v1::ServiceConfig* FindService(v1::Config* config, const std::string& name) {
   const auto found = std::find_if(services->begin(), services->end(),
                                   [&](const auto& service) { return service.name() == name; });
   return found == services->end() ? nullptr : &*found;
+}
+
+void AddLive(const std::string& service, TakenConfig* taken) {
+  if (FindService(&taken->config, service) == nullptr) return;
+  for (const auto* const has_it : {&taken->added, &taken->changed, &taken->live}) {
+    if (absl::c_linear_search(*has_it, service)) return;
+  }
+  taken->live.push_back(service);
 }
 
 ServiceChange CompareService(const v1::ServiceConfig& running, const v1::ServiceConfig& wanted) {

@@ -40,6 +40,9 @@ struct TakenConfig {
   std::vector<std::string> live;
 };
 
+// Has the service's running keeper take `taken`, too, unless another driver is started for it.
+void AddLive(const std::string& service, TakenConfig* taken);
+
 // Both configurations must be complete. Takes the rights of callers, everything else that only
 // control reads, new services, and what running keepers can take. `disconnect`: takes also changes
 // that end a service's connections, because it needs another driver or was removed.

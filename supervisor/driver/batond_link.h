@@ -23,7 +23,7 @@ class BatondLink {
   static BatondLink OfEnvironment(const internal::KeeperConfig& config);
 
   // Sets the configuration that the driver reports to the next batond.
-  void SetService(const v1::ServiceConfig& service) { *config_.mutable_service() = service; }
+  void SetConfig(const internal::KeeperConfig& config) { config_ = config; }
 
   // Sets whether batond is told with each Beat that the keeper hangs.
   void SetKeeperHangs(bool hangs) { keeper_hangs_ = hangs; }

@@ -286,8 +286,11 @@ internal::DriverAnswer DriverProcess::Execute(const internal::DriverOrder& order
       break;
     case DriverOrder::kNoteService:
       *config_.mutable_service() = order.note_service().service();
+      if (order.note_service().has_distrust_contained_root()) {
+        config_.set_distrust_contained_root(order.note_service().distrust_contained_root());
+      }
       spdlog::default_logger()->set_level(LevelOf(config_.service().log_level()));
-      if (batond_ != nullptr) batond_->SetService(config_.service());
+      if (batond_ != nullptr) batond_->SetConfig(config_);
       break;
     case DriverOrder::kDescribeQueues:
       answer = host_->driver().Execute(order, std::move(descriptors), given);

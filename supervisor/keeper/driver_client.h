@@ -196,9 +196,11 @@ class DriverClient {
   // Calls `deal`, which goes on with a held entry. The driver sets it aside if keepers die of it.
   void DealWithHeld(const std::string& key, const std::function<void()>& deal);
   // Tells the driver what the keeper runs with, as batond would have to give it.
-  void NoteService(const v1::ServiceConfig& service) {
-    (void)Give(&Order::mutable_note_service,
-               [&](auto& note) { *note.mutable_service() = service; });
+  void NoteService(const v1::ServiceConfig& service, bool distrust_contained_root) {
+    (void)Give(&Order::mutable_note_service, [&](auto& note) {
+      *note.mutable_service() = service;
+      note.set_distrust_contained_root(distrust_contained_root);
+    });
   }
 
   // Executes one order. `received`: descriptors that come with the answer; null: none do.

@@ -29,6 +29,7 @@ constexpr std::string_view kTroubles[] = {
     "nic_killed",
     "no_placement",
     "no_realtime_priority",
+    "not_listening",
     "not_poisoned",
     "ownership_broken",
     "port_down",

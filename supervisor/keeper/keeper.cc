@@ -62,10 +62,10 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   return keeper;
 }
 
-absl::Status Keeper::Begin(const v1::ServiceConfig& configured, FileDescriptor batonds_network) {
+absl::Status Keeper::Begin(v1::ServiceConfig configured, FileDescriptor batonds_network) {
   DriverClient::HeldByKey set_aside;
   held_ = driver_->TakeHeld(&set_aside);
-  BATON_RETURN_IF_ERROR(BeginListening());
+  BATON_RETURN_IF_ERROR(BeginListening(&configured));
   MakeManagement(configured, std::move(batonds_network));
   TellPlacement();
   workers_->Restore(held_);
@@ -105,14 +105,24 @@ absl::Status Keeper::ListenForWorkers() {
   return absl::OkStatus();
 }
 
-absl::Status Keeper::BeginListening() {
+absl::Status Keeper::BeginListening(v1::ServiceConfig* configured) {
   policies_ = std::make_unique<Policies>(config_.service(), *driver_, held_);
   // Created before the service listens, so that a drained service admits no peer.
   drain_ = std::make_unique<ServiceDrain>(loop_, config_, *driver_, events_);
-  if (driver_->introduced().follows()) return absl::OkStatus();
+  configured->clear_listeners();
   for (const v1::ListenerConfig& listener : config_.service().listeners()) {
-    BATON_RETURN_IF_ERROR(
-        driver_->Listen({listener.host(), static_cast<uint16_t>(listener.port())}));
+    // Changes nothing where the driver listens. A keeper that died in a reload may have stopped it.
+    const absl::Status listens =
+        driver_->Listen({listener.host(), static_cast<uint16_t>(listener.port())});
+    if (listens.ok()) {
+      *configured->add_listeners() = listener;
+    } else if (driver_->introduced().follows()) {
+      events_.Add("not_listening",
+                  absl::StrCat("the service does not listen at ", listener.host(), " port ",
+                               listener.port(), ": ", listens.message(), "; free it, and reload"));
+    } else {
+      return listens;
+    }
   }
   return absl::OkStatus();
 }

@@ -45,8 +45,9 @@ class Keeper : private DriverListener {
 
  private:
   Keeper(const internal::KeeperConfig& config, std::unique_ptr<DriverClient> driver);
-  absl::Status Begin(const v1::ServiceConfig& configured, FileDescriptor batonds_network);
-  absl::Status BeginListening();
+  absl::Status Begin(v1::ServiceConfig configured, FileDescriptor batonds_network);
+  // Leaves in `configured` the listeners that the service has.
+  absl::Status BeginListening(v1::ServiceConfig* configured);
   absl::Status ListenForWorkers();
   void AwaitNews();
   // `configured`: as batond gave it.

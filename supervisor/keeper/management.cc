@@ -102,6 +102,7 @@ void Management::Handle(const SocketPtr& socket, const internal::ManagementReque
   internal::ManagementRequest asked = request;  // without what another asker would not ask
   asked.clear_id();
   asked.clear_trace_parent();
+  if (asked.has_take_config()) asked.mutable_take_config()->clear_expires_ns();
   const absl::Status dealt = parts_.driver.DealWith(
       absl::StrCat("the request ", what == nullptr ? "nothing" : what->name(), " of control (",
                    FingerprintOf(asked), ")"),
@@ -194,9 +195,11 @@ absl::Status Management::Execute(const FramedSocket& socket,
       end_();
       return absl::OkStatus();
     }
-    case ManagementRequest::kTakeConfig:
-      *reply->mutable_config_taken() = managed_.live.Take(request.take_config());
+    case ManagementRequest::kTakeConfig: {
+      BATON_ASSIGN_OR_RETURN(*reply->mutable_config_taken(),
+                             managed_.live.Take(request.take_config()));
       return absl::OkStatus();
+    }
     default:
       return absl::UnimplementedError("a request this keeper does not know");
   }

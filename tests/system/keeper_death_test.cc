@@ -409,6 +409,26 @@ TEST_F(KeeperDeath, shouldLeaveInForceWhatWasSetAtRunTime) {
   harness::ExpectNothingLost(*peer_);
 }
 
+// Each event of the kind config_taken names what the keeper that takes it did not run with.
+TEST_F(KeeperDeath, shouldLeaveInForceWhatAReloadHasChanged) {
+  ClusterOptions options;
+  options.by_file = true;
+  ASSERT_NO_FATAL_FAILURE(Start(options));
+  const auto reload = [&](const std::string& service, const std::string& changed) {
+    ASSERT_OK(cluster_->WriteConfig(service, "distrust_contained_root: true"));
+    (void)Baton({"reload"});
+    EXPECT_OK(harness::WaitUntil("the keeper to take " + changed, [&] {
+      return Baton({"events", "ledger"}).find("in force: " + changed) != std::string::npos;
+    }));
+  };
+  ASSERT_NO_FATAL_FAILURE(reload("", "distrust_contained_root"));
+  ASSERT_NO_FATAL_FAILURE(Replace());
+  ASSERT_NO_FATAL_FAILURE(reload("max_listeners: 7", "max_listeners"));
+  EXPECT_THAT(Baton({"events", "ledger"}), Not(HasSubstr("max_listeners, distrust")));
+  ASSERT_NO_FATAL_FAILURE(ExpectServed());
+  harness::ExpectNothingLost(*peer_);
+}
+
 // The driver's answer is longer than what its socket takes at once.
 TEST_F(KeeperDeath, shouldListAsManyConnectionsAsThereAre) {
   ClusterOptions options;

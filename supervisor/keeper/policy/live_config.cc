@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/log_level.h"
@@ -43,20 +44,28 @@ LiveConfig::LiveConfig(internal::KeeperConfig& in_use, v1::ServiceConfig configu
       policies_(policies),
       events_(events) {}
 
-internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
+absl::StatusOr<internal::ConfigTaken> LiveConfig::Take(const internal::TakeConfig& wanted) {
+  if (wanted.expires_ns() != 0 && MonotonicNanoseconds() > wanted.expires_ns()) {
+    return absl::DeadlineExceededError(
+        "nothing is taken: batond has reported already that the keeper did not answer; reload "
+        "again");
+  }
   internal::ConfigTaken result;
-  in_use_.set_distrust_contained_root(wanted.distrust_contained_root());
   ServiceChange change = CompareService(configured_, wanted.service());
   for (const std::string& field : change.refused) {
     Refuse(field, "the keeper reads it when it starts", &result);
     result.mutable_refused()->rbegin()->set_ends_connections_of(configured_.name());
+  }
+  if (in_use_.distrust_contained_root() != wanted.distrust_contained_root()) {
+    in_use_.set_distrust_contained_root(wanted.distrust_contained_root());
+    change.taken.emplace_back("distrust_contained_root");
   }
   if (!change.taken.empty()) {
     // The policy first: it is judged by the capacity, which no reload changes.
     if (absl::c_linear_search(change.taken, "policy")) TakePolicy(&change.config, &result);
     if (absl::c_linear_search(change.taken, "listeners")) TakeListeners(&change.config, &result);
     PutInForce(change.config);
-    driver_.NoteService(configured_);
+    driver_.NoteService(configured_, in_use_.distrust_contained_root());
     events_.Add("config_taken", absl::StrCat("a changed configuration is in force: ",
                                              absl::StrJoin(change.taken, ", ")));
   }
@@ -65,9 +74,15 @@ internal::ConfigTaken LiveConfig::Take(const internal::TakeConfig& wanted) {
 }
 
 // Stops listeners that go before it starts those that come, which may have the same port at another
-// address.
+// address. If this keeper dies meanwhile, the next one listens at all of them until the next
+// reload.
 void LiveConfig::TakeListeners(v1::ServiceConfig* next, internal::ConfigTaken* result) {
   const Listeners former = configured_.listeners(), wanted = next->listeners();
+  v1::ServiceConfig both = configured_;
+  for (const v1::ListenerConfig& one : wanted) {
+    if (!Has(former, one)) *both.add_listeners() = one;
+  }
+  driver_.NoteService(both, in_use_.distrust_contained_root());
   next->clear_listeners();
   for (const v1::ListenerConfig& one : former) {
     if (!Has(wanted, one)) driver_.StopListening(AddressOf(one));

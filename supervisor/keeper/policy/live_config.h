@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 #define SUPERVISOR_KEEPER_POLICY_LIVE_CONFIG_H_
 
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/event_log.h"
@@ -19,8 +20,9 @@ class LiveConfig {
 
   // Takes what a running keeper can take (CompareService), and puts it in force. Returns what is in
   // force then, and each field that differs from `wanted` with the reason. Tells the driver what
-  // the keeper runs with from now on. No connection ends.
-  internal::ConfigTaken Take(const internal::TakeConfig& wanted);
+  // the keeper runs with from now on. No connection ends. kDeadlineExceeded: it came too late, and
+  // nothing is taken.
+  absl::StatusOr<internal::ConfigTaken> Take(const internal::TakeConfig& wanted);
 
  private:
   void TakeListeners(v1::ServiceConfig* next, internal::ConfigTaken* result);

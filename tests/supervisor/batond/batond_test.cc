@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -904,6 +905,36 @@ TEST_F(BatondTest, GoesOnWithoutTheAnswerOfAKeeperThatHangs) {
   batond.Signal(SIGHUP);
   EXPECT_TRUE(ControlNoted(stage_, "0:0;taken=operator_uids;not=services[second];uid=5"))
       << batond.standard_error();
+}
+
+// A keeper that is stopped takes the configuration too late, after batond has told that it did not.
+TEST_F(BatondTest, AsksAKeeperAgainThatHasNotAnsweredThoughNothingDiffers) {
+  WriteConfig(stage_, kSecond);
+  BatondProcess batond(stage_, ReadingConfig(stage_, "reload"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(ControlNoted(stage_, "7:0"));
+  std::set<pid_t> keepers;
+  for (const Life& life : stage_.lives("keeper")) keepers.insert(life.pid);
+  ASSERT_EQ(keepers.size(), 2u);
+  for (const pid_t keeper : keepers) kill(keeper, SIGSTOP);
+  WriteConfig(stage_, std::string(kSecondListens) + " distrust_contained_root: true");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(batond.Tells("not taken: services[kv]: its keeper goes on as it is"))
+      << batond.standard_error();
+  EXPECT_TRUE(batond.Tells("not taken: services[second]: its keeper goes on as it is"));
+  for (const pid_t keeper : keepers) kill(keeper, SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return stage_.lives("late").size() == 2; }));
+  EXPECT_TRUE(stage_.lives("taken").empty());
+  WriteConfig(stage_, std::string(kSecond) + " distrust_contained_root: true");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(ControlNoted(stage_, "0:0")) << batond.standard_error();
+  ASSERT_EQ(stage_.lives("taken").size(), 2u);
+  for (const Life& life : stage_.lives("taken")) EXPECT_EQ(life.note, "0");
+  // They have answered now.
+  WriteConfig(stage_, std::string(kSecond) + " distrust_contained_root: true operator_uids: 5");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(ControlNoted(stage_, "0:0;taken=operator_uids;uid=5")) << batond.standard_error();
+  EXPECT_EQ(stage_.lives("taken").size(), 2u);
 }
 
 TEST_F(BatondTest, ChangesNothingWhenItIsOnlyAsked) {

@@ -22,7 +22,8 @@
 // batond reports.
 // A keeper takes all other changes of a running keeper's configuration.
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG. Each
-// configuration that a keeper is asked to take appends "taken PID LISTENERS".
+// configuration that a keeper is asked to take appends "taken PID LISTENERS", or "late PID
+// LISTENERS" if its time is over: it is taken all the same, as by a keeper of a former release.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -44,6 +45,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
+#include "lib/base/clock.h"
 #include "lib/base/heartbeat.h"
 #include "lib/base/program_start.h"
 #include "lib/channel/message_channel.h"
@@ -85,15 +87,18 @@ int Listen(const std::string& path) {
 int management_socket = -1;  // a keeper's
 
 // Answers whoever asks the keeper to take a changed configuration.
-void TakeConfigs(const std::string& mode, v1::ServiceConfig* service) {
+void TakeConfigs(const std::string& mode, internal::KeeperConfig* in_force) {
   const FileDescriptor client(accept4(management_socket, nullptr, nullptr, SOCK_CLOEXEC));
   if (!client || mode == "deaf") return;
   MessageChannel channel{FileDescriptor(dup(client.get()))};
   internal::ManagementRequest request;
   if (!channel.Receive(&request, /*timeout_ms=*/10'000).ok()) return;
+  v1::ServiceConfig* const service = in_force->mutable_service();
   const v1::ServiceConfig former = *service;
   *service = request.take_config().service();
-  Log("taken", absl::StrCat(service->listeners_size()));
+  in_force->set_distrust_contained_root(request.take_config().distrust_contained_root());
+  const bool in_time = MonotonicNanoseconds() < request.take_config().expires_ns();
+  Log(in_time ? "taken" : "late", absl::StrCat(service->listeners_size()));
   internal::ManagementReply reply;
   reply.set_id(request.id());
   if (mode == "picky") {
@@ -240,11 +245,11 @@ int Main(const std::string& program) {
   }
   driver_process::BatondLink batond = driver_process::BatondLink::OfEnvironment(config);
   batond.SetKeeperHangs(mode == "keeper_hangs");
-  v1::ServiceConfig in_force = config.service();
+  internal::KeeperConfig in_force = config;
   for (;; usleep(50'000)) {
     batond.Beat();
     TakeConfigs(mode, &in_force);
-    batond.SetService(in_force);
+    batond.SetConfig(in_force);
   }
 }
 

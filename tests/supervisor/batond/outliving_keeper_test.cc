@@ -47,6 +47,14 @@ class OutlivingKeeperTest : public ::testing::Test {
     return WithArguments(std::move(arguments));
   }
 
+  // `service`: fields of the service. `more`: what follows it.
+  BatondProcess::Options WithFile(const std::string& service, const std::string& more = "") const {
+    std::ofstream(stage_.path() + "/conf")
+        << "state_dir: \"" << stage_.state_dir()
+        << "\" services { name: \"ledger\" device { soft {} } " << service << " } " << more;
+    return WithArguments({"--config", stage_.path() + "/conf", "--libexec", stage_.libexec()});
+  }
+
   pid_t last_keeper() const { return stage_.lives("keeper").back().pid; }
 
   const Stage stage_;
@@ -125,19 +133,27 @@ TEST_F(OutlivingKeeperTest, shouldEndWhenItsServiceIsNotConfiguredAnyMore) {
 
 // The next batond was started with a configuration that has changed.
 TEST_F(OutlivingKeeperTest, shouldTakeWhatTheNextBatondsConfigurationChanges) {
-  const auto with_listeners = [&](const std::string& listeners) {
-    std::ofstream(stage_.path() + "/conf")
-        << "state_dir: \"" << stage_.state_dir()
-        << "\" services { name: \"ledger\" device { soft {} } " << listeners << " }";
-    return WithArguments({"--config", stage_.path() + "/conf", "--libexec", stage_.libexec()});
-  };
-  RunAndKill(with_listeners(""));
-  BatondProcess batond(stage_, with_listeners("listeners { port: 7471 } shards: 2"));
+  RunAndKill(WithFile(""));
+  BatondProcess batond(stage_, WithFile("listeners { port: 7471 } shards: 2"));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_TRUE(Eventually([&] { return stage_.lives("taken").size() == 1; }))
       << batond.standard_error();
   EXPECT_EQ(stage_.lives("taken")[0].note, "1");
   EXPECT_THAT(batond.standard_error(), HasSubstr("services[ledger].shards"));
+  EXPECT_EQ(stage_.lives("keeper").size(), 1u);
+}
+
+// The field is not the service's. The driver tells each batond what its keeper has taken.
+TEST_F(OutlivingKeeperTest, shouldDistrustWhomTheNextBatondsConfigurationDistrusts) {
+  RunAndKill(WithFile(""));
+  size_t taken = 0;
+  for (const char* distrust : {"distrust_contained_root: true", ""}) {
+    BatondProcess batond(stage_, WithFile("", distrust));
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    ++taken;
+    EXPECT_TRUE(Eventually([&] { return stage_.lives("taken").size() == taken; }))
+        << batond.standard_error();
+  }
   EXPECT_EQ(stage_.lives("keeper").size(), 1u);
 }
 

@@ -170,6 +170,14 @@ TEST(Reload, shouldTellEveryKeeperWhoIsDistrusted) {
   EXPECT_THAT(result.live, ElementsAre("kv", "queue"));
 }
 
+TEST(Reload, shouldAskAKeeperAgainUnlessAnotherDriverIsStarted) {
+  const v1::Config wanted =
+      Parse(std::string(kBase) + " services { name: \"third\" device { soft {} } }");
+  TakenConfig result = TakeReloadable(Parse(kBase), wanted, /*disconnect=*/false);
+  for (const char* service : {"queue", "queue", "third", "gone"}) AddLive(service, &result);
+  EXPECT_THAT(result.live, ElementsAre("queue"));
+}
+
 TEST(Reload, shouldRestartControlForWhatItReadsWhenItStarts) {
   const v1::Config running = Parse(std::string(kBase) + kEndpoint);
   v1::Config wanted = running;

@@ -5,12 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "lib/base/clock.h"
+#include "supervisor/driver/driver_host.h"
+#include "supervisor/keeper/keeper.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/supervisor/keeper/mortal_driver_client.h"
 
 namespace baton::keeper {
 namespace {
@@ -20,6 +27,7 @@ using harness::WaitUntil;
 using internal::ConfigTaken;
 using ::testing::HasSubstr;
 using testing::KeeperThread;
+using testing::MortalDriverClient;
 using testing::RawClient;
 
 class LiveConfigTest : public ::testing::Test {
@@ -182,6 +190,123 @@ TEST_F(LiveConfigTest, shouldDoNothingWhenNothingHasChanged) {
   EXPECT_EQ(taken.refused_size(), 0);
   EXPECT_EQ(taken.service().ShortDebugString(), configured_.ShortDebugString());
   EXPECT_FALSE(HasEvent("config_taken"));
+}
+
+TEST_F(LiveConfigTest, shouldTakeNothingThatComesTooLate) {
+  internal::ManagementRequest request;
+  internal::TakeConfig& take = *request.mutable_take_config();
+  *take.mutable_service() = configured_;
+  take.mutable_service()->set_max_listeners(5);
+  take.set_distrust_contained_root(true);
+  take.set_expires_ns(MonotonicNanoseconds());
+  const auto reply = keeper_.Ask(request);
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kDeadlineExceeded) << reply.status();
+  EXPECT_FALSE(HasEvent("config_taken"));
+  take.set_expires_ns(MonotonicNanoseconds() + 60'000'000'000u);
+  EXPECT_EQ(keeper_.Ask(request).status(), absl::OkStatus());
+  EXPECT_TRUE(HasEvent("config_taken"));
+}
+
+// A driver of which keepers die, and what it hands to the next one.
+struct DriverOfKeepers {
+  explicit DriverOfKeepers(uint16_t port)
+      : config(directory.Config([&](v1::ServiceConfig* service) { SetListener(port, service); })) {
+    host->Start();
+    driver.ready_once = true;
+  }
+
+  static void SetListener(uint16_t port, v1::ServiceConfig* service) {
+    service->clear_listeners();
+    v1::ListenerConfig* const listener = service->add_listeners();
+    listener->set_host(verbs::testing::FabricUnderTest().host);
+    listener->set_port(port);
+  }
+  // Of a keeper that dies instead of giving its next order after so many. Negative: it lives.
+  std::unique_ptr<MortalDriverClient> Client(int orders = -1) {
+    using Fate = MortalDriverClient::Fate;
+    return std::make_unique<MortalDriverClient>(
+        driver, [this, orders](const internal::DriverOrder& order) mutable {
+          if (orders-- == 0) return Fate::kDies;
+          if (order.has_note_service()) {  // as DriverProcess does
+            *config.mutable_service() = order.note_service().service();
+            config.set_distrust_contained_root(order.note_service().distrust_contained_root());
+          }
+          return Fate::kLives;
+        });
+  }
+  // Has a keeper take `wanted`, and distrust. Returns false if the keeper died before it had.
+  bool Reload(const v1::ServiceConfig& wanted, int orders = -1) {
+    internal::KeeperConfig in_use = config;
+    internal::TakeConfig take;
+    *take.mutable_service() = wanted;
+    take.set_distrust_contained_root(true);
+    const std::unique_ptr<MortalDriverClient> client = Client(orders);
+    EventLog events("kv", [](const v1::Event&) {});
+    try {
+      Policies policies(in_use.service(), *client);
+      const auto taken = LiveConfig(in_use, in_use.service(), *client, policies, events).Take(take);
+      EXPECT_EQ(taken.status(), absl::OkStatus());
+      EXPECT_TRUE(taken.ok() && taken->refused_size() == 0);
+    } catch (const testing::KeeperDeath&) {
+      return false;
+    }
+    return true;
+  }
+  absl::Status Follow() { return Keeper::Create(config, Client()).status(); }
+  std::set<uint32_t> Ports() {
+    std::set<uint32_t> ports;
+    const internal::Description seen = Client()->DescribeQueues();
+    for (const v1::Listener& one : seen.service().listeners()) ports.insert(one.port());
+    return ports;
+  }
+  std::set<uint32_t> ConfiguredPorts() const {
+    std::set<uint32_t> ports;
+    for (const v1::ListenerConfig& one : config.service().listeners()) ports.insert(one.port());
+    return ports;
+  }
+
+  const KeeperThread directory;   // without a keeper
+  internal::KeeperConfig config;  // of the next keeper
+  const std::unique_ptr<driver_process::DriverHost> host =
+      driver_process::DriverHost::Open(config, {}).value();
+  testing::LastingDriver driver{host->driver(), host->news()};
+};
+
+std::pair<uint16_t, uint16_t> TwoFreePorts() {
+  RawPeer one, other;
+  const uint16_t port = one.Listen();
+  return {port, other.Listen()};  // free again at their ends
+}
+
+// It has stopped one listener, and has or has not begun the other one.
+TEST(KeeperDeathInAReloadTest, shouldLeaveNoListenerOutAndNoneUnknown) {
+  int orders = 0;
+  for (bool lived = false; !lived; ++orders) {
+    SCOPED_TRACE(orders);
+    ASSERT_LT(orders, 100);
+    const auto [former, next] = TwoFreePorts();
+    DriverOfKeepers survivor(former);
+    const std::string host = verbs::testing::FabricUnderTest().host;
+    ASSERT_EQ(survivor.Client()->Listen({host, former}), absl::OkStatus());
+    v1::ServiceConfig wanted = survivor.config.service();
+    DriverOfKeepers::SetListener(next, &wanted);
+    lived = survivor.Reload(wanted, orders);
+    ASSERT_EQ(survivor.Follow(), absl::OkStatus());
+    EXPECT_EQ(survivor.Ports(), survivor.ConfiguredPorts());
+    // The next reload asks again.
+    EXPECT_TRUE(survivor.Reload(wanted));
+    EXPECT_EQ(survivor.Ports(), std::set<uint32_t>{next});
+    EXPECT_EQ(survivor.ConfiguredPorts(), std::set<uint32_t>{next});
+    EXPECT_TRUE(survivor.config.distrust_contained_root());
+  }
+  EXPECT_GT(orders, 4);
+}
+
+TEST(KeeperDeathInAReloadTest, shouldBeFollowedThoughAListenerCannotBeHadAgain) {
+  RawPeer other;
+  DriverOfKeepers survivor(other.Listen());
+  EXPECT_EQ(survivor.Follow(), absl::OkStatus());
+  EXPECT_TRUE(survivor.Ports().empty());
 }
 
 }  // namespace
