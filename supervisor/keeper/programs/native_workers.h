@@ -29,7 +29,7 @@ class NativeWorkers final : public WorkerPrograms {
   NativeWorkers(const CommonParts& parts, WorkerSessions& sessions);
 
   // Goes on with the former keeper's processes and program. REQUIRES: the sessions are restored.
-  void Restore(const DriverClient::HeldByKey& held);
+  absl::Status Restore(const DriverClient::HeldByKey& held);
 
   // Ends the processes whose program is not the one that serves. REQUIRES: no upgrade is under way.
   void EndOthers();
