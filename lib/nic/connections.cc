@@ -160,8 +160,12 @@ absl::Status Connections::Destroy(const control::Destroy& message, Call*) {
     return absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
   }
   BATON_RETURN_IF_ERROR(FindId(message.number).status());
-  std::erase_if(events_,
-                [&message](const control::Event& event) { return event.id == message.number; });
+  std::erase_if(events_, [this, &message](const control::Event& event) {
+    if (event.id != message.number) return false;
+    const auto listener = listeners_.find(event.listener);  // of a request that nobody took
+    if (listener != listeners_.end()) listener->second->RequestTaken();
+    return true;
+  });
   Erase(message.number);
   return absl::OkStatus();
 }

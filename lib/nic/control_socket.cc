@@ -12,21 +12,23 @@
 namespace baton::nic {
 namespace {
 
-constexpr size_t kMaxPassed = 2;  // what CMSG_SPACE of one has room for
+constexpr size_t kMaxPassed = 253;  // SCM_MAX_FD: the kernel passes no more with a message
 
-// Takes all descriptors that came, and returns how many there were.
-size_t TakePassed(msghdr* header, ControlMessage* message) {
-  size_t count = 0;
+// Takes all descriptors that came.
+void TakePassed(msghdr* header, ControlMessage* message) {
   for (cmsghdr* item = CMSG_FIRSTHDR(header); item != nullptr; item = CMSG_NXTHDR(header, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
     const size_t here = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < here; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
-      (count++ == 0 ? message->passed : message->second).Reset(fd);
+      if (message->passed) {
+        message->more.emplace_back(fd);
+      } else {
+        message->passed.Reset(fd);
+      }
     }
   }
-  return count;
 }
 
 struct Row {
@@ -65,14 +67,14 @@ Received Receive(int socket, ControlMessage* message) {
   } while (size < 0 && errno == EINTR);
   if (size < 0) return errno == EAGAIN ? Received::kNothing : Received::kEnded;
   message->passed.Reset();
-  message->second.Reset();
-  const size_t passed = TakePassed(&header, message);
+  message->more.clear();
+  TakePassed(&header, message);
   // An empty message looks like an end, and is treated as one.
   if (size == 0) return Received::kEnded;
-  if (passed > 1 || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;
+  if (!message->more.empty() || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;
   message->size = static_cast<size_t>(size);
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    return passed == 0 ? Received::kNoDescriptor : Received::kMalformed;
+    return message->passed ? Received::kMalformed : Received::kNoDescriptor;
   }
   return Received::kMessage;
 }

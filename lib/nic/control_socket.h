@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -23,7 +24,7 @@ struct ControlMessage {
   std::array<uint8_t, control::kMaxControlBytes> bytes;
   size_t size = 0;
   FileDescriptor passed;
-  FileDescriptor second;  // if one came too many; there is room for no third one
+  std::vector<FileDescriptor> more;  // that came too many
 
   absl::Span<const uint8_t> span() const { return {bytes.data(), size}; }
 };

@@ -246,7 +246,7 @@ void Nic::ServeSocket(uint64_t id) {
   if (received == Received::kNothing) return;
   if (!Answer(id, received, &message)) Close(id);
   Discard(std::move(message.passed));
-  Discard(std::move(message.second));
+  for (FileDescriptor& superfluous : message.more) Discard(std::move(superfluous));
 }
 
 bool Nic::Answer(uint64_t id, Received received, ControlMessage* message) {

@@ -141,7 +141,8 @@ void DriverProcess::OnKeeperEnded(const std::string& end, int exit_code) {
   spdlog::error("its keeper {}: connections and workers go on; the next keeper starts in {} ms",
                 how, pause.count());
   if (in_order) dealings_.NoteOrderlyEnd();
-  const bool explained = Blame(how);
+  bool explained = Blame(how);
+  if (std::exchange(short_of_descriptors_, false)) explained = true;
   if (keeper_.crashes() == 0) {
     unexplained_crashes_ = 0;
   } else if (!explained && ++unexplained_crashes_ >= kCrashesBeforeSettingAside) {
@@ -245,7 +246,16 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
   const internal::DriverAnswer answer = Execute(order, std::move(descriptors), &sent, &given);
   for (const FileDescriptor& descriptor : given) sent.push_back(descriptor.get());
   keeper_.NoteOrder();
-  const absl::Status queued = keeper_.orders().Enqueue(answer, sent);
+  absl::Status queued = keeper_.orders().Enqueue(answer, sent);
+  short_of_descriptors_ = short_of_descriptors_ || absl::IsResourceExhausted(queued) ||
+                          (order.has_next_fork() && !StatusIn(answer).ok());
+  if (absl::IsResourceExhausted(queued)) {  // no descriptor is free for a copy
+    // No keeper would know of the worker.
+    if (order.has_fork_worker() && !given.empty()) (void)SendSignal(given[0].get(), SIGKILL);
+    internal::DriverAnswer refusal;
+    SetStatus(queued, &refusal);
+    queued = keeper_.orders().Enqueue(refusal);
+  }
   if (queued.ok()) return;
   spdlog::error("its keeper (pid {}) cannot be answered: it is killed: {}", keeper_.pid(),
                 MessageOf(queued));

@@ -77,7 +77,8 @@ class DriverProcess {
   KeeperProcess keeper_;
   HeldEntries held_;
   Dealings dealings_;
-  uint32_t unexplained_crashes_ = 0;  // of keepers in a row that lived shortly
+  uint32_t unexplained_crashes_ = 0;   // of keepers in a row that lived shortly
+  bool short_of_descriptors_ = false;  // for an answer, which explains a keeper's end
   uint32_t entries_set_aside_ = 0;
   FileDescriptor signals_, news_wake_;
   bool ready_once_ = false;

@@ -1,5 +1,6 @@
 #include "supervisor/keeper/driver_client.h"
 
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,12 +47,12 @@ void DriverClient::Deliver(const internal::DriverNews& news) {
 
 // ---------------------------------------------------------------- workers
 
-void DriverClient::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
+absl::Status DriverClient::AddWorker(const internal::AddWorker& worker, FileDescriptor wake) {
   internal::DriverOrder order;
   *order.mutable_add_worker() = worker;
   std::vector<FileDescriptor> descriptors;
   descriptors.push_back(std::move(wake));
-  (void)Execute(order, std::move(descriptors));
+  return StatusIn(Execute(order, std::move(descriptors)));
 }
 
 void DriverClient::ChangeWorker(uint32_t slot, uint64_t id, Change::Change change) {
@@ -204,15 +205,15 @@ absl::StatusOr<DriverClient::ForkedWorker> DriverClient::Fork(const internal::Wo
   return ReceiveFork(order);
 }
 
-std::vector<DriverClient::ForkedWorker> DriverClient::ListForks() {
+absl::StatusOr<std::vector<DriverClient::ForkedWorker>> DriverClient::ListForks() {
   std::vector<ForkedWorker> forks;
   internal::DriverOrder order;
   order.mutable_next_fork();
   for (;;) {
-    absl::StatusOr<ForkedWorker> fork = ReceiveFork(order);
-    if (!fork.ok() || fork->facts.pid() == 0) return forks;
-    order.mutable_next_fork()->set_after(fork->facts.pid());
-    forks.push_back(*std::move(fork));
+    BATON_ASSIGN_OR_RETURN(ForkedWorker fork, ReceiveFork(order));
+    if (fork.facts.pid() == 0) return forks;
+    order.mutable_next_fork()->set_after(fork.facts.pid());
+    forks.push_back(std::move(fork));
   }
 }
 
@@ -246,20 +247,28 @@ bool DriverClient::Hold(const std::string& key, const std::string& value,
   order.mutable_hold()->set_value(value);
   order.mutable_hold()->set_descriptors(static_cast<uint32_t>(descriptors.size()));
   std::vector<FileDescriptor> copies;
-  for (const int descriptor : descriptors) copies.push_back(CopyOf(descriptor));
-  const absl::Status held = StatusIn(Execute(order, std::move(copies)));
+  absl::Status held;
+  for (const int descriptor : descriptors) {
+    copies.push_back(CopyOf(descriptor));
+    if (!copies.back()) held = ErrnoStatus(errno, "copying its descriptor (see RLIMIT_NOFILE)");
+  }
+  if (held.ok()) held = StatusIn(Execute(order, std::move(copies)));
   if (!held.ok()) spdlog::error("the next keeper will not know of {}: {}", key, MessageOf(held));
   return held.ok();
 }
 
-DriverClient::HeldByKey DriverClient::TakeHeld(HeldByKey* set_aside) {
+absl::StatusOr<DriverClient::HeldByKey> DriverClient::TakeHeld(HeldByKey* set_aside) {
   HeldByKey all;
   internal::DriverOrder order;
   order.mutable_take_next_held();
   for (;;) {
     Held held;
     internal::DriverAnswer answer = Execute(order, {}, &held.descriptors);
+    BATON_RETURN_IF_ERROR(StatusIn(answer));
     if (!answer.has_held()) return all;
+    if (answer.held().has_descriptors()) {
+      BATON_RETURN_IF_ERROR(CheckArrived(answer.held().descriptors(), held.descriptors.size()));
+    }
     held.value = std::move(*answer.mutable_held()->mutable_value());
     const std::string& key = answer.held().key();
     order.mutable_take_next_held()->set_after(key);

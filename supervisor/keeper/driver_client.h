@@ -77,7 +77,7 @@ class DriverClient {
   // ---- Workers. `wake`: the driver's end of a socket pair. A byte in either direction wakes the
   // other side. An eventfd would let a worker consume the driver's signals and make its writes
   // block.
-  void AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
+  absl::Status AddWorker(const internal::AddWorker& worker, FileDescriptor wake);
   void ChangeWorker(uint32_t slot, uint64_t id, Change::Change change);
   // Called when the worker says that it has released its shards and writes no more. Returns false,
   // and changes nothing, if it was fenced: it is not believed before its process is dead.
@@ -167,8 +167,8 @@ class DriverClient {
   };
   absl::StatusOr<ForkedWorker> Fork(const internal::WorkerPlace& place,
                                     const internal::Program& program);
-  // Returns the workers that a former keeper asked for and that are not reaped.
-  std::vector<ForkedWorker> ListForks();
+  // Returns the workers that a former keeper asked for and that are not reaped: all, or an error.
+  absl::StatusOr<std::vector<ForkedWorker>> ListForks();
   internal::Reaped Reap(pid_t pid) {
     return Give(&Order::mutable_reap_worker, [&](auto& reap) { reap.set_pid(pid); }).reaped();
   }
@@ -186,9 +186,9 @@ class DriverClient {
   void Drop(const std::string& key) {
     (void)Give(&Order::mutable_drop, [&](auto& drop) { drop.set_key(key); });
   }
-  // `set_aside` receives the entries that keepers died of, and that no keeper goes on with. Null:
-  // they are left out.
-  HeldByKey TakeHeld(HeldByKey* set_aside = nullptr);
+  // Returns all that is held, which the driver goes on holding, or an error. `set_aside` receives
+  // the entries that keepers died of, and that no keeper goes on with. Null: they are left out.
+  absl::StatusOr<HeldByKey> TakeHeld(HeldByKey* set_aside = nullptr);
   // Calls `deal` while the driver knows what this keeper deals with. `what`: the same words in each
   // keeper that deals with the same thing. kFailedPrecondition: several keepers in a row have died
   // of it, and `deal` is not called. Calls must not be nested. Costs two orders.

@@ -64,13 +64,13 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
 
 absl::Status Keeper::Begin(v1::ServiceConfig configured, FileDescriptor batonds_network) {
   DriverClient::HeldByKey set_aside;
-  held_ = driver_->TakeHeld(&set_aside);
+  BATON_ASSIGN_OR_RETURN(held_, driver_->TakeHeld(&set_aside));
   BATON_RETURN_IF_ERROR(BeginListening(&configured));
   MakeManagement(configured, std::move(batonds_network));
   TellPlacement();
   workers_->Restore(held_);
   workers_->EndSetAside(set_aside);
-  if (native_ != nullptr) native_->Restore(held_);
+  if (native_ != nullptr) BATON_RETURN_IF_ERROR(native_->Restore(held_));
   upgrades_->Restore(held_);
   if (standbys_) standbys_->Restore(held_);
   BATON_RETURN_IF_ERROR(ListenForWorkers());

@@ -62,7 +62,8 @@ class SocketDriverClient final : public DriverClient {
   const arena::Arena& arena() const override { return *arena_; }
   std::string_view device_name() const override { return introduced_.device_name(); }
 
-  // After an error every later order fails, too: without its driver a keeper can only end.
+  // After an error every later order fails, too: without its driver a keeper can only end. An order
+  // whose descriptors cannot be sent is refused alone.
   internal::DriverAnswer Execute(const internal::DriverOrder& order,
                                  std::vector<FileDescriptor> descriptors = {},
                                  std::vector<FileDescriptor>* received = nullptr) override {
@@ -72,6 +73,10 @@ class SocketDriverClient final : public DriverClient {
       std::vector<int> sent;
       for (const FileDescriptor& descriptor : descriptors) sent.push_back(descriptor.get());
       absl::Status asked = orders_.Send(order, sent, kTimeoutMs);
+      if (absl::IsResourceExhausted(asked)) {  // nothing of it was sent
+        SetStatus(asked, &answer);
+        return answer;
+      }
       if (asked.ok()) asked = orders_.Receive(&answer, kTimeoutMs, received);
       if (asked.ok()) {
         // Tests have each keeper die of what they choose.

@@ -5,6 +5,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -789,6 +790,29 @@ TEST_F(NativeKeeperDeath, shouldRefuseAProcessThatTheDriverHasNotForked) {
   EXPECT_EQ(static_cast<absl::StatusCode>(reply.status_code()),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(reply.status_message(), HasSubstr("is native, and its driver forks its workers"));
+  harness::ExpectNothingLost(*peer_);
+}
+
+// A driver that has no descriptors for another worker, or for the keeper's copies, refuses the
+// order.
+TEST_F(NativeKeeperDeath, shouldNotFollowFromADriverWithoutFreeDescriptors) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const pid_t keeper = Service().keeper_pid();
+  rlimit before = {};
+  ASSERT_EQ(prlimit(driver_, RLIMIT_NOFILE, nullptr, &before), 0);
+  for (rlim_t spare = 1; spare < 8; ++spare) {
+    SCOPED_TRACE(spare);
+    const pid_t worker = Pids().at(0);
+    const rlimit low = {harness::DescriptorsOf(driver_) + spare, before.rlim_max};
+    ASSERT_EQ(prlimit(driver_, RLIMIT_NOFILE, &low, nullptr), 0);
+    ASSERT_EQ(kill(worker, SIGKILL), 0);
+    // The keeper asks for another meanwhile.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ASSERT_EQ(prlimit(driver_, RLIMIT_NOFILE, &before, nullptr), 0);
+    ASSERT_NO_FATAL_FAILURE(AwaitWorkers(worker));
+    EXPECT_EQ(Service().keeper_pid(), keeper);
+  }
+  ASSERT_OK(peer_->Settle());
   harness::ExpectNothingLost(*peer_);
 }
 

@@ -206,14 +206,17 @@ absl::Status OrderExecutor::ExecuteOnForks(const internal::DriverOrder& order,
   if (order.has_fork_worker()) {
     return forks_->Fork(order.fork_worker(), answer->mutable_forked(), sent);
   }
-  forks_->Next(order.next_fork().after(), answer->mutable_forked(), sent);
-  return absl::OkStatus();
+  return forks_->Next(order.next_fork().after(), answer->mutable_forked(), sent);
 }
 
 absl::Status OrderExecutor::AddWorker(const internal::AddWorker& worker,
                                       std::vector<FileDescriptor> descriptors) {
-  if (worker.slot() >= not_ready_.size() || descriptors.size() != 1) {
+  if (worker.slot() >= not_ready_.size() || descriptors.size() > 1) {
     return absl::InvalidArgumentError("add_worker: no such slot, or not one descriptor");
+  }
+  if (descriptors.empty()) {
+    return absl::ResourceExhaustedError(
+        "add_worker: its descriptor has not arrived: raise RLIMIT_NOFILE of the driver");
   }
   const StateVersions versions = {worker.reads_state_version_min(),
                                   worker.reads_state_version_max(), worker.writes_state_version()};

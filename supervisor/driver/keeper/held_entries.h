@@ -3,6 +3,7 @@
 #define SUPERVISOR_DRIVER_KEEPER_HELD_ENTRIES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -84,6 +85,7 @@ inline bool HeldEntries::Next(const std::string& key, internal::Hold* entry,
   entry->set_key(next->first);
   entry->set_value(next->second.value);
   entry->set_set_aside(next->second.set_aside);
+  entry->set_descriptors(static_cast<uint32_t>(next->second.descriptors.size()));
   for (const FileDescriptor& descriptor : next->second.descriptors) {
     descriptors->push_back(descriptor.get());
   }

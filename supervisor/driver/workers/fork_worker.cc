@@ -118,8 +118,11 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInhe
   BATON_ASSIGN_OR_RETURN(SocketPair session, MakeSocketPair(SOCK_STREAM));
   inheritance.session = session.theirs.get();
   ForkedWorker worker;
+  // Holds room for the worker's pidfd: nobody would reap a child that has none.
+  BATON_ASSIGN_OR_RETURN(worker.pidfd, OpenPidfd(getpid()));
   worker.pid = fork();
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
+  worker.pidfd.Reset();  // in both processes
   if (worker.pid == 0) RunChild(program, std::move(inheritance), output);
   absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(worker.pid);
   // The child stays a zombie: its object's file system may delay its death, and the driver never

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -85,16 +86,22 @@ absl::Status WorkerForks::Fork(const internal::ForkWorker& order, internal::Fork
   process.pidfd = std::move(worker.pidfd);
   process.session = std::move(worker.session);
   process.forked_ns = MonotonicNanoseconds();
-  Give(process, forked, sent);
+  const absl::Status given = Give(process, forked, sent);
+  if (!given.ok()) (void)SendSignal(process.pidfd.get(), SIGKILL);  // no keeper would know of it
   ForgetOldest();
-  return absl::OkStatus();
+  return given;
 }
 
-void WorkerForks::Give(const Process& process, internal::Forked* forked,
-                       std::vector<FileDescriptor>* sent) {
+absl::Status WorkerForks::Give(const Process& process, internal::Forked* forked,
+                               std::vector<FileDescriptor>* sent) {
+  for (const FileDescriptor* const own : {&process.pidfd, &process.session}) {
+    if (!*own) continue;
+    FileDescriptor copy = CopyOf(own->get());
+    if (!copy) return ErrnoStatus(errno, "a worker's descriptor for the keeper (RLIMIT_NOFILE)");
+    sent->push_back(std::move(copy));
+  }
   *forked = process.facts;
-  sent->push_back(CopyOf(process.pidfd.get()));
-  if (process.session) sent->push_back(CopyOf(process.session.get()));
+  return absl::OkStatus();
 }
 
 void WorkerForks::NoteAttached(uint64_t worker_id) {
@@ -105,8 +112,8 @@ void WorkerForks::NoteAttached(uint64_t worker_id) {
   }
 }
 
-void WorkerForks::Next(pid_t pid, internal::Forked* forked,
-                       std::vector<FileDescriptor>* sent) const {
+absl::Status WorkerForks::Next(pid_t pid, internal::Forked* forked,
+                               std::vector<FileDescriptor>* sent) const {
   // No other process has the pid of one that is not reaped.
   const auto is_it = [pid](const Process& one) {
     return one.facts.pid() == pid && one.end.how().empty();
@@ -118,7 +125,7 @@ void WorkerForks::Next(pid_t pid, internal::Forked* forked,
   }
   next = std::find_if(next, processes_.end(),
                       [](const Process& one) { return one.end.how().empty(); });
-  if (next != processes_.end()) Give(*next, forked, sent);
+  return next == processes_.end() ? absl::OkStatus() : Give(*next, forked, sent);
 }
 
 // Keepers only ask how the latest processes ended.

@@ -34,7 +34,8 @@ class WorkerForks {
   WorkerForks& operator=(const WorkerForks&) = delete;
 
   // Adds the worker's pidfd and the keeper's end of its session to `sent`. kUnavailable: the former
-  // process of the slot has not ended yet.
+  // process of the slot has not ended yet. kResourceExhausted: its descriptors cannot be copied,
+  // and it is killed.
   absl::Status Fork(const internal::ForkWorker& order, internal::Forked* forked,
                     std::vector<FileDescriptor>* sent);
   // Called when the worker has attached. Closes the driver's copy of the keeper's end of its
@@ -43,7 +44,7 @@ class WorkerForks {
   // Describes, as Fork() does, the next process after `pid` (0: the first) that is not reaped.
   // Leaves the results empty if there is none. A worker that has not attached has a session that
   // the next keeper accepts.
-  void Next(pid_t pid, internal::Forked* forked, std::vector<FileDescriptor>* sent) const;
+  absl::Status Next(pid_t pid, internal::Forked* forked, std::vector<FileDescriptor>* sent) const;
   // Reaps process `pid` if it has ended, and returns how. Later calls return the same.
   internal::Reaped Reap(pid_t pid);
 
@@ -65,8 +66,8 @@ class WorkerForks {
               FileDescriptor presence, Pipe output);
 
   static bool HasEnded(const Process& process);
-  static void Give(const Process& process, internal::Forked* forked,
-                   std::vector<FileDescriptor>* sent);
+  static absl::Status Give(const Process& process, internal::Forked* forked,
+                           std::vector<FileDescriptor>* sent);
   void ForgetOldest();
 
   NativeEngine& engine_;

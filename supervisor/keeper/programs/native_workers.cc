@@ -107,12 +107,14 @@ void NativeWorkers::Watch(DriverClient::ForkedWorker fork) {
                         std::move(fork.pidfd), fork.facts.place());
 }
 
-void NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
+absl::Status NativeWorkers::Restore(const DriverClient::HeldByKey& held) {
   if (const auto entry = held.find(kHeldProgram); entry != held.end()) {
     parts_.driver.DealWithHeld(kHeldProgram,
                                [&] { (void)program_.ParseFromString(entry->second.value); });
   }
-  for (DriverClient::ForkedWorker& fork : parts_.driver.ListForks()) Watch(std::move(fork));
+  BATON_ASSIGN_OR_RETURN(std::vector<DriverClient::ForkedWorker> forks, parts_.driver.ListForks());
+  for (DriverClient::ForkedWorker& fork : forks) Watch(std::move(fork));
+  return absl::OkStatus();
 }
 
 FileDescriptor NativeWorkers::PidfdOf(pid_t pid) const {

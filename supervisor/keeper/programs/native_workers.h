@@ -30,7 +30,7 @@ class NativeWorkers final : public WorkerPrograms {
   NativeWorkers(const CommonParts& parts, WorkerSessions& sessions);
 
   // Goes on with the former keeper's processes and program. REQUIRES: the sessions are restored.
-  void Restore(const DriverClient::HeldByKey& held);
+  absl::Status Restore(const DriverClient::HeldByKey& held);
 
   // Ends the processes whose program neither is the one that serves nor owns a shard. The program
   // of an upgrade that failed and could not be taken back owns some. REQUIRES: no upgrade is under

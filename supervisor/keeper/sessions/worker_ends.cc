@@ -32,6 +32,14 @@ absl::Status WorkerEnds::Detach(const SessionPtr& session) {
   return absl::OkStatus();
 }
 
+// No keeper ends the process of a child that has no place, so a child is killed.
+void WorkerEnds::Refuse(const SessionPtr& session, std::string_view why) {
+  session->detached = true;
+  if (arena::IsNative(parts_.driver.arena().shape())) (void)Signal(*session, SIGKILL);
+  Leave(session, "worker_dropped",
+        absl::StrCat("worker ", session->id, " cannot attach: ", View(why)));
+}
+
 // A worker that loses its socket without detaching is ending or broken. It still maps the arena, so
 // the keeper kills it.
 void WorkerEnds::OnClosed(const SessionPtr& session, const absl::Status& why) {
@@ -151,7 +159,8 @@ void WorkerEnds::Leave(const SessionPtr& session, const std::string& kind,
                        const std::string& message) {
   if (session->attached) parts_.driver.ChangeWorker(session->slot, session->id, Change::DEAD);
   parts_.places.Leave(session);
-  if (const auto socket = session->socket.lock()) socket->Close();
+  const auto socket = session->socket.lock();
+  if (socket && !session->detached) socket->Close();
   parts_.events.Add(kind, message, session->id);
   if (parts_.places.observer()) parts_.places.observer()->OnGone(session->id, session->kill_cause);
 }

@@ -26,6 +26,8 @@ class WorkerEnds {
 
   // kFailedPrecondition: the worker was fenced.
   absl::Status Detach(const SessionPtr& session);
+  // Ends the session of a worker that the driver has refused, after the answer. Frees its place.
+  void Refuse(const SessionPtr& session, std::string_view why);
   // Ends the process of a worker that has lost its socket for this reason.
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   // Ends the process of a worker that has lost a thread with a lock held.

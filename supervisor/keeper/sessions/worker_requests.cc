@@ -239,7 +239,12 @@ absl::Status WorkerRequests::Attach(const SessionPtr& session, const internal::A
   WorkerObserver* const observer = parts_.places.observer();
   const Standing standing =
       observer ? observer->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
-  parts_.driver.AddWorker(EntryOf(*session, standing), std::move(wake.ours));
+  const absl::Status added =
+      parts_.driver.AddWorker(EntryOf(*session, standing), std::move(wake.ours));
+  if (!added.ok()) {
+    ends_.Refuse(session, MessageOf(added));
+    return added;
+  }
   Introduce(*session, is_child, attached);
   *descriptors = {parts_.driver.arena().worker_log_fd(), parts_.driver.arena().driver_log_fd(),
                   parts_.driver.arena().buffers_fd(), wake.theirs.get()};

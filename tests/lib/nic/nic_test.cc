@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,23 @@ class NicTest : public ::testing::Test {
     ControlMessage message;
     BATON_CHECK(Await(ours.get(), &message) == Received::kMessage);
     return std::move(message.passed);
+  }
+  // Sends a message with all of `passed`.
+  template <typename Message>
+  static bool SendWithAll(int socket, Message message, const std::vector<int>& passed) {
+    iovec data = {&message, sizeof(message)};
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int) * 253)] = {};
+    msghdr header = {};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = ancillary;
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * passed.size());
+    cmsghdr* const item = CMSG_FIRSTHDR(&header);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof(int) * passed.size());
+    std::memcpy(CMSG_DATA(item), passed.data(), sizeof(int) * passed.size());
+    return sendmsg(socket, &header, 0) == static_cast<ssize_t>(sizeof(message));
   }
   Received Await(int socket, ControlMessage* message) {
     Received received = Received::kNothing;
@@ -481,7 +499,8 @@ TEST_F(NicTest, shouldEmptyTheEventfdOfARegister) {
   }
 }
 
-// Nobody else waits for a descriptor that does not close: here, a socket that lingers.
+// Nobody else waits for a descriptor that does not close: here, a socket that lingers, alone or
+// behind as many others as the kernel passes.
 TEST_F(NicTest, shouldNotWaitForWhatAClientPassed) {
   const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -490,24 +509,62 @@ TEST_F(NicTest, shouldNotWaitForWhatAClientPassed) {
   socklen_t size = sizeof(address);
   auto* const to = reinterpret_cast<sockaddr*>(&address);
   ASSERT_EQ(bind(listener.get(), to, size), 0);
-  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(listen(listener.get(), 3), 0);
   ASSERT_EQ(getsockname(listener.get(), to, &size), 0);
-  FileDescriptor lingers(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const linger for_ever = {1, 30'000};
-  ASSERT_EQ(setsockopt(lingers.get(), SOL_SOCKET, SO_LINGER, &for_ever, sizeof(for_ever)), 0);
-  ASSERT_EQ(connect(lingers.get(), to, size), 0);
+  const SharedFile file(4096);
   // More than fits on the way, which nobody reads.
   const std::vector<char> bytes(1 << 20);
-  while (send(lingers.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  for (const size_t superfluous : {size_t{0}, size_t{2}, size_t{252}}) {
+    SCOPED_TRACE(superfluous);
+    FileDescriptor lingers(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const linger for_ever = {1, 30'000};
+    ASSERT_EQ(setsockopt(lingers.get(), SOL_SOCKET, SO_LINGER, &for_ever, sizeof(for_ever)), 0);
+    ASSERT_EQ(connect(lingers.get(), to, size), 0);
+    while (send(lingers.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    const FileDescriptor calls = CallSocket();
+    control::File with_file;
+    with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
+    std::vector<int> passed(superfluous, file.fd());
+    passed.push_back(lingers.get());
+    ASSERT_TRUE(SendWithAll(calls.get(), with_file, passed));
+    lingers.Reset();  // the NIC has the last copy
+    ControlMessage message;
+    EXPECT_EQ(Await(calls.get(), &message),
+              superfluous == 0 ? Received::kMessage : Received::kEnded);
+    EXPECT_NE(nic_.Open(), nullptr);
   }
-  const FileDescriptor calls = CallSocket();
-  control::File with_file;
-  with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
-  ASSERT_TRUE(SendMessage(calls.get(), with_file, lingers.get()));
-  lingers.Reset();  // the NIC has the last copy
-  ControlMessage message;
-  EXPECT_EQ(Await(calls.get(), &message), Received::kMessage);
-  EXPECT_NE(nic_.Open(), nullptr);
+  EXPECT_EQ(nic_.TakeComplaints().size(), 2u);
+}
+
+// A listener with a full backlog accepts no other peer.
+TEST_F(NicTest, shouldNotCountARequestWhoseIdIsDestroyed) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  const Shard shard(client.get(), {});
+  auto ids = nic::CallSocket::Open(nic_.Connect(), control::Op::kOpenIds,
+                                   [this] { nic_.nic().Progress(); });
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  control::Listen listen;
+  listen.backlog = 1;
+  PutText("127.0.0.1", listen.address.host);
+  const auto listener = ids->Call(listen);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  for (size_t i = 0; i < 2; ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(client->Modify(shard.number(i), QueuePairState::kReset).ok());
+    ASSERT_TRUE(client->Modify(shard.number(i), QueuePairState::kInit).ok());
+    control::Connect connect;
+    connect.address = listen.address;
+    connect.address.port = static_cast<uint16_t>(listener->more);
+    connect.queue_pair = shard.number(i);
+    const auto id = ids->Call(connect);
+    ASSERT_TRUE(id.ok()) << id.status();
+    // The request's id has the next number.
+    control::Destroy request;
+    request.kind = static_cast<uint32_t>(control::Kind::kConnectionId);
+    request.number = id->value + 1;
+    EXPECT_TRUE(nic_.TurnUntil([&] { return ids->Call(request).ok(); }));
+  }
 }
 
 TEST_F(NicTest, shouldRefuseAMessageWhoseDescriptorDoesNotFit) {

@@ -37,8 +37,9 @@ class MortalDriverClient final : public DriverClient {
  public:
   enum class Fate {
     kLives,
-    kDies,            // the order is lost with it
-    kDiesUnanswered,  // the order is executed
+    kDies,              // the order is lost with it
+    kDiesUnanswered,    // the order is executed
+    kLosesDescriptors,  // those of the order, and lives
   };
 
   // `driver` outlives it. `next` decides what becomes of the keeper that gives an order.
@@ -62,7 +63,8 @@ class MortalDriverClient final : public DriverClient {
                                  std::vector<FileDescriptor>* received = nullptr) override {
     if (dead_) return internal::DriverAnswer();
     const Fate fate = next_(order);
-    dead_ = fate != Fate::kLives;
+    dead_ = fate == Fate::kDies || fate == Fate::kDiesUnanswered;
+    if (fate == Fate::kLosesDescriptors) descriptors.clear();
     if (fate == Fate::kDies) throw KeeperDeath();
     internal::DriverAnswer answer = ExecuteAtDriver(order, std::move(descriptors), received);
     if (dead_) throw KeeperDeath();
@@ -102,7 +104,9 @@ class MortalDriverClient final : public DriverClient {
     std::vector<int> descriptors;
     if (!driver_.held.Next(after, &entry, &descriptors)) return;
     *answer->mutable_held() = entry;
-    for (const int one : descriptors) received->emplace_back(dup(one));
+    for (const int one : descriptors) {
+      if (FileDescriptor copy(dup(one)); copy) received->push_back(std::move(copy));
+    }
   }
 
   LastingDriver& driver_;

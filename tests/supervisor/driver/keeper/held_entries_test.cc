@@ -85,6 +85,9 @@ TEST(HeldEntriesTest, shouldRefuseAnEntryWhoseDescriptorsHaveNotArrived) {
   EXPECT_THAT(All(held), IsEmpty());
   EXPECT_TRUE(held.Hold(entry, OneDescriptor()).ok());
   EXPECT_THAT(All(held), ElementsAre("a=1:1"));
+  std::vector<int> given;
+  ASSERT_TRUE(held.Next("", &entry, &given));
+  EXPECT_EQ(entry.descriptors(), 1u);
 }
 
 TEST(HeldEntriesTest, shouldDropAllButThoseWithAPrefix) {

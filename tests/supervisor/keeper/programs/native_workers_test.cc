@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -145,6 +147,47 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
   kill(PidIn(forked[0]), SIGKILL);
   Until(1, {"native_worker_ended: worker 1", "signal 9"});
   Until(kWorkers + 1, {"native_worker_forked"});
+}
+
+// Each process that a driver without free descriptors forks is known to the next keeper, and the
+// driver reaps it. One that the keeper has not got is killed.
+TEST_F(NativeWorkersTest, shouldLeaveNoProcessUnknownAtTheLimitOfDescriptors) {
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at memory through a pipe: it needs descriptors";
+#endif
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto lowest_free = [] { return static_cast<rlim_t>(CopyOf(0).get()); };
+  std::set<pid_t> given;
+  for (uint32_t slot = 0; slot < arena_.shape().workers; ++slot) {
+    internal::WorkerPlace place;
+    place.set_slot(slot);
+    place.set_id(slot + 1);
+    const rlimit low = {lowest_free() + slot, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    const absl::StatusOr<DriverClient::ForkedWorker> fork = driver_.Fork(place, Ledger());
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (fork.ok()) given.insert(fork->facts.pid());
+  }
+  EXPECT_FALSE(given.empty());
+  const rlimit none = {lowest_free(), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status restored = workers_.Restore({});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(restored.code(), absl::StatusCode::kResourceExhausted) << restored;
+  const absl::StatusOr<std::vector<DriverClient::ForkedWorker>> forks = driver_.ListForks();
+  ASSERT_TRUE(forks.ok()) << forks.status();
+  EXPECT_GT(forks->size(), given.size());
+  for (const DriverClient::ForkedWorker& fork : *forks) {
+    const pid_t pid = fork.facts.pid();
+    if (given.contains(pid)) (void)SendSignal(fork.pidfd.get(), SIGKILL);
+    siginfo_t end = {};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOWAIT), 0);
+    EXPECT_NE(forks_->Reap(pid).how(), "");
+  }
+  siginfo_t unknown = {};
+  (void)waitid(P_ALL, 0, &unknown, WEXITED | WNOHANG | WNOWAIT);
+  EXPECT_EQ(unknown.si_pid, 0);
 }
 
 // A service may have a use for a signal that the driver ignores.
