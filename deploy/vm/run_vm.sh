@@ -257,11 +257,6 @@ if [[ -n $results ]]; then
   mkdir -p "$results"
   cp -r "$work/first/results/." "$results"
 fi
-status=$(cat "$work/first/status" 2>/dev/null || true)
-if [[ -z $status ]] && { grep -q 'BUG: soft lockup' "$work/first.console" || [[ -e $work/still ]]; }; then
-  show_console first "the machine stood still;"
-  exit 126
-fi
 # 137: it did not end when it was asked to.
 if [[ ($ended -eq 124 || $ended -eq 137) && ! -e $work/still ]]; then
   show_console first "the script did not end within $limit s;"
@@ -270,6 +265,11 @@ fi
 if [[ -n $bare && $ended -eq 0 ]]; then
   cat "$work/first.console"
   exit 0
+fi
+status=$(cat "$work/first/status" 2>/dev/null || true)
+if [[ -z $status ]] && { grep -q 'BUG: soft lockup' "$work/first.console" || [[ -e $work/still ]]; }; then
+  show_console first "the machine stood still;"
+  exit 126
 fi
 if [[ -z $status ]]; then
   show_console first "the machine ended without a result;"
