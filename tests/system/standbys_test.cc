@@ -69,6 +69,14 @@ class StandbysTest : public harness::ClusterFixture {
         },
         std::chrono::seconds(40)));
   }
+  // Starts an owner, which gets a standby.
+  void StartPair(Pair* pair) {
+    ASSERT_NO_FATAL_FAILURE(SetPolicy("hot_standbys: 1"));
+    ASSERT_OK_AND_ASSIGN(first_, cluster_->StartLedger(1));
+    ASSERT_NO_FATAL_FAILURE(AwaitPair(0, pair));
+  }
+
+  std::unique_ptr<harness::LedgerWorker> first_;
 };
 
 TEST_F(StandbysTest, shouldBeThereAfterEachDeathAndUpgradeUntilNoneIsWanted) {
@@ -128,11 +136,8 @@ TEST_F(StandbysTest, shouldBeThereAfterEachDeathAndUpgradeUntilNoneIsWanted) {
 
 // The keeper that was told dies before it has ended the standby.
 TEST_F(StandbysTest, shouldEndUnderTheNextKeeperWhenNoneIsWantedAnyMore) {
-  ASSERT_NO_FATAL_FAILURE(SetPolicy("hot_standbys: 1"));
-  const auto first = cluster_->StartLedger(1);
-  ASSERT_OK(first);
   Pair now;
-  ASSERT_NO_FATAL_FAILURE(AwaitPair(0, &now));
+  ASSERT_NO_FATAL_FAILURE(StartPair(&now));
   const auto service = cluster_->GetService();
   ASSERT_OK(service);
   ASSERT_NO_FATAL_FAILURE(SetPolicy(""));
@@ -144,18 +149,15 @@ TEST_F(StandbysTest, shouldEndUnderTheNextKeeperWhenNoneIsWantedAnyMore) {
 // A standby ends as every worker does whose driver is gone. The next keeper starts none before a
 // worker serves again.
 TEST_F(StandbysTest, shouldEndWithTheDriverAndComeBackWithTheNextWorker) {
-  ASSERT_NO_FATAL_FAILURE(SetPolicy("hot_standbys: 1"));
-  const auto first = cluster_->StartLedger(1);
-  ASSERT_OK(first);
   Pair now;
-  ASSERT_NO_FATAL_FAILURE(AwaitPair(0, &now));
+  ASSERT_NO_FATAL_FAILURE(StartPair(&now));
   const auto before = cluster_->operators().GetStatus();
   ASSERT_OK(before);
   const int driver = before->services(0).driver_pid();
   const FileDescriptor standby(static_cast<int>(syscall(SYS_pidfd_open, now.standby.pid(), 0)));
   ASSERT_TRUE(standby);
   ASSERT_EQ(kill(driver, SIGKILL), 0);
-  ASSERT_OK((*first)->process->WaitEnd(std::chrono::seconds(20)));
+  ASSERT_OK(first_->process->WaitEnd(std::chrono::seconds(20)));
   ASSERT_OK(harness::WaitUntil("the standby's end", [&] {
     pollfd entry = {standby.get(), POLLIN, 0};
     return poll(&entry, 1, 0) > 0;

@@ -221,7 +221,7 @@ struct DriverOfKeepers {
     listener->set_host(verbs::testing::FabricUnderTest().host);
     listener->set_port(port);
   }
-  // Of a keeper that dies instead of giving its next order after so many. Negative: it lives.
+  // The keeper dies instead of giving its next order after so many. Negative: it lives.
   std::unique_ptr<MortalDriverClient> Client(int orders = -1) {
     using Fate = MortalDriverClient::Fate;
     return std::make_unique<MortalDriverClient>(
