@@ -1,11 +1,9 @@
 // Control of a NIC: what it refuses, and how long objects live.
 #include "lib/nic/nic.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -27,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/nic/limits.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/nic/harness.h"
 
 namespace baton::nic {
@@ -483,28 +482,12 @@ TEST_F(NicTest, shouldEmptyTheEventfdOfARegister) {
 
 // Nobody else waits for a descriptor that does not close: here, a socket that lingers.
 TEST_F(NicTest, shouldNotWaitForWhatAClientPassed) {
-  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const to = reinterpret_cast<sockaddr*>(&address);
-  ASSERT_EQ(bind(listener.get(), to, size), 0);
-  ASSERT_EQ(listen(listener.get(), 1), 0);
-  ASSERT_EQ(getsockname(listener.get(), to, &size), 0);
-  FileDescriptor lingers(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const linger for_ever = {1, 30'000};
-  ASSERT_EQ(setsockopt(lingers.get(), SOL_SOCKET, SO_LINGER, &for_ever, sizeof(for_ever)), 0);
-  ASSERT_EQ(connect(lingers.get(), to, size), 0);
-  // More than fits on the way, which nobody reads.
-  const std::vector<char> bytes(1 << 20);
-  while (send(lingers.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-  }
+  harness::LingeringSocket socket;
   const FileDescriptor calls = CallSocket();
   control::File with_file;
   with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
-  ASSERT_TRUE(SendMessage(calls.get(), with_file, lingers.get()));
-  lingers.Reset();  // the NIC has the last copy
+  ASSERT_TRUE(SendMessage(calls.get(), with_file, socket.lingers.get()));
+  socket.lingers.Reset();  // the NIC has the last copy
   ControlMessage message;
   EXPECT_EQ(Await(calls.get(), &message), Received::kMessage);
   EXPECT_NE(nic_.Open(), nullptr);
