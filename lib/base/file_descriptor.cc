@@ -1,7 +1,6 @@
 #include "lib/base/file_descriptor.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -20,6 +19,26 @@ absl::StatusOr<SocketPair> MakeSocketPair(int type) {
     return ErrnoStatus(errno, "socketpair (see RLIMIT_NOFILE)");
   }
   return SocketPair{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+void KeepInLine(int socket) {
+  const int on = 1;
+  (void)setsockopt(socket, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+}
+
+// A read without room for descriptors closes them, which may wait. A look at the bytes leaves them
+// where they are. The bytes that it saw are read, and none that came since.
+ssize_t ReceiveBytes(int socket, msghdr* header) {
+  const size_t room = header->msg_controllen;
+  const ssize_t seen = recvmsg(socket, header, MSG_PEEK | MSG_DONTWAIT);
+  if (seen <= 0) return seen;
+  if ((header->msg_flags & MSG_CTRUNC) != 0) {
+    errno = EBADMSG;
+    return -1;
+  }
+  header->msg_iov->iov_len = static_cast<size_t>(seen);
+  header->msg_controllen = room;
+  return recvmsg(socket, header, MSG_DONTWAIT);
 }
 
 absl::StatusOr<Pipe> MakePipe(int flags) {

@@ -3,6 +3,7 @@
 #define LIB_BASE_FILE_DESCRIPTOR_H_
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -47,6 +48,15 @@ struct SocketPair {
 };
 // Returns two connected AF_UNIX sockets. `type`: SOCK_STREAM | SOCK_NONBLOCK, for example.
 absl::StatusOr<SocketPair> MakeSocketPair(int type);
+
+// Both are for a UNIX stream socket on which others may pass descriptors that nobody here wants.
+// KeepInLine() is called before anything is read. It makes the kernel drop no urgent byte, and so
+// no descriptor that came with one.
+void KeepInLine(int socket);
+// Does what recvmsg(2) does, without waiting. `header` has one buffer, and no room for descriptors.
+// EBADMSG: descriptors came, with these bytes or later ones. They stay in the socket, and nothing
+// is read any more.
+ssize_t ReceiveBytes(int socket, msghdr* header);
 
 struct Pipe {
   FileDescriptor reading, writing;

@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "lib/base/closer.h"
 #include "lib/text/message_text.h"
 
 namespace baton {
@@ -21,9 +22,14 @@ FramedSocket::FramedSocket(boost::asio::io_context& loop, FileDescriptor socket,
                            const Limits& limits)
     : limits_(limits),
       channel_(std::move(socket), limits.frame_bytes),
-      descriptor_(loop, channel_.fd()) {}
+      descriptor_(loop, channel_.fd()) {
+  if (limits.refuses_descriptors) channel_.TakeNoDescriptors();
+}
 
-FramedSocket::~FramedSocket() { Close(); }
+// A loop that ends with its process does not end the connection, which another process may have.
+FramedSocket::~FramedSocket() {
+  if (descriptor_.is_open()) descriptor_.release();  // the channel closes it
+}
 
 void FramedSocket::Start(std::function<absl::StatusOr<bool>()> on_frame,
                          std::function<void(absl::Status)> on_closed) {
@@ -118,7 +124,9 @@ void FramedSocket::Fail(const absl::Status& why) {
 void FramedSocket::Close() {
   on_frame_ = nullptr;
   on_closed_ = nullptr;
-  if (descriptor_.is_open()) descriptor_.release();  // the channel closes it
+  if (!descriptor_.is_open()) return;
+  descriptor_.release();  // the channel closes it
+  if (limits_.refuses_descriptors) CloseConnection(channel_.Release());
 }
 
 }  // namespace baton

@@ -383,8 +383,12 @@ absl::Status MessageChannel::Fill() {
     header.msg_iov = &data;
     header.msg_iovlen = 1;
     header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    const ssize_t got = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    header.msg_controllen =
+        (takes_descriptors_ ? CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors) : 0) +
+        (awaited_sender_ != 0 ? CMSG_SPACE(sizeof(ucred)) : 0);
+    const ssize_t got = takes_descriptors_
+                            ? recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
+                            : ReceiveBytes(socket_.get(), &header);
     const int error = errno;
     input_.resize(old_size + static_cast<size_t>(got > 0 ? got : 0));
     if (got < 0) {
@@ -392,6 +396,9 @@ absl::Status MessageChannel::Fill() {
       if (error == EAGAIN) {
         emptied_ = true;
         return broken_;
+      }
+      if (error == EBADMSG) {
+        return absl::InvalidArgumentError("descriptors came, and none are taken here");
       }
       return ErrnoStatus(error, "recvmsg");
     }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +72,15 @@ class MessageChannel {
       : socket_(std::move(socket)), max_frame_bytes_(max_frame_bytes) {}
 
   int fd() const { return socket_.get(); }
+  // The channel is of no use afterwards.
+  FileDescriptor Release() { return std::move(socket_); }
+
+  // Call it before anything is received. Once descriptors come, Fill reads nothing any more and
+  // returns kInvalidArgument. It does not close them, because that may wait.
+  void TakeNoDescriptors() {
+    takes_descriptors_ = false;
+    KeepInLine(socket_.get());
+  }
 
   // Both block for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
   // kDeadlineExceeded of Send: the other side does not read; the message counts as sent, and the
@@ -135,6 +145,7 @@ class MessageChannel {
   std::deque<Output> output_;
   size_t output_bytes_ = 0;
   absl::Status broken_;  // why nothing goes out any more
+  bool takes_descriptors_ = true;
   pid_t awaited_sender_ = 0;
   bool emptied_ = false;  // the input was, since AwaitSender: later bytes were sent after it
   bool sender_seen_ = false;

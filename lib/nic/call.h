@@ -1,10 +1,13 @@
 #ifndef LIB_NIC_CALL_H_
 #define LIB_NIC_CALL_H_
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -69,9 +72,16 @@ absl::StatusOr<uint32_t> Dispatch(Object* object, Call* call, absl::string_view 
 
 // Makes a pair of sockets that tells the client of events. Returns the NIC's end. The reply passes
 // the client's end.
-absl::StatusOr<FileDescriptor> MakeChannel(Call* call);
+inline absl::StatusOr<FileDescriptor> MakeChannel(Call* call) {
+  BATON_ASSIGN_OR_RETURN(SocketPair pair, MakeSocketPair(SOCK_STREAM | SOCK_NONBLOCK));
+  call->answer = std::move(pair.theirs);
+  return std::move(pair.ours);
+}
 // Sends one byte. A full socket is readable, which is all that the client needs.
-void Notify(const FileDescriptor& channel);
+inline void Notify(const FileDescriptor& channel) {
+  const uint8_t event = 1;
+  (void)send(channel.get(), &event, sizeof(event), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 }  // namespace baton::nic
 

@@ -8,12 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,50 +18,6 @@
 #include "lib/nic/limits.h"
 
 namespace baton::nic {
-
-struct Closer::Work {
-  std::mutex mutex;
-  std::condition_variable more;
-  std::deque<FileDescriptor> descriptors;
-  bool ended = false;
-};
-
-Closer::Closer() : work_(std::make_shared<Work>()) {}
-
-Closer::~Closer() {
-  const std::lock_guard lock(work_->mutex);
-  work_->ended = true;
-  work_->more.notify_one();
-}
-
-void Closer::Run(const std::shared_ptr<Work>& owned) {
-  Work& work = *owned;
-  std::unique_lock lock(work.mutex);
-  for (;;) {
-    work.more.wait(lock, [&work] { return work.ended || !work.descriptors.empty(); });
-    if (work.descriptors.empty()) return;
-    FileDescriptor descriptor = std::move(work.descriptors.front());
-    work.descriptors.pop_front();
-    lock.unlock();
-    descriptor.Reset();
-    lock.lock();
-  }
-}
-
-void Closer::Close(FileDescriptor descriptor) {
-  if (!descriptor) return;
-  if (!started_) {
-    try {
-      std::thread(Run, work_).detach();
-    } catch (const std::system_error&) {
-      return;
-    }
-    started_ = true;
-  }
-  const std::lock_guard lock(work_->mutex);
-  work_->descriptors.push_back(std::move(descriptor));
-  work_->more.notify_one();
-}
 
 namespace {
 

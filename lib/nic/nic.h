@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/closer.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/connections.h"
 #include "lib/nic/context.h"
@@ -18,30 +19,6 @@
 #include "lib/nic/objects.h"
 
 namespace baton::nic {
-
-// Closes descriptors that clients have passed or shared, in a thread that does nothing else. A
-// close can wait for a file system or a peer that does not answer. Closing a socket also closes the
-// descriptors that are in transit through it.
-//
-// The thread starts with the first descriptor. The destructor does not wait for it, because it may
-// wait for ever. It holds no more than the process has descriptors. Thread-compatible.
-class Closer {
- public:
-  Closer();
-  Closer(const Closer&) = delete;
-  Closer& operator=(const Closer&) = delete;
-  ~Closer();
-
-  // Never waits, unless no thread can be started. Then it closes `descriptor` itself.
-  void Close(FileDescriptor descriptor);
-
- private:
-  struct Work;
-  static void Run(const std::shared_ptr<Work>& work);
-
-  const std::shared_ptr<Work> work_;
-  bool started_ = false;
-};
 
 // A NIC in software: it executes what its clients queue in memory that they share with it
 // (soft_nic.md). The NIC copies and checks what a client writes there or to its sockets

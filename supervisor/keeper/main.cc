@@ -146,7 +146,7 @@ int Run() {
   const auto read = baton::driver_process::ReadConfig();
   baton::internal::KeeperConfig config = read.value_or(baton::internal::KeeperConfig());
   FileDescriptor orders = baton::GivenDescriptor(baton::kOrdersVariable);
-  // The keeper has one thread.
+  // The keeper has one thread, beside one that only closes what others pass (lib/base/closer.h).
   baton::driver_process::BeginLog(config, "keeper", baton::log::LogThread::kNone);
   if (!read || !orders) {
     spdlog::error(

@@ -22,7 +22,8 @@
 namespace baton::keeper {
 namespace {
 
-constexpr FramedSocket::Limits kSocketLimits = {.text_bytes = 16 << 10};
+constexpr FramedSocket::Limits kSocketLimits = {.text_bytes = 16 << 10,
+                                                .refuses_descriptors = true};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
 // batond gives the socket's file to the user that it runs control as. Nobody else can do that,

@@ -9,14 +9,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/closer.h"
 
 namespace baton::driver_process {
 
 void Roster::Add(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                  Standing standing) {
+  Remove(slot);
+  KeepInLine(wake.get());
   workers_[slot] = Worker{id, std::move(wake), versions, standing};
   uint64_t& stop_requested = arena_->header().stop_requested;
   arena::StoreRelease(stop_requested, stop_requested & ~(uint64_t{1} << slot));
+}
+
+void Roster::Remove(uint32_t slot) {
+  CloseConnection(std::move(workers_[slot].wake));
+  workers_[slot] = Worker{};
 }
 
 void Roster::AskToStop(uint32_t slot) {
@@ -105,8 +113,12 @@ void Roster::TakeSignals(const pollfd* entries) {
     const pollfd& entry = *entries++;
     if (entry.revents == 0) continue;
     char signals[256];
-    const ssize_t got = recv(entry.fd, signals, sizeof(signals), MSG_DONTWAIT);
-    // poll(2) would report the end of the socket at once, for ever.
+    iovec into = {signals, sizeof(signals)};
+    msghdr header = {};
+    header.msg_iov = &into;
+    header.msg_iovlen = 1;
+    const ssize_t got = ReceiveBytes(entry.fd, &header);
+    // poll(2) would report the end of the socket, or descriptors in it, at once, for ever.
     worker.deaf = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
   }
 }

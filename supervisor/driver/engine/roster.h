@@ -51,7 +51,7 @@ class Roster {
     bool pardoned = false;
     std::string_view death = "crash";  // cause of its death, in reports; a literal
     bool notify = false;               // has something new
-    bool deaf = false;                 // closed its end of `wake`
+    bool deaf = false;                 // closed its end of `wake`, or passed descriptors there
     uint32_t shards = 0;               // that it owns
   };
 
@@ -67,7 +67,7 @@ class Roster {
 
   void Add(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
            Standing standing);
-  void Remove(uint32_t slot) { workers_[slot] = Worker{}; }
+  void Remove(uint32_t slot);
 
   Worker& operator[](uint32_t slot) { return workers_[slot]; }
   const Worker& operator[](uint32_t slot) const { return workers_[slot]; }

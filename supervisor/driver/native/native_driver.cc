@@ -2,7 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -44,10 +44,10 @@ std::string NewsLine(std::string_view kind, int shard, int connection, std::stri
   return line;
 }
 
-void ReadNews(int socket, const std::function<void(const News&)>& tell) {
+void ReadNews(int pipe, const std::function<void(const News&)>& tell) {
   std::array<char, kNewsBytes> line;
   for (int i = 0; i < kNewsAtATime; ++i) {
-    const ssize_t got = recv(socket, line.data(), line.size(), MSG_DONTWAIT);
+    const ssize_t got = read(pipe, line.data(), line.size());
     if (got <= 0) return;
     const std::vector<std::string> parts = absl::StrSplit(
         absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
@@ -150,7 +150,7 @@ void NativeDriver::Tell(std::string_view kind, int shard, int connection,
                         std::string_view message) const {
   const std::string line = NewsLine(kind, shard, connection, message);
   // A line that `baton-driver` does not take is lost.
-  (void)send(inheritance_.news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  (void)!write(inheritance_.news, line.data(), line.size());
 }
 
 // ---------------------------------------------------------------- turns

@@ -44,7 +44,7 @@ struct NativeInheritance {
   int session = -1;        // the worker's end of its session with the keeper
   int driver_wake = -1;    // eventfd: there are orders, or a shard has changed hands
   std::vector<int> wakes;  // eventfds, by worker slot
-  int news = -1;           // datagrams for the keeper's event log; see NewsLine
+  int news = -1;           // packets for the keeper's event log; see NewsLine
   int lifeline = -1;       // reading end (lifeline.h); in the worker, its own one
   int presence = -1;       // of lifeline.h
   int realtime_priority = 0;
@@ -56,7 +56,8 @@ struct NativeInheritance {
 // Kind of the news that a worker's process cannot run its object.
 inline constexpr std::string_view kWorkerFailed = "native_worker_failed";
 
-// A line of news is "<kind> <shard> <connection> <message>"; -1: none. A longer line is cut.
+// A line of news is "<kind> <shard> <connection> <message>"; -1: none. A longer line is cut. A line
+// is one write to a pipe of packets (O_DIRECT, pipe(2)).
 inline constexpr size_t kNewsBytes = 1024;
 std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message);
 
@@ -67,7 +68,7 @@ struct News {
 };
 // Passes the valid lines that have come to `baton-driver`'s end to `tell`, a bounded number per
 // call.
-void ReadNews(int socket, const std::function<void(const News&)>& tell);
+void ReadNews(int pipe, const std::function<void(const News&)>& tell);
 
 class NativeDriver final : private driver::DriverObserver {
  public:

@@ -1,5 +1,6 @@
 #include "supervisor/driver/native/native_engine.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -10,6 +11,12 @@
 #include "lib/base/status.h"
 
 namespace baton::driver_process {
+
+namespace {
+
+constexpr int kNewsPipeBytes = 1 << 20;  // a page for each line
+
+}  // namespace
 
 NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device, EngineListener* listener,
                            const ServiceOptions& options)
@@ -42,8 +49,18 @@ absl::Status NativeEngine::Open() {
   BATON_RETURN_IF_ERROR(open(&wake_));
   wakes_.resize(arena_->shape().workers);
   for (FileDescriptor& wake : wakes_) BATON_RETURN_IF_ERROR(open(&wake));
-  BATON_ASSIGN_OR_RETURN(news_, MakeSocketPair(SOCK_DGRAM | SOCK_NONBLOCK));
+  // Unlike a socket, a pipe carries no descriptors, whose close here may wait.
+  BATON_ASSIGN_OR_RETURN(news_, MakePipe(O_DIRECT | O_NONBLOCK));
+  (void)fcntl(news_.writing.get(), F_SETPIPE_SZ, kNewsPipeBytes);
   return absl::OkStatus();
+}
+
+// Nobody here reads the socket: a native worker writes to eventfds. So it can pass nothing that
+// this thread, which is the only one, would close.
+void NativeEngine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake,
+                             StateVersions versions, Standing standing) {
+  shutdown(wake.get(), SHUT_RD);
+  ServiceEngine::AddWorker(slot, id, std::move(wake), versions, standing);
 }
 
 NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id) {
@@ -56,7 +73,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   inheritance.worker_id = worker_id;
   inheritance.driver_wake = wake_.get();
   for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
-  inheritance.news = news_.theirs.get();
+  inheritance.news = news_.writing.get();
   inheritance.realtime_priority = options_.realtime_priority;
   inheritance.outside_effects = options_.outside_effects;
   inheritance.poison_deaths = options_.poison_deaths;
@@ -64,7 +81,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
 }
 
 std::vector<int> NativeEngine::descriptors() const {
-  return {wake_.get(), news_.ours.get(), device_->event_fd()};
+  return {wake_.get(), news_.reading.get(), device_->event_fd()};
 }
 
 void NativeEngine::Turn() {
@@ -74,7 +91,7 @@ void NativeEngine::Turn() {
   if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
   succession_.LookAtShards();
   LookAtSharedReceives();
-  ReadNews(news_.ours.get(), [this](const News& news) {
+  ReadNews(news_.reading.get(), [this](const News& news) {
     if (news.kind == kWorkerFailed) succession_.NoteFailure(news.message);
     listener_->OnEvent(news.kind, news.message, 0, news.shard, news.connection);
   });

@@ -48,6 +48,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   NativeSuccession& succession() override { return succession_; }
   const NativeSuccession& succession() const override { return succession_; }
 
+  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+                 Standing standing) override;
+
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override {
     return manager_->Connect(shard, address, private_data, tag);
@@ -75,7 +78,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
 
   const ServiceOptions options_;
   FileDescriptor wake_;                // eventfd, of all processes of the service
-  SocketPair news_;                    // datagrams from workers
+  Pipe news_;                          // packets from workers
   std::vector<FileDescriptor> wakes_;  // eventfds, by worker slot
   const std::unique_ptr<NativeCounters> counters_;
   std::unique_ptr<native::ConnectionManager> manager_;

@@ -104,7 +104,7 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   const int news = inheritance.news;
   const absl::Status status = BecomeWorker(program, std::move(inheritance), output);
   const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
-  (void)send(news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  (void)!write(news, line.data(), line.size());
   _exit(127);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/base/clock.h"
+#include "lib/base/closer.h"
 #include "lib/base/random_bytes.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
@@ -22,7 +23,8 @@
 namespace baton::keeper {
 namespace {
 
-constexpr FramedSocket::Limits kSocketLimits = {.frame_bytes = 64 << 10, .text_bytes = 16 << 10};
+constexpr FramedSocket::Limits kSocketLimits = {
+    .frame_bytes = 64 << 10, .text_bytes = 16 << 10, .refuses_descriptors = true};
 // The most clients of the socket that have not attached. Anybody may connect.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;
@@ -66,9 +68,9 @@ std::string NameOf(const WorkerSession& session, const internal::WorkerRequest& 
 
 void WorkerRequests::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
-  if (!peer.ok()) return;
+  if (!peer.ok()) return CloseConnection(std::move(socket));
   auto connector = GetPeerProcess(socket.get());
-  if (!connector.ok()) return;
+  if (!connector.ok()) return CloseConnection(std::move(socket));
   auto session = std::make_shared<WorkerSession>(parts_.loop);
   session->peer = *peer;
   session->process.assign(connector->pidfd.Release());

@@ -189,7 +189,7 @@ class DescriptorsTest : public MessageChannelTest {
     }
   }
   // Sends any bytes. Another program may do so, because it writes frames as it likes.
-  void SendRaw(std::string_view bytes, const std::vector<int>& descriptors) {
+  void SendRaw(std::string_view bytes, const std::vector<int>& descriptors, int flags = 0) {
     iovec data = {const_cast<char*>(bytes.data()), bytes.size()};
     msghdr header = {};
     header.msg_iov = &data;
@@ -202,7 +202,8 @@ class DescriptorsTest : public MessageChannelTest {
     item->cmsg_type = SCM_RIGHTS;
     item->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
     std::copy(descriptors.begin(), descriptors.end(), reinterpret_cast<int*>(CMSG_DATA(item)));
-    ASSERT_EQ(sendmsg(here->fd(), &header, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    ASSERT_EQ(sendmsg(here->fd(), &header, MSG_NOSIGNAL | flags),
+              static_cast<ssize_t>(bytes.size()));
   }
   static std::string FrameOf(const std::string& text) {
     const std::string bytes = Message(text).SerializeAsString();
@@ -288,6 +289,31 @@ TEST_F(DescriptorsTest, shouldBeRefusedWhenThereAreMoreThanAFrameCarries) {
   SendRaw(FrameOf("0"), std::vector<int>(kMaxFrameDescriptors + 4, events[0].get()));
   EXPECT_EQ(there->Fill().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST_F(DescriptorsTest, shouldStayInTheSocketOfAChannelThatTakesNone) {
+  there->TakeNoDescriptors();
+  SendNumber(0, 0);
+  ASSERT_TRUE(there->Fill().ok());
+  SendNumber(1, 1);
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(there->Fill().code(), absl::StatusCode::kInvalidArgument);
+  }
+  ExpectNumber(0, 0);  // it was read before
+  const absl::Status status = there->Receive(&received, kTimeoutMs);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("none are taken here"));
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+// The kernel would drop such a byte, and its descriptors, when the next one is read.
+TEST_F(DescriptorsTest, shouldStayThereWithAnUrgentByte) {
+  if (send(here->fd(), "", 1, MSG_OOB) != 1) GTEST_SKIP() << "this kernel has no urgent bytes";
+  MakePair();
+  there->TakeNoDescriptors();
+  SendRaw("x", {events[0].get()}, MSG_OOB);
+  ASSERT_EQ(send(here->fd(), "y", 1, 0), 1);
+  EXPECT_EQ(there->Fill().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(MessageChannelTest, shouldCloseQueuedDescriptorsAtItsEnd) {
@@ -505,6 +531,22 @@ TEST_F(UnixSocketTest, shouldSeeWhatAProcessSendsFromThenOn) {
   ASSERT_EQ(client.Send(nothing, std::vector<int>(kMaxFrameDescriptors, 0)), absl::OkStatus());
   ASSERT_EQ(server.Receive(&taken, 10'000), absl::OkStatus());
   EXPECT_TRUE(server.sender_seen());
+}
+
+TEST_F(UnixSocketTest, shouldSeeAProcessThatMayPassNoDescriptors) {
+  const auto listening = ListenUnix(path, 8, 0600);
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  MessageChannel client(ConnectUnix(path).value());
+  MessageChannel server{FileDescriptor(accept(listening->get(), nullptr, nullptr))};
+  server.TakeNoDescriptors();
+  ASSERT_EQ(server.AwaitSender(getpid()), absl::OkStatus());
+  const internal::SetReady nothing;
+  internal::SetReady taken;
+  ASSERT_EQ(client.Send(nothing), absl::OkStatus());
+  ASSERT_EQ(server.Receive(&taken, 10'000), absl::OkStatus());
+  EXPECT_TRUE(server.sender_seen());
+  ASSERT_EQ(client.Send(nothing, {client.fd()}), absl::OkStatus());
+  EXPECT_EQ(server.Fill().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(UnixSocketTest, shouldTellThatAPathIsTooLong) {

@@ -1,11 +1,9 @@
 // Control of a NIC: what it refuses, and how long objects live.
 #include "lib/nic/nic.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -28,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/nic/limits.h"
+#include "tests/harness/lingering_socket.h"
 #include "tests/lib/nic/harness.h"
 
 namespace baton::nic {
@@ -502,33 +501,17 @@ TEST_F(NicTest, shouldEmptyTheEventfdOfARegister) {
 // Nobody else waits for a descriptor that does not close: here, a socket that lingers, alone or
 // behind as many others as the kernel passes.
 TEST_F(NicTest, shouldNotWaitForWhatAClientPassed) {
-  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const to = reinterpret_cast<sockaddr*>(&address);
-  ASSERT_EQ(bind(listener.get(), to, size), 0);
-  ASSERT_EQ(listen(listener.get(), 3), 0);
-  ASSERT_EQ(getsockname(listener.get(), to, &size), 0);
   const SharedFile file(4096);
-  // More than fits on the way, which nobody reads.
-  const std::vector<char> bytes(1 << 20);
   for (const size_t superfluous : {size_t{0}, size_t{2}, size_t{252}}) {
     SCOPED_TRACE(superfluous);
-    FileDescriptor lingers(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const linger for_ever = {1, 30'000};
-    ASSERT_EQ(setsockopt(lingers.get(), SOL_SOCKET, SO_LINGER, &for_ever, sizeof(for_ever)), 0);
-    ASSERT_EQ(connect(lingers.get(), to, size), 0);
-    while (send(lingers.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-    }
+    harness::LingeringSocket socket;
     const FileDescriptor calls = CallSocket();
     control::File with_file;
     with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
     std::vector<int> passed(superfluous, file.fd());
-    passed.push_back(lingers.get());
+    passed.push_back(socket.lingers.get());
     ASSERT_TRUE(SendWithAll(calls.get(), with_file, passed));
-    lingers.Reset();  // the NIC has the last copy
+    socket.lingers.Reset();  // the NIC has the last copy
     ControlMessage message;
     EXPECT_EQ(Await(calls.get(), &message),
               superfluous == 0 ? Received::kMessage : Received::kEnded);

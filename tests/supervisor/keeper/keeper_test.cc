@@ -21,11 +21,13 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
+#include "tests/harness/lingering_socket.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -368,6 +370,24 @@ TEST_F(KeeperTest, shouldCloseTheSocketOfWhoSpeaksGarbage) {
   internal::WorkerReply reply;
   EXPECT_EQ(client.channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+}
+
+// The last close of what it passes waits.
+TEST_F(KeeperTest, shouldNotWaitForWhatAStrangerPasses) {
+  Start();
+  for (const bool stays : {true, false}) {
+    harness::LingeringSocket socket;
+    RawClient stranger(keeper.socket());
+    harness::Pass(stranger.channel().fd(), std::move(socket.lingers));
+    if (!stays) stranger.Close();
+    const auto before = std::chrono::steady_clock::now();
+    const auto worker = Attached();
+    if (stays) {
+      internal::WorkerReply reply;
+      EXPECT_EQ(stranger.channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - before, harness::Patient(std::chrono::seconds(2)));
+  }
 }
 
 TEST_F(KeeperTest, shouldNotMindClientsThatLeaveWithoutAWord) {

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
@@ -22,6 +24,7 @@
 #include "lib/verbs/soft/soft_device.h"
 #include "supervisor/driver/engine/describe.h"
 #include "supervisor/driver/engine/news_queue.h"
+#include "tests/harness/lingering_socket.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -827,6 +830,28 @@ TEST_F(EngineTest, shouldHearOthersWhenAWorkerTakesOrClosesSignals) {
   }
   // An end is not heard again and again: the engine sleeps.
   EXPECT_LT(ProcessorSecondsOf(200'000), 0.1);
+}
+
+// The last close of what it passes waits.
+TEST_F(EngineTest, shouldNotWaitForWhatAWorkerPassesWithASignal) {
+  Make(TestShape(2), {});
+  const auto culprit = Ready();
+  culprit->Adopt(0);
+  culprit->Adopt(1);
+  const auto other = Ready();
+  const auto result = Handoff(*other, 1);
+  culprit->Release(1);
+  other->Adopt(1);
+  ASSERT_EQ(result->Wait(), absl::OkStatus());
+  harness::LingeringSocket socket;
+  const auto begin = std::chrono::steady_clock::now();
+  harness::Pass(culprit->wake.get(), std::move(socket.lingers));
+  for (int i = 0; i < 10; ++i) other->CommitAndWait(1);
+  // The engine does not hear of it again and again: it sleeps.
+  EXPECT_LT(ProcessorSecondsOf(200'000), 0.1);
+  Dead(*culprit);
+  other->CommitAndWait(1);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, harness::Patient(std::chrono::seconds(5)));
 }
 
 // ---- Effects outside.
