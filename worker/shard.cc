@@ -10,6 +10,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
+#include "worker/heap.h"
 #include "worker/work_requests.h"
 #include "worker/worker_shards.h"
 
@@ -110,6 +111,7 @@ Shard::Shard(WorkerShards* shards, uint32_t index)
       plain_opcodes_(PlainOpcodes(shards->arena().header())),
       most_send_bytes_(MostSendBytes(shards->arena().header())),
       staged_(std::make_unique<Staged>()) {
+  if (shards->arena().shape().heap_pages != 0) heap_.reset(new Heap(this));
   staged_->entries.reserve(arena::kMaxTransactionEntries);
   staged_->connections.reserve(arena::kMaxTransactionEntries);
   const uint32_t slots = arena::SharedReceiveSlots(shards->arena().shape());
@@ -156,8 +158,15 @@ uint32_t Shard::EntryRoom() const {
   }
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
   const uint64_t used = staged_->entries.size() + Staged::SharedEntries(staged_->shared.size()) +
-                        Staged::kReservedEntries;
+                        (heap_ != nullptr ? heap_->entries() : 0) + Staged::kReservedEntries;
   return entries_left_ = room > used ? static_cast<uint32_t>(room - used) : 0;
+}
+
+// Takes room for an entry of the open transaction. Returns false if there is none.
+bool Shard::TakeEntry() {
+  if (!HasEntryRoom(1)) return false;
+  --entries_left_;
+  return true;
 }
 
 absl::Status Shard::AddConnection(Connection& connection) {
@@ -432,7 +441,8 @@ absl::Status Shard::Commit() {
 }
 
 bool Shard::NothingStaged() const {
-  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_state;
+  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_state &&
+         (heap_ == nullptr || !heap_->HasStaged());
 }
 
 void Shard::AddSharedReceives() {
@@ -473,6 +483,7 @@ void Shard::Publish(bool release) {
   if (!staged_->shared.empty()) AddSharedReceives();
   std::vector<CommitEntry>& entries = staged_->entries;
   if (staged_->has_state) entries.push_back(staged_->state);
+  if (heap_ != nullptr) heap_->AddEntries(&entries);
   if (delivered_ != acknowledged_ || entries.empty()) {
     Acknowledge();
   }
@@ -506,6 +517,7 @@ void Shard::Publish(bool release) {
     state_length_ = staged_->state.state_length;
     state_version_ = staged_->state.state_version;
   }
+  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
   if (staged_->moves) [[unlikely]]
     ForgetMoved();
   ClearStaged();
@@ -563,6 +575,7 @@ void Shard::Abandon() {
   }
   shared_free_.insert(shared_free_.end(), staged_->shared.rbegin(), staged_->shared.rend());
   shared_outstanding_ -= static_cast<uint32_t>(staged_->shared.size());
+  if (heap_ != nullptr) heap_->Abandon();
   ClearStaged();
 }
 
@@ -606,6 +619,29 @@ void Shard::ForEachBufferInUse(Connection& connection,
                                : arena.receive_request(connection.index_, i));
       VisitBuffers(request, arena.shape().buffer_bytes,
                    [&](const Buffer& buffer) { visit(buffer, send); });
+    }
+  }
+}
+
+// Connections that poison has ended keep what they had posted until the driver has freed their
+// slots.
+void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit) {
+  const arena::Arena& arena = shards_->arena();
+  const auto visit_buffer = [&](const Buffer& buffer) { visit(buffer.offset, buffer.length); };
+  for (uint32_t i = 0; i < arena.shape().connections; ++i) {
+    const arena::ConnectionRecord& record = arena.connection(i);
+    const bool used =
+        arena::LoadAcquire(record.state) != static_cast<uint32_t>(arena::ConnectionState::kFree);
+    if (!used || arena::LoadRelaxed(record.shard) != index_) continue;
+    if (Connection* connection = shards_->Resolve(*this, i, record.generation)) {
+      ForEachBufferInUse(*connection, [&](const Buffer& buffer, bool) { visit_buffer(buffer); });
+    }
+  }
+  ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t) { visit_buffer(buffer); });
+  for (uint32_t i = 0; i < arena::kGrants; ++i) {
+    const arena::GrantRecord grant = arena::CopyOnce(arena.grant(i));
+    if (grant.length <= buffer_bytes_ && grant.offset <= buffer_bytes_ - grant.length) {
+      visit(grant.offset, grant.length);
     }
   }
 }

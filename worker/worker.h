@@ -29,6 +29,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -44,6 +45,7 @@ struct ShardRecord;
 struct WorkRequest;
 }  // namespace arena
 
+class Heap;
 class Shard;
 class Worker;
 class WorkerShards;
@@ -133,7 +135,8 @@ struct Completion {
   Connection* connection = nullptr;  // never null in OnCompletion
 };
 
-// A range of the service's registered buffers, in bytes from the beginning of Worker::buffers().
+// A range of the service's registered memory, in bytes from the beginning of Worker::buffers(). The
+// heaps lie behind these.
 struct Buffer {
   uint64_t offset = 0;
   uint32_t length = 0;
@@ -210,6 +213,10 @@ class Shard {
   // kDisconnected follows.
   absl::Status Disconnect(Connection& connection);
 
+  // Returns the shard's part of the registered memory, from which its owner allocates (heap.h).
+  // REQUIRES: Capacity::shard_heap_bytes > 0.
+  Heap& heap() { return *heap_; }
+
   // Makes what was staged happen and acknowledges the completions that were delivered so far, as
   // one transaction. The library calls it, unless the mode is CommitMode::kManual.
   // kAborted: this worker does not own the shard, and nothing has happened. kResourceExhausted: the
@@ -243,6 +250,7 @@ class Shard {
   friend class OwnershipChanges;
   friend class WorkerShards;
   friend class Connection;
+  friend class Heap;
 
   struct Staged;  // the open transaction
 
@@ -268,6 +276,8 @@ class Shard {
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
+  bool TakeEntry();
+  void ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit);
   bool HasEntryRoom(uint32_t needed) const;
   void AddSharedReceives();
   void Publish(bool release);
@@ -309,6 +319,7 @@ class Shard {
   std::vector<Connection*> unacknowledged_;
   std::vector<uint16_t> shared_unacknowledged_;
   std::unique_ptr<Staged> staged_;
+  std::unique_ptr<Heap> heap_;  // null: the service has none
 
  public:
   ~Shard();
@@ -401,6 +412,7 @@ struct Capacity {
   uint32_t shared_receive_queue_depth = 0;  // of each shard, a power of two; 0: not shared
   uint32_t connection_state_bytes = 0;      // the longest state of a connection
   uint32_t shard_state_bytes = 0;           // and of a shard
+  uint64_t shard_heap_bytes = 0;            // registered memory that a shard allocates from
   // After a death, a successor starts only when the whole process of its predecessor is proven
   // dead.
   bool outside_effects = false;
@@ -469,8 +481,8 @@ class Worker {
 
   virtual const Capacity& capacity() const = 0;  // does not change
 
-  // Returns the service's registered memory, the same for all of its workers. The application
-  // divides it up. Writes to it are not part of a transaction.
+  // Returns the service's registered memory without the shards' heaps, the same for all of its
+  // workers. The application divides it up. Writes to it are not part of a transaction.
   virtual absl::Span<uint8_t> buffers() const = 0;
 
   // Gives peers access to `length` bytes of the buffers from `offset`. `access`: kRemoteRead,

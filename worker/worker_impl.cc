@@ -126,6 +126,7 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
                shape.shared_receive_queue_depth,
                shape.connection_state_bytes,
                shape.shard_state_bytes,
+               arena::HeapBytes(shape),
                capacity_.outside_effects,
                capacity_.cpus,
                capacity_.numa_node};

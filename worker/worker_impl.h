@@ -65,7 +65,7 @@ class WorkerImpl final : public Worker {
                                       std::string_view private_data, uint64_t tag) override;
   const Capacity& capacity() const override { return capacity_; }
   absl::Span<uint8_t> buffers() const override {
-    return {arena_->buffers(), arena_->shape().buffer_bytes};
+    return {arena_->buffers(), arena::HeapOffset(arena_->shape(), 0)};
   }
   absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                           uint32_t access) override {

@@ -129,6 +129,10 @@ absl::Status ValidateShape(const Shape& shape) {
   if (shape.buffer_bytes % kPageBytes != 0) {
     return absl::InvalidArgumentError("buffer_bytes: not a multiple of 4096");
   }
+  BATON_RETURN_IF_ERROR(CheckRange("heap_pages", shape.heap_pages, 0, kMaxHeapBytes / kPageBytes));
+  if (shape.shards * HeapBytes(shape) >= shape.buffer_bytes) {
+    return absl::InvalidArgumentError("heap_pages: the heaps leave nothing of buffer_bytes");
+  }
   BATON_RETURN_IF_ERROR(CheckRange("max_inline_bytes", shape.max_inline_bytes, 0, kMaxInlineBytes));
   BATON_RETURN_IF_ERROR(
       CheckRange("pooled_queue_pairs", shape.pooled_queue_pairs, 0, kMaxConnections));

@@ -151,6 +151,10 @@ class Arena {
   SharedReceive& shared_receive(uint32_t shard, uint32_t slot) const {
     return At<SharedReceive>(kDriverLogMemory, driver_map_.SharedReceives(shard))[slot];
   }
+  // Returns the blocks of the shard's heap, by the page at which they begin. REQUIRES: it has one.
+  HeapBlock* heap(uint32_t shard) const {
+    return At<HeapBlock>(kDriverLogMemory, driver_map_.Heap(shard));
+  }
   WorkRequest& shared_receive_request(uint32_t shard, uint32_t slot) const {
     return At<WorkRequest>(kWorkerLogMemory, worker_map_.SharedReceives(shard))[slot];
   }

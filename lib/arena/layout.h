@@ -35,6 +35,7 @@ inline constexpr uint32_t kMaxQueueDepth = 4096;
 inline constexpr uint32_t kMaxStateBytes = 1u << 20;
 inline constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
 inline constexpr uint32_t kMaxInlineBytes = 4096;
+inline constexpr uint64_t kMaxHeapBytes = uint64_t{1} << 36;  // of a shard
 
 inline constexpr uint32_t kMaxSges = 4;
 // A static_assert of engine.cc (kCrowdedEntries) relates this limit to kCommitLogEntries.
@@ -69,9 +70,11 @@ struct Shape {
   // version 2.
   uint32_t pooled_queue_pairs;
   uint32_t dump_buffers;  // 1: core dumps of processes that map the buffers include them; since 2
-  uint64_t reserved1;
+  uint32_t heap_pages;    // per shard, of the buffers; 0: no shard has a heap. Since version 2.
+  uint32_t reserved1;
 };
 static_assert(offsetof(Shape, pooled_queue_pairs) == 48);
+static_assert(offsetof(Shape, heap_pages) == 56);
 static_assert(offsetof(Shape, shared_receive_queue_depth) == 40);
 static_assert(offsetof(Shape, max_inline_bytes) == 44);
 static_assert(sizeof(Shape) == 64);
@@ -87,6 +90,11 @@ constexpr uint32_t ReceiveDepth(const Shape& shape) {
 // with one transaction leave free slots for the next.
 constexpr uint32_t SharedReceiveSlots(const Shape& shape) {
   return 2 * shape.shared_receive_queue_depth;
+}
+// The end of the buffers is divided into one heap per shard. The application divides up the rest.
+constexpr uint64_t HeapBytes(const Shape& shape) { return uint64_t{shape.heap_pages} * kPageBytes; }
+constexpr uint64_t HeapOffset(const Shape& shape, uint32_t shard) {
+  return shape.buffer_bytes - (shape.shards - shard) * HeapBytes(shape);
 }
 // Returns true if owners drive their queues themselves (layout.md, "Native owners").
 constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
@@ -144,10 +152,16 @@ struct BankHeader {
   uint64_t read_cursor;  // completions the owner has read
   // 1 + the completion being handled; 0: none; or kHandlingNotTold. Since version 2.
   uint64_t handling;
-  uint8_t pad1[48];
+  // Bytes of the shard's heap as the owner has them, for operators; since version 2.
+  uint64_t heap_kept;     // in allocations that belong to the committed state
+  uint64_t heap_scratch;  // in allocations that end with the owner
+  uint64_t heap_held;     // freed, and not known to be out of use by work requests
+  uint64_t heap_largest;  // in the largest range that is free
+  uint8_t pad1[16];
 };
 static_assert(offsetof(BankHeader, read_cursor) == 64);
 static_assert(offsetof(BankHeader, handling) == 72);
+static_assert(offsetof(BankHeader, heap_kept) == 80);
 static_assert(sizeof(BankHeader) == 128);
 
 enum class CommitKind : uint8_t {
@@ -159,6 +173,7 @@ enum class CommitKind : uint8_t {
   kDisconnect = 6,
   kRelease = 7,         // the owner gives the shard away; the last entry of its epoch
   kSharedReceives = 8,  // a SharedReceivesEntry; since version 2
+  kHeap = 9,            // a HeapEntry; since version 2
 };
 
 inline constexpr uint8_t kCommitLast = 1;  // flag: ends the transaction
@@ -205,6 +220,54 @@ struct SharedReceivesEntry {
 static_assert(offsetof(SharedReceivesEntry, flags) == offsetof(CommitEntry, flags));
 static_assert(offsetof(SharedReceivesEntry, slots) == 4);
 static_assert(sizeof(SharedReceivesEntry) == sizeof(CommitEntry));
+
+// A range of a shard's heap that is divided into objects of one size, of which some are allocated.
+// The allocator and the units: layout.md, "Heaps".
+inline constexpr uint32_t kHeapUnitBytes = 64;
+struct HeapBlock {
+  uint32_t pages;  // its length; 0: no block begins at this page
+  uint32_t units;  // the length of each object; 0: there is one, as long as the block
+  uint64_t kept;   // a bit for each object: 1, if it is allocated
+};
+static_assert(sizeof(HeapBlock) == 16);
+constexpr uint32_t ObjectsOf(const HeapBlock& block) {
+  if (block.units == 0) return 1;
+  const uint64_t objects = uint64_t{block.pages} * (kPageBytes / kHeapUnitBytes) / block.units;
+  return objects < 64 ? static_cast<uint32_t>(objects) : 64;
+}
+// Returns whether such a block may begin at `page` of a heap of `heap_pages`.
+constexpr bool IsHeapBlock(const HeapBlock& block, uint64_t page, uint64_t heap_pages) {
+  if (block.pages == 0) return page < heap_pages && block.units == 0 && block.kept == 0;
+  if (page >= heap_pages || block.pages > heap_pages - page || block.kept == 0) return false;
+  const uint32_t objects = ObjectsOf(block);
+  return objects == 64 || block.kept >> objects == 0;
+}
+
+// A CommitEntry of kind kHeap: the blocks that begin at these pages become these.
+struct HeapChange {
+  uint32_t page;
+  uint32_t pages;
+  uint32_t units;
+  uint32_t kept_low;
+  uint32_t kept_high;
+};
+inline constexpr uint32_t kHeapChangesPerEntry = 3;
+struct HeapEntry {
+  uint8_t kind;
+  uint8_t flags;
+  uint16_t count;
+  HeapChange changes[kHeapChangesPerEntry];
+};
+static_assert(offsetof(HeapEntry, flags) == offsetof(CommitEntry, flags));
+static_assert(offsetof(HeapEntry, changes) == 4);
+static_assert(sizeof(HeapEntry) == sizeof(CommitEntry));
+constexpr HeapBlock BlockOf(const HeapChange& change) {
+  return {change.pages, change.units, uint64_t{change.kept_high} << 32 | change.kept_low};
+}
+constexpr HeapChange ChangeOf(uint32_t page, const HeapBlock& block) {
+  return {page, block.pages, block.units, static_cast<uint32_t>(block.kept),
+          static_cast<uint32_t>(block.kept >> 32)};
+}
 
 struct BufferRange {
   uint64_t offset;  // from the start of the buffers
@@ -844,7 +907,9 @@ struct DriverMemoryMap {
             AlignUp(connections + shape.connections * sizeof(ConnectionRecord), kPageBytes)),
         shared_receive_bytes(uint64_t{SharedReceiveSlots(shape)} * sizeof(SharedReceive)),
         shared_receives(AlignUp(completion_logs + shape.shards * completion_log_bytes, kPageBytes)),
-        total(AlignUp(shared_receives + shape.shards * shared_receive_bytes, kPageBytes)) {}
+        heap_bytes(uint64_t{shape.heap_pages} * sizeof(HeapBlock)),
+        heaps(AlignUp(shared_receives + shape.shards * shared_receive_bytes, kPageBytes)),
+        total(AlignUp(heaps + shape.shards * heap_bytes, kPageBytes)) {}
 
   constexpr uint64_t Shard(uint32_t shard) const { return shards + shard * sizeof(ShardRecord); }
   constexpr uint64_t Grant(uint32_t grant) const { return grants + grant * sizeof(GrantRecord); }
@@ -857,9 +922,10 @@ struct DriverMemoryMap {
   constexpr uint64_t SharedReceives(uint32_t shard) const {
     return shared_receives + shard * shared_receive_bytes;
   }
+  constexpr uint64_t Heap(uint32_t shard) const { return heaps + shard * heap_bytes; }
 
   uint64_t completion_log_bytes, shards, grants, connections, completion_logs, shared_receive_bytes,
-      shared_receives, total;
+      shared_receives, heap_bytes, heaps, total;
 };
 
 // Offsets in the recovery memory: poll slots, spare records, spare buffers, and for native services

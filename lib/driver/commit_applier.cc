@@ -1,6 +1,7 @@
 #include "lib/driver/commit_applier.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
@@ -146,6 +147,7 @@ CommitOutcome CommitApplier::ApplyNext(uint32_t shard, absl::Status* error) {
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kConnection) ApplyConnection(part);
     if (CommitKind(part.entry.kind) == CommitKind::kShardState) ApplyShardState(shard, part.entry);
+    if (CommitKind(part.entry.kind) == CommitKind::kHeap) ApplyHeap(shard, part.entry);
     BATON_CRASH_POINT("driver-part-applied");
   }
   if (transaction.Has(kDecisions)) Decide(transaction);
@@ -189,6 +191,18 @@ void CommitApplier::ApplyShardState(uint32_t shard, const CommitEntry& entry) {
   record.state_version = entry.state_version;
   BATON_CRASH_POINT("driver-shard-state-half");
   record.state_slot = entry.state_slot;
+}
+
+void CommitApplier::ApplyHeap(uint32_t shard, const CommitEntry& entry) {
+  const auto heap = std::bit_cast<arena::HeapEntry>(entry);
+  for (uint32_t i = 0; i < heap.count; ++i) {
+    const arena::HeapBlock block = arena::BlockOf(heap.changes[i]);
+    arena::HeapBlock& record = arena_->heap(shard)[heap.changes[i].page];
+    arena::StoreRelaxed(record.pages, block.pages);
+    arena::StoreRelaxed(record.units, block.units);
+    BATON_CRASH_POINT("driver-heap-half");
+    arena::StoreRelaxed(record.kept, block.kept);
+  }
 }
 
 [[gnu::always_inline]] inline void CommitApplier::ApplyConnection(const TransactionPart& part) {

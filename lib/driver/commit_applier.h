@@ -55,6 +55,7 @@ class CommitApplier {
   void Decide(const Transaction& transaction);
   void ApplyConnection(const TransactionPart& part);
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
+  void ApplyHeap(uint32_t shard, const arena::CommitEntry& entry);
   uint64_t AcknowledgeRun(uint32_t shard, uint64_t begin, uint64_t end);
   void AcknowledgeOther(uint32_t shard, const arena::CompletionEntry& completion);
 

@@ -147,6 +147,8 @@ absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t he
       return absl::OkStatus();
     case CommitKind::kSharedReceives:
       return CheckSharedReceives(shard, part);
+    case CommitKind::kHeap:
+      return CheckHeap(entry);
   }
   return Invalid("kind: ", static_cast<int>(entry.kind), " is unknown");
 }
@@ -289,6 +291,25 @@ bool TransactionReader::ReadPlain(uint32_t shard, TransactionPart* part, uint64_
 // A transaction may name only slots that are free in the driver's memory, because only the driver
 // knows what the device still has. A resumed transaction leaves out slots that are not free: a dead
 // driver has posted them, or may have.
+// The blocks of a heap may overlap: who loads the heap notices (worker/heap_blocks.h), and a peer
+// or another shard cannot be harmed by it.
+absl::Status TransactionReader::CheckHeap(const CommitEntry& entry) const {
+  const auto heap = std::bit_cast<arena::HeapEntry>(entry);
+  if (heap.count == 0 || heap.count > arena::kHeapChangesPerEntry) {
+    return Invalid("count: ", heap.count, " changes of the heap, 1 to ",
+                   arena::kHeapChangesPerEntry, " fit");
+  }
+  for (uint32_t i = 0; i < heap.count; ++i) {
+    const arena::HeapChange& change = heap.changes[i];
+    if (!arena::IsHeapBlock(arena::BlockOf(change), change.page, arena_.shape().heap_pages)) {
+      return Invalid("changes[", i, "]: a block of ", change.pages, " pages and objects of ",
+                     change.units, " units cannot begin at page ", change.page, " of ",
+                     arena_.shape().heap_pages);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionPart& part) {
   const arena::Shape& shape = arena_.shape();
   auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);

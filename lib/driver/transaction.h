@@ -88,6 +88,7 @@ class TransactionReader {
   RequestList::Written WriteRequests(TransactionPart* part, verbs::mlx5::QueuePair* direct);
   absl::Status CheckReceiveEnd(const arena::CommitEntry& entry) const;
   absl::Status CheckSharedReceives(uint32_t shard, TransactionPart& part);
+  absl::Status CheckHeap(const arena::CommitEntry& entry) const;
   absl::Status CheckTarget(uint32_t shard, const arena::CommitEntry& entry) const;
   bool WasMoved(const arena::CommitEntry& entry) const;
   absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;

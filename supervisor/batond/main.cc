@@ -121,6 +121,7 @@ constexpr Number kNumbers[] = {
     {"connection_state_bytes", "State per connection [256]"},
     {"shard_state_bytes", "State per shard [4096]"},
     {"buffer_bytes", "Registered memory [16777216]"},
+    {"shard_heap_bytes", "Registered memory that each shard allocates from [0]"},
     {"max_workers", "Workers attached at once [16]"},
     {"handoff_timeout_ms", "How long an owner may take to release [5000]"},
     {"heartbeat_ms", "How often workers show that they live [1000]"},

@@ -21,7 +21,10 @@ inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   shape.shard_state_bytes =
       static_cast<uint32_t>(arena::AlignUp(config.shard_state_bytes(), arena::kLineBytes));
   shape.workers = config.max_workers();
-  shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
+  shape.heap_pages = static_cast<uint32_t>(
+      arena::AlignUp(config.shard_heap_bytes(), arena::kPageBytes) / arena::kPageBytes);
+  shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes) +
+                       shape.shards * arena::HeapBytes(shape);
   shape.max_inline_bytes = config.max_inline_bytes();
   shape.dump_buffers = config.dump_buffers() ? 1 : 0;
   shape.pooled_queue_pairs =

@@ -41,6 +41,7 @@ constexpr Range kServiceRanges[] = {
     {"connection_state_bytes", 256, 1, arena::kMaxStateBytes},
     {"shard_state_bytes", 4096, 1, arena::kMaxStateBytes},
     {"buffer_bytes", 16u << 20, arena::kPageBytes, arena::kMaxBufferBytes},
+    {"shard_heap_bytes", 0, 0, arena::kMaxHeapBytes},
     {"max_workers", 16, 1, arena::kMaxWorkers},
     {"max_listeners", 8, 1, 64},
     {"handoff_timeout_ms", 5000, 1, 600'000},
