@@ -44,6 +44,7 @@ absl::Status Heap::Prepare() {
   damage_ = blocks_.Load(shard_->shards_->arena().heap(shard_->index()), in_use);
   reclaim_at_ = blocks_.held_bytes() + blocks_.bytes() / kReclaimFraction;
   loaded_epoch_ = epoch;
+  if (damage_.ok()) TellTotals();
   return damage_;
 }
 

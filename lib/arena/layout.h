@@ -152,7 +152,8 @@ struct BankHeader {
   uint64_t read_cursor;  // completions the owner has read
   // 1 + the completion being handled; 0: none; or kHandlingNotTold. Since version 2.
   uint64_t handling;
-  // Bytes of the shard's heap as the owner has them, for operators; since version 2.
+  // Bytes of the shard's heap as the owner has them, for operators; since version 2. The driver
+  // stores 0 in all of them with every epoch: the owner has not told yet.
   uint64_t heap_kept;     // in allocations that belong to the committed state
   uint64_t heap_scratch;  // in allocations that end with the owner
   uint64_t heap_held;     // freed, and not known to be out of use by work requests

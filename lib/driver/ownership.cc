@@ -33,6 +33,11 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   // Overwrites a former writer's values, which would direct the blame for this owner's death.
   arena::StoreRelaxed(bank.read_cursor, shard.acknowledged);
   arena::StoreRelaxed(bank.handling, arena::kHandlingNotTold);
+  // All of them 0: this owner has not said how its heap is used.
+  for (uint64_t* const hint :
+       {&bank.heap_kept, &bank.heap_scratch, &bank.heap_held, &bank.heap_largest}) {
+    arena::StoreRelaxed(*hint, uint64_t{0});
+  }
   shard.commit_head = arena::PackCursor(next, 0);
   arena::StoreRelaxed(shard.owner.owner_worker_id, worker_id);
   arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
