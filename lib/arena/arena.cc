@@ -55,7 +55,8 @@ absl::Status CheckMemory(uint64_t needed, std::string_view service) {
   if (available == 0 || needed <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("service ", View(service), " needs ", needed >> 20, " MiB and ", available >> 20,
-                   " MiB are available: lower buffer_bytes, max_connections or the queue depths"));
+                   " MiB are available: lower buffer_bytes, shard_heap_bytes, max_connections or "
+                   "the queue depths"));
 }
 
 // Returns the size of a memory's file: whole huge pages. With these a dying worker unmaps tens of

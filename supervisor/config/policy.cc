@@ -29,8 +29,11 @@ void CheckQuota(const v1::Quota& quota, const v1::ServiceConfig& service, const 
               "max_connections");
   CheckAtMost(node, "listeners", quota.listeners(), service.max_listeners(), "max_listeners");
   CheckAtMost(node, "grants", quota.grants(), arena::kGrants, "a service can have");
-  CheckAtMost(node, "granted_bytes", quota.granted_bytes(), service.buffer_bytes() * arena::kGrants,
-              "all grants of all buffers");
+  const arena::Shape shape = ShapeOf(service);  // if it is not valid, another check reports this
+  if (arena::ValidateShape(shape).ok()) {
+    CheckAtMost(node, "granted_bytes", quota.granted_bytes(), shape.buffer_bytes * arena::kGrants,
+                "all grants of all buffers and heaps");
+  }
   if (quota.posts_per_second() != 0 && service.mode() == v1::NATIVE) {
     node.Refuse("posts_per_second",
                 "is for mode BROKERED: native workers post by themselves, the keeper cannot have "
@@ -52,7 +55,7 @@ void CheckObjects(const v1::Quota& quota, const v1::ServiceConfig& service, cons
   check("completion_queues", quota.completion_queues(), needs.completion_queues,
         "one for each shard", "shards");
   check("registered_bytes", quota.registered_bytes(), needs.registered_bytes,
-        "its buffers and those of a recovery", "buffer_bytes");
+        "its buffers, its heaps and the buffers of a recovery", "buffer_bytes or shard_heap_bytes");
   check("queue_pairs", quota.queue_pairs(), uint64_t{shape.shards} * shape.pooled_queue_pairs,
         "the pools of its shards", "native.queue_pairs_per_shard");
 }

@@ -228,6 +228,20 @@ void CheckLog(const v1::ServiceConfig& service, const Node& node) {
   }
 }
 
+// REQUIRES: the ranges of the fields have been checked. What is outside of them was refused.
+void CheckHeaps(const v1::ServiceConfig& service, const Node& node) {
+  if (service.shards() > arena::kMaxShards || service.buffer_bytes() > arena::kMaxBufferBytes ||
+      service.shard_heap_bytes() > arena::kMaxHeapBytes) {
+    return;
+  }
+  const uint64_t registered = ShapeOf(service).buffer_bytes;
+  if (registered <= arena::kMaxBufferBytes) return;
+  node.Refuse("shard_heap_bytes",
+              absl::StrCat("the heaps of ", service.shards(), " shards and buffer_bytes are ",
+                           registered, " bytes together, at most ", arena::kMaxBufferBytes,
+                           " can be registered; lower one of them"));
+}
+
 void CheckName(const v1::ServiceConfig& service, const Node& node, std::set<std::string>& names) {
   if (!IsName(service.name())) {
     node.Refuse("name", absl::StrCat("\"", service.name(),
@@ -247,6 +261,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   CheckDevice(service, node);
   CheckNetworkNamespace(service, node);
   for (const Range& range : kServiceRanges) node.CheckRange(range);
+  CheckHeaps(service, node);
   CheckNative(service, node);
   CheckStateDecoder(service, node);
   CheckPlacement(service, node);

@@ -220,7 +220,8 @@ void CheckMemory(const View& view, Report& report) {
     return report.Add(
         v1::SEVERITY_PROBLEM, {"memory"},
         {both, "drivers are killed when they touch it, or other programs are",
-         view.configured ? "in " + view.config_file + ": smaller buffer_bytes and max_connections"
+         view.configured ? "in " + view.config_file +
+                               ": smaller buffer_bytes, shard_heap_bytes and max_connections"
                          : "free memory, or set a smaller buffer_bytes"});
   }
   report.Ok({"memory"}, absl::StrCat(both,

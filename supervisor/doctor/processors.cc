@@ -90,7 +90,7 @@ class Checker {
       Warn(absl::StrCat("needs ", service_.memory_bytes >> 20, " MiB, and NUMA node ", node,
                         " has ", memory >> 20),
            "the rest of its memory is on other nodes: every access from the device crosses over",
-           "a smaller buffer_bytes, or fewer connections");
+           "a smaller buffer_bytes or shard_heap_bytes, or fewer connections");
     }
     const std::set<uint32_t> near = Numbers(view_, NodeDirectory(node) + "/cpulist");
     const std::set<uint32_t> cpus = ParseCpus(placement.cpus()).value_or(std::set<uint32_t>());

@@ -40,6 +40,7 @@ TEST(ConfigTest, FillsInEveryDefault) {
   EXPECT_EQ(service.connection_state_bytes(), 256u);
   EXPECT_EQ(service.shard_state_bytes(), 4096u);
   EXPECT_EQ(service.buffer_bytes(), 16u << 20);
+  EXPECT_EQ(service.shard_heap_bytes(), 0u);
   EXPECT_EQ(service.max_workers(), 16u);
   EXPECT_EQ(service.max_listeners(), 8u);
   EXPECT_EQ(service.handoff_timeout_ms(), 5000u);
@@ -145,6 +146,26 @@ TEST(ConfigTest, LeavesBuffersOutOfCoreDumpsUnlessItSaysSo) {
   }
 }
 
+// The application divides up buffer_bytes, whatever the heaps behind them take.
+TEST(ConfigTest, AddsAHeapForEachShardToTheBuffers) {
+  const auto shape_of = [](const std::string& extra) {
+    const absl::StatusOr<v1::Config> config = ParseConfig(With(extra), "baton.conf");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return ShapeOf(config->services(0));
+  };
+  const arena::Shape none = shape_of("shards: 4 buffer_bytes: 65536");
+  EXPECT_EQ(none.heap_pages, 0u);
+  EXPECT_EQ(none.buffer_bytes, 65536u);
+  const arena::Shape shape = shape_of("shards: 4 buffer_bytes: 65536 shard_heap_bytes: 8193");
+  EXPECT_EQ(shape.heap_pages, 3u);
+  EXPECT_EQ(shape.buffer_bytes, 65536u + 4 * 3 * 4096);
+  EXPECT_EQ(arena::HeapOffset(shape, 0), 65536u);
+  EXPECT_TRUE(arena::ValidateShape(shape).ok());
+  const arena::Shape largest =
+      shape_of("shards: 15 buffer_bytes: 4096 shard_heap_bytes: 68719476736");
+  EXPECT_TRUE(arena::ValidateShape(largest).ok());
+}
+
 struct BadConfig {
   const char* what;
   std::string text;
@@ -245,6 +266,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"BufferBytes", With("buffer_bytes: 4095"),
                   "baton.conf:5:3: services[0].buffer_bytes: 4095 is not between 4096 and "
                   "1099511627776; leave it out for 16777216"},
+        BadConfig{"ShardHeapBytes", With("shard_heap_bytes: 68719476737"),
+                  "baton.conf:5:3: services[0].shard_heap_bytes: 68719476737 is not between 0 and "
+                  "68719476736; leave it out for 0"},
+        BadConfig{"HeapsOfAllShards",
+                  With("shard_heap_bytes: 68719476736 shards: 16 buffer_bytes: 4096"),
+                  "baton.conf:5:3: services[0].shard_heap_bytes: the heaps of 16 shards and "
+                  "buffer_bytes are 1099511631872 bytes together, at most 1099511627776 can be "
+                  "registered; lower one of them"},
         BadConfig{"MaxWorkers", With("max_workers: 65"),
                   "baton.conf:5:3: services[0].max_workers: 65 is not between 1 and 64; leave it "
                   "out for 16"},

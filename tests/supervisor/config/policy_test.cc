@@ -130,8 +130,9 @@ TEST(PolicyTest, ShouldRefuseFewerObjectsThanTheServiceIsMadeWith) {
             "service is made with; raise it, or lower shards");
   EXPECT_EQ(ProblemOf(absl::StrCat("service { registered_bytes: ", bytes - 1, " }"), service),
             absl::StrCat("policy.service.registered_bytes: ", bytes - 1, " is less than ", bytes,
-                         ", its buffers and those of a recovery, which the service is made with; "
-                         "raise it, or lower buffer_bytes"));
+                         ", its buffers, its heaps and the buffers of a recovery, which the "
+                         "service is made with; raise it, or lower buffer_bytes or "
+                         "shard_heap_bytes"));
   service = Native();
   service.set_shards(4);
   service.mutable_native()->set_queue_pairs_per_shard(10);
@@ -150,6 +151,17 @@ TEST(PolicyTest, ShouldHaveNoQuotaOfObjectsOfAWorker) {
       AllOf(StartsWith("policy.worker.completion_queues: "), HasSubstr("without an owner")));
   EXPECT_THAT(ProblemOf("worker { registered_bytes: 99999999 }"),
               AllOf(StartsWith("policy.worker.registered_bytes: "), HasSubstr("granted_bytes")));
+}
+
+TEST(PolicyTest, ShouldGrantHeapsToo) {
+  v1::ServiceConfig service = Brokered();
+  service.set_buffer_bytes(4096);
+  service.set_shards(2);
+  service.set_shard_heap_bytes(8192);
+  EXPECT_EQ(ProblemOf("service { granted_bytes: 5242880 }", service), "valid");
+  EXPECT_EQ(ProblemOf("service { granted_bytes: 5242881 }", service),
+            "policy.service.granted_bytes: 5242881 is more than all grants of all buffers and "
+            "heaps, 5242880");
 }
 
 // The error tells what is wrong with the shape of the service, and nothing that follows from it.

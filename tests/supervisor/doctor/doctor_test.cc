@@ -461,6 +461,14 @@ TEST_F(DoctorTest, ShouldAddUpTheMemoryOfAllServices) {
   EXPECT_THAT(OnlyProblem().message(), StartsWith("1024 MiB available; arenas need 11"));
 }
 
+TEST_F(DoctorTest, ShouldCountTheHeapsOfShards) {
+  machine_.Put("/proc/meminfo", "MemAvailable:    1048576 kB");
+  Configure("services { name: \"a\" device { soft {} } shards: 4 shard_heap_bytes: 300000000 }");
+  EXPECT_THAT(OnlyProblem().message(), StartsWith("1024 MiB available; arenas need 11"));
+  EXPECT_EQ(OnlyProblem().cure(),
+            "in baton.conf: smaller buffer_bytes, shard_heap_bytes and max_connections");
+}
+
 TEST_F(DoctorTest, ShouldTellThatAServiceFitsOnItsDevice) {
   Configure(
       "services { name: \"kv\" device { rdma { device: \"rxe0\" } } "
