@@ -89,6 +89,12 @@ std::string FormatBytes(uint64_t bytes) {
                : absl::StrFormat("%.1f%s", value, units[unit]);
 }
 
+std::string FormatBuffers(uint64_t buffer_bytes, uint32_t shards, uint64_t shard_heap_bytes) {
+  if (shard_heap_bytes == 0) return FormatBytes(buffer_bytes);
+  return absl::StrCat(FormatBytes(buffer_bytes), " and ", FormatCount(shards, "heap"), " of ",
+                      FormatBytes(shard_heap_bytes));
+}
+
 std::string FormatTime(int64_t unix_micros) { return UtcTime(unix_micros); }
 
 std::string FormatSeconds(int64_t unix_micros) {

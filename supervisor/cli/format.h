@@ -17,10 +17,12 @@
 
 namespace baton {
 
-std::string FormatDuration(double seconds);      // "340ms", "12s", "3h05m"
-std::string FormatAgo(double seconds);           // "12s ago"
-std::string FormatMicroseconds(double us);       // "26us", "1.2ms"
-std::string FormatBytes(uint64_t bytes);         // "16MiB"
+std::string FormatDuration(double seconds);  // "340ms", "12s", "3h05m"
+std::string FormatAgo(double seconds);       // "12s ago"
+std::string FormatMicroseconds(double us);   // "26us", "1.2ms"
+std::string FormatBytes(uint64_t bytes);     // "16MiB"
+// Registered memory: "16MiB", or "16MiB and 4 heaps of 64MiB" if shards have one.
+std::string FormatBuffers(uint64_t buffer_bytes, uint32_t shards, uint64_t shard_heap_bytes);
 std::string FormatTime(int64_t unix_micros);     // UTC, "2025-01-31T09:15:00.123456Z"
 std::string FormatSeconds(int64_t unix_micros);  // the same without a fraction
 std::string FormatBlackout(const v1::BlackoutSummary& summary);

@@ -208,7 +208,8 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
       {"Upgrade", FormatUpgrade(service)},
       {"New connections", FormatDrain(service)},
       {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
-      {"Buffers", FormatBytes(service.buffer_bytes())},
+      {"Buffers",
+       FormatBuffers(service.buffer_bytes(), service.shard_count(), service.shard_heap_bytes())},
       {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
       {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""}};
   for (const v1::CausedBlackout& one : service.blackouts()) {

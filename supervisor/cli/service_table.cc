@@ -74,15 +74,17 @@ void PrintServices(std::ostream& out,
       problems.push_back(absl::StrCat(service.name(), ": ", Printable(service.problem())));
       continue;
     }
-    table.Add({service.name(), StateOf(service), NameDevice(service),
-               absl::StrCat(service.shards_owned(), "/", service.shard_count()),
-               absl::StrCat(service.ready_workers(), "/", service.worker_count()),
-               absl::StrCat(service.connection_count(), "/", service.max_connections()),
-               service.keeper_pid(), FormatDuration(service.uptime_seconds()),
-               service.version().release(), FormatBytes(service.buffer_bytes()),
-               FormatListeners(service, ","), FormatQuantiles(service.handoff_blackout()),
-               FormatQuantiles(service.failover_blackout()),
-               service.has_upgrade() ? FormatState(service.upgrade().phase()) : ""});
+    table.Add(
+        {service.name(), StateOf(service), NameDevice(service),
+         absl::StrCat(service.shards_owned(), "/", service.shard_count()),
+         absl::StrCat(service.ready_workers(), "/", service.worker_count()),
+         absl::StrCat(service.connection_count(), "/", service.max_connections()),
+         service.keeper_pid(), FormatDuration(service.uptime_seconds()),
+         service.version().release(),
+         FormatBuffers(service.buffer_bytes(), service.shard_count(), service.shard_heap_bytes()),
+         FormatListeners(service, ","), FormatQuantiles(service.handoff_blackout()),
+         FormatQuantiles(service.failover_blackout()),
+         service.has_upgrade() ? FormatState(service.upgrade().phase()) : ""});
   }
   if (table.empty()) return;
   table.Print(out);

@@ -258,6 +258,7 @@ void Management::Describe(internal::Description* description) {
   service->set_network_namespace(config.network_namespace());
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
+  service->set_shard_heap_bytes(config.shard_heap_bytes());
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = managed_.upgrades.UnderWay()) {
     *service->mutable_upgrade() = *std::move(upgrade);

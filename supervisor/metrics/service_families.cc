@@ -31,7 +31,8 @@ constexpr Metric<v1::Service> kServiceGauges[] = {
      [](const v1::Service& s) { return double{1} * s.shard_count() - s.shards_owned(); }},
     {"baton_service_listeners", "Addresses on which the service listens.",
      [](const v1::Service& s) { return double{1} * s.listeners_size(); }},
-    {"baton_service_buffer_bytes", "Registered memory for messages.",
+    {"baton_service_buffer_bytes",
+     "Registered memory that the application divides up: without the shards' heaps.",
      [](const v1::Service& s) { return static_cast<double>(s.buffer_bytes()); }},
     {"baton_service_registered_bytes", "Memory registered with the device, grants among it.",
      [](const v1::Service& s) { return static_cast<double>(s.accounts().registered_bytes()); }},
@@ -219,6 +220,38 @@ std::vector<Family> ShardLoads(const std::vector<DescribedService>& all) {
   return {std::move(sent), std::move(received), std::move(window)};
 }
 
+// Covers services whose shards have a heap. What an owner has not said is left out.
+std::vector<Family> Heaps(const std::vector<DescribedService>& all) {
+  Family bytes = Family::Gauge("baton_shard_heap_bytes",
+                               "Registered memory that the shard's owner allocates from.");
+  Family kept = Family::Gauge("baton_shard_heap_kept_bytes",
+                              "Of the heap, in allocations of the committed state, as its owner "
+                              "says.");
+  Family scratch = Family::Gauge("baton_shard_heap_scratch_bytes",
+                                 "Of the heap, in allocations that end with their owner, as it "
+                                 "says.");
+  Family held = Family::Gauge("baton_shard_heap_held_bytes",
+                              "Of the heap, freed and maybe still in use by work requests, as its "
+                              "owner says.");
+  Family largest = Family::Gauge("baton_shard_heap_largest_free_bytes",
+                                 "Of the heap, in the longest free range, as its owner says.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    for (int i = 0; i < described.shard_loads_size(); ++i) {
+      const internal::ShardHeap& heap = described.shard_loads(i).heap();
+      const Labels labels = {{"service", name}, {"shard", absl::StrCat(i)}};
+      if (heap.bytes() == 0) continue;
+      bytes.Add(labels, static_cast<double>(heap.bytes()));
+      if (!heap.has_use()) continue;
+      kept.Add(labels, static_cast<double>(heap.use().kept()));
+      scratch.Add(labels, static_cast<double>(heap.use().scratch()));
+      held.Add(labels, static_cast<double>(heap.use().held()));
+      largest.Add(labels, static_cast<double>(heap.use().largest_free()));
+    }
+  });
+  return {std::move(bytes), std::move(kept), std::move(scratch), std::move(held),
+          std::move(largest)};
+}
+
 constexpr std::string_view kKnown[] = {
     "baton_service_connections",  "baton_service_connections_limit",
     "baton_service_shards",       "baton_service_shards_unowned",
@@ -291,7 +324,7 @@ std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<Describe
   for (const Metric<v1::Shard>& metric : kShardCounters) {
     add_of_shards(Family::Counter(metric.name, metric.help), metric);
   }
-  for (std::vector<Family> more : {Blackouts(all), EngineLoads(all), ShardLoads(all)}) {
+  for (std::vector<Family> more : {Blackouts(all), EngineLoads(all), ShardLoads(all), Heaps(all)}) {
     std::move(more.begin(), more.end(), std::back_inserter(families));
   }
   return NotEmpty(families);

@@ -132,6 +132,29 @@ void AddReceiveWindows(const arena::Arena& arena,
   }
 }
 
+void AddHeaps(const arena::Arena& arena,
+              google::protobuf::RepeatedPtrField<internal::ShardLoad>* loads) {
+  const uint64_t bytes = arena::HeapBytes(arena.shape());
+  if (bytes == 0) return;
+  for (uint32_t i = 0; i < arena.shape().shards; ++i) {
+    internal::ShardHeap& heap = *loads->Mutable(static_cast<int>(i))->mutable_heap();
+    heap.set_bytes(bytes);
+    const uint64_t word = arena::LoadAcquire(arena.shard(i).owner.ownership);
+    const arena::BankHeader& bank = arena.bank(i, arena::OwnershipEpoch(word));
+    // A worker writes these.
+    const auto hint = [bytes](const uint64_t& told) {
+      return std::min(arena::LoadRelaxed(told), bytes);
+    };
+    internal::ShardHeap::Use use;
+    use.set_kept(hint(bank.heap_kept));
+    use.set_scratch(hint(bank.heap_scratch));
+    use.set_held(hint(bank.heap_held));
+    use.set_largest_free(hint(bank.heap_largest));
+    const bool told = (use.kept() | use.scratch() | use.held() | use.largest_free()) != 0;
+    if (told) *heap.mutable_use() = std::move(use);
+  }
+}
+
 v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
   v1::DeviceState out;
   out.set_name(device.name);

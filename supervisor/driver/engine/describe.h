@@ -46,6 +46,9 @@ internal::EngineLoad DescribeLoad(const EngineLoad& load);
 // thread may call it.
 void AddReceiveWindows(const arena::Arena& arena,
                        google::protobuf::RepeatedPtrField<internal::ShardLoad>* loads);
+// Sets heap of `loads`, which has one for each shard, if shards have heaps. Any thread may call it.
+void AddHeaps(const arena::Arena& arena,
+              google::protobuf::RepeatedPtrField<internal::ShardLoad>* loads);
 
 }  // namespace baton::driver_process
 

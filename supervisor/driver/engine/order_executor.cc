@@ -541,6 +541,7 @@ void OrderExecutor::Describe(internal::Description* description) {
 // Adds what takes long and does not need the engine's thread.
 void OrderExecutor::AddToDescription(internal::Description* description) const {
   AddReceiveWindows(arena(), description->mutable_shard_loads());
+  AddHeaps(arena(), description->mutable_shard_loads());
   for (const auto& [cause, blackout] : news_.blackouts()) {
     AddBlackout(cause, blackout, description);
   }

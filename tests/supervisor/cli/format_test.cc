@@ -108,6 +108,9 @@ TEST(Format, Amounts) {
   EXPECT_EQ(FormatBytes(100), "100B");
   EXPECT_EQ(FormatBytes(1536), "1.5KiB");
   EXPECT_EQ(FormatBytes(16u << 20), "16MiB");
+  EXPECT_EQ(FormatBuffers(16u << 20, 4, 0), "16MiB");
+  EXPECT_EQ(FormatBuffers(16u << 20, 1, 64u << 20), "16MiB and 1 heap of 64MiB");
+  EXPECT_EQ(FormatBuffers(16u << 20, 4, 64u << 20), "16MiB and 4 heaps of 64MiB");
   EXPECT_EQ(FormatTime(0), "1970-01-01T00:00:00.000000Z");
   EXPECT_EQ(FormatSeconds(1'999'999), "1970-01-01T00:00:01Z");
   EXPECT_EQ(FormatAgo(61), "1m01s ago");

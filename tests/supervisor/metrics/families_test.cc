@@ -106,6 +106,32 @@ TEST(ServiceFamiliesTest, shouldTellHowBusyAnEngineIsAndWhatShardsCarry) {
   }
 }
 
+TEST(ServiceFamiliesTest, shouldTellOfHeapsWhatTheirOwnersSay) {
+  internal::Description described = KvDescription();
+  EXPECT_THAT(TextOfKv(), Not(HasSubstr("_heap_")));
+  internal::ShardHeap* const used = described.add_shard_loads()->mutable_heap();
+  used->set_bytes(65536);
+  used->mutable_use()->set_kept(4096);
+  used->mutable_use()->set_scratch(512);
+  used->mutable_use()->set_largest_free(32768);
+  described.add_shard_loads()->mutable_heap()->set_bytes(65536);
+  const std::string text = Text(ServiceFamilies({{"kv", described}}));
+  for (const char* const line : {
+           "\nbaton_shard_heap_bytes{service=\"kv\",shard=\"0\"} 65536\n",
+           "\nbaton_shard_heap_kept_bytes{service=\"kv\",shard=\"0\"} 4096\n",
+           "\nbaton_shard_heap_scratch_bytes{service=\"kv\",shard=\"0\"} 512\n",
+           "\nbaton_shard_heap_held_bytes{service=\"kv\",shard=\"0\"} 0\n",
+           "\nbaton_shard_heap_largest_free_bytes{service=\"kv\",shard=\"0\"} 32768\n",
+           "\nbaton_shard_heap_bytes{service=\"kv\",shard=\"1\"} 65536\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  for (const char* const what : {"kept", "scratch", "held", "largest_free"}) {
+    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("baton_shard_heap_", what,
+                                                 "_bytes{service=\"kv\",shard=\"1\"}"))));
+  }
+}
+
 // A device as Linux shows it, in a directory of the test's own.
 class DeviceFamiliesTest : public testing::Test {
  protected:

@@ -67,6 +67,34 @@ TEST_F(DescribeTest, shouldTellTheBytesThatAShardOfANativeServiceCarries) {
   EXPECT_EQ(load.bytes_received(), 512u);
 }
 
+// A worker writes how it uses its heap.
+TEST(DescribeHeapsTest, shouldTellOfHeapsWhatTheirOwnersSayAsFarAsItIsPossible) {
+  arena::Shape shape = driver::testing::TestShape(2);
+  shape.heap_pages = 2;
+  shape.buffer_bytes += 2 * arena::HeapBytes(shape);
+  const arena::Arena arena = arena::Arena::Create(shape, "kv").value();
+  arena.shard(1).owner.ownership = arena::PackOwnership(5, 0);
+  arena.bank(1, 4).heap_kept = 64;  // of a former owner
+  google::protobuf::RepeatedPtrField<internal::ShardLoad> loads;
+  loads.Add();
+  loads.Add();
+  AddHeaps(arena, &loads);
+  EXPECT_EQ(loads.Get(0).heap().bytes(), 8192u);
+  EXPECT_FALSE(loads.Get(0).heap().has_use());
+  EXPECT_FALSE(loads.Get(1).heap().has_use());
+  arena::BankHeader& bank = arena.bank(1, 5);
+  bank.heap_kept = 4096;
+  bank.heap_scratch = 8193;
+  bank.heap_held = ~uint64_t{0};
+  AddHeaps(arena, &loads);
+  EXPECT_FALSE(loads.Get(0).heap().has_use());
+  const internal::ShardHeap::Use& use = loads.Get(1).heap().use();
+  EXPECT_EQ(use.kept(), 4096u);
+  EXPECT_EQ(use.scratch(), 8192u);
+  EXPECT_EQ(use.held(), 8192u);
+  EXPECT_EQ(use.largest_free(), 0u);
+}
+
 // Control closes a session with a keeper whose messages do not parse.
 TEST_F(DescribeTest, shouldTellOfAddressesOnlyWhatControlCanRead) {
   std::fill_n(record->local_address, sizeof(record->local_address), '\xff');

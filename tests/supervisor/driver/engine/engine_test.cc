@@ -417,6 +417,13 @@ TEST_F(EngineTest, shouldTellOfAShardTheFewestReceivesThatAConnectionHasLeft) {
   EXPECT_EQ(loads.Get(0).receive_window(), 7u);
 }
 
+TEST_F(EngineTest, shouldTellOfNoHeapWhereShardsHaveNone) {
+  google::protobuf::RepeatedPtrField<internal::ShardLoad> loads;
+  loads.Add();
+  AddHeaps(*arena, &loads);
+  EXPECT_FALSE(loads.Get(0).has_heap());
+}
+
 TEST_F(EngineTest, shouldTakeNoWorkAfterItStopped) {
   engine->Stop();
   engine->Post([] { FAIL() << "ran after Stop"; });
