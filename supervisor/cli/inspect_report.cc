@@ -4,6 +4,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -179,8 +180,9 @@ void PrintArena(std::ostream& out, const v1::Inspection& arena, const TableStyle
       {"Age", FormatDuration(arena.age_seconds())},
       {"Queue depths",
        absl::StrCat("sends ", shape.send_queue_depth(), ", receives ", FormatReceives(shape))},
-      {"Buffers", absl::StrCat(FormatBytes(shape.buffer_bytes()),
-                               arena.source().buffers() ? "" : ", not here")},
+      {"Buffers",
+       absl::StrCat(FormatBuffers(shape.buffer_bytes(), shape.shards(), shape.shard_heap_bytes()),
+                    arena.source().buffers() ? "" : ", not here")},
       {"Shards", absl::StrCat(totals.shards_owned(), " of ", shape.shards(), " owned")},
       {"Connections", absl::StrCat(totals.connections(), " of ", shape.connections())},
       {"Transactions", absl::StrCat(totals.transactions())},
@@ -229,6 +231,36 @@ void PrintShards(std::ostream& out, const v1::Inspection& arena, const TableStyl
                absl::StrCat(shard.acknowledged(), "/", shard.completions()),
                FormatState(shard.state()),
                FormatMarks(shard.changing(), !shard.invalid().empty())});
+  }
+  table.Print(out);
+}
+
+std::string FormatHeapMarks(const v1::InspectedHeap& heap) {
+  const std::string marks = FormatMarks(heap.changing(), /*invalid=*/false);
+  if (heap.damage().empty()) return marks;
+  return absl::StrCat(heap.damage(), marks.empty() ? "" : ", ", marks);
+}
+
+// Prints what is committed, as the arena has it, and then what owners say of themselves.
+void PrintHeaps(std::ostream& out, const v1::Inspection& arena, const TableStyle& style) {
+  if (arena.shards().empty() || arena.shape().shard_heap_bytes() == 0) return;
+  out << "\nHeaps:\n";
+  Table table({">SHARD", ">ALLOCATIONS", ">KEPT", ">FREE", ">LARGEST FREE", ">FRAGMENTED",
+               ">SCRATCH", ">HELD", "NOTE"},
+              style);
+  for (const v1::InspectedShard& shard : arena.shards()) {
+    const v1::InspectedHeap& heap = shard.heap();
+    const auto counted = [&heap](std::string text) {
+      return heap.damage().empty() ? std::move(text) : std::string();
+    };
+    const auto told = [&heap](uint64_t bytes) {
+      return heap.has_owner() ? FormatBytes(bytes) : std::string();
+    };
+    table.Add({shard.index(), counted(absl::StrCat(heap.allocations())),
+               counted(FormatBytes(heap.kept())), counted(FormatBytes(heap.free())),
+               counted(FormatBytes(heap.largest_free())),
+               counted(absl::StrFormat("%.0f%%", heap.fragmentation() * 100)),
+               told(heap.owner().scratch()), told(heap.owner().held()), FormatHeapMarks(heap)});
   }
   table.Print(out);
 }
@@ -410,6 +442,7 @@ void PrintInspection(std::ostream& out, const v1::Inspection& inspection,
   PrintShards(out, inspection, style);
   const bool one_shard = inspection.shards_size() == 1;
   if (one_shard) PrintShardDetails(out, inspection, inspection.shards(0));
+  PrintHeaps(out, inspection, style);
   PrintWorkers(out, inspection);
   if (!inspection.connections().empty()) {
     PrintConnections(out, inspection, style);

@@ -53,9 +53,10 @@ void DescribeShape(const arena::Shape& shape, v1::InspectedShape* out) {
   out->set_connection_state_bytes(shape.connection_state_bytes);
   out->set_shard_state_bytes(shape.shard_state_bytes);
   out->set_workers(shape.workers);
-  out->set_buffer_bytes(shape.buffer_bytes);
+  out->set_buffer_bytes(arena::HeapOffset(shape, 0));
   out->set_max_inline_bytes(shape.max_inline_bytes);
   out->set_pooled_queue_pairs(shape.pooled_queue_pairs);
+  out->set_shard_heap_bytes(arena::HeapBytes(shape));
 }
 
 void DescribeSource(const ArenaFiles& files, v1::InspectionSource* out) {

@@ -31,6 +31,9 @@ absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out);
 absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
                             v1::Inspection* out);
 
+// Describes the shard's heap. REQUIRES: shards have one, and index and epoch are set.
+absl::Status DescribeHeap(const ArenaView& arena, v1::InspectedShard* shard);
+
 absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
                                  v1::Inspection* out);
 

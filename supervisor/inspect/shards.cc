@@ -247,6 +247,9 @@ absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
       BATON_RETURN_IF_ERROR(
           DescribeNativeShard(arena, i, /*whole=*/selection.shard.has_value(), &shard));
     }
+    if (arena.header.shape.heap_pages != 0) {
+      BATON_RETURN_IF_ERROR(DescribeHeap(arena, &shard));
+    }
     BATON_RETURN_IF_ERROR(DescribeContent(arena, selection, &shard, &left_out));
     *out->add_shards() = std::move(shard);
   }

@@ -253,13 +253,31 @@ std::vector<Family> Heaps(const std::vector<DescribedService>& all) {
 }
 
 constexpr std::string_view kKnown[] = {
-    "baton_service_connections",  "baton_service_connections_limit",
-    "baton_service_shards",       "baton_service_shards_unowned",
-    "baton_service_buffer_bytes", "baton_shard_owned",
-    "baton_shard_connections",    "baton_shard_completions_unacknowledged",
-    "baton_shard_commits_total",  "baton_shard_completions_total",
-    "baton_shard_epochs_total",
+    "baton_service_connections",   "baton_service_connections_limit",
+    "baton_service_shards",        "baton_service_shards_unowned",
+    "baton_service_buffer_bytes",  "baton_shard_owned",
+    "baton_shard_connections",     "baton_shard_completions_unacknowledged",
+    "baton_shard_commits_total",   "baton_shard_completions_total",
+    "baton_shard_epochs_total",    "baton_shard_heap_bytes",
+    "baton_shard_heap_kept_bytes", "baton_shard_heap_scratch_bytes",
+    "baton_shard_heap_held_bytes", "baton_shard_heap_largest_free_bytes",
 };
+
+void DescribeHeap(const v1::InspectedShard& seen, internal::Description* described) {
+  if (!seen.has_heap()) return;
+  while (static_cast<uint32_t>(described->shard_loads_size()) <= seen.index()) {
+    described->add_shard_loads();
+  }
+  internal::ShardHeap* const heap =
+      described->mutable_shard_loads(static_cast<int>(seen.index()))->mutable_heap();
+  heap->set_bytes(seen.heap().bytes());
+  if (!seen.heap().has_owner()) return;
+  const v1::InspectedHeapUse& owner = seen.heap().owner();
+  heap->mutable_use()->set_kept(owner.kept());
+  heap->mutable_use()->set_scratch(owner.scratch());
+  heap->mutable_use()->set_held(owner.held());
+  heap->mutable_use()->set_largest_free(owner.largest_free());
+}
 
 // Describes the service like a keeper. Numbers in an arena may have any value.
 internal::Description Describe(const v1::Inspection& inspection) {
@@ -281,6 +299,7 @@ internal::Description Describe(const v1::Inspection& inspection) {
     shard->set_completions(seen.completions());
     shard->set_completions_unacknowledged(seen.completions() -
                                           std::min(seen.acknowledged(), seen.completions()));
+    DescribeHeap(seen, &described);
   }
   return described;
 }

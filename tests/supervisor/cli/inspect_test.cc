@@ -135,6 +135,28 @@ TEST_F(InspectTest, ShouldShowAShard) {
   Expect({"--shard", "0"}, absl::StrCat(kArena, kShardZero));
 }
 
+TEST_F(InspectTest, ShouldShowHeaps) {
+  const arena::Arena arena = inspect::testing::ArenaWithHeaps("heaps");
+  const auto look = [&] { return Run({"inspect", "heaps", "--pid", std::to_string(getpid())}); };
+  std::string text = look().out;
+  EXPECT_THAT(text, HasSubstr("\nBuffers:       64KiB and 2 heaps of 256KiB\n"));
+  EXPECT_THAT(text, HasSubstr(R"(
+Heaps:
+SHARD  ALLOCATIONS     KEPT      FREE  LARGEST FREE  FRAGMENTED  SCRATCH    HELD  NOTE
+    0            3  15.5KiB  239.5KiB        208KiB         13%     4KiB  256KiB  -
+    1            0       0B    256KiB        256KiB          0%        -       -  -
+
+Workers:
+)"));
+  EXPECT_THAT(Look({}).out, testing::Not(HasSubstr("Heaps:")));
+  // What is damaged is not counted.
+  arena.heap(0)[4] = {1, 0, 1};
+  text = look().out;
+  EXPECT_THAT(text,
+              testing::ContainsRegex("\n +0 +- +- +- +- +- +4KiB +256KiB +damaged at page 4: "));
+  EXPECT_THAT(text, HasSubstr("\n  invalid: shard 0: heap: damaged at page 4: a block of 1 pages"));
+}
+
 TEST_F(InspectTest, ShouldShowQueues) {
   Expect({"--shard", "0", "--queues"}, absl::StrCat(kArena, kShardZero, R"(
 Queues:
@@ -256,7 +278,8 @@ TEST_F(InspectTest, ShouldPrintTheMessageAsJson) {
   "workers": 4,
   "buffer_bytes": "65536",
   "max_inline_bytes": 0,
-  "pooled_queue_pairs": 0
+  "pooled_queue_pairs": 0,
+  "shard_heap_bytes": "0"
  },
  "totals": {
   "shards_owned": 1,

@@ -380,5 +380,87 @@ TEST(NativeViewTest, shouldShowWhatANativeShardHasBesides) {
   EXPECT_THAT(shard.invalid(), ElementsAre("orders: 0 done of 1000", "queue pair 66: invalid: 8"));
 }
 
+// ---------------------------------------------------------------- heaps
+
+class HeapViewTest : public ::testing::Test {
+ protected:
+  v1::Inspection Look(const std::string& file = "") {
+    ArenaFiles files = FilesOf(arena_);
+    files.file = file;
+    const auto view = ArenaView::Open(std::move(files), "kv");
+    EXPECT_TRUE(view.ok()) << view.status();
+    auto inspection = Inspect(*view, {}, arena_.header().created_ns);
+    EXPECT_TRUE(inspection.ok()) << inspection.status();
+    return *std::move(inspection);
+  }
+  // Expects that the heap of shard 0 is damaged, and nothing of it is counted.
+  void ExpectDamage(const std::string& damage) {
+    const v1::InspectedShard shard = Look().shards(0);
+    EXPECT_EQ(shard.heap().damage(), damage);
+    EXPECT_EQ(shard.heap().kept() + shard.heap().free(), 0u);
+    EXPECT_FALSE(shard.heap().changing());
+    EXPECT_THAT(shard.invalid(), ElementsAre("heap: " + damage));
+    EXPECT_TRUE(shard.heap().has_owner());
+  }
+
+  const arena::Arena arena_ = testing::ArenaWithHeaps();
+};
+
+// 59 of 64 pages are in no block, 52 of them behind the last; 4 objects of 28 units fit in 2 pages.
+TEST_F(HeapViewTest, shouldCountWhatIsCommittedAndShowWhatTheOwnerSays) {
+  const v1::Inspection all = Look();
+  EXPECT_EQ(all.shape().buffer_bytes(), 65536u);
+  EXPECT_EQ(all.shape().shard_heap_bytes(), 64u * 4096);
+  const v1::InspectedHeap& heap = all.shards(0).heap();
+  EXPECT_EQ(heap.bytes(), 64u * 4096);
+  EXPECT_EQ(heap.allocations(), 3u);
+  EXPECT_EQ(heap.kept(), 3u * 4096 + 2 * 28 * 64);
+  EXPECT_EQ(heap.free(), 59u * 4096 + 2 * 28 * 64);
+  EXPECT_EQ(heap.largest_free(), 52u * 4096);
+  EXPECT_DOUBLE_EQ(heap.fragmentation(), 1 - 52.0 * 4096 / (59 * 4096 + 2 * 28 * 64));
+  ExpectIs(heap.owner(), "kept: 15872 scratch: 4096 held: 262144 largest_free: 217088");
+  ExpectIs(all.shards(1).heap(), "bytes: 262144 free: 262144 largest_free: 262144");
+  EXPECT_THAT(all.shards(0).invalid(), IsEmpty());
+}
+
+TEST_F(HeapViewTest, shouldShowNoHeapWhereShardsHaveNone) {
+  const arena::Arena arena = KnownArena();
+  const auto view = ArenaView::Open(FilesOf(arena), "kv");
+  ASSERT_TRUE(view.ok()) << view.status();
+  const auto all = Inspect(*view, {}, arena.header().created_ns);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_FALSE(all->shards(0).has_heap());
+}
+
+TEST_F(HeapViewTest, shouldSayThatBlocksOverlap) {
+  arena_.heap(0)[4] = {1, 0, 1};
+  ExpectDamage("damaged at page 4: a block of 1 pages, objects of 0 units, begins there");
+}
+
+TEST_F(HeapViewTest, shouldSayThatABlockCannotBe) {
+  arena_.heap(0)[63] = {2, 0, 1};
+  ExpectDamage("damaged at page 63: a block of 2 pages, objects of 0 units, begins there");
+  arena_.heap(0)[63] = {0, 0, 1};
+  ExpectDamage("damaged at page 63: a block of 0 pages, objects of 0 units, begins there");
+  arena_.heap(0)[63] = {1, 16, 0b10000};
+  ExpectDamage("damaged at page 63: a block of 1 pages, objects of 16 units, begins there");
+  arena_.heap(0)[63] = {~0u, ~0u, ~uint64_t{0}};
+  ExpectDamage(
+      "damaged at page 63: a block of 4294967295 pages, objects of 4294967295 units, begins there");
+}
+
+TEST_F(HeapViewTest, shouldNotCallInvalidWhatMayBeOfSeveralMoments) {
+  arena_.heap(0)[4] = {1, 0, 1};
+  v1::InspectedShard shard = Look("kv.snapshot").shards(0);
+  EXPECT_TRUE(shard.heap().changing());
+  EXPECT_THAT(shard.heap().damage(), HasSubstr("page 4"));
+  EXPECT_THAT(shard.invalid(), IsEmpty());
+  // A transaction that is begun may have changed a part of it.
+  arena_.shard(0).apply_begun = arena_.shard(0).commit_head;
+  shard = Look().shards(0);
+  EXPECT_TRUE(shard.heap().changing());
+  EXPECT_THAT(shard.invalid(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace baton::inspect

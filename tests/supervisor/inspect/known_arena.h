@@ -165,6 +165,25 @@ inline arena::Arena KnownArena(const std::string& service = "kv") {
   return arena;
 }
 
+// Two shards, with heaps of 64 pages behind 64 KiB of buffers. That of shard 0 keeps an object of 3
+// pages at page 2, and 2 of 4 objects of 28 units in a block at page 10; its owner has scratch
+// memory besides. Shard 1 has not used its heap.
+inline arena::Arena ArenaWithHeaps(const std::string& service = "kv") {
+  arena::Shape shape = driver::testing::TestShape(2, 8, 8);
+  shape.heap_pages = 64;
+  shape.buffer_bytes += shape.shards * arena::HeapBytes(shape);
+  arena::Arena arena = arena::Arena::Create(shape, service).value();
+  Fill(arena);
+  arena.heap(0)[2] = {3, 0, 1};
+  arena.heap(0)[10] = {2, 28, 0b101};
+  arena::BankHeader& bank = arena.bank(0, 3);
+  bank.heap_kept = 3 * 4096 + 2 * 28 * 64;
+  bank.heap_scratch = 4096;
+  bank.heap_held = uint64_t{1} << 60;
+  bank.heap_largest = 53 * 4096;
+  return arena;
+}
+
 }  // namespace baton::inspect::testing
 
 #endif  // TESTS_SUPERVISOR_INSPECT_KNOWN_ARENA_H_

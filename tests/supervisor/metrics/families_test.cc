@@ -227,6 +227,17 @@ TEST(ArenaFamiliesTest, shouldTellWhatAnArenaKnowsUnderTheSameNames) {
   }
 }
 
+TEST(ArenaFamiliesTest, shouldTellOfHeaps) {
+  v1::Inspection inspection = KvInspection();
+  inspection.mutable_shards(1)->mutable_heap()->set_bytes(8192);
+  inspection.mutable_shards(1)->mutable_heap()->mutable_owner()->set_held(64);
+  const std::string text = Text(ArenaFamilies(inspection));
+  EXPECT_THAT(text, HasSubstr("\nbaton_shard_heap_bytes{service=\"kv\",shard=\"1\"} 8192\n"));
+  EXPECT_THAT(text, HasSubstr("\nbaton_shard_heap_held_bytes{service=\"kv\",shard=\"1\"} 64\n"));
+  EXPECT_THAT(text, Not(HasSubstr("baton_shard_heap_bytes{service=\"kv\",shard=\"0\"}")));
+  EXPECT_THAT(text, Not(HasSubstr("sent_bytes")));
+}
+
 // Dashboards and rules need not know from where they have it.
 TEST(ArenaFamiliesTest, shouldHaveNoNameThatServicesHaveNot) {
   const std::string live = TextOfKv();
