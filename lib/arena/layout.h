@@ -24,6 +24,7 @@ inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr uint32_t kOldestLayoutVersion = 1;  // its readers can still use this layout
 // The same for a service with shared receives: older readers would post receives elsewhere.
 inline constexpr uint32_t kSharedReceivesLayoutVersion = 2;
+inline constexpr uint32_t kHeapsLayoutVersion = 2;
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of all files are multiples
@@ -99,6 +100,8 @@ constexpr uint64_t HeapOffset(const Shape& shape, uint32_t shard) {
 // Returns true if owners drive their queues themselves (layout.md, "Native owners").
 constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
 constexpr uint32_t OldestReader(const Shape& shape) {
+  // An older worker would have its application divide up the heaps, too.
+  if (shape.heap_pages != 0) return kHeapsLayoutVersion;
   return HasSharedReceives(shape) ? kSharedReceivesLayoutVersion : kOldestLayoutVersion;
 }
 

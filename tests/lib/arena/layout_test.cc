@@ -39,6 +39,12 @@ TEST(Layout, shouldHaveTheVersionThatItsBytesWereReleasedWith) {
   EXPECT_EQ(kMagic, 0x314e414e4f544142u);
 }
 
+TEST(Layout, shouldKeepOlderWorkersFromArenasWithHeaps) {
+  Shape shape = kShape;
+  shape.heap_pages = 1;
+  EXPECT_EQ(OldestReader(shape), 2u);
+}
+
 TEST(Layout, shouldKeepItsLimits) {
   EXPECT_EQ(kPageBytes, 4096u);
   EXPECT_EQ(kLineBytes, 64u);
