@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
