@@ -86,7 +86,7 @@ class Values final : public ReplyService {
     return shard.Send(connection, {.buffers = {&before, 1}, .tag = tag});
   }
 
-  // It looks at each connection slot of the service, so it is nothing to do for each message.
+  // It looks at each connection slot of the service. A busy service does so for few messages.
   static absl::Status SendList(Shard& shard, Connection& connection, uint64_t tag) try {
     HeapResource scratch(&shard);
     std::pmr::vector<uint8_t> list(&scratch);
