@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
+#include "worker/heap.h"
 #include "worker/kit/include/baton/baton.h"
+#include "worker/kit/status_code.h"
 #include "worker/worker.h"
 
 namespace {
@@ -38,7 +40,7 @@ thread_local std::string last_error;
 int Report(const absl::Status& status) {
   if (status.ok()) return BATON_OK;
   last_error = std::string(baton::MessageOf(status));
-  return static_cast<int>(status.code());
+  return baton::CodeOf(status.code());
 }
 
 int Wrong(const char* field, const char* why) {
@@ -97,6 +99,24 @@ class Buffers {
   const uint32_t count_;
 };
 constexpr char kTooMany[] = "more than 4";
+
+// Calls `call` with the shard's heap.
+template <typename Call>  // (baton::Heap&) -> absl::Status
+int WithHeap(baton_shard* shard, const Call& call) {
+  if (Of(shard)->worker().capacity().shard_heap_bytes == 0) {
+    return Report(absl::FailedPreconditionError(
+        "the service has no heaps: set shard_heap_bytes in its configuration"));
+  }
+  return Report(call(Of(shard)->heap()));
+}
+
+// Gives the caller what was allocated.
+absl::Status Give(const absl::StatusOr<Buffer>& allocated, baton_buffer* buffer) {
+  if (allocated.ok()) *buffer = {allocated->offset, allocated->length};
+  return allocated.status();
+}
+
+uint32_t AlignmentOf(uint32_t given) { return given == 0 ? baton::Heap::kAlignment : given; }
 
 // Passes the worker's calls on to the application.
 class Application final : public baton::Service {
@@ -221,7 +241,8 @@ void baton_get_capacity(const baton_worker* worker, baton_capacity* capacity) {
   const baton_capacity all = {
       sizeof(baton_capacity),      ours.connections,         ours.shards,
       ours.send_queue_depth,       ours.receive_queue_depth, ours.shared_receive_queue_depth,
-      ours.connection_state_bytes, ours.shard_state_bytes,   ours.outside_effects};
+      ours.connection_state_bytes, ours.shard_state_bytes,   ours.outside_effects,
+      ours.shard_heap_bytes};
   CopyTo(all, capacity);
 }
 
@@ -333,6 +354,55 @@ uint32_t baton_next_shared_receive(const baton_shard* shard) {
   return Of(shard)->next_shared_receive();
 }
 
+// ---------------------------------------------------------------- heaps
+
+int baton_allocate(baton_shard* shard, uint64_t bytes, uint32_t alignment, baton_buffer* buffer) {
+  return WithHeap(shard, [&](baton::Heap& heap) {
+    return Give(heap.Allocate(bytes, AlignmentOf(alignment)), buffer);
+  });
+}
+int baton_allocate_scratch(baton_shard* shard, uint64_t bytes, uint32_t alignment,
+                           baton_buffer* buffer) {
+  return WithHeap(shard, [&](baton::Heap& heap) {
+    return Give(heap.AllocateScratch(bytes, AlignmentOf(alignment)), buffer);
+  });
+}
+int baton_keep(baton_shard* shard, const baton_buffer* buffer) {
+  return WithHeap(shard, [&](baton::Heap& heap) {
+    return heap.Keep({buffer->offset, buffer->length});
+  });
+}
+int baton_free(baton_shard* shard, const baton_buffer* buffer) {
+  return WithHeap(shard, [&](baton::Heap& heap) {
+    return heap.Free({buffer->offset, buffer->length});
+  });
+}
+
+int baton_for_each_allocated(baton_shard* shard,
+                             void (*visit)(void* context, const baton_buffer* buffer, bool kept),
+                             void* context) {
+  return WithHeap(shard, [&](baton::Heap& heap) {
+    return heap.ForEachAllocated([&](const Buffer& buffer, bool kept) {
+      const baton_buffer range = {buffer.offset, buffer.length};
+      visit(context, &range, kept);
+    });
+  });
+}
+
+int baton_get_heap_statistics(baton_shard* shard, baton_heap_statistics* statistics) {
+  return WithHeap(shard, [&](baton::Heap& heap) {
+    const absl::StatusOr<baton::Heap::Statistics> now = heap.statistics();
+    if (now.ok()) {
+      CopyTo(baton_heap_statistics{sizeof(baton_heap_statistics), now->bytes, now->kept,
+                                   now->scratch, now->held, now->free, now->largest_free},
+             statistics);
+    }
+    return now.status();
+  });
+}
+
+// ---------------------------------------------------------------- connections
+
 int baton_connect(baton_shard* shard, const char* host, uint16_t port, const void* private_data,
                   size_t length, uint64_t tag, baton_connection** connection) {
   const absl::StatusOr<Connection*> begun =
@@ -340,8 +410,6 @@ int baton_connect(baton_shard* shard, const char* host, uint16_t port, const voi
   if (begun.ok() && connection != nullptr) *connection = Handle(*begun);
   return Report(begun.status());
 }
-
-// ---------------------------------------------------------------- connections
 
 uint32_t baton_connection_index(const baton_connection* connection) {
   return Of(connection)->index();

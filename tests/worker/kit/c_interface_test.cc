@@ -12,6 +12,7 @@
 
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "worker/kit/status_code.h"
 
 namespace baton {
 namespace {
@@ -226,6 +227,17 @@ TEST_F(KitTest, shouldTakeStructuresOfOtherReleases) {
   EXPECT_EQ(capacity.beyond, 77u);
   baton_detach(worker);
   baton_detach(nullptr);
+}
+
+TEST(KitCodeTest, shouldReportOnlyCodesThatTheHeaderHas) {
+  EXPECT_EQ(CodeOf(absl::StatusCode::kOk), BATON_OK);
+  EXPECT_EQ(CodeOf(absl::StatusCode::kUnavailable), BATON_UNAVAILABLE);
+  EXPECT_EQ(CodeOf(absl::StatusCode::kDataLoss), BATON_DATA_LOSS);
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kUnknown, absl::StatusCode::kCancelled, absl::StatusCode::kOutOfRange,
+        absl::StatusCode::kUnauthenticated, static_cast<absl::StatusCode>(17)}) {
+    EXPECT_EQ(CodeOf(code), BATON_UNKNOWN) << static_cast<int>(code);
+  }
 }
 
 TEST_F(KitTest, shouldRefuseMoreBuffersThanARequestHas) {

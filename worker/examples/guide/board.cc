@@ -1,4 +1,4 @@
-// Chapter 4, first part: peers read their totals out of the service's memory, with RDMA READs that
+// Chapter 5, first part: peers read their totals out of the service's memory, with RDMA READs that
 // no worker takes part in.
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Chapter 4, second part: passes what it receives on to another service, over a connection that it
+// Chapter 5, second part: passes what it receives on to another service, over a connection that it
 // makes itself. Each amount arrives there once.
 #include <cstdint>
 #include <cstdlib>

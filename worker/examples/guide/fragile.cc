@@ -1,4 +1,4 @@
-// Chapter 3: a program with three defects, for watching what Baton does about each.
+// Chapter 4: a program with three defects, for watching what Baton does about each.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Chapter 5: writes what peers send to a file, each message once and in the order of the replies.
+// Chapter 6: writes what peers send to a file, each message once and in the order of the replies.
 #include <fcntl.h>
 #include <unistd.h>
 

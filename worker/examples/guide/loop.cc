@@ -1,4 +1,4 @@
-// Chapter 8: a service in a loop of its own, with a timer beside its shards.
+// Chapter 9: a service in a loop of its own, with a timer beside its shards.
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>

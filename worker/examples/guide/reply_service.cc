@@ -21,7 +21,7 @@ void ReplyService::OnCompletion(Shard& shard, const Completion& done) {
   } else if (done.status != verbs::CompletionStatus::kSuccess) {
     return;  // the connection fails: its kDisconnected follows
   } else if (done.kind == Kind::kReceive) {
-    status = Answer(shard, connection, done);
+    status = Answer(shard, connection, MessageOf(shard, done), done.tag);
   } else if (done.kind == Kind::kSend) {
     status = Receive(shard, connection, done.tag);  // the reply has left: its buffers are free
   }
@@ -36,15 +36,24 @@ absl::Status ReplyService::Receive(Shard& shard, Connection& connection, uint64_
   return shard.Receive(connection, {&buffer, 1}, tag);
 }
 
-absl::Status ReplyService::Answer(Shard& shard, Connection& connection, const Completion& done) {
-  uint8_t* const buffers = shard.worker().buffers().data();
-  const uint8_t* const begin = buffers + MessageOffset(connection, done.tag);
-  const std::string message(begin, begin + done.byte_len);
+std::string ReplyService::MessageOf(const Shard& shard, const Completion& done) {
+  const uint8_t* const buffers = shard.worker().buffers().data();
+  const uint8_t* const begin = buffers + MessageOffset(*done.connection, done.tag);
+  return {begin, begin + done.byte_len};
+}
+
+absl::Status ReplyService::Answer(Shard& shard, Connection& connection, const std::string& message,
+                                  uint64_t tag) {
   BATON_ASSIGN_OR_RETURN(const std::string reply, Reply(shard, connection, message));
-  const Buffer buffer = {ReplyOffset(connection, done.tag),
-                         std::min(static_cast<uint32_t>(reply.size()), kBytes)};
-  std::copy_n(reply.begin(), buffer.length, buffers + buffer.offset);
-  return shard.Send(connection, {.buffers = {&buffer, 1}, .tag = done.tag});
+  return SendText(shard, connection, reply, tag);
+}
+
+absl::Status ReplyService::SendText(Shard& shard, Connection& connection, std::string_view text,
+                                    uint64_t tag) {
+  const Buffer buffer = {ReplyOffset(connection, tag),
+                         std::min(static_cast<uint32_t>(text.size()), kBytes)};
+  std::copy_n(text.begin(), buffer.length, shard.worker().buffers().begin() + buffer.offset);
+  return shard.Send(connection, {.buffers = {&buffer, 1}, .tag = tag});
 }
 
 namespace {

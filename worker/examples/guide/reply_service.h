@@ -29,6 +29,11 @@ class ReplyService : public Service {
   // what was staged for this message has no effect.
   virtual absl::StatusOr<std::string> Reply(Shard& shard, Connection& connection,
                                             const std::string& message) = 0;
+  // Sends the answer to `message`, with `tag`: by default, what Reply returns.
+  virtual absl::Status Answer(Shard& shard, Connection& connection, const std::string& message,
+                              uint64_t tag);
+  static absl::Status SendText(Shard& shard, Connection& connection, std::string_view text,
+                               uint64_t tag);
 
   // Returns the offset of the first buffer byte that this class does not use.
   static uint64_t FreeBuffers(const Worker& worker) {
@@ -45,7 +50,7 @@ class ReplyService : public Service {
     return MessageOffset(connection, kWindow + tag);
   }
   static absl::Status Receive(Shard& shard, Connection& connection, uint64_t tag);
-  absl::Status Answer(Shard& shard, Connection& connection, const Completion& done);
+  static std::string MessageOf(const Shard& shard, const Completion& done);
 };
 
 // Attaches to the socket that the first argument names, listens at the address that the second

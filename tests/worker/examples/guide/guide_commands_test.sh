@@ -110,6 +110,8 @@ expectations=(
   'answers, none lost and none repeated; the longest took'
   'failed: the new program writes state version 2, the old one reads 1 to 1'
   'upgrade 3 of service counter: completed'
+  '^red-hot$'
+  '^1 allocated, 1 of 1 texts; kept [0-9]+ held [0-9]+ free [0-9]+ of 1048576$'
   'error: instead of an answer: disconnected'
   'is failed: 3 workers \(.*\) died on its receive 0'
   'rolled back: worker [0-9]+ says that it is unhealthy'

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <fstream>
 #include <future>
 #include <sstream>
@@ -19,7 +20,7 @@ const std::vector<std::string> kPoints = {"deliver-before-handler:5", "worker-st
                                           "worker-send-staged:7",     "commit-before-publish:8",
                                           "commit-published:9",       "deliver-after-handler:10"};
 
-// Chapters 2, 6 and 7: state of a connection and of a shard, across kills, handoffs and a change of
+// Chapters 2, 7 and 8: state of a connection and of a shard, across kills, handoffs and a change of
 // its format, and the same program as an object for native workers.
 class CounterTest : public GuideTest {
  protected:
@@ -108,7 +109,145 @@ TEST_F(CounterTest, shouldBeCaughtWhenItDoesNotCount) {
   EXPECT_EQ(client.Stop().code(), absl::StatusCode::kDataLoss);
 }
 
-// ---- Chapters 3, 4, 5 and 8: defects, grants, connections to others, files, a loop.
+// Chapter 3: memory of a heap, by connection.
+class ValuesTest : public GuideTest {
+ protected:
+  void StartClusterWithHeap(std::vector<std::string> batond_arguments = {}) {
+    batond_arguments.insert(batond_arguments.end(), {"--shard-heap-bytes", "1048576"});
+    ASSERT_NO_FATAL_FAILURE(StartCluster(std::move(batond_arguments)));
+  }
+
+  // A client whose texts are numbered. Each is answered with the one before.
+  struct Putting {
+    void Put(int times) {
+      for (int i = 0; i < times; ++i, ++texts) {
+        const auto answer = client->Ask("put " + TextOf(texts));
+        ASSERT_OK(answer);
+        ASSERT_EQ(*answer, texts == 0 ? "nothing" : TextOf(texts - 1));
+      }
+    }
+    static std::string TextOf(uint64_t number) {
+      return absl::StrCat(number, std::string(number * 37 % 240, '.'));
+    }
+
+    std::unique_ptr<LineClient> client;
+    uint64_t texts = 0;
+  };
+
+  // So many texts are allocated, and every byte of the heap is accounted for.
+  static void ExpectTexts(LineClient& client, unsigned long long expected) {
+    const auto answer = client.Ask("audit");
+    ASSERT_OK(answer);
+    unsigned long long allocated = 0, texts = 0, known = 0, kept = 0, held = 0, free = 0, bytes = 0;
+    ASSERT_EQ(
+        std::sscanf(answer->c_str(),
+                    "%llu allocated, %llu of %llu texts; kept %llu held %llu free %llu of %llu",
+                    &allocated, &texts, &known, &kept, &held, &free, &bytes),
+        7)
+        << *answer;
+    EXPECT_EQ(allocated, expected) << *answer;
+    EXPECT_EQ(texts, expected) << *answer;
+    EXPECT_EQ(known, expected) << *answer;
+    EXPECT_EQ(kept + held + free, bytes) << *answer;
+  }
+};
+
+TEST_F(ValuesTest, shouldKeepEachTextWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(StartClusterWithHeap());
+  ASSERT_NO_FATAL_FAILURE(StartWorker("values", &worker_));
+  Putting one{Connect(cluster_->port())}, other{Connect(cluster_->port())};
+  ASSERT_TRUE(one.client && other.client);
+  for (const char* const point : {"worker-heap-allocated:5", "worker-heap-freed:6",
+                                  "commit-before-publish:8", "commit-published:9"}) {
+    SCOPED_TRACE(point);
+    std::unique_ptr<GuideWorker> doomed;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("values-test-hooks", &doomed, {}, point));
+    cluster_->Handoff(doomed->id).IgnoreError();
+    ASSERT_NO_FATAL_FAILURE(one.Put(20));
+    ASSERT_NO_FATAL_FAILURE(other.Put(20));
+    ASSERT_OK(doomed->process->WaitEnd(kTimeout));
+    ASSERT_NO_FATAL_FAILURE(ExpectTexts(*one.client, 2));
+  }
+}
+
+TEST_F(ValuesTest, shouldFreeTheTextOfAPeerThatGoes) {
+  ASSERT_NO_FATAL_FAILURE(StartClusterWithHeap());
+  ASSERT_NO_FATAL_FAILURE(StartWorker("values", &worker_));
+  const auto stays = Connect(cluster_->port());
+  Putting goes{Connect(cluster_->port())};
+  ASSERT_TRUE(stays && goes.client);
+  ASSERT_NO_FATAL_FAILURE(goes.Put(2));
+  ASSERT_NO_FATAL_FAILURE(ExpectTexts(*stays, 1));
+  goes.client.reset();
+  EXPECT_OK(harness::WaitUntil("its text to be freed", [&] {
+    const auto answer = stays->Ask("audit");
+    return answer.ok() && NumberOf(*answer) == 0;
+  }));
+  ASSERT_NO_FATAL_FAILURE(ExpectTexts(*stays, 0));
+}
+
+// No owner hears of the end of the connection, because the only one that did died of it.
+TEST_F(ValuesTest, shouldFreeWhatAConnectionLeftOfWhoseEndNoOwnerHears) {
+  ASSERT_NO_FATAL_FAILURE(StartClusterWithHeap({"--poison-deaths", "1"}));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("values", &worker_));
+  const auto stays = Connect(cluster_->port());
+  Putting goes{Connect(cluster_->port())};
+  ASSERT_TRUE(stays && goes.client);
+  ASSERT_NO_FATAL_FAILURE(goes.Put(1));
+  std::unique_ptr<GuideWorker> doomed;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("values-test-hooks", &doomed, {}, "worker-heap-freed:1"));
+  ASSERT_OK(cluster_->Handoff(doomed->id));
+  goes.client.reset();
+  ASSERT_OK(doomed->process->WaitEnd(kTimeout));
+  ASSERT_OK(cluster_->WaitUntilOwner(worker_->id));
+  ASSERT_NO_FATAL_FAILURE(ExpectTexts(*stays, 0));
+}
+
+TEST_F(ValuesTest, shouldSendListsFromScratchMemory) {
+  ASSERT_NO_FATAL_FAILURE(StartClusterWithHeap());
+  ASSERT_NO_FATAL_FAILURE(StartWorker("values", &worker_));
+  const auto one = Connect(cluster_->port()), other = Connect(cluster_->port());
+  ASSERT_TRUE(one && other);
+  ASSERT_OK(one->Ask("put red"));
+  EXPECT_EQ(*one->Ask("add -hot"), "red");
+  ASSERT_OK(other->Ask("put blue"));
+  for (int i = 0; i < 20; ++i) {
+    const auto list = one->Ask("list");
+    ASSERT_OK(list);
+    EXPECT_THAT(*list, testing::AnyOf("red-hot blue ", "blue red-hot "));
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectTexts(*one, 2));
+}
+
+TEST_F(ValuesTest, shouldKeepEachTextAsAnObjectOfNativeWorkers) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartClusterWithHeap({"--native", PathOf("values.so"), "--native-argument=unused",
+                            "--native-argument=127.0.0.1:0"}));
+  ASSERT_OK(cluster_->WaitUntilListening());
+  Putting one{Connect(cluster_->port())};
+  ASSERT_TRUE(one.client);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NO_FATAL_FAILURE(one.Put(10));
+    const auto service = cluster_->GetService();
+    ASSERT_OK(service);
+    const uint64_t owner = service->shards(0).owner_worker_id();
+    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
+    ASSERT_OK(cluster_->WaitUntilGone(owner));
+    ASSERT_NO_FATAL_FAILURE(ExpectTexts(*one.client, 1));
+  }
+}
+
+TEST_F(ValuesTest, shouldServeNothingInAServiceWithoutAHeap) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  std::unique_ptr<harness::ChildProcess> values;
+  ASSERT_NO_FATAL_FAILURE(Spawn("values", {}, "", &values));
+  const auto ended = values->WaitEnd(kTimeout);
+  ASSERT_OK(ended);
+  EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 1) << *ended;
+  EXPECT_THAT(values->LogTail(), HasSubstr("shard_heap_bytes"));
+}
+
+// ---- Chapters 4, 5, 6 and 9: defects, grants, connections to others, files, a loop.
 
 const std::vector<std::string> kEffectPoints = {
     "deliver-before-handler:5", "worker-send-staged:7",     "commit-before-publish:8",

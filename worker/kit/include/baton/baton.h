@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/* The numbers are those of gRPC's status codes. */
+/* The numbers are those of gRPC's status codes. Later releases may add some. */
 enum baton_code {
   BATON_OK = 0,
   BATON_UNKNOWN = 2,
@@ -43,6 +43,7 @@ enum baton_code {
   BATON_UNIMPLEMENTED = 12, /* the device cannot do it */
   BATON_INTERNAL = 13,
   BATON_UNAVAILABLE = 14, /* the service's driver or keeper is gone */
+  BATON_DATA_LOSS = 15,   /* memory of the service is damaged: a shard's heap */
 };
 
 /* Returns why the last call of this thread that failed did so. Valid until the next call of this
@@ -234,11 +235,13 @@ struct baton_capacity {
   uint32_t connection_state_bytes;     /* the longest state of a connection, and of a shard */
   uint32_t shard_state_bytes;
   bool outside_effects;
+  uint64_t shard_heap_bytes; /* registered memory that each shard allocates from; 0: none */
 };
 void baton_get_capacity(const struct baton_worker* worker, struct baton_capacity* capacity);
 
-/* Returns the service's registered memory, the same for all of its workers, and its length in
- * bytes. The application divides it up. Writes to it are not part of a transaction. */
+/* Returns the service's registered memory without the shards' heaps, the same for all of its
+ * workers, and its length in bytes. The application divides it up. Writes to it are not part of a
+ * transaction. */
 uint8_t* baton_buffers(const struct baton_worker* worker, size_t* length);
 
 enum baton_access {
@@ -267,7 +270,9 @@ uint64_t baton_worker_id(const struct baton_worker* worker);
 
 /* ---------------------------------------------------------------- shards */
 
-struct baton_buffer { /* a range of baton_buffers() */
+/* A range of the service's registered memory, from the beginning of baton_buffers(). The heaps lie
+ * behind these, in the same mapping. */
+struct baton_buffer {
   uint64_t offset;
   uint32_t length;
 };
@@ -339,13 +344,64 @@ uint32_t baton_shared_receive_room(const struct baton_shard* shard);
 uint32_t baton_shared_receives_outstanding(const struct baton_shard* shard);
 uint32_t baton_next_shared_receive(const struct baton_shard* shard);
 
+/* ---------------------------------------------------------------- heaps */
+
+/* A shard's heap is registered memory from which its owner allocates. Its bytes are at
+ * baton_buffers() + offset, and are not part of a transaction.
+ *
+ * Memory that is freed is not given to anybody else while a work request of the shard, or a grant,
+ * refers to it. So a buffer may be freed in the transaction that sends it.
+ *
+ * The functions return
+ *   BATON_RESOURCE_EXHAUSTED: no room, in the heap or in the transaction. The message says which.
+ *   BATON_INVALID_ARGUMENT: the message names the wrong field.
+ *   BATON_FAILED_PRECONDITION: the service has no heaps (shard_heap_bytes), or another thread
+ *     called.
+ *   BATON_ABORTED: this worker does not own the shard.
+ *   BATON_DATA_LOSS: a former owner, or another native worker, has damaged the heap. Nothing can be
+ *     allocated until the service's driver is started anew. */
+
+/* Stages: the memory belongs to the committed state when the open transaction is committed. If it
+ * is abandoned, or the worker dies before, the memory is free. `buffer->length` is `bytes`.
+ * `alignment`: a power of two up to 4096; 0: 64. */
+int baton_allocate(struct baton_shard* shard, uint64_t bytes, uint32_t alignment,
+                   struct baton_buffer* buffer);
+/* Scratch memory belongs to no transaction, and ends with this owner. */
+int baton_allocate_scratch(struct baton_shard* shard, uint64_t bytes, uint32_t alignment,
+                           struct baton_buffer* buffer);
+/* Stages: the scratch memory belongs to the committed state from then on. */
+int baton_keep(struct baton_shard* shard, const struct baton_buffer* buffer);
+/* Stages: frees what begins where `buffer` does. Scratch memory is free at once, whatever becomes
+ * of the transaction. */
+int baton_free(struct baton_shard* shard, const struct baton_buffer* buffer);
+
+/* Calls `visit` for all memory that is allocated, with its length in the heap, in the order of
+ * addresses. `kept`: it is no scratch memory. `visit` must not call functions of this section. An
+ * owner that finds memory here which its state does not know may free it. */
+int baton_for_each_allocated(struct baton_shard* shard,
+                             void (*visit)(void* context, const struct baton_buffer* buffer,
+                                           bool kept),
+                             void* context);
+
+/* Bytes. What the other members leave of `bytes` is lost in the last pages of blocks. */
+struct baton_heap_statistics {
+  size_t size; /* the caller sets it to sizeof(struct baton_heap_statistics) */
+  uint64_t bytes;
+  uint64_t kept;    /* allocated, and committed or in the open transaction */
+  uint64_t scratch; /* allocated as scratch memory */
+  uint64_t held;    /* freed, and maybe still in use by work requests */
+  uint64_t free;
+  uint64_t largest_free; /* of `free`: the longest range */
+};
+int baton_get_heap_statistics(struct baton_shard* shard, struct baton_heap_statistics* statistics);
+
+/* ---------------------------------------------------------------- connections */
+
 /* Begins a connection to host:port that lives in `shard`. The outcome, BATON_ESTABLISHED or
  * BATON_CONNECT_FAILED with `tag`, is delivered to the worker that owns the shard then. */
 int baton_connect(struct baton_shard* shard, const char* host, uint16_t port,
                   const void* private_data, size_t length, uint64_t tag,
                   struct baton_connection** connection);
-
-/* ---------------------------------------------------------------- connections */
 
 /* Below baton_capacity::connections. Another connection may have the same index after this one
  * ended, and then has another generation. */

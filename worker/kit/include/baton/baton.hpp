@@ -127,6 +127,38 @@ class Connection {
   baton_connection* handle_;
 };
 
+// The heap of a shard. A handle, like Connection.
+class Heap {
+ public:
+  explicit Heap(baton_shard* shard) : shard_(shard) {}
+
+  // `alignment`: a power of two up to 4096; 0: 64.
+  Status Allocate(uint64_t bytes, Buffer* buffer, uint32_t alignment = 0) {
+    return Status::Of(baton_allocate(shard_, bytes, alignment, buffer));
+  }
+  Status AllocateScratch(uint64_t bytes, Buffer* buffer, uint32_t alignment = 0) {
+    return Status::Of(baton_allocate_scratch(shard_, bytes, alignment, buffer));
+  }
+  Status Keep(const Buffer& buffer) { return Status::Of(baton_keep(shard_, &buffer)); }
+  Status Free(const Buffer& buffer) { return Status::Of(baton_free(shard_, &buffer)); }
+  template <typename Visit>  // (const Buffer&, bool kept)
+  Status ForEachAllocated(Visit visit) {
+    return Status::Of(baton_for_each_allocated(
+        shard_,
+        [](void* context, const Buffer* buffer, bool kept) {
+          (*static_cast<Visit*>(context))(*buffer, kept);
+        },
+        &visit));
+  }
+  Status statistics(baton_heap_statistics* statistics) {
+    statistics->size = sizeof(*statistics);
+    return Status::Of(baton_get_heap_statistics(shard_, statistics));
+  }
+
+ private:
+  baton_shard* shard_;
+};
+
 // A shard that the worker owns, and the transaction that is open on it. A handle, like Connection.
 class Shard {
  public:
@@ -196,6 +228,7 @@ class Shard {
     return Status::Of(
         baton_connect(handle_, host, port, private_data.data(), private_data.size(), tag, nullptr));
   }
+  Heap heap() { return Heap(handle_); }
   Status Commit() { return Status::Of(baton_commit(handle_)); }
   void Abandon() { baton_abandon(handle_); }
 
