@@ -610,12 +610,14 @@ void Shard::ForEachSharedBufferInUse(
   }
 }
 
-void Shard::ForEachBufferInUse(Connection& connection,
+void Shard::ForEachBufferInUse(const Connection& connection,
                                const std::function<void(const Buffer&, bool send)>& visit) const {
   const arena::Arena& arena = shards_->arena();
   for (const bool send : {true, false}) {
     const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;
-    const uint64_t to = send ? connection.send_staged_ : connection.receive_staged_;
+    const uint64_t staged = send ? connection.send_staged_ : connection.receive_staged_;
+    const uint64_t log = 2 * uint64_t{send ? send_depth_ : receive_depth_};
+    const uint64_t to = std::min(staged, from + log);
     for (uint64_t i = from; i < to; ++i) {
       const arena::WorkRequest request =
           arena::CopyOnce(send ? arena.send_request(connection.index_, i)
@@ -626,8 +628,8 @@ void Shard::ForEachBufferInUse(Connection& connection,
   }
 }
 
-// Connections that poison has ended keep what they had posted until the driver has freed their
-// slots.
+// Visits the requests of other shards' connections, too: receives may have been posted here before
+// the connection was accepted into another shard.
 void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit) {
   const arena::Arena& arena = shards_->arena();
   const auto visit_buffer = [&](const Buffer& buffer) { visit(buffer.offset, buffer.length); };
@@ -635,10 +637,14 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
     const arena::ConnectionRecord& record = arena.connection(i);
     const bool used =
         arena::LoadAcquire(record.state) != static_cast<uint32_t>(arena::ConnectionState::kFree);
-    if (!used || arena::LoadRelaxed(record.shard) != index_) continue;
-    if (Connection* connection = shards_->Resolve(*this, i, record.generation)) {
-      ForEachBufferInUse(*connection, [&](const Buffer& buffer, bool) { visit_buffer(buffer); });
-    }
+    if (!used) continue;
+    const bool ours = arena::LoadRelaxed(record.shard) == index_;
+    const Connection* const known = ours ? shards_->Resolve(*this, i, record.generation) : nullptr;
+    Connection others;
+    if (known == nullptr) shards_->LoadCursors(record, &others);
+    others.index_ = i;
+    ForEachBufferInUse(known != nullptr ? *known : others,
+                       [&](const Buffer& buffer, bool /*send*/) { visit_buffer(buffer); });
   }
   ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t) { visit_buffer(buffer); });
   for (uint32_t i = 0; i < arena::kGrants; ++i) {

@@ -153,6 +153,13 @@ Connection* WorkerShards::Find(Shard& shard, uint32_t index, uint32_t generation
 
 // REQUIRES: this worker has committed nothing to the connection in this epoch. So its cursors stand
 // still, except for completions that were not delivered yet.
+void WorkerShards::LoadCursors(const arena::ConnectionRecord& record, Connection* connection) {
+  connection->send_staged_ = connection->send_committed_ = record.send.committed;
+  connection->send_acknowledged_ = connection->send_completed_ = record.send.acknowledged;
+  connection->receive_staged_ = connection->receive_committed_ = record.receive.committed;
+  connection->receive_acknowledged_ = connection->receive_completed_ = record.receive.acknowledged;
+}
+
 void WorkerShards::Load(Connection& connection, Shard& shard, uint32_t index) {
   const arena::ConnectionRecord& record = arena_->connection(index);
   const bool unacknowledged = connection.unacknowledged_;
@@ -161,10 +168,7 @@ void WorkerShards::Load(Connection& connection, Shard& shard, uint32_t index) {
   connection.shard_ = &shard;
   connection.index_ = index;
   connection.generation_ = record.generation;
-  connection.send_staged_ = connection.send_committed_ = record.send.committed;
-  connection.send_acknowledged_ = connection.send_completed_ = record.send.acknowledged;
-  connection.receive_staged_ = connection.receive_committed_ = record.receive.committed;
-  connection.receive_acknowledged_ = connection.receive_completed_ = record.receive.acknowledged;
+  LoadCursors(record, &connection);
   connection.state_slot_ = record.state_slot;
   connection.state_length_ = record.state_length;
   connection.state_version_ = record.state_version;

@@ -60,6 +60,8 @@ class WorkerShards {
     return known ? &connection : Find(shard, index, generation);
   }
 
+  static void LoadCursors(const arena::ConnectionRecord& record, Connection* connection);
+
   // Returns how many completions it has delivered. REQUIRES: Owns(shard).
   int Deliver(Shard& shard);
   // Counts a look that found nothing.
