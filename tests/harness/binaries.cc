@@ -74,12 +74,14 @@ void InstallProgram(const std::filesystem::path& path, const std::string& progra
 }
 
 std::string WithRelease(std::string program, const std::string& release) {
-  const std::string own = std::string(1, '\0') + kRelease + std::string(1, '\0');
+  const std::string own = std::string(kRelease) + std::string(1, '\0');
+  if (release.size() + 1 != own.size()) return "";
   size_t at = program.find(own);
-  if (at == std::string::npos || release.size() != std::string(kRelease).size()) return "";
-  // The program tells it, and so does its file (lib/base/release_note.h).
+  if (at == std::string::npos) return "";
+  // The program tells it, and so does its file (lib/base/release_note.h). Any byte may come before
+  // the first constant of a section.
   for (; at != std::string::npos; at = program.find(own, at + 1)) {
-    program.replace(at + 1, release.size(), release);
+    program.replace(at, release.size(), release);
   }
   return program;
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/keeper.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/keeper/machine.h"
@@ -640,14 +641,15 @@ std::string Schedule::ProgramThatServes() {
   return workers_.empty() ? "/p/1g" : workers_.front()->process().program.path();
 }
 
-// Returns the files that the process has open, each with its number.
-std::set<std::string> OpenDescriptors() {
+// Returns the files that the process has open and that are not among `known`, each with its number.
+std::set<std::string> OpenDescriptors(const std::set<std::string>& known = {}) {
   std::set<std::string> open;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // the directory itself
     open.insert(entry.path().filename().string() + " " +
                 std::filesystem::read_symlink(entry.path(), gone).string());
   }
+  for (const std::string& descriptor : known) open.erase(descriptor);
   return open;
 }
 
@@ -668,10 +670,11 @@ KeeperScheduleEnd RunKeeperSchedule(const KeeperScheduleOptions& options) {
   for (const char* const file : {"kv.sock", "kv.keeper.sock", "kv.drain"}) {
     unlink((options.directory + "/" + file).c_str());
   }
-  for (const std::string& descriptor : OpenDescriptors()) {
-    if (end.broken.empty() && descriptors.count(descriptor) == 0) {
-      end.broken = absl::StrCat("K7: a descriptor is open: ", descriptor);
-    }
+  // Another thread closes connections on which something was unread (lib/base/closer.h).
+  const absl::Status closed = harness::WaitUntil(
+      "the last descriptor to be closed", [&] { return OpenDescriptors(descriptors).empty(); });
+  if (end.broken.empty() && !closed.ok()) {
+    end.broken = absl::StrCat("K7: a descriptor is open: ", *OpenDescriptors(descriptors).begin());
   }
   return end;
 }
