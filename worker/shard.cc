@@ -433,7 +433,9 @@ absl::Status Shard::Commit() {
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
   if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
-  if (staged_->entries.empty() && staged_->shared.empty() && EntryRoom() == 0) {
+  const bool has_entries = !staged_->entries.empty() || !staged_->shared.empty() ||
+                           (heap_ != nullptr && heap_->HasStaged());
+  if (!has_entries && EntryRoom() == 0) {
     return absl::ResourceExhaustedError("no room in the commit log");
   }
   Publish(/*release=*/false);
