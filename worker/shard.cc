@@ -594,6 +594,22 @@ void VisitBuffers(const arena::WorkRequest& request, uint64_t buffer_bytes, cons
   }
 }
 
+// Visits what the driver's record says of a connection: committed, and not acknowledged.
+template <typename Visit>
+void VisitCommitted(const arena::Arena& arena, uint32_t connection, bool send, const Visit& visit) {
+  const arena::ConnectionRecord& record = arena.connection(connection);
+  const arena::QueueCursors& cursors = send ? record.send : record.receive;
+  const arena::Shape& shape = arena.shape();
+  const uint64_t depth = send ? shape.send_queue_depth : arena::ReceiveDepth(shape);
+  const uint64_t first = arena::LoadAcquire(cursors.acknowledged);
+  const uint64_t count = std::min(arena::LoadAcquire(cursors.committed) - first, 2 * depth);
+  for (uint64_t i = first; i < first + count; ++i) {
+    const arena::WorkRequest request = arena::CopyOnce(send ? arena.send_request(connection, i)
+                                                            : arena.receive_request(connection, i));
+    VisitBuffers(request, shape.buffer_bytes, visit);
+  }
+}
+
 }  // namespace
 
 void Shard::ForEachSharedBufferInUse(
@@ -637,6 +653,9 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
     if (!used || arena::LoadRelaxed(record.shard) != index_) continue;
     if (Connection* connection = shards_->Resolve(*this, i, record.generation)) {
       ForEachBufferInUse(*connection, [&](const Buffer& buffer, bool) { visit_buffer(buffer); });
+    } else {
+      // It has ended, and if that is not acknowledged, a successor is given its messages again.
+      for (const bool send : {true, false}) VisitCommitted(arena, i, send, visit_buffer);
     }
   }
   ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t) { visit_buffer(buffer); });

@@ -370,6 +370,27 @@ TEST_F(HeapTest, shouldNotGiveOutWhatASendOfItsPredecessorRefersTo) {
   EXPECT_TRUE(CanHave(page));
 }
 
+// A successor is given the message again.
+TEST_F(HeapTest, shouldNotGiveOutWhatAConnectionThatHasEndedReceivedLast) {
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  const Buffer page = AllocateScratch(kPage);
+  ASSERT_EQ(shard->Receive(*connection, {&page, 1}), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  peer.Send("last words");
+  ASSERT_TRUE(Until([&] { return first.Count(Kind::kReceive) == 1; }));
+  peer.Disconnect();
+  ASSERT_TRUE(Until([&] { return first.Count(Kind::kDisconnected) == 1; }));
+  ASSERT_EQ(heap().Free(page), absl::OkStatus());
+  EXPECT_FALSE(CanHave(page));
+  ASSERT_NO_FATAL_FAILURE(Succeed());
+  ASSERT_TRUE(Until([&] { return second.Count(Kind::kDisconnected) == 1; }));
+  EXPECT_EQ(second.Count(Kind::kReceive), 1);
+  EXPECT_FALSE(CanHave(page));
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(heap().At(page)), 10), "last words");
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  EXPECT_TRUE(Until([&] { return CanHave(page); }));
+}
+
 TEST_F(HeapTest, shouldNotGiveOutWhatAGrantRefersTo) {
   const Buffer page = Allocate(kPage);
   ASSERT_NO_FATAL_FAILURE(Commit());
