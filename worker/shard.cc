@@ -629,7 +629,8 @@ void Shard::ForEachBufferInUse(const Connection& connection,
 }
 
 // Visits the requests of other shards' connections, too: receives may have been posted here before
-// the connection was accepted into another shard.
+// the connection was accepted into another shard. The requests of a connection whose end this owner
+// has handled, and not acknowledged, count as well: a successor is given its messages again.
 void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit) {
   const arena::Arena& arena = shards_->arena();
   const auto visit_buffer = [&](const Buffer& buffer) { visit(buffer.offset, buffer.length); };

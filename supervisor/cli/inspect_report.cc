@@ -22,7 +22,7 @@ constexpr size_t kBytesPerLine = 16;
 
 // ---------------------------------------------------------------- work requests
 
-std::string FormatBuffers(const v1::InspectedWorkRequest& request) {
+std::string FormatRequestBuffers(const v1::InspectedWorkRequest& request) {
   return absl::StrJoin(request.buffers(), " ",
                        [](std::string* text, const v1::InspectedRange& range) {
                          absl::StrAppendFormat(text, "%d+%d", range.offset(), range.length());
@@ -52,7 +52,7 @@ std::string FormatDetails(const v1::InspectedWorkRequest& request) {
 
 void AddRequest(const std::string& owner, const v1::InspectedWorkRequest& request, Table* table) {
   table->Add({owner, request.queue(), absl::StrCat(request.sequence()), request.state(),
-              request.opcode(), FormatBuffers(request), absl::StrCat(request.tag()),
+              request.opcode(), FormatRequestBuffers(request), absl::StrCat(request.tag()),
               FormatDetails(request)});
 }
 

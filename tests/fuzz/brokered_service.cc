@@ -54,6 +54,10 @@ void BrokeredService::CheckOthers(uint32_t shard) {
     if (ownership_[other].owner_slot() == owner) continue;
     const ShardRecord& now = arena_->shard(other);
     BATON_CHECK(std::memcmp(Before(&now), &now, sizeof(now)) == 0);
+    const size_t heap_bytes = arena_->driver_map().heap_bytes;
+    if (heap_bytes == 0) continue;
+    const arena::HeapBlock* const heap = arena_->heap(other);
+    BATON_CHECK(std::memcmp(Before(heap), heap, heap_bytes) == 0);
   }
   for (uint32_t i = 0; i < connections(); ++i) {
     const ConnectionRecord& now = record(i);
@@ -128,6 +132,9 @@ void BrokeredService::Check() {
     BATON_CHECK(now.acknowledged <= now.completion_tail);
     BATON_CHECK(now.completion_tail - now.acknowledged < shape.completion_log_entries);
     BATON_CHECK(ownership_[shard].epoch() >= epochs_[shard]);
+    for (uint32_t page = 0; page < shape.heap_pages; ++page) {
+      BATON_CHECK(arena::IsHeapBlock(arena_->heap(shard)[page], page, shape.heap_pages));
+    }
     const driver::ShardCounters& counters = driver_->counters(shard);
     BATON_CHECK(counters.sends_completed <= counters.sends_posted);
     BATON_CHECK(counters.sends_posted <= counters.sends_committed);

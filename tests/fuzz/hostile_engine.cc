@@ -448,7 +448,7 @@ class Attack {
 
 void HostileEngine(const uint8_t* data, size_t size) {
   static arena::Arena attacked =
-      arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
+      arena::Arena::Create(ShapeWithHeaps(kShards, kConnections, kDepth), "attacked").value();
   static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
   static Neighbour neighbour(&beside);
   Program program(data, size);

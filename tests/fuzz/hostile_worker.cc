@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "lib/base/check.h"
 #include "lib/driver/device_objects.h"
@@ -10,6 +11,7 @@
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/shared_reads.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "worker/heap_blocks.h"
 
 namespace baton::fuzz {
 namespace {
@@ -54,6 +56,7 @@ class Attack {
     service_.device().meanwhile = nullptr;
     service_.device().refuse_queue_pairs = false;
     GoOnHonestly();
+    for (uint32_t shard = 0; shard < kShards; ++shard) LoadHeap(shard);
   }
 
  private:
@@ -318,6 +321,25 @@ class Attack {
     }
   }
 
+  // A successor can use the heap, or knows that it cannot.
+  void LoadHeap(uint32_t shard) {
+    HeapBlocks heap(service_.arena().shape().heap_pages);
+    const auto in_use = [](HeapBlocks::VisitRange visit) { visit(100, arena::kPageBytes); };
+    if (!heap.Load(service_.arena().heap(shard), in_use).ok()) return;
+    std::vector<HeapBlocks::Object> kept;
+    heap.ForEachTaken([&](const auto& object, HeapBlocks::State) { kept.push_back(object); });
+    while (const auto object = heap.Take(arena::kHeapUnitBytes, 1, /*kept=*/true)) {
+      kept.push_back(*object);
+    }
+    for (const HeapBlocks::Object& object : kept) {
+      BATON_CHECK(object.offset + object.length <= heap.bytes());
+      heap.BeginFree(object);
+      heap.Hold(object);
+    }
+    heap.Reclaim([](HeapBlocks::VisitRange) {});
+    BATON_CHECK(heap.Take(heap.bytes(), 1, /*kept=*/false).has_value());
+  }
+
   void FinishShard(uint32_t shard) {
     CommitWriter& writer = *writers_[shard];
     for (uint32_t i = 0; i < kConnections; ++i) {
@@ -344,7 +366,7 @@ class Attack {
 
 void HostileWorker(const uint8_t* data, size_t size) {
   static arena::Arena attacked =
-      arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
+      arena::Arena::Create(ShapeWithHeaps(kShards, kConnections, kDepth), "attacked").value();
   static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
   static BrokeredService neighbour(&beside);
   static const bool owned = neighbour.GiveShard(0, 0, 1);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -17,6 +18,28 @@
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::fuzz {
+
+// The kinds of commit entries and one that is unknown. kHeap has few bytes, so that inputs from
+// before there was one mean what they did.
+inline uint8_t KindOf(uint8_t byte) {
+  return byte / 9 == 27 ? static_cast<uint8_t>(arena::CommitKind::kHeap) : byte % 9;
+}
+
+// As TestShape, with heaps.
+inline arena::Shape ShapeWithHeaps(uint32_t shards, uint32_t connections, uint32_t depth) {
+  arena::Shape shape = driver::testing::TestShape(shards, connections, depth);
+  shape.heap_pages = 4;
+  return shape;
+}
+
+// A block of a heap that may begin at `page`, or none.
+inline arena::HeapBlock SomeBlock(Program& program, uint32_t page, uint32_t heap_pages) {
+  const uint8_t how = program.Byte();
+  if ((how & 3) == 0) return {};
+  const uint32_t pages = 1 + (uint32_t{how} >> 2 & 3) % (heap_pages - page);
+  if ((how & 16) == 0) return {pages, 0, 1};
+  return {pages, 1, program.Take<uint64_t>() | 1};
+}
 
 class HostileWrites {
  public:
@@ -94,7 +117,7 @@ class HostileWrites {
     const uint32_t index = program.Below(shape_.connections + 1);
     const arena::ConnectionRecord& connection = arena_.connection(index % shape_.connections);
     arena::CommitEntry entry = {};
-    entry.kind = program.Byte() % 9;
+    entry.kind = KindOf(program.Byte());
     entry.flags = program.Byte() & 3;
     entry.connection = index < shape_.connections ? index : program.Take<uint32_t>();
     const uint8_t how = program.Byte();
@@ -108,6 +131,9 @@ class HostileWrites {
     entry.acknowledged = program.Near(record.completion_tail);
     entry.target_shard = (how & 128) ? program.Take<uint32_t>() : program.Below(shape_.shards);
     entry.private_data_length = static_cast<uint32_t>(program.Near(arena::kPrivateDataBytes));
+    if (arena::CommitKind(entry.kind) == arena::CommitKind::kHeap && shape_.heap_pages != 0) {
+      entry = HeapEntry(program, entry.flags);
+    }
     const uint64_t bank = (program.Byte() % 16 == 0) ? epoch - 1 : epoch;
     const uint64_t head = arena::CursorIndex(record.commit_head);
     arena_.commit_entry(shard, bank, head + program.Below(16)) = entry;
@@ -161,6 +187,21 @@ class HostileWrites {
   }
 
  private:
+  arena::CommitEntry HeapEntry(Program& program, uint8_t flags) const {
+    arena::HeapEntry heap = {};
+    heap.kind = static_cast<uint8_t>(arena::CommitKind::kHeap);
+    heap.flags = flags;
+    heap.count = static_cast<uint16_t>(program.Below(arena::kHeapChangesPerEntry + 2));
+    for (arena::HeapChange& change : heap.changes) {
+      const uint32_t page = program.Below(shape_.heap_pages);
+      change = arena::ChangeOf(page, SomeBlock(program, page, shape_.heap_pages));
+      if (program.Below(4) == 0) change.page = static_cast<uint32_t>(program.Near(page));
+      if (program.Below(4) == 0) change.pages = static_cast<uint32_t>(program.Near(change.pages));
+      if (program.Below(4) == 0) change.units = static_cast<uint32_t>(program.Near(change.units));
+    }
+    return std::bit_cast<arena::CommitEntry>(heap);
+  }
+
   template <typename T>
   static uint8_t* Bytes(T& object) {
     return reinterpret_cast<uint8_t*>(&object);
@@ -193,6 +234,7 @@ class HostileCommits {
     }
     if (what & 32) writer_.Acknowledge(arena::LoadAcquire(arena_.shard(shard_).completion_tail));
     if (what & 64) writer_.ShardState("root", 1);
+    if ((what & 131) == 131 && shape_.heap_pages != 0) StageHeap(program);
     if ((what & 128) && program.Below(4) == 0) writer_.Release();
   }
 
@@ -225,14 +267,14 @@ class HostileCommits {
   // Changes one thing in it. What is changed is mostly near what it was, or near its bound.
   void Distort(Program& program) {
     std::vector<arena::CommitEntry>& entries = writer_.open();
-    if (entries.empty()) writer_.Add(arena::CommitKind(program.Byte() % 9));
+    if (entries.empty()) writer_.Add(arena::CommitKind(KindOf(program.Byte())));
     arena::CommitEntry& entry = entries[program.Byte() % entries.size()];
     if (program.Flag() && entry.kind == static_cast<uint8_t>(arena::CommitKind::kConnection)) {
       return DistortRequest(program, entry);
     }
     switch (program.Below(12)) {
       case 0:
-        entry.kind = program.Byte() % 9;
+        entry.kind = KindOf(program.Byte());
         break;
       case 1:
         entry.flags ^= program.Byte();
@@ -298,6 +340,13 @@ class HostileCommits {
     const uint8_t how = program.Byte();
     if (how > 200) return program.Near(cursors.committed);
     return bases[how % 3] + steps[how / 3 % 6];
+  }
+
+  void StageHeap(Program& program) {
+    for (uint32_t left = 1 + program.Below(4); left > 0; --left) {
+      const uint32_t page = program.Below(shape_.heap_pages);
+      writer_.Heap(page, SomeBlock(program, page, shape_.heap_pages));
+    }
   }
 
   void Answer(uint32_t connection, uint8_t how) {

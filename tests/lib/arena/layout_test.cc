@@ -23,11 +23,17 @@ constexpr Shape kShape = {.shards = 3,
                           .max_inline_bytes = 96,
                           .pooled_queue_pairs = 0,
                           .dump_buffers = 0,
+                          .heap_pages = 0,
                           .reserved1 = 0};
 
 constexpr Shape SharedShape() {
   Shape shape = kShape;
   shape.shared_receive_queue_depth = 64;
+  return shape;
+}
+
+constexpr Shape HeapShape(Shape shape) {
+  shape.heap_pages = 5;
   return shape;
 }
 
@@ -88,6 +94,9 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, shared_receive_queue_depth), 40u);
   EXPECT_EQ(offsetof(Shape, max_inline_bytes), 44u);
   EXPECT_EQ(offsetof(Shape, pooled_queue_pairs), 48u);
+  EXPECT_EQ(offsetof(Shape, dump_buffers), 52u);
+  EXPECT_EQ(offsetof(Shape, heap_pages), 56u);
+  EXPECT_EQ(offsetof(Shape, reserved1), 60u);
 }
 
 TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {
@@ -108,6 +117,10 @@ TEST(Layout, shouldKeepCommitLog) {
   EXPECT_EQ(offsetof(BankHeader, tail), 0u);
   EXPECT_EQ(offsetof(BankHeader, read_cursor), 64u);
   EXPECT_EQ(offsetof(BankHeader, handling), 72u);
+  EXPECT_EQ(offsetof(BankHeader, heap_kept), 80u);
+  EXPECT_EQ(offsetof(BankHeader, heap_scratch), 88u);
+  EXPECT_EQ(offsetof(BankHeader, heap_held), 96u);
+  EXPECT_EQ(offsetof(BankHeader, heap_largest), 104u);
   EXPECT_EQ(sizeof(CommitEntry), 64u);
   EXPECT_EQ(offsetof(CommitEntry, kind), 0u);
   EXPECT_EQ(offsetof(CommitEntry, flags), 1u);
@@ -282,6 +295,7 @@ TEST(Layout, shouldKeepTheNumbersOfItsEnumerations) {
   EXPECT_EQ(static_cast<int>(CommitKind::kDisconnect), 6);
   EXPECT_EQ(static_cast<int>(CommitKind::kRelease), 7);
   EXPECT_EQ(static_cast<int>(CommitKind::kSharedReceives), 8);
+  EXPECT_EQ(static_cast<int>(CommitKind::kHeap), 9);
   EXPECT_EQ(static_cast<int>(SharedReceiveState::kFree), 0);
   EXPECT_EQ(static_cast<int>(SharedReceiveState::kAttempted), 1);
   EXPECT_EQ(static_cast<int>(SharedReceiveState::kPosted), 2);
@@ -370,6 +384,72 @@ TEST(Layout, shouldPlaceSharedReceives) {
   EXPECT_EQ(driver.SharedReceives(2), 119296u);  // 2 x 128 x 2 behind
   EXPECT_EQ(driver.total, 122880u);
   EXPECT_EQ(DriverMemoryMap(kShape).shared_receives, DriverMemoryMap(kShape).total);
+}
+
+TEST(Layout, shouldKeepBlocksOfHeaps) {
+  EXPECT_EQ(kHeapUnitBytes, 64u);
+  EXPECT_EQ(kMaxHeapBytes, 68'719'476'736u);
+  EXPECT_EQ(sizeof(HeapBlock), 16u);
+  EXPECT_EQ(offsetof(HeapBlock, pages), 0u);
+  EXPECT_EQ(offsetof(HeapBlock, units), 4u);
+  EXPECT_EQ(offsetof(HeapBlock, kept), 8u);
+  EXPECT_EQ(ObjectsOf({7, 0, 0}), 1u);
+  EXPECT_EQ(ObjectsOf({1, 1, 0}), 64u);
+  EXPECT_EQ(ObjectsOf({2, 1, 0}), 64u);
+  EXPECT_EQ(ObjectsOf({16, 20, 0}), 51u);
+  EXPECT_EQ(ObjectsOf({1, 65, 0}), 0u);
+  EXPECT_TRUE(IsHeapBlock({0, 0, 0}, 3, 4));
+  EXPECT_FALSE(IsHeapBlock({0, 0, 0}, 4, 4));
+  EXPECT_FALSE(IsHeapBlock({0, 1, 0}, 3, 4));
+  EXPECT_TRUE(IsHeapBlock({4, 0, 1}, 0, 4));
+  EXPECT_FALSE(IsHeapBlock({4, 0, 1}, 1, 4));
+  EXPECT_FALSE(IsHeapBlock({4, 0, 2}, 0, 4));
+  EXPECT_TRUE(IsHeapBlock({1, 1, ~uint64_t{0}}, 3, 4));
+  EXPECT_TRUE(IsHeapBlock({1, 20, 7}, 3, 4));
+  EXPECT_FALSE(IsHeapBlock({1, 20, 8}, 3, 4));
+}
+
+TEST(Layout, shouldKeepEntriesOfHeaps) {
+  EXPECT_EQ(kHeapChangesPerEntry, 3u);
+  EXPECT_EQ(sizeof(HeapChange), 20u);
+  EXPECT_EQ(offsetof(HeapChange, page), 0u);
+  EXPECT_EQ(offsetof(HeapChange, pages), 4u);
+  EXPECT_EQ(offsetof(HeapChange, units), 8u);
+  EXPECT_EQ(offsetof(HeapChange, kept_low), 12u);
+  EXPECT_EQ(offsetof(HeapChange, kept_high), 16u);
+  EXPECT_EQ(sizeof(HeapEntry), 64u);
+  EXPECT_EQ(offsetof(HeapEntry, kind), 0u);
+  EXPECT_EQ(offsetof(HeapEntry, flags), 1u);
+  EXPECT_EQ(offsetof(HeapEntry, count), 2u);
+  EXPECT_EQ(offsetof(HeapEntry, changes), 4u);
+  const HeapChange change = ChangeOf(9, {3, 7, 0x1234'5678'9abc'def0});
+  EXPECT_EQ(change.page, 9u);
+  EXPECT_EQ(change.pages, 3u);
+  EXPECT_EQ(change.units, 7u);
+  EXPECT_EQ(change.kept_low, 0x9abc'def0u);
+  EXPECT_EQ(change.kept_high, 0x1234'5678u);
+  EXPECT_EQ(BlockOf(change).pages, 3u);
+  EXPECT_EQ(BlockOf(change).units, 7u);
+  EXPECT_EQ(BlockOf(change).kept, 0x1234'5678'9abc'def0u);
+}
+
+// The heaps at the end of the buffers, their blocks at the end of the driver's memory.
+TEST(Layout, shouldPlaceHeaps) {
+  const Shape shape = HeapShape(kShape);
+  EXPECT_EQ(HeapBytes(shape), 20480u);
+  EXPECT_EQ(HeapOffset(shape, 0), 135168u);  // 0x30000 - 3 x 20480
+  EXPECT_EQ(HeapOffset(shape, 2), 176128u);
+  EXPECT_EQ(HeapOffset(kShape, 0), 0x30000u);
+  const DriverMemoryMap map(shape);
+  EXPECT_EQ(map.heap_bytes, 80u);
+  EXPECT_EQ(map.heaps, 118784u);
+  EXPECT_EQ(map.Heap(0), 118784u);
+  EXPECT_EQ(map.Heap(2), 118944u);
+  EXPECT_EQ(map.total, 122880u);
+  const DriverMemoryMap shared(HeapShape(SharedShape()));
+  EXPECT_EQ(shared.SharedReceives(0), 118784u);
+  EXPECT_EQ(shared.Heap(0), 122880u);  // 3 x 256 behind, to a page
+  EXPECT_EQ(shared.total, 126976u);
 }
 
 TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {

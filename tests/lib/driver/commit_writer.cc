@@ -151,6 +151,18 @@ arena::WorkRequest& CommitWriter::SharedReceive(uint16_t slot, uint64_t offset, 
   return Stage(&arena_->shared_receive_request(shard_, slot), offset, length);
 }
 
+CommitWriter& CommitWriter::Heap(uint32_t page, const arena::HeapBlock& block) {
+  const auto full = [](const CommitEntry& entry) {
+    return CommitKind(entry.kind) != CommitKind::kHeap ||
+           std::bit_cast<arena::HeapEntry>(entry).count >= arena::kHeapChangesPerEntry;
+  };
+  if (entries_.empty() || full(entries_.back())) Add(CommitKind::kHeap);
+  auto heap = std::bit_cast<arena::HeapEntry>(entries_.back());
+  heap.changes[heap.count++] = arena::ChangeOf(page, block);
+  entries_.back() = std::bit_cast<CommitEntry>(heap);
+  return *this;
+}
+
 void CommitWriter::Write() {
   for (const CommitEntry& entry : entries_) arena_->commit_entry(shard_, epoch_, tail_++) = entry;
   entries_.clear();

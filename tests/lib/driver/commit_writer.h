@@ -38,6 +38,8 @@ class CommitWriter {
   arena::WorkRequest& Send(uint32_t connection, uint64_t offset, uint32_t length);
   // Names this slot for a shared receive, too.
   arena::WorkRequest& SharedReceive(uint16_t slot, uint64_t offset, uint32_t length);
+  // Lets this block begin at this page of the heap, too.
+  CommitWriter& Heap(uint32_t page, const arena::HeapBlock& block);
 
   void Write();    // the entries, without the tail
   void Publish();  // ends the transaction, writes it, and moves the tail

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
@@ -27,6 +29,7 @@ constexpr uint32_t kLkey = 77;
 
 // Connections 0 and 1 are established in shard 0, 2 in shard 1, 3 is free. Connection 0 has
 // committed 10 sends (8 completed, 6 acknowledged) and 10 receives (8 completed, 2 acknowledged).
+// Each shard has a heap of 4 pages.
 struct Scene {
   Scene() {
     Ownership(&arena, 0).GiveTo(0, 1);
@@ -47,7 +50,13 @@ struct Scene {
     return reader.Read(0, kEpoch, 0, arena::CursorIndex(arena.bank(0, kEpoch).tail));
   }
 
-  arena::Arena arena = arena::Arena::Create(TestShape(2, 4, kDepth), "kv").value();
+  static arena::Shape Shape() {
+    arena::Shape shape = TestShape(2, 4, kDepth);
+    shape.heap_pages = 4;
+    return shape;
+  }
+
+  arena::Arena arena = arena::Arena::Create(Shape(), "kv").value();
   CommitWriter writer{&arena, 0};
   TransactionReader reader{arena, kLkey};
 };
@@ -224,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(
                }
              }},
         Rule{"kindZero", "kind: 0 is unknown", [](Scene& s) { s.writer.Add(CommitKind(0)); }},
-        Rule{"kindUnknown", "kind: 9 is unknown", [](Scene& s) { s.writer.Add(CommitKind(9)); }},
+        Rule{"kindUnknown", "kind: 10 is unknown", [](Scene& s) { s.writer.Add(CommitKind(10)); }},
         Rule{"kindLargest", "kind: 255 is unknown",
              [](Scene& s) { s.writer.Add(CommitKind(255)); }},
         Rule{"connectionOutOfRange", "connection: 4 does not exist",
@@ -381,6 +390,71 @@ INSTANTIATE_TEST_SUITE_P(
                request.remote_address = 4100;
              }}),
     [](const auto& info) { return info.param.name; });
+
+// An entry that says it has so many changes, the last of which is this one.
+void AddHeapEntry(Scene& s, uint16_t count, uint32_t page = 0,
+                  const arena::HeapBlock& block = {1, 0, 1}) {
+  arena::HeapEntry entry = {};
+  entry.kind = static_cast<uint8_t>(CommitKind::kHeap);
+  entry.count = count;
+  if (count > 0 && count <= arena::kHeapChangesPerEntry) {
+    entry.changes[count - 1] = arena::ChangeOf(page, block);
+  }
+  s.writer.Add(CommitKind::kHeap) = std::bit_cast<CommitEntry>(entry);
+}
+Rule HeapRule(std::string name, std::string complaint, uint32_t page, arena::HeapBlock block) {
+  return {std::move(name), std::move(complaint),
+          [page, block](Scene& s) { AddHeapEntry(s, 1, page, block); }};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Heaps, TransactionRules,
+    ::testing::Values(
+        Rule{"noChange", "count: 0 changes of the heap", [](Scene& s) { AddHeapEntry(s, 0); }},
+        Rule{"tooManyChanges", "count: 4 changes of the heap, 1 to 3 fit",
+             [](Scene& s) { AddHeapEntry(s, 4); }},
+        Rule{"mostChanges", "count: 65535 changes", [](Scene& s) { AddHeapEntry(s, 65535); }},
+        Rule{"lastChange", "changes[2]: a block of 1 pages",
+             [](Scene& s) {
+               AddHeapEntry(s, 3, 4, {1, 0, 1});
+             }},
+        Rule{"secondEntry", "changes[0]: a block of 5 pages",
+             [](Scene& s) {
+               AddHeapEntry(s, 1);
+               AddHeapEntry(s, 1, 0, {5, 0, 1});
+             }},
+        HeapRule("pageOutside", "cannot begin at page 4 of 4", 4, {1, 0, 1}),
+        HeapRule("noBlockOutside", "cannot begin at page 4 of 4", 4, {0, 0, 0}),
+        HeapRule("largestPage", "cannot begin at page 4294967295", ~0u, {1, 0, 1}),
+        HeapRule("beyondTheEnd", "changes[0]: a block of 2 pages", 3, {2, 0, 1}),
+        HeapRule("farBeyondTheEnd", "a block of 4294967295 pages", 3, {~0u, 0, 1}),
+        HeapRule("behindTheOnlyObject", "changes[0]: a block of 1 pages and objects of 0 units", 0,
+                 {1, 0, 2}),
+        HeapRule("behindTheLastObject", "objects of 20 units cannot begin", 0,
+                 {1, 20, uint64_t{1} << 3}),
+        HeapRule("objectLongerThanItsBlock", "objects of 65 units", 0, {1, 65, 1}),
+        HeapRule("nothingKept", "changes[0]: a block of 1 pages", 0, {1, 1, 0}),
+        HeapRule("noBlockWithUnits", "a block of 0 pages and objects of 5 units", 0, {0, 5, 0}),
+        HeapRule("noBlockWithObjects", "a block of 0 pages and objects of 0 units", 0, {0, 0, 1})),
+    [](const auto& info) { return info.param.name; });
+
+TEST(TransactionReaderTest, shouldTakeTheChangesOfAHeap) {
+  Scene scene;
+  scene.writer.Heap(0, {1, 1, ~uint64_t{0}}).Heap(3, {1, 20, 0b111}).Heap(1, {2, 0, 1});
+  scene.writer.Heap(0, {0, 0, 0}).Publish();
+  EXPECT_EQ(scene.Read(), absl::OkStatus());
+  EXPECT_EQ(scene.reader.transaction().entries, 2u);
+}
+
+TEST(TransactionReaderTest, shouldTakeNoChangeWhereThereIsNoHeap) {
+  arena::Arena arena = arena::Arena::Create(TestShape(), "kv").value();
+  Ownership(&arena, 0).GiveTo(0, 1);
+  TransactionReader reader(arena, kLkey);
+  CommitWriter writer(&arena, 0);
+  writer.Begin(1);
+  writer.Heap(0, {1, 0, 1}).Publish();
+  EXPECT_EQ(reader.Read(0, 1, 0, 1).code(), absl::StatusCode::kInvalidArgument);
+}
 
 TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {
   arena::Arena arena = arena::Arena::Create(TestShape(1, 3, 4096), "kv").value();
