@@ -433,7 +433,10 @@ absl::Status Shard::Commit() {
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
   if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
-  if (staged_->entries.empty() && staged_->shared.empty() && EntryRoom() == 0) {
+  // What was staged has room for its entries already.
+  const bool has_room = !staged_->entries.empty() || !staged_->shared.empty() ||
+                        (heap_ != nullptr && heap_->HasStaged()) || EntryRoom() != 0;
+  if (!has_room) {
     return absl::ResourceExhaustedError("no room in the commit log");
   }
   Publish(/*release=*/false);

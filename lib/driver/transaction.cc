@@ -288,9 +288,6 @@ bool TransactionReader::ReadPlain(uint32_t shard, TransactionPart* part, uint64_
   return Invalid("receive_end: ", entry.receive_end, ", receives of the service are shared");
 }
 
-// A transaction may name only slots that are free in the driver's memory, because only the driver
-// knows what the device still has. A resumed transaction leaves out slots that are not free: a dead
-// driver has posted them, or may have.
 // The blocks of a heap may overlap: who loads the heap notices (worker/heap_blocks.h), and a peer
 // or another shard cannot be harmed by it.
 absl::Status TransactionReader::CheckHeap(const CommitEntry& entry) const {
@@ -310,6 +307,9 @@ absl::Status TransactionReader::CheckHeap(const CommitEntry& entry) const {
   return absl::OkStatus();
 }
 
+// A transaction may name only slots that are free in the driver's memory, because only the driver
+// knows what the device still has. A resumed transaction leaves out slots that are not free: a dead
+// driver has posted them, or may have.
 absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionPart& part) {
   const arena::Shape& shape = arena_.shape();
   auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
