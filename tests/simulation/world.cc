@@ -25,7 +25,7 @@ constexpr uint32_t kFaultySteps = 600;
 constexpr uint32_t kSettleSteps = 30'000;
 constexpr int kMaxNesting = 4;
 constexpr size_t kShownSteps = 1023;
-constexpr uint32_t kHeapPages = 32;  // so few that heaps are often full
+constexpr uint32_t kHeapPages = 64;  // so few that heaps are often full
 // So that one connection cannot lose all the markers that it may have to them.
 constexpr uint32_t kMaxDriverDeaths = arena::kMarkers - 1;
 
