@@ -248,6 +248,7 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
   }
 
   void KillAtRandom(uint64_t kills, uint64_t seed) {
+    harness::RunOnProcessor(-1);
     std::mt19937_64 random(seed);
     for (uint64_t i = 0; i < kills; ++i) {
       SCOPED_TRACE(testing::Message() << "kill " << i << ", BATON_SEED=" << seed);
@@ -341,6 +342,7 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
     while (!condition()) {
       ASSERT_LT(MonotonicNanoseconds(), deadline);
       engine_->Turn();
+      sched_yield();  // the owner may have to run here
     }
   }
 
