@@ -64,12 +64,12 @@ void PlainBfc::Join(uint32_t index, uint32_t behind) {
 std::optional<uint64_t> PlainBfc::Allocate(uint64_t bytes) {
   const uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   for (uint32_t bin = BinOf(units); bin < kBins; ++bin) {
-    for (const uint32_t index : bins_[bin]) {
-      if (chunks_[index].units < units) continue;
-      Remove(index);
-      if (chunks_[index].units > units) Split(index, units);
-      return chunks_[index].offset * kUnitBytes;
-    }
+    const auto found = bins_[bin].lower_bound(Wanted{units});
+    if (found == bins_[bin].end()) continue;
+    const uint32_t index = *found;
+    Remove(index);
+    if (chunks_[index].units > units) Split(index, units);
+    return chunks_[index].offset * kUnitBytes;
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // The allocator that a shard's heap is compared with: best fit with coalescing, as TensorFlow's
 // BFCAllocator does it, over a range of offsets. Bins of powers of two hold the free chunks, the
-// smallest that fits is split, and a chunk that becomes free is joined with its neighbours. Nothing
-// of it survives its process, and it knows no work requests.
+// smallest that fits is searched for, and split, and a chunk that becomes free is joined with its
+// neighbours. Nothing of it survives its process, and it knows no work requests.
 #ifndef TESTS_BENCH_PLAIN_BFC_H_
 #define TESTS_BENCH_PLAIN_BFC_H_
 
@@ -36,8 +36,18 @@ class PlainBfc {
     uint32_t before = kNone, behind = kNone;
     bool is_free = false;
   };
+  struct Wanted {
+    uint64_t units;
+  };
   struct SmallestFirst {
+    using is_transparent = void;
     const std::vector<Chunk>* chunks;
+    bool operator()(uint32_t chunk, const Wanted& wanted) const {
+      return (*chunks)[chunk].units < wanted.units;
+    }
+    bool operator()(const Wanted& wanted, uint32_t chunk) const {
+      return wanted.units < (*chunks)[chunk].units;
+    }
     bool operator()(uint32_t a, uint32_t b) const {
       const Chunk &one = (*chunks)[a], &other = (*chunks)[b];
       return one.units != other.units ? one.units < other.units : one.offset < other.offset;
