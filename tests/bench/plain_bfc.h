@@ -5,7 +5,6 @@
 #ifndef TESTS_BENCH_PLAIN_BFC_H_
 #define TESTS_BENCH_PLAIN_BFC_H_
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
