@@ -192,7 +192,8 @@ void App::OnRequest(Shard& shard, const Completion& done, Peer& peer) {
 void App::OnReceive(Shard& shard, const Completion& done, Peer& peer) {
   Account& account = peer.account;
   if (shared()) {
-    if (done.tag != SharedBuffer(arena_->shape(), shard.index(), done.sequence)) {
+    if (!heap_.IsInHeap(done.tag) &&
+        done.tag != SharedBuffer(arena_->shape(), shard.index(), done.sequence)) {
       context_->Break(absl::StrCat("P1: shared receive ", done.sequence, " with another's tag"));
     }
   } else if (done.sequence != account.receives_completed) {
@@ -238,11 +239,14 @@ void App::TopUpShared(Shard& shard) {
     taken += connection->next_send() - PeerOf(*connection).account.sends_completed;
   }
   for (; shard.shared_receive_room() > 0 && taken < shape.send_queue_depth; ++taken) {
-    const uint64_t offset = SharedBuffer(shape, shard.index(), shard.next_shared_receive());
+    const std::optional<Buffer> own = heap_.TakeMessage(shard);
+    const uint64_t offset =
+        own ? own->offset : SharedBuffer(shape, shard.index(), shard.next_shared_receive());
     const uint32_t first = context_->dice.From(1, sizeof(Request) - 1);
     const std::array<Buffer, 2> parts = {Buffer{offset, first},
                                          Buffer{offset + first, kMessageBytes - first}};
     const absl::Status posted = shard.ReceiveShared(parts, offset);
+    if (own) heap_.GiveMessage(shard, *own);
     // The driver is far behind: when it has caught up.
     if (posted.code() == absl::StatusCode::kResourceExhausted) return;
     Need(posted, "ReceiveShared");
