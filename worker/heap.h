@@ -9,7 +9,9 @@
 // not. Scratch memory belongs to no transaction: it ends with the owner.
 //
 // Memory that is freed, in either way, is not given to anybody else while a work request of the
-// shard, or a grant, refers to it. So a buffer may be freed in the transaction that sends it.
+// shard, or a grant, refers to it. So a buffer may be freed in the transaction that sends it. That
+// does not cover the work requests of another shard: those of a connection that is accepted into
+// one must not use this heap.
 #ifndef WORKER_HEAP_H_
 #define WORKER_HEAP_H_
 

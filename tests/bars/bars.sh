@@ -160,6 +160,14 @@ bar-fuzz() { ./run fuzz --runs 10000000 --seconds 1200; }
 # The fuzzers find each defect of tests/fuzz/BUILD.bazel in 10 minutes.
 bar-fuzz-mutants() { ./run fuzz --mutants --seconds 600; }
 
+# 2,000 owners of a heap killed at random, and one after each instruction of an allocation and of a free: no leak.
+# BATON_KILLS (2000), BATON_STRIDE (1), BATON_SEED (any).
+bar-heap-kills() {
+  run_test --test_timeout=7200 --test_env=BATON_KILLS="${BATON_KILLS:-2000}" \
+    --test_env=BATON_STRIDE="${BATON_STRIDE:-1}" --test_env=BATON_SEED="${BATON_SEED:-$RANDOM}" \
+    //tests/crash:heap_kills_test
+}
+
 # batond, keeper and control with 64 idle connections use under 1 % of a core in all.
 bar-idle() { run_test --test_env=BATON_IDLE_SECONDS="${BATON_IDLE_SECONDS:-30}" //tests/system:idle_test; }
 

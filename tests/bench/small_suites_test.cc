@@ -22,7 +22,7 @@ TEST_P(SmallSuiteTest, shouldMeasureEverything) {
   EXPECT_TRUE(run->has_plots);
 }
 
-INSTANTIATE_TEST_SUITE_P(Suites, SmallSuiteTest, ::testing::Values("null", "setup"));
+INSTANTIATE_TEST_SUITE_P(Suites, SmallSuiteTest, ::testing::Values("memory", "null", "setup"));
 
 }  // namespace
 }  // namespace baton::bench

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
@@ -37,6 +39,7 @@ App::App(Context* context, Checker* checker, const arena::Arena* arena, const Ap
       checker_(checker),
       arena_(arena),
       options_(options),
+      heap_(context, checker, arena),
       peers_(arena->shape().connections),
       processed_(arena->shape().shards),
       owned_(arena->shape().shards),
@@ -59,10 +62,11 @@ absl::Status App::OnAdopt(Shard& shard) {
   held_.emplace_back(shard.index(), shard.epoch());
   owned_[shard.index()] = &shard;
   ShardTotals totals = {};
-  if (!shard.state().empty() && !Decode(TextOf(shard.state()), &totals)) {
+  if (!shard.state().empty() && !Decode(TextOf(shard.state()).substr(0, sizeof(totals)), &totals)) {
     context_->Break(absl::StrCat("P1: shard ", shard.index(), " was adopted with torn state"));
   }
   processed_[shard.index()] = totals.processed;
+  heap_.OnAdopt(shard);
   if (options_.pools) FillPools(shard);
   for (Connection* connection : shard.connections()) {
     Peer& peer = PeerOf(*connection);
@@ -112,6 +116,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
   Peer& peer = PeerOf(connection);
   context_->Note("delivered", connection.index(), static_cast<uint64_t>(done.kind), done.sequence);
   if (options_.defects.acknowledge_first) (void)shard.Commit();
+  if (heap_.Act(shard)) SaveTotals(shard);
   Account& account = peer.account;
   switch (done.kind) {
     case Completion::Kind::kConnectRequest:
@@ -187,7 +192,8 @@ void App::OnRequest(Shard& shard, const Completion& done, Peer& peer) {
 void App::OnReceive(Shard& shard, const Completion& done, Peer& peer) {
   Account& account = peer.account;
   if (shared()) {
-    if (done.tag != SharedBuffer(arena_->shape(), shard.index(), done.sequence)) {
+    if (!heap_.IsInHeap(done.tag) &&
+        done.tag != SharedBuffer(arena_->shape(), shard.index(), done.sequence)) {
       context_->Break(absl::StrCat("P1: shared receive ", done.sequence, " with another's tag"));
     }
   } else if (done.sequence != account.receives_completed) {
@@ -233,11 +239,14 @@ void App::TopUpShared(Shard& shard) {
     taken += connection->next_send() - PeerOf(*connection).account.sends_completed;
   }
   for (; shard.shared_receive_room() > 0 && taken < shape.send_queue_depth; ++taken) {
-    const uint64_t offset = SharedBuffer(shape, shard.index(), shard.next_shared_receive());
+    const std::optional<Buffer> own = heap_.TakeMessage(shard);
+    const uint64_t offset =
+        own ? own->offset : SharedBuffer(shape, shard.index(), shard.next_shared_receive());
     const uint32_t first = context_->dice.From(1, sizeof(Request) - 1);
     const std::array<Buffer, 2> parts = {Buffer{offset, first},
                                          Buffer{offset + first, kMessageBytes - first}};
     const absl::Status posted = shard.ReceiveShared(parts, offset);
+    if (own) heap_.GiveMessage(shard, *own);
     // The driver is far behind: when it has caught up.
     if (posted.code() == absl::StatusCode::kResourceExhausted) return;
     Need(posted, "ReceiveShared");
@@ -246,13 +255,19 @@ void App::TopUpShared(Shard& shard) {
 }
 
 uint64_t App::Count(Shard& shard) {
-  const uint64_t count = ++processed_[shard.index()];
-  Need(shard.SetShardState(BytesOf(Encode(ShardTotals{count, 0})), kStateVersion), "SetShardState");
-  return count;
+  ++processed_[shard.index()];
+  SaveTotals(shard);
+  return processed_[shard.index()];
+}
+
+void App::SaveTotals(Shard& shard) {
+  const std::string state = Encode(ShardTotals{processed_[shard.index()], 0}) + heap_.State(shard);
+  Need(shard.SetShardState(BytesOf(state), kStateVersion), "SetShardState");
 }
 
 void App::SendReply(Shard& shard, Connection& connection, Peer& peer) {
-  const uint64_t offset = TakeBuffer(shard, connection, true);
+  const std::optional<Buffer> own = heap_.TakeMessage(shard);
+  const uint64_t offset = own ? own->offset : TakeBuffer(shard, connection, true);
   const std::string reply = Encode(Reply{peer.account.client, peer.account.requests,
                                          peer.account.total, shard.index(), Count(shard), 0});
   uint8_t* buffers = shard.worker().buffers().data();
@@ -269,6 +284,7 @@ void App::SendReply(Shard& shard, Connection& connection, Peer& peer) {
   work.immediate = static_cast<uint32_t>(peer.account.requests);
   work.tag = offset;
   Need(shard.Send(connection, work), "Send");
+  if (own) heap_.GiveMessage(shard, *own);
 }
 
 // Posts as many receives as there is certainly room to answer.
@@ -280,11 +296,15 @@ void App::TopUp(Shard& shard, Connection& connection, Peer& peer) {
          connection.next_receive() - account.receives_completed + connection.next_send() -
                  account.sends_completed <
              depth) {
-    const uint64_t offset = TakeBuffer(shard, connection, false);
+    // One that is accepted into another shard takes no memory of this one's heap along.
+    const std::optional<Buffer> own =
+        account.established != 0 ? heap_.TakeMessage(shard) : std::nullopt;
+    const uint64_t offset = own ? own->offset : TakeBuffer(shard, connection, false);
     const uint32_t first = context_->dice.From(1, sizeof(Request) - 1);
     const std::array<Buffer, 2> parts = {Buffer{offset, first},
                                          Buffer{offset + first, kMessageBytes - first}};
     Need(shard.Receive(connection, parts, offset), "Receive");
+    if (own) heap_.GiveMessage(shard, *own);
     if (context_->broken()) return;
   }
 }
@@ -331,7 +351,8 @@ uint64_t App::TakeBuffer(Shard& shard, const Connection& connection, bool send) 
 // A receive's buffer can be posted again in the same transaction: until that is committed nothing
 // writes it. A send's can be written at once: nobody needs it again.
 void App::GiveBuffer(Shard& shard, const Completion& done, bool send) {
-  if (options_.pools) pools_[shard.index()][send].push_back(done.tag);
+  if (!options_.pools || heap_.IsInHeap(done.tag)) return;
+  pools_[shard.index()][send].push_back(done.tag);
 }
 
 // Requests that were never posted get no completion: their buffers come back with the end.
@@ -347,8 +368,9 @@ void App::GiveRest(Shard& shard, Connection& connection, const Account& account)
     // The ones before have completed in this transaction, and are back already.
     if (left[send] > in_use[send].size()) return context_->Break("P4: buffers in use not told");
     auto& pool = pools_[shard.index()][send];
-    pool.insert(pool.end(), in_use[send].end() - static_cast<ptrdiff_t>(left[send]),
-                in_use[send].end());
+    std::copy_if(in_use[send].end() - static_cast<ptrdiff_t>(left[send]), in_use[send].end(),
+                 std::back_inserter(pool),
+                 [this](uint64_t offset) { return !heap_.IsInHeap(offset); });
   }
 }
 
@@ -399,8 +421,10 @@ void App::Idle(bool commit) {
   }
   if (!commit) return;
   for (Shard* shard : owned_) {
-    if (shard && shared()) TopUpShared(*shard);
-    if (shard) (void)shard->Commit();
+    if (!shard) continue;
+    if (shared()) TopUpShared(*shard);
+    const bool committed = shard->Commit().ok();
+    if (heap_.enabled() && committed && context_->dice.OneIn(8)) heap_.ActAndAbandon(*shard);
   }
 }
 

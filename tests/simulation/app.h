@@ -13,6 +13,7 @@
 #include "lib/arena/arena.h"
 #include "tests/simulation/checker.h"
 #include "tests/simulation/context.h"
+#include "tests/simulation/heap_user.h"
 #include "tests/simulation/protocol.h"
 #include "worker/worker.h"
 
@@ -74,6 +75,7 @@ class App final : public Service {
   void SendReply(Shard& shard, Connection& connection, Peer& peer);
   void Save(Shard& shard, Connection& connection, Peer& peer);
   uint64_t Count(Shard& shard);
+  void SaveTotals(Shard& shard);
   void Forget(Shard& shard);
   void FillPools(Shard& shard);
   uint64_t TakeBuffer(Shard& shard, const Connection& connection, bool send);
@@ -85,6 +87,7 @@ class App final : public Service {
   Checker* const checker_;
   const arena::Arena* const arena_;
   AppOptions options_;
+  HeapUser heap_;
   std::vector<Peer> peers_;                                  // by connection
   std::vector<uint64_t> processed_;                          // by shard: as staged
   std::vector<Shard*> owned_;                                // by shard; null: not ours

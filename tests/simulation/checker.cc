@@ -18,7 +18,10 @@ Checker::Checker(Context* context, const arena::Arena* arena)
       arena_(arena),
       connections_(arena->shape().connections),
       shards_(arena->shape().shards) {
-  for (Shard& shard : shards_) shard.shared.resize(arena::SharedReceiveSlots(arena->shape()));
+  for (Shard& shard : shards_) {
+    shard.shared.resize(arena::SharedReceiveSlots(arena->shape()));
+    shard.heap.resize(arena->shape().heap_pages);
+  }
 }
 
 Checker::Connection& Checker::At(uint32_t index, uint32_t generation) {
@@ -67,6 +70,9 @@ void Checker::Fold(uint32_t shard, const CommitEntry& entry) {
     }
     case CommitKind::kSharedReceives:
       CommitShared(shard, entry);
+      break;
+    case CommitKind::kHeap:
+      CommitHeap(shard, entry);
       break;
     case CommitKind::kAccept:
       // The target may have another owner by the time that this is applied.
@@ -154,6 +160,114 @@ void Checker::OnAdopted(uint32_t shard, uint64_t epoch) {
     context_->Break(absl::StrCat("P3: shard ", shard, " epoch ", epoch, " was given twice"));
   }
   shards_[shard].adopted = epoch;
+  CheckHeap(shard);
+}
+
+// ---------------------------------------------------------------- heaps
+
+namespace {
+
+uint64_t ObjectBytes(const arena::HeapBlock& block) {
+  return block.units == 0 ? uint64_t{block.pages} * arena::kPageBytes
+                          : uint64_t{block.units} * arena::kHeapUnitBytes;
+}
+
+// Calls `visit` with the offset and length in the heap of each object of a block.
+template <typename Visit>
+void ForEachKept(const arena::HeapBlock& block, uint64_t page, const Visit& visit) {
+  for (uint64_t kept = block.kept; kept != 0; kept &= kept - 1) {
+    const auto index = static_cast<uint64_t>(std::countr_zero(kept));
+    visit(page * arena::kPageBytes + index * ObjectBytes(block), ObjectBytes(block));
+  }
+}
+
+}  // namespace
+
+void Checker::CommitHeap(uint32_t shard, const CommitEntry& entry) {
+  const auto heap = std::bit_cast<arena::HeapEntry>(entry);
+  auto& blocks = shards_[shard].heap;
+  for (uint32_t i = 0; i < std::min<uint32_t>(heap.count, arena::kHeapChangesPerEntry); ++i) {
+    if (heap.changes[i].page >= blocks.size()) continue;  // its owner is fenced for it
+    blocks[heap.changes[i].page] = arena::BlockOf(heap.changes[i]);
+  }
+}
+
+// When nothing of the shard is under way: what is allocated is what was committed, and the state
+// names all of it.
+void Checker::CheckHeap(uint32_t index) {
+  const std::vector<arena::HeapBlock>& blocks = shards_[index].heap;
+  if (blocks.empty()) return;
+  std::set<uint64_t> allocated;
+  uint64_t end = 0;
+  for (uint64_t page = 0; page < blocks.size(); ++page) {
+    const arena::HeapBlock& block = blocks[page];
+    const arena::HeapBlock& record = arena_->heap(index)[page];
+    if (record.pages != block.pages || record.units != block.units || record.kept != block.kept) {
+      return context_->Break(absl::StrCat("heap: the block at page ", page, " of shard ", index,
+                                          " is not what was committed"));
+    }
+    if (block.pages == 0) continue;
+    if (page < end) {
+      return context_->Break(
+          absl::StrCat("heap: page ", page, " of shard ", index, " is in two blocks"));
+    }
+    end = page + block.pages;
+    ForEachKept(block, page, [&](uint64_t offset, uint64_t) { allocated.insert(offset); });
+  }
+  const arena::ShardRecord& record = arena_->shard(index);
+  const std::string_view state(
+      reinterpret_cast<const char*>(arena_->shard_state(index, record.state_slot)),
+      record.state_length);
+  HeapObjects named = {};
+  if (!state.empty() && !Decode(state.substr(sizeof(ShardTotals)), &named)) {
+    return context_->Break(absl::StrCat("P1: the state of the heap of shard ", index, " is torn"));
+  }
+  for (const HeapObject& object : named.objects) {
+    if (object.length == 0 || allocated.erase(object.offset) == 1) continue;
+    return context_->Break(absl::StrCat("heap: the state of shard ", index, " names what is at ",
+                                        object.offset, ", and it is not allocated"));
+  }
+  if (!allocated.empty()) {
+    context_->Break(
+        absl::StrCat("heap: shard ", index, " has leaked what is at ", *allocated.begin()));
+  }
+}
+
+// P4: the device may have, or will have, what a committed request refers to. And what is committed
+// is nobody else's, whatever the open transaction frees.
+void Checker::OnAllocated(uint32_t index, const Buffer& buffer) {
+  const auto check = [&](uint64_t offset, uint64_t length, const char* user, uint64_t number) {
+    if (offset >= buffer.offset + buffer.length || buffer.offset >= offset + length) return;
+    context_->Break(absl::StrCat("P4: shard ", index, " was given heap memory at ", buffer.offset,
+                                 " that ", user, " ", absl::Hex(number), " has"));
+  };
+  const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
+  for (const Range& held : held_) {
+    if (held.begin < base) continue;  // a spare
+    check(held.begin - base, held.end - held.begin, "posted request", held.wr_id);
+  }
+  const auto check_request = [&](const arena::WorkRequest& request, uint64_t number) {
+    for (uint32_t i = 0; i < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++i) {
+      const arena::BufferRange& range = arena::RangeOf(request, i);
+      check(range.offset, range.length, "committed request", number);
+    }
+  };
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const arena::ConnectionRecord& record = arena_->connection(i);
+    const Connection& connection = At(i, record.generation);
+    if (record.shard != index || record.state == 0 || connection.ended) continue;
+    for (const Queue* queue : {&connection.send, &connection.receive}) {
+      for (uint64_t j = queue->posted + queue->spared; j < queue->committed.size(); ++j) {
+        check_request(queue->committed[j], j);
+      }
+    }
+  }
+  const uint64_t begin = arena::HeapOffset(arena_->shape(), index);
+  for (uint64_t page = 0; page < shards_[index].heap.size(); ++page) {
+    ForEachKept(shards_[index].heap[page], page, [&](uint64_t offset, uint64_t length) {
+      check(begin + offset, length, "the committed object of page", page);
+    });
+  }
 }
 
 // ---------------------------------------------------------------- device
@@ -352,9 +466,10 @@ void Checker::CheckEnd(bool all_replies_seen) {
     const std::string_view state(
         reinterpret_cast<const char*>(arena_->shard_state(i, record.state_slot)),
         record.state_length);
-    if (!state.empty() && !Decode(state, &totals)) {
+    if (!state.empty() && !Decode(state.substr(0, sizeof(totals)), &totals)) {
       return context_->Break(absl::StrCat("P1: the state of shard ", i, " is torn"));
     }
+    CheckHeap(i);
     const auto& counts = shards_[i].counts;
     if ((!counts.empty() && *counts.rbegin() > totals.processed) ||
         (all_replies_seen && counts.size() != totals.processed)) {

@@ -13,6 +13,7 @@
 #include "lib/driver/queue_driver.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/sim_device.h"
+#include "worker/worker.h"
 
 namespace baton::simulation {
 
@@ -26,6 +27,9 @@ class Checker final : public DeviceObserver {
   void CheckRecords();
   // A worker was given a shard.
   void OnAdopted(uint32_t shard, uint64_t epoch);
+
+  // The owner of the shard was given memory of its heap.
+  void OnAllocated(uint32_t shard, const Buffer& buffer);
 
   void OnSendPosted(const verbs::SendRequest& request) override;
   void OnReceivePosted(const verbs::ReceiveRequest& request) override;
@@ -99,6 +103,7 @@ class Checker final : public DeviceObserver {
       uint64_t commits = 0, posts = 0;
     };
     std::vector<SharedReceive> shared;
+    std::vector<arena::HeapBlock> heap;  // as committed, by page
   };
   struct Range {
     uint64_t begin, end, wr_id;
@@ -111,6 +116,8 @@ class Checker final : public DeviceObserver {
   const arena::WorkRequest* Post(uint64_t wr_id);
   void CommitShared(uint32_t shard, const arena::CommitEntry& entry);
   const arena::WorkRequest* PostShared(uint64_t wr_id);
+  void CommitHeap(uint32_t shard, const arena::CommitEntry& entry);
+  void CheckHeap(uint32_t shard);
   bool HasSpare(uint32_t index) const;
   void HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
                    const arena::WorkRequest& committed);

@@ -75,13 +75,18 @@ void Clear(const arena::Arena& arena) {
   }
 }
 
-std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> g_arenas;
+using ArenaKey = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+std::map<ArenaKey, ArenaPair> g_arenas;
 
 }  // namespace
 
 ArenaPair& FreshArena(const arena::Shape& shape) {
-  const auto key = std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth,
-                                   shape.workers, shape.shared_receive_queue_depth);
+  const ArenaKey key = {shape.shards,
+                        shape.connections,
+                        shape.send_queue_depth,
+                        shape.workers,
+                        shape.shared_receive_queue_depth,
+                        shape.heap_pages};
   auto found = g_arenas.find(key);
   if (found == g_arenas.end()) found = g_arenas.emplace(key, Create(shape)).first;
   Clear(*found->second.driver);

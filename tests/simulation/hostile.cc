@@ -1,5 +1,6 @@
 #include "tests/simulation/hostile.h"
 
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -80,6 +81,30 @@ std::vector<CommitEntry> ShardFault(const arena::ShardRecord& record, Dice* dice
   }
 }
 
+// A valid change of the heap, and an invalid one.
+std::vector<CommitEntry> HeapFault(const arena::Arena& arena, const arena::ShardRecord& record,
+                                   Dice* dice) {
+  const uint32_t pages = arena.shape().heap_pages;
+  arena::HeapEntry heap = {};
+  heap.kind = static_cast<uint8_t>(CommitKind::kHeap);
+  heap.count = 2;
+  heap.changes[0] = arena::ChangeOf(dice->Below(pages), {1, 0, 1});
+  switch (dice->Below(4)) {
+    case 0:
+      heap.count = static_cast<uint16_t>(arena::kHeapChangesPerEntry + 1 + dice->Below(9));
+      break;
+    case 1:
+      heap.changes[1] = arena::ChangeOf(pages + dice->Below(9), {1, 0, 1});
+      break;
+    case 2:
+      heap.changes[1] = arena::ChangeOf(pages - 1, {2, 0, 1});
+      break;
+    default:
+      heap.changes[1] = arena::ChangeOf(0, {1, 0, 2});  // there is one object
+  }
+  return {Acknowledge(record), std::bit_cast<CommitEntry>(heap)};
+}
+
 std::vector<CommitEntry> ConnectionFault(const arena::Arena& arena, uint32_t connection,
                                          const arena::ShardRecord& shard, Dice* dice) {
   const arena::ConnectionRecord& record = arena.connection(connection);
@@ -149,9 +174,14 @@ bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context) 
     return true;
   }
   const uint32_t connection = SomeConnection(arena, shard, dice);
-  std::vector<CommitEntry> entries = connection == kNothing || dice->OneIn(2)
-                                         ? ShardFault(record, dice)
-                                         : ConnectionFault(arena, connection, record, dice);
+  std::vector<CommitEntry> entries;
+  if (arena.shape().heap_pages != 0 && dice->OneIn(4)) {
+    entries = HeapFault(arena, record, dice);
+  } else {
+    entries = connection == kNothing || dice->OneIn(2)
+                  ? ShardFault(record, dice)
+                  : ConnectionFault(arena, connection, record, dice);
+  }
   if (!dice->OneIn(8)) entries.back().flags |= arena::kCommitLast;
   for (size_t i = 0; i < entries.size(); ++i) {
     arena.commit_entry(shard, epoch, tail + i) = entries[i];
@@ -184,7 +214,16 @@ uint32_t ChangeCommitted(const arena::Arena& arena, uint32_t slot, Context* cont
 
 void ScribbleBank(const arena::Arena& arena, uint32_t shard, uint64_t epoch, Dice* dice) {
   const uint32_t count = dice->Below(8);
-  for (uint32_t i = 0; i < count; ++i) Scribble(&arena.commit_entry(shard, epoch, i), dice);
+  const uint32_t pages = arena.shape().heap_pages;
+  for (uint32_t i = 0; i < count; ++i) {
+    Scribble(&arena.commit_entry(shard, epoch, i), dice);
+    if (pages == 0 || !dice->OneIn(2)) continue;
+    arena::HeapEntry heap = {};
+    heap.kind = static_cast<uint8_t>(CommitKind::kHeap);
+    heap.count = 1;
+    heap.changes[0] = arena::ChangeOf(dice->Below(pages), {1, 0, 1});
+    arena.commit_entry(shard, epoch, i) = std::bit_cast<CommitEntry>(heap);
+  }
   arena::StoreRelease(arena.bank(shard, epoch).tail, arena::PackCursor(epoch, dice->Below(2000)));
 }
 

@@ -45,6 +45,20 @@ struct ShardTotals {
   uint64_t check;
 };
 
+// An object that a shard keeps in its heap.
+struct HeapObject {
+  uint32_t offset;  // in the heap
+  uint32_t length;  // 0: there is none
+  uint64_t stamp;   // its contents follow from it
+};
+
+// Application state of a shard of a service that has heaps, behind ShardTotals.
+inline constexpr uint32_t kHeapObjects = 8;
+struct HeapObjects {
+  HeapObject objects[kHeapObjects];
+  uint64_t check;
+};
+
 // A service that is given this amount has a defect that its peers bring out: it dies.
 inline constexpr uint64_t kPoisonAmount = 1000;  // others are smaller
 

@@ -25,6 +25,7 @@ constexpr uint32_t kFaultySteps = 600;
 constexpr uint32_t kSettleSteps = 30'000;
 constexpr int kMaxNesting = 4;
 constexpr size_t kShownSteps = 1023;
+constexpr uint32_t kHeapPages = 64;  // so few that heaps are often full
 // So that one connection cannot lose all the markers that it may have to them.
 constexpr uint32_t kMaxDriverDeaths = arena::kMarkers - 1;
 
@@ -156,7 +157,14 @@ arena::Shape World::ChooseShape() {
     shape.send_queue_depth = shape.receive_queue_depth = std::max(16u, shape.send_queue_depth);
     shape.shared_receive_queue_depth = shape.send_queue_depth / 2;
   }
-  shape.buffer_bytes = arena::AlignUp(BufferBytes(shape), arena::kPageBytes);
+  // Nor here: only these schedules are other ones than they would be without heaps.
+  if (options_.seed % 7 == 2) {
+    shape.heap_pages = kHeapPages;
+    shape.shard_state_bytes = static_cast<uint32_t>(
+        arena::AlignUp(sizeof(ShardTotals) + sizeof(HeapObjects), shape.shard_state_bytes));
+  }
+  shape.buffer_bytes = arena::AlignUp(BufferBytes(shape), arena::kPageBytes) +
+                       shape.shards * arena::HeapBytes(shape);
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
   return shape;
 }
