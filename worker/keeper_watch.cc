@@ -83,9 +83,18 @@ absl::Status KeeperWatch::WakeEach(uint32_t heartbeat_ms) {
   return ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");
 }
 
-bool KeeperWatch::readable() const {
-  epoll_event event;
-  return epoll_wait(event_fd_.get(), &event, 1, 0) > 0;
+bool KeeperWatch::HasNews() {
+  epoll_event events[kEventsPerLook];
+  const int count = epoll_wait(event_fd_.get(), events, kEventsPerLook, 0);
+  bool news = false;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t event = events[i].data.u64;
+    // The caller has just polled: the next sign of life is due with the timer's next expiration.
+    if (event == kBeatEvent) TakeExpirations(beat_timer_);
+    // The driver has taken its earlier events when a notification was requested.
+    if (event != kBeatEvent && event != kDriverEvent) news = true;
+  }
+  return news;
 }
 
 absl::StatusOr<bool> KeeperWatch::Sleep(int timeout_ms) const {

@@ -31,7 +31,9 @@ class KeeperWatch {
 
   // Readable when Check or the driver has something to do, and when a sign of life is due.
   int event_fd() const { return event_fd_.get(); }
-  bool readable() const;
+  // Returns whether Check has something to do now. Only a new event makes event_fd() readable for
+  // an edge-triggered loop, so such a loop must not sleep on what is there already.
+  bool HasNews();
   // Sleeps until event_fd() is readable or `timeout_ms` milliseconds are over (-1: no limit).
   // Returns whether anything came besides the time for a sign of life.
   absl::StatusOr<bool> Sleep(int timeout_ms) const;

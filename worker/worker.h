@@ -453,10 +453,10 @@ class Worker {
   virtual absl::StatusOr<int> Poll() = 0;
 
   // For a loop of the application's: poll, epoll (also edge-triggered), io_uring, Boost.Asio. Call
-  // ArmEvent before each sleep. If it returns true, event_fd() is not readable and becomes readable
-  // when Poll has something to do, when Stop or Wake is called, and each heartbeat_ms of the
-  // service, for Poll is the worker's sign of life. If it returns false, call Poll now. Do not read
-  // from the descriptor; the Worker owns it.
+  // ArmEvent before each sleep. If it returns true, event_fd() becomes readable when Poll has
+  // something to do, when Stop or Wake is called, and each heartbeat_ms of the service, because
+  // Poll is the worker's sign of life. If it returns false, call Poll now. Do not read from the
+  // descriptor; the Worker owns it.
   virtual int event_fd() const = 0;
   virtual bool ArmEvent() = 0;
 

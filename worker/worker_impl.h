@@ -55,8 +55,7 @@ class WorkerImpl final : public Worker {
   absl::Status Ready() override { return keeper_->SetReady(); }
   absl::StatusOr<int> Poll() override;
   int event_fd() const override { return keeper_watch_.event_fd(); }
-  // An edge of event_fd() may have been taken before, so it must not be readable now.
-  bool ArmEvent() override { return wait_loop_.Arm() && !keeper_watch_.readable(); }
+  bool ArmEvent() override { return wait_loop_.Arm() && !keeper_watch_.HasNews(); }
   absl::Status Watch(int fd, std::function<void()> callback) override {
     return watches_.Add(fd, std::move(callback));
   }
