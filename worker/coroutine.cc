@@ -147,7 +147,7 @@ absl::Status CoroutineService::Start(Shard& shard, const Completion& completion)
                    " are there: raise CoroutineOptions::frame_bytes"));
 }
 
-// Disconnects if the coroutine has returned. Returns what it has thrown.
+// Disconnects if the coroutine has returned. Returns its error.
 absl::Status CoroutineService::Outcome(Shard& shard, const Completion& completion) {
   auto& resumed = *static_cast<CoConnection*>(completion.connection->context);
   if (!resumed.over()) return absl::OkStatus();

@@ -25,7 +25,8 @@
 //    The library keeps none back: the next commit acknowledges it, and then nobody receives it
 //    again.
 //
-// A coroutine that returns has its connection disconnected. One that throws, too: see OnFailure.
+// A coroutine ends with `co_return absl::OkStatus()`, and its connection is disconnected. One that
+// returns an error or throws ends the same way, and what it staged is undone: see OnFailure.
 #ifndef WORKER_COROUTINE_H_
 #define WORKER_COROUTINE_H_
 
@@ -33,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -110,7 +112,7 @@ class CoConnection {
   uint64_t awaited_tag_ = 0;
   Completion completion_;  // the one that has resumed the coroutine
   std::coroutine_handle<> coroutine_;
-  absl::Status failure_;  // what the coroutine has thrown
+  absl::Status failure_;  // what the coroutine has returned or thrown
   std::byte* frame_ = nullptr;
   size_t frame_room_ = 0;
   size_t frame_bytes_ = 0;  // that the coroutine needs, or would have needed
@@ -141,7 +143,7 @@ class [[nodiscard]] CoTask {
     }
     std::suspend_never initial_suspend() const noexcept { return {}; }
     std::suspend_always final_suspend() const noexcept { return {}; }
-    void return_void() const noexcept {}
+    void return_value(absl::Status status) noexcept { connection_->failure_ = std::move(status); }
     void unhandled_exception() noexcept { connection_->NoteException(); }
 
    private:
@@ -163,7 +165,7 @@ struct CoroutineOptions {
   uint32_t coroutines = 1024;
   // The largest frame of a coroutine. The compiler decides how large one is; if it does not fit,
   // OnFailure is told its size.
-  uint32_t frame_bytes = 1024;
+  uint32_t frame_bytes = 4096;
 };
 
 // A Service with a coroutine for each connection. The application implements this class, gives it
@@ -203,10 +205,11 @@ class CoroutineService : public Service {
   // would be lost, and everything else is none.
   virtual absl::Status OnUnawaited(Shard& shard, const Completion& completion);
 
-  // The coroutine has thrown, did not start (kResourceExhausted), or a function above has returned
-  // `error`. The connection is being disconnected, and has no coroutine any more. What was staged
-  // for the completion has no effect with CommitMode::kAfterEachCompletion. With the other modes
-  // it stays staged, because the transaction has other completions, too.
+  // The coroutine has thrown or returned an error, did not start (kResourceExhausted), or a
+  // function above has returned `error`. The connection is being disconnected, and has no coroutine
+  // any more. What was staged for the completion has no effect with
+  // CommitMode::kAfterEachCompletion. With the other modes it stays staged, because the transaction
+  // has other completions, too.
   virtual void OnFailure([[maybe_unused]] Connection& connection,
                          [[maybe_unused]] const absl::Status& error) {}
 
