@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +12,7 @@
 namespace baton {
 namespace {
 
-std::string_view Advice(int error) {
+const char* Advice(int error) {
   if (error == EPERM) {
     return "such a file is always readable: watch the descriptor of an io_uring that reads it";
   }
