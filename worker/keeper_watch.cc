@@ -6,6 +6,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/status.h"
@@ -14,19 +15,29 @@ namespace baton {
 namespace {
 
 constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2, kDriverEvent = 3,
-                   kResumptionEvent = 4;
+                   kResumptionEvent = 4, kBeatEvent = 5;
+static_assert(kBeatEvent < Watches::kFirstEvent);
+// More than the library has. What does not fit comes with the next look.
+constexpr int kEventsPerLook = 16;
 constexpr long kBetweenResumptionsNs = 5'000'000;
+
+void TakeExpirations(const FileDescriptor& timer) {
+  uint64_t expirations;
+  (void)!read(timer.get(), &expirations, sizeof(expirations));
+}
 
 }  // namespace
 
 absl::Status KeeperWatch::Open(FileDescriptor wake, KeeperSession* keeper, const NativeHost* native,
-                               WorkerNotices* notices) {
+                               WorkerNotices* notices, Watches* watches) {
   wake_ = std::move(wake);
   keeper_ = keeper;
   native_ = native;
   notices_ = notices;
+  watches_ = watches;
   event_fd_.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!event_fd_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  watches_->Open(event_fd_.get());
   BATON_RETURN_IF_ERROR(notices_->Open());
   epoll_event engine = {EPOLLIN, {.u64 = kWakeEvent}};
   epoll_event self = {EPOLLIN, {.u64 = kSelfEvent}};
@@ -60,9 +71,43 @@ absl::Status KeeperWatch::WatchSession() {
   return ErrnoStatus(errno, "epoll_ctl of the session's socket");
 }
 
+absl::Status KeeperWatch::WakeEach(uint32_t heartbeat_ms) {
+  const timespec period = {heartbeat_ms / 1000, heartbeat_ms % 1000 * 1'000'000L};
+  const itimerspec setting = {period, period};
+  epoll_event beat = {EPOLLIN, {.u64 = kBeatEvent}};
+  beat_timer_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (beat_timer_ && timerfd_settime(beat_timer_.get(), 0, &setting, nullptr) == 0 &&
+      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, beat_timer_.get(), &beat) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");
+}
+
+bool KeeperWatch::HasNews() {
+  epoll_event events[kEventsPerLook];
+  const int count = epoll_wait(event_fd_.get(), events, kEventsPerLook, 0);
+  bool news = false;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t event = events[i].data.u64;
+    // The caller has just polled: the next sign of life is due with the timer's next expiration.
+    if (event == kBeatEvent) TakeExpirations(beat_timer_);
+    // The driver has taken its earlier events when a notification was requested.
+    if (event != kBeatEvent && event != kDriverEvent) news = true;
+  }
+  return news;
+}
+
+absl::StatusOr<bool> KeeperWatch::Sleep(int timeout_ms) const {
+  epoll_event events[kEventsPerLook];
+  const int count = epoll_wait(event_fd_.get(), events, kEventsPerLook, timeout_ms);
+  if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "epoll_wait");
+  return std::any_of(events, events + std::max(count, 0),
+                     [](const epoll_event& event) { return event.data.u64 != kBeatEvent; });
+}
+
 void KeeperWatch::Check() {
-  epoll_event events[4];
-  const int count = epoll_wait(event_fd_.get(), events, 4, 0);
+  epoll_event events[kEventsPerLook];
+  const int count = epoll_wait(event_fd_.get(), events, kEventsPerLook, 0);
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeEvent) {
       char signals[256];
@@ -72,9 +117,12 @@ void KeeperWatch::Check() {
     } else if (events[i].data.u64 == kSocketEvent) {
       keeper_->resumable() ? BeginResumption() : LoseKeeper();
     } else if (events[i].data.u64 == kResumptionEvent) {
-      uint64_t expirations;
-      (void)!read(resumption_timer_.get(), &expirations, sizeof(expirations));
+      TakeExpirations(resumption_timer_);
       ContinueResumption();
+    } else if (events[i].data.u64 == kBeatEvent) {
+      TakeExpirations(beat_timer_);  // the Poll that looks here is the sign of life
+    } else if (events[i].data.u64 >= Watches::kFirstEvent) {
+      watches_->Note(events[i].data.u64);
     }  // The driver takes its own events.
   }
   // A request may have resumed the session, over another socket.

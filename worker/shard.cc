@@ -125,6 +125,8 @@ Shard::~Shard() = default;
 
 Worker& Shard::worker() const { return shards_->worker(); }
 
+CommitMode Shard::commit_mode() const { return shards_->commit_mode(); }
+
 absl::Span<const uint8_t> Shard::state() const {
   return {shards_->arena().shard_state(index_, state_slot_), state_length_};
 }

@@ -1,7 +1,5 @@
 #include "worker/wait_loop.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -124,13 +122,7 @@ absl::Status WaitLoop::Await(int timeout_ms) {
 // Returns whether something came.
 absl::StatusOr<bool> WaitLoop::Sleep(int timeout_ms) {
   if (!Arm()) return true;
-  // Never longer than a heartbeat: a sleeping worker is not a hung one.
-  const int heartbeat = static_cast<int>(heartbeat_ms_);
-  const int timeout = timeout_ms < 0 ? heartbeat : std::min(timeout_ms, heartbeat);
-  pollfd entry = {keeper_->event_fd(), POLLIN, 0};
-  const int ready = poll(&entry, 1, timeout);
-  if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-  return ready > 0;
+  return keeper_->Sleep(timeout_ms);
 }
 
 }  // namespace baton

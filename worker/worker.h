@@ -49,6 +49,7 @@ class Heap;
 class Shard;
 class Worker;
 class WorkerShards;
+enum class CommitMode : uint8_t;
 
 // One connection of a shard.
 //
@@ -169,6 +170,7 @@ class Shard {
   uint32_t index() const { return index_; }  // below Capacity::shards
   uint64_t epoch() const { return epoch_; }  // grows with each owner; 0: not owned
   Worker& worker() const;
+  CommitMode commit_mode() const;  // of the worker
 
   // Returns all connections of the shard that have not ended. It looks at each connection slot of
   // the service: call it in OnAdopt if you must, not in a loop. Most services do not need it,
@@ -450,12 +452,26 @@ class Worker {
   // end after any error. A brokered worker's process destroys the Worker, and may attach again.
   virtual absl::StatusOr<int> Poll() = 0;
 
-  // For poll and epoll loops. Call ArmEvent before each sleep. If it returns true, event_fd()
-  // becomes readable when Poll has something to do. If it returns false, Poll has something to do
-  // now. Do not read from the descriptor; the Worker owns it. Call Poll at least each heartbeat_ms
-  // of the service while the worker owns shards.
+  // For a loop of the application's: poll, epoll (also edge-triggered), io_uring, Boost.Asio. Call
+  // ArmEvent before each sleep. If it returns true, event_fd() becomes readable when Poll has
+  // something to do, when Stop or Wake is called, and each heartbeat_ms of the service, because
+  // Poll is the worker's sign of life. If it returns false, call Poll now. Do not read from the
+  // descriptor; the Worker owns it.
   virtual int event_fd() const = 0;
   virtual bool ArmEvent() = 0;
+
+  // Makes `fd` a part of the worker's wait: a timerfd, signalfd, eventfd, socket or io_uring.
+  // While it is readable, or has an error or a hang-up, Wait returns, event_fd() is readable, and
+  // Poll calls `callback` after it has delivered completions. `callback` has to take what is there,
+  // or it is called again. The library commits what it stages, unless the mode is
+  // CommitMode::kManual. It may call Watch and Unwatch, but neither Poll nor Wait nor Run. A Poll
+  // that follows no ArmEvent and no Wait looks at descriptors only each 1024th time.
+  // The application owns `fd`, and calls Unwatch before it closes it. kAlreadyExists: it is watched
+  // already. kResourceExhausted: 256 are. kPermissionDenied: it is a regular file, which cannot be
+  // waited for.
+  virtual absl::Status Watch(int fd, std::function<void()> callback) = 0;
+  // Does nothing if `fd` is not watched. No call of its callback follows.
+  virtual void Unwatch(int fd) = 0;
 
   // Polls, yields, then sleeps, until Poll has something to do, `timeout_ms` milliseconds are over
   // (-1: no limit), or Stop or Wake was called.

@@ -103,6 +103,7 @@ absl::Status WorkerImpl::Attach() {
   }
   BATON_RETURN_IF_ERROR(Start(std::make_shared<arena::Arena>(*std::move(arena)), std::move(fds[3]),
                               attached.worker_id(), attached.worker_slot()));
+  BATON_RETURN_IF_ERROR(keeper_watch_.WakeEach(heartbeat_ms_));
   lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
   BATON_RETURN_IF_ERROR(lock_->Acquire());
   if (options_.control_stream) {
@@ -134,7 +135,7 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
                native_.get(), wake.get());
   ownership_.Open(slot);
   wait_loop_.Open(&arena_->worker(slot), heartbeat_ms_);
-  return keeper_watch_.Open(std::move(wake), &*keeper_, native_.get(), &notices_);
+  return keeper_watch_.Open(std::move(wake), &*keeper_, native_.get(), &notices_, &watches_);
 }
 
 uint32_t WorkerImpl::SpokenLayoutVersion() const {
@@ -200,6 +201,8 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   for (const auto& shard : shards_.all()) {
     if (shards_.Owns(*shard)) work += shards_.Deliver(*shard);
   }
+  if (watches_.due()) [[unlikely]]
+    work += RunWatches();
   if (notices_.shutdown_asked()) [[unlikely]]
     ShutDown();
   if (work == 0) shards_.NoteIdleLook();
@@ -215,6 +218,12 @@ absl::StatusOr<int> WorkerImpl::Poll() {
                      "has lost its connections: attach again when the service is back"));
   }
   return work;
+}
+
+int WorkerImpl::RunWatches() {
+  const int called = watches_.Run();
+  shards_.CommitStaged();
+  return called;
 }
 
 void WorkerImpl::ShutDown() {

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "worker/ownership_changes.h"
 #include "worker/thread_lock.h"
 #include "worker/wait_loop.h"
+#include "worker/watches.h"
 #include "worker/worker.h"
 #include "worker/worker_notices.h"
 #include "worker/worker_shards.h"
@@ -53,7 +55,11 @@ class WorkerImpl final : public Worker {
   absl::Status Ready() override { return keeper_->SetReady(); }
   absl::StatusOr<int> Poll() override;
   int event_fd() const override { return keeper_watch_.event_fd(); }
-  bool ArmEvent() override { return wait_loop_.Arm(); }
+  bool ArmEvent() override { return wait_loop_.Arm() && !keeper_watch_.HasNews(); }
+  absl::Status Watch(int fd, std::function<void()> callback) override {
+    return watches_.Add(fd, std::move(callback));
+  }
+  void Unwatch(int fd) override { watches_.Remove(fd); }
   absl::Status Wait(int timeout_ms) override { return wait_loop_.Wait(timeout_ms); }
   absl::Status Run() override;
   void Stop() override { notices_.Stop(); }
@@ -84,6 +90,7 @@ class WorkerImpl final : public Worker {
   void StartControlStream(const internal::Attached& attached);
   void Abandon();
   void HoldUntilTheEnd();
+  int RunWatches();
   void ShutDown();
   void AwaitKeeper(pollfd socket, int timeout_ms);
 
@@ -101,6 +108,7 @@ class WorkerImpl final : public Worker {
   uint64_t polls_ = 0;
   bool attached_ = false;  // the keeper counts this worker among its own
   WorkerNotices notices_;
+  Watches watches_;
   KeeperWatch keeper_watch_;
   WorkerShards shards_;
   OwnershipChanges ownership_;

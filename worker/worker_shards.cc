@@ -177,6 +177,14 @@ void WorkerShards::Load(Connection& connection, Shard& shard, uint32_t index) {
   connection.receive_log_ = &arena_->receive_request(index, 0);
 }
 
+// If the log has no room now, the shard's next commit takes what was staged with it.
+void WorkerShards::CommitStaged() {
+  if (commit_mode_ == CommitMode::kManual) return;
+  for (const auto& shard : shards_) {
+    if (Owns(*shard) && !shard->NothingStaged()) (void)shard->Commit();
+  }
+}
+
 // ---------------------------------------------------------------- the driver
 
 // The driver is in this process, so nobody needs to be woken.

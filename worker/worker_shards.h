@@ -73,6 +73,8 @@ class WorkerShards {
       AcknowledgeDelivered();
   }
   void AcknowledgeDelivered();
+  // Commits what was staged outside of completions. Does nothing with CommitMode::kManual.
+  void CommitStaged();
   // Stores hints for the time after this worker's death: whether it is in a handler now, and of
   // which completion. REQUIRES: Owns(shard).
   [[gnu::always_inline]] inline void TellHandling(const Shard& shard, bool in_handler) {

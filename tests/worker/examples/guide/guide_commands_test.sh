@@ -121,6 +121,7 @@ expectations=(
   '^b +$'
   'worker 1 of service counter was sent SIGKILL'
   '^hello at tick [0-9]+$'
+  '^2 from Ada$'
   'worker 1 of service counter has ended'
 )
 for expected in "${expectations[@]}"; do

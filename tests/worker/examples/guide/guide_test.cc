@@ -1,13 +1,17 @@
 // These tests show what the guide claims of its programs.
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <future>
 #include <sstream>
 
+#include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
 #include "tests/worker/examples/guide/guide_fixture.h"
 
 namespace baton::guide {
@@ -247,7 +251,7 @@ TEST_F(ValuesTest, shouldServeNothingInAServiceWithoutAHeap) {
   EXPECT_THAT(values->LogTail(), HasSubstr("shard_heap_bytes"));
 }
 
-// ---- Chapters 4, 5, 6 and 9: defects, grants, connections to others, files, a loop.
+// ---- Chapters 4, 5, 6 and 9: defects, grants, connections to others, files, loops, coroutines.
 
 const std::vector<std::string> kEffectPoints = {
     "deliver-before-handler:5", "worker-send-staged:7",     "commit-before-publish:8",
@@ -477,36 +481,130 @@ TEST_F(GuideTest, shouldWriteNothingInAServiceWithoutOutsideEffects) {
   EXPECT_THAT(journal->LogTail(), HasSubstr("outside_effects: true"));
 }
 
-TEST_F(GuideTest, shouldServeInALoopOfItsOwnAndEndWhenAsked) {
-  ASSERT_NO_FATAL_FAILURE(StartCluster({"--heartbeat-ms", "500"}));
-  std::unique_ptr<GuideWorker> sleeping, busy;
-  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &sleeping));
+// Chapter 8: loops that wait for more than the worker.
+class LoopTest : public GuideTest {
+ protected:
+  // It shows that it lives also when nobody asks anything.
+  void ExpectHeartbeats(const GuideWorker& of) {
+    const auto beats = [&] {
+      const auto service = cluster_->GetService();
+      if (!service.ok()) return uint64_t{0};
+      for (const v1::Worker& worker : service->workers()) {
+        if (worker.id() == of.id) return worker.heartbeats();
+      }
+      return uint64_t{0};
+    };
+    const uint64_t before = beats();
+    EXPECT_OK(harness::WaitUntil("heartbeats", [&] { return beats() >= before + 3; }));
+  }
+  static void ExpectInOrder(const GuideWorker& worker) {
+    const auto ended = worker.process->WaitEnd(kTimeout);
+    ASSERT_OK(ended);
+    EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 0) << *ended;
+  }
+  // Asks it to end by a signal, which its loop takes.
+  static void ExpectEndBySignal(const GuideWorker& worker) {
+    ASSERT_EQ(kill(worker.process->pid(), SIGTERM), 0);
+    ASSERT_NO_FATAL_FAILURE(ExpectInOrder(worker));
+  }
+};
+
+TEST_F(LoopTest, shouldServeInALoopOfItsOwnAndEndWhenAsked) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster({"--heartbeat-ms", "200"}));
+  std::unique_ptr<GuideWorker> running, sleeping, busy;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &running));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &sleeping, {"epoll"}));
   ASSERT_NO_FATAL_FAILURE(StartWorker("loop", &busy, {"busy"}));
   const auto client = Connect(cluster_->port());
   ASSERT_TRUE(client);
-  for (const GuideWorker* owner : {busy.get(), sleeping.get(), busy.get(), sleeping.get()}) {
+  for (const GuideWorker* owner : {busy.get(), sleeping.get(), running.get(), sleeping.get()}) {
     ASSERT_OK(cluster_->Handoff(owner->id));
     const auto answer = client->Ask("hello");
     ASSERT_OK(answer);
     EXPECT_THAT(*answer, HasSubstr("hello at tick "));
   }
-  // It shows that it lives also when nobody asks anything.
-  const auto beats = [&] {
-    const auto service = cluster_->GetService();
-    if (!service.ok()) return uint64_t{0};
-    for (const v1::Worker& worker : service->workers()) {
-      if (worker.id() == sleeping->id) return worker.heartbeats();
-    }
-    return uint64_t{0};
-  };
-  const uint64_t before = beats();
-  EXPECT_OK(harness::WaitUntil("heartbeats", [&] { return beats() >= before + 3; }));
+  ASSERT_NO_FATAL_FAILURE(ExpectHeartbeats(*sleeping));
+  ASSERT_NO_FATAL_FAILURE(ExpectHeartbeats(*running));
   for (const GuideWorker* worker : {busy.get(), sleeping.get()}) {
     ASSERT_OK(cluster_->operators().StopWorker(kService, worker->id));
-    const auto ended = worker->process->WaitEnd(kTimeout);
-    ASSERT_OK(ended);
-    EXPECT_TRUE(WIFEXITED(*ended) && WEXITSTATUS(*ended) == 0) << *ended;
+    ASSERT_NO_FATAL_FAILURE(ExpectInOrder(*worker));
   }
+  ASSERT_NO_FATAL_FAILURE(ExpectEndBySignal(*running));
+}
+
+TEST_F(LoopTest, shouldServeInALoopOfAsio) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster({"--heartbeat-ms", "200"}));
+  std::unique_ptr<GuideWorker> first, second;
+  const std::string path = cluster_->directory() + "/asio.sock";
+  ASSERT_NO_FATAL_FAILURE(StartWorker("asio_loop", &first, {path}));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("asio_loop", &second, {path + "2"}));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  for (const GuideWorker* owner : {second.get(), first.get()}) {
+    ASSERT_OK(cluster_->Handoff(owner->id));
+    const auto answer = client->Ask("hello");
+    ASSERT_OK(answer);
+    EXPECT_THAT(*answer, HasSubstr("hello at tick "));
+  }
+  const auto socket = ConnectUnix(path);
+  ASSERT_OK(socket);
+  std::array<char, 64> text = {};
+  ASSERT_GT(read(socket->get(), text.data(), text.size() - 1), 0);
+  EXPECT_STREQ(text.data(), "1 messages\n");
+  ASSERT_NO_FATAL_FAILURE(ExpectHeartbeats(*first));
+  ASSERT_NO_FATAL_FAILURE(ExpectEndBySignal(*first));
+  EXPECT_OK(client->Ask("still here"));
+  ASSERT_OK(cluster_->operators().StopWorker(kService, second->id));
+  ASSERT_NO_FATAL_FAILURE(ExpectInOrder(*second));
+}
+
+// Chapter 8: conversations as coroutines. Clients count their answers, so that a message that is
+// lost, or dealt with twice, shows.
+TEST_F(GuideTest, shouldGoOnWithEachConversationWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(StartService("coroutine"));
+  ASSERT_NO_FATAL_FAILURE(StartCounting(3));
+  ASSERT_NO_FATAL_FAILURE(KillAt("coroutine-test-hooks", kPoints, *worker_));
+  StopCounting();
+}
+
+TEST_F(GuideTest, shouldGoOnWithEachConversationOverHandoffsAndKills) {
+  ASSERT_NO_FATAL_FAILURE(StartService("coroutine"));
+  ASSERT_NO_FATAL_FAILURE(StartCounting(3));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  for (int i = 0; i < 6; ++i) {
+    SCOPED_TRACE(i);
+    const auto answer = client->Ask(i == 0 ? "Ada" : "more");
+    ASSERT_OK(answer);
+    EXPECT_EQ(*answer, absl::StrCat(i + 1, " from Ada"));
+    std::unique_ptr<GuideWorker> heir;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("coroutine", &heir));
+    if (i % 2 == 0) ASSERT_OK(cluster_->Handoff(heir->id));
+    ASSERT_OK(worker_->process->Kill());
+    ASSERT_OK(cluster_->WaitUntilOwner(heir->id));
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+    worker_ = std::move(heir);
+  }
+  EXPECT_FALSE(client->Ask("bye").ok());
+  EXPECT_OK(client->WaitUntilDisconnected());
+  StopCounting();
+}
+
+TEST_F(GuideTest, shouldGoOnWithEachConversationInNativeWorkers) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartCluster({"--native", PathOf("coroutine.so"), "--native-argument=unused",
+                    "--native-argument=127.0.0.1:0"}));
+  ASSERT_OK(cluster_->WaitUntilListening());
+  ASSERT_NO_FATAL_FAILURE(StartCounting(2));
+  for (int i = 0; i < 3; ++i) {
+    const auto service = cluster_->GetService();
+    ASSERT_OK(service);
+    const uint64_t owner = service->shards(0).owner_worker_id();
+    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
+    ASSERT_OK(cluster_->WaitUntilGone(owner));
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+  StopCounting();
 }
 
 }  // namespace

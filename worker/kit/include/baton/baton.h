@@ -201,10 +201,10 @@ int baton_ready(struct baton_worker* worker);
  * and all that the driver had published was delivered. */
 int baton_poll(struct baton_worker* worker, int* delivered);
 
-/* For poll and epoll loops. Call baton_arm_event() before each sleep. If it returns true, the
- * descriptor becomes readable when baton_poll() has something to do; if it returns false, call
- * baton_poll() now. Do not read from the descriptor. Poll at least each heartbeat_ms of the service
- * while the worker owns shards. */
+/* For loops of the application's: poll, epoll, io_uring. Call baton_arm_event() before each sleep.
+ * If it returns true, the descriptor becomes readable when baton_poll() has something to do, and
+ * each heartbeat_ms of the service, because baton_poll() is the worker's sign of life. If it
+ * returns false, call baton_poll() now. Do not read from the descriptor. */
 int baton_event_fd(const struct baton_worker* worker);
 bool baton_arm_event(struct baton_worker* worker);
 
