@@ -55,8 +55,8 @@ class Arena {
   // 0: none are asked for.
   static absl::StatusOr<Arena> Create(const Shape& shape, std::string_view service,
                                       uint64_t huge_page_bytes = 0);
-  // Of an arena that this process created: why the buffers are not on the huge pages that were
-  // asked for. OK: they are, or none were.
+  // Returns why the buffers are not on the huge pages that Create() was asked for. OK: they are, or
+  // it was asked for none.
   const absl::Status& huge_pages() const { return huge_pages_; }
 
   // A worker calls this. Maps the memories whose descriptors the keeper sent. kFailedPrecondition:
