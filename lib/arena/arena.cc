@@ -64,8 +64,15 @@ absl::Status CheckMemory(uint64_t needed, std::string_view service) {
 // itself keeps a processor from the successor.
 uint64_t FileBytes(uint64_t bytes) { return AlignUp(bytes, kHugePageBytes); }
 
-absl::StatusOr<FileDescriptor> CreateMemory(const std::string& name, uint64_t bytes) {
-  FileDescriptor fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+// `huge_page_bytes`: of pages from the kernel's pool; 0: ordinary ones.
+absl::StatusOr<FileDescriptor> CreateMemory(const std::string& name, uint64_t bytes,
+                                            uint64_t huge_page_bytes = 0) {
+  constexpr int kHugeShift = 26;  // MFD_HUGE_SHIFT, not in every C library's headers
+  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  if (huge_page_bytes != 0) {
+    flags |= MFD_HUGETLB | static_cast<unsigned>(std::countr_zero(huge_page_bytes)) << kHugeShift;
+  }
+  FileDescriptor fd(memfd_create(name.c_str(), flags));
   if (!fd) return ErrnoStatus(errno, absl::StrCat("memfd_create(", name, "), see RLIMIT_NOFILE"));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("no memory for ", name, ": ", bytes,
@@ -157,20 +164,20 @@ absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, const
   }
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   // Huge pages need an address that is a multiple of their size. So this reserves one more than
-  // needed, and unmaps the rest.
-  void* const reserved =
-      mmap(nullptr, size + kHugePageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // needed, and unmaps the rest. st_blksize is the size of a page of the pool.
+  const uint64_t page = std::max<uint64_t>(kHugePageBytes, static_cast<uint64_t>(info.st_blksize));
+  void* const reserved = mmap(nullptr, size + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (reserved == MAP_FAILED) return NoRoom(size, name);
   uint8_t* const begin = static_cast<uint8_t*>(reserved);
-  uint8_t* const place = begin + (AlignUp(reinterpret_cast<uint64_t>(begin), kHugePageBytes) -
+  uint8_t* const place = begin + (AlignUp(reinterpret_cast<uint64_t>(begin), page) -
                                   reinterpret_cast<uint64_t>(begin));
   if (mmap(place, size, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
     const absl::Status status = NoRoom(size, name);
-    munmap(begin, size + kHugePageBytes);
+    munmap(begin, size + page);
     return status;
   }
   if (place > begin) munmap(begin, static_cast<size_t>(place - begin));
-  munmap(place + size, static_cast<size_t>(begin + kHugePageBytes - place));
+  munmap(place + size, static_cast<size_t>(begin + page - place));
   Mapping mapping;
   mapping.memory_ = MappedMemory(place, Unmap{size});
   // The kernel writes a core dump before it marks a dying thread's locks, for which heirs wait.
@@ -184,22 +191,48 @@ void Arena::DumpBuffersIfAsked() const {
   (void)madvise(buffers(), memories_[kBuffersMemory].size(), MADV_DODUMP);
 }
 
-absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service) {
+// Each page is taken here. The kernel kills a process that touches one when there are none left.
+absl::Status Arena::PutBuffersOn(uint64_t huge_page_bytes, const std::string& name) {
+  const uint64_t bytes = FileBytes(shape_.buffer_bytes);
+  if (bytes % huge_page_bytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the buffers have ", bytes, " bytes, no multiple of ", huge_page_bytes));
+  }
+  BATON_ASSIGN_OR_RETURN(FileDescriptor fd, CreateMemory(name, bytes, huge_page_bytes));
+  BATON_ASSIGN_OR_RETURN(Mapping mapping,
+                         Mapping::Map(fd.get(), bytes, true, kMemoryTitles[kBuffersMemory]));
+  if (madvise(mapping.base(), bytes, MADV_POPULATE_WRITE) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("taking ", bytes / huge_page_bytes, " pages of ",
+                                           huge_page_bytes >> 20, " MiB"));
+  }
+  fds_[kBuffersMemory] = std::move(fd);
+  memories_[kBuffersMemory] = std::move(mapping);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service,
+                                    uint64_t huge_page_bytes) {
   BATON_RETURN_IF_ERROR(ValidateShape(shape));
   if (service.size() >= kServiceNameBytes) {
     return absl::InvalidArgumentError("service name: longer than 63 bytes");
   }
   Arena arena(shape);
+  const uint64_t start = MonotonicNanoseconds();
+  const auto name_of = [&](size_t i) {
+    return absl::StrCat(kMemoryNames[i], std::string(service), ".", start);
+  };
+  if (huge_page_bytes != 0) {
+    arena.huge_pages_ = arena.PutBuffersOn(huge_page_bytes, name_of(kBuffersMemory));
+  }
+  const bool has_buffers = static_cast<bool>(arena.fds_[kBuffersMemory]);
   const std::array<uint64_t, kMemoryNames.size()> bytes = {
       FileBytes(arena.worker_map_.total), FileBytes(arena.driver_map_.total),
-      FileBytes(shape.buffer_bytes), FileBytes(arena.recovery_map_.total)};
+      has_buffers ? 0 : FileBytes(shape.buffer_bytes), FileBytes(arena.recovery_map_.total)};
   BATON_RETURN_IF_ERROR(
       CheckMemory(std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), service));
-  const uint64_t start = MonotonicNanoseconds();
   for (size_t i = 0; i < bytes.size(); ++i) {
-    BATON_ASSIGN_OR_RETURN(
-        arena.fds_[i],
-        CreateMemory(absl::StrCat(kMemoryNames[i], std::string(service), ".", start), bytes[i]));
+    if (bytes[i] == 0) continue;
+    BATON_ASSIGN_OR_RETURN(arena.fds_[i], CreateMemory(name_of(i), bytes[i]));
     BATON_ASSIGN_OR_RETURN(arena.memories_[i],
                            Mapping::Map(arena.fds_[i].get(), bytes[i], true, kMemoryTitles[i]));
   }
@@ -209,7 +242,10 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
     BATON_RETURN_IF_ERROR(Seal(fd.get(), F_SEAL_SEAL, "arena"));
   }
 
-  *arena.At<WorkerMemoryHeader>(kWorkerLogMemory, 0) = {kMagic, OldestReader(shape), 0};
+  // Readers of version 1 map buffers at multiples of 2 MiB.
+  const bool giant = has_buffers && huge_page_bytes > kHugePageBytes;
+  const uint32_t oldest_reader = giant ? 2 : OldestReader(shape);
+  *arena.At<WorkerMemoryHeader>(kWorkerLogMemory, 0) = {kMagic, oldest_reader, 0};
   DriverMemoryHeader& header = arena.header();
   header.magic = kMagic;
   header.shape = shape;
@@ -219,7 +255,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
     arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
   }
   header.layout_version = kLayoutVersion;
-  StoreRelease(header.oldest_reader, OldestReader(shape));
+  StoreRelease(header.oldest_reader, oldest_reader);
   return arena;
 }
 

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -49,8 +50,14 @@ class Mapping {
 
 class Arena {
  public:
-  // The driver calls this. Creates memories of this shape, zeroed, with headers.
-  static absl::StatusOr<Arena> Create(const Shape& shape, std::string_view service);
+  // The driver calls this. Creates memories of this shape, zeroed, with headers. The buffers are on
+  // pages of `huge_page_bytes` from the kernel's pool if it has enough of them: see huge_pages().
+  // 0: none are asked for.
+  static absl::StatusOr<Arena> Create(const Shape& shape, std::string_view service,
+                                      uint64_t huge_page_bytes = 0);
+  // Returns why the buffers are not on the huge pages that Create() was asked for. OK: they are, or
+  // it was asked for none.
+  const absl::Status& huge_pages() const { return huge_pages_; }
 
   // A worker calls this. Maps the memories whose descriptors the keeper sent. kFailedPrecondition:
   // this build cannot read them; names both layout versions.
@@ -175,6 +182,7 @@ class Arena {
 
  private:
   void DumpBuffersIfAsked() const;
+  absl::Status PutBuffersOn(uint64_t huge_page_bytes, const std::string& name);
   explicit Arena(const Shape& shape)
       : shape_(shape), worker_map_(shape), driver_map_(shape), recovery_map_(shape) {}
 
@@ -191,6 +199,7 @@ class Arena {
   // Both are indexed by MemoryKind.
   std::array<FileDescriptor, kMemoryNames.size()> fds_;
   std::array<Mapping, kMemoryNames.size()> memories_;
+  absl::Status huge_pages_;
 };
 
 }  // namespace baton::arena

@@ -776,15 +776,12 @@ struct NativeConnection {
   uint8_t responder_resources;
   uint8_t pad0[2];
   uint32_t freed_generation;  // the last generation whose kFree is done
-  uint8_t pad1[56];
   // Written by the shard's driver.
-  uint32_t answer_length;
+  uint32_t answer_length;       // of the private data of an accept or reject: Arena::private_data
   uint32_t handled_generation;  // the last whose kRequested or kConnecting was carried out
-  uint8_t pad2[56];
-  uint8_t answer[kPrivateDataBytes];  // private data of an accept or reject
 };
-static_assert(offsetof(NativeConnection, answer_length) == 192);
-static_assert(sizeof(NativeConnection) == 512);
+static_assert(offsetof(NativeConnection, answer_length) == 136);
+static_assert(sizeof(NativeConnection) == 144);
 
 // ---------------------------------------------------------------- words
 

@@ -83,6 +83,7 @@ verbs::QueuePairOptions QueuePairOptionsFor(const DeviceNeeds& needs,
   verbs::QueuePairOptions options;
   options.send_queue = options.receive_queue = queue;
   options.max_send_requests = static_cast<uint32_t>(needs.send_requests);
+  options.max_empty_writes = arena::kMarkers;
   options.max_receive_requests = static_cast<uint32_t>(needs.receive_requests);
   options.max_scatter_gather = static_cast<uint32_t>(needs.scatter_gather);
   options.max_inline_data = needs.inline_bytes;

@@ -443,8 +443,8 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
 std::string ConnectionManager::AnswerOf(uint32_t index) const {
   const arena::NativeConnection& told = arena_->native_connection(index);
   const uint32_t length =
-      std::min<uint32_t>(arena::LoadRelaxed(told.answer_length), sizeof(told.answer));
-  return std::string(reinterpret_cast<const char*>(told.answer), length);
+      std::min(arena::LoadRelaxed(told.answer_length), arena::kPrivateDataBytes);
+  return std::string(reinterpret_cast<const char*>(arena_->private_data(index)), length);
 }
 
 void ConnectionManager::Accept(uint32_t index) {

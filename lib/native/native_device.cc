@@ -1,7 +1,6 @@
 #include "lib/native/native_device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -149,11 +148,11 @@ class NativeConnectionId final : public verbs::ConnectionId {
  private:
   absl::Status Answer(std::string_view private_data, OrderKind kind) {
     arena::NativeConnection& told = device_->arena_->native_connection(connection_);
-    if (private_data.size() > sizeof(told.answer)) {
+    if (private_data.size() > arena::kPrivateDataBytes) {
       return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
-                                                     " bytes, at most ", sizeof(told.answer)));
+                                                     " bytes, at most ", arena::kPrivateDataBytes));
     }
-    std::memcpy(told.answer, private_data.data(), private_data.size());
+    std::copy(private_data.begin(), private_data.end(), device_->arena_->private_data(connection_));
     told.answer_length = static_cast<uint32_t>(private_data.size());
     return Order(kind);
   }

@@ -163,6 +163,16 @@ std::string FormatNetwork(const v1::Service& service) {
                       service.network_namespace());
 }
 
+std::string FormatMemory(const v1::Service& service) {
+  const std::string bytes =
+      FormatBuffers(service.buffer_bytes(), service.shard_count(), service.shard_heap_bytes());
+  if (!service.has_buffer_pages()) return bytes;
+  const v1::BufferPages& pages = service.buffer_pages();
+  const std::string asked = absl::StrCat("huge pages of ", FormatBytes(pages.asked_bytes()));
+  if (pages.page_bytes() != 0) return absl::StrCat(bytes, " on ", asked);
+  return absl::StrCat(bytes, " on ordinary pages, not on ", asked, ": ", pages.why_not());
+}
+
 std::string FormatObjects(const v1::Accounts& accounts) {
   return absl::StrCat(accounts.queue_pairs(), " QPs, ", accounts.completion_queues(), " CQs, ",
                       accounts.shared_receive_queues(), " SRQs, ", accounts.memory_regions(),
@@ -208,8 +218,7 @@ void PrintService(std::ostream& out, const v1::Service& service, const TableStyl
       {"Upgrade", FormatUpgrade(service)},
       {"New connections", FormatDrain(service)},
       {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
-      {"Buffers",
-       FormatBuffers(service.buffer_bytes(), service.shard_count(), service.shard_heap_bytes())},
+      {"Buffers", FormatMemory(service)},
       {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
       {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""}};
   for (const v1::CausedBlackout& one : service.blackouts()) {

@@ -8,6 +8,18 @@
 
 namespace baton {
 
+// Returns the bytes of the pages that the service's buffers are to be on; 0: ordinary ones.
+constexpr uint64_t PageBytesOf(v1::HugePages pages) {
+  switch (pages) {
+    case v1::HUGE_PAGES_2_MIB:
+      return uint64_t{2} << 20;
+    case v1::HUGE_PAGES_1_GIB:
+      return uint64_t{1} << 30;
+    default:
+      return 0;
+  }
+}
+
 // Returns the shape of a service's arena. `config` must be complete.
 inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   arena::Shape shape = {};
@@ -25,6 +37,9 @@ inline arena::Shape ShapeOf(const v1::ServiceConfig& config) {
       arena::AlignUp(config.shard_heap_bytes(), arena::kPageBytes) / arena::kPageBytes);
   shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes) +
                        shape.shards * arena::HeapBytes(shape);
+  if (const uint64_t page = PageBytesOf(config.huge_pages()); page != 0) {
+    shape.buffer_bytes = arena::AlignUp(shape.buffer_bytes, page);
+  }
   shape.max_inline_bytes = config.max_inline_bytes();
   shape.dump_buffers = config.dump_buffers() ? 1 : 0;
   shape.pooled_queue_pairs =

@@ -207,6 +207,23 @@ void CheckPlacement(const v1::ServiceConfig& service, const Node& node) {
   }
 }
 
+void CheckHugePages(const v1::ServiceConfig& service, const Node& node) {
+  if (!v1::HugePages_IsValid(service.huge_pages())) {
+    return node.Refuse("huge_pages",
+                       "is none of HUGE_PAGES_TRANSPARENT, HUGE_PAGES_2_MIB, HUGE_PAGES_1_GIB");
+  }
+  if (service.huge_pages() == v1::HUGE_PAGES_TRANSPARENT) return;
+  if (!service.device().has_rdma()) {
+    node.Refuse("huge_pages", "needs an rdma device; leave it out on the soft one");
+  }
+  if (service.mode() == v1::BROKERED && service.worker_uids_size() != 0) {
+    node.Refuse("huge_pages",
+                "goes with no worker_uids: a worker of another user could take a page out of the "
+                "buffers, which kills the driver that touches it; leave out one of them, or use "
+                "mode: NATIVE");
+  }
+}
+
 template <typename Message>
 void CompleteLogLevel(v1::LogLevel otherwise, Message& message, const Node& node) {
   if (message.log_level() == v1::LOG_LEVEL_DEFAULT) message.set_log_level(otherwise);
@@ -265,6 +282,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   CheckNative(service, node);
   CheckStateDecoder(service, node);
   CheckPlacement(service, node);
+  CheckHugePages(service, node);
   CheckLog(service, node);
   if (service.has_policy()) {
     CheckPolicy(*service.mutable_policy(), service, node.Child("policy"));

@@ -64,8 +64,9 @@ struct ServiceNeeds {
   // An estimate of the queues' memory, which a provider such as mlx5 pins, too. Other providers do
   // not.
   uint64_t queue_bytes = 0;
-  uint64_t memory_bytes = 0;  // of its arena
-  uint64_t descriptors = 0;   // open at once, estimated
+  uint64_t memory_bytes = 0;  // of its arena, without buffers that are to be on pages of the pool
+  uint64_t huge_page_bytes = 0;  // of those pages; 0: the service asks for none
+  uint64_t descriptors = 0;      // open at once, estimated
 
   const std::string& name() const { return config.name(); }
   bool rdma() const { return config.device().has_rdma(); }
@@ -116,6 +117,8 @@ void CheckSharedMemory(const View& view, Report& report);
 // Returns whether batond has, or would have, capability `number` of capability.h.
 bool HasCapability(const View& view, uint32_t number);
 void CheckControlGroup(const View& view, Report& report);
+// huge_pages.cc
+void CheckPagesOfThePool(const View& view, Report& report);
 // processors.cc
 void CheckPlacement(const View& view, Report& report);
 void CheckClock(const View& view, Report& report);

@@ -41,7 +41,9 @@ ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
   needs.queue_bytes = QueueBytes(needs.of_device);
   needs.memory_bytes = arena::WorkerMemoryMap(needs.shape).total +
                        arena::DriverMemoryMap(needs.shape).total +
-                       arena::RecoveryMemoryMap(needs.shape).total + needs.shape.buffer_bytes;
+                       arena::RecoveryMemoryMap(needs.shape).total;
+  needs.huge_page_bytes = PageBytesOf(service.huge_pages());
+  if (needs.huge_page_bytes == 0) needs.memory_bytes += needs.shape.buffer_bytes;
   needs.descriptors = needs.shape.connections * kDescriptorsPerConnection +
                       needs.shape.workers * kDescriptorsPerWorker + kDescriptorsOfADriver;
   return needs;
@@ -124,7 +126,8 @@ v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
     run({CheckModules, CheckLibraries, CheckGroup, CheckNodes, CheckDevices, CheckLockedMemory});
   }
   run({CheckNetworks, CheckServices, CheckPlacement, CheckDescriptors, CheckMemory, CheckHugePages,
-       CheckSharedMemory, CheckControlGroup, CheckClock, CheckStateDirectory, CheckVersions});
+       CheckPagesOfThePool, CheckSharedMemory, CheckControlGroup, CheckClock, CheckStateDirectory,
+       CheckVersions});
   return report.report();
 }
 

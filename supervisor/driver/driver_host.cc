@@ -68,7 +68,9 @@ absl::Status DriverHost::MakeQueues(EngineOptions options) {
   if (service_.placement().has_numa_node()) node = service_.placement().numa_node();
   const MemoryOn memory(node);
   placed_ = memory.status();
-  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(shape, service_.name()));
+  const uint64_t huge = PageBytesOf(service_.huge_pages());
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena,
+                         arena::Arena::Create(shape, service_.name(), is_rdma ? huge : 0));
   arena_ = std::make_unique<arena::Arena>(std::move(arena));
   return MakeEngine(std::move(options));
 }
@@ -101,7 +103,20 @@ internal::Introduced DriverHost::Introduce() const {
   introduced.set_device_name(std::string(device_->name()));
   *introduced.mutable_placement() = service_.placement();
   introduced.set_not_placed(std::string(MessageOf(placed_)));
+  if (PageBytesOf(service_.huge_pages()) != 0) DescribePages(introduced.mutable_buffer_pages());
   return introduced;
+}
+
+// baton-nic would be killed by a page that is not there when it touches it.
+void DriverHost::DescribePages(v1::BufferPages* pages) const {
+  const absl::Status status =
+      service_.device().has_rdma()
+          ? arena_->huge_pages()
+          : absl::FailedPreconditionError("the soft device takes only ordinary pages");
+  const uint64_t asked = PageBytesOf(service_.huge_pages());
+  pages->set_asked_bytes(asked);
+  pages->set_page_bytes(status.ok() ? asked : 0);
+  pages->set_why_not(std::string(MessageOf(status)));
 }
 
 void DriverHost::TurnNative() {

@@ -61,6 +61,7 @@ class DriverHost {
   absl::Status MakeDevice(const internal::KeeperConfig& config);
   absl::Status MakeQueues(EngineOptions options);
   absl::Status MakeEngine(EngineOptions options);
+  void DescribePages(v1::BufferPages* pages) const;
 
   v1::ServiceConfig service_;
   const bool pinned_;    // the configuration names its processors

@@ -27,6 +27,7 @@ constexpr std::string_view kTroubles[] = {
     "native_worker_ended",
     "native_worker_failed",
     "nic_killed",
+    "no_huge_pages",
     "no_placement",
     "no_realtime_priority",
     "not_listening",

@@ -68,6 +68,7 @@ absl::Status Keeper::Begin(v1::ServiceConfig configured, FileDescriptor batonds_
   BATON_RETURN_IF_ERROR(BeginListening(&configured));
   MakeManagement(configured, std::move(batonds_network));
   TellPlacement();
+  TellHugePages();
   workers_->Restore(held_);
   workers_->EndSetAside(set_aside);
   if (native_ != nullptr) BATON_RETURN_IF_ERROR(native_->Restore(held_));
@@ -163,6 +164,17 @@ void Keeper::TellPlacement() {
   if (why_not.empty()) return events_.Add("placed", absl::StrCat("the service is on ", where));
   events_.Add("no_placement", absl::StrCat("the service is not, or not all of it, on ", where, ": ",
                                            why_not, "; see `baton doctor`"));
+}
+
+void Keeper::TellHugePages() {
+  if (!driver_->introduced().has_buffer_pages()) return;
+  const v1::BufferPages& pages = driver_->introduced().buffer_pages();
+  const std::string asked = absl::StrCat("huge pages of ", pages.asked_bytes() >> 20, " MiB");
+  if (pages.page_bytes() != 0) {
+    return events_.Add("huge_pages", absl::StrCat("the buffers are on ", asked));
+  }
+  events_.Add("no_huge_pages", absl::StrCat("the buffers are on ordinary pages, not on ", asked,
+                                            ": ", pages.why_not(), "; see `baton doctor`"));
 }
 
 // Returns false if the former keeper listened already, and goes on with its socket. Clients have

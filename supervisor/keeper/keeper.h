@@ -56,6 +56,7 @@ class Keeper : private DriverListener {
   CommonParts common_parts() { return {loop_, config_, *driver_, *policies_, events_}; }
   void MakePrograms(FileDescriptor batonds_network);
   void TellPlacement();
+  void TellHugePages();
   absl::StatusOr<bool> Listen(const std::string& path, uint32_t mode,
                               std::function<void(FileDescriptor)> on_client);
 

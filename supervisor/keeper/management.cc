@@ -259,6 +259,9 @@ void Management::Describe(internal::Description* description) {
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
   service->set_shard_heap_bytes(config.shard_heap_bytes());
+  if (parts_.driver.introduced().has_buffer_pages()) {
+    *service->mutable_buffer_pages() = parts_.driver.introduced().buffer_pages();
+  }
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = managed_.upgrades.UnderWay()) {
     *service->mutable_upgrade() = *std::move(upgrade);

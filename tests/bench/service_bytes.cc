@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/driver/device_needs.h"
+#include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/verbs.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/config.h"
@@ -72,6 +74,42 @@ arena::Shape WithConnections(arena::Shape shape, uint32_t connections) {
 arena::Shape WithShards(arena::Shape shape, uint32_t shards) {
   shape.shards = shards;
   return shape;
+}
+
+absl::StatusOr<arena::Shape> ShapeOfSharing(const SharingService& service) {
+  constexpr uint32_t kSharedReceives = 1024;
+  v1::Config config;
+  config.set_state_dir("/");
+  v1::ServiceConfig& its = *config.add_services();
+  its.set_name("sharing");
+  its.mutable_device()->mutable_soft();
+  its.set_max_connections(service.connections);
+  its.set_send_queue_depth(service.send_queue_depth);
+  its.set_shared_receive_queue_depth(kSharedReceives);
+  if (service.native) {
+    its.set_mode(v1::NATIVE);
+    its.mutable_native()->set_object("/service.so");
+  }
+  BATON_RETURN_IF_ERROR(CompleteConfig(config));
+  return ShapeOf(config.services(0));
+}
+
+IdleBytes IdleBytesOf(const arena::Shape& shape) {
+  const driver::DeviceNeeds needs = driver::NeedsOf(shape);
+  verbs::mlx5::QueuePairLayout layout =
+      verbs::mlx5::LayOut(driver::QueuePairOptionsFor(needs, nullptr)).value();
+  if (arena::HasSharedReceives(shape)) layout.receive_slots = 0;
+  const uint64_t queue_pairs =
+      arena::IsNative(shape) ? shape.shards * shape.pooled_queue_pairs : shape.connections;
+  const verbs::mlx5::CompletionQueueLayout completions = {
+      static_cast<uint32_t>(std::bit_ceil(needs.completion_queue_entries))};
+  const LayoutBytes bytes = BytesOf(shape);
+  IdleBytes idle;
+  idle.arena = (bytes.Total() - bytes.buffers) / shape.connections;
+  idle.queues =
+      static_cast<double>(queue_pairs * layout.bytes() + shape.shards * completions.bytes()) /
+      shape.connections;
+  return idle;
 }
 
 absl::StatusOr<double> FileBytes(const arena::Shape& shape) {

@@ -34,6 +34,25 @@ absl::StatusOr<arena::Shape> DefaultShape();
 arena::Shape WithConnections(arena::Shape shape, uint32_t connections);
 arena::Shape WithShards(arena::Shape shape, uint32_t shards);
 
+// A service of one shard whose connections share receives.
+struct SharingService {
+  uint32_t connections = 0;
+  uint32_t send_queue_depth = 0;
+  bool native = false;
+};
+// Returns its shape. Everything that is not given has its default size.
+absl::StatusOr<arena::Shape> ShapeOfSharing(const SharingService& service);
+
+// Bytes of a service for each of its connections: all that a connection without work takes in
+// memory that its processes share, by the layouts. What the service has once is divided among them.
+struct IdleBytes {
+  double arena = 0;   // logs, records and state
+  double queues = 0;  // of the soft device: queue pairs, with the pool, and the completion queue
+
+  double Total() const { return arena + queues; }
+};
+IdleBytes IdleBytesOf(const arena::Shape& shape);
+
 // What the files of such a service take of the machine: whole huge pages.
 absl::StatusOr<double> FileBytes(const arena::Shape& shape);
 

@@ -46,5 +46,30 @@ TEST_F(LayoutBytesTest, shouldTakeWhatIsRecordedForAService) {
   ExpectRecorded(service.buffers, 16'777'216, "buffers");
 }
 
+// A service that has very many connections, few of which are busy, shares receives and has short
+// queues. At any depth up to 4 an idle connection fits into 6 KiB, with the pool of a native one.
+TEST(IdleBytesTest, shouldBeSmallForManyConnectionsThatShareReceives) {
+  constexpr double kMost = 6 * 1024;
+  for (const uint32_t connections : {32'768u, 50'000u, 65'536u}) {
+    for (const uint32_t depth : {1u, 2u, 4u}) {
+      for (const bool native : {false, true}) {
+        const IdleBytes bytes = IdleBytesOf(ShapeOfSharing({connections, depth, native}).value());
+        EXPECT_LE(bytes.Total(), kMost)
+            << connections << " connections of depth " << depth << (native ? ", native" : "")
+            << ": arena " << bytes.arena << ", queues " << bytes.queues;
+      }
+    }
+  }
+}
+
+TEST(IdleBytesTest, shouldTakeWhatIsRecordedForAConnection) {
+  const IdleBytes brokered = IdleBytesOf(ShapeOfSharing({65'536, 4, /*native=*/false}).value());
+  ExpectRecorded(brokered.arena, 3352, "arena, brokered");
+  ExpectRecorded(brokered.queues, 1920, "queues, brokered");
+  const IdleBytes native = IdleBytesOf(ShapeOfSharing({65'536, 4, /*native=*/true}).value());
+  ExpectRecorded(native.arena, 3571, "arena, native");
+  ExpectRecorded(native.queues, 2272, "queues, native");
+}
+
 }  // namespace
 }  // namespace baton::bench

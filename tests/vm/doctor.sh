@@ -59,6 +59,18 @@ sed -i -e '/lost\|astray/d' -e "s/4096/$number/" "$work/conf2"
 doctor 0
 echo "services: found, and cured with max_connections: $number"
 
+# Huge pages, of which the machine has none at first.
+sed 's/listeners/huge_pages: HUGE_PAGES_2_MIB listeners/' "$work/conf" >"$work/conf3"
+options=(--config "$work/conf3")
+echo 0 >/proc/sys/vm/nr_hugepages
+doctor 0
+says '^WARNING +huge pages +kv 8: 8 huge pages of 2 MiB needed, 0 free$'
+bash -c "$(cure 'kv 8:')"
+doctor 0
+says '^OK +huge pages +kv 8: 8 huge pages of 2 MiB needed, 8 free$'
+echo 0 >/proc/sys/vm/nr_hugepages
+echo "huge pages: found and cured"
+
 # The doctor finds out who may open the nodes, and how much memory an ordinary user may lock.
 options=()
 chmod 000 /dev/infiniband/uverbs0

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # batond as an ordinary user of group rdma, where that group has the device as the udev rule of deploy/udev
 # leaves it (doctor.sh has the rule itself): a service on rxe0 is up, a peer is served by a worker that is
-# not even in the group, and goes on through an upgrade. Without the group there is no service.
+# not even in the group, and goes on through an upgrade. The buffers are on huge pages that root provides. Without the
+# group there is no service.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/ledger_common.sh"
@@ -25,9 +26,11 @@ install -d -o "$user" -g "$user" -m 700 "$work/home"
 state=$work/home/baton
 {
   echo "state_dir: \"$state\""
-  service_config ledger rxe0
+  service_config ledger rxe0 | sed 's/ }$/ huge_pages: HUGE_PAGES_2_MIB }/'
 } >"$work/config"
 start=("$work/bin/batond" --start-timeout 300 --config "$work/config")
+
+echo 16 >/proc/sys/vm/nr_hugepages  # the buffers take 8
 
 if outsider "${start[@]}" --strict >"$work/outsider.log" 2>&1; then die "started without the group"; fi
 grep -q 'device rxe0 cannot be opened' "$work/outsider.log" || die "$(cat "$work/outsider.log")"
@@ -39,6 +42,7 @@ read -rt 120 line <&"$batond" || true
 pid=$(pgrep -x baton-keeper)
 is_user "$pid" || die "the keeper is somebody else"
 grep -qE '^CapEff:[[:space:]]*0+$' "/proc/$pid/status" || die "the keeper has capabilities"
+grep -q 'the buffers are on huge pages of 2 MiB' "$state.log" || die "huge pages: $(grep huge "$state.log")"
 say "up, as uid $user without capabilities"
 
 cd "$work/home"  # the upgrade's program is started where the worker was

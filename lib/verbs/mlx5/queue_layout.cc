@@ -35,7 +35,9 @@ absl::StatusOr<QueuePairLayout> LayOut(const QueuePairOptions& options) {
   if (limits.inline_bytes > kMostInline) {
     return TooMuch("max_inline_data", limits.inline_bytes, kMostInline);
   }
-  const uint64_t sends = uint64_t{std::max(options.max_send_requests, 1u)} * MostSlotsOf(limits);
+  const uint64_t requests = std::max(options.max_send_requests, 1u);
+  const uint64_t empty = std::min<uint64_t>(options.max_empty_writes, requests);
+  const uint64_t sends = (requests - empty) * MostSlotsOf(limits) + empty;  // of one slot each
   if (sends > kMaxSlots) return TooMuch("slots of max_send_requests", sends, kMaxSlots);
   const bool shared = options.shared_receive_queue != nullptr;
   const uint32_t receives = shared ? 0 : std::max(options.max_receive_requests, 1u);

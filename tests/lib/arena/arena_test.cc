@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -292,6 +294,51 @@ std::vector<bool> AreDumped(const std::string& name) {
     }
   }
   return dumped;
+}
+
+// Returns the bytes of a page of the pool, if the file is on such pages; otherwise 0.
+uint64_t PoolPageOf(int fd) {
+  struct statfs system = {};
+  EXPECT_EQ(fstatfs(fd, &system), 0);
+  return system.f_type == HUGETLBFS_MAGIC ? static_cast<uint64_t>(system.f_bsize) : 0;
+}
+
+uint64_t FreePagesOfThePool() {
+  std::ifstream file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+  uint64_t pages = 0;
+  file >> pages;
+  return pages;
+}
+
+// Most machines have no such pages, and run the half of this that falls back.
+TEST(ArenaCreate, shouldHaveItsBuffersOnPagesOfThePoolOrSayWhyNot) {
+  Shape shape = SmallShape();
+  shape.buffer_bytes = 2 * kHugePageBytes;
+  const uint64_t free = FreePagesOfThePool();
+  const Arena created = Arena::Create(shape, "pool", kHugePageBytes).value();
+  if (free == 0) {
+    EXPECT_FALSE(created.huge_pages().ok());
+  }
+  EXPECT_EQ(PoolPageOf(created.buffers_fd()), created.huge_pages().ok() ? kHugePageBytes : 0)
+      << created.huge_pages();
+  EXPECT_EQ(PoolPageOf(created.worker_log_fd()), 0u);
+  created.buffers()[shape.buffer_bytes - 1] = 7;
+  const Arena mapped = Arena::Map(Copy(created.worker_log_fd()), Copy(created.driver_log_fd()),
+                                  Copy(created.buffers_fd()))
+                           .value();
+  EXPECT_EQ(mapped.buffers()[shape.buffer_bytes - 1], 7);
+  uint8_t read = 0;  // as operators' tools do
+  ASSERT_EQ(pread(created.buffers_fd(), &read, 1, static_cast<off_t>(shape.buffer_bytes - 1)), 1);
+  EXPECT_EQ(read, 7);
+  EXPECT_EQ(AreDumped("baton-buffers-pool"), std::vector<bool>(2, false));
+}
+
+TEST(ArenaCreate, shouldFallBackWhereBuffersAreNoWholePages) {
+  const Arena created = Arena::Create(SmallShape(), "part", uint64_t{1} << 30).value();
+  EXPECT_TRUE(absl::IsInvalidArgument(created.huge_pages())) << created.huge_pages();
+  EXPECT_EQ(PoolPageOf(created.buffers_fd()), 0u);
+  EXPECT_EQ(created.header().oldest_reader, OldestReader(SmallShape()));
+  EXPECT_TRUE(Arena::Create(SmallShape(), "none").value().huge_pages().ok());
 }
 
 // In `baton-driver`, in what it forks, and in workers.

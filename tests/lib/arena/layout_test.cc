@@ -506,14 +506,13 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(offsetof(NativeShard, recovered), 112u);
   EXPECT_EQ(offsetof(NativeShard, logged), 120u);
   EXPECT_EQ(static_cast<int>(ChangeCause::kRelease), 2);
-  EXPECT_EQ(sizeof(NativeConnection), 512u);
+  EXPECT_EQ(sizeof(NativeConnection), 144u);
   EXPECT_EQ(offsetof(NativeConnection, end_reason), 0u);
   EXPECT_EQ(offsetof(NativeConnection, initiator_depth), 128u);
   EXPECT_EQ(offsetof(NativeConnection, responder_resources), 129u);
   EXPECT_EQ(offsetof(NativeConnection, freed_generation), 132u);
-  EXPECT_EQ(offsetof(NativeConnection, answer_length), 192u);
-  EXPECT_EQ(offsetof(NativeConnection, handled_generation), 196u);
-  EXPECT_EQ(offsetof(NativeConnection, answer), 256u);
+  EXPECT_EQ(offsetof(NativeConnection, answer_length), 136u);
+  EXPECT_EQ(offsetof(NativeConnection, handled_generation), 140u);
 }
 
 TEST(Layout, shouldKeepWhatIsToldOfTheDeathsOfNativeOwners) {

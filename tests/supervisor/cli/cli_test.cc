@@ -600,6 +600,22 @@ TEST_F(CliTest, ServiceDescribeShowsTheNetworkNamespaceOfItsListeners) {
               HasSubstr("\nListeners:            none in network namespace blue\n"));
 }
 
+TEST_F(CliTest, ServiceDescribeShowsThePagesOfItsBuffers) {
+  internal::Description description = KvDescription();
+  description.mutable_service()->set_buffer_bytes(16 << 20);
+  v1::BufferPages* const pages = description.mutable_service()->mutable_buffer_pages();
+  pages->set_asked_bytes(2 << 20);
+  pages->set_page_bytes(2 << 20);
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr("\nBuffers:              16MiB on huge pages of 2MiB\n"));
+  pages->set_page_bytes(0);
+  pages->set_why_not("there are none");
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr("16MiB on ordinary pages, not on huge pages of 2MiB: there are none"));
+}
+
 TEST_F(CliTest, Events) {
   LogAndAwait(KvEvent(1, "worker_attached", "kv-old"));
   LogAndAwait(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours

@@ -166,6 +166,22 @@ TEST(ConfigTest, AddsAHeapForEachShardToTheBuffers) {
   EXPECT_TRUE(arena::ValidateShape(largest).ok());
 }
 
+TEST(ConfigTest, RoundsBuffersUpToTheHugePagesThatTheyAreOn) {
+  const auto buffer_bytes = [](const std::string& pages) {
+    const absl::StatusOr<v1::Config> config =
+        ParseConfig(Native("object: \"/s.so\"",
+                           "worker_uids: 7 buffer_bytes: 4096 shard_heap_bytes: 4096 " + pages),
+                    "baton.conf");
+    EXPECT_TRUE(config.ok()) << config.status();
+    const arena::Shape shape = ShapeOf(config->services(0));
+    EXPECT_TRUE(arena::ValidateShape(shape).ok());
+    return shape.buffer_bytes;
+  };
+  EXPECT_EQ(buffer_bytes(""), 8192u);
+  EXPECT_EQ(buffer_bytes("huge_pages: HUGE_PAGES_2_MIB"), uint64_t{2} << 20);
+  EXPECT_EQ(buffer_bytes("huge_pages: HUGE_PAGES_1_GIB"), uint64_t{1} << 30);
+}
+
 struct BadConfig {
   const char* what;
   std::string text;
@@ -359,6 +375,18 @@ INSTANTIATE_TEST_SUITE_P(
                        "network_namespace: \"/run/netns/blue\" }\n"),
                   "baton.conf:6:41: services[1].listeners[0].port: 0.0.0.0 port 7 is already a "
                   "listener of service \"a\"; give each its own"},
+        BadConfig{"HugePagesOnSoft", With("huge_pages: HUGE_PAGES_2_MIB"),
+                  "baton.conf:5:3: services[0].huge_pages: needs an rdma device; leave it out on "
+                  "the soft one"},
+        BadConfig{"HugePagesUnknown", With("huge_pages: 3"),
+                  "baton.conf:5:3: services[0].huge_pages: is none of HUGE_PAGES_TRANSPARENT, "
+                  "HUGE_PAGES_2_MIB, HUGE_PAGES_1_GIB"},
+        BadConfig{"HugePagesOfStrangers",
+                  "state_dir: \"/s\" services { name: \"kv\" device { rdma {} } worker_uids: 7 "
+                  "huge_pages: HUGE_PAGES_1_GIB }",
+                  "baton.conf:1:74: services[0].huge_pages: goes with no worker_uids: a worker of "
+                  "another user could take a page out of the buffers, which kills the driver that "
+                  "touches it; leave out one of them, or use mode: NATIVE"},
         BadConfig{"ListenerTwice", With("listeners { port: 7 } listeners { port: 7 }"),
                   "baton.conf:5:37: services[0].listeners[1].port: 0.0.0.0 port 7 is already a "
                   "listener of service \"kv\"; give each its own"}),

@@ -140,7 +140,8 @@ TEST(Reload, shouldNeedAnotherKeeperForTheOtherFieldsOfAService) {
             " connection_state_bytes: 8 shard_state_bytes: 8 buffer_bytes: 4096 max_workers: 2"
             " outside_effects: true realtime_priority: 1 heartbeat_ms: 10 max_inline_bytes: 8"
             " shared_receive_queue_depth: 2 network_namespace: \"n\" dump_buffers: true"
-            " placement { numa_node: 0 } log: \"journal\" shard_heap_bytes: 4096 }")
+            " huge_pages: HUGE_PAGES_2_MIB placement { numa_node: 0 } log: \"journal\""
+            " shard_heap_bytes: 4096 }")
           .services(0));
   EXPECT_THAT(change.taken, IsEmpty());
   EXPECT_THAT(change.refused,
@@ -148,8 +149,8 @@ TEST(Reload, shouldNeedAnotherKeeperForTheOtherFieldsOfAService) {
                   "device", "shards", "max_connections", "send_queue_depth", "receive_queue_depth",
                   "connection_state_bytes", "shard_state_bytes", "buffer_bytes", "max_workers",
                   "outside_effects", "realtime_priority", "heartbeat_ms", "max_inline_bytes",
-                  "shared_receive_queue_depth", "network_namespace", "dump_buffers", "placement",
-                  "log", "shard_heap_bytes"));
+                  "shared_receive_queue_depth", "network_namespace", "dump_buffers", "huge_pages",
+                  "placement", "log", "shard_heap_bytes"));
   EXPECT_TRUE(Same(change.config, Parse(kBase).services(0)));
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "supervisor/config/config.h"
@@ -550,6 +551,48 @@ TEST_F(DoctorTest, ShouldAddUpTheConnectionsOfADevicesServices) {
       "services { name: \"b\" device { rdma {} } }");
   EXPECT_THAT(OnlyProblem().message(),
               HasSubstr("may have 128 connections together; it has 100 queue pairs"));
+}
+
+constexpr char kPool[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+constexpr char kTwoOnThePool[] =
+    "services { name: \"a\" device { rdma {} } huge_pages: HUGE_PAGES_2_MIB } "
+    "services { name: \"b\" device { rdma {} } huge_pages: HUGE_PAGES_2_MIB "
+    "buffer_bytes: 4194304 }";
+
+TEST_F(DoctorTest, ShouldCountTheHugePagesThatServicesAskFor) {
+  Configure(kTwoOnThePool);
+  EXPECT_THAT(OnlyWarning().message(),
+              HasSubstr("10 huge pages of 2 MiB needed, and this kernel or processor has none"));
+  machine_.Put(std::string(kPool) + "nr_hugepages", "12");
+  machine_.Put(std::string(kPool) + "free_hugepages", "9");
+  machine_.Put(std::string(kPool) + "resv_hugepages", "2");
+  const v1::Finding finding = OnlyWarning();
+  EXPECT_EQ(finding.check(), "huge pages");
+  EXPECT_EQ(finding.message(), "a 8, b 2: 10 huge pages of 2 MiB needed, 7 free");
+  EXPECT_THAT(finding.cure(), StartsWith(absl::StrCat("echo 15 >", kPool, "nr_hugepages  #")));
+  machine_.Put(std::string(kPool) + "free_hugepages", "12");
+  ExpectSound();
+  // Those that run have theirs.
+  machine_.Put(std::string(kPool) + "free_hugepages", "2");
+  machine_.Put("/run/baton/batond.lock", "4711");
+  machine_.Put("/run/baton/operator.sock", "");
+  machine_.Put("/proc/4711/comm", "batond");
+  machine_.PutLimits("/proc/4711", "unlimited", "1048576", 0);
+  ExpectSound();
+}
+
+TEST_F(DoctorTest, ShouldCountTheHugePagesOfTheNodeThatAServiceIsOn) {
+  machine_.Put(std::string(kPool) + "nr_hugepages", "100");
+  machine_.Put(std::string(kPool) + "free_hugepages", "100");
+  const std::string pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/";
+  machine_.Put(pool + "nr_hugepages", "3");
+  machine_.Put(pool + "free_hugepages", "3");
+  Configure(
+      "services { name: \"a\" device { rdma {} } huge_pages: HUGE_PAGES_2_MIB "
+      "placement { numa_node: 0 } }");
+  const v1::Finding finding = Found("huge pages");
+  EXPECT_EQ(finding.message(), "a 8: 8 huge pages of 2 MiB on NUMA node 0 needed, 3 free");
+  EXPECT_THAT(finding.cure(), StartsWith(absl::StrCat("echo 8 >", pool, "nr_hugepages")));
 }
 
 TEST_F(DoctorTest, ShouldFindANetworkNamespaceThatIsNotThere) {

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
@@ -154,6 +155,19 @@ TEST_F(KeeperTest, shouldServeAllTheSameWhereItCannotBePlaced) {
   });
   EXPECT_EQ(Client()->Attach(), absl::OkStatus());
   EXPECT_EQ(keeper.Events()[0].kind(), "no_placement");
+}
+
+TEST_F(KeeperTest, shouldServeAllTheSameWithoutTheHugePagesThatAreAskedFor) {
+  Start([](v1::ServiceConfig* service) { service->set_huge_pages(v1::HUGE_PAGES_2_MIB); });
+  EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+  const v1::BufferPages pages = keeper.Describe().service().buffer_pages();
+  EXPECT_EQ(pages.asked_bytes(), uint64_t{2} << 20);
+  EXPECT_EQ(pages.page_bytes(), 0u);
+  EXPECT_NE(pages.why_not(), "");
+  const std::vector<v1::Event> events = keeper.Events();
+  EXPECT_EQ(absl::c_count_if(
+                events, [](const v1::Event& event) { return event.kind() == "no_huge_pages"; }),
+            1);
 }
 
 TEST_F(KeeperTest, shouldTellHowBusyItIsAndWhatItsShardsCarry) {

@@ -50,7 +50,9 @@ struct StepPoints {
 
 absl::Status PingService::Fit(const Worker& worker) {
   const Capacity& capacity = worker.capacity();
-  if (std::min(capacity.send_queue_depth, capacity.receive_queue_depth) < kMinQueueDepth) {
+  shared_slots_ = uint64_t{2} * capacity.shared_receive_queue_depth;
+  const uint32_t receives = shared_slots_ != 0 ? kMinQueueDepth : capacity.receive_queue_depth;
+  if (std::min(capacity.send_queue_depth, receives) < kMinQueueDepth) {
     return absl::InvalidArgumentError(absl::StrCat("queues of ", capacity.send_queue_depth,
                                                    " sends and ", capacity.receive_queue_depth,
                                                    " receives: raise the service's "
@@ -62,34 +64,48 @@ absl::Status PingService::Fit(const Worker& worker) {
         "the service keeps ", capacity.connection_state_bytes,
         " bytes of state per connection: raise connection_state_bytes to ", sizeof(PositionState)));
   }
-  receive_ring_ = uint64_t{2} * capacity.receive_queue_depth;
+  receive_ring_ = shared_slots_ != 0 ? 0 : uint64_t{2} * capacity.receive_queue_depth;
   message_ring_ = uint64_t{2} * capacity.send_queue_depth;
   const uint64_t messages = (receive_ring_ + message_ring_) * kMessageBytes;
-  slab_bytes_ = worker.buffers().size() / capacity.connections / kSlabAlignment * kSlabAlignment;
-  const uint64_t needed =
-      (messages + options_.max_data_bytes + kSlabAlignment - 1) / kSlabAlignment * kSlabAlignment;
+  const auto aligned = [](uint64_t bytes) {
+    return (bytes + kSlabAlignment - 1) / kSlabAlignment * kSlabAlignment;
+  };
+  shared_bytes_ = aligned(capacity.shards * shared_slots_ * kMessageBytes);
+  const uint64_t rest = worker.buffers().size() - std::min(shared_bytes_, worker.buffers().size());
+  slab_bytes_ = rest / capacity.connections / kSlabAlignment * kSlabAlignment;
+  const uint64_t needed = aligned(messages + options_.max_data_bytes);
   if (slab_bytes_ < needed) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the service's ", worker.buffers().size(), " bytes of buffers are too few for ",
         capacity.connections, " connections with ", options_.max_data_bytes,
-        " bytes of data: raise buffer_bytes to ", needed * capacity.connections,
+        " bytes of data: raise buffer_bytes to ", shared_bytes_ + needed * capacity.connections,
         ", or lower max_connections or --max-size"));
   }
   return absl::OkStatus();
 }
 
+uint64_t PingService::SharedOffset(const Shard& shard, uint64_t slot) const {
+  return (shard.index() * shared_slots_ + slot) * kMessageBytes;
+}
+
+uint64_t PingService::SlabOffset(const Connection& connection) const {
+  return shared_bytes_ + connection.index() * slab_bytes_;
+}
+
 uint64_t PingService::ReceiveOffset(const Connection& connection, uint64_t sequence) const {
-  return connection.index() * slab_bytes_ + sequence % receive_ring_ * kMessageBytes;
+  if (shared_slots_ != 0) return SharedOffset(connection.shard(), sequence);
+  return SlabOffset(connection) + sequence % receive_ring_ * kMessageBytes;
 }
 
 uint64_t PingService::MessageOffset(const Connection& connection, uint64_t sequence) const {
-  return connection.index() * slab_bytes_ +
-         (receive_ring_ + sequence % message_ring_) * kMessageBytes;
+  return SlabOffset(connection) + (receive_ring_ + sequence % message_ring_) * kMessageBytes;
 }
 
 uint64_t PingService::DataOffset(const Connection& connection) const {
-  return connection.index() * slab_bytes_ + (receive_ring_ + message_ring_) * kMessageBytes;
+  return SlabOffset(connection) + (receive_ring_ + message_ring_) * kMessageBytes;
 }
+
+absl::Status PingService::OnAdopt(Shard& shard) { return PostShared(shard); }
 
 void PingService::OnCompletion(Shard& shard, const Completion& completion) {
   Connection& connection = *completion.connection;
@@ -108,6 +124,8 @@ void PingService::OnCompletion(Shard& shard, const Completion& completion) {
                       std::string(connection.peer_address()), completion.sequence,
                       std::string(verbs::CompletionStatusName(completion.status)));
       }
+      // A shared receive is posted again whatever became of its connection.
+      if (completion.kind == Completion::Kind::kReceive) (void)PostShared(shard);
       break;
     case Completion::Kind::kEstablished:
       break;
@@ -137,7 +155,7 @@ void PingService::OnConnectRequest(Shard& shard, Connection& connection) {
 
 absl::Status PingService::Accept(Shard& shard, Connection& connection) {
   BATON_RETURN_IF_ERROR(shard.Accept(connection));
-  for (uint32_t i = 0; i < kReceives; ++i) {
+  for (uint32_t i = 0; shared_slots_ == 0 && i < kReceives; ++i) {
     BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
   }
   return shard.SetState(connection, PingPosition::Begin(options_.protocol).Save(),
@@ -149,6 +167,14 @@ absl::Status PingService::PostReceive(Shard& shard, Connection& connection) {
   return shard.Receive(connection, {&buffer, 1});
 }
 
+absl::Status PingService::PostShared(Shard& shard) {
+  while (shared_slots_ != 0 && shard.shared_receive_room() > 0) {
+    const Buffer buffer{SharedOffset(shard, shard.next_shared_receive()), kMessageBytes};
+    BATON_RETURN_IF_ERROR(shard.ReceiveShared({&buffer, 1}));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PingService::Step(Shard& shard, const Completion& completion) {
   Connection& connection = *completion.connection;
   BATON_ASSIGN_OR_RETURN(PingPosition position,
@@ -157,7 +183,7 @@ absl::Status PingService::Step(Shard& shard, const Completion& completion) {
   [[maybe_unused]] const StepPoints points = PointsOf(completion, position.phase());
   BATON_CRASH_POINT(points.begin);
   BATON_ASSIGN_OR_RETURN(const Action action, Advance(shard, completion, position));
-  if (completion.kind == Completion::Kind::kReceive) {
+  if (completion.kind == Completion::Kind::kReceive && shared_slots_ == 0) {
     BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
   }
   BATON_RETURN_IF_ERROR(Stage(shard, connection, position, action));

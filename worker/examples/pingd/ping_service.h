@@ -34,6 +34,7 @@ class PingService final : public Service {
   // not suffice; the message says what would.
   absl::Status Fit(const Worker& worker);
 
+  absl::Status OnAdopt(Shard& shard) override;
   void OnCompletion(Shard& shard, const Completion& completion) override;
   void OnLost(Shard& shard) override;
   void OnShutdown(std::string_view reason) override;
@@ -49,18 +50,23 @@ class PingService final : public Service {
   absl::Status StageSend(Shard& shard, Connection& connection, const SendWork& work,
                          const PingPosition& position);
   absl::Status PostReceive(Shard& shard, Connection& connection);
+  // Posts what a service with shared receives has room for; without them, nothing.
+  absl::Status PostShared(Shard& shard);
   // Ends the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
 
-  // A connection's slab of the buffers: the peer's messages, pingd's messages, then the data. The
-  // rings are twice as long as their queues are deep, so the place that a sequence number chooses
-  // is never in use.
+  // The buffers: a place for each slot of shared receives, if the service has them, then a slab for
+  // each connection: the peer's messages otherwise, pingd's messages, the data. The rings are twice
+  // as long as their queues are deep, so the place that a sequence number chooses is never in use.
+  uint64_t SharedOffset(const Shard& shard, uint64_t slot) const;
+  uint64_t SlabOffset(const Connection& connection) const;
   uint64_t ReceiveOffset(const Connection& connection, uint64_t sequence) const;
   uint64_t MessageOffset(const Connection& connection, uint64_t sequence) const;
   uint64_t DataOffset(const Connection& connection) const;
 
   const PingServiceOptions options_;
   // These follow from the service's capacity, so they are the same in every worker of the service.
+  uint64_t shared_slots_ = 0, shared_bytes_ = 0;  // slots of a shard; 0: receives are not shared
   uint64_t slab_bytes_ = 0;
   uint64_t receive_ring_ = 0, message_ring_ = 0;  // messages of a connection
 };

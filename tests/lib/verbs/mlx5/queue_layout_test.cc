@@ -108,6 +108,18 @@ TEST(QueueLayoutTest, shouldHaveRoomForWhatIsAsked) {
   EXPECT_EQ(layout->receive_bytes, 64u);
 }
 
+TEST(QueueLayoutTest, shouldHaveOneSlotForAWriteWithoutData) {
+  QueuePairOptions options;
+  options.max_send_requests = 12;
+  options.max_empty_writes = 8;
+  options.max_scatter_gather = 4;
+  const absl::StatusOr<QueuePairLayout> layout = LayOut(options);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->send_slots, 16u);  // 4 of two slots, and 8
+  options.max_send_requests = 1;
+  EXPECT_EQ(LayOut(options)->send_slots, 1u);
+}
+
 TEST(QueueLayoutTest, shouldRefuseWhatTheFormatHasNot) {
   QueuePairOptions options;
   options.max_send_requests = 4096;

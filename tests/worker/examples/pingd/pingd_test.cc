@@ -136,6 +136,26 @@ TEST_F(PingdTest, shouldLoseAndRepeatNoStepOverUpgradesAndKills) {
   ExpectNoConnections();
 }
 
+TEST_F(PingdTest, shouldLoseAndRepeatNoStepWhereConnectionsShareReceives) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(2, 16, {"--shared-receive-queue-depth", "8"}));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
+  ASSERT_NO_FATAL_FAILURE(StartLoads(8, 1000));
+  const auto client = ClientConnection::Connect(port_, 60'000);
+  ASSERT_OK(client);
+  // It takes receives that others need, and they are posted again.
+  for (int i = 0; i < 3; ++i) ASSERT_OK((*client)->Send((*client)->SourceAddress()));
+  ASSERT_OK((*client)->WaitUntilDisconnected());
+  for (int i = 0; i < 3; ++i) {
+    std::unique_ptr<ExampleWorker> next;
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2 - i % 2}, &next));
+    ASSERT_OK(worker_->process->Kill());
+    worker_ = std::move(next);
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+  ExpectNothingLost();
+  ExpectNoConnections();
+}
+
 TEST_F(PingdTest, shouldTellWhichBinaryMadeAStep) {
   ASSERT_NO_FATAL_FAILURE(StartService());
   const auto client = PingClient::Connect(port_, 100);
