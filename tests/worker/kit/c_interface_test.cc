@@ -25,6 +25,7 @@ constexpr uint32_t kSlotBytes = 1024;
 class Counter final : public Service {
  public:
   bool OnAdopt(Shard shard) override {
+    ++adoptions;
     shard.ForEachConnection([this](Connection one) { adopted.push_back(one.index()); });
     return adopts;
   }
@@ -48,6 +49,7 @@ class Counter final : public Service {
   std::vector<uint32_t> adopted;  // connections
   std::vector<baton_kind> kinds;
   std::string asked, shutdown;
+  int adoptions = 0;
   int releases = 0;
 
  private:
@@ -129,6 +131,27 @@ TEST_F(KitTest, shouldServeAndHandStateToTheNextWorker) {
   EXPECT_THAT(peer.received, ::testing::ElementsAre("1", "2"));
 }
 
+TEST_F(KitTest, shouldTakeOverWhereThePolicyAllowsIt) {
+  Counter first, second;
+  Worker former, next;
+  RawPeer peer;
+  Attach(first, &former);
+  ASSERT_TRUE(Until({&former}, peer, [&] { return first.adoptions == 1; }));
+  Attach(second, &next);
+  EXPECT_EQ(next.TakeOver().code(), BATON_PERMISSION_DENIED);
+  EXPECT_THAT(baton_error(), HasSubstr("workers_may_take_over"));
+  internal::ManagementRequest request;
+  request.mutable_set_policy()->mutable_policy()->set_workers_may_take_over(true);
+  ASSERT_TRUE(keeper_.Ask(request).ok());
+  const uint32_t unknown = 9;
+  EXPECT_EQ(next.TakeOver(&unknown, 1).code(), BATON_INVALID_ARGUMENT);
+  EXPECT_EQ(baton_take_over(next.handle(), nullptr, 1), BATON_INVALID_ARGUMENT);
+  const Status begun = next.TakeOver();
+  ASSERT_TRUE(begun.ok()) << begun.message();
+  ASSERT_TRUE(Until({&former, &next}, peer, [&] { return second.adoptions == 1; }));
+  EXPECT_EQ(first.releases, 1);
+}
+
 TEST_F(KitTest, shouldTellItsCapacityAndGrantMemory) {
   Counter counter;
   Worker worker;
@@ -192,6 +215,9 @@ TEST_F(KitTest, shouldRefuseWhatIsMissing) {
   EXPECT_THAT(baton_error(), HasSubstr("commit_mode"));
   EXPECT_EQ(worker, nullptr);
 }
+
+// What programs of the first release have in the padding at the end of their options is no wish.
+static_assert(offsetof(baton_worker_options, take_over) == 72);
 
 // A program that was built with an earlier header, whose structures end earlier, and with a later
 // one, which has members that this library does not know.

@@ -154,7 +154,10 @@ TEST_F(TakeOversTest, shouldServeAloneWhateverThePolicyIs) {
 }
 
 TEST_F(TakeOversTest, shouldBeRefusedDuringAnUpgradeThatIsPaused) {
-  StartService(AllowAndWatchForLong);
+  StartService([](v1::ServiceConfig* service) {
+    Allow(service);
+    service->set_stop_timeout_ms(100);
+  });
   ASSERT_TRUE(Upgrade(Plan({"--program-version", "2", "--fault", "never-ready"})).ok());
   ASSERT_TRUE(Hold(true).ok());
   EXPECT_THAT(TakeOver({"--program-version", "3"}),
