@@ -449,10 +449,10 @@ class Worker {
   // Asks for shards that other workers own. REQUIRES: Ready. Returns when the take-over has begun,
   // and before a shard has moved: OnAdopt follows from Poll, and OnShutdown if it is undone.
   //
-  // Without `shards`, or with all of them, this is an upgrade to this program: the shards move once
-  // the worker is healthy. The former owners stand by for the watch window, get the
-  // shards back if this worker dies, hangs or turns unhealthy, and are asked to end after it. With
-  // some shards it is a handoff, which is not watched and ends nobody.
+  // Without `shards`, or with all of them, this is an upgrade to this process: the shards move once
+  // all of its workers are ready and healthy. The former owners stand by for the watch window, get
+  // the shards back if this worker dies, hangs or turns unhealthy, and are asked to end after it.
+  // With some shards it is a handoff, which is not watched and ends nobody.
   //
   // OK, and nothing moves: the worker owns the shards, no other worker is ready, or the keeper has
   // started this process, as a standby or in an upgrade, and decides what it gets.

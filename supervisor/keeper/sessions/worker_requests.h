@@ -3,6 +3,7 @@
 #ifndef SUPERVISOR_KEEPER_SESSIONS_WORKER_REQUESTS_H_
 #define SUPERVISOR_KEEPER_SESSIONS_WORKER_REQUESTS_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>

@@ -21,9 +21,9 @@ std::string NameOf(const WorkerInfo& worker) {
   return absl::StrCat("worker ", worker.id, " (", worker.name, separator, worker.version, ")");
 }
 
-std::vector<WorkerInfo> OthersReady(std::vector<WorkerInfo> workers, uint64_t but) {
-  std::erase_if(workers, [but](const auto& worker) { return worker.id == but || !worker.ready; });
-  return workers;
+// Returns whether `worker` takes shards from `one`. In an upgrade, its process does.
+bool TakesFrom(const WorkerInfo& one, const WorkerInfo& worker, bool all) {
+  return all ? one.pid != worker.pid : one.id != worker.id;
 }
 
 }  // namespace
@@ -37,9 +37,12 @@ void TakeOvers::Ask(uint64_t worker_id, const internal::TakeOver& request, Begun
   }
   const absl::StatusOr<Shards> shards = ShardsOf(request);
   if (!shards.ok()) return begun(shards.status());
-  if (HasNothingToTake(*worker, *shards)) return begun(absl::OkStatus());
   const bool all = shards->size() == context_.config.service().shards();
-  const absl::Status fit = Check(*worker, all);
+  std::vector<WorkerInfo> others = workers;
+  std::erase_if(others,
+                [&](const auto& one) { return !one.ready || !TakesFrom(one, *worker, all); });
+  if (HasNothingToTake(*worker, *shards, others)) return begun(absl::OkStatus());
+  const absl::Status fit = Check(*worker, others, all);
   if (!fit.ok()) {
     NoteRefusal(*worker, fit);
     return begun(fit);
@@ -65,18 +68,20 @@ absl::StatusOr<TakeOvers::Shards> TakeOvers::ShardsOf(const internal::TakeOver& 
   return shards;
 }
 
-bool TakeOvers::HasNothingToTake(const WorkerInfo& worker, const Shards& shards) const {
+bool TakeOvers::HasNothingToTake(const WorkerInfo& worker, const Shards& shards,
+                                 const std::vector<WorkerInfo>& others) const {
   if (context_.config.service().mode() == v1::NATIVE) return false;  // refused, with the reason
-  if (upgrades_.HasNew(worker.id) || context_.programs.PidfdOf(worker.pid)) return true;
-  if (OthersReady(context_.workers.List(), worker.id).empty()) return true;
+  if (upgrades_.HasNew(worker.pid) || context_.programs.PidfdOf(worker.pid)) return true;
+  if (others.empty()) return true;
   const ShardOwners owners = OwnersOf(context_.driver);
   return absl::c_all_of(shards, [&](uint32_t shard) {
     const auto owner = owners.find(shard);
-    return owner != owners.end() && owner->second == worker.id;
+    return owner != owners.end() && FindWorker(others, owner->second) == nullptr;
   });
 }
 
-absl::Status TakeOvers::Check(const WorkerInfo& worker, bool all) const {
+absl::Status TakeOvers::Check(const WorkerInfo& worker, const std::vector<WorkerInfo>& others,
+                              bool all) const {
   const std::string& service = context_.config.service().name();
   if (context_.config.service().mode() == v1::NATIVE) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -92,8 +97,7 @@ absl::Status TakeOvers::Check(const WorkerInfo& worker, bool all) const {
     return absl::FailedPreconditionError(absl::StrCat(
         "service ", service, " is drained: end that first (`baton drain ", service, " --end`)"));
   }
-  return CheckStateVersions(context_.driver, OthersReady(context_.workers.List(), worker.id),
-                            {worker}, /*to_take_back=*/all);
+  return CheckStateVersions(context_.driver, others, {worker}, /*to_take_back=*/all);
 }
 
 void TakeOvers::Move(const WorkerInfo& worker, const Shards& shards) {

@@ -3,8 +3,10 @@
 //
 // A take-over of all shards is an upgrade (upgrade_under_way.h): the former owners stand by for the
 // watch window, get the shards back if the worker dies, hangs or turns unhealthy, and are asked to
-// end after it. A take-over of some shards is a handoff: it is not watched, and the former owners
-// stay. It is reported as an event, and to the worker as ownership.
+// end after it. The new side is the whole process of the worker: if it has several workers, the
+// upgrade waits until all of them are ready, and each gets shards. A take-over of some shards is a
+// handoff: it is not watched, and the former owners stay. It is reported as an event, and to the
+// worker as ownership.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_TAKE_OVERS_H_
 #define SUPERVISOR_KEEPER_UPGRADES_TAKE_OVERS_H_
 
@@ -12,6 +14,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,10 +33,10 @@ class TakeOvers {
   TakeOvers(const KeeperParts& context, Upgrades& upgrades, const ServiceDrain& drain)
       : context_(context), upgrades_(upgrades), drain_(drain) {}
 
-  // Calls `begun` once, now or from the loop. OK also if there is nothing to do: the worker owns
-  // the shards, nobody else is ready, or the keeper decides which shards it gets, because it is a
-  // new worker of the upgrade under way or the keeper has started its process. The last two are
-  // programs that were started again with the arguments of one that takes over.
+  // Calls `begun` once, now or from the loop. OK also if there is nothing to do: the worker, or
+  // its process, owns the shards, nobody else is ready, or the keeper decides which shards it gets,
+  // because it is a new worker of the upgrade under way or the keeper has started its process. The
+  // last two are programs that were started again with the arguments of one that takes over.
   //
   // kInvalidArgument: the service does not have such a shard. kPermissionDenied: the policy does
   // not allow it. kFailedPrecondition: the worker is not ready, the service is native or drained,
@@ -45,8 +48,11 @@ class TakeOvers {
   using Shards = std::set<uint32_t>;
 
   absl::StatusOr<Shards> ShardsOf(const internal::TakeOver& request) const;
-  bool HasNothingToTake(const WorkerInfo& worker, const Shards& shards) const;
-  absl::Status Check(const WorkerInfo& worker, bool all) const;
+  // `others`: the ready workers that it takes shards from.
+  bool HasNothingToTake(const WorkerInfo& worker, const Shards& shards,
+                        const std::vector<WorkerInfo>& others) const;
+  absl::Status Check(const WorkerInfo& worker, const std::vector<WorkerInfo>& others,
+                     bool all) const;
   void Move(const WorkerInfo& worker, const Shards& shards);
   void NoteRefusal(const WorkerInfo& worker, const absl::Status& why);
 

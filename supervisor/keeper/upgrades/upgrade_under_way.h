@@ -77,7 +77,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   absl::Status SetPaused(bool paused);
 
   const UpgradeRecord& record() const { return record_; }
-  bool HasNew(uint64_t worker_id) const { return workers_.new_ids().count(worker_id) != 0; }
+  // Returns whether a new worker is of this process.
+  bool HasNew(pid_t pid) const { return FindProcess(workers_.ListNew(), pid) != nullptr; }
   v1::Upgrade Describe() const;
 
   // These methods behave like WorkerObserver's. OnAttached returns kFirst if the worker is none of

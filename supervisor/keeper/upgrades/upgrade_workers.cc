@@ -40,10 +40,10 @@ void UpgradeWorkers::Continue(const internal::HeldUpgrade& held) {
   }
 }
 
-// Takes the workers that are ready, without worker `but`.
-void UpgradeWorkers::EnterOld(uint64_t but, v1::Upgrade* upgrade) {
+// Takes the workers that are ready, without those of process `but`.
+void UpgradeWorkers::EnterOld(pid_t but, v1::Upgrade* upgrade) {
   for (const WorkerInfo& worker : context_.workers.List()) {
-    if (!worker.ready || worker.id == but) continue;
+    if (!worker.ready || worker.pid == but) continue;
     old_ids_.insert(worker.id);
     upgrade->add_old_worker_ids(worker.id);
     upgrade->set_old_version(worker.version);
@@ -51,14 +51,17 @@ void UpgradeWorkers::EnterOld(uint64_t but, v1::Upgrade* upgrade) {
 }
 
 void UpgradeWorkers::TakeOver(const WorkerInfo& worker, v1::Upgrade* upgrade) {
-  EnterOld(worker.id, upgrade);
-  new_ids_.insert(worker.id);
-  upgrade->add_new_worker_ids(worker.id);
+  EnterOld(worker.pid, upgrade);
+  for (const WorkerInfo& one : context_.workers.List()) {
+    if (one.pid != worker.pid) continue;
+    new_ids_.insert(one.id);
+    upgrade->add_new_worker_ids(one.id);
+  }
   upgrade->set_new_version(worker.version);
 }
 
 absl::StatusOr<uint32_t> UpgradeWorkers::TakeOld(uint32_t planned, v1::Upgrade* upgrade) {
-  EnterOld(/*but=*/0, upgrade);
+  EnterOld(/*but=*/-1, upgrade);
   const uint32_t count = planned != 0 ? planned : std::max<uint32_t>(1, old_ids_.size());
   if (count > context_.workers.free_slots()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -69,7 +72,8 @@ absl::StatusOr<uint32_t> UpgradeWorkers::TakeOld(uint32_t planned, v1::Upgrade* 
 }
 
 bool UpgradeWorkers::TakeNew(uint64_t worker_id, pid_t pid, v1::Upgrade* upgrade) {
-  if (!processes_.NoteAttached(pid, worker_id)) return false;
+  const bool took_over = processes_.List().empty() && FindProcess(ListNew(), pid) != nullptr;
+  if (!took_over && !processes_.NoteAttached(pid, worker_id)) return false;
   if (new_ids_.insert(worker_id).second) upgrade->add_new_worker_ids(worker_id);
   const std::vector<WorkerInfo> workers = context_.workers.List();
   if (const WorkerInfo* const worker = FindWorker(workers, worker_id)) {

@@ -153,7 +153,7 @@ absl::Status Upgrades::CheckTakeOver(const std::string& version) const {
                    " s, or use `baton upgrade`"));
 }
 
-bool Upgrades::HasNew(uint64_t worker_id) const { return current_ && current_->HasNew(worker_id); }
+bool Upgrades::HasNew(pid_t pid) const { return current_ && current_->HasNew(pid); }
 
 void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
                         std::function<void(const absl::Status&)> done) {
@@ -174,9 +174,11 @@ void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
           done(BeginTakeOver(id, std::move(reading->change)));
         });
   };
+  const std::vector<WorkerInfo> workers = context_.workers.List();
   uint64_t old_owner = 0;
   for (const auto& [shard, owner] : OwnersOf(context_.driver)) {
-    if (owner != worker.id) old_owner = owner;
+    const WorkerInfo* const other = FindWorker(workers, owner);
+    if (other != nullptr && other->pid != worker.pid) old_owner = owner;
   }
   read(old_owner, &ProgramChange::from);  // fails if there is none
   read(worker.id, &ProgramChange::to);

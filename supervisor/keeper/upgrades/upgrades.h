@@ -3,6 +3,8 @@
 #ifndef SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_
 #define SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -52,8 +54,8 @@ class Upgrades : private WorkerObserver {
   // back, so that a service manager that starts it again and again does not move the shards each
   // time.
   absl::Status CheckTakeOver(const std::string& version) const;
-  // Returns whether the worker is a new one of the upgrade under way.
-  bool HasNew(uint64_t worker_id) const;
+  // Returns whether a new worker of the upgrade under way is of this process.
+  bool HasNew(pid_t pid) const;
 
   // Undoes the upgrade under way or, if there is none, starts one to the program before the present
   // one.

@@ -131,25 +131,47 @@ TEST_F(KitTest, shouldServeAndHandStateToTheNextWorker) {
   EXPECT_THAT(peer.received, ::testing::ElementsAre("1", "2"));
 }
 
-TEST_F(KitTest, shouldTakeOverWhereThePolicyAllowsIt) {
+TEST(KitTakeOverTest, shouldMoveAShardWhereThePolicyAllowsIt) {
+  keeper::testing::KeeperThread keeper;
+  ASSERT_EQ(keeper.Start([](v1::ServiceConfig* service) { service->set_shards(2); }),
+            absl::OkStatus());
+  WorkerOptions options;
+  options.socket = keeper.socket();
+  options.service = "kv";
+  options.control_stream = false;
   Counter first, second;
   Worker former, next;
-  RawPeer peer;
-  Attach(first, &former);
-  ASSERT_TRUE(Until({&former}, peer, [&] { return first.adoptions == 1; }));
-  Attach(second, &next);
-  EXPECT_EQ(next.TakeOver().code(), BATON_PERMISSION_DENIED);
+  ASSERT_TRUE(former.Attach(options, &first).ok());
+  ASSERT_TRUE(former.Ready().ok());
+  const auto until = [&](const std::function<bool()>& done) {
+    return driver::testing::Pump(
+        [&] {
+          for (Worker* const worker : {&former, &next}) {
+            if (worker->handle() == nullptr) continue;
+            EXPECT_TRUE(worker->Poll().ok());
+          }
+        },
+        done);
+  };
+  ASSERT_TRUE(until([&] { return first.adoptions == 2; }));
+  ASSERT_TRUE(next.Attach(options, &second).ok());
+  const uint32_t shard = 1, unknown = 9;
+  EXPECT_EQ(next.TakeOver(&shard, 1).code(), BATON_FAILED_PRECONDITION);  // not ready
+  ASSERT_TRUE(next.Ready().ok());
+  EXPECT_EQ(next.TakeOver(&shard, 1).code(), BATON_PERMISSION_DENIED);
   EXPECT_THAT(baton_error(), HasSubstr("workers_may_take_over"));
-  internal::ManagementRequest request;
-  request.mutable_set_policy()->mutable_policy()->set_workers_may_take_over(true);
-  ASSERT_TRUE(keeper_.Ask(request).ok());
-  const uint32_t unknown = 9;
   EXPECT_EQ(next.TakeOver(&unknown, 1).code(), BATON_INVALID_ARGUMENT);
   EXPECT_EQ(baton_take_over(next.handle(), nullptr, 1), BATON_INVALID_ARGUMENT);
-  const Status begun = next.TakeOver();
+
+  internal::ManagementRequest request;
+  request.mutable_set_policy()->mutable_policy()->set_workers_may_take_over(true);
+  ASSERT_TRUE(keeper.Ask(request).ok());
+  const Status begun = next.TakeOver(&shard, 1);
   ASSERT_TRUE(begun.ok()) << begun.message();
-  ASSERT_TRUE(Until({&former, &next}, peer, [&] { return second.adoptions == 1; }));
+  ASSERT_TRUE(until([&] { return second.adoptions == 1; }));
   EXPECT_EQ(first.releases, 1);
+  // Its process has all shards already.
+  EXPECT_TRUE(next.TakeOver().ok());
 }
 
 TEST_F(KitTest, shouldTellItsCapacityAndGrantMemory) {

@@ -2,6 +2,7 @@
 #include "supervisor/keeper/upgrades/take_overs.h"
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
