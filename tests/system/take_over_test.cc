@@ -15,6 +15,7 @@
 namespace baton::upgrade {
 namespace {
 
+using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
@@ -48,8 +49,10 @@ TEST_F(TakeOverTest, shouldUpgradeByStartingTheNewProgram) {
     ASSERT_NO_FATAL_FAILURE(ExpectWorkers({(*taker)->id}));
     serving = *std::move(taker);
   }
-  const harness::CommandResult list = harness::RunBaton(*cluster_, {"upgrades", "list", "ledger"});
+  const harness::CommandResult list =
+      harness::RunBaton(*cluster_, {"upgrades", "list", "ledger", "-o", "wide"});
   EXPECT_EQ(list.status, 0) << list.err;
+  EXPECT_THAT(list.out, AllOf(HasSubstr("take-over"), HasSubstr("took over by itself")));
   ExpectNothingLost();
 }
 
