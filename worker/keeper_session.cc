@@ -206,6 +206,16 @@ absl::Status KeeperSession::SetReady() {
   return Ask(request, wait_).status();
 }
 
+absl::Status KeeperSession::TakeOver(absl::Span<const uint32_t> shards) {
+  internal::WorkerRequest request;
+  request.mutable_take_over()->mutable_shards()->Add(shards.begin(), shards.end());
+  const absl::Status begun = Ask(request, wait_).status();
+  if (!absl::IsUnimplemented(begun)) return begun;
+  return absl::UnimplementedError(
+      "the keeper of this service is of a release without take-overs: replace it "
+      "(`baton upgrade --baton`), or upgrade with `baton upgrade --exec` or `baton handoff`");
+}
+
 absl::Status KeeperSession::Detach() {
   internal::WorkerRequest request;
   request.mutable_detach();

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -27,8 +28,8 @@ namespace baton {
 // for tokens.
 //
 // If the keeper dies, `baton-driver` starts another, and the session can be resumed there
-// (KeepResumable). Until then SetReady, Listen, Connect, Grant and Revoke wait. They send their
-// request again under its number, so it is executed once.
+// (KeepResumable). Until then SetReady, TakeOver, Listen, Connect, Grant and Revoke wait. They send
+// their request again under its number, so it is executed once.
 class KeeperSession {
  public:
   // Returns when an event of `socket` has come or `timeout_ms` is over, or earlier. The socket's
@@ -37,8 +38,8 @@ class KeeperSession {
 
   explicit KeeperSession(FileDescriptor socket) : channel_(std::move(socket)) {}
 
-  // Makes SetReady, Listen, Connect, Grant and Revoke wait with `wait` alone, on their caller's
-  // thread. Call it before the first of them. `wait` must not call any of them.
+  // Makes SetReady, TakeOver, Listen, Connect, Grant and Revoke wait with `wait` alone, on their
+  // caller's thread. Call it before the first of them. `wait` must not call any of them.
   void WaitWith(Wait wait) { wait_ = std::move(wait); }
 
   // Connects to `socket` for a session with the keeper of `service`.
@@ -65,6 +66,7 @@ class KeeperSession {
                                             const std::string& socket,
                                             std::vector<FileDescriptor>* descriptors);
   absl::Status SetReady();
+  absl::Status TakeOver(absl::Span<const uint32_t> shards);
   absl::Status Detach();
   absl::StatusOr<std::string> NewToken();
   absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port);

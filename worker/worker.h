@@ -403,6 +403,9 @@ struct WorkerOptions {
   // and not when such waits have lately been longer. With a real-time priority it polls at most 20
   // us, since no other thread would get the processor.
   uint32_t yield_microseconds = 100;
+  // Makes Run call TakeOver for all shards, so that the start of the program is an upgrade. Run
+  // returns the error if the keeper refuses. Native workers ignore it: `baton upgrade` starts them.
+  bool take_over = false;
 };
 
 // The capacity that the service was created with. It does not change while the driver lives.
@@ -435,15 +438,31 @@ class Worker {
                                                         Service* service);
   virtual ~Worker() = default;  // releases the shards that it owns, then detaches
 
-  // Ready, Listen, Connect, GrantRemoteAccess and RevokeGrant block until the keeper answers. No
-  // callback comes meanwhile. The wait does not count as a hang, and a native worker goes on
-  // driving its queues. If the keeper dies meanwhile, they wait for the next one.
+  // Ready, TakeOver, Listen, Connect, GrantRemoteAccess and RevokeGrant block until the keeper
+  // answers. No callback comes meanwhile. The wait does not count as a hang, and a native worker
+  // goes on driving its queues. If the keeper dies meanwhile, they wait for the next one.
   // kDeadlineExceeded: no answer for 10 s, because the keeper is stopped or busy; it may still do
   // what was asked. kUnavailable: no other keeper has followed within 10 s, or the driver is
   // gone.
 
   // Reports to the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
+
+  // Asks for shards that other workers own. REQUIRES: Ready. Returns when the take-over has begun,
+  // and before a shard has moved: OnAdopt follows from Poll, and OnShutdown if it is undone.
+  //
+  // Without `shards`, or with all of them, this is an upgrade to this process: the shards move once
+  // all of its workers are ready and healthy. The former owners stand by for the watch window, get
+  // the shards back if this worker dies, hangs or turns unhealthy, and are asked to end after it.
+  // With some shards it is a handoff, which is not watched and ends nobody.
+  //
+  // OK, and nothing moves: the worker owns the shards, no other worker is ready, or the keeper has
+  // started this process, as a standby or in an upgrade, and decides what it gets.
+  // kPermissionDenied: the policy has no workers_may_take_over. kInvalidArgument: there is no such
+  // shard. kFailedPrecondition: the worker is not ready, another upgrade is under way, the last
+  // take-over by this version has just gone back, the service is drained or native, or the formats
+  // of the state do not fit. kUnimplemented: the keeper is of an earlier release.
+  virtual absl::Status TakeOver(absl::Span<const uint32_t> shards = {}) = 0;
 
   // Adopts and releases shards and delivers completions, once, without blocking. Returns how many
   // completions and changes of ownership it delivered. kUnavailable: the service's driver is gone,
@@ -477,7 +496,8 @@ class Worker {
   // (-1: no limit), or Stop or Wake was called.
   virtual absl::Status Wait(int timeout_ms) = 0;
 
-  // Calls Ready, then Poll and Wait until Stop or a shutdown notice, and releases all shards.
+  // Calls Ready, and TakeOver with WorkerOptions::take_over, then Poll and Wait until Stop or a
+  // shutdown notice, and releases all shards.
   virtual absl::Status Run() = 0;
   // Makes Run return. Any thread, and signal handlers.
   virtual void Stop() = 0;

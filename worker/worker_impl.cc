@@ -233,6 +233,7 @@ void WorkerImpl::ShutDown() {
 
 absl::Status WorkerImpl::Run() {
   BATON_RETURN_IF_ERROR(Ready());
+  if (options_.take_over && !native_) BATON_RETURN_IF_ERROR(TakeOver({}));
   while (!notices_.stopped()) {
     BATON_ASSIGN_OR_RETURN(const int work, Poll());
     if (work == 0) BATON_RETURN_IF_ERROR(Wait(-1));

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -53,6 +54,9 @@ class WorkerImpl final : public Worker {
   void Die() { keeper_watch_.Die(); }
 
   absl::Status Ready() override { return keeper_->SetReady(); }
+  absl::Status TakeOver(absl::Span<const uint32_t> shards) override {
+    return keeper_->TakeOver(shards);
+  }
   absl::StatusOr<int> Poll() override;
   int event_fd() const override { return keeper_watch_.event_fd(); }
   bool ArmEvent() override { return wait_loop_.Arm() && !keeper_watch_.HasNews(); }

@@ -287,6 +287,7 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
     listener.set_host(parsed->host);
     listener.set_port(parsed->port);
   }
+  if (service.mode() == v1::BROKERED) service.mutable_policy()->set_workers_may_take_over(true);
   for (const std::string& name : flags.service_names) {
     service.set_name(name);
     *config.add_services() = service;

@@ -255,9 +255,10 @@ absl::Status History(Invocation* invocation, Filter filter) {
                "+OLD WORKERS", "+NEW WORKERS", "+PROGRAM", "!PHASE"},
               invocation->style);
   for (const v1::Upgrade& upgrade : response.upgrades()) {
+    const char* const begun = upgrade.taken_over_by().empty() ? "upgrade" : "take-over";
     table.Add({upgrade.id(), FormatVersions(upgrade), FormatSeconds(upgrade.started_unix_micros()),
                FormatElapsed(upgrade), FormatMove(upgrade.slowest_blackout_us()),
-               FormatMove(upgrade.slowest_return_us()), upgrade.rollback() ? "rollback" : "upgrade",
+               FormatMove(upgrade.slowest_return_us()), upgrade.rollback() ? "rollback" : begun,
                absl::StrJoin(upgrade.old_worker_ids(), ","),
                absl::StrJoin(upgrade.new_worker_ids(), ","), FormatProgram(upgrade),
                FormatProgress(upgrade)});

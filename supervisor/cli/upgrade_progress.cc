@@ -93,7 +93,12 @@ absl::StatusOr<v1::Upgrade> WaitUntilOver(Invocation* invocation, const std::str
 }
 
 std::string FormatProgram(const v1::Upgrade& upgrade) {
-  return absl::StrCat(upgrade.exec(), upgrade.arguments().empty() ? "" : " ",
+  std::string program = upgrade.exec();
+  if (!upgrade.taken_over_by().empty()) {
+    program = absl::StrCat(upgrade.taken_over_by(), " took over by itself",
+                           program.empty() ? "" : ": ", program);
+  }
+  return absl::StrCat(program, upgrade.arguments().empty() ? "" : " ",
                       absl::StrJoin(upgrade.arguments(), " "));
 }
 

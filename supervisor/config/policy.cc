@@ -173,6 +173,11 @@ void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Nod
   CheckPorts(*policy.mutable_connect_ports(), "connect_ports", node);
   if (policy.has_restart()) CheckRestart(policy.restart(), node.Child("restart"));
   if (policy.hot_standbys() != 0) CheckStandbys(policy, service, node);
+  if (policy.workers_may_take_over() && service.mode() == v1::NATIVE) {
+    node.Refuse("workers_may_take_over",
+                "is for mode BROKERED: the driver forks native workers, none starts by itself; "
+                "leave it out, and use `baton upgrade`");
+  }
   if (!v1::OnHang_IsValid(policy.on_hang())) {
     node.Refuse("on_hang", "is neither ON_HANG_KILL nor ON_HANG_REPORT");
   }

@@ -134,6 +134,11 @@ void Keeper::MakeManagement(const v1::ServiceConfig& configured, FileDescriptor 
   const KeeperParts parts{common_parts(), *workers_, *programs_};
   upgrades_ = std::make_unique<Upgrades>(parts);
   if (native_ == nullptr) standbys_ = std::make_unique<Standbys>(parts, *upgrades_);
+  take_overs_ = std::make_unique<TakeOvers>(parts, *upgrades_, *drain_);
+  workers_->SetOnTakeOver(
+      [this](uint64_t worker_id, const internal::TakeOver& request, TakeOvers::Begun begun) {
+        take_overs_->Ask(worker_id, request, std::move(begun));
+      });
   limits_ = std::make_unique<LimitWatch>(parts, *workers_);
   live_ = std::make_unique<LiveConfig>(config_, configured, *driver_, *policies_, events_);
   management_ = std::make_unique<Management>(

@@ -27,6 +27,7 @@
 #include "supervisor/keeper/programs/program.h"
 #include "supervisor/keeper/sessions/worker_sessions.h"
 #include "supervisor/keeper/upgrades/standbys.h"
+#include "supervisor/keeper/upgrades/take_overs.h"
 #include "supervisor/keeper/upgrades/upgrades.h"
 
 namespace baton::keeper {
@@ -81,6 +82,7 @@ class Keeper : private DriverListener {
   std::unique_ptr<Upgrades> upgrades_;
   std::unique_ptr<Standbys> standbys_;  // of brokered services
   std::unique_ptr<ServiceDrain> drain_;
+  std::unique_ptr<TakeOvers> take_overs_;
   std::unique_ptr<LimitWatch> limits_;
   std::unique_ptr<LiveConfig> live_;
   std::unique_ptr<Management> management_;

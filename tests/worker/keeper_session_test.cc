@@ -57,6 +57,20 @@ TEST_F(KeeperSessionTest, shouldWaitAsItWasTold) {
   EXPECT_EQ(waited, std::vector<int>(2, session->fd()));
 }
 
+TEST_F(KeeperSessionTest, shouldSayWhatToDoAboutAKeeperThatKnowsNoTakeOvers) {
+  session->WaitWith([&](pollfd, int) {
+    const internal::WorkerRequest request = Next();
+    EXPECT_EQ(request.take_over().shards_size(), 2);
+    internal::WorkerReply reply;
+    reply.set_status_code(static_cast<int>(absl::StatusCode::kUnimplemented));
+    reply.set_status_message("a request this keeper does not know");
+    EXPECT_EQ(keeper->Send(reply), absl::OkStatus());
+  });
+  const absl::Status begun = session->TakeOver({1, 2});
+  EXPECT_EQ(begun.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(begun.message().find("baton upgrade"), absl::string_view::npos) << begun;
+}
+
 // A thread that drives queues waits in the same way for another thread's reply.
 TEST_F(KeeperSessionTest, shouldWaitAsItWasToldWhileAnotherThreadAwaitsItsReply) {
   std::thread control([&] { EXPECT_EQ(session->NewToken().value(), "a token"); });

@@ -203,6 +203,7 @@ int baton_attach(const baton_worker_options* options, const baton_service* servi
   wanted.realtime_priority = given.realtime_priority;
   wanted.control_stream = !given.no_control_stream;
   wanted.yield_microseconds = given.yield_microseconds;
+  wanted.take_over = given.take_over;
   auto attached = std::make_unique<Membership>(*service);
   auto result = baton::Worker::Attach(wanted, &attached->application);
   if (!result.ok()) return Report(result.status());
@@ -214,6 +215,11 @@ int baton_attach(const baton_worker_options* options, const baton_service* servi
 void baton_detach(baton_worker* worker) { delete Of(worker); }
 
 int baton_ready(baton_worker* worker) { return Report(WorkerOf(worker).Ready()); }
+
+int baton_take_over(baton_worker* worker, const uint32_t* shards, size_t shard_count) {
+  if (shards == nullptr && shard_count != 0) return Wrong("shards", "is NULL");
+  return Report(WorkerOf(worker).TakeOver({shards, shard_count}));
+}
 
 int baton_poll(baton_worker* worker, int* delivered) {
   const absl::StatusOr<int> count = WorkerOf(worker).Poll();

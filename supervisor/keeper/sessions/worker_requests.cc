@@ -138,6 +138,9 @@ void WorkerRequests::Serve(const SessionPtr& session, const std::shared_ptr<Fram
   const bool served = session->attached && session->process_certain;
   if (served && request.has_grant()) return Grant(session, socket, request);
   if (served && request.has_revoke()) return Revoke(session, socket, request);
+  if (served && request.has_take_over() && on_take_over_) {
+    return TakeOver(session, socket, request);
+  }
   std::vector<int> descriptors;
   FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
   const internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
@@ -368,6 +371,18 @@ void WorkerRequests::Revoke(const SessionPtr& session, const std::shared_ptr<Fra
                        [this, session, socket](const absl::Status& revoked) {
                          Answer(session, socket, revoked, internal::WorkerReply());
                        });
+}
+
+void WorkerRequests::TakeOver(const SessionPtr& session,
+                              const std::shared_ptr<FramedSocket>& socket,
+                              const internal::WorkerRequest& request) {
+  socket->Pause();
+  on_take_over_(session->id, request.take_over(),
+                [this, session, socket](const absl::Status& begun) {
+                  boost::asio::post(parts_.loop, [this, session, socket, begun] {
+                    Answer(session, socket, begun, internal::WorkerReply());
+                  });
+                });
 }
 
 void WorkerRequests::Answer(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,

@@ -1,9 +1,13 @@
-// What workers ask of their keeper, at their sockets: to attach, to listen, to connect, for memory.
+// What workers ask of their keeper, at their sockets: to attach, to listen, to connect, for memory,
+// for shards of others.
 #ifndef SUPERVISOR_KEEPER_SESSIONS_WORKER_REQUESTS_H_
 #define SUPERVISOR_KEEPER_SESSIONS_WORKER_REQUESTS_H_
 
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +37,12 @@ class WorkerRequests {
   void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
                    const internal::WorkerPlace& place);
 
+  // Decides about the wish of an attached worker. Calls `begun` once, now or from the loop.
+  using OnTakeOver = std::function<void(uint64_t worker_id, const internal::TakeOver& request,
+                                        std::function<void(const absl::Status&)> begun)>;
+  // Sets who decides. Call it before workers can attach.
+  void SetOnTakeOver(OnTakeOver on_take_over) { on_take_over_ = std::move(on_take_over); }
+
  private:
   std::shared_ptr<FramedSocket> Start(const SessionPtr& session, FileDescriptor socket);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
@@ -59,12 +69,16 @@ class WorkerRequests {
              const internal::WorkerRequest& request);
   void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
               const internal::WorkerRequest& request);
+  // Answers when the take-over has begun or is refused. The session's other requests wait likewise.
+  void TakeOver(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
+                const internal::WorkerRequest& request);
   void Answer(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
               const absl::Status& status, internal::WorkerReply reply);
 
   const SessionParts parts_;
   WorkerEnds& ends_;
   const HangWatch& hang_watch_;
+  OnTakeOver on_take_over_;
   std::deque<std::weak_ptr<WorkerSession>> strangers_;  // not attached yet, oldest first
 };
 

@@ -111,7 +111,9 @@ WorkerInfo WorkerSession::Info(const arena::Arena& arena) const {
           SaysHealthy(arena, slot),
           hangs,
           attached_with.version(),
-          VersionsOf(attached_with)};
+          VersionsOf(attached_with),
+          attached_with.name(),
+          peer.uid};
 }
 
 v1::Worker WorkerSession::Describe(const arena::Arena& arena) const {

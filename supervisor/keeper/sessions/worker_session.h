@@ -32,6 +32,8 @@ struct WorkerInfo {
   bool hangs = false;   // it owns shards and has shown no sign of life for the service's time
   std::string version;
   StateVersions state_versions;
+  std::string name;
+  uint32_t uid = 0;
 };
 
 // Returns the worker with this number, or in this process; null: it is not among `workers`.

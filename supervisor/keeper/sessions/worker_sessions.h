@@ -44,6 +44,11 @@ class WorkerSessions {
   // There is at most one observer. It outlives this object.
   void SetObserver(WorkerObserver* observer) { places_.SetObserver(observer); }
 
+  // See WorkerRequests.
+  void SetOnTakeOver(WorkerRequests::OnTakeOver on_take_over) {
+    requests_.SetOnTakeOver(std::move(on_take_over));
+  }
+
   // Takes a client of the service's socket.
   void Accept(FileDescriptor socket) { requests_.Accept(std::move(socket)); }
 

@@ -32,6 +32,7 @@ UpgradeRecord::UpgradeRecord(EventLog& events, const v1::ServiceConfig& service,
     *status_.add_arguments() = OneLine(argument, kMaxArgumentBytes);
   }
   status_.set_rollback(change_.rollback);
+  status_.set_taken_over_by(change_.taken_over_by);
   status_.set_no_rollback(plan.no_rollback());
   const std::set<uint32_t> canary(plan.canary_shards().begin(), plan.canary_shards().end());
   for (const uint32_t shard : canary) status_.add_canary_shards(shard);
@@ -70,7 +71,7 @@ std::string UpgradeRecord::PhaseInWords() const {
 }
 
 std::string UpgradeRecord::Progress() const {
-  return absl::StrCat("upgrade ", status_.id(), " to ", status_.exec(), " is under way (it ",
+  return absl::StrCat("upgrade ", status_.id(), " to ", Goal(), " is under way (it ",
                       PhaseInWords(), ")");
 }
 
@@ -136,8 +137,7 @@ void UpgradeRecord::Finish(v1::UpgradePhase outcome, const std::string& detail) 
   status_.set_detail(detail);
   status_.set_ended_unix_micros(UnixMicroseconds());
   if (outcome == v1::UPGRADE_PHASE_COMPLETED) {
-    AddEvent("upgrade_completed",
-             absl::StrCat(status_.exec(), " serves, its predecessor has ended"));
+    AddEvent("upgrade_completed", absl::StrCat(Goal(), " serves, its predecessor has ended"));
   } else {
     AddEvent(outcome == v1::UPGRADE_PHASE_ROLLED_BACK ? "upgrade_rolled_back" : "upgrade_failed",
              detail);

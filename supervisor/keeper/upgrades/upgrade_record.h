@@ -13,9 +13,11 @@
 namespace baton::keeper {
 
 struct ProgramChange {
-  internal::Program from;  // unknown, and not needed, in a rollback
+  // Unknown, and not needed, in a rollback. Both are empty in a take-over if they cannot be read.
+  internal::Program from;
   internal::Program to;
   bool rollback = false;
+  std::string taken_over_by = {};  // as Upgrade's
 };
 
 // Thread-compatible: the management loop's thread.
@@ -37,6 +39,10 @@ class UpgradeRecord {
   bool begun() const { return begun_; }  // the new processes were entered
   void set_begun(bool begun) { begun_ = begun; }
 
+  // What gets the shards, in words: the new program, or the worker that asked for them.
+  const std::string& Goal() const {
+    return status_.taken_over_by().empty() ? status_.exec() : status_.taken_over_by();
+  }
   std::string PhaseInWords() const;
   std::string Progress() const;  // which it is and how far, in words
 

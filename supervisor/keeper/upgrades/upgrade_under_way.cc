@@ -66,6 +66,21 @@ void UpgradeUnderWay::Start(std::function<void(const absl::Status&)> done) {
   EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(record_.plan().ready_timeout_ms()));
 }
 
+void UpgradeUnderWay::StartWith(const WorkerInfo& worker) {
+  workers_.TakeOver(worker, &record_.status());
+  record_.status().set_started_unix_micros(UnixMicroseconds());
+  record_.set_begun(true);
+  last_tick_ = steady_clock::now();
+  const std::string& exec = record_.status().exec();
+  record_.AddEvent(
+      "upgrade_started",
+      absl::StrCat(record_.Goal(), " took over by itself; it is process ", worker.pid, " of user ",
+                   worker.uid, exec.empty() ? "" : ", which runs ", exec));
+  const milliseconds limit(record_.plan().ready_timeout_ms());
+  EnterPhase(v1::UPGRADE_PHASE_STARTING, limit);
+  TickLater();
+}
+
 void UpgradeUnderWay::OnLaunched(uint32_t count) {
   last_tick_ = steady_clock::now();
   record_.AddEvent("upgrade_started", absl::StrCat(record_.change().rollback ? "to return, " : "",
@@ -146,7 +161,7 @@ void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
   const bool all = transfer_.BeginWindow();
   record_.AddEvent(
       all ? "upgrade_handed_over" : "upgrade_canary",
-      absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
+      absl::StrCat(result.moved, " shards moved to ", record_.Goal(), ", the slowest in ",
                    static_cast<int64_t>(result.slowest_us), " us"));
   const std::string problem = transfer_.trial().ProblemOfBlackout(result.slowest_us);
   if (!problem.empty()) return Return(problem);

@@ -12,6 +12,9 @@
 //        \            \             \-> RETURNING -> ROLLED_BACK, or
 //         \------------\---------------> RETURNING -> FAILED, when no shard was handed over
 //
+// A worker that takes over by itself (take_overs.h) is the new side of an upgrade that starts no
+// process. All else is the same.
+//
 // With canary shards these go first: HANDING_OVER -> CANARY -> HANDING_OVER -> WATCHING. A pause
 // keeps the upgrade from going on to the next phase, not from returning.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_UPGRADE_UNDER_WAY_H_
@@ -33,6 +36,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/driver_client.h"
 #include "supervisor/keeper/keeper_parts.h"
+#include "supervisor/keeper/sessions/worker_session.h"
 #include "supervisor/keeper/upgrades/handoffs.h"
 #include "supervisor/keeper/upgrades/shard_transfer.h"
 #include "supervisor/keeper/upgrades/upgrade_record.h"
@@ -58,6 +62,10 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   // processes are started, `on_change` is called, and the next keeper can continue the upgrade.
   void Start(std::function<void(const absl::Status&)> done);
 
+  // Begins the upgrade with `worker`, which is attached and has asked for all shards. Call it once,
+  // and not Start(). `on_change` is called.
+  void StartWith(const WorkerInfo& worker);
+
   // The next keeper calls Continue() once, and not Start(), with what Held() returned. The upgrade
   // continues in the same phase, and goes back if shards were on their way.
   internal::HeldUpgrade Held() const;
@@ -69,6 +77,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   absl::Status SetPaused(bool paused);
 
   const UpgradeRecord& record() const { return record_; }
+  // Returns whether a new worker is of this process.
+  bool HasNew(pid_t pid) const { return FindProcess(workers_.ListNew(), pid) != nullptr; }
   v1::Upgrade Describe() const;
 
   // These methods behave like WorkerObserver's. OnAttached returns kFirst if the worker is none of

@@ -7,6 +7,15 @@
 #include "supervisor/keeper/sessions/worker_sessions.h"
 
 namespace baton::keeper {
+namespace {
+
+std::string WhyUnfit(const WorkerInfo& worker) {
+  if (!worker.ready) return absl::StrCat("worker ", worker.id, " has attached and is not ready");
+  if (!worker.healthy) return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
+  return "";
+}
+
+}  // namespace
 
 std::string EndedTooSoon(const internal::StartedWorker& process, const std::string& how) {
   return absl::StrCat("process ", process.pid(), " ", how,
@@ -31,13 +40,28 @@ void UpgradeWorkers::Continue(const internal::HeldUpgrade& held) {
   }
 }
 
-absl::StatusOr<uint32_t> UpgradeWorkers::TakeOld(uint32_t planned, v1::Upgrade* upgrade) {
+// Takes the workers that are ready, without those of process `but`.
+void UpgradeWorkers::EnterOld(pid_t but, v1::Upgrade* upgrade) {
   for (const WorkerInfo& worker : context_.workers.List()) {
-    if (!worker.ready) continue;
+    if (!worker.ready || worker.pid == but) continue;
     old_ids_.insert(worker.id);
     upgrade->add_old_worker_ids(worker.id);
     upgrade->set_old_version(worker.version);
   }
+}
+
+void UpgradeWorkers::TakeOver(const WorkerInfo& worker, v1::Upgrade* upgrade) {
+  EnterOld(worker.pid, upgrade);
+  for (const WorkerInfo& one : context_.workers.List()) {
+    if (one.pid != worker.pid) continue;
+    new_ids_.insert(one.id);
+    upgrade->add_new_worker_ids(one.id);
+  }
+  upgrade->set_new_version(worker.version);
+}
+
+absl::StatusOr<uint32_t> UpgradeWorkers::TakeOld(uint32_t planned, v1::Upgrade* upgrade) {
+  EnterOld(/*but=*/-1, upgrade);
   const uint32_t count = planned != 0 ? planned : std::max<uint32_t>(1, old_ids_.size());
   if (count > context_.workers.free_slots()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -48,7 +72,8 @@ absl::StatusOr<uint32_t> UpgradeWorkers::TakeOld(uint32_t planned, v1::Upgrade* 
 }
 
 bool UpgradeWorkers::TakeNew(uint64_t worker_id, pid_t pid, v1::Upgrade* upgrade) {
-  if (!processes_.NoteAttached(pid, worker_id)) return false;
+  const bool took_over = processes_.List().empty() && FindProcess(ListNew(), pid) != nullptr;
+  if (!took_over && !processes_.NoteAttached(pid, worker_id)) return false;
   if (new_ids_.insert(worker_id).second) upgrade->add_new_worker_ids(worker_id);
   const std::vector<WorkerInfo> workers = context_.workers.List();
   if (const WorkerInfo* const worker = FindWorker(workers, worker_id)) {
@@ -61,7 +86,9 @@ std::string UpgradeWorkers::ForgetNew(uint64_t worker_id, const std::string& kil
   if (new_ids_.erase(worker_id) == 0) return "";
   const std::string ended = processes_.HowEnded(worker_id);
   const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
-  lost_ = absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how);
+  // Only the parent of a process learns how it ended.
+  const std::string left = processes_.List().empty() ? "died or detached" : "detached";
+  lost_ = absl::StrCat("worker ", worker_id, " ", how.empty() ? left : how);
   return lost_;
 }
 
@@ -73,16 +100,19 @@ std::vector<WorkerInfo> UpgradeWorkers::Attached(const std::set<uint64_t>& worke
 
 std::string UpgradeWorkers::WhyNotReady() const {
   const std::vector<WorkerInfo> workers = context_.workers.List();
-  for (const internal::StartedWorker& process : processes_.List()) {
+  const std::vector<internal::StartedWorker> processes = processes_.List();
+  if (processes.empty()) {
+    for (const WorkerInfo& worker : ListNew()) {
+      if (const std::string why = WhyUnfit(worker); !why.empty()) return why;
+    }
+  }
+  for (const internal::StartedWorker& process : processes) {
     if (process.worker_id() == 0) {
       return absl::StrCat("process ", process.pid(), " has not attached");
     }
     const WorkerInfo* const worker = FindWorker(workers, process.worker_id());
     if (worker == nullptr) continue;
-    if (!worker->ready) {
-      return absl::StrCat("worker ", worker->id, " has attached and is not ready");
-    }
-    if (!worker->healthy) return absl::StrCat("worker ", worker->id, " says that it is unhealthy");
+    if (const std::string why = WhyUnfit(*worker); !why.empty()) return why;
   }
   return "";
 }

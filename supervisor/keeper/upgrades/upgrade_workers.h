@@ -34,10 +34,13 @@ class UpgradeWorkers {
   // many processes to start: `planned` or, if that is 0, as many as there are old workers.
   // kResourceExhausted: they do not fit beside those attached.
   absl::StatusOr<uint32_t> TakeOld(uint32_t planned, v1::Upgrade* upgrade);
+  // Takes the workers of the process of `worker`, which nobody has started for the upgrade, for the
+  // new ones, and all others that are ready for the old ones. Enters them in `upgrade`.
+  void TakeOver(const WorkerInfo& worker, v1::Upgrade* upgrade);
   StartedProcesses& processes() { return processes_; }
 
   // Takes an attached worker for a new one, and enters it in `upgrade`. Returns false, and does
-  // nothing, if none of the processes is its.
+  // nothing, if none of the processes is its, and no worker of its process took over.
   bool TakeNew(uint64_t worker_id, pid_t pid, v1::Upgrade* upgrade);
   // Returns false if the worker that is gone is none of the old ones.
   bool ForgetOld(uint64_t worker_id) { return old_ids_.erase(worker_id) != 0; }
@@ -55,6 +58,7 @@ class UpgradeWorkers {
   std::string WhyNeverReady() const;  // for a process that has ended, or a worker that has left
 
  private:
+  void EnterOld(pid_t but, v1::Upgrade* upgrade);
   std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
 
   const KeeperParts context_;

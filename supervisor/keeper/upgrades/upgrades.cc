@@ -1,11 +1,14 @@
 #include "supervisor/keeper/upgrades/upgrades.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "supervisor/keeper/sessions/shard_owners.h"
 #include "supervisor/keeper/upgrades/upgrade_plan.h"
 
 namespace baton::keeper {
@@ -14,6 +17,15 @@ namespace {
 // The suffix that /proc appends to the path of a deleted file.
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr char kHeldKey[] = "upgrades";
+// How long a version whose take-over went back may not take over again. Doubled for each such
+// take-over in a row, at most 64 times.
+constexpr uint64_t kTakeOverPauseNs = 60'000'000'000;
+constexpr uint64_t kMostDoublings = 6;
+
+bool IsFailedTakeOver(const v1::Upgrade& upgrade, const std::string& version) {
+  return !upgrade.taken_over_by().empty() && upgrade.new_version() == version &&
+         upgrade.phase() != v1::UPGRADE_PHASE_COMPLETED;
+}
 
 }  // namespace
 
@@ -123,6 +135,67 @@ void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan
   });
 }
 
+// ---------------------------------------------------------------- take-over
+
+absl::Status Upgrades::CheckTakeOver(const std::string& version) const {
+  BATON_RETURN_IF_ERROR(CheckIdle());
+  const auto other = absl::c_find_if(
+      history_, [&](const auto& upgrade) { return !IsFailedTakeOver(upgrade, version); });
+  const auto failures = static_cast<uint64_t>(other - history_.begin());
+  if (failures == 0) return absl::OkStatus();
+  const uint64_t pause = kTakeOverPauseNs << std::min(failures - 1, kMostDoublings);
+  const uint64_t since = MonotonicNanoseconds() - take_over_failed_ns_;
+  if (since >= pause) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("upgrade ", history_.front().id(), ", a take-over by version \"", version,
+                   "\", was the last and did not complete (", history_.front().detail(),
+                   "): start another version, wait ", (pause - since) / 1'000'000'000 + 1,
+                   " s, or use `baton upgrade`"));
+}
+
+bool Upgrades::HasNew(pid_t pid) const { return current_ && current_->HasNew(pid); }
+
+void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
+                        std::function<void(const absl::Status&)> done) {
+  struct Reading {
+    ProgramChange change;
+    int left = 2;
+  };
+  const auto reading = std::make_shared<Reading>();
+  reading->change.taken_over_by = by;
+  reads_program_ = true;
+  const auto read = [&](uint64_t worker_id, internal::Program ProgramChange::*which) {
+    context_.workers.ReadProgram(
+        worker_id, context_.programs,
+        [this, reading, which, id = worker.id, done](absl::StatusOr<internal::Program> program) {
+          if (program.ok()) reading->change.*which = *std::move(program);
+          if (--reading->left > 0) return;
+          reads_program_ = false;
+          done(BeginTakeOver(id, std::move(reading->change)));
+        });
+  };
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  uint64_t old_owner = 0;
+  for (const auto& [shard, owner] : OwnersOf(context_.driver)) {
+    const WorkerInfo* const other = FindWorker(workers, owner);
+    if (other != nullptr && other->pid != worker.pid) old_owner = owner;
+  }
+  read(old_owner, &ProgramChange::from);  // fails if there is none
+  read(worker.id, &ProgramChange::to);
+}
+
+absl::Status Upgrades::BeginTakeOver(uint64_t worker_id, ProgramChange change) {
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  const WorkerInfo* const worker = FindWorker(workers, worker_id);
+  if (worker == nullptr || !worker->ready) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", worker_id, " left or was asked to end meanwhile"));
+  }
+  current_ = Make(++last_id_, std::move(change), v1::UpgradePlan());
+  current_->StartWith(*worker);
+  return absl::OkStatus();
+}
+
 std::shared_ptr<UpgradeUnderWay> Upgrades::Make(uint64_t id, ProgramChange change,
                                                 const v1::UpgradePlan& plan) {
   return std::make_shared<UpgradeUnderWay>(
@@ -135,6 +208,7 @@ void Upgrades::Hold() const {
   for (const v1::Upgrade& upgrade : history_) *held.add_history() = upgrade;
   for (const internal::Program& program : predecessors_) *held.add_predecessors() = program;
   held.set_last_id(last_id_);
+  held.set_take_over_failed_ns(take_over_failed_ns_);
   if (current_) *held.mutable_under_way() = current_->Held();
   context_.driver.Hold(kHeldKey, held.SerializeAsString());
 }
@@ -151,12 +225,14 @@ void Upgrades::GoOnFrom(const std::string& value) {
   history_.assign(upgrades.history().begin(), upgrades.history().end());
   predecessors_.assign(upgrades.predecessors().begin(), upgrades.predecessors().end());
   last_id_ = upgrades.last_id();
+  take_over_failed_ns_ = upgrades.take_over_failed_ns();
   if (!upgrades.has_under_way()) return;
   const internal::HeldUpgrade& under_way = upgrades.under_way();
   last_id_ = under_way.status().id();  // the former keeper may have died before it counted this one
-  current_ =
-      Make(under_way.status().id(),
-           {under_way.from(), under_way.to(), under_way.status().rollback()}, under_way.plan());
+  current_ = Make(under_way.status().id(),
+                  {under_way.from(), under_way.to(), under_way.status().rollback(),
+                   under_way.status().taken_over_by()},
+                  under_way.plan());
   const auto upgrade = current_;  // Continue() may end it
   upgrade->Continue(under_way);
 }
@@ -166,7 +242,11 @@ void Upgrades::OnOver() {
   history_.push_front(upgrade->Describe());
   if (history_.size() > kHistory) history_.pop_back();
   const bool completed = history_.front().phase() == v1::UPGRADE_PHASE_COMPLETED;
-  if (completed && upgrade->record().change().rollback) {
+  const bool taken_over = !history_.front().taken_over_by().empty();
+  if (taken_over && !completed) take_over_failed_ns_ = MonotonicNanoseconds();
+  if (completed && taken_over && upgrade->record().change().from.path().empty()) {
+    predecessors_.clear();  // the one before is unknown, and those are older
+  } else if (completed && upgrade->record().change().rollback) {
     // A return takes one step back; the program that it leaves is not a predecessor.
     predecessors_.pop_front();
   } else if (completed) {

@@ -3,6 +3,8 @@
 #ifndef SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_
 #define SUPERVISOR_KEEPER_UPGRADES_UPGRADES_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -43,6 +45,18 @@ class Upgrades : private WorkerObserver {
   // field. kFailedPrecondition: another is under way, no worker runs, or the program cannot be run.
   void Start(const v1::UpgradePlan& plan, Done done);
 
+  // Begins an upgrade to `worker`, which has asked for all shards. Reads the programs first, for
+  // Rollback and for operators, and goes on without them if they cannot be read. `by`: as
+  // Upgrade.taken_over_by. Calls `done` once, now or from the loop. REQUIRES: CheckTakeOver.
+  void TakeOver(const WorkerInfo& worker, const std::string& by,
+                std::function<void(const absl::Status&)> done);
+  // kFailedPrecondition: an upgrade is under way, or take-overs by this version have just gone
+  // back, so that a service manager that starts it again and again does not move the shards each
+  // time.
+  absl::Status CheckTakeOver(const std::string& version) const;
+  // Returns whether a new worker of the upgrade under way is of this process.
+  bool HasNew(pid_t pid) const;
+
   // Undoes the upgrade under way or, if there is none, starts one to the program before the present
   // one.
   void Rollback(const internal::Rollback& request, Done done);
@@ -67,6 +81,7 @@ class Upgrades : private WorkerObserver {
                                             absl::StatusOr<internal::Program> old_program) const;
   absl::StatusOr<ProgramChange> PlanReturn() const;
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
+  absl::Status BeginTakeOver(uint64_t worker_id, ProgramChange change);
   void GoOnFrom(const std::string& value);  // what is held of upgrades
   void OnOver();
   std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
@@ -83,6 +98,7 @@ class Upgrades : private WorkerObserver {
   std::deque<v1::Upgrade> history_;             // the newest first
   std::deque<internal::Program> predecessors_;  // of the program that serves; the last one first
   uint64_t last_id_ = 0;
+  uint64_t take_over_failed_ns_ = 0;  // when the last take-over that failed ended; 0: none did
 };
 
 }  // namespace baton::keeper

@@ -55,7 +55,7 @@ TEST(PolicyTest, ShouldTakeWhatTheServiceHas) {
                       "gids: \"10.0.0.1\" gids: \"fe80::1\" p_keys: 65535 p_keys: 1 "
                       "service_levels: 0 service_levels: 15 listen_ports { first: 1 last: 65535 } "
                       "connect_ports { first: 80 } hot_standbys: 15 on_hang: ON_HANG_REPORT "
-                      "on_keeper_hang: ON_KEEPER_HANG_RESTART"),
+                      "on_keeper_hang: ON_KEEPER_HANG_RESTART workers_may_take_over: true"),
             "valid");
 }
 
@@ -110,6 +110,8 @@ TEST(PolicyTest, ShouldKeepApartWhatIsForBrokeredAndForNativeServices) {
               StartsWith("policy.worker.posts_per_second: is for mode BROKERED"));
   EXPECT_EQ(ProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1"), "valid");
   EXPECT_EQ(ProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1", Native()), "valid");
+  EXPECT_THAT(ProblemOf("workers_may_take_over: true", Native()),
+              HasSubstr("policy.workers_may_take_over: is for mode BROKERED"));
   EXPECT_THAT(ProblemOf("restart { first_delay_ms: 20 max_delay_ms: 19 }", Native()),
               StartsWith("policy.restart.max_delay_ms: 19 is not between 20"));
   EXPECT_THAT(ProblemOf("hot_standbys: 2", Native()),

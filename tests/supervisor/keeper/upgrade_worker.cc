@@ -3,9 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "worker/worker.h"
@@ -21,6 +24,8 @@ struct Flags {
   std::string fault_file;   // without which it has none
   std::string refuse_file;  // while it is there, shards are given back
   bool deaf = false;        // to every wish that it should end
+  bool take_over = false;
+  std::vector<uint32_t> shards;  // that it takes over [all]
 };
 
 class IdleService final : public Service {
@@ -66,6 +71,11 @@ int Serve(const Flags& flags) {
     for (;;) pause();
   }
   if (!(*worker)->Ready().ok()) return 1;
+  if (flags.take_over) {
+    const absl::Status begun = (*worker)->TakeOver(flags.shards);
+    std::printf("take over: %s\n", begun.ToString().c_str());
+    std::fflush(stdout);
+  }
   while (flags.deaf || (!service.shutdown && g_terminated == 0)) {
     if (!(*worker)->Poll().ok()) return 1;
     if (service.owns) HaveFault(flags.fault, **worker);
@@ -88,6 +98,8 @@ int Main(int argc, char** argv) {
   app.add_option("--fault-file", flags.fault_file, "it has the fault only if it starts with this");
   app.add_option("--refuse-file", flags.refuse_file);
   app.add_flag("--deaf", flags.deaf);
+  app.add_flag("--take-over", flags.take_over);
+  app.add_option("--shard", flags.shards, "it takes over; may be repeated");
   CLI11_PARSE(app, argc, argv);
   if (!flags.fault_file.empty() && access(flags.fault_file.c_str(), F_OK) != 0) flags.fault.clear();
   struct sigaction action = {};

@@ -26,6 +26,7 @@ constexpr uint32_t kSlotBytes = 1024;
 class Counter final : public Service {
  public:
   bool OnAdopt(Shard shard) override {
+    ++adoptions;
     shard.ForEachConnection([this](Connection one) { adopted.push_back(one.index()); });
     return adopts;
   }
@@ -49,6 +50,7 @@ class Counter final : public Service {
   std::vector<uint32_t> adopted;  // connections
   std::vector<baton_kind> kinds;
   std::string asked, shutdown;
+  int adoptions = 0;
   int releases = 0;
 
  private:
@@ -130,6 +132,49 @@ TEST_F(KitTest, shouldServeAndHandStateToTheNextWorker) {
   EXPECT_THAT(peer.received, ::testing::ElementsAre("1", "2"));
 }
 
+TEST(KitTakeOverTest, shouldMoveAShardWhereThePolicyAllowsIt) {
+  keeper::testing::KeeperThread keeper;
+  ASSERT_EQ(keeper.Start([](v1::ServiceConfig* service) { service->set_shards(2); }),
+            absl::OkStatus());
+  WorkerOptions options;
+  options.socket = keeper.socket();
+  options.service = "kv";
+  options.control_stream = false;
+  Counter first, second;
+  Worker former, next;
+  ASSERT_TRUE(former.Attach(options, &first).ok());
+  ASSERT_TRUE(former.Ready().ok());
+  const auto until = [&](const std::function<bool()>& done) {
+    return driver::testing::Pump(
+        [&] {
+          for (Worker* const worker : {&former, &next}) {
+            if (worker->handle() == nullptr) continue;
+            EXPECT_TRUE(worker->Poll().ok());
+          }
+        },
+        done);
+  };
+  ASSERT_TRUE(until([&] { return first.adoptions == 2; }));
+  ASSERT_TRUE(next.Attach(options, &second).ok());
+  const uint32_t shard = 1, unknown = 9;
+  EXPECT_EQ(next.TakeOver(&shard, 1).code(), BATON_FAILED_PRECONDITION);  // not ready
+  ASSERT_TRUE(next.Ready().ok());
+  EXPECT_EQ(next.TakeOver(&shard, 1).code(), BATON_PERMISSION_DENIED);
+  EXPECT_THAT(baton_error(), HasSubstr("workers_may_take_over"));
+  EXPECT_EQ(next.TakeOver(&unknown, 1).code(), BATON_INVALID_ARGUMENT);
+  EXPECT_EQ(baton_take_over(next.handle(), nullptr, 1), BATON_INVALID_ARGUMENT);
+
+  internal::ManagementRequest request;
+  request.mutable_set_policy()->mutable_policy()->set_workers_may_take_over(true);
+  ASSERT_TRUE(keeper.Ask(request).ok());
+  const Status begun = next.TakeOver(&shard, 1);
+  ASSERT_TRUE(begun.ok()) << begun.message();
+  ASSERT_TRUE(until([&] { return second.adoptions == 1; }));
+  EXPECT_EQ(first.releases, 1);
+  // Its process has all shards already.
+  EXPECT_TRUE(next.TakeOver().ok());
+}
+
 TEST_F(KitTest, shouldTellItsCapacityAndGrantMemory) {
   Counter counter;
   Worker worker;
@@ -193,6 +238,9 @@ TEST_F(KitTest, shouldRefuseWhatIsMissing) {
   EXPECT_THAT(baton_error(), HasSubstr("commit_mode"));
   EXPECT_EQ(worker, nullptr);
 }
+
+// What programs of the first release have in the padding at the end of their options is no wish.
+static_assert(offsetof(baton_worker_options, take_over) == 72);
 
 // A program that was built with an earlier header, whose structures end earlier, and with a later
 // one, which has members that this library does not know.

@@ -36,6 +36,8 @@ void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flag
   app.add_option("--listen", flags.listen, "HOST:PORT to listen on for the service");
   app.add_option("--name", flags.name, "shown to operators");
   app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
+  app.add_flag("--take-over", flags.take_over,
+               "take the shards over from the workers that serve, as an upgrade");
   app.add_option("--ready-fd", flags.ready_fd,
                  "where \"" + program + " ready\" is written [stdout]");
 }
@@ -46,6 +48,7 @@ WorkerOptions OptionsOf(const WorkerFlags& flags) {
   options.service = flags.service;
   options.name = flags.name;
   options.realtime_priority = flags.realtime_priority;
+  options.take_over = flags.take_over;
   return options;
 }
 

@@ -22,6 +22,7 @@ struct WorkerFlags {
   std::string listen;
   std::string name;
   int realtime_priority = 0;
+  bool take_over = false;
   int ready_fd = -1;
 };
 

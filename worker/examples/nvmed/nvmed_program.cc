@@ -82,6 +82,7 @@ absl::Status Serve(const Flags& flags) {
         return absl::OkStatus();
       },
       [&](const std::atomic<bool>& stop) {
+        if (flags.worker.take_over) BATON_RETURN_IF_ERROR(worker->TakeOver());
         absl::Status status = Loop(*worker, service, stop);
         service.Quiesce();
         return status;

@@ -168,12 +168,15 @@ struct baton_worker_options {
   int realtime_priority;       /* SCHED_RR, 1 to 99, of the thread that attaches; 0: unchanged */
   bool no_control_stream;      /* no thread and no connection for health and notices */
   uint32_t yield_microseconds; /* the longest time for which a wait polls before it sleeps */
+  /* Ignored. Programs that were built with the first release have padding here. */
+  uint32_t unused;
+  bool take_over; /* baton_run() calls baton_take_over() for all shards */
 };
 
 #define BATON_WORKER_OPTIONS_INIT                                                                  \
   {                                                                                                \
     sizeof(struct baton_worker_options), NULL, NULL, NULL, NULL, 0, 0, 0, BATON_COMMIT_EACH_BATCH, \
-        0, false, 100                                                                              \
+        0, false, 100, 0, false                                                                    \
   }
 
 /* ---------------------------------------------------------------- workers */
@@ -188,12 +191,23 @@ int baton_attach(const struct baton_worker_options* options, const struct baton_
  * NULL. */
 void baton_detach(struct baton_worker* worker);
 
-/* baton_ready(), baton_listen(), baton_connect(), baton_grant() and baton_revoke_grant() block
- * until the keeper answers, for at most 10 s. No callback comes meanwhile. If a brokered service's
- * keeper dies meanwhile, they wait for the next one, for at most 10 s, and then for its answer. */
+/* baton_ready(), baton_take_over(), baton_listen(), baton_connect(), baton_grant() and
+ * baton_revoke_grant() block until the keeper answers, for at most 10 s. No callback comes
+ * meanwhile. If a brokered service's keeper dies meanwhile, they wait for the next one, for at most
+ * 10 s, and then for its answer. */
 
 /* Reports to the keeper that this worker may be given shards. */
 int baton_ready(struct baton_worker* worker);
+
+/* Asks for shards that other workers own; call it after baton_ready(). Returns when the take-over
+ * has begun: on_adopt() follows, and on_shutdown() if it is undone. Without shards (NULL, 0) it
+ * asks for all: an upgrade to this program, with its watch window. The former owners stand by for
+ * that time, and are asked to end after it. With some shards it is a handoff, which is not watched.
+ * BATON_OK, and nothing moves: the worker owns the shards, no other is ready, or the keeper has
+ * started this process. BATON_PERMISSION_DENIED: the policy has no workers_may_take_over.
+ * BATON_INVALID_ARGUMENT: there is no such shard. BATON_FAILED_PRECONDITION: the message has the
+ * reason. BATON_UNIMPLEMENTED: the keeper is of an earlier release. */
+int baton_take_over(struct baton_worker* worker, const uint32_t* shards, size_t shard_count);
 
 /* Adopts and releases shards and delivers completions, once, without blocking. Sets `*delivered`,
  * unless it is NULL, to how many completions and changes of ownership there were.
@@ -212,8 +226,8 @@ bool baton_arm_event(struct baton_worker* worker);
  * over (-1: no limit), or baton_stop() or baton_wake() was called. */
 int baton_wait(struct baton_worker* worker, int timeout_ms);
 
-/* Calls baton_ready(), then polls and waits until baton_stop() or a notice to end, and releases all
- * shards. */
+/* Calls baton_ready(), and baton_take_over() if the options say so, then polls and waits until
+ * baton_stop() or a notice to end, and releases all shards. */
 int baton_run(struct baton_worker* worker);
 /* Makes baton_run() return. Any thread, and signal handlers. */
 void baton_stop(struct baton_worker* worker);

@@ -267,6 +267,7 @@ struct WorkerOptions {
   int realtime_priority = 0;
   bool control_stream = true;
   uint32_t yield_microseconds = 100;
+  bool take_over = false;
 };
 
 // A process's membership in a service.
@@ -285,6 +286,7 @@ class Worker {
     given.realtime_priority = options.realtime_priority;
     given.no_control_stream = !options.control_stream;
     given.yield_microseconds = options.yield_microseconds;
+    given.take_over = options.take_over;
     const baton_service calls = {
         sizeof(baton_service), service, &OnAdopt, &OnCompletion, &OnRelease, &OnLost, &OnShutdown};
     baton_worker* worker = nullptr;
@@ -295,6 +297,9 @@ class Worker {
   void Detach() { worker_.reset(); }
 
   Status Ready() { return Status::Of(baton_ready(handle())); }
+  Status TakeOver(const uint32_t* shards = nullptr, size_t shard_count = 0) {
+    return Status::Of(baton_take_over(handle(), shards, shard_count));
+  }
   Status Poll(int* delivered = nullptr) { return Status::Of(baton_poll(handle(), delivered)); }
   int event_fd() const { return baton_event_fd(handle()); }
   bool ArmEvent() { return baton_arm_event(handle()); }
