@@ -47,6 +47,7 @@ struct WorkRequest;
 
 class Heap;
 class Shard;
+class Stream;
 class Worker;
 class WorkerShards;
 
@@ -251,6 +252,7 @@ class Shard {
   friend class WorkerShards;
   friend class Connection;
   friend class Heap;
+  friend class Stream;
 
   struct Staged;  // the open transaction
 
