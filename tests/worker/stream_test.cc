@@ -1,198 +1,38 @@
 // Streams between a service, whose owners die and change, and a peer without Baton.
 #include "worker/stream.h"
 
-#include <sys/mman.h>
-
-#include <cstring>
+#include <chrono>
 #include <functional>
 #include <future>
-#include <memory>
 #include <random>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
-#include "lib/stream/peer_stream.h"
+#include "lib/base/status.h"
+#include "tests/worker/counted_stream.h"
+#include "tests/worker/stream_peer.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/heap.h"
 
 namespace baton {
 namespace {
 
-using stream::PeerStream;
+using testing::AccountOf;
+using testing::CountedStream;
+using testing::kDepth;
+using testing::kMessagesPerAnswer;
+using testing::kRingBytes;
+using testing::kWindow;
 using testing::RawPeer;
 using testing::ScriptedService;
+using testing::StreamPeer;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
-constexpr uint32_t kRingBytes = 8192;
-constexpr uint16_t kWindow = 8;
-constexpr uint32_t kDepth = 16;
-constexpr uint32_t kFormat = 1;
-constexpr uint64_t kMessagesPerAnswer = 4;
-
-// Messages have a number, and bytes that follow from it.
-std::vector<uint8_t> MessageOf(uint64_t number, uint32_t length) {
-  std::vector<uint8_t> message(length);
-  for (uint32_t i = 0; i < length; ++i) message[i] = static_cast<uint8_t>(number * 31 + i);
-  std::memcpy(message.data(), &number, sizeof(number));
-  return message;
-}
-// Short ones, long ones, and some as long as the ring.
-uint32_t LengthOf(uint64_t number) {
-  if (number % 41 == 7) return kRingBytes;
-  return static_cast<uint32_t>(8 + number * 7919 % (number % 5 == 0 ? 4000 : 200));
-}
-
-// What the service keeps of a connection.
-struct Account {
-  stream::StreamState ends;
-  uint64_t messages;  // that were read
-  uint64_t answers;   // that were sent
-};
-
-Account AccountOf(const Connection& connection) {
-  Account account = {};
-  EXPECT_EQ(connection.state().size(), sizeof(account));
-  std::memcpy(&account, connection.state().data(),
-              std::min(connection.state().size(), sizeof(account)));
-  return account;
-}
-
-// An end on plain verbs, which sends `to_send` messages as fast as it has credit.
-class StreamPeer {
- public:
-  explicit StreamPeer(const verbs::testing::Fabric& fabric)
-      : fabric_(fabric), device_(verbs::testing::OpenDevice(fabric).value()) {
-    void* mapped =
-        mmap(nullptr, 2 * kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    BATON_CHECK(mapped != MAP_FAILED);
-    memory_ = static_cast<uint8_t*>(mapped);
-    region_ =
-        device_->RegisterMemory(memory_, 2 * kRingBytes, verbs::kLocalWrite | verbs::kRemoteWrite)
-            .value();
-    queue_ = device_->CreateCompletionQueue(4 * kDepth).value();
-    queue_pair_ = device_->CreateQueuePair({queue_.get(), queue_.get(), kDepth, kDepth, 1}).value();
-    const PeerStream::Memory memory = {memory_, kRingBytes, kRingBytes, region_->lkey(),
-                                       region_->rkey()};
-    stream_ = std::make_unique<PeerStream>(queue_pair_.get(), memory,
-                                           PeerStream::Requests{kWindow, kDepth});
-    EXPECT_EQ(stream_->Open(), absl::OkStatus());
-  }
-  ~StreamPeer() {
-    id_.reset();
-    listener_.reset();
-    queue_pair_.reset();
-    queue_.reset();
-    region_.reset();
-    device_.reset();
-    munmap(memory_, 2 * kRingBytes);
-  }
-
-  void Connect(uint16_t port) {
-    verbs::ConnectionParameters parameters;
-    parameters.private_data = stream_->Greeting();
-    parameters.rnr_retry_count = 0;  // a service whose send finds no receive fails
-    id_ = device_->Connect({fabric_.host, port}, queue_pair_.get(), parameters).value();
-  }
-  uint16_t Listen() {
-    listener_ = device_->Listen({fabric_.host, 0}, 8).value();
-    return listener_->address().port;
-  }
-  void Disconnect() { id_->Disconnect().IgnoreError(); }
-  // A bell that belongs to no message.
-  void RingWrongly() {
-    verbs::SendRequest request;
-    request.opcode = verbs::Opcode::kWriteWithImmediate;
-    request.immediate = stream::Pack({stream::BellKind::kWrapped, 0, 0});
-    request.remote_address = state().sender.remote_address;
-    request.rkey = state().sender.rkey;
-    size_t posted = 0;
-    EXPECT_EQ(queue_pair_->PostSend({&request, 1}, &posted), absl::OkStatus());
-  }
-
-  void Turn() {
-    device_->Progress();
-    verbs::CmEvent event;
-    while (device_->NextEvent(&event)) OnEvent(std::exchange(event, {}));
-    verbs::Completion completion;
-    while (queue_->Poll({&completion, 1}).value() == 1) OnCompletion(completion);
-    if (established && !disconnected) SendMore();
-  }
-
-  const stream::StreamState& state() const { return stream_->state(); }
-
-  uint64_t to_send = 0;
-  uint64_t sent = 0;
-  uint64_t answers = 0;
-  bool established = false;
-  bool rejected = false;
-  bool disconnected = false;
-
- private:
-  void OnEvent(verbs::CmEvent event) {
-    switch (event.type) {
-      case verbs::CmEventType::kConnectRequest: {
-        id_ = std::move(event.new_id);
-        EXPECT_EQ(stream_->Begin(event.private_data), absl::OkStatus());
-        verbs::ConnectionParameters parameters;
-        parameters.private_data = stream_->Greeting();
-        parameters.rnr_retry_count = 0;
-        EXPECT_EQ(id_->Accept(queue_pair_.get(), parameters), absl::OkStatus());
-        break;
-      }
-      case verbs::CmEventType::kEstablished:
-        if (!listener_) {
-          EXPECT_EQ(stream_->Begin(event.private_data), absl::OkStatus());
-        }
-        established = true;
-        break;
-      case verbs::CmEventType::kRejected:
-        rejected = true;
-        break;
-      default:
-        disconnected = true;
-    }
-  }
-  void OnCompletion(const verbs::Completion& completion) {
-    if (completion.status != verbs::CompletionStatus::kSuccess) {
-      EXPECT_EQ(completion.status, verbs::CompletionStatus::kFlushError);
-      return;
-    }
-    const auto event = stream_->OnCompletion(completion);
-    ASSERT_TRUE(event.ok()) << event.status();
-    if (event->kind != PeerStream::Event::Kind::kMessage) return;
-    const std::vector<uint8_t> message(event->message.begin(), event->message.end());
-    EXPECT_EQ(message, MessageOf(answers, LengthOf(answers))) << "answer " << answers;
-    ++answers;
-    EXPECT_EQ(stream_->Release(*event), absl::OkStatus());
-  }
-  void SendMore() {
-    while (sent < to_send) {
-      const absl::Status status = stream_->Send(MessageOf(sent, LengthOf(sent)));
-      if (absl::IsResourceExhausted(status)) return;
-      ASSERT_EQ(status, absl::OkStatus());
-      ++sent;
-    }
-  }
-
-  const verbs::testing::Fabric fabric_;
-  std::unique_ptr<verbs::Device> device_;
-  uint8_t* memory_;
-  std::unique_ptr<verbs::MemoryRegion> region_;
-  std::unique_ptr<verbs::CompletionQueue> queue_;
-  std::unique_ptr<verbs::QueuePair> queue_pair_;
-  std::unique_ptr<verbs::Listener> listener_;
-  std::unique_ptr<verbs::ConnectionId> id_;
-  std::unique_ptr<PeerStream> stream_;
-};
-
 class StreamTest : public WorkerFixture {
  protected:
-  // Where an owner dies in its handler.
-  enum Step { kBegin, kRead, kReleased, kAnswered, kStored, kSteps };
+  using Step = CountedStream::Step;
 
   void StartService() {
     Start([](v1::ServiceConfig* config) {
@@ -218,7 +58,9 @@ class StreamTest : public WorkerFixture {
       if (status.ok() || dead.contains(&service)) return;
       errors.push_back(status);
       shard.Abandon();
-      EXPECT_EQ(shard.Disconnect(*completion.connection), absl::OkStatus());
+      Connection& connection = *completion.connection;
+      const bool asks = completion.kind == Kind::kConnectRequest;
+      EXPECT_EQ(asks ? shard.Reject(connection) : shard.Disconnect(connection), absl::OkStatus());
     };
     services.push_back(&service);
     return worker;
@@ -234,69 +76,10 @@ class StreamTest : public WorkerFixture {
     while (services.size() < dead.size() + 2) AddOwner();
   }
 
-  absl::Status Handle(Shard& shard, const Completion& completion,
-                      const std::function<bool(Step)>& ends) {
-    Connection& connection = *completion.connection;
-    switch (completion.kind) {
-      case Kind::kConnectRequest:
-        return AcceptStream(shard, connection);
-      case Kind::kReceive:
-      case Kind::kSend:
-        return Work(shard, completion, ends);
-      case Kind::kDisconnected: {
-        if (connection.state().empty()) return absl::OkStatus();
-        BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Load(connection, connection.state()));
-        return Stream::CloseRing(shard, stream.ring());
-      }
-      default:
-        return on_outcome ? on_outcome(shard, completion) : absl::OkStatus();
-    }
-  }
-  absl::Status AcceptStream(Shard& shard, Connection& connection) {
-    BATON_ASSIGN_OR_RETURN(const StreamRing ring, Stream::OpenRing(shard, kRingBytes));
-    const absl::StatusOr<Stream> stream = Stream::Accept(connection, ring, kWindow);
-    if (stream.ok()) return Save(shard, connection, *stream, 0, 0);
-    errors.push_back(stream.status());
-    BATON_RETURN_IF_ERROR(Stream::CloseRing(shard, ring));
-    shard.Abandon();
-    return shard.Reject(connection);
-  }
-  absl::Status Work(Shard& shard, const Completion& completion,
-                    const std::function<bool(Step)>& ends) {
-    Connection& connection = *completion.connection;
-    if (connection.state().empty()) return absl::OkStatus();
-    BATON_ASSIGN_OR_RETURN(Stream stream, Stream::Load(connection, connection.state()));
-    Account account = AccountOf(connection);
-    if (ends(kBegin)) return absl::OkStatus();
-    BATON_ASSIGN_OR_RETURN(const Stream::Event event, stream.OnCompletion(completion));
-    if (ends(kRead)) return absl::OkStatus();
-    if (event.kind == Stream::Event::Kind::kMessage) {
-      const uint8_t* const at = shard.heap().At(event.message);
-      const std::vector<uint8_t> message(at, at + event.message.length);
-      EXPECT_EQ(message, MessageOf(account.messages, LengthOf(account.messages)))
-          << "message " << account.messages;
-      ++account.messages;
-      BATON_RETURN_IF_ERROR(stream.Release(event));
-    }
-    if (ends(kReleased)) return absl::OkStatus();
-    while ((account.answers + 1) * kMessagesPerAnswer <= account.messages) {
-      const absl::Status sent =
-          stream.SendCopy(MessageOf(account.answers, LengthOf(account.answers)));
-      if (absl::IsResourceExhausted(sent)) break;  // an event with credit comes
-      BATON_RETURN_IF_ERROR(sent);
-      ++account.answers;
-    }
-    if (ends(kAnswered)) return absl::OkStatus();
-    BATON_RETURN_IF_ERROR(Save(shard, connection, stream, account.messages, account.answers));
-    (void)ends(kStored);
-    return absl::OkStatus();
-  }
-  static absl::Status Save(Shard& shard, Connection& connection, const Stream& stream,
-                           uint64_t messages, uint64_t answers) {
-    Account account = {{}, messages, answers};
-    std::memcpy(&account.ends, stream.state().data(), Stream::kStateBytes);
-    return shard.SetState(connection, {reinterpret_cast<const uint8_t*>(&account), sizeof(account)},
-                          kFormat);
+  absl::Status Handle(Shard& shard, const Completion& completion, const CountedStream::Ends& ends) {
+    const bool established = completion.kind == Kind::kEstablished;
+    if (established && on_established) return on_established(shard, *completion.connection);
+    return CountedStream::Handle(shard, completion, ends);
   }
 
   // With a peer that is turned more often than the workers.
@@ -365,7 +148,7 @@ class StreamTest : public WorkerFixture {
   }
 
   std::function<bool(Step)> dies;
-  std::function<absl::Status(Shard&, const Completion&)> on_outcome;
+  std::function<absl::Status(Shard&, Connection&)> on_established;
   std::vector<ScriptedService*> services;
   std::set<const ScriptedService*> dead;
   std::vector<absl::Status> errors;
@@ -411,12 +194,13 @@ TEST_F(StreamTest, shouldLoseAndTearNothingWhenOwnersDie) {
   int passed = 0;
   dies = [&](Step step) {
     // Each step in its turn, and no completion is poison.
-    if (step != static_cast<Step>(dead.size() % kSteps) || ++passed < 20) return false;
+    if (step != static_cast<Step>(dead.size() % CountedStream::kSteps) || ++passed < 20)
+      return false;
     if (random() % 4 != 0) return false;
     passed = 0;
     return true;
   };
-  while (dead.size() < 6 * kSteps) {
+  while (dead.size() < 6 * CountedStream::kSteps) {
     peer.to_send += 20;
     ASSERT_TRUE(
         UntilWith(peer, [&] { return services.size() < dead.size() + 2 || HasAnswered(peer); }));
@@ -438,11 +222,9 @@ TEST_F(StreamTest, shouldConnectToAPeer) {
   const auto opened = Stream::OpenRing(shard, kRingBytes);
   ASSERT_TRUE(opened.ok()) << opened.status();
   const StreamRing ring = *opened;
-  on_outcome = [&](Shard& owned, const Completion& completion) -> absl::Status {
-    if (completion.kind != Kind::kEstablished) return absl::InternalError("it was not established");
-    BATON_ASSIGN_OR_RETURN(const Stream stream,
-                           Stream::Connected(*completion.connection, ring, kWindow));
-    return Save(owned, *completion.connection, stream, 0, 0);
+  on_established = [&](Shard& owned, Connection& made) -> absl::Status {
+    BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Connected(made, ring, kWindow));
+    return CountedStream::Save(owned, made, stream, 0, 0);
   };
   const auto connection =
       workers[0]->Connect(shard, fabric.host, peer.Listen(), Stream::GreetingOf(ring), 1);
