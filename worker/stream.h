@@ -29,8 +29,8 @@
 //
 // All receives of the connection belong to the stream, so the service must not share them
 // (shared_receive_queue_depth). An error of OnCompletion means that the peer is wrong: disconnect
-// it. A stream whose connection poison has ended is not told: its ring is memory of which no state
-// knows (Heap::ForEachAllocated), which the next owner closes.
+// it. If poison has ended a connection and nobody was told, its ring is memory of which no state
+// knows: an owner frees such memory in OnAdopt (Heap::ForEachAllocated), and calls RevokeLost then.
 #ifndef WORKER_STREAM_H_
 #define WORKER_STREAM_H_
 
@@ -73,8 +73,9 @@ class Stream {
   // Revokes the grant, which ends the peer's access at once, and frees the memory in the
   // transaction. A successor that does it again revokes nobody else's grant.
   static absl::Status CloseRing(Shard& shard, const StreamRing& ring);
-  // Revokes the grants of memory of this heap that is not allocated: owners died between a grant
-  // and its commit. For OnAdopt, of a service whose grants in the heap are of memory that it keeps.
+  // Revokes the grants of memory of this heap that is not allocated, or is freed in the open
+  // transaction: their owners died between the grant and its commit. For OnAdopt, of a service
+  // whose grants in the heap are of memory that it keeps.
   static absl::Status RevokeLost(Shard& shard);
 
   // Accepts a connection request whose private data begins with a greeting, with receives for

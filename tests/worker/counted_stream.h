@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,22 @@ class CountedStream {
   // Steps of a completion, after each of which an owner may end. Handle stops if `ends` says so.
   enum Step { kBegin, kRead, kReleased, kAnswered, kStored, kSteps };
   using Ends = std::function<bool(Step)>;
+
+  // For OnAdopt. Frees memory that is no connection's ring: what poison has left, for example.
+  static absl::Status Adopt(Shard& shard) {
+    std::set<uint64_t> rings;
+    for (Connection* connection : shard.connections()) {
+      if (connection->state().empty()) continue;
+      BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Load(*connection, connection->state()));
+      rings.insert(stream.ring().memory.offset);
+    }
+    std::vector<Buffer> unknown;
+    BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
+      if (is_kept && !rings.contains(buffer.offset)) unknown.push_back(buffer);
+    }));
+    for (const Buffer& buffer : unknown) BATON_RETURN_IF_ERROR(shard.heap().Free(buffer));
+    return Stream::RevokeLost(shard);
+  }
 
   // An error is the peer's end: Abandon, and disconnect it.
   static absl::Status Handle(Shard& shard, const Completion& completion, const Ends& ends) {

@@ -116,8 +116,8 @@ class StreamPeer {
   }
   void OnCompletion(const verbs::Completion& completion) {
     if (completion.status != verbs::CompletionStatus::kSuccess) {
-      EXPECT_EQ(completion.status, verbs::CompletionStatus::kFlushError);
-      return;
+      EXPECT_NE(completion.status, verbs::CompletionStatus::kRnrRetryExceeded);
+      return;  // it has failed, and is told so
     }
     const auto event = stream_->OnCompletion(completion);
     ASSERT_TRUE(event.ok()) << event.status();

@@ -46,7 +46,7 @@ class StreamTest : public WorkerFixture {
   Worker* AddOwner() {
     ScriptedService& service = NewService();
     Worker* worker = Add(&service, CommitMode::kAfterEachCompletion);
-    service.on_adopt = [](Shard& shard) { return Stream::RevokeLost(shard); };
+    service.on_adopt = [](Shard& shard) { return CountedStream::Adopt(shard); };
     service.on_completion = [this, worker, &service](Shard& shard, const Completion& completion) {
       if (dead.contains(&service)) return;
       const absl::Status status = Handle(shard, completion, [&](Step step) {
@@ -210,6 +210,21 @@ TEST_F(StreamTest, shouldLoseAndTearNothingWhenOwnersDie) {
   EXPECT_TRUE(UntilWith(peer, [&] { return HasAnswered(peer); }));
   ExpectConserved(peer);
   EXPECT_FALSE(peer.disconnected);
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(StreamTest, shouldFreeTheRingOfAPoisonedStream) {
+  StartService();
+  for (int i = 0; i < 4; ++i) AddOwner();
+  StreamPeer bad(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(bad));
+  // Each successor is given the same completion.
+  dies = [&](Step step) { return step == CountedStream::kReleased && dead.size() < 3; };
+  bad.to_send = 20;
+  EXPECT_TRUE(UntilWith(bad, [&] {
+    return bad.disconnected && Grants() == 0 && FindConnection() == nullptr && KeptBytes() == 0;
+  }));
+  EXPECT_EQ(dead.size(), 3u);
   EXPECT_TRUE(errors.empty());
 }
 
