@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/crash/crash_fixture.h"
 #include "tests/harness/wait_until.h"
-#include "tests/worker/stream_peer.h"
+#include "tests/lib/stream/stream_peer.h"
 
 namespace baton::crash {
 namespace {

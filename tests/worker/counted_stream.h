@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
-#include "tests/worker/stream_messages.h"
+#include "tests/lib/stream/stream_messages.h"
 #include "worker/heap.h"
 #include "worker/stream.h"
 #include "worker/worker.h"

@@ -10,8 +10,8 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status.h"
+#include "tests/lib/stream/stream_peer.h"
 #include "tests/worker/counted_stream.h"
-#include "tests/worker/stream_peer.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/heap.h"
 

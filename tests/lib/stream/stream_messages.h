@@ -1,6 +1,6 @@
 // What both ends of a stream of tests know: the messages, and the sizes of rings.
-#ifndef TESTS_WORKER_STREAM_MESSAGES_H_
-#define TESTS_WORKER_STREAM_MESSAGES_H_
+#ifndef TESTS_LIB_STREAM_STREAM_MESSAGES_H_
+#define TESTS_LIB_STREAM_STREAM_MESSAGES_H_
 
 #include <cstdint>
 #include <cstring>
@@ -28,4 +28,4 @@ inline uint32_t LengthOf(uint64_t number) {
 
 }  // namespace baton::testing
 
-#endif  // TESTS_WORKER_STREAM_MESSAGES_H_
+#endif  // TESTS_LIB_STREAM_STREAM_MESSAGES_H_
