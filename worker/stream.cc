@@ -19,7 +19,7 @@ namespace {
 using stream::StreamEnd;
 using Refusal = StreamEnd::Refusal;
 
-// Of the send queue's room, the last is for reports.
+// The last place in the send queue is for reports.
 constexpr uint32_t kSendsForMessage = 2;
 
 bool IsIn(const arena::GrantRecord& grant, const Buffer& memory) {
@@ -193,7 +193,7 @@ absl::StatusOr<Stream::Event> Stream::OnReceive(const Completion& completion) {
   return event;
 }
 
-// What has no room in the log now is posted at a later completion, and reported then.
+// Receives that have no room in the log now are posted at a later completion, and reported then.
 absl::Status Stream::PostReceives() {
   while (end_.owed() > 0) {
     const absl::Status posted = connection_->shard().Receive(*connection_, {});

@@ -90,7 +90,8 @@ class Stream {
   // Goes on with what was committed. kDataLoss: `state` does not begin with a stream's.
   static absl::StatusOr<Stream> Load(Connection& connection, absl::Span<const uint8_t> state);
 
-  // What the application keeps in the connection's state: kStateBytes, valid as long as this.
+  // Returns the kStateBytes that the application keeps in the connection's state, valid as long as
+  // this.
   absl::Span<const uint8_t> state() const {
     return {reinterpret_cast<const uint8_t*>(&end_.state()), kStateBytes};
   }

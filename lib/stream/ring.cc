@@ -6,7 +6,7 @@
 namespace baton::stream {
 namespace {
 
-// Of these, the last is for reports.
+// The last of the bells that are left is for reports.
 constexpr uint32_t kBellsForMessage = 2;
 
 uint64_t UnitsOf(uint32_t length) { return (uint64_t{length} + kUnitBytes - 1) / kUnitBytes; }

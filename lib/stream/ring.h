@@ -40,7 +40,7 @@ inline constexpr uint32_t kMaxRingBytes = (uint32_t{1} << 20) * kUnitBytes;
 inline constexpr uint32_t kMinWindow = 4;
 inline constexpr uint32_t kMaxWindow = 128;
 
-// What each end tells the other when they connect: the first bytes of the private data.
+// Each end tells the other this when they connect: the first bytes of the private data.
 struct Greeting {
   uint32_t magic;    // kGreetingMagic
   uint16_t version;  // kStreamVersion

@@ -62,7 +62,7 @@ class Tallies final : public Service {
     return Count(shard, connection, done, stream);
   }
 
-  // What cannot be answered now is answered at a later event, which has credit.
+  // Messages that cannot be answered now are answered at a later event, which has credit.
   static absl::Status Count(Shard& shard, Connection& connection, const Completion& done,
                             Stream& stream) {
     Tally tally;
