@@ -9,7 +9,10 @@ namespace {
 // The last of the bells that are left is for reports.
 constexpr uint32_t kBellsForMessage = 2;
 
-uint64_t UnitsOf(uint32_t length) { return (uint64_t{length} + kUnitBytes - 1) / kUnitBytes; }
+// A message without bytes takes a unit, too: so messages end at different positions.
+uint64_t UnitsOf(uint32_t length) {
+  return (std::max(uint64_t{length}, uint64_t{1}) + kUnitBytes - 1) / kUnitBytes;
+}
 
 bool IsRing(uint64_t bytes) {
   return bytes >= kMinRingBytes && bytes <= kMaxRingBytes && bytes % kUnitBytes == 0;

@@ -216,7 +216,7 @@ TEST(RingTest, shouldPlaceMessagesOneBehindTheOther) {
   EXPECT_EQ(end.Place(kUnitBytes).offset, kUnitBytes);
   EXPECT_EQ(end.Place(kUnitBytes + 1).offset, 2 * kUnitBytes);
   EXPECT_EQ(end.Place(0).offset, 4 * kUnitBytes);
-  EXPECT_EQ(end.Place(7).offset, 4 * kUnitBytes);
+  EXPECT_EQ(end.Place(7).offset, 5 * kUnitBytes);
 }
 
 TEST(RingTest, shouldKeepTheLastBellForReports) {
@@ -232,7 +232,7 @@ TEST(RingTest, shouldRefuseWhatThePeerHasNoRoomFor) {
   EXPECT_EQ(model.a.end().MayPlace(kRingBytes + 1), Refusal::kTooLong);
   EXPECT_TRUE(model.a.Send(kRingBytes));
   EXPECT_EQ(model.a.end().MayPlace(1), Refusal::kNoRoom);
-  EXPECT_EQ(model.a.end().MayPlace(0), Refusal::kNone);
+  EXPECT_EQ(model.a.end().MayPlace(0), Refusal::kNoRoom);
 }
 
 TEST(RingTest, shouldTakeAMessageAsLongAsTheRingWhereverTheTailIs) {
