@@ -57,6 +57,10 @@ absl::StatusOr<StreamRing> Stream::OpenRing(Shard& shard, uint32_t bytes) {
   StreamRing ring;
   ring.memory.length = bytes;
   BATON_RETURN_IF_ERROR(CheckRing(ring));
+  if (shard.worker().capacity().shard_heap_bytes == 0) {
+    return absl::FailedPreconditionError(
+        "the service has no heaps, where rings are: set its shard_heap_bytes");
+  }
   BATON_ASSIGN_OR_RETURN(ring.memory, shard.heap().Allocate(bytes, stream::kUnitBytes));
   const absl::StatusOr<Worker::Grant> grant =
       shard.worker().GrantRemoteAccess(ring.memory.offset, bytes, verbs::kRemoteWrite);
@@ -84,9 +88,11 @@ absl::Status Stream::CloseRing(Shard& shard, const StreamRing& ring) {
 }
 
 absl::Status Stream::RevokeLost(Shard& shard) {
+  const uint64_t heap_bytes = shard.worker().capacity().shard_heap_bytes;
+  if (heap_bytes == 0) return absl::OkStatus();
   const arena::Arena& arena = shard.shards_->arena();
   const uint64_t begin = arena::HeapOffset(arena.shape(), shard.index());
-  const uint64_t end = begin + shard.worker().capacity().shard_heap_bytes;
+  const uint64_t end = begin + heap_bytes;
   std::vector<Buffer> kept;
   BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
     if (is_kept) kept.push_back(buffer);
