@@ -59,8 +59,9 @@ class Stream {
     enum class Kind : uint8_t { kNothing, kMessage };
     Kind kind = Kind::kNothing;
     bool has_credit = false;  // what Send has refused may be taken now
-    Buffer message;           // valid until it is released
-    uint64_t end = 0;         // for Release; an owner that keeps messages keeps it in its state
+    // Valid until it is released. A wrong peer may WRITE there meanwhile: judge a copy.
+    Buffer message;
+    uint64_t end = 0;  // for Release; an owner that keeps messages keeps it in its state
   };
 
   // The bytes at the beginning of an application's state that are a stream's.
