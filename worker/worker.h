@@ -47,6 +47,7 @@ struct WorkRequest;
 
 class Heap;
 class Shard;
+class Stream;
 class Worker;
 class WorkerShards;
 enum class CommitMode : uint8_t;
@@ -253,6 +254,7 @@ class Shard {
   friend class WorkerShards;
   friend class Connection;
   friend class Heap;
+  friend class Stream;
 
   struct Staged;  // the open transaction
 

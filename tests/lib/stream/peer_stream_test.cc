@@ -1,0 +1,97 @@
+// Two ends on plain verbs. Both fail at the first message that finds no receive.
+#include "lib/stream/peer_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/stream/stream_peer.h"
+
+namespace baton::stream {
+namespace {
+
+using baton::testing::kRingBytes;
+using baton::testing::kWindow;
+using baton::testing::StreamPeer;
+
+class PeerStreamTest : public ::testing::Test {
+ protected:
+  // `ratio`: turns of the first end for each of the second.
+  [[nodiscard]] bool Until(const std::function<bool()>& done, int ratio = 1) {
+    return driver::testing::Pump(
+        [&] {
+          for (int i = 0; i < ratio; ++i) a.Turn();
+          b.Turn();
+        },
+        done);
+  }
+  void Establish() {
+    b.Connect(a.Listen());
+    ASSERT_TRUE(Until([&] { return a.established && b.established; }));
+  }
+  void ExpectAllArrived() {
+    EXPECT_EQ(a.answers, b.sent);
+    EXPECT_EQ(b.answers, a.sent);
+    for (const StreamPeer* end : {&a, &b}) {
+      EXPECT_FALSE(end->was_not_ready);
+      EXPECT_FALSE(end->disconnected);
+    }
+  }
+  bool HasAllArrived() const {
+    return a.sent == a.to_send && b.sent == b.to_send && a.answers == b.sent && b.answers == a.sent;
+  }
+
+  const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
+  StreamPeer a{fabric}, b{fabric};
+};
+
+TEST_F(PeerStreamTest, shouldCarryMessagesOfAnyLengthBothWays) {
+  ASSERT_NO_FATAL_FAILURE(Establish());
+  a.to_send = 3000;
+  b.to_send = 2000;
+  EXPECT_TRUE(Until([&] { return HasAllArrived(); }));
+  ExpectAllArrived();
+}
+
+TEST_F(PeerStreamTest, shouldNeverFindASlowReceiverNotReady) {
+  ASSERT_NO_FATAL_FAILURE(Establish());
+  a.to_send = 3000;
+  EXPECT_TRUE(Until([&] { return HasAllArrived(); }, /*ratio=*/20));
+  ExpectAllArrived();
+}
+
+// The control of the other tests.
+TEST_F(PeerStreamTest, shouldBeFoundNotReadyWithoutCredit) {
+  ASSERT_NO_FATAL_FAILURE(Establish());
+  for (int i = 0; i <= kWindow; ++i) b.RingWrongly();
+  EXPECT_TRUE(driver::testing::Pump(
+      [&] {
+        a.Progress();
+        b.Turn();
+      },
+      [&] { return b.was_not_ready; }));
+}
+
+TEST_F(PeerStreamTest, shouldRefuseWrongSizes) {
+  const auto open = [](const PeerStream::Memory& memory, const PeerStream::Requests& requests) {
+    return PeerStream(nullptr, memory, requests).Open().code();
+  };
+  constexpr auto kWrong = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(open({nullptr, kRingBytes + 1, 1, 0, 0}, {kWindow, 2}), kWrong);
+  EXPECT_EQ(open({nullptr, kRingBytes, 0, 0, 0}, {kWindow, 2}), kWrong);
+  EXPECT_EQ(open({nullptr, kRingBytes, 1, 0, 0}, {kWindow, 1}), kWrong);
+  EXPECT_EQ(open({nullptr, kRingBytes, 1, 0, 0}, {kMaxWindow + 1, 2}), kWrong);
+}
+
+TEST_F(PeerStreamTest, shouldNotSendBeforeTheGreeting) {
+  PeerStream stream(nullptr, {}, {kWindow, 2});
+  const std::array<uint8_t, 1> message = {};
+  EXPECT_EQ(stream.Send(message).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stream.Begin("hello").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace baton::stream

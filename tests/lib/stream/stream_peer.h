@@ -1,0 +1,155 @@
+// An end on plain verbs, of a stream to another one or to a service of tests
+// (tests/worker/counted_stream.h).
+#ifndef TESTS_LIB_STREAM_STREAM_PEER_H_
+#define TESTS_LIB_STREAM_STREAM_PEER_H_
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lib/base/check.h"
+#include "lib/stream/peer_stream.h"
+#include "lib/verbs/verbs.h"
+#include "tests/lib/stream/stream_messages.h"
+#include "tests/lib/verbs/fabric.h"
+
+namespace baton::testing {
+
+// An end on plain verbs, which sends `to_send` messages as fast as it has credit.
+class StreamPeer {
+ public:
+  explicit StreamPeer(const verbs::testing::Fabric& fabric)
+      : fabric_(fabric), device_(verbs::testing::OpenDevice(fabric).value()) {
+    void* mapped =
+        mmap(nullptr, 2 * kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    BATON_CHECK(mapped != MAP_FAILED);
+    memory_ = static_cast<uint8_t*>(mapped);
+    region_ =
+        device_->RegisterMemory(memory_, 2 * kRingBytes, verbs::kLocalWrite | verbs::kRemoteWrite)
+            .value();
+    queue_ = device_->CreateCompletionQueue(4 * kDepth).value();
+    queue_pair_ = device_->CreateQueuePair({queue_.get(), queue_.get(), kDepth, kDepth, 1}).value();
+    const stream::PeerStream::Memory memory = {memory_, kRingBytes, kRingBytes, region_->lkey(),
+                                               region_->rkey()};
+    stream_ = std::make_unique<stream::PeerStream>(queue_pair_.get(), memory,
+                                                   stream::PeerStream::Requests{kWindow, kDepth});
+    EXPECT_EQ(stream_->Open(), absl::OkStatus());
+  }
+  ~StreamPeer() {
+    id_.reset();
+    listener_.reset();
+    queue_pair_.reset();
+    queue_.reset();
+    region_.reset();
+    device_.reset();
+    munmap(memory_, 2 * kRingBytes);
+  }
+
+  void Connect(uint16_t port) {
+    verbs::ConnectionParameters parameters;
+    parameters.private_data = stream_->Greeting();
+    parameters.rnr_retry_count = 0;  // of the other end: its send fails if it finds no receive
+    id_ = device_->Connect({fabric_.host, port}, queue_pair_.get(), parameters).value();
+  }
+  uint16_t Listen() {
+    listener_ = device_->Listen({fabric_.host, 0}, 8).value();
+    return listener_->address().port;
+  }
+  void Disconnect() { id_->Disconnect().IgnoreError(); }
+  // A bell that belongs to no message.
+  void RingWrongly() {
+    verbs::SendRequest request;
+    request.opcode = verbs::Opcode::kWriteWithImmediate;
+    request.immediate = stream::Pack({stream::BellKind::kWrapped, 0, 0});
+    request.remote_address = state().sender.remote_address;
+    request.rkey = state().sender.rkey;
+    size_t posted = 0;
+    EXPECT_EQ(queue_pair_->PostSend({&request, 1}, &posted), absl::OkStatus());
+  }
+
+  void Progress() { device_->Progress(); }  // the device's part of a turn
+  void Turn() {
+    device_->Progress();
+    verbs::CmEvent event;
+    while (device_->NextEvent(&event)) OnEvent(std::exchange(event, {}));
+    verbs::Completion completion;
+    while (queue_->Poll({&completion, 1}).value() == 1) OnCompletion(completion);
+    if (established && !disconnected) SendMore();
+  }
+
+  const stream::StreamState& state() const { return stream_->state(); }
+
+  uint64_t to_send = 0;
+  uint64_t sent = 0;
+  uint64_t answers = 0;
+  bool established = false;
+  bool rejected = false;
+  bool disconnected = false;
+  bool was_not_ready = false;  // a message of ours found no receive
+
+ private:
+  void OnEvent(verbs::CmEvent event) {
+    switch (event.type) {
+      case verbs::CmEventType::kConnectRequest: {
+        id_ = std::move(event.new_id);
+        EXPECT_EQ(stream_->Begin(event.private_data), absl::OkStatus());
+        verbs::ConnectionParameters parameters;
+        parameters.private_data = stream_->Greeting();
+        parameters.rnr_retry_count = 0;
+        EXPECT_EQ(id_->Accept(queue_pair_.get(), parameters), absl::OkStatus());
+        break;
+      }
+      case verbs::CmEventType::kEstablished:
+        if (!listener_) {
+          EXPECT_EQ(stream_->Begin(event.private_data), absl::OkStatus());
+        }
+        established = true;
+        break;
+      case verbs::CmEventType::kRejected:
+        rejected = true;
+        break;
+      default:
+        disconnected = true;
+    }
+  }
+  void OnCompletion(const verbs::Completion& completion) {
+    if (completion.status != verbs::CompletionStatus::kSuccess) {
+      was_not_ready |= completion.status == verbs::CompletionStatus::kRnrRetryExceeded;
+      return;  // it has failed, and is told so
+    }
+    const auto event = stream_->OnCompletion(completion);
+    ASSERT_TRUE(event.ok()) << event.status();
+    if (event->kind != stream::PeerStream::Event::Kind::kMessage) return;
+    const std::vector<uint8_t> message(event->message.begin(), event->message.end());
+    EXPECT_EQ(message, MessageOf(answers, LengthOf(answers))) << "answer " << answers;
+    ++answers;
+    EXPECT_EQ(stream_->Release(*event), absl::OkStatus());
+  }
+  void SendMore() {
+    while (sent < to_send) {
+      const absl::Status status = stream_->Send(MessageOf(sent, LengthOf(sent)));
+      if (absl::IsResourceExhausted(status)) return;
+      ASSERT_EQ(status, absl::OkStatus());
+      ++sent;
+    }
+  }
+
+  const verbs::testing::Fabric fabric_;
+  std::unique_ptr<verbs::Device> device_;
+  uint8_t* memory_;
+  std::unique_ptr<verbs::MemoryRegion> region_;
+  std::unique_ptr<verbs::CompletionQueue> queue_;
+  std::unique_ptr<verbs::QueuePair> queue_pair_;
+  std::unique_ptr<verbs::Listener> listener_;
+  std::unique_ptr<verbs::ConnectionId> id_;
+  std::unique_ptr<stream::PeerStream> stream_;
+};
+
+}  // namespace baton::testing
+
+#endif  // TESTS_LIB_STREAM_STREAM_PEER_H_

@@ -1,0 +1,295 @@
+// Streams between a service, whose owners die and change, and a peer without Baton.
+#include "worker/stream.h"
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "lib/arena/atomic_access.h"
+#include "lib/base/status.h"
+#include "tests/lib/stream/stream_peer.h"
+#include "tests/worker/counted_stream.h"
+#include "tests/worker/worker_fixture.h"
+#include "worker/heap.h"
+
+namespace baton {
+namespace {
+
+using testing::AccountOf;
+using testing::CountedStream;
+using testing::kDepth;
+using testing::kMessagesPerAnswer;
+using testing::kRingBytes;
+using testing::kWindow;
+using testing::RawPeer;
+using testing::ScriptedService;
+using testing::StreamPeer;
+using testing::WorkerFixture;
+using Kind = Completion::Kind;
+
+class StreamTest : public WorkerFixture {
+ protected:
+  using Step = CountedStream::Step;
+
+  void StartService() {
+    Start([](v1::ServiceConfig* config) {
+      config->set_send_queue_depth(kDepth);
+      config->set_receive_queue_depth(kDepth);
+      config->set_connection_state_bytes(256);
+      config->set_shard_heap_bytes(1 << 20);
+      config->set_max_workers(64);
+    });
+  }
+  Worker* AddOwner() {
+    ScriptedService& service = NewService();
+    Worker* worker = Add(&service, CommitMode::kAfterEachCompletion);
+    service.on_adopt = [](Shard& shard) { return CountedStream::Adopt(shard); };
+    service.on_completion = [this, worker, &service](Shard& shard, const Completion& completion) {
+      if (dead.contains(&service)) return;
+      const absl::Status status = Handle(shard, completion, [&](Step step) {
+        if (!dies || !dies(step)) return false;
+        dead.insert(&service);
+        Die(shard, *worker);
+        return true;
+      });
+      if (status.ok() || dead.contains(&service)) return;
+      errors.push_back(status);
+      shard.Abandon();
+      Connection& connection = *completion.connection;
+      const bool asks = completion.kind == Kind::kConnectRequest;
+      EXPECT_EQ(asks ? shard.Reject(connection) : shard.Disconnect(connection), absl::OkStatus());
+    };
+    services.push_back(&service);
+    return worker;
+  }
+  void Die(const Shard& shard, const Worker& worker) {
+    driver_process::Engine& engine = keeper.engine();
+    engine.Run([&] {
+      engine.succession().WorkerEnded(engine.succession().ownership(shard.index()).owner_slot(),
+                                      worker.id(), "crash");
+    });
+  }
+  void KeepStandbys() {
+    while (services.size() < dead.size() + 2) AddOwner();
+  }
+
+  absl::Status Handle(Shard& shard, const Completion& completion, const CountedStream::Ends& ends) {
+    const bool established = completion.kind == Kind::kEstablished;
+    if (established && on_established) return on_established(shard, *completion.connection);
+    return CountedStream::Handle(shard, completion, ends);
+  }
+
+  // With a peer that is turned more often than the workers.
+  [[nodiscard]] bool UntilWith(StreamPeer& peer, const std::function<bool()>& done) {
+    return driver::testing::Pump(
+        [&] {
+          for (int i = 0; i < 4; ++i) peer.Turn();
+          Turn();
+        },
+        done);
+  }
+  void ConnectStream(StreamPeer& peer) {
+    peer.Connect(workers[0]->Listen(fabric.host, 0).value());
+    ASSERT_TRUE(UntilWith(peer, [&] { return peer.established; }));
+  }
+  absl::Status HandoffWith(StreamPeer& peer, const Worker& to) {
+    auto result = std::async(std::launch::async, [&] { return keeper.Handoff(to.id()); });
+    EXPECT_TRUE(UntilWith(peer, [&] {
+      return result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    }));
+    return result.get();
+  }
+  // The connection of the owner's only shard; null if nobody has it now.
+  Connection* FindConnection() {
+    for (ScriptedService* service : services) {
+      if (dead.contains(service) || service->shards.empty()) continue;
+      const auto connections = service->shards.begin()->second->connections();
+      if (connections.size() == 1) return connections[0];
+    }
+    return nullptr;
+  }
+  bool HasAnswered(const StreamPeer& peer) {
+    return peer.sent == peer.to_send && peer.answers == peer.to_send / kMessagesPerAnswer;
+  }
+  // All credit is with one of the ends, when nothing is on the way.
+  static bool IsConserved(const stream::SenderState& from, const stream::ReceiverState& to) {
+    const uint32_t left = from.allowed - from.bells;
+    const uint16_t unreturned = static_cast<uint16_t>(to.posted - from.allowed);
+    return left + unreturned == to.window && to.owed == 0 && to.tail == from.tail &&
+           to.head == to.tail && from.freed <= to.head && from.freed >= to.reported_head;
+  }
+  void ExpectConserved(StreamPeer& peer) {
+    EXPECT_TRUE(UntilWith(peer, [&] {
+      Connection* connection = FindConnection();
+      if (connection == nullptr) return false;
+      const stream::StreamState service = AccountOf(*connection).ends;
+      return IsConserved(peer.state().sender, service.receiver) &&
+             IsConserved(service.sender, peer.state().receiver);
+    })) << "credit was lost, or made";
+  }
+  int Grants() {
+    int grants = 0;
+    for (uint32_t i = 0; i < arena::kGrants; ++i) {
+      grants += arena::LoadAcquire(keeper.engine().arena().grant(i).length) != 0 ? 1 : 0;
+    }
+    return grants;
+  }
+  uint64_t KeptBytes() {
+    for (ScriptedService* service : services) {
+      if (dead.contains(service) || service->shards.empty()) continue;
+      const auto statistics = service->shards.begin()->second->heap().statistics();
+      EXPECT_TRUE(statistics.ok()) << statistics.status();
+      return statistics.ok() ? statistics->kept : 0;
+    }
+    return 0;
+  }
+
+  std::function<bool(Step)> dies;
+  std::function<absl::Status(Shard&, Connection&)> on_established;
+  std::vector<ScriptedService*> services;
+  std::set<const ScriptedService*> dead;
+  std::vector<absl::Status> errors;
+};
+
+TEST_F(StreamTest, shouldCarryMessagesOfAnyLengthBothWays) {
+  StartService();
+  AddOwner();
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  peer.to_send = 2000;
+  EXPECT_TRUE(UntilWith(peer, [&] { return HasAnswered(peer); }));
+  ExpectConserved(peer);
+  EXPECT_EQ(Grants(), 1);
+  EXPECT_GE(KeptBytes(), kRingBytes);
+  peer.Disconnect();
+  EXPECT_TRUE(UntilWith(peer, [&] { return Grants() == 0 && KeptBytes() == 0; }));
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(StreamTest, shouldGoOnAfterHandoffs) {
+  StartService();
+  Worker* const one = AddOwner();
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  Worker* const other = AddOwner();
+  for (int round = 0; round < 20; ++round) {
+    peer.to_send += 100;
+    ASSERT_EQ(HandoffWith(peer, round % 2 == 0 ? *other : *one), absl::OkStatus());
+  }
+  EXPECT_TRUE(UntilWith(peer, [&] { return HasAnswered(peer); }));
+  ExpectConserved(peer);
+  EXPECT_TRUE(errors.empty());
+}
+
+// At each step of the handler, with messages on the way in both directions.
+TEST_F(StreamTest, shouldLoseAndTearNothingWhenOwnersDie) {
+  StartService();
+  KeepStandbys();
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  std::mt19937 random(1);
+  int passed = 0;
+  dies = [&](Step step) {
+    // Each step in its turn, and no completion is poison.
+    if (step != static_cast<Step>(dead.size() % CountedStream::kSteps) || ++passed < 20)
+      return false;
+    if (random() % 4 != 0) return false;
+    passed = 0;
+    return true;
+  };
+  while (dead.size() < 6 * CountedStream::kSteps) {
+    peer.to_send += 20;
+    ASSERT_TRUE(
+        UntilWith(peer, [&] { return services.size() < dead.size() + 2 || HasAnswered(peer); }));
+    ASSERT_NO_FATAL_FAILURE(KeepStandbys());
+  }
+  dies = nullptr;
+  EXPECT_TRUE(UntilWith(peer, [&] { return HasAnswered(peer); }));
+  ExpectConserved(peer);
+  EXPECT_FALSE(peer.disconnected);
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(StreamTest, shouldFreeTheRingOfAPoisonedStream) {
+  StartService();
+  for (int i = 0; i < 4; ++i) AddOwner();
+  StreamPeer bad(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(bad));
+  // Each successor is given the same completion.
+  dies = [&](Step step) { return step == CountedStream::kReleased && dead.size() < 3; };
+  bad.to_send = 20;
+  EXPECT_TRUE(UntilWith(bad, [&] {
+    return bad.disconnected && Grants() == 0 && FindConnection() == nullptr && KeptBytes() == 0;
+  }));
+  EXPECT_EQ(dead.size(), 3u);
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(StreamTest, shouldConnectToAPeer) {
+  StartService();
+  AddOwner();
+  StreamPeer peer(fabric);
+  ASSERT_TRUE(UntilWith(peer, [&] { return !services[0]->shards.empty(); }));
+  Shard& shard = *services[0]->shards.at(0);
+  const auto opened = Stream::OpenRing(shard, kRingBytes);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const StreamRing ring = *opened;
+  on_established = [&](Shard& owned, Connection& made) -> absl::Status {
+    BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Connected(made, ring, kWindow));
+    return CountedStream::Save(owned, made, stream, 0, 0);
+  };
+  const auto connection =
+      workers[0]->Connect(shard, fabric.host, peer.Listen(), Stream::GreetingOf(ring), 1);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  peer.to_send = 500;
+  EXPECT_TRUE(UntilWith(peer, [&] { return HasAnswered(peer); }));
+  ExpectConserved(peer);
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(StreamTest, shouldRefuseAPeerWithoutAGreeting) {
+  StartService();
+  AddOwner();
+  RawPeer peer;
+  Connect(peer, *workers[0], "hello");
+  EXPECT_TRUE(Until([&] { return peer.rejected; }));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Grants(), 0);
+  EXPECT_EQ(KeptBytes(), 0u);
+}
+
+TEST_F(StreamTest, shouldEndTheStreamOfAWrongPeerOnly) {
+  StartService();
+  AddOwner();
+  StreamPeer bad(fabric), good(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(bad));
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(good));
+  bad.RingWrongly();
+  EXPECT_TRUE(UntilWith(bad, [&] { return bad.disconnected && Grants() == 1; }));
+  good.to_send = 100;
+  EXPECT_TRUE(UntilWith(good, [&] { return HasAnswered(good); }));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(StreamTest, shouldRevokeWhatADeadOwnerHasGrantedAndNotCommitted) {
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  Shard& shard = *services[0]->shards.at(0);
+  ASSERT_TRUE(Stream::OpenRing(shard, kRingBytes).ok());
+  EXPECT_EQ(Grants(), 1);
+  dead.insert(services[0]);
+  Die(shard, *workers[0]);
+  AddOwner();
+  EXPECT_TRUE(Until([&] { return !services[1]->shards.empty(); }));
+  EXPECT_EQ(Grants(), 0);
+  EXPECT_EQ(KeptBytes(), 0u);
+}
+
+}  // namespace
+}  // namespace baton
