@@ -113,13 +113,13 @@ void TakeOvers::Move(const WorkerInfo& worker, const Shards& shards) {
              [context = context_, what, id = worker.id](const HandoffsResult& result) {
                if (result.status.ok()) return;
                context.events.Add("take_over_failed",
-                                  absl::StrCat(what, ": ", MessageOf(result.status)), id);
+                                  absl::StrCat(what, ": ", View(MessageOf(result.status))), id);
              });
 }
 
 void TakeOvers::NoteRefusal(const WorkerInfo& worker, const absl::Status& why) {
-  std::string text =
-      absl::StrCat(NameOf(worker), " of user ", worker.uid, " may not take over: ", MessageOf(why));
+  std::string text = absl::StrCat(NameOf(worker), " of user ", worker.uid,
+                                  " may not take over: ", View(MessageOf(why)));
   if (text == told_) return;
   told_ = std::move(text);
   context_.events.Add("take_over_refused", told_, worker.id);
