@@ -169,7 +169,8 @@ absl::StatusOr<Stream::Event> Stream::OnCompletion(const Completion& completion)
   if (completion.status != verbs::CompletionStatus::kSuccess) return event;  // it has failed
   if (completion.kind == Completion::Kind::kReceive) {
     BATON_ASSIGN_OR_RETURN(event, OnReceive(completion));
-    if (event.kind == Event::Kind::kMessage) return event;  // the answer may report as well
+    // The answer may report as well.
+    if (event.kind == Event::Kind::kMessage && !end_.IsReportOverdue()) return event;
   } else {
     event.has_credit = completion.kind == Completion::Kind::kSend;  // the send queue has room
   }

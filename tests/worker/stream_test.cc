@@ -228,6 +228,30 @@ TEST_F(StreamTest, shouldFreeTheRingOfAPoisonedStream) {
   EXPECT_TRUE(errors.empty());
 }
 
+TEST_F(StreamTest, shouldGetMoreMessagesThanTheWindowBeforeItReleasesOne) {
+  StartService();
+  AddOwner();
+  uint64_t kept = 0;
+  services[0]->on_completion = [&](Shard& shard, const Completion& completion) {
+    Connection& connection = *completion.connection;
+    if (completion.kind != Kind::kReceive && completion.kind != Kind::kSend) {
+      EXPECT_EQ(Handle(shard, completion, nullptr), absl::OkStatus());
+      return;
+    }
+    auto stream = Stream::Load(connection, connection.state());
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    const auto event = stream->OnCompletion(completion);
+    ASSERT_TRUE(event.ok()) << event.status();
+    kept += event->kind == Stream::Event::Kind::kMessage ? 1 : 0;
+    EXPECT_EQ(CountedStream::Save(shard, connection, *stream, 0, 0), absl::OkStatus());
+  };
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  peer.sent = testing::kKeptBegin;
+  peer.to_send = testing::kKeptEnd;
+  EXPECT_TRUE(UntilWith(peer, [&] { return kept == testing::kKeptEnd - testing::kKeptBegin; }));
+}
+
 TEST_F(StreamTest, shouldConnectToAPeer) {
   StartService();
   AddOwner();
