@@ -18,7 +18,8 @@
 //     shard.SetState(connection, stream.state(), kFormat);
 //   }
 //   case Kind::kDisconnected:
-//     Stream::CloseRing(shard, stream.ring());
+//   case Kind::kConnectFailed:  // a peer that was accepted, and left before it was established
+//     Stream::CloseRing(shard, stream.ring());  // of the state, if there is one
 //
 // Everything is staged in the shard's open transaction, and nothing is committed here: messages
 // that were read, credit that was returned and messages that were sent move together, and a killed

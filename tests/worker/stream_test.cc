@@ -6,6 +6,7 @@
 #include <future>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
@@ -29,6 +30,12 @@ using testing::ScriptedService;
 using testing::StreamPeer;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
+
+// For a peer that does not stream.
+std::string AnyGreeting() {
+  return stream::Encode(
+      {stream::kGreetingMagic, stream::kStreamVersion, kWindow, kRingBytes, 1, 4096});
+}
 
 class StreamTest : public WorkerFixture {
  protected:
@@ -284,6 +291,22 @@ TEST_F(StreamTest, shouldRefuseAPeerWithoutAGreeting) {
   EXPECT_EQ(errors[0].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Grants(), 0);
   EXPECT_EQ(KeptBytes(), 0u);
+}
+
+// A peer could take all grants of a service otherwise.
+TEST_F(StreamTest, shouldCloseTheRingOfAPeerThatLeavesBeforeItIsEstablished) {
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  const uint64_t before = CompletionsInLog();
+  RawPeer peer;
+  Connect(peer, *workers[0], AnyGreeting());
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() == before + 1; }));
+  peer.Vanish();
+  EXPECT_TRUE(Until([&] {
+    return services[0]->Count(Kind::kConnectFailed) == 1 && Grants() == 0 && KeptBytes() == 0;
+  }));
+  EXPECT_TRUE(errors.empty());
 }
 
 TEST_F(StreamTest, shouldEndTheStreamOfAWrongPeerOnly) {

@@ -57,8 +57,9 @@ class Tallies final : public Service {
     }
     if (connection.state().size() != sizeof(Tally)) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(Stream stream, Stream::Load(connection, connection.state()));
-    if (done.kind == Kind::kDisconnected) return Stream::CloseRing(shard, stream.ring());
-    if (done.kind != Kind::kReceive && done.kind != Kind::kSend) return absl::OkStatus();
+    if (done.kind == Kind::kEstablished) return absl::OkStatus();
+    const bool is_over = done.kind == Kind::kDisconnected || done.kind == Kind::kConnectFailed;
+    if (is_over) return Stream::CloseRing(shard, stream.ring());
     return Count(shard, connection, done, stream);
   }
 
