@@ -27,9 +27,13 @@ bool IsIn(const arena::GrantRecord& grant, const Buffer& memory) {
          grant.offset - memory.offset < memory.length;
 }
 
+// A dead owner's order to revoke the grant may be under way, and nobody may answer now. Then the
+// grant still holds its memory, freed or not, and RevokeLost revokes it later if need be.
 absl::Status RevokeOnce(Worker& worker, uint32_t grant) {
   const absl::Status revoked = worker.RevokeGrant(grant);
-  return absl::IsNotFound(revoked) ? absl::OkStatus() : revoked;
+  const bool is_left = absl::IsNotFound(revoked) || absl::IsUnavailable(revoked) ||
+                       absl::IsDeadlineExceeded(revoked);
+  return is_left ? absl::OkStatus() : revoked;
 }
 
 absl::Status CheckRing(const StreamRing& ring) {

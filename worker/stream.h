@@ -73,7 +73,8 @@ class Stream {
   // makes rings of parts of it; peers that it trusts no more than that have access to all of it.
   static absl::StatusOr<StreamRing> OpenRing(Shard& shard, uint32_t bytes);
   // Revokes the grant, which ends the peer's access at once, and frees the memory in the
-  // transaction. A successor that does it again revokes nobody else's grant.
+  // transaction. A successor that does it again revokes nobody else's grant. If the grant cannot be
+  // revoked now, nobody is given the memory before it is.
   static absl::Status CloseRing(Shard& shard, const StreamRing& ring);
   // Revokes the grants of memory of this heap that is not allocated, or is freed in the open
   // transaction: their owners died between the grant and its commit. For OnAdopt, of a service

@@ -11,6 +11,7 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status.h"
+#include "lib/driver/device_objects.h"
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/worker/counted_stream.h"
 #include "tests/worker/worker_fixture.h"
@@ -336,6 +337,26 @@ TEST_F(StreamTest, shouldRevokeWhatADeadOwnerHasGrantedAndNotCommitted) {
   EXPECT_TRUE(Until([&] { return !services[1]->shards.empty(); }));
   EXPECT_EQ(Grants(), 0);
   EXPECT_EQ(KeptBytes(), 0u);
+}
+
+TEST_F(StreamTest, shouldNotWaitForTheRevocationThatADeadOwnerHasBegun) {
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  Shard& shard = *services[0]->shards.at(0);
+  const auto ring = Stream::OpenRing(shard, kRingBytes);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  ASSERT_EQ(shard.Commit(), absl::OkStatus());
+  driver_process::Engine& engine = keeper.engine();
+  engine.Run(
+      [&] { EXPECT_TRUE(driver::BeginRevoke(engine.driver().objects().get(), ring->grant).ok()); });
+  EXPECT_EQ(Stream::CloseRing(shard, *ring), absl::OkStatus());
+  EXPECT_EQ(Stream::RevokeLost(shard), absl::OkStatus());
+  ASSERT_EQ(shard.Commit(), absl::OkStatus());
+  EXPECT_EQ(KeptBytes(), 0u);
+  engine.Run(
+      [&] { driver::FinishRevoke(engine.arena(), engine.driver().objects().get(), ring->grant); });
+  EXPECT_EQ(Grants(), 0);
 }
 
 }  // namespace
