@@ -66,6 +66,8 @@ absl::StatusOr<StreamRing> Stream::OpenRing(Shard& shard, uint32_t bytes) {
         "the service has no heaps, where rings are: set its shard_heap_bytes");
   }
   BATON_ASSIGN_OR_RETURN(ring.memory, shard.heap().Allocate(bytes, stream::kUnitBytes));
+  // A bell may name bytes that its peer has not written: it must not get what others left here.
+  std::memset(shard.heap().At(ring.memory), 0, bytes);
   const absl::StatusOr<Worker::Grant> grant =
       shard.worker().GrantRemoteAccess(ring.memory.offset, bytes, verbs::kRemoteWrite);
   if (!grant.ok()) {

@@ -68,9 +68,10 @@ class Stream {
   // The bytes at the beginning of an application's state that are a stream's.
   static constexpr uint32_t kStateBytes = sizeof(stream::StreamState);
 
-  // Allocates a ring of `bytes`, and grants it. The grant is no part of the transaction: see
-  // RevokeLost. A service has 256 grants. One with more streams grants a larger range itself, and
-  // makes rings of parts of it; peers that it trusts no more than that have access to all of it.
+  // Allocates a ring of `bytes`, clears it and grants it. The grant is no part of the transaction:
+  // see RevokeLost. A service has 256 grants. One with more streams grants a larger range itself,
+  // and makes rings of parts of it, which it clears, and does not close with CloseRing: that would
+  // revoke the grant of all. Peers that it trusts no more than that have access to all of it.
   static absl::StatusOr<StreamRing> OpenRing(Shard& shard, uint32_t bytes);
   // Revokes the grant, which ends the peer's access at once, and frees the memory in the
   // transaction. A successor that does it again revokes nobody else's grant. If the grant cannot be

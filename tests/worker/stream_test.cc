@@ -1,7 +1,9 @@
 // Streams between a service, whose owners die and change, and a peer without Baton.
 #include "worker/stream.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <random>
@@ -32,6 +34,8 @@ using testing::StreamPeer;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
+constexpr uint32_t kHeapBytes = 1 << 20;
+
 // For a peer that does not stream.
 std::string AnyGreeting() {
   return stream::Encode(
@@ -47,7 +51,7 @@ class StreamTest : public WorkerFixture {
       config->set_send_queue_depth(kDepth);
       config->set_receive_queue_depth(kDepth);
       config->set_connection_state_bytes(256);
-      config->set_shard_heap_bytes(1 << 20);
+      config->set_shard_heap_bytes(kHeapBytes);
       config->set_max_workers(64);
     });
   }
@@ -280,6 +284,24 @@ TEST_F(StreamTest, shouldConnectToAPeer) {
   EXPECT_TRUE(UntilWith(peer, [&] { return HasAnswered(peer); }));
   ExpectConserved(peer);
   EXPECT_TRUE(errors.empty());
+}
+
+// A peer could have a message of other peers' bytes answered otherwise.
+TEST_F(StreamTest, shouldClearARing) {
+  constexpr uint32_t kMost = 768 << 10, kRing = 512 << 10;
+  static_assert(kMost + kRing > kHeapBytes);  // they overlap
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  Shard& shard = *services[0]->shards.at(0);
+  const auto before = shard.heap().AllocateScratch(kMost);
+  ASSERT_TRUE(before.ok()) << before.status();
+  std::fill_n(shard.heap().At(*before), kMost, uint8_t{'x'});
+  ASSERT_EQ(shard.heap().Free(*before), absl::OkStatus());
+  const auto ring = Stream::OpenRing(shard, kRing);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  const uint8_t* const begin = shard.heap().At(ring->memory);
+  EXPECT_EQ(std::count(begin, begin + kRing, uint8_t{0}), kRing);
 }
 
 TEST_F(StreamTest, shouldRefuseAPeerWithoutAGreeting) {
