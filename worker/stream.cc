@@ -119,6 +119,11 @@ absl::StatusOr<Stream> Stream::Begin(Connection& connection, const StreamRing& r
   if (window < stream::kMinWindow || window > stream::kMaxWindow) {
     return Invalid("window: ", window, ": choose ", stream::kMinWindow, " to ", stream::kMaxWindow);
   }
+  if (connection.shard().worker().capacity().send_queue_depth < kSendsForMessage) {
+    return absl::FailedPreconditionError(
+        "the service's connections can have one send on the way, and a stream needs two: raise its "
+        "send_queue_depth");
+  }
   const std::optional<stream::Greeting> peer = stream::DecodeGreeting(connection.private_data());
   if (!peer) {
     return Invalid("private data: ", connection.private_data().size(),

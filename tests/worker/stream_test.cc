@@ -46,9 +46,9 @@ class StreamTest : public WorkerFixture {
  protected:
   using Step = CountedStream::Step;
 
-  void StartService() {
-    Start([](v1::ServiceConfig* config) {
-      config->set_send_queue_depth(kDepth);
+  void StartService(uint32_t send_depth = kDepth) {
+    Start([send_depth](v1::ServiceConfig* config) {
+      config->set_send_queue_depth(send_depth);
       config->set_receive_queue_depth(kDepth);
       config->set_connection_state_bytes(256);
       config->set_shard_heap_bytes(kHeapBytes);
@@ -314,6 +314,17 @@ TEST_F(StreamTest, shouldRefuseAPeerWithoutAGreeting) {
   EXPECT_EQ(errors[0].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Grants(), 0);
   EXPECT_EQ(KeptBytes(), 0u);
+}
+
+TEST_F(StreamTest, shouldRefuseAServiceWhoseSendQueueHasNoRoomForReports) {
+  StartService(/*send_depth=*/1);
+  AddOwner();
+  RawPeer peer;
+  Connect(peer, *workers[0], AnyGreeting());
+  EXPECT_TRUE(Until([&] { return peer.rejected; }));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Grants(), 0);
 }
 
 // A peer could take all grants of a service otherwise.
