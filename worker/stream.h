@@ -25,8 +25,12 @@
 // that were read, credit that was returned and messages that were sent move together, and a killed
 // owner's successor goes on exactly. Every call may change the state, also one that fails: so set
 // the state once, last. With CommitMode::kAfterEachBatch, keep the Stream until the batch is
-// committed, since Connection::state() is that of the last commit. After Shard::Abandon load it
-// again.
+// committed, since Connection::state() is that of the last commit. Load it again after
+// Shard::Abandon, and in each epoch.
+//
+// "Receiver not ready" has one exception. Soft-RoCE cannot say which receives of a native owner
+// that died it has, so its successor posts one until that has completed, and the others then. A
+// peer that has credit for more repeats its message meanwhile, as often as rnr_retry says.
 //
 // All receives of the connection belong to the stream, so the service must not share them
 // (shared_receive_queue_depth). An error of OnCompletion means that the peer is wrong: disconnect
@@ -105,11 +109,13 @@ class Stream {
   absl::StatusOr<Event> OnCompletion(const Completion& completion);
 
   // Sends one message, the bytes of `buffers`, at most 4. They must not change until the send has
-  // completed; memory of the heap may be freed in the same transaction.
+  // completed; memory of the heap may be freed in the same transaction. A message that is sent on
+  // from the ring may not be released before, because the peer writes there.
   // kResourceExhausted: the peer has no room now. Try again when an event has credit.
   // kInvalidArgument: longer than the peer's ring.
   absl::Status Send(absl::Span<const Buffer> buffers);
-  // The same for bytes anywhere, which are copied into the heap.
+  // The same for bytes anywhere, which are copied into the heap. kResourceExhausted may also be the
+  // heap's, which other connections fill: then no event of this one says when to try again.
   absl::Status SendCopy(absl::Span<const uint8_t> message);
 
   // The message, and all before it, are read: their part of the ring is the peer's again.
