@@ -155,7 +155,9 @@ absl::StatusOr<Stream> Stream::Connected(Connection& connection, const StreamRin
                                          uint16_t window) {
   BATON_ASSIGN_OR_RETURN(Stream begun, Begin(connection, ring, window, /*greeted=*/0));
   BATON_RETURN_IF_ERROR(begun.ReturnCredit());
-  return begun;
+  if (!begun.end_.IsReportOverdue()) return begun;
+  return absl::ResourceExhaustedError(
+      "no room for the stream's first report, in the transaction or at the peer");
 }
 
 absl::StatusOr<Stream> Stream::Load(Connection& connection, absl::Span<const uint8_t> state) {
@@ -222,14 +224,17 @@ absl::Status Stream::PostReceives() {
   return absl::OkStatus();
 }
 
-// Each is staged before it counts.
+// Each is staged before it counts. A report that has no room in the transaction now is rung at a
+// later completion: it is no fault of the peer.
 absl::Status Stream::ReturnCredit() {
   BATON_RETURN_IF_ERROR(PostReceives());
   if (connection_->send_room() == 0) return absl::OkStatus();  // a send's completion comes
   StreamEnd next = end_;
   const std::optional<uint32_t> report = next.Report();
   if (!report) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(Ring(*report));
+  const absl::Status rung = Ring(*report);
+  if (absl::IsResourceExhausted(rung)) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(rung);
   end_ = next;
   BATON_CRASH_POINT("stream-reported");
   return absl::OkStatus();

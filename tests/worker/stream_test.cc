@@ -28,6 +28,7 @@ using testing::kDepth;
 using testing::kMessagesPerAnswer;
 using testing::kRingBytes;
 using testing::kWindow;
+using testing::LengthOf;
 using testing::RawPeer;
 using testing::ScriptedService;
 using testing::StreamPeer;
@@ -46,10 +47,10 @@ class StreamTest : public WorkerFixture {
  protected:
   using Step = CountedStream::Step;
 
-  void StartService(uint32_t send_depth = kDepth) {
-    Start([send_depth](v1::ServiceConfig* config) {
+  void StartService(uint32_t send_depth = kDepth, uint32_t receive_depth = kDepth) {
+    Start([=](v1::ServiceConfig* config) {
       config->set_send_queue_depth(send_depth);
-      config->set_receive_queue_depth(kDepth);
+      config->set_receive_queue_depth(receive_depth);
       config->set_connection_state_bytes(256);
       config->set_shard_heap_bytes(kHeapBytes);
       config->set_max_workers(64);
@@ -122,6 +123,18 @@ class StreamTest : public WorkerFixture {
       if (connections.size() == 1) return connections[0];
     }
     return nullptr;
+  }
+  // Stages requests that do nothing until the transaction has no room for another.
+  static void Fill(Shard& shard, Connection& connection, const stream::SenderState& peer) {
+    while (shard.Receive(connection, {}).ok()) {
+    }
+    SendWork nothing;
+    nothing.opcode = verbs::Opcode::kWrite;
+    nothing.remote_address = peer.remote_address;
+    nothing.rkey = peer.rkey;
+    while (shard.Send(connection, nothing).ok()) {
+    }
+    EXPECT_GT(connection.send_room(), 0u);
   }
   bool HasAnswered(const StreamPeer& peer) {
     return peer.sent == peer.to_send && peer.answers == peer.to_send / kMessagesPerAnswer;
@@ -262,6 +275,39 @@ TEST_F(StreamTest, shouldGetMoreMessagesThanTheWindowBeforeItReleasesOne) {
   peer.sent = testing::kKeptBegin;
   peer.to_send = testing::kKeptEnd;
   EXPECT_TRUE(UntilWith(peer, [&] { return kept == testing::kKeptEnd - testing::kKeptBegin; }));
+}
+
+// A transaction has at most 4096 requests.
+TEST_F(StreamTest, shouldReportLaterWhenATransactionIsFull) {
+  StartService(kDepth, arena::kMaxQueueDepth);
+  AddOwner();
+  uint64_t released = 0;
+  services[0]->on_completion = [&](Shard& shard, const Completion& completion) {
+    Connection& connection = *completion.connection;
+    if (completion.kind != Kind::kReceive && completion.kind != Kind::kSend) {
+      EXPECT_EQ(Handle(shard, completion, nullptr), absl::OkStatus());
+      return;
+    }
+    auto stream = Stream::Load(connection, connection.state());
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    if (released == 0) Fill(shard, connection, AccountOf(connection).ends.sender);
+    const auto event = stream->OnCompletion(completion);
+    ASSERT_TRUE(event.ok()) << event.status();
+    if (event->kind == Stream::Event::Kind::kMessage) {
+      EXPECT_EQ(stream->Release(*event), absl::OkStatus());
+      ++released;
+    }
+    EXPECT_EQ(CountedStream::Save(shard, connection, *stream, 0, 0), absl::OkStatus());
+  };
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  peer.sent = 10;  // of more than a quarter of the ring: it is reported at once
+  ASSERT_GT(LengthOf(peer.sent), kRingBytes / 4);
+  peer.to_send = 11;
+  EXPECT_TRUE(UntilWith(peer, [&] {
+    const stream::SenderState& sender = peer.state().sender;
+    return released == 1 && sender.freed == sender.tail;
+  }));
 }
 
 TEST_F(StreamTest, shouldConnectToAPeer) {
