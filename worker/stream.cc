@@ -27,9 +27,13 @@ bool IsIn(const arena::GrantRecord& grant, const Buffer& memory) {
          grant.offset - memory.offset < memory.length;
 }
 
+// A dead owner's order to revoke the grant may be under way, and nobody may answer now. Then the
+// grant still holds its memory, freed or not, and RevokeLost revokes it later if need be.
 absl::Status RevokeOnce(Worker& worker, uint32_t grant) {
   const absl::Status revoked = worker.RevokeGrant(grant);
-  return absl::IsNotFound(revoked) ? absl::OkStatus() : revoked;
+  const bool is_left = absl::IsNotFound(revoked) || absl::IsUnavailable(revoked) ||
+                       absl::IsDeadlineExceeded(revoked);
+  return is_left ? absl::OkStatus() : revoked;
 }
 
 absl::Status CheckRing(const StreamRing& ring) {
@@ -62,6 +66,8 @@ absl::StatusOr<StreamRing> Stream::OpenRing(Shard& shard, uint32_t bytes) {
         "the service has no heaps, where rings are: set its shard_heap_bytes");
   }
   BATON_ASSIGN_OR_RETURN(ring.memory, shard.heap().Allocate(bytes, stream::kUnitBytes));
+  // A bell may name bytes that its peer has not written: it must not get what others left here.
+  std::memset(shard.heap().At(ring.memory), 0, bytes);
   const absl::StatusOr<Worker::Grant> grant =
       shard.worker().GrantRemoteAccess(ring.memory.offset, bytes, verbs::kRemoteWrite);
   if (!grant.ok()) {
@@ -113,6 +119,11 @@ absl::StatusOr<Stream> Stream::Begin(Connection& connection, const StreamRing& r
   if (window < stream::kMinWindow || window > stream::kMaxWindow) {
     return Invalid("window: ", window, ": choose ", stream::kMinWindow, " to ", stream::kMaxWindow);
   }
+  if (connection.shard().worker().capacity().send_queue_depth < kSendsForMessage) {
+    return absl::FailedPreconditionError(
+        "the service's connections can have one send on the way, and a stream needs two: raise its "
+        "send_queue_depth");
+  }
   const std::optional<stream::Greeting> peer = stream::DecodeGreeting(connection.private_data());
   if (!peer) {
     return Invalid("private data: ", connection.private_data().size(),
@@ -144,7 +155,9 @@ absl::StatusOr<Stream> Stream::Connected(Connection& connection, const StreamRin
                                          uint16_t window) {
   BATON_ASSIGN_OR_RETURN(Stream begun, Begin(connection, ring, window, /*greeted=*/0));
   BATON_RETURN_IF_ERROR(begun.ReturnCredit());
-  return begun;
+  if (!begun.end_.IsReportOverdue()) return begun;
+  return absl::ResourceExhaustedError(
+      "no room for the stream's first report, in the transaction or at the peer");
 }
 
 absl::StatusOr<Stream> Stream::Load(Connection& connection, absl::Span<const uint8_t> state) {
@@ -169,7 +182,8 @@ absl::StatusOr<Stream::Event> Stream::OnCompletion(const Completion& completion)
   if (completion.status != verbs::CompletionStatus::kSuccess) return event;  // it has failed
   if (completion.kind == Completion::Kind::kReceive) {
     BATON_ASSIGN_OR_RETURN(event, OnReceive(completion));
-    if (event.kind == Event::Kind::kMessage) return event;  // the answer may report as well
+    // The answer may report as well.
+    if (event.kind == Event::Kind::kMessage && !end_.IsReportOverdue()) return event;
   } else {
     event.has_credit = completion.kind == Completion::Kind::kSend;  // the send queue has room
   }
@@ -210,14 +224,17 @@ absl::Status Stream::PostReceives() {
   return absl::OkStatus();
 }
 
-// Each is staged before it counts.
+// Each is staged before it counts. A report that has no room in the transaction now is rung at a
+// later completion: it is no fault of the peer.
 absl::Status Stream::ReturnCredit() {
   BATON_RETURN_IF_ERROR(PostReceives());
   if (connection_->send_room() == 0) return absl::OkStatus();  // a send's completion comes
   StreamEnd next = end_;
   const std::optional<uint32_t> report = next.Report();
   if (!report) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(Ring(*report));
+  const absl::Status rung = Ring(*report);
+  if (absl::IsResourceExhausted(rung)) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(rung);
   end_ = next;
   BATON_CRASH_POINT("stream-reported");
   return absl::OkStatus();

@@ -18,14 +18,19 @@
 //     shard.SetState(connection, stream.state(), kFormat);
 //   }
 //   case Kind::kDisconnected:
-//     Stream::CloseRing(shard, stream.ring());
+//   case Kind::kConnectFailed:  // a peer that was accepted, and left before it was established
+//     Stream::CloseRing(shard, stream.ring());  // of the state, if there is one
 //
 // Everything is staged in the shard's open transaction, and nothing is committed here: messages
 // that were read, credit that was returned and messages that were sent move together, and a killed
 // owner's successor goes on exactly. Every call may change the state, also one that fails: so set
 // the state once, last. With CommitMode::kAfterEachBatch, keep the Stream until the batch is
-// committed, since Connection::state() is that of the last commit. After Shard::Abandon load it
-// again.
+// committed, since Connection::state() is that of the last commit. Load it again after
+// Shard::Abandon, and in each epoch.
+//
+// "Receiver not ready" has one exception. Soft-RoCE cannot say which receives of a native owner
+// that died it has, so its successor posts one until that has completed, and the others then. A
+// peer that has credit for more repeats its message meanwhile, as often as rnr_retry says.
 //
 // All receives of the connection belong to the stream, so the service must not share them
 // (shared_receive_queue_depth). An error of OnCompletion means that the peer is wrong: disconnect
@@ -67,12 +72,14 @@ class Stream {
   // The bytes at the beginning of an application's state that are a stream's.
   static constexpr uint32_t kStateBytes = sizeof(stream::StreamState);
 
-  // Allocates a ring of `bytes`, and grants it. The grant is no part of the transaction: see
-  // RevokeLost. A service has 256 grants. One with more streams grants a larger range itself, and
-  // makes rings of parts of it; peers that it trusts no more than that have access to all of it.
+  // Allocates a ring of `bytes`, clears it and grants it. The grant is no part of the transaction:
+  // see RevokeLost. A service has 256 grants. One with more streams grants a larger range itself,
+  // and makes rings of parts of it, which it clears, and does not close with CloseRing: that would
+  // revoke the grant of all. Peers that it trusts no more than that have access to all of it.
   static absl::StatusOr<StreamRing> OpenRing(Shard& shard, uint32_t bytes);
   // Revokes the grant, which ends the peer's access at once, and frees the memory in the
-  // transaction. A successor that does it again revokes nobody else's grant.
+  // transaction. A successor that does it again revokes nobody else's grant. If the grant cannot be
+  // revoked now, nobody is given the memory before it is.
   static absl::Status CloseRing(Shard& shard, const StreamRing& ring);
   // Revokes the grants of memory of this heap that is not allocated, or is freed in the open
   // transaction: their owners died between the grant and its commit. For OnAdopt, of a service
@@ -102,11 +109,13 @@ class Stream {
   absl::StatusOr<Event> OnCompletion(const Completion& completion);
 
   // Sends one message, the bytes of `buffers`, at most 4. They must not change until the send has
-  // completed; memory of the heap may be freed in the same transaction.
+  // completed; memory of the heap may be freed in the same transaction. A message that is sent on
+  // from the ring may not be released before, because the peer writes there.
   // kResourceExhausted: the peer has no room now. Try again when an event has credit.
   // kInvalidArgument: longer than the peer's ring.
   absl::Status Send(absl::Span<const Buffer> buffers);
-  // The same for bytes anywhere, which are copied into the heap.
+  // The same for bytes anywhere, which are copied into the heap. kResourceExhausted may also be the
+  // heap's, which other connections fill: then no event of this one says when to try again.
   absl::Status SendCopy(absl::Span<const uint8_t> message);
 
   // The message, and all before it, are read: their part of the ring is the peer's again.

@@ -145,7 +145,8 @@ absl::StatusOr<PeerStream::Event> PeerStream::OnCompletion(const verbs::Completi
   Event event;
   if ((completion.wr_id & kReceiveBit) != 0) {
     BATON_ASSIGN_OR_RETURN(event, OnReceive(completion));
-    if (event.kind == Event::Kind::kMessage) return event;  // an answer may report as well
+    // An answer may report as well.
+    if (event.kind == Event::Kind::kMessage && !end_->IsReportOverdue()) return event;
   } else {
     --sends_outstanding_;
     unstaged_ = std::max(unstaged_, completion.wr_id);

@@ -8,6 +8,8 @@
 //   …stream.OnCompletion(completion)…     // of each completion of the queue pair
 //
 // An end that accepts calls Begin with the request's private data, and answers with its greeting.
+// An end that connects leaves completions in their queue until Begin: a peer's first bell may be
+// there before the event of the connection is.
 #ifndef LIB_STREAM_PEER_STREAM_H_
 #define LIB_STREAM_PEER_STREAM_H_
 
@@ -65,7 +67,8 @@ class PeerStream {
   absl::Status Send(absl::Span<const uint8_t> message);
 
   // kInvalidArgument: the peer does not keep to the protocol. Other errors are those of the
-  // completion. The connection has failed either way.
+  // completion. The connection has failed either way. REQUIRES: Begin, or the bell is lost
+  // (kFailedPrecondition).
   absl::StatusOr<Event> OnCompletion(const verbs::Completion& completion);
   // The message, and all before it, are read.
   absl::Status Release(const Event& event);

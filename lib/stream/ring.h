@@ -179,6 +179,12 @@ class StreamEnd {
   std::optional<uint32_t> Ask(uint32_t length);
   // The immediate of a bell without a message that reports, if one is due and may be rung.
   std::optional<uint32_t> Report();
+  // Returns whether more bells are unreported than make a report due. An application that keeps
+  // messages, neither answered nor released, must not hold up such a report.
+  bool IsReportOverdue() const {
+    const auto receives = static_cast<uint16_t>(state_.receiver.posted - state_.receiver.reported);
+    return receives > state_.receiver.window / 2;
+  }
 
   // A receive has completed with this. It is owed from now on.
   Arrival OnBell(uint32_t immediate, uint32_t byte_len);

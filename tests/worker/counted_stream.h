@@ -67,7 +67,7 @@ class CountedStream {
     if (completion.kind == Kind::kReceive || completion.kind == Kind::kSend) {
       return Work(shard, completion, ends);
     }
-    if (completion.kind != Kind::kDisconnected) return absl::OkStatus();
+    if (completion.kind == Kind::kEstablished) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Load(connection, connection.state()));
     return Stream::CloseRing(shard, stream.ring());
   }

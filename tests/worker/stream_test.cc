@@ -1,15 +1,19 @@
 // Streams between a service, whose owners die and change, and a peer without Baton.
 #include "worker/stream.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/status.h"
+#include "lib/driver/device_objects.h"
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/worker/counted_stream.h"
 #include "tests/worker/worker_fixture.h"
@@ -24,22 +28,31 @@ using testing::kDepth;
 using testing::kMessagesPerAnswer;
 using testing::kRingBytes;
 using testing::kWindow;
+using testing::LengthOf;
 using testing::RawPeer;
 using testing::ScriptedService;
 using testing::StreamPeer;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
+constexpr uint32_t kHeapBytes = 1 << 20;
+
+// For a peer that does not stream.
+std::string AnyGreeting() {
+  return stream::Encode(
+      {stream::kGreetingMagic, stream::kStreamVersion, kWindow, kRingBytes, 1, 4096});
+}
+
 class StreamTest : public WorkerFixture {
  protected:
   using Step = CountedStream::Step;
 
-  void StartService() {
-    Start([](v1::ServiceConfig* config) {
-      config->set_send_queue_depth(kDepth);
-      config->set_receive_queue_depth(kDepth);
+  void StartService(uint32_t send_depth = kDepth, uint32_t receive_depth = kDepth) {
+    Start([=](v1::ServiceConfig* config) {
+      config->set_send_queue_depth(send_depth);
+      config->set_receive_queue_depth(receive_depth);
       config->set_connection_state_bytes(256);
-      config->set_shard_heap_bytes(1 << 20);
+      config->set_shard_heap_bytes(kHeapBytes);
       config->set_max_workers(64);
     });
   }
@@ -110,6 +123,18 @@ class StreamTest : public WorkerFixture {
       if (connections.size() == 1) return connections[0];
     }
     return nullptr;
+  }
+  // Stages requests that do nothing until the transaction has no room for another.
+  static void Fill(Shard& shard, Connection& connection, const stream::SenderState& peer) {
+    while (shard.Receive(connection, {}).ok()) {
+    }
+    SendWork nothing;
+    nothing.opcode = verbs::Opcode::kWrite;
+    nothing.remote_address = peer.remote_address;
+    nothing.rkey = peer.rkey;
+    while (shard.Send(connection, nothing).ok()) {
+    }
+    EXPECT_GT(connection.send_room(), 0u);
   }
   bool HasAnswered(const StreamPeer& peer) {
     return peer.sent == peer.to_send && peer.answers == peer.to_send / kMessagesPerAnswer;
@@ -228,6 +253,63 @@ TEST_F(StreamTest, shouldFreeTheRingOfAPoisonedStream) {
   EXPECT_TRUE(errors.empty());
 }
 
+TEST_F(StreamTest, shouldGetMoreMessagesThanTheWindowBeforeItReleasesOne) {
+  StartService();
+  AddOwner();
+  uint64_t kept = 0;
+  services[0]->on_completion = [&](Shard& shard, const Completion& completion) {
+    Connection& connection = *completion.connection;
+    if (completion.kind != Kind::kReceive && completion.kind != Kind::kSend) {
+      EXPECT_EQ(Handle(shard, completion, nullptr), absl::OkStatus());
+      return;
+    }
+    auto stream = Stream::Load(connection, connection.state());
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    const auto event = stream->OnCompletion(completion);
+    ASSERT_TRUE(event.ok()) << event.status();
+    kept += event->kind == Stream::Event::Kind::kMessage ? 1 : 0;
+    EXPECT_EQ(CountedStream::Save(shard, connection, *stream, 0, 0), absl::OkStatus());
+  };
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  peer.sent = testing::kKeptBegin;
+  peer.to_send = testing::kKeptEnd;
+  EXPECT_TRUE(UntilWith(peer, [&] { return kept == testing::kKeptEnd - testing::kKeptBegin; }));
+}
+
+// A transaction has at most 4096 requests.
+TEST_F(StreamTest, shouldReportLaterWhenATransactionIsFull) {
+  StartService(kDepth, arena::kMaxQueueDepth);
+  AddOwner();
+  uint64_t released = 0;
+  services[0]->on_completion = [&](Shard& shard, const Completion& completion) {
+    Connection& connection = *completion.connection;
+    if (completion.kind != Kind::kReceive && completion.kind != Kind::kSend) {
+      EXPECT_EQ(Handle(shard, completion, nullptr), absl::OkStatus());
+      return;
+    }
+    auto stream = Stream::Load(connection, connection.state());
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    if (released == 0) Fill(shard, connection, AccountOf(connection).ends.sender);
+    const auto event = stream->OnCompletion(completion);
+    ASSERT_TRUE(event.ok()) << event.status();
+    if (event->kind == Stream::Event::Kind::kMessage) {
+      EXPECT_EQ(stream->Release(*event), absl::OkStatus());
+      ++released;
+    }
+    EXPECT_EQ(CountedStream::Save(shard, connection, *stream, 0, 0), absl::OkStatus());
+  };
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  peer.sent = 10;  // of more than a quarter of the ring: it is reported at once
+  ASSERT_GT(LengthOf(peer.sent), kRingBytes / 4);
+  peer.to_send = 11;
+  EXPECT_TRUE(UntilWith(peer, [&] {
+    const stream::SenderState& sender = peer.state().sender;
+    return released == 1 && sender.freed == sender.tail;
+  }));
+}
+
 TEST_F(StreamTest, shouldConnectToAPeer) {
   StartService();
   AddOwner();
@@ -250,6 +332,24 @@ TEST_F(StreamTest, shouldConnectToAPeer) {
   EXPECT_TRUE(errors.empty());
 }
 
+// A peer could have a message of other peers' bytes answered otherwise.
+TEST_F(StreamTest, shouldClearARing) {
+  constexpr uint32_t kMost = 768 << 10, kRing = 512 << 10;
+  static_assert(kMost + kRing > kHeapBytes);  // they overlap
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  Shard& shard = *services[0]->shards.at(0);
+  const auto before = shard.heap().AllocateScratch(kMost);
+  ASSERT_TRUE(before.ok()) << before.status();
+  std::fill_n(shard.heap().At(*before), kMost, uint8_t{'x'});
+  ASSERT_EQ(shard.heap().Free(*before), absl::OkStatus());
+  const auto ring = Stream::OpenRing(shard, kRing);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  const uint8_t* const begin = shard.heap().At(ring->memory);
+  EXPECT_EQ(std::count(begin, begin + kRing, uint8_t{0}), kRing);
+}
+
 TEST_F(StreamTest, shouldRefuseAPeerWithoutAGreeting) {
   StartService();
   AddOwner();
@@ -260,6 +360,33 @@ TEST_F(StreamTest, shouldRefuseAPeerWithoutAGreeting) {
   EXPECT_EQ(errors[0].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Grants(), 0);
   EXPECT_EQ(KeptBytes(), 0u);
+}
+
+TEST_F(StreamTest, shouldRefuseAServiceWhoseSendQueueHasNoRoomForReports) {
+  StartService(/*send_depth=*/1);
+  AddOwner();
+  RawPeer peer;
+  Connect(peer, *workers[0], AnyGreeting());
+  EXPECT_TRUE(Until([&] { return peer.rejected; }));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Grants(), 0);
+}
+
+// A peer could take all grants of a service otherwise.
+TEST_F(StreamTest, shouldCloseTheRingOfAPeerThatLeavesBeforeItIsEstablished) {
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  const uint64_t before = CompletionsInLog();
+  RawPeer peer;
+  Connect(peer, *workers[0], AnyGreeting());
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() == before + 1; }));
+  peer.Vanish();
+  EXPECT_TRUE(Until([&] {
+    return services[0]->Count(Kind::kConnectFailed) == 1 && Grants() == 0 && KeptBytes() == 0;
+  }));
+  EXPECT_TRUE(errors.empty());
 }
 
 TEST_F(StreamTest, shouldEndTheStreamOfAWrongPeerOnly) {
@@ -289,6 +416,26 @@ TEST_F(StreamTest, shouldRevokeWhatADeadOwnerHasGrantedAndNotCommitted) {
   EXPECT_TRUE(Until([&] { return !services[1]->shards.empty(); }));
   EXPECT_EQ(Grants(), 0);
   EXPECT_EQ(KeptBytes(), 0u);
+}
+
+TEST_F(StreamTest, shouldNotWaitForTheRevocationThatADeadOwnerHasBegun) {
+  StartService();
+  AddOwner();
+  ASSERT_TRUE(Until([&] { return !services[0]->shards.empty(); }));
+  Shard& shard = *services[0]->shards.at(0);
+  const auto ring = Stream::OpenRing(shard, kRingBytes);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  ASSERT_EQ(shard.Commit(), absl::OkStatus());
+  driver_process::Engine& engine = keeper.engine();
+  engine.Run(
+      [&] { EXPECT_TRUE(driver::BeginRevoke(engine.driver().objects().get(), ring->grant).ok()); });
+  EXPECT_EQ(Stream::CloseRing(shard, *ring), absl::OkStatus());
+  EXPECT_EQ(Stream::RevokeLost(shard), absl::OkStatus());
+  ASSERT_EQ(shard.Commit(), absl::OkStatus());
+  EXPECT_EQ(KeptBytes(), 0u);
+  engine.Run(
+      [&] { driver::FinishRevoke(engine.arena(), engine.driver().objects().get(), ring->grant); });
+  EXPECT_EQ(Grants(), 0);
 }
 
 }  // namespace

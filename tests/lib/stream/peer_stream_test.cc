@@ -63,6 +63,15 @@ TEST_F(PeerStreamTest, shouldNeverFindASlowReceiverNotReady) {
   ExpectAllArrived();
 }
 
+TEST_F(PeerStreamTest, shouldGetMoreMessagesThanTheWindowAndReleaseThemTogether) {
+  ASSERT_NO_FATAL_FAILURE(Establish());
+  a.sent = b.answers = baton::testing::kKeptBegin;
+  a.to_send = b.kept = baton::testing::kKeptEnd;
+  EXPECT_TRUE(Until([&] { return HasAllArrived(); }));
+  EXPECT_EQ(b.state().receiver.head, b.state().receiver.tail);
+  ExpectAllArrived();
+}
+
 // The control of the other tests.
 TEST_F(PeerStreamTest, shouldBeFoundNotReadyWithoutCredit) {
   ASSERT_NO_FATAL_FAILURE(Establish());

@@ -20,6 +20,10 @@ inline std::vector<uint8_t> MessageOf(uint64_t number, uint32_t length) {
   std::memcpy(message.data(), &number, sizeof(number));
   return message;
 }
+// Messages from kKeptBegin to kKeptEnd fit into a ring together, and are more than the window.
+inline constexpr uint64_t kKeptBegin = 8;
+inline constexpr uint64_t kKeptEnd = kKeptBegin + 12;
+static_assert(kKeptEnd - kKeptBegin > kWindow);
 // Short ones, long ones, and some as long as the ring.
 inline uint32_t LengthOf(uint64_t number) {
   if (number % 41 == 7) return kRingBytes;

@@ -58,7 +58,7 @@ class Pour {
     while (answers_ < messages) {
       device_->Progress();
       BATON_RETURN_IF_ERROR(TakeEvents());
-      BATON_RETURN_IF_ERROR(TakeCompletions());
+      if (established_) BATON_RETURN_IF_ERROR(TakeCompletions());
       while (established_ && sent_ < messages) {
         const std::vector<uint8_t> message(LengthOf(sent_));
         const absl::Status status = stream_->Send(message);

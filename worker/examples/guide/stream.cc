@@ -6,9 +6,12 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
+#include "worker/heap.h"
 #include "worker/worker.h"
 
 namespace baton::guide {
@@ -33,7 +36,23 @@ absl::Status Save(Shard& shard, Connection& connection, const Stream& stream, Ta
 
 class Tallies final : public Service {
  public:
-  absl::Status OnAdopt(Shard& shard) override { return Stream::RevokeLost(shard); }
+  // Frees rings that no state knows, and revokes what was granted of them.
+  absl::Status OnAdopt(Shard& shard) override {
+    std::set<uint64_t> known;
+    for (Connection* connection : shard.connections()) {
+      if (connection->state().size() != sizeof(Tally)) continue;
+      BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Load(*connection, connection->state()));
+      known.insert(stream.ring().memory.offset);
+    }
+    std::vector<Buffer> unknown;
+    BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool) {
+      if (!known.contains(buffer.offset)) unknown.push_back(buffer);
+    }));
+    for (const Buffer& buffer : unknown) {
+      if (!shard.heap().Free(buffer).ok()) break;  // no room: the next owner frees the rest
+    }
+    return Stream::RevokeLost(shard);
+  }
 
   void OnCompletion(Shard& shard, const Completion& done) override {
     Connection& connection = *done.connection;
@@ -57,8 +76,9 @@ class Tallies final : public Service {
     }
     if (connection.state().size() != sizeof(Tally)) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(Stream stream, Stream::Load(connection, connection.state()));
-    if (done.kind == Kind::kDisconnected) return Stream::CloseRing(shard, stream.ring());
-    if (done.kind != Kind::kReceive && done.kind != Kind::kSend) return absl::OkStatus();
+    if (done.kind == Kind::kEstablished) return absl::OkStatus();
+    const bool is_over = done.kind == Kind::kDisconnected || done.kind == Kind::kConnectFailed;
+    if (is_over) return Stream::CloseRing(shard, stream.ring());
     return Count(shard, connection, done, stream);
   }
 
