@@ -153,7 +153,9 @@ absl::Status Upgrades::CheckTakeOver(const std::string& version) const {
                    " s, or use `baton upgrade`"));
 }
 
-bool Upgrades::HasNew(pid_t pid) const { return current_ && current_->HasNew(pid); }
+bool Upgrades::HasNew(pid_t pid) const {
+  return pid == taking_over_ || (current_ && current_->HasNew(pid));
+}
 
 void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
                         std::function<void(const absl::Status&)> done) {
@@ -164,14 +166,15 @@ void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
   const auto reading = std::make_shared<Reading>();
   reading->change.taken_over_by = by;
   reads_program_ = true;
+  taking_over_ = worker.pid;
   const auto read = [&](uint64_t worker_id, internal::Program ProgramChange::*which) {
     context_.workers.ReadProgram(
         worker_id, context_.programs,
-        [this, reading, which, id = worker.id, done](absl::StatusOr<internal::Program> program) {
+        [this, reading, which, done](absl::StatusOr<internal::Program> program) {
           if (program.ok()) reading->change.*which = *std::move(program);
           if (--reading->left > 0) return;
           reads_program_ = false;
-          done(BeginTakeOver(id, std::move(reading->change)));
+          done(BeginTakeOver(std::exchange(taking_over_, 0), std::move(reading->change)));
         });
   };
   const std::vector<WorkerInfo> workers = context_.workers.List();
@@ -184,15 +187,16 @@ void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
   read(worker.id, &ProgramChange::to);
 }
 
-absl::Status Upgrades::BeginTakeOver(uint64_t worker_id, ProgramChange change) {
-  const std::vector<WorkerInfo> workers = context_.workers.List();
-  const WorkerInfo* const worker = FindWorker(workers, worker_id);
-  if (worker == nullptr || !worker->ready) {
+// Other workers of the process may have asked meanwhile, and were told that it begins.
+absl::Status Upgrades::BeginTakeOver(pid_t pid, ProgramChange change) {
+  std::vector<WorkerInfo> workers = context_.workers.List();
+  std::erase_if(workers, [pid](const auto& one) { return one.pid != pid || !one.ready; });
+  if (workers.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("worker ", worker_id, " left or was asked to end meanwhile"));
+        absl::StrCat("the workers of process ", pid, " left or were asked to end meanwhile"));
   }
   current_ = Make(++last_id_, std::move(change), v1::UpgradePlan());
-  current_->StartWith(*worker);
+  current_->StartWith(workers.front());
   return absl::OkStatus();
 }
 

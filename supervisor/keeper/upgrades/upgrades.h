@@ -54,7 +54,8 @@ class Upgrades : private WorkerObserver {
   // back, so that a service manager that starts it again and again does not move the shards each
   // time.
   absl::Status CheckTakeOver(const std::string& version) const;
-  // Returns whether a new worker of the upgrade under way is of this process.
+  // Returns whether a new worker of the upgrade under way is of this process, or a take-over by the
+  // process is about to begin.
   bool HasNew(pid_t pid) const;
 
   // Undoes the upgrade under way or, if there is none, starts one to the program before the present
@@ -81,7 +82,7 @@ class Upgrades : private WorkerObserver {
                                             absl::StatusOr<internal::Program> old_program) const;
   absl::StatusOr<ProgramChange> PlanReturn() const;
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
-  absl::Status BeginTakeOver(uint64_t worker_id, ProgramChange change);
+  absl::Status BeginTakeOver(pid_t pid, ProgramChange change);
   void GoOnFrom(const std::string& value);  // what is held of upgrades
   void OnOver();
   std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
@@ -95,6 +96,7 @@ class Upgrades : private WorkerObserver {
   const KeeperParts context_;
   std::shared_ptr<UpgradeUnderWay> current_;
   bool reads_program_ = false;                  // an upgrade is about to begin
+  pid_t taking_over_ = 0;                       // the process whose take-over that is; 0: none
   std::deque<v1::Upgrade> history_;             // the newest first
   std::deque<internal::Program> predecessors_;  // of the program that serves; the last one first
   uint64_t last_id_ = 0;

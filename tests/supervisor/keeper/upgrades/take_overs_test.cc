@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/wait_until.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
 #include "tests/supervisor/keeper/upgrades/upgrades_fixture.h"
 
 namespace baton::keeper::testing {
@@ -23,6 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kTimeout(20);
+constexpr int kAnswerMs = 20'000;
 
 void Allow(v1::ServiceConfig* service) {
   service->mutable_policy()->set_workers_may_take_over(true);
@@ -185,6 +188,43 @@ TEST_F(TakeOversTest, shouldBeRefusedWhereFormatsDoNotFit) {
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("reads state versions 2 to 2")));
   EXPECT_THAT(TakeOver({"--reads-min", "1", "--reads-max", "2", "--writes", "2"}),
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("writes state version 2")));
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
+// Each thread of the process has a worker that asks. The second asks while the keeper reads what
+// the processes run.
+TEST_F(TakeOversTest, shouldBeginOnceForAllWorkersOfAProcess) {
+  StartKeeperWithLauncher([](const std::string& real, const std::string& wait) {
+    return "test $# = 0 && exec " + real + "\n" + wait + "\nexec " + real + " $1\n";
+  });
+  internal::ManagementRequest policy;
+  policy.mutable_set_policy()->mutable_policy()->set_workers_may_take_over(true);
+  ASSERT_TRUE(keeper_.Ask(policy).ok());
+  RawClient first(keeper_.socket());
+  RawClient second(keeper_.socket());
+  RawClient never_ready(keeper_.socket());  // so that no shard moves
+  for (RawClient* const client : {&first, &second, &never_ready}) {
+    ASSERT_EQ(client->AttachAndShowItself(), absl::OkStatus());
+  }
+  internal::WorkerRequest ready;
+  ready.mutable_set_ready();
+  internal::WorkerRequest take_over;
+  take_over.mutable_take_over();
+  for (RawClient* const client : {&first, &second}) ASSERT_TRUE(client->Ask(ready).ok());
+  ASSERT_EQ(first.channel().Send(take_over), absl::OkStatus());
+  std::ofstream word(fifo_);  // waits for a launcher to read it
+  EXPECT_EQ(second.Ask(take_over).status(), absl::OkStatus());
+  word << "go\ngo\n" << std::flush;  // a line for each process that is read
+  internal::WorkerReply begun;
+  ASSERT_EQ(first.channel().Receive(&begun, kAnswerMs), absl::OkStatus());
+  EXPECT_EQ(begun.status_code(), 0) << begun.status_message();
+  EXPECT_EQ(AwaitPhase(v1::UPGRADE_PHASE_STARTING).new_worker_ids_size(), 3);
+  EXPECT_EQ(Newest().id(), 1u);
+  ASSERT_TRUE(Rollback().ok());
+  for (RawClient* const client : {&first, &second, &never_ready}) {
+    EXPECT_EQ(client->Detach(), absl::OkStatus());
+  }
+  AwaitPhase(v1::UPGRADE_PHASE_FAILED);
   EXPECT_EQ(OwnersVersion(), "1");
 }
 
