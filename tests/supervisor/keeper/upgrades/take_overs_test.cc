@@ -20,6 +20,7 @@ namespace baton::keeper::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -113,6 +114,21 @@ TEST_F(TakeOversTest, shouldNotTakeShardsBeforeItIsHealthy) {
   ExpectEndedInOrder(*takers_[0]);
 }
 
+// Nobody knows yet whether the new worker can serve: a standby of the program that serves goes
+// first.
+TEST_F(TakeOversTest, shouldNotMakeTheNewWorkerAnHeirBeforeAnOldOne) {
+  StartService(AllowAndWatchForLong);
+  const std::unique_ptr<harness::ChildProcess> owner = std::move(worker_);
+  StartWorker({"--program-version", "1"});
+  ASSERT_EQ(TakeOver({"--program-version", "2", "--fault", "unhealthy"}), "take over: OK");
+  const v1::Upgrade upgrade = AwaitPhase(v1::UPGRADE_PHASE_STARTING);
+  ASSERT_EQ(upgrade.old_worker_ids_size(), 2);
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Shard& shard : description.shards()) {
+    EXPECT_THAT(upgrade.old_worker_ids(), Contains(shard.heir_worker_id())) << shard.index();
+  }
+}
+
 TEST_F(TakeOversTest, shouldNotBeginAgainAtOnceByTheVersionThatWentBack) {
   StartService(AllowAndWatchForLong);
   ASSERT_EQ(TakeOver({"--program-version", "2", "--fault", "turn-unhealthy"}), "take over: OK");
@@ -129,7 +145,8 @@ TEST_F(TakeOversTest, shouldBePausedAndUndoneByOperators) {
   StartService(AllowAndWatchForLong);
   ASSERT_EQ(TakeOver({"--program-version", "2"}), "take over: OK");
   const v1::Upgrade watched = AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
-  for (const v1::Shard& shard : keeper_.Describe().shards()) {
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Shard& shard : description.shards()) {
     EXPECT_EQ(shard.heir_worker_id(), watched.old_worker_ids(0)) << shard.index();
   }
   ASSERT_TRUE(Hold(true).ok());
