@@ -17,8 +17,9 @@ namespace {
 // The suffix that /proc appends to the path of a deleted file.
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr char kHeldKey[] = "upgrades";
-// How long a version whose take-over went back may not take over again. Doubled for each such
-// take-over in a row, at most 64 times.
+// How long a version whose take-over went back may not take over again, from the end of the last
+// take-over that went back. Doubled for each such take-over since an upgrade completed, up to 64
+// times as long.
 constexpr uint64_t kTakeOverPauseNs = 60'000'000'000;
 constexpr uint64_t kMostDoublings = 6;
 
@@ -139,18 +140,23 @@ void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan
 
 absl::Status Upgrades::CheckTakeOver(const std::string& version) const {
   BATON_RETURN_IF_ERROR(CheckIdle());
-  const auto other = absl::c_find_if(
-      history_, [&](const auto& upgrade) { return !IsFailedTakeOver(upgrade, version); });
-  const auto failures = static_cast<uint64_t>(other - history_.begin());
-  if (failures == 0) return absl::OkStatus();
+  // Those of other versions in between do not count as an end of the row: two bad programs would
+  // take turns.
+  const v1::Upgrade* last = nullptr;
+  uint64_t failures = 0;
+  for (const v1::Upgrade& upgrade : history_) {
+    if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) break;
+    if (!IsFailedTakeOver(upgrade, version)) continue;
+    if (failures++ == 0) last = &upgrade;
+  }
+  if (last == nullptr) return absl::OkStatus();
   const uint64_t pause = kTakeOverPauseNs << std::min(failures - 1, kMostDoublings);
   const uint64_t since = MonotonicNanoseconds() - take_over_failed_ns_;
   if (since >= pause) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("upgrade ", history_.front().id(), ", a take-over by version \"", version,
-                   "\", was the last and did not complete (", history_.front().detail(),
-                   "): start another version, wait ", (pause - since) / 1'000'000'000 + 1,
-                   " s, or use `baton upgrade`"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "upgrade ", last->id(), ", a take-over by version \"", version, "\", did not complete (",
+      last->detail(), "), and none has completed since: start another version, wait ",
+      (pause - since) / 1'000'000'000 + 1, " s, or use `baton upgrade`"));
 }
 
 bool Upgrades::HasNew(pid_t pid) const {

@@ -141,6 +141,19 @@ TEST_F(TakeOversTest, shouldNotBeginAgainAtOnceByTheVersionThatWentBack) {
   EXPECT_EQ(OwnersVersion(), "3");
 }
 
+// Two units whose programs are both bad would otherwise move the shards by turns, for ever.
+TEST_F(TakeOversTest, shouldNotBeginAgainAtOnceAfterAnotherVersionWentBack) {
+  StartService(AllowAndWatchForLong);
+  for (const char* const version : {"2", "3"}) {
+    ASSERT_EQ(TakeOver({"--program-version", version, "--fault", "turn-unhealthy"}),
+              "take over: OK");
+    AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+  }
+  EXPECT_THAT(TakeOver({"--program-version", "2"}),
+              AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("upgrade 1, ")));
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
 TEST_F(TakeOversTest, shouldBePausedAndUndoneByOperators) {
   StartService(AllowAndWatchForLong);
   ASSERT_EQ(TakeOver({"--program-version", "2"}), "take over: OK");
