@@ -50,9 +50,9 @@ class Upgrades : private WorkerObserver {
   // Upgrade.taken_over_by. Calls `done` once, now or from the loop. REQUIRES: CheckTakeOver.
   void TakeOver(const WorkerInfo& worker, const std::string& by,
                 std::function<void(const absl::Status&)> done);
-  // kFailedPrecondition: an upgrade is under way, or take-overs by this version have just gone
-  // back, so that a service manager that starts it again and again does not move the shards each
-  // time.
+  // kFailedPrecondition: an upgrade is under way, or take-overs by this version have gone back and
+  // no upgrade has completed since. A service manager that starts it again and again would move the
+  // shards each time.
   absl::Status CheckTakeOver(const std::string& version) const;
   // Returns whether a new worker of the upgrade under way is of this process, or a take-over by the
   // process is about to begin.
