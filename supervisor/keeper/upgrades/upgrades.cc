@@ -22,6 +22,9 @@ constexpr char kHeldKey[] = "upgrades";
 // times as long.
 constexpr uint64_t kTakeOverPauseNs = 60'000'000'000;
 constexpr uint64_t kMostDoublings = 6;
+// Workers choose their environment, of up to 6 MiB, and when they take over. What is remembered of
+// them, kHistory programs and two, must leave room for the other entries that the driver holds.
+constexpr size_t kMostBytesOfATaker = 256 << 10;
 
 bool IsFailedTakeOver(const v1::Upgrade& upgrade, const std::string& version) {
   return !upgrade.taken_over_by().empty() && upgrade.new_version() == version &&
@@ -177,7 +180,9 @@ void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
     context_.workers.ReadProgram(
         worker_id, context_.programs,
         [this, reading, which, done](absl::StatusOr<internal::Program> program) {
-          if (program.ok()) reading->change.*which = *std::move(program);
+          if (program.ok() && program->ByteSizeLong() <= kMostBytesOfATaker) {
+            reading->change.*which = *std::move(program);
+          }
           if (--reading->left > 0) return;
           reads_program_ = false;
           done(BeginTakeOver(std::exchange(taking_over_, 0), std::move(reading->change)));

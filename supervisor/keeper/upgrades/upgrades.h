@@ -46,8 +46,9 @@ class Upgrades : private WorkerObserver {
   void Start(const v1::UpgradePlan& plan, Done done);
 
   // Begins an upgrade to `worker`, which has asked for all shards. Reads the programs first, for
-  // Rollback and for operators, and goes on without them if they cannot be read. `by`: as
-  // Upgrade.taken_over_by. Calls `done` once, now or from the loop. REQUIRES: CheckTakeOver.
+  // Rollback and for operators, and goes on without one that cannot be read or whose arguments and
+  // environment have more than 256 KiB. `by`: as Upgrade.taken_over_by. Calls `done` once, now or
+  // from the loop. REQUIRES: CheckTakeOver.
   void TakeOver(const WorkerInfo& worker, const std::string& by,
                 std::function<void(const absl::Status&)> done);
   // kFailedPrecondition: an upgrade is under way, or take-overs by this version have gone back and

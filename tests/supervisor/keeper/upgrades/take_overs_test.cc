@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/child_process.h"
@@ -39,8 +40,7 @@ void AllowAndWatchForLong(v1::ServiceConfig* service) {
 class TakeOversTest : public UpgradesTest {
  protected:
   // Starts a worker that takes over. Returns what the keeper answered.
-  std::string TakeOver(const Options& options) {
-    harness::ChildOptions child;
+  std::string TakeOver(const Options& options, harness::ChildOptions child = {}) {
     child.program = program_;
     child.arguments = Arguments(options);
     child.arguments.emplace_back("--take-over");
@@ -256,6 +256,22 @@ TEST_F(TakeOversTest, shouldBeginOnceForAllWorkersOfAProcess) {
   }
   AwaitPhase(v1::UPGRADE_PHASE_FAILED);
   EXPECT_EQ(OwnersVersion(), "1");
+}
+
+// What the driver holds for the next keeper is bounded. A worker could fill it with its
+// environment.
+TEST_F(TakeOversTest, shouldNotRememberALargeProgram) {
+  StartService(Allow);
+  harness::ChildOptions child;
+  for (const char* const name : {"LARGE_1", "LARGE_2", "LARGE_3"}) {
+    child.environment.emplace_back(name, std::string(100'000, 'x'));
+  }
+  ASSERT_EQ(TakeOver({"--program-version", "2"}, child), "take over: OK");
+  EXPECT_EQ(AwaitPhase(v1::UPGRADE_PHASE_COMPLETED).exec(), "");
+  EXPECT_EQ(OwnersVersion(), "2");
+  ASSERT_EQ(TakeOver({"--program-version", "3"}), "take over: OK");
+  EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_COMPLETED).exec(), HasSubstr("upgrade_worker"));
+  EXPECT_EQ(Rollback().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(TakeOversTest, shouldMoveSomeShardsWithoutAWatch) {
