@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/child_process.h"
