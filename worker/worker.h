@@ -456,13 +456,14 @@ class Worker {
   // Without `shards`, or with all of them, this is an upgrade to this process: the shards move once
   // all of its workers are ready and healthy. The former owners stand by for the watch window, get
   // the shards back if this worker dies, hangs or turns unhealthy, and are asked to end after it.
-  // With some shards it is a handoff, which is not watched and ends nobody.
+  // With some shards it is a handoff, which is not watched and ends nobody. If the keeper dies
+  // before it is over, shards that have not come do not come: ask again.
   //
   // OK, and nothing moves: the worker owns the shards, no other worker is ready, or the keeper has
   // started this process, as a standby or in an upgrade, and decides what it gets.
   // kPermissionDenied: the policy has no workers_may_take_over. kInvalidArgument: there is no such
   // shard. kFailedPrecondition: the worker is not ready, another upgrade is under way, the last
-  // take-over by this version has just gone back, the service is drained or native, or the formats
+  // take-over by this version has gone back, the service is drained or native, or the formats
   // of the state do not fit. kUnimplemented: the keeper is of an earlier release.
   virtual absl::Status TakeOver(absl::Span<const uint32_t> shards = {}) = 0;
 

@@ -618,7 +618,7 @@ enum class NoticeKind : uint8_t {  // from `baton-driver`
 };
 inline constexpr auto kLastNoticeKind = NoticeKind::kRejected;
 enum class OrderKind : uint8_t {  // from the shard's driver
-  kAccept = 1,                    // with the queue pair `qp_number`, NativeConnection::answer
+  kAccept = 1,                    // with the queue pair `qp_number`, Arena::private_data
   kReject = 2,
   kDisconnect = 3,
   kFree = 4,  // the slot is free, and its queue pair after the time-wait

@@ -51,6 +51,18 @@ void Take(const Message& from, const FieldDescriptor* field, Message* to) {
   to->GetReflection()->SwapFields(value.get(), to, {field});
 }
 
+bool IsTakenByKeeper(const v1::ServiceConfig& running, std::string_view field) {
+  const bool brokered = running.mode() == v1::BROKERED;
+  // Native workers count deaths themselves, with the limit that they were started with.
+  if (field == "poison_deaths") return brokered;
+  // The buffers stay on huge pages, also if `wanted` has none, and those go with no worker_uids
+  // (CheckHugePages).
+  if (field == "worker_uids" && brokered && running.huge_pages() != v1::HUGE_PAGES_TRANSPARENT) {
+    return false;
+  }
+  return absl::c_linear_search(kTakenByKeepers, field);
+}
+
 // Takes `to`, or the part of it that ends no connection.
 void Change(const v1::ServiceConfig& from, const v1::ServiceConfig& to, bool disconnect,
             TakenConfig* result) {
@@ -153,9 +165,7 @@ ServiceChange CompareService(const v1::ServiceConfig& running, const v1::Service
   ServiceChange change;
   change.config = running;
   for (const FieldDescriptor* field : Differences(running, wanted)) {
-    // Native workers count deaths themselves, with the limit that they were started with.
-    const bool taken = absl::c_linear_search(kTakenByKeepers, field->name()) ||
-                       (field->name() == "poison_deaths" && running.mode() == v1::BROKERED);
+    const bool taken = IsTakenByKeeper(running, field->name());
     if (taken) Take(wanted, field, &change.config);
     (taken ? change.taken : change.refused).push_back(field->name());
   }

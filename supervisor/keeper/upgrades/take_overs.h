@@ -4,9 +4,10 @@
 // A take-over of all shards is an upgrade (upgrade_under_way.h): the former owners stand by for the
 // watch window, get the shards back if the worker dies, hangs or turns unhealthy, and are asked to
 // end after it. The new side is the whole process of the worker: if it has several workers, the
-// upgrade waits until all of them are ready, and each gets shards. A take-over of some shards is a
-// handoff: it is not watched, and the former owners stay. It is reported as an event, and to the
-// worker as ownership.
+// upgrade waits until all of them are ready, and each gets shards. (Of a service with hot_standbys,
+// as many as there were owners.) A take-over of some shards is a handoff: it is not watched, and
+// the former owners stay. It is reported as an event, and to the worker as ownership. If the keeper
+// dies meanwhile, the next one does not go on with it.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_TAKE_OVERS_H_
 #define SUPERVISOR_KEEPER_UPGRADES_TAKE_OVERS_H_
 

@@ -56,6 +56,7 @@ void UpgradeWorkers::TakeOver(const WorkerInfo& worker, v1::Upgrade* upgrade) {
     if (one.pid != worker.pid) continue;
     new_ids_.insert(one.id);
     upgrade->add_new_worker_ids(one.id);
+    context_.driver.ChangeWorker(one.slot, one.id, internal::ChangeWorker::STANDS_LAST);
   }
   upgrade->set_new_version(worker.version);
 }

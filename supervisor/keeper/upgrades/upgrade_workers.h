@@ -35,7 +35,8 @@ class UpgradeWorkers {
   // kResourceExhausted: they do not fit beside those attached.
   absl::StatusOr<uint32_t> TakeOld(uint32_t planned, v1::Upgrade* upgrade);
   // Takes the workers of the process of `worker`, which nobody has started for the upgrade, for the
-  // new ones, and all others that are ready for the old ones. Enters them in `upgrade`.
+  // new ones, and all others that are ready for the old ones. Enters them in `upgrade`. The new
+  // ones stand last, as if they had attached as such.
   void TakeOver(const WorkerInfo& worker, v1::Upgrade* upgrade);
   StartedProcesses& processes() { return processes_; }
 

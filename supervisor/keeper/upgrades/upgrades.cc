@@ -17,10 +17,14 @@ namespace {
 // The suffix that /proc appends to the path of a deleted file.
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr char kHeldKey[] = "upgrades";
-// How long a version whose take-over went back may not take over again. Doubled for each such
-// take-over in a row, at most 64 times.
+// How long a version whose take-over went back may not take over again, from the end of the last
+// take-over that went back. Doubled for each such take-over since an upgrade completed, up to 64
+// times as long.
 constexpr uint64_t kTakeOverPauseNs = 60'000'000'000;
 constexpr uint64_t kMostDoublings = 6;
+// Workers choose their environment, of up to 6 MiB, and when they take over. What is remembered of
+// them, kHistory programs and two, must leave room for the other entries that the driver holds.
+constexpr size_t kMostBytesOfATaker = 256 << 10;
 
 bool IsFailedTakeOver(const v1::Upgrade& upgrade, const std::string& version) {
   return !upgrade.taken_over_by().empty() && upgrade.new_version() == version &&
@@ -139,21 +143,28 @@ void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan
 
 absl::Status Upgrades::CheckTakeOver(const std::string& version) const {
   BATON_RETURN_IF_ERROR(CheckIdle());
-  const auto other = absl::c_find_if(
-      history_, [&](const auto& upgrade) { return !IsFailedTakeOver(upgrade, version); });
-  const auto failures = static_cast<uint64_t>(other - history_.begin());
-  if (failures == 0) return absl::OkStatus();
+  // Those of other versions in between do not count as an end of the row: two bad programs would
+  // take turns.
+  const v1::Upgrade* last = nullptr;
+  uint64_t failures = 0;
+  for (const v1::Upgrade& upgrade : history_) {
+    if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) break;
+    if (!IsFailedTakeOver(upgrade, version)) continue;
+    if (failures++ == 0) last = &upgrade;
+  }
+  if (last == nullptr) return absl::OkStatus();
   const uint64_t pause = kTakeOverPauseNs << std::min(failures - 1, kMostDoublings);
   const uint64_t since = MonotonicNanoseconds() - take_over_failed_ns_;
   if (since >= pause) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("upgrade ", history_.front().id(), ", a take-over by version \"", version,
-                   "\", was the last and did not complete (", history_.front().detail(),
-                   "): start another version, wait ", (pause - since) / 1'000'000'000 + 1,
-                   " s, or use `baton upgrade`"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "upgrade ", last->id(), ", a take-over by version \"", version, "\", did not complete (",
+      last->detail(), "), and none has completed since: start another version, wait ",
+      (pause - since) / 1'000'000'000 + 1, " s, or use `baton upgrade`"));
 }
 
-bool Upgrades::HasNew(pid_t pid) const { return current_ && current_->HasNew(pid); }
+bool Upgrades::HasNew(pid_t pid) const {
+  return pid == taking_over_ || (current_ && current_->HasNew(pid));
+}
 
 void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
                         std::function<void(const absl::Status&)> done) {
@@ -164,14 +175,17 @@ void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
   const auto reading = std::make_shared<Reading>();
   reading->change.taken_over_by = by;
   reads_program_ = true;
+  taking_over_ = worker.pid;
   const auto read = [&](uint64_t worker_id, internal::Program ProgramChange::*which) {
     context_.workers.ReadProgram(
         worker_id, context_.programs,
-        [this, reading, which, id = worker.id, done](absl::StatusOr<internal::Program> program) {
-          if (program.ok()) reading->change.*which = *std::move(program);
+        [this, reading, which, done](absl::StatusOr<internal::Program> program) {
+          if (program.ok() && program->ByteSizeLong() <= kMostBytesOfATaker) {
+            reading->change.*which = *std::move(program);
+          }
           if (--reading->left > 0) return;
           reads_program_ = false;
-          done(BeginTakeOver(id, std::move(reading->change)));
+          done(BeginTakeOver(std::exchange(taking_over_, 0), std::move(reading->change)));
         });
   };
   const std::vector<WorkerInfo> workers = context_.workers.List();
@@ -184,15 +198,16 @@ void Upgrades::TakeOver(const WorkerInfo& worker, const std::string& by,
   read(worker.id, &ProgramChange::to);
 }
 
-absl::Status Upgrades::BeginTakeOver(uint64_t worker_id, ProgramChange change) {
-  const std::vector<WorkerInfo> workers = context_.workers.List();
-  const WorkerInfo* const worker = FindWorker(workers, worker_id);
-  if (worker == nullptr || !worker->ready) {
+// Other workers of the process may have asked meanwhile, and were told that it begins.
+absl::Status Upgrades::BeginTakeOver(pid_t pid, ProgramChange change) {
+  std::vector<WorkerInfo> workers = context_.workers.List();
+  std::erase_if(workers, [pid](const auto& one) { return one.pid != pid || !one.ready; });
+  if (workers.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("worker ", worker_id, " left or was asked to end meanwhile"));
+        absl::StrCat("the workers of process ", pid, " left or were asked to end meanwhile"));
   }
   current_ = Make(++last_id_, std::move(change), v1::UpgradePlan());
-  current_->StartWith(*worker);
+  current_->StartWith(workers.front());
   return absl::OkStatus();
 }
 

@@ -46,15 +46,17 @@ class Upgrades : private WorkerObserver {
   void Start(const v1::UpgradePlan& plan, Done done);
 
   // Begins an upgrade to `worker`, which has asked for all shards. Reads the programs first, for
-  // Rollback and for operators, and goes on without them if they cannot be read. `by`: as
-  // Upgrade.taken_over_by. Calls `done` once, now or from the loop. REQUIRES: CheckTakeOver.
+  // Rollback and for operators, and goes on without one that cannot be read or whose arguments and
+  // environment have more than 256 KiB. `by`: as Upgrade.taken_over_by. Calls `done` once, now or
+  // from the loop. REQUIRES: CheckTakeOver.
   void TakeOver(const WorkerInfo& worker, const std::string& by,
                 std::function<void(const absl::Status&)> done);
-  // kFailedPrecondition: an upgrade is under way, or take-overs by this version have just gone
-  // back, so that a service manager that starts it again and again does not move the shards each
-  // time.
+  // kFailedPrecondition: an upgrade is under way, or take-overs by this version have gone back and
+  // no upgrade has completed since. A service manager that starts it again and again would move the
+  // shards each time.
   absl::Status CheckTakeOver(const std::string& version) const;
-  // Returns whether a new worker of the upgrade under way is of this process.
+  // Returns whether a new worker of the upgrade under way is of this process, or a take-over by the
+  // process is about to begin.
   bool HasNew(pid_t pid) const;
 
   // Undoes the upgrade under way or, if there is none, starts one to the program before the present
@@ -81,7 +83,7 @@ class Upgrades : private WorkerObserver {
                                             absl::StatusOr<internal::Program> old_program) const;
   absl::StatusOr<ProgramChange> PlanReturn() const;
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
-  absl::Status BeginTakeOver(uint64_t worker_id, ProgramChange change);
+  absl::Status BeginTakeOver(pid_t pid, ProgramChange change);
   void GoOnFrom(const std::string& value);  // what is held of upgrades
   void OnOver();
   std::shared_ptr<UpgradeUnderWay> Make(uint64_t id, ProgramChange change,
@@ -95,6 +97,7 @@ class Upgrades : private WorkerObserver {
   const KeeperParts context_;
   std::shared_ptr<UpgradeUnderWay> current_;
   bool reads_program_ = false;                  // an upgrade is about to begin
+  pid_t taking_over_ = 0;                       // the process whose take-over that is; 0: none
   std::deque<v1::Upgrade> history_;             // the newest first
   std::deque<internal::Program> predecessors_;  // of the program that serves; the last one first
   uint64_t last_id_ = 0;

@@ -131,6 +131,20 @@ TEST(Reload, shouldHaveARunningKeeperTakeWhatItReadsWhenItNeedsIt) {
   }
 }
 
+// The file is in order: it has no huge_pages any more. The driver has them until it is replaced.
+TEST(Reload, shouldLetNobodyElseIntoBuffersThatStayOnHugePages) {
+  const std::string base = "state_dir: \"/run/b\" services { name: \"kv\" device { rdma {} } ";
+  const v1::Config running = Parse(base + "huge_pages: HUGE_PAGES_2_MIB }");
+  const v1::Config wanted = Parse(base + "worker_uids: 7 max_listeners: 9 }");
+  const TakenConfig result = TakeReloadable(running, wanted, /*disconnect=*/false);
+  EXPECT_THAT(Refused(result), ElementsAre("services[kv].worker_uids", "services[kv].huge_pages"));
+  EXPECT_EQ(result.config.services(0).worker_uids_size(), 0);
+  EXPECT_THAT(result.taken, ElementsAre("services[kv].max_listeners"));
+  const TakenConfig anew = TakeReloadable(running, wanted, /*disconnect=*/true);
+  EXPECT_TRUE(Same(anew.config, wanted));
+  EXPECT_THAT(anew.changed, ElementsAre("kv"));
+}
+
 // All other fields, by what they are called, so that a new one is thought about.
 TEST(Reload, shouldNeedAnotherKeeperForTheOtherFieldsOfAService) {
   const ServiceChange change = CompareService(

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,17 +13,20 @@
 #include "gtest/gtest.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/wait_until.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
 #include "tests/supervisor/keeper/upgrades/upgrades_fixture.h"
 
 namespace baton::keeper::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kTimeout(20);
+constexpr int kAnswerMs = 20'000;
 
 void Allow(v1::ServiceConfig* service) {
   service->mutable_policy()->set_workers_may_take_over(true);
@@ -35,8 +39,7 @@ void AllowAndWatchForLong(v1::ServiceConfig* service) {
 class TakeOversTest : public UpgradesTest {
  protected:
   // Starts a worker that takes over. Returns what the keeper answered.
-  std::string TakeOver(const Options& options) {
-    harness::ChildOptions child;
+  std::string TakeOver(const Options& options, harness::ChildOptions child = {}) {
     child.program = program_;
     child.arguments = Arguments(options);
     child.arguments.emplace_back("--take-over");
@@ -110,6 +113,21 @@ TEST_F(TakeOversTest, shouldNotTakeShardsBeforeItIsHealthy) {
   ExpectEndedInOrder(*takers_[0]);
 }
 
+// Nobody knows yet whether the new worker can serve: a standby of the program that serves goes
+// first.
+TEST_F(TakeOversTest, shouldNotMakeTheNewWorkerAnHeirBeforeAnOldOne) {
+  StartService(AllowAndWatchForLong);
+  const std::unique_ptr<harness::ChildProcess> owner = std::move(worker_);
+  StartWorker({"--program-version", "1"});
+  ASSERT_EQ(TakeOver({"--program-version", "2", "--fault", "unhealthy"}), "take over: OK");
+  const v1::Upgrade upgrade = AwaitPhase(v1::UPGRADE_PHASE_STARTING);
+  ASSERT_EQ(upgrade.old_worker_ids_size(), 2);
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Shard& shard : description.shards()) {
+    EXPECT_THAT(upgrade.old_worker_ids(), Contains(shard.heir_worker_id())) << shard.index();
+  }
+}
+
 TEST_F(TakeOversTest, shouldNotBeginAgainAtOnceByTheVersionThatWentBack) {
   StartService(AllowAndWatchForLong);
   ASSERT_EQ(TakeOver({"--program-version", "2", "--fault", "turn-unhealthy"}), "take over: OK");
@@ -122,11 +140,25 @@ TEST_F(TakeOversTest, shouldNotBeginAgainAtOnceByTheVersionThatWentBack) {
   EXPECT_EQ(OwnersVersion(), "3");
 }
 
+// Two units whose programs are both bad would otherwise move the shards by turns, for ever.
+TEST_F(TakeOversTest, shouldNotBeginAgainAtOnceAfterAnotherVersionWentBack) {
+  StartService(AllowAndWatchForLong);
+  for (const char* const version : {"2", "3"}) {
+    ASSERT_EQ(TakeOver({"--program-version", version, "--fault", "turn-unhealthy"}),
+              "take over: OK");
+    AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+  }
+  EXPECT_THAT(TakeOver({"--program-version", "2"}),
+              AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("upgrade 1, ")));
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
 TEST_F(TakeOversTest, shouldBePausedAndUndoneByOperators) {
   StartService(AllowAndWatchForLong);
   ASSERT_EQ(TakeOver({"--program-version", "2"}), "take over: OK");
   const v1::Upgrade watched = AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
-  for (const v1::Shard& shard : keeper_.Describe().shards()) {
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Shard& shard : description.shards()) {
     EXPECT_EQ(shard.heir_worker_id(), watched.old_worker_ids(0)) << shard.index();
   }
   ASSERT_TRUE(Hold(true).ok());
@@ -186,6 +218,59 @@ TEST_F(TakeOversTest, shouldBeRefusedWhereFormatsDoNotFit) {
   EXPECT_THAT(TakeOver({"--reads-min", "1", "--reads-max", "2", "--writes", "2"}),
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("writes state version 2")));
   EXPECT_EQ(OwnersVersion(), "1");
+}
+
+// Each thread of the process has a worker that asks. The second asks while the keeper reads what
+// the processes run.
+TEST_F(TakeOversTest, shouldBeginOnceForAllWorkersOfAProcess) {
+  StartKeeperWithLauncher([](const std::string& real, const std::string& wait) {
+    return "test $# = 0 && exec " + real + "\n" + wait + "\nexec " + real + " $1\n";
+  });
+  internal::ManagementRequest policy;
+  policy.mutable_set_policy()->mutable_policy()->set_workers_may_take_over(true);
+  ASSERT_TRUE(keeper_.Ask(policy).ok());
+  RawClient first(keeper_.socket());
+  RawClient second(keeper_.socket());
+  RawClient never_ready(keeper_.socket());  // so that no shard moves
+  for (RawClient* const client : {&first, &second, &never_ready}) {
+    ASSERT_EQ(client->AttachAndShowItself(), absl::OkStatus());
+  }
+  internal::WorkerRequest ready;
+  ready.mutable_set_ready();
+  internal::WorkerRequest take_over;
+  take_over.mutable_take_over();
+  for (RawClient* const client : {&first, &second}) ASSERT_TRUE(client->Ask(ready).ok());
+  ASSERT_EQ(first.channel().Send(take_over), absl::OkStatus());
+  std::ofstream word(fifo_);  // waits for a launcher to read it
+  EXPECT_EQ(second.Ask(take_over).status(), absl::OkStatus());
+  word << "go\ngo\n" << std::flush;  // a line for each process that is read
+  internal::WorkerReply begun;
+  ASSERT_EQ(first.channel().Receive(&begun, kAnswerMs), absl::OkStatus());
+  EXPECT_EQ(begun.status_code(), 0) << begun.status_message();
+  EXPECT_EQ(AwaitPhase(v1::UPGRADE_PHASE_STARTING).new_worker_ids_size(), 3);
+  EXPECT_EQ(Newest().id(), 1u);
+  ASSERT_TRUE(Rollback().ok());
+  for (RawClient* const client : {&first, &second, &never_ready}) {
+    EXPECT_EQ(client->Detach(), absl::OkStatus());
+  }
+  AwaitPhase(v1::UPGRADE_PHASE_FAILED);
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
+// What the driver holds for the next keeper is bounded. A worker could fill it with its
+// environment.
+TEST_F(TakeOversTest, shouldNotRememberALargeProgram) {
+  StartService(Allow);
+  harness::ChildOptions child;
+  for (const char* const name : {"LARGE_1", "LARGE_2", "LARGE_3"}) {
+    child.environment.emplace_back(name, std::string(100'000, 'x'));
+  }
+  ASSERT_EQ(TakeOver({"--program-version", "2"}, child), "take over: OK");
+  EXPECT_EQ(AwaitPhase(v1::UPGRADE_PHASE_COMPLETED).exec(), "");
+  EXPECT_EQ(OwnersVersion(), "2");
+  ASSERT_EQ(TakeOver({"--program-version", "3"}), "take over: OK");
+  EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_COMPLETED).exec(), HasSubstr("upgrade_worker"));
+  EXPECT_EQ(Rollback().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(TakeOversTest, shouldMoveSomeShardsWithoutAWatch) {
