@@ -231,14 +231,14 @@ struct QueuePairOptions {
   CompletionQueue* send_queue = nullptr;     // where completions of sends go
   CompletionQueue* receive_queue = nullptr;  // may be the same
   uint32_t max_send_requests = 0;
-  // So many of max_send_requests are WRITEs without data, whose entries are smaller.
-  uint32_t max_empty_writes = 0;
   uint32_t max_receive_requests = 0;  // unused with a shared receive queue
   uint32_t max_scatter_gather = 1;
   // Bytes of a send that can be inline. DeviceLimits has no maximum: the device refuses to create
   // a queue pair that asks for too many (ibv_create_qp(3)).
   uint32_t max_inline_data = 0;
   SharedReceiveQueue* shared_receive_queue = nullptr;  // null: the queue pair has its own receives
+  // So many of max_send_requests are WRITEs without data, whose entries are smaller.
+  uint32_t max_empty_writes = 0;
 };
 
 // A reliable-connected queue pair, created in state INIT, in which the caller may post receives but

@@ -429,7 +429,7 @@ TEST_F(HeapTableTest, shouldHoldAWholeHeapThatIsInUse) {
 }
 
 TEST_F(HeapTableTest, shouldForgetWhatWasThereBefore) {
-  for (int i = 0; i < 50; ++i) TakeKept(heap, static_cast<uint64_t>(1 + i * 37));
+  for (int i = 0; i < 100; ++i) TakeKept(heap, static_cast<uint64_t>(1 + i % 4 * 37));
   heap.Hold(TakeScratch(heap, 64));
   ASSERT_EQ(Load(), absl::OkStatus());
   ExpectWhole(heap);

@@ -587,7 +587,7 @@ TEST(Layout, shouldPlaceWhatNativeOwnersAndBatonDriverShare) {
   EXPECT_EQ(map.Pool(0), 3193472u);           // 128 + 32 x 16 behind
   EXPECT_EQ(map.NativeShardOf(1), 3193600u);  // 9 x 8 behind, to a line
   EXPECT_EQ(map.NativeConnectionOf(0), 3244032u);
-  EXPECT_EQ(map.NativeConnectionOf(4), 3246080u);
+  EXPECT_EQ(map.NativeConnectionOf(4), 3244608u);
   EXPECT_EQ(map.total, 3248128u);
 }
 

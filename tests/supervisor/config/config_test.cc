@@ -384,7 +384,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"HugePagesOfStrangers",
                   "state_dir: \"/s\" services { name: \"kv\" device { rdma {} } worker_uids: 7 "
                   "huge_pages: HUGE_PAGES_1_GIB }",
-                  "baton.conf:1:74: services[0].huge_pages: goes with no worker_uids: a worker of "
+                  "baton.conf:1:73: services[0].huge_pages: goes with no worker_uids: a worker of "
                   "another user could take a page out of the buffers, which kills the driver that "
                   "touches it; leave out one of them, or use mode: NATIVE"},
         BadConfig{"ListenerTwice", With("listeners { port: 7 } listeners { port: 7 }"),
