@@ -641,8 +641,8 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
     const bool used =
         arena::LoadAcquire(record.state) != static_cast<uint32_t>(arena::ConnectionState::kFree);
     if (!used) continue;
-    const bool ours = arena::LoadRelaxed(record.shard) == index_;
-    const Connection* const known = ours ? shards_->Resolve(*this, i, record.generation) : nullptr;
+    // One that moves is not loaded again: its shard may not have been changed yet.
+    const Connection* const known = shards_->Known(*this, i, record.generation);
     Connection others;
     if (known == nullptr) shards_->LoadCursors(record, &others);
     others.index_ = i;

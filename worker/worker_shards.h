@@ -54,10 +54,16 @@ class WorkerShards {
   // from the driver's record if this worker does not know it yet.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation) {
     if (index >= connection_slots_) return nullptr;
+    Connection* const known = Known(shard, index, generation);
+    return known != nullptr ? known : Find(shard, index, generation);
+  }
+  // The same, but loads nothing: null, too, if this worker does not know the connection yet, or not
+  // any more. REQUIRES: index < Capacity::connections.
+  Connection* Known(const Shard& shard, uint32_t index, uint32_t generation) {
     Connection& connection = connections_[index];
     const bool known = connection.shard_ == &shard && connection.generation_ == generation &&
                        connection.known_epoch_ == shard.epoch_;
-    return known ? &connection : Find(shard, index, generation);
+    return known ? &connection : nullptr;
   }
 
   static void LoadCursors(const arena::ConnectionRecord& record, Connection* connection);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tests/worker/worker_fixture.h"
+#include "worker/heap.h"
 #include "worker/worker_impl.h"
 
 namespace baton {
@@ -71,6 +72,39 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
     for (; posted < peer.received.size() + 32; ++posted) peer.Receive();
     return answered == kMessages && keeper.Describe().shards(0).completions_unacknowledged() == 0;
   }));
+}
+
+// The record says that the connection is in the shard which it has left: the driver has not applied
+// the move yet. A heap that looks there for memory in use must not take it back.
+TEST_P(StalledDriverTest, shouldLeaveAConnectionThatMovesAloneWhenItsHeapIsUsed) {
+  Start([](v1::ServiceConfig* service) {
+    service->set_shards(2);
+    service->set_shard_heap_bytes(1 << 16);
+  });
+  ScriptedService& service = NewService();
+  Shard* from = nullptr;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    if (completion.kind != Kind::kConnectRequest) return;
+    from = &shard;
+    EXPECT_EQ(shard.Accept(*completion.connection, *service.shards.at(1 - shard.index())),
+              absl::OkStatus());
+  };
+  Worker* worker = Add(&service, GetParam());
+  ASSERT_TRUE(Until([&] { return service.shards.size() == 2; }));
+  RawPeer peer;
+  Connect(peer, *worker);
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog(0) + CompletionsInLog(1) == 1; }));
+  Stall();
+  for (int i = 0; i < 10 && from == nullptr; ++i) Turn();
+  if (from != nullptr) {
+    Connection& connection = *service.completions.back().connection;
+    EXPECT_TRUE(from->heap().AllocateScratch(64).ok());
+    EXPECT_EQ(from->SetState(connection, {}, 1).code(), absl::StatusCode::kFailedPrecondition);
+  }
+  GoOn();
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  EXPECT_NE(&service.completions.back().connection->shard(), from);
+  EXPECT_EQ(poll_status, absl::OkStatus());
 }
 
 INSTANTIATE_TEST_SUITE_P(, StalledDriverTest,
