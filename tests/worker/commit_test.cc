@@ -74,6 +74,41 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
   }));
 }
 
+// Each transaction has an entry for the connection, one for the decision and one for the heap.
+TEST_P(StalledDriverTest, shouldLeaveRoomForTheHeap) {
+  constexpr size_t kMessages = 640;
+  Start([](v1::ServiceConfig* service) {
+    service->set_receive_queue_depth(1024);
+    service->set_shard_heap_bytes(1 << 20);
+  });
+  ScriptedService& service = NewService();
+  size_t handled = 0;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    AcceptWith(shard, completion, kMessages);
+    if (completion.kind != Kind::kReceive) return;
+    EXPECT_EQ(shard.SetState(*completion.connection, std::array<uint8_t, 1>{7}, 1),
+              absl::OkStatus());
+    EXPECT_EQ(shard.Disconnect(*completion.connection), absl::OkStatus());
+    EXPECT_EQ(shard.heap().Allocate(64).status(), absl::OkStatus()) << handled;
+    ++handled;
+  };
+  Worker* worker = Add(&service, GetParam());
+  RawPeer peer(/*max_requests=*/256);
+  Establish(peer, *worker);
+  const uint64_t before = CompletionsInLog();
+  for (size_t sent = 0; sent < kMessages; sent += 32) {
+    for (int i = 0; i < 32; ++i) peer.Send("request");
+    ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + sent + 32; }));
+  }
+  Stall();
+  for (int i = 0; i < 1000; ++i) Turn();
+  if (GetParam() == CommitMode::kAfterEachCompletion) {
+    EXPECT_LT(handled, kMessages);
+  }
+  GoOn();
+  ASSERT_TRUE(Until([&] { return handled == kMessages; }));
+}
+
 // The record says that the connection is in the shard which it has left: the driver has not applied
 // the move yet. A heap that looks there for memory in use must not take it back.
 TEST_P(StalledDriverTest, shouldLeaveAConnectionThatMovesAloneWhenItsHeapIsUsed) {
