@@ -76,8 +76,9 @@ class Heap {
   }
 
   // Calls `visit` for all memory that is allocated, with the length of its size class, in the order
-  // of addresses. An owner that finds memory here which its state does not know may free it: what
-  // belonged to a connection that poison has ended, for example.
+  // of addresses. `visit` must not use the heap. An owner that finds memory here which its state
+  // does not know may free it afterwards: what belonged to a connection that poison has ended, for
+  // example.
   absl::Status ForEachAllocated(const std::function<void(const Buffer&, bool kept)>& visit);
   absl::StatusOr<Statistics> statistics();
 
@@ -126,6 +127,10 @@ class Heap {
 // Scratch memory of a shard's heap for containers: a std::pmr::vector whose bytes can be sent as
 // they are. Make one for each epoch, in OnAdopt: what it allocated ends with the epoch, and is not
 // given back twice when containers outlive it. Throws std::bad_alloc where the heap has no room.
+//
+// Destroy containers in OnRelease: the next owner writes over their elements. One that outlives the
+// epoch must have elements without destructors in one piece (std::pmr::vector, std::pmr::string),
+// because others read their memory when they are destroyed. None may outlive the Worker.
 //
 // Containers do not survive their process, which has its pointers. What a successor has to find
 // belongs in memory of Allocate(), addressed by offset.

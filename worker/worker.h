@@ -241,8 +241,8 @@ class Shard {
   }
 
   // Calls `visit` for each buffer of a work request that is not acknowledged: an owner must not use
-  // it for anything else. All of them lie within Worker::buffers(). A successor that manages its
-  // buffers itself needs this; one that chooses them by sequence number does not.
+  // it for anything else. Each lies within Worker::buffers() or a shard's heap. A successor that
+  // manages its buffers itself needs this; one that chooses them by sequence number does not.
   void ForEachBufferInUse(const Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
   // The same for shared receives, with their tags.
