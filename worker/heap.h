@@ -47,7 +47,7 @@ class Heap {
     uint64_t bytes = 0;
     uint64_t kept = 0;     // allocated, and committed or in the open transaction
     uint64_t scratch = 0;  // allocated as scratch memory
-    uint64_t held = 0;     // freed, and maybe still in use by work requests
+    uint64_t held = 0;     // freed, and maybe still in use by work requests or grants
     uint64_t free = 0;
     uint64_t largest_free = 0;
     // Returns which part of the free memory lies outside the largest range: 0 to 1.
