@@ -501,6 +501,8 @@ void Shard::Publish(bool release) {
     BATON_CRASH_POINT("commit-entry-written");
   }
   NoteAcknowledged();  // the driver may write over these completions as soon as it is told
+  // It stores hints in the bank, which may be another owner's after a release.
+  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(bank_->tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
@@ -522,7 +524,6 @@ void Shard::Publish(bool release) {
     state_length_ = staged_->state.state_length;
     state_version_ = staged_->state.state_version;
   }
-  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
   if (staged_->moves) [[unlikely]]
     ForgetMoved();
   ClearStaged();
