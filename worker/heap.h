@@ -31,7 +31,8 @@
 namespace baton {
 
 // The shard owns it, and it can be used while the shard can. Only the thread that called Attach may
-// use it.
+// use it. A service whose other threads write into its memory has an outside effect: see
+// Capacity::outside_effects.
 //
 // Functions return
 //   kResourceExhausted: no room, in the heap or in the transaction. The message says which.
