@@ -535,6 +535,7 @@ void Shard::ForgetMoved() {
     if (CommitKind(entry.kind) != CommitKind::kAccept || entry.target_shard == index_) continue;
     if (Connection* moved = shards_->Resolve(*this, entry.connection, entry.generation)) {
       moved->known_epoch_ = 0;
+      moved->moved_epoch_ = epoch_;
     }
   }
 }
@@ -666,6 +667,7 @@ std::vector<Connection*> Shard::connections() {
     const arena::ConnectionRecord& record = arena.connection(i);
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
+    if (shards_->HasMoved(*this, i, record.generation)) continue;
     // No worker is told the end of such a connection.
     if (state == arena::ConnectionState::kClosed &&
         record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {

@@ -65,6 +65,13 @@ class WorkerShards {
                        connection.known_epoch_ == shard.epoch_;
     return known ? &connection : nullptr;
   }
+  // Returns whether this worker has accepted the connection into another shard in this epoch. The
+  // record may not say so yet. REQUIRES: index < Capacity::connections.
+  bool HasMoved(const Shard& shard, uint32_t index, uint32_t generation) const {
+    const Connection& connection = connections_[index];
+    return connection.shard_ == &shard && connection.generation_ == generation &&
+           connection.moved_epoch_ == shard.epoch_;
+  }
 
   static void LoadCursors(const arena::ConnectionRecord& record, Connection* connection);
 

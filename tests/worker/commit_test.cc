@@ -110,8 +110,8 @@ TEST_P(StalledDriverTest, shouldLeaveRoomForTheHeap) {
 }
 
 // The record says that the connection is in the shard which it has left: the driver has not applied
-// the move yet. A heap that looks there for memory in use must not take it back.
-TEST_P(StalledDriverTest, shouldLeaveAConnectionThatMovesAloneWhenItsHeapIsUsed) {
+// the move yet. Neither a heap that looks there for memory in use, nor a list, takes it back.
+TEST_P(StalledDriverTest, shouldNotTakeBackAConnectionThatMoves) {
   Start([](v1::ServiceConfig* service) {
     service->set_shards(2);
     service->set_shard_heap_bytes(1 << 16);
@@ -134,6 +134,7 @@ TEST_P(StalledDriverTest, shouldLeaveAConnectionThatMovesAloneWhenItsHeapIsUsed)
   if (from != nullptr) {
     Connection& connection = *service.completions.back().connection;
     EXPECT_TRUE(from->heap().AllocateScratch(64).ok());
+    EXPECT_TRUE(from->connections().empty());
     EXPECT_EQ(from->SetState(connection, {}, 1).code(), absl::StatusCode::kFailedPrecondition);
   }
   GoOn();
