@@ -85,11 +85,12 @@ absl::StatusOr<HeapBlocks::Object> Heap::Take(uint64_t bytes, uint32_t alignment
 
 absl::Status Heap::NoRoom(uint64_t bytes) const {
   const HeapBlocks::Totals totals = blocks_.totals();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the heap of shard ", shard_->index(), " has no ", bytes, " bytes: ", totals.kept, " of ",
-      blocks_.bytes(), " are kept, ", totals.scratch, " are scratch memory, work requests use ",
-      totals.held, " that were freed, the longest free range has ", totals.largest_range,
-      ": free some, or raise shard_heap_bytes"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the heap of shard ", shard_->index(), " has no ", bytes,
+                   " bytes: ", totals.kept, " of ", blocks_.bytes(), " are kept, ", totals.scratch,
+                   " are scratch memory, work requests and grants use ", totals.held,
+                   " that were freed, the longest free range has ", totals.largest_range,
+                   ": free some, or raise shard_heap_bytes"));
 }
 
 // Makes sure that the transaction has room for a change of the block, and notes it.

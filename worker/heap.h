@@ -31,7 +31,8 @@
 namespace baton {
 
 // The shard owns it, and it can be used while the shard can. Only the thread that called Attach may
-// use it.
+// use it. A service whose other threads write into its memory has an outside effect: see
+// Capacity::outside_effects.
 //
 // Functions return
 //   kResourceExhausted: no room, in the heap or in the transaction. The message says which.
@@ -47,7 +48,7 @@ class Heap {
     uint64_t bytes = 0;
     uint64_t kept = 0;     // allocated, and committed or in the open transaction
     uint64_t scratch = 0;  // allocated as scratch memory
-    uint64_t held = 0;     // freed, and maybe still in use by work requests
+    uint64_t held = 0;     // freed, and maybe still in use by work requests or grants
     uint64_t free = 0;
     uint64_t largest_free = 0;
     // Returns which part of the free memory lies outside the largest range: 0 to 1.
@@ -76,8 +77,9 @@ class Heap {
   }
 
   // Calls `visit` for all memory that is allocated, with the length of its size class, in the order
-  // of addresses. An owner that finds memory here which its state does not know may free it: what
-  // belonged to a connection that poison has ended, for example.
+  // of addresses. `visit` must not use the heap. An owner that finds memory here which its state
+  // does not know may free it afterwards: what belonged to a connection that poison has ended, for
+  // example.
   absl::Status ForEachAllocated(const std::function<void(const Buffer&, bool kept)>& visit);
   absl::StatusOr<Statistics> statistics();
 
@@ -126,6 +128,10 @@ class Heap {
 // Scratch memory of a shard's heap for containers: a std::pmr::vector whose bytes can be sent as
 // they are. Make one for each epoch, in OnAdopt: what it allocated ends with the epoch, and is not
 // given back twice when containers outlive it. Throws std::bad_alloc where the heap has no room.
+//
+// Destroy containers in OnRelease: the next owner writes over their elements. One that outlives the
+// epoch must have elements without destructors in one piece (std::pmr::vector, std::pmr::string),
+// because others read their memory when they are destroyed. None may outlive the Worker.
 //
 // Containers do not survive their process, which has its pointers. What a successor has to find
 // belongs in memory of Allocate(), addressed by offset.

@@ -501,6 +501,8 @@ void Shard::Publish(bool release) {
     BATON_CRASH_POINT("commit-entry-written");
   }
   NoteAcknowledged();  // the driver may write over these completions as soon as it is told
+  // It stores hints in the bank, which may be another owner's after a release.
+  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(bank_->tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
@@ -522,7 +524,6 @@ void Shard::Publish(bool release) {
     state_length_ = staged_->state.state_length;
     state_version_ = staged_->state.state_version;
   }
-  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
   if (staged_->moves) [[unlikely]]
     ForgetMoved();
   ClearStaged();
@@ -534,6 +535,7 @@ void Shard::ForgetMoved() {
     if (CommitKind(entry.kind) != CommitKind::kAccept || entry.target_shard == index_) continue;
     if (Connection* moved = shards_->Resolve(*this, entry.connection, entry.generation)) {
       moved->known_epoch_ = 0;
+      moved->moved_epoch_ = epoch_;
     }
   }
 }
@@ -641,8 +643,8 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
     const bool used =
         arena::LoadAcquire(record.state) != static_cast<uint32_t>(arena::ConnectionState::kFree);
     if (!used) continue;
-    const bool ours = arena::LoadRelaxed(record.shard) == index_;
-    const Connection* const known = ours ? shards_->Resolve(*this, i, record.generation) : nullptr;
+    // One that moves is not loaded again: its shard may not have been changed yet.
+    const Connection* const known = shards_->Known(*this, i, record.generation);
     Connection others;
     if (known == nullptr) shards_->LoadCursors(record, &others);
     others.index_ = i;
@@ -665,6 +667,7 @@ std::vector<Connection*> Shard::connections() {
     const arena::ConnectionRecord& record = arena.connection(i);
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
+    if (shards_->HasMoved(*this, i, record.generation)) continue;
     // No worker is told the end of such a connection.
     if (state == arena::ConnectionState::kClosed &&
         record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {

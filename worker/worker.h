@@ -106,6 +106,7 @@ class Connection {
   uint32_t entry_ = 0;           // 1 + index of its entry in the open transaction; 0: none
   uint64_t known_epoch_ = 0;     // of the shard when this was loaded; 0: ended or moved
   uint64_t ended_epoch_ = 0;     // of the shard when its end was delivered
+  uint64_t moved_epoch_ = 0;     // of the shard when it was accepted into another
   bool unacknowledged_ = false;  // listed in Shard::unacknowledged_
   // The connection's logs in the arena. receive_log_ is unused if the shard's receives are shared.
   arena::WorkRequest* send_log_ = nullptr;
@@ -241,8 +242,8 @@ class Shard {
   }
 
   // Calls `visit` for each buffer of a work request that is not acknowledged: an owner must not use
-  // it for anything else. All of them lie within Worker::buffers(). A successor that manages its
-  // buffers itself needs this; one that chooses them by sequence number does not.
+  // it for anything else. Each lies within Worker::buffers() or a shard's heap. A successor that
+  // manages its buffers itself needs this; one that chooses them by sequence number does not.
   void ForEachBufferInUse(const Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
   // The same for shared receives, with their tags.

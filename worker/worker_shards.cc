@@ -87,11 +87,11 @@ int WorkerShards::Deliver(Shard& shard) {
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   idle_looks_ = 0;
   int count = 0;
-  // A completion may need an entry for its connection, one for a decision and one for shared
-  // receives, and with CommitMode::kAfterEachCompletion no two completions share one. If the log
-  // lacks that room, the driver is far behind, and delivery waits for it.
+  // A completion may need an entry for its connection, one for a decision, one for shared receives
+  // and one for the heap, and with CommitMode::kAfterEachCompletion no two completions share one.
+  // If the log lacks that room, the driver is far behind, and delivery waits for it.
   const bool shares_receives = shard.receive_depth_ == 0;
-  const uint32_t needed = shares_receives ? 3 : 2;
+  const uint32_t needed = 2u + (shares_receives ? 1u : 0u) + (shard.heap_ != nullptr ? 1u : 0u);
   const bool commits_each = commit_mode_ == CommitMode::kAfterEachCompletion;
   while (shard.delivered_ < end && Owns(shard) && shard.HasEntryRoom(needed)) {
     ++count;

@@ -54,10 +54,23 @@ class WorkerShards {
   // from the driver's record if this worker does not know it yet.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation) {
     if (index >= connection_slots_) return nullptr;
+    Connection* const known = Known(shard, index, generation);
+    return known != nullptr ? known : Find(shard, index, generation);
+  }
+  // The same, but loads nothing: null, too, if this worker does not know the connection yet, or not
+  // any more. REQUIRES: index < Capacity::connections.
+  Connection* Known(const Shard& shard, uint32_t index, uint32_t generation) {
     Connection& connection = connections_[index];
     const bool known = connection.shard_ == &shard && connection.generation_ == generation &&
                        connection.known_epoch_ == shard.epoch_;
-    return known ? &connection : Find(shard, index, generation);
+    return known ? &connection : nullptr;
+  }
+  // Returns whether this worker has accepted the connection into another shard in this epoch. The
+  // record may not say so yet. REQUIRES: index < Capacity::connections.
+  bool HasMoved(const Shard& shard, uint32_t index, uint32_t generation) const {
+    const Connection& connection = connections_[index];
+    return connection.shard_ == &shard && connection.generation_ == generation &&
+           connection.moved_epoch_ == shard.epoch_;
   }
 
   static void LoadCursors(const arena::ConnectionRecord& record, Connection* connection);

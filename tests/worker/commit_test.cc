@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tests/worker/worker_fixture.h"
+#include "worker/heap.h"
 #include "worker/worker_impl.h"
 
 namespace baton {
@@ -71,6 +72,75 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
     for (; posted < peer.received.size() + 32; ++posted) peer.Receive();
     return answered == kMessages && keeper.Describe().shards(0).completions_unacknowledged() == 0;
   }));
+}
+
+// Each transaction has an entry for the connection, one for the decision and one for the heap.
+TEST_P(StalledDriverTest, shouldLeaveRoomForTheHeap) {
+  constexpr size_t kMessages = 640;
+  Start([](v1::ServiceConfig* service) {
+    service->set_receive_queue_depth(1024);
+    service->set_shard_heap_bytes(1 << 20);
+  });
+  ScriptedService& service = NewService();
+  size_t handled = 0;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    AcceptWith(shard, completion, kMessages);
+    if (completion.kind != Kind::kReceive) return;
+    EXPECT_EQ(shard.SetState(*completion.connection, std::array<uint8_t, 1>{7}, 1),
+              absl::OkStatus());
+    EXPECT_EQ(shard.Disconnect(*completion.connection), absl::OkStatus());
+    EXPECT_EQ(shard.heap().Allocate(64).status(), absl::OkStatus()) << handled;
+    ++handled;
+  };
+  Worker* worker = Add(&service, GetParam());
+  RawPeer peer(/*max_requests=*/256);
+  Establish(peer, *worker);
+  const uint64_t before = CompletionsInLog();
+  for (size_t sent = 0; sent < kMessages; sent += 32) {
+    for (int i = 0; i < 32; ++i) peer.Send("request");
+    ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + sent + 32; }));
+  }
+  Stall();
+  for (int i = 0; i < 1000; ++i) Turn();
+  if (GetParam() == CommitMode::kAfterEachCompletion) {
+    EXPECT_LT(handled, kMessages);
+  }
+  GoOn();
+  ASSERT_TRUE(Until([&] { return handled == kMessages; }));
+}
+
+// The record says that the connection is in the shard which it has left: the driver has not applied
+// the move yet. Neither a heap that looks there for memory in use, nor a list, takes it back.
+TEST_P(StalledDriverTest, shouldNotTakeBackAConnectionThatMoves) {
+  Start([](v1::ServiceConfig* service) {
+    service->set_shards(2);
+    service->set_shard_heap_bytes(1 << 16);
+  });
+  ScriptedService& service = NewService();
+  Shard* from = nullptr;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    if (completion.kind != Kind::kConnectRequest) return;
+    from = &shard;
+    EXPECT_EQ(shard.Accept(*completion.connection, *service.shards.at(1 - shard.index())),
+              absl::OkStatus());
+  };
+  Worker* worker = Add(&service, GetParam());
+  ASSERT_TRUE(Until([&] { return service.shards.size() == 2; }));
+  RawPeer peer;
+  Connect(peer, *worker);
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog(0) + CompletionsInLog(1) == 1; }));
+  Stall();
+  for (int i = 0; i < 10 && from == nullptr; ++i) Turn();
+  if (from != nullptr) {
+    Connection& connection = *service.completions.back().connection;
+    EXPECT_TRUE(from->heap().AllocateScratch(64).ok());
+    EXPECT_TRUE(from->connections().empty());
+    EXPECT_EQ(from->SetState(connection, {}, 1).code(), absl::StatusCode::kFailedPrecondition);
+  }
+  GoOn();
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  EXPECT_NE(&service.completions.back().connection->shard(), from);
+  EXPECT_EQ(poll_status, absl::OkStatus());
 }
 
 INSTANTIATE_TEST_SUITE_P(, StalledDriverTest,

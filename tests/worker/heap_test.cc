@@ -398,6 +398,8 @@ TEST_F(HeapTest, shouldNotGiveOutWhatAGrantRefersTo) {
   ASSERT_TRUE(grant.ok()) << grant.status();
   ASSERT_NO_FATAL_FAILURE(FreeAndCommit(page));
   EXPECT_FALSE(CanHave(page));
+  EXPECT_THAT(std::string(heap().Allocate(kPages * kPage).status().message()),
+              HasSubstr("grants use 4096 that were freed"));
   ASSERT_NO_FATAL_FAILURE(Succeed());
   EXPECT_FALSE(CanHave(page));
   ASSERT_EQ(heir->RevokeGrant(grant->id), absl::OkStatus());

@@ -27,6 +27,7 @@
 #include "lib/native/host.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "worker/heap.h"
 #include "worker/worker.h"
 
 namespace {
@@ -221,6 +222,22 @@ TEST_F(NativeHostTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
   EXPECT_THAT(CallsOfPoll(), ElementsAre("attend"));
   Detach();
   EXPECT_THAT(TakeCalls(), IsEmpty());
+}
+
+// Later the bank may be another owner's.
+TEST_F(NativeHostTest, shouldSayHowItsHeapIsUsedBeforeItReleases) {
+  arena::Shape shape = driver::testing::TestShape();
+  shape.heap_pages = 4;
+  arena_.emplace(arena::Arena::Create(shape, "kv").value());
+  host_.release = [](void* self, uint32_t shard, uint64_t epoch) {
+    const arena::BankHeader& bank = Of(self).arena_->bank(shard, epoch);
+    return Of(self).Note(absl::StrCat("release: ", arena::LoadRelaxed(bank.heap_kept), " kept"));
+  };
+  Serve();
+  ASSERT_TRUE(service_.shard->heap().Allocate(arena::kPageBytes).ok());
+  ownership_->AskRelease(ownership_->epoch());
+  EXPECT_THAT(CallsOfPoll(), ElementsAre("attend", "poll 0", "OnRelease", "release: 4096 kept"));
+  Detach();
 }
 
 TEST_F(NativeHostTest, shouldReleaseWhatWasTakenAway) {
