@@ -332,6 +332,16 @@ TEST_F(EventLoopTest, shouldCommitWhatACallbackStages) {
   EXPECT_EQ(peer.received[0], "from outside");
 }
 
+TEST_F(EventLoopTest, shouldLookAtDescriptorsThoughItNeverSleeps) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  int calls = 0;
+  ASSERT_TRUE(worker->Watch(event.get(), [&] { ++calls; }).ok());
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(worker->Poll().ok());
+  EXPECT_EQ(calls, 1);
+  worker->Unwatch(event.get());
+}
+
 TEST_F(EventLoopTest, shouldSayWhyADescriptorCannotBeWatched) {
   ASSERT_NO_FATAL_FAILURE(Prepare());
   const auto ignore = [] {};
