@@ -203,23 +203,25 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   for (const auto& shard : shards_.all()) {
     if (shards_.Owns(*shard)) work += shards_.Deliver(*shard);
   }
+  int called = 0;
   if (watches_.due()) [[unlikely]]
-    work += RunWatches();
+    called = RunWatches();
   if (notices_.shutdown_asked()) [[unlikely]]
     ShutDown();
   if (work == 0) shards_.NoteIdleLook();
   if (native_) {
     if (!native_->status().ok()) return native_->status();
-    return work;  // a native worker needs no keeper to serve
+    return work + called;  // a native worker needs no keeper to serve
   }
-  // The logs are delivered first: they say how the connections ended.
+  // The logs are delivered first: they say how the connections ended. A descriptor that is always
+  // readable hides nothing.
   if (keeper_watch_.gone() && work == 0) {
     return absl::UnavailableError(
         absl::StrCat("service ", options_.service,
                      " is gone: its driver, or the keeper of this session, has ended. The worker "
                      "has lost its connections: attach again when the service is back"));
   }
-  return work;
+  return work + called;
 }
 
 int WorkerImpl::RunWatches() {

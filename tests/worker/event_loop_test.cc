@@ -342,6 +342,19 @@ TEST_F(EventLoopTest, shouldLookAtDescriptorsThoughItNeverSleeps) {
   worker->Unwatch(event.get());
 }
 
+TEST_F(EventLoopTest, shouldHearBesideADescriptorThatIsAlwaysReadableThatTheKeeperIsGone) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_EQ(worker->Watch(event.get(), [] {}), absl::OkStatus());
+  keeper.Stop();
+  EXPECT_TRUE(Until([&] {
+    EXPECT_FALSE(worker->ArmEvent());
+    return !poll_status.ok();
+  }));
+  EXPECT_EQ(poll_status.code(), absl::StatusCode::kUnavailable) << poll_status;
+  worker->Unwatch(event.get());
+}
+
 TEST_F(EventLoopTest, shouldSayWhyADescriptorCannotBeWatched) {
   ASSERT_NO_FATAL_FAILURE(Prepare());
   const auto ignore = [] {};
