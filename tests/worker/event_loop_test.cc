@@ -21,6 +21,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -352,6 +353,26 @@ TEST_F(EventLoopTest, shouldHearBesideADescriptorThatIsAlwaysReadableThatTheKeep
     return !poll_status.ok();
   }));
   EXPECT_EQ(poll_status.code(), absl::StatusCode::kUnavailable) << poll_status;
+  worker->Unwatch(event.get());
+}
+
+TEST_F(EventLoopTest, shouldCallACallbackThatHasThrownOnlyWhenItsDescriptorIsReadable) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  int calls = 0;
+  ASSERT_TRUE(worker
+                  ->Watch(event.get(),
+                          [&] {
+                            eventfd_t value = 0;
+                            EXPECT_EQ(eventfd_read(event.get(), &value), 0);
+                            ++calls;
+                            throw std::runtime_error("unlucky");
+                          })
+                  .ok());
+  EXPECT_FALSE(worker->ArmEvent());
+  EXPECT_THROW((void)worker->Poll(), std::runtime_error);
+  EXPECT_TRUE(worker->Poll().ok());
+  EXPECT_EQ(calls, 1);
   worker->Unwatch(event.get());
 }
 
