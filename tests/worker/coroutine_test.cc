@@ -284,6 +284,49 @@ TEST_F(CoroutineTest, shouldDisconnectWhenItReturnsAnErrorAndUndoWhatItStaged) {
   EXPECT_TRUE(Until([&] { return first.running() == 0; }));
 }
 
+// One that stages so much that a transaction has no room for more.
+class FullTransactionTest : public CoroutineTest {
+ protected:
+  void Prepare(CommitMode mode) {
+    Start();
+    one = Attach(&first, mode);
+    first.before = [this](CoConnection& connection, const std::string& text) {
+      if (text == "1") other_connection = &connection.connection();
+      if (text != "bye") return;
+      while (connection.shard().Disconnect(*other_connection).ok()) {
+      }
+      if (throws) throw std::runtime_error("no room");
+    };
+    ASSERT_NO_FATAL_FAILURE(Join(peer));
+    ASSERT_NO_FATAL_FAILURE(Join(other_peer));
+    ASSERT_NO_FATAL_FAILURE(ExpectAnswer(other_peer, "1", "1"));
+    ASSERT_NO_FATAL_FAILURE(ExpectAnswer(peer, "5", "5"));
+  }
+
+  RawPeer other_peer;
+  Connection* other_connection = nullptr;
+  bool throws = false;
+};
+
+TEST_F(FullTransactionTest, shouldDisconnectWhenItThrows) {
+  throws = true;
+  ASSERT_NO_FATAL_FAILURE(Prepare(CommitMode::kAfterEachBatch));
+  peer.Send("bye");
+  ExpectDisconnected(other_peer);
+  ExpectDisconnected(peer);
+  EXPECT_EQ(first.errors.size(), 1u);
+}
+
+TEST_F(FullTransactionTest, shouldDisconnectWhenItReturns) {
+  ASSERT_NO_FATAL_FAILURE(Prepare(CommitMode::kAfterEachCompletion));
+  peer.Send("bye");
+  ExpectDisconnected(peer);
+  ASSERT_EQ(first.errors.size(), 1u);
+  EXPECT_EQ(first.errors[0].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(other_peer.disconnected);
+  ASSERT_NO_FATAL_FAILURE(ExpectAnswer(other_peer, "1", "2"));
+}
+
 TEST_F(CoroutineTest, shouldServeAsManyConnectionsAsItHasFrames) {
   Adder& single = New<Adder>(CoroutineOptions{.coroutines = 1});
   ASSERT_NO_FATAL_FAILURE(Serve(single));
