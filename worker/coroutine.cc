@@ -125,10 +125,11 @@ absl::Status CoroutineService::Deliver(Shard& shard, const Completion& completio
     running->Resume(completion);
     return Outcome(shard, completion);
   }
-  // A coroutine that has returned or failed waits for nothing but the end.
-  if (running != nullptr && running->over() && !Ends(completion)) return absl::OkStatus();
   if (completion.kind == Kind::kEstablished) return absl::OkStatus();
-  return OnUnawaited(shard, completion);
+  const absl::Status status = OnUnawaited(shard, completion);
+  // The connection of a coroutine that has returned or failed is being disconnected already.
+  const bool ending = running != nullptr && running->over() && !Ends(completion);
+  return ending ? absl::OkStatus() : status;
 }
 
 absl::Status CoroutineService::OnUnawaited(Shard&, const Completion& completion) {
