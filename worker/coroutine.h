@@ -171,7 +171,8 @@ struct CoroutineOptions {
 // A Service with a coroutine for each connection. The application implements this class, gives it
 // to one Worker, and destroys the Worker first. A coroutine that is left then, because the
 // service's driver is gone, is destroyed with this object, so destructors of its variables must not
-// use the derived class.
+// use the derived class. Connection::context is this class's, and the application must not set it.
+// A coroutine must not call Worker::Poll, Wait or Run, which may destroy it while it runs.
 //
 // Thread-compatible: the worker's thread.
 class CoroutineService : public Service {
