@@ -21,6 +21,14 @@ bool Ends(const Completion& completion) {
   return completion.kind == Kind::kDisconnected || completion.kind == Kind::kConnectFailed;
 }
 
+// What was staged for the batch may leave no room for it.
+void Disconnect(Shard& shard, Connection& connection) {
+  const bool full = absl::IsResourceExhausted(shard.Disconnect(connection));
+  if (!full || shard.commit_mode() != CommitMode::kAfterEachBatch) return;
+  shard.Commit().IgnoreError();
+  shard.Disconnect(connection).IgnoreError();
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- CoConnection
@@ -117,10 +125,11 @@ absl::Status CoroutineService::Deliver(Shard& shard, const Completion& completio
     running->Resume(completion);
     return Outcome(shard, completion);
   }
-  // A coroutine that has returned or failed waits for nothing but the end.
-  if (running != nullptr && running->over() && !Ends(completion)) return absl::OkStatus();
   if (completion.kind == Kind::kEstablished) return absl::OkStatus();
-  return OnUnawaited(shard, completion);
+  const absl::Status status = OnUnawaited(shard, completion);
+  // The connection of a coroutine that has returned or failed is being disconnected already.
+  const bool ending = running != nullptr && running->over() && !Ends(completion);
+  return ending ? absl::OkStatus() : status;
 }
 
 absl::Status CoroutineService::OnUnawaited(Shard&, const Completion& completion) {
@@ -147,20 +156,22 @@ absl::Status CoroutineService::Start(Shard& shard, const Completion& completion)
                    " are there: raise CoroutineOptions::frame_bytes"));
 }
 
-// Disconnects if the coroutine has returned. Returns its error.
+// Disconnects if the coroutine has returned. Returns its error, or that there is no room to
+// disconnect.
 absl::Status CoroutineService::Outcome(Shard& shard, const Completion& completion) {
   auto& resumed = *static_cast<CoConnection*>(completion.connection->context);
   if (!resumed.over()) return absl::OkStatus();
   if (!resumed.failure_.ok()) return resumed.failure_;
-  if (!Ends(completion)) shard.Disconnect(*completion.connection).IgnoreError();
-  return absl::OkStatus();
+  if (Ends(completion)) return absl::OkStatus();
+  const absl::Status status = shard.Disconnect(*completion.connection);
+  return absl::IsResourceExhausted(status) ? status : absl::OkStatus();
 }
 
 void CoroutineService::Fail(Shard& shard, const Completion& completion, const absl::Status& error) {
   Connection& connection = *completion.connection;
   End(static_cast<CoConnection*>(std::exchange(connection.context, &refused_)));
   if (shard.commit_mode() == CommitMode::kAfterEachCompletion) shard.Abandon();
-  if (!Ends(completion)) shard.Disconnect(connection).IgnoreError();
+  if (!Ends(completion)) Disconnect(shard, connection);
   OnFailure(connection, error);
 }
 

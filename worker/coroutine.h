@@ -171,7 +171,8 @@ struct CoroutineOptions {
 // A Service with a coroutine for each connection. The application implements this class, gives it
 // to one Worker, and destroys the Worker first. A coroutine that is left then, because the
 // service's driver is gone, is destroyed with this object, so destructors of its variables must not
-// use the derived class.
+// use the derived class. Connection::context is this class's, and the application must not set it.
+// A coroutine must not call Worker::Poll, Wait or Run, which may destroy it while it runs.
 //
 // Thread-compatible: the worker's thread.
 class CoroutineService : public Service {
@@ -202,14 +203,16 @@ class CoroutineService : public Service {
 
   // The coroutine does not wait for `completion`, or the connection has none, because it ends.
   // After an error the connection is disconnected. By default a message is an error, because it
-  // would be lost, and everything else is none.
+  // would be lost, and everything else is none. A service with shared receives posts another one
+  // here for each kReceive, or the messages of connections that end use up all of them.
   virtual absl::Status OnUnawaited(Shard& shard, const Completion& completion);
 
   // The coroutine has thrown or returned an error, did not start (kResourceExhausted), or a
   // function above has returned `error`. The connection is being disconnected, and has no coroutine
   // any more. What was staged for the completion has no effect with
   // CommitMode::kAfterEachCompletion. With the other modes it stays staged, because the transaction
-  // has other completions, too.
+  // has other completions, too. A service with shared receives posts here while it has room: the
+  // one that the coroutine has posted for its message may be undone.
   virtual void OnFailure([[maybe_unused]] Connection& connection,
                          [[maybe_unused]] const absl::Status& error) {}
 

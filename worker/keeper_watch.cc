@@ -71,6 +71,13 @@ absl::Status KeeperWatch::WatchSession() {
   return ErrnoStatus(errno, "epoll_ctl of the session's socket");
 }
 
+// If the session has another socket by now, this one is closed and watched no more, and its number
+// may be that of a descriptor of the application.
+void KeeperWatch::UnwatchSession() {
+  if (keeper_->sockets_used() != watched_socket_number_) return;
+  (void)epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
+}
+
 absl::Status KeeperWatch::WakeEach(uint32_t heartbeat_ms) {
   const timespec period = {heartbeat_ms / 1000, heartbeat_ms % 1000 * 1'000'000L};
   const itimerspec setting = {period, period};
@@ -127,15 +134,14 @@ void KeeperWatch::Check() {
   }
   // A request may have resumed the session, over another socket.
   const bool unwatched = keeper_->sockets_used() != watched_socket_number_;
-  if (!resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();
+  if (!gone_ && !resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();
 }
 
 // The driver serves the queues without a keeper, so this worker goes on, too, and looks for the
 // next keeper meanwhile.
 void KeeperWatch::BeginResumption() {
   if (gone_ || std::exchange(resuming_, true)) return;
-  // Fails if a request has replaced the socket, which is closed then and watched no more.
-  (void)epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
+  UnwatchSession();
   SetResumptionTimer(kBetweenResumptionsNs);
   ContinueResumption();
 }
@@ -161,7 +167,7 @@ void KeeperWatch::LoseKeeper() {
   if (std::exchange(resuming_, false)) SetResumptionTimer(0);
   // A native worker goes on, and sleeps. These events must not wake it over and over.
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
-  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, watched_socket_, nullptr);
+  UnwatchSession();
 }
 
 }  // namespace baton

@@ -47,6 +47,7 @@ class KeeperWatch {
 
  private:
   absl::Status WatchSession();
+  void UnwatchSession();
   void BeginResumption();
   void ContinueResumption();
   void SetResumptionTimer(long period_ns);

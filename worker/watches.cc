@@ -53,14 +53,14 @@ void Watches::Remove(int fd) {
 
 int Watches::Run() {
   int count = 0;
-  for (const uint64_t event : due_) {
+  // None is due any more if a callback throws: the next look finds those that still are.
+  for (const uint64_t event : std::exchange(due_, {})) {
     const auto found = watches_.find(event);
     if (found == watches_.end()) continue;  // another callback has removed it
     const auto callback = found->second.callback;
     ++count;
     (*callback)();
   }
-  due_.clear();
   return count;
 }
 

@@ -30,6 +30,7 @@ class Watches {
   // The epoll set has reported `event`, which is at least kFirstEvent.
   void Note(uint64_t event) { due_.push_back(event); }
   bool due() const { return !due_.empty(); }
+  bool empty() const { return watches_.empty(); }
   // Calls the callbacks of the events that were noted. Returns how many it has called.
   int Run();
 

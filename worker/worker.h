@@ -487,8 +487,9 @@ class Worker {
   // While it is readable, or has an error or a hang-up, Wait returns, event_fd() is readable, and
   // Poll calls `callback` after it has delivered completions. `callback` has to take what is there,
   // or it is called again. The library commits what it stages, unless the mode is
-  // CommitMode::kManual. It may call Watch and Unwatch, but neither Poll nor Wait nor Run. A Poll
-  // that follows no ArmEvent and no Wait looks at descriptors only each 1024th time.
+  // CommitMode::kManual. It may call Watch and Unwatch, but neither Poll nor Wait nor Run, and it
+  // must not destroy the Worker. A Poll that follows no ArmEvent, and no Wait that has slept, looks
+  // at descriptors only each 16th time.
   // The application owns `fd`, and calls Unwatch before it closes it. kAlreadyExists: it is watched
   // already. kResourceExhausted: 256 are. kPermissionDenied: it is a regular file, which cannot be
   // waited for.

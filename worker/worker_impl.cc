@@ -22,6 +22,8 @@ namespace {
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the driver or the keeper is gone.
 constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 10;
+// The same for the application's descriptors. Between two polls there may be a wait of 20 ms.
+constexpr uint64_t kPollsBetweenLooks = 1 << 4;
 
 }  // namespace
 
@@ -192,7 +194,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   if (wait_loop_.armed()) {
     wait_loop_.Disarm();
     keeper_watch_.Check();
-  } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
+  } else if (polls_ % (watches_.empty() ? kPollsBetweenKeeperChecks : kPollsBetweenLooks) == 0) {
     keeper_watch_.Check();
   }
   // Not needed if a look for work has just driven the queues.
@@ -201,23 +203,25 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   for (const auto& shard : shards_.all()) {
     if (shards_.Owns(*shard)) work += shards_.Deliver(*shard);
   }
+  int called = 0;
   if (watches_.due()) [[unlikely]]
-    work += RunWatches();
+    called = RunWatches();
   if (notices_.shutdown_asked()) [[unlikely]]
     ShutDown();
   if (work == 0) shards_.NoteIdleLook();
   if (native_) {
     if (!native_->status().ok()) return native_->status();
-    return work;  // a native worker needs no keeper to serve
+    return work + called;  // a native worker needs no keeper to serve
   }
-  // The logs are delivered first: they say how the connections ended.
+  // The logs are delivered first: they say how the connections ended. A descriptor that is always
+  // readable hides nothing.
   if (keeper_watch_.gone() && work == 0) {
     return absl::UnavailableError(
         absl::StrCat("service ", options_.service,
                      " is gone: its driver, or the keeper of this session, has ended. The worker "
                      "has lost its connections: attach again when the service is back"));
   }
-  return work;
+  return work + called;
 }
 
 int WorkerImpl::RunWatches() {

@@ -284,6 +284,49 @@ TEST_F(CoroutineTest, shouldDisconnectWhenItReturnsAnErrorAndUndoWhatItStaged) {
   EXPECT_TRUE(Until([&] { return first.running() == 0; }));
 }
 
+// One that stages so much that a transaction has no room for more.
+class FullTransactionTest : public CoroutineTest {
+ protected:
+  void Prepare(CommitMode mode) {
+    Start();
+    one = Attach(&first, mode);
+    first.before = [this](CoConnection& connection, const std::string& text) {
+      if (text == "1") other_connection = &connection.connection();
+      if (text != "bye") return;
+      while (connection.shard().Disconnect(*other_connection).ok()) {
+      }
+      if (throws) throw std::runtime_error("no room");
+    };
+    ASSERT_NO_FATAL_FAILURE(Join(peer));
+    ASSERT_NO_FATAL_FAILURE(Join(other_peer));
+    ASSERT_NO_FATAL_FAILURE(ExpectAnswer(other_peer, "1", "1"));
+    ASSERT_NO_FATAL_FAILURE(ExpectAnswer(peer, "5", "5"));
+  }
+
+  RawPeer other_peer;
+  Connection* other_connection = nullptr;
+  bool throws = false;
+};
+
+TEST_F(FullTransactionTest, shouldDisconnectWhenItThrows) {
+  throws = true;
+  ASSERT_NO_FATAL_FAILURE(Prepare(CommitMode::kAfterEachBatch));
+  peer.Send("bye");
+  ExpectDisconnected(other_peer);
+  ExpectDisconnected(peer);
+  EXPECT_EQ(first.errors.size(), 1u);
+}
+
+TEST_F(FullTransactionTest, shouldDisconnectWhenItReturns) {
+  ASSERT_NO_FATAL_FAILURE(Prepare(CommitMode::kAfterEachCompletion));
+  peer.Send("bye");
+  ExpectDisconnected(peer);
+  ASSERT_EQ(first.errors.size(), 1u);
+  EXPECT_EQ(first.errors[0].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(other_peer.disconnected);
+  ASSERT_NO_FATAL_FAILURE(ExpectAnswer(other_peer, "1", "2"));
+}
+
 TEST_F(CoroutineTest, shouldServeAsManyConnectionsAsItHasFrames) {
   Adder& single = New<Adder>(CoroutineOptions{.coroutines = 1});
   ASSERT_NO_FATAL_FAILURE(Serve(single));
@@ -360,6 +403,65 @@ TEST_F(CoroutineTest, shouldFailRatherThanLoseAMessage) {
   ASSERT_EQ(once.errors.size(), 1u);
   EXPECT_EQ(once.errors[0].code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(once.steps, ElementsAre("question"));
+}
+
+// Has shared receives, and posts one for each that has completed.
+class Sharer final : public Adder {
+ public:
+  Shard* owned = nullptr;
+
+ private:
+  absl::Status OnAdopt(Shard& shard) override {
+    owned = &shard;
+    while (shard.shared_receive_room() > 0) PostShared(shard);
+    return Adder::OnAdopt(shard);
+  }
+  CoTask Serve(CoConnection& connection) override {
+    for (;;) {
+      const Completion message = co_await connection.Receive();
+      PostShared(connection.shard());
+      EXPECT_EQ(Reply(connection, "answer"), absl::OkStatus());
+      if (message.byte_len == 1) co_return absl::DataLossError("too short");
+    }
+  }
+  absl::Status OnConnectRequest(Shard& shard, Connection& connection) override {
+    return shard.Accept(connection);
+  }
+  absl::Status OnUnawaited(Shard& shard, const Completion& completion) override {
+    if (completion.kind == Kind::kReceive) PostShared(shard);
+    return Adder::OnUnawaited(shard, completion);
+  }
+  void OnFailure(Connection& connection, const absl::Status& error) override {
+    PostShared(connection.shard());
+    Adder::OnFailure(connection, error);
+  }
+  // Behind the slots of the connections.
+  static void PostShared(Shard& shard) {
+    const Buffer buffer = {(512 << 10) + shard.next_shared_receive() * uint64_t{1024}, 1024};
+    EXPECT_EQ(shard.ReceiveShared({&buffer, 1}), absl::OkStatus());
+  }
+};
+
+TEST_F(CoroutineTest, shouldNotUseUpSharedReceivesWhenItFails) {
+  constexpr uint32_t kDepth = 8;
+  Sharer& sharer = New<Sharer>();
+  Start([](v1::ServiceConfig* service) {
+    service->set_shared_receive_queue_depth(kDepth);
+    service->set_buffer_bytes(1 << 20);
+  });
+  one = Attach(&sharer);
+  RawPeer good;
+  ASSERT_NO_FATAL_FAILURE(Join(peer));
+  ASSERT_NO_FATAL_FAILURE(Join(good));
+  ASSERT_TRUE(Until([&] { return sharer.running() == 2; }));
+  const uint64_t before = CompletionsInLog();
+  for (const char* text : {"1", "two", "three", "four"}) peer.Send(text);
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() == before + 4; }));
+  ExpectDisconnected(peer);
+  ASSERT_TRUE(Until([&] { return sharer.running() == 1; }));
+  EXPECT_EQ(sharer.errors.size(), 1u);
+  EXPECT_EQ(sharer.owned->shared_receives_outstanding(), kDepth);
+  ASSERT_NO_FATAL_FAILURE(ExpectAnswer(good, "hello", "answer"));
 }
 
 // Takes whatever comes.

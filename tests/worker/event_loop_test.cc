@@ -21,6 +21,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -330,6 +331,49 @@ TEST_F(EventLoopTest, shouldCommitWhatACallbackStages) {
     return peer.received.size() == 1;
   }));
   EXPECT_EQ(peer.received[0], "from outside");
+}
+
+TEST_F(EventLoopTest, shouldLookAtDescriptorsThoughItNeverSleeps) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  int calls = 0;
+  ASSERT_TRUE(worker->Watch(event.get(), [&] { ++calls; }).ok());
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(worker->Poll().ok());
+  EXPECT_EQ(calls, 1);
+  worker->Unwatch(event.get());
+}
+
+TEST_F(EventLoopTest, shouldHearBesideADescriptorThatIsAlwaysReadableThatTheKeeperIsGone) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_EQ(worker->Watch(event.get(), [] {}), absl::OkStatus());
+  keeper.Stop();
+  EXPECT_TRUE(Until([&] {
+    EXPECT_FALSE(worker->ArmEvent());
+    return !poll_status.ok();
+  }));
+  EXPECT_EQ(poll_status.code(), absl::StatusCode::kUnavailable) << poll_status;
+  worker->Unwatch(event.get());
+}
+
+TEST_F(EventLoopTest, shouldCallACallbackThatHasThrownOnlyWhenItsDescriptorIsReadable) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const FileDescriptor event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  int calls = 0;
+  ASSERT_TRUE(worker
+                  ->Watch(event.get(),
+                          [&] {
+                            eventfd_t value = 0;
+                            EXPECT_EQ(eventfd_read(event.get(), &value), 0);
+                            ++calls;
+                            throw std::runtime_error("unlucky");
+                          })
+                  .ok());
+  EXPECT_FALSE(worker->ArmEvent());
+  EXPECT_THROW((void)worker->Poll(), std::runtime_error);
+  EXPECT_TRUE(worker->Poll().ok());
+  EXPECT_EQ(calls, 1);
+  worker->Unwatch(event.get());
 }
 
 TEST_F(EventLoopTest, shouldSayWhyADescriptorCannotBeWatched) {

@@ -1,4 +1,5 @@
 // What the worker library asks of the host of a native worker, when, and what it makes of errors.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
@@ -26,6 +27,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/native/host.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "worker/heap.h"
 #include "worker/worker.h"
@@ -124,6 +126,10 @@ class NativeHostTest : public ::testing::Test {
     reply.mutable_attached()->set_worker_id(kWorkerId);
     reply.mutable_attached()->set_worker_slot(kSlot);
     reply.mutable_attached()->set_heartbeat_ms(1000);
+    if (!next_keeper_.empty()) {
+      reply.mutable_attached()->set_session_key("key");
+      reply.mutable_attached()->set_worker_socket(next_keeper_);
+    }
     ASSERT_EQ(keeper_->Send(reply, {arena_->worker_log_fd(), arena_->driver_log_fd(),
                                     arena_->buffers_fd(), theirs.get()}),
               absl::OkStatus());
@@ -173,6 +179,7 @@ class NativeHostTest : public ::testing::Test {
   BatonNativeHost host_ = {};
   Calls calls_;
   std::string failing_ = "nothing";
+  std::string next_keeper_;  // its socket; empty: no keeper follows
   std::function<void()> on_attend_, on_poll_;
   RecordingService service_{&calls_};
   std::optional<driver::Ownership> ownership_;
@@ -328,6 +335,43 @@ TEST_F(NativeHostTest, shouldGoOnAndSleepWithoutItsKeeper) {
   EXPECT_THAT(std::string(connect.message()), HasSubstr("keeper of service"));
   worker_.reset();
   EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
+}
+
+// It has asked the next keeper over another socket, and the application has a descriptor with the
+// number of the former one.
+TEST_F(NativeHostTest, shouldWatchOnAndSleepWhenTheNextKeeperIsGoneToo) {
+  const auto directory = harness::TempDirectory::Create().value();
+  next_keeper_ = directory.File("next.sock");
+  auto listening = ListenUnix(next_keeper_, 8, 0600);
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  const FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const int session = host_.socket;
+  Serve();
+  keeper_.reset();
+  EXPECT_FALSE(worker_->ArmEvent());
+  ASSERT_TRUE(worker_->Poll().ok());
+  ASSERT_EQ(fcntl(session, F_GETFD), -1);
+  const FileDescriptor same_number(dup2(event.get(), session));
+  int calls = 0;
+  ASSERT_TRUE(worker_
+                  ->Watch(same_number.get(),
+                          [&] {
+                            ++calls;
+                            eventfd_t value = 0;
+                            eventfd_read(event.get(), &value);
+                          })
+                  .ok());
+  wake_.Reset();
+  EXPECT_FALSE(worker_->ArmEvent());
+  ASSERT_TRUE(worker_->Poll().ok());
+  eventfd_write(event.get(), 1);
+  EXPECT_FALSE(worker_->ArmEvent());
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_EQ(calls, 1);
+  listening->Reset();
+  EXPECT_TRUE(worker_->ArmEvent());
+  worker_->Unwatch(same_number.get());
+  worker_.reset();
 }
 
 // The keeper answers nothing before the queue was driven, and driven again for the host's event.
