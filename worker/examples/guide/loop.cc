@@ -48,19 +48,22 @@ class Clock final : public ReplyService {
   bool asked_to_end_ = false;
 };
 
-// The library's loop, which waits for the timer and the signals, too.
-absl::Status RunWithOthers(Worker& worker, Clock& clock) {
+// Blocks the signals that end the program, and returns a descriptor for them. Call it before
+// Attach: threads that the library starts inherit the mask.
+FileDescriptor TakeSignals() {
   sigset_t ending;
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);
   sigaddset(&ending, SIGINT);
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
-  const FileDescriptor signals(signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK));
+  return FileDescriptor(signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+// The library's loop, which waits for the timer and the signals, too.
+absl::Status RunWithOthers(Worker& worker, Clock& clock, int signals) {
   BATON_RETURN_IF_ERROR(worker.Watch(clock.timer(), [&] { clock.Tick(); }));
-  BATON_RETURN_IF_ERROR(worker.Watch(signals.get(), [&] { worker.Stop(); }));
-  const absl::Status ended = worker.Run();
-  worker.Unwatch(signals.get());
-  return ended;
+  BATON_RETURN_IF_ERROR(worker.Watch(signals, [&] { worker.Stop(); }));
+  return worker.Run();
 }
 
 // A loop of its own. It sleeps until the worker or the timer has something to do.
@@ -89,11 +92,12 @@ absl::Status LoopBusily(Worker& worker, const Clock& clock) {
 absl::Status RunClock(const char* socket, const char* listen, std::string_view how) {
   Clock clock;
   BATON_RETURN_IF_ERROR(clock.Open());
+  const FileDescriptor signals = how.empty() ? TakeSignals() : FileDescriptor();
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker,
                          Worker::Attach({.socket = socket, .service = "counter"}, &clock));
   BATON_ASSIGN_OR_RETURN(const verbs::Address address, examples::ParseAddress(listen));
   BATON_RETURN_IF_ERROR(worker->Listen(address.host, address.port).status());
-  if (how.empty()) return RunWithOthers(*worker, clock);
+  if (how.empty()) return RunWithOthers(*worker, clock, signals.get());
   BATON_RETURN_IF_ERROR(worker->Ready());
   return how == "busy" ? LoopBusily(*worker, clock) : Loop(*worker, clock);
 }  // the end of the worker releases its shards

@@ -481,7 +481,7 @@ TEST_F(GuideTest, shouldWriteNothingInAServiceWithoutOutsideEffects) {
   EXPECT_THAT(journal->LogTail(), HasSubstr("outside_effects: true"));
 }
 
-// Chapter 8: loops that wait for more than the worker.
+// Chapter 9: loops that wait for more than the worker.
 class LoopTest : public GuideTest {
  protected:
   // It shows that it lives also when nobody asks anything.
@@ -558,7 +558,7 @@ TEST_F(LoopTest, shouldServeInALoopOfAsio) {
   ASSERT_NO_FATAL_FAILURE(ExpectInOrder(*second));
 }
 
-// Chapter 8: conversations as coroutines. Clients count their answers, so that a message that is
+// Chapter 9: conversations as coroutines. Clients count their answers, so that a message that is
 // lost, or dealt with twice, shows.
 TEST_F(GuideTest, shouldGoOnWithEachConversationWhereverItsOwnerDies) {
   ASSERT_NO_FATAL_FAILURE(StartService("coroutine"));
