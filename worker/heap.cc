@@ -97,7 +97,7 @@ absl::Status Heap::NoRoom(uint64_t bytes) const {
 absl::Status Heap::EnterBlock(uint32_t block) {
   if (!blocks_.Mark(block)) return absl::OkStatus();
   const bool needs_entry = changed_.size() % arena::kHeapChangesPerEntry == 0;
-  if (needs_entry && !shard_->TakeEntry()) {
+  if (needs_entry && !shard_->TakeHeapEntry()) {
     blocks_.Unmark(block);
     return absl::ResourceExhaustedError(
         "no room in the commit log: commit, and go on when the driver has caught up");

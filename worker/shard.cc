@@ -92,7 +92,8 @@ struct Shard::Staged {
   std::vector<Connection*> connections;  // those with a kConnection entry
   std::vector<uint16_t> shared;          // slots of shared receives
   bool has_state = false;
-  bool moves = false;  // a connection is accepted into another shard
+  bool has_more = false;  // state, or changes of the heap
+  bool moves = false;     // a connection is accepted into another shard
   arena::CommitEntry state = {};
   uint32_t requests = 0;
 };
@@ -108,6 +109,8 @@ Shard::Shard(WorkerShards* shards, uint32_t index)
       buffer_bytes_(shards->arena().shape().buffer_bytes),
       send_depth_(shards->arena().shape().send_queue_depth),
       receive_depth_(arena::ReceiveDepth(shards->arena().shape())),
+      entries_per_completion_(2u + (receive_depth_ == 0 ? 1u : 0u) +
+                              (shards->arena().shape().heap_pages != 0 ? 1u : 0u)),
       plain_opcodes_(PlainOpcodes(shards->arena().header())),
       most_send_bytes_(MostSendBytes(shards->arena().header())),
       staged_(std::make_unique<Staged>()) {
@@ -165,9 +168,10 @@ uint32_t Shard::EntryRoom() const {
 }
 
 // Takes room for an entry of the open transaction. Returns false if there is none.
-bool Shard::TakeEntry() {
+bool Shard::TakeHeapEntry() {
   if (!HasEntryRoom(1)) return false;
   --entries_left_;
+  staged_->has_more = true;
   return true;
 }
 
@@ -380,7 +384,7 @@ absl::Status Shard::SetShardState(absl::Span<const uint8_t> state, uint32_t vers
   }
   const uint32_t slot = 1 - state_slot_;
   CopyState(state, shards_->arena().shard_state(index_, slot));
-  staged_->has_state = true;
+  staged_->has_state = staged_->has_more = true;
   staged_->state = {};
   staged_->state.kind = static_cast<uint8_t>(CommitKind::kShardState);
   staged_->state.state_slot = slot;
@@ -435,9 +439,9 @@ absl::Status Shard::Commit() {
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
   if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
-  const bool has_room =
-      !staged_->entries.empty() || !staged_->shared.empty() ||
-      (heap_ != nullptr && heap_->HasStaged());  // reserved with the first of them
+  // What was staged has its room, but for the shard's state alone.
+  const bool has_room = !staged_->entries.empty() || !staged_->shared.empty() ||
+                        (heap_ != nullptr && heap_->HasStaged());
   if (!has_room && EntryRoom() == 0) {
     return absl::ResourceExhaustedError("no room in the commit log");
   }
@@ -446,8 +450,7 @@ absl::Status Shard::Commit() {
 }
 
 bool Shard::NothingStaged() const {
-  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_state &&
-         (heap_ == nullptr || !heap_->HasStaged());
+  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_more;
 }
 
 void Shard::AddSharedReceives() {
@@ -476,6 +479,21 @@ void Shard::Acknowledge() {
   acknowledge->acknowledged = delivered_;
 }
 
+void Shard::AddStateAndHeap() {
+  if (staged_->has_state) staged_->entries.push_back(staged_->state);
+  if (heap_ != nullptr) heap_->AddEntries(&staged_->entries);
+}
+
+void Shard::NoteStateAndHeap() {
+  if (staged_->has_state) {
+    state_slot_ = staged_->state.state_slot;
+    state_length_ = staged_->state.state_length;
+    state_version_ = staged_->state.state_version;
+  }
+  // It stores hints in the bank, which may be another owner's after a release.
+  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
+}
+
 // Writes the entries behind the tail, then the tail: that one store is the transaction.
 void Shard::Publish(bool release) {
   BATON_CRASH_POINT("commit-begin");
@@ -487,8 +505,7 @@ void Shard::Publish(bool release) {
   }
   if (!staged_->shared.empty()) AddSharedReceives();
   std::vector<CommitEntry>& entries = staged_->entries;
-  if (staged_->has_state) entries.push_back(staged_->state);
-  if (heap_ != nullptr) heap_->AddEntries(&entries);
+  if (staged_->has_more) AddStateAndHeap();
   if (delivered_ != acknowledged_ || entries.empty()) {
     Acknowledge();
   }
@@ -501,8 +518,7 @@ void Shard::Publish(bool release) {
     BATON_CRASH_POINT("commit-entry-written");
   }
   NoteAcknowledged();  // the driver may write over these completions as soon as it is told
-  // It stores hints in the bank, which may be another owner's after a release.
-  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
+  if (staged_->has_more) NoteStateAndHeap();
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(bank_->tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
@@ -518,11 +534,6 @@ void Shard::Publish(bool release) {
       connection->state_version_ = entry.state_version;
     }
     connection->entry_ = 0;
-  }
-  if (staged_->has_state) {
-    state_slot_ = staged_->state.state_slot;
-    state_length_ = staged_->state.state_length;
-    state_version_ = staged_->state.state_version;
   }
   if (staged_->moves) [[unlikely]]
     ForgetMoved();
@@ -544,7 +555,7 @@ void Shard::ClearStaged() {
   staged_->entries.clear();
   staged_->connections.clear();
   staged_->shared.clear();
-  staged_->has_state = false;
+  staged_->has_state = staged_->has_more = false;
   staged_->moves = false;
   staged_->requests = 0;
   entries_left_ = 0;

@@ -281,9 +281,11 @@ class Shard {
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
-  bool TakeEntry();
+  bool TakeHeapEntry();
   void ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit);
   bool HasEntryRoom(uint32_t needed) const;
+  void AddStateAndHeap();
+  void NoteStateAndHeap();
   void AddSharedReceives();
   void Publish(bool release);
   void ForgetMoved();
@@ -304,6 +306,7 @@ class Shard {
   uint64_t log_mask_, send_log_mask_, receive_log_mask_, buffer_bytes_;
   uint32_t send_depth_;
   uint32_t receive_depth_;             // 0: receives are shared
+  uint32_t entries_per_completion_;    // a completion may need so many in the commit log
   uint32_t plain_opcodes_;             // a bit for each opcode of the device but READs and atomics
   uint64_t most_send_bytes_;           // of one message
   uint64_t epoch_ = 0;                 // 0: not owned

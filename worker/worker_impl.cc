@@ -20,10 +20,6 @@ namespace baton {
 namespace {
 
 constexpr size_t kControlStreamDescriptors = 32;
-// A worker that never sleeps still learns in time that the driver or the keeper is gone.
-constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 10;
-// The same for the application's descriptors. Between two polls there may be a wait of 20 ms.
-constexpr uint64_t kPollsBetweenLooks = 1 << 4;
 
 }  // namespace
 
@@ -194,7 +190,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   if (wait_loop_.armed()) {
     wait_loop_.Disarm();
     keeper_watch_.Check();
-  } else if (polls_ % (watches_.empty() ? kPollsBetweenKeeperChecks : kPollsBetweenLooks) == 0) {
+  } else if ((polls_ & looks_mask_) == 0) {
     keeper_watch_.Check();
   }
   // Not needed if a look for work has just driven the queues.

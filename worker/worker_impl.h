@@ -61,6 +61,7 @@ class WorkerImpl final : public Worker {
   int event_fd() const override { return keeper_watch_.event_fd(); }
   bool ArmEvent() override { return wait_loop_.Arm() && !keeper_watch_.HasNews(); }
   absl::Status Watch(int fd, std::function<void()> callback) override {
+    looks_mask_ = 15;  // between two polls there may be a wait of 20 ms
     return watches_.Add(fd, std::move(callback));
   }
   void Unwatch(int fd) override { watches_.Remove(fd); }
@@ -110,6 +111,9 @@ class WorkerImpl final : public Worker {
   uint32_t slot_ = 0;
   uint32_t heartbeat_ms_ = 1000;
   uint64_t polls_ = 0;
+  // A worker that never sleeps still learns in time that the driver or the keeper is gone: it looks
+  // in each poll whose number has none of these bits.
+  uint64_t looks_mask_ = 1023;
   bool attached_ = false;  // the keeper counts this worker among its own
   WorkerNotices notices_;
   Watches watches_;

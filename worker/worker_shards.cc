@@ -91,7 +91,7 @@ int WorkerShards::Deliver(Shard& shard) {
   // and one for the heap, and with CommitMode::kAfterEachCompletion no two completions share one.
   // If the log lacks that room, the driver is far behind, and delivery waits for it.
   const bool shares_receives = shard.receive_depth_ == 0;
-  const uint32_t needed = 2u + (shares_receives ? 1u : 0u) + (shard.heap_ != nullptr ? 1u : 0u);
+  const uint32_t needed = shard.entries_per_completion_;
   const bool commits_each = commit_mode_ == CommitMode::kAfterEachCompletion;
   while (shard.delivered_ < end && Owns(shard) && shard.HasEntryRoom(needed)) {
     ++count;

@@ -72,7 +72,7 @@ class RecordingService : public Service {
 
 // A host that only writes down what it is asked, and a keeper whose replies were sent before.
 class NativeHostTest : public ::testing::Test {
- protected:
+ public:
   void SetUp() override {
     auto created = arena::Arena::Create(driver::testing::TestShape(), "kv");
     ASSERT_TRUE(created.ok()) << created.status();

@@ -81,8 +81,9 @@ class StreamTest : public WorkerFixture {
   void Die(const Shard& shard, const Worker& worker) {
     driver_process::Engine& engine = keeper.engine();
     engine.Run([&] {
-      engine.succession().WorkerEnded(engine.succession().ownership(shard.index()).owner_slot(),
-                                      worker.id(), "crash");
+      const uint32_t slot = engine.succession().ownership(shard.index()).owner_slot();
+      engine.succession().WorkerEnded(slot, worker.id(), "crash");
+      engine.succession().WorkerDead(slot, worker.id());
     });
   }
   void KeepStandbys() {
