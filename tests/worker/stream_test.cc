@@ -78,15 +78,18 @@ class StreamTest : public WorkerFixture {
     services.push_back(&service);
     return worker;
   }
-  void Die(const Shard& shard, const Worker& worker) {
+  void Die(const Shard& shard, Worker& worker) {
     driver_process::Engine& engine = keeper.engine();
     engine.Run([&] {
-      const uint32_t slot = engine.succession().ownership(shard.index()).owner_slot();
-      engine.succession().WorkerEnded(slot, worker.id(), "crash");
-      engine.succession().WorkerDead(slot, worker.id());
+      engine.succession().WorkerEnded(engine.succession().ownership(shard.index()).owner_slot(),
+                                      worker.id(), "crash");
     });
+    ended.push_back(&worker);
   }
+  // Dead owners leave: nobody's bank and slot are theirs for ever.
   void KeepStandbys() {
+    for (Worker* worker : ended) Remove(worker);
+    ended.clear();
     while (services.size() < dead.size() + 2) AddOwner();
   }
 
@@ -177,6 +180,7 @@ class StreamTest : public WorkerFixture {
   std::function<absl::Status(Shard&, Connection&)> on_established;
   std::vector<ScriptedService*> services;
   std::set<const ScriptedService*> dead;
+  std::vector<Worker*> ended;
   std::vector<absl::Status> errors;
 };
 
