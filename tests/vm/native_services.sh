@@ -188,19 +188,20 @@ test_privileges() {
   cp "$BATON_BIN/confined_worker.so" "$BATON_BIN/ledger-v1.so" "$objects"
 
   # What differs, for two shards and the 16 workers that may be. Of the event descriptors 16 are the workers', one is
-  # the driver's, and the device has one, or the NIC one for each shard. Two sockets are the session's and for news; on
-  # the soft device others are its file on the NIC, what it calls that by, and the channels of two completion queues.
+  # the driver's, and the device has one, or the NIC one for each shard. One socket is the session's, and news go
+  # through a pipe; on the soft device others are its file on the NIC, what it calls that by, and the channels of two
+  # completion queues.
   if [[ $device == soft ]]; then
     of_device='19 descriptor anon_inode:[eventfd]
-6 descriptor socket
+5 descriptor socket
 1 shares /memfd:baton-queues (deleted)'
-    kept='socket:*' kept_by_workers=6
+    kept='socket:*' kept_by_workers=5
   else
     of_device='18 descriptor anon_inode:[eventfd]
 2 descriptor anon_inode:[infinibandevent]
 1 descriptor anon_inode:[timerfd]
 1 descriptor /dev/infiniband/uverbs0
-2 descriptor socket
+1 descriptor socket
 1 shares /dev/infiniband/uverbs0
 1 shares /dev/zero (deleted)'
     kept='/dev/infiniband/*' kept_by_workers=2
@@ -278,7 +279,7 @@ expect_report() {
 2 descriptor anon_inode:[eventpoll]
 1 descriptor /dev/null
 1 descriptor $state/kv.workers.lock
-3 descriptor pipe
+4 descriptor pipe
 1 shares /memfd:baton-buffers-kv (deleted)
 1 shares /memfd:baton-driver-log-kv (deleted)
 1 shares /memfd:baton-recovery-kv (deleted)
