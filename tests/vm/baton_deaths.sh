@@ -106,7 +106,7 @@ make_keepers() {
   mkdir "$work/libexec"
   ln -s "$BATON_BIN"/* "$work/libexec"
   cp "$BATON_BIN/baton-keeper" "$work/keeper-0.1.0"
-  sed 's/\x000\.1\.0\x00/\x000.1.1\x00/g' "$work/keeper-0.1.0" >"$work/keeper-0.1.1"
+  sed 's/0\.1\.0\x00/0.1.1\x00/g' "$work/keeper-0.1.0" >"$work/keeper-0.1.1"
   chmod 755 "$work/keeper-0.1.1"
 }
 
