@@ -21,7 +21,7 @@ bool Ends(const Completion& completion) {
   return completion.kind == Kind::kDisconnected || completion.kind == Kind::kConnectFailed;
 }
 
-// What was staged for the batch may leave no room for it.
+// The batch may have staged so much that there is no room for it.
 void Disconnect(Shard& shard, Connection& connection) {
   const bool full = absl::IsResourceExhausted(shard.Disconnect(connection));
   if (!full || shard.commit_mode() != CommitMode::kAfterEachBatch) return;

@@ -56,7 +56,7 @@ class CoConnection {
   CoConnection(const CoConnection&) = delete;
   CoConnection& operator=(const CoConnection&) = delete;
 
-  // What `co_await` takes. It returns the completion, and the views of the connection are new then.
+  // `co_await` takes this. It returns the completion, and the views of the connection are new then.
   class Awaiting {
    public:
     bool await_ready() const noexcept { return false; }
@@ -118,7 +118,7 @@ class CoConnection {
   size_t frame_bytes_ = 0;  // that the coroutine needs, or would have needed
 };
 
-// What Serve returns. A coroutine is a member function of a CoroutineService, or another function,
+// Serve returns this. A coroutine is a member function of a CoroutineService, or another function,
 // with one more parameter: `CoConnection&`.
 class [[nodiscard]] CoTask {
  public:

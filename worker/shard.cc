@@ -439,7 +439,7 @@ absl::Status Shard::Commit() {
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
   if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
-  // What was staged has its room, but for the shard's state alone.
+  // Everything that was staged has its room, but for the shard's state alone.
   const bool has_room = !staged_->entries.empty() || !staged_->shared.empty() ||
                         (heap_ != nullptr && heap_->HasStaged());
   if (!has_room && EntryRoom() == 0) {

@@ -151,8 +151,6 @@ Connection* WorkerShards::Find(Shard& shard, uint32_t index, uint32_t generation
   return &connection;
 }
 
-// REQUIRES: this worker has committed nothing to the connection in this epoch. So its cursors stand
-// still, except for completions that were not delivered yet.
 void WorkerShards::LoadCursors(const arena::ConnectionRecord& record, Connection* connection) {
   connection->send_staged_ = connection->send_committed_ = record.send.committed;
   connection->send_acknowledged_ = connection->send_completed_ = record.send.acknowledged;
@@ -160,6 +158,8 @@ void WorkerShards::LoadCursors(const arena::ConnectionRecord& record, Connection
   connection->receive_acknowledged_ = connection->receive_completed_ = record.receive.acknowledged;
 }
 
+// REQUIRES: this worker has committed nothing to the connection in this epoch. So its cursors stand
+// still, except for completions that were not delivered yet.
 void WorkerShards::Load(Connection& connection, Shard& shard, uint32_t index) {
   const arena::ConnectionRecord& record = arena_->connection(index);
   const bool unacknowledged = connection.unacknowledged_;

@@ -51,7 +51,7 @@ constexpr std::array<Sizes, 3> kSizes = {{
 }};
 constexpr std::array<uint32_t, 2> kPercents = {50, 90};  // of the heap that are taken
 
-// What chance decides, beforehand.
+// Chance decides these beforehand.
 struct Choices {
   std::vector<uint32_t> bytes, victims;
 };

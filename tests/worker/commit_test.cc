@@ -33,6 +33,16 @@ class StalledDriverTest : public WorkerFixture, public ::testing::WithParamInter
     while (!stalled_.load()) usleep(100);
   }
   void GoOn() { stalled_.store(false); }
+  // Has the driver log `messages` from `peer`, then stalls it and turns the workers.
+  void TurnWithoutDriver(RawPeer& peer, size_t messages) {
+    const uint64_t before = CompletionsInLog();
+    for (size_t sent = 0; sent < messages; sent += 32) {
+      for (int i = 0; i < 32; ++i) peer.Send("request");
+      ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + sent + 32; }));
+    }
+    Stall();
+    for (int i = 0; i < 1000; ++i) Turn();
+  }
 
  private:
   std::atomic<bool> stalled_{false};
@@ -56,13 +66,7 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
   Worker* worker = Add(&service, GetParam());
   RawPeer peer(/*max_requests=*/256);
   Establish(peer, *worker);
-  const uint64_t before = CompletionsInLog();
-  for (size_t sent = 0; sent < kMessages; sent += 32) {
-    for (int i = 0; i < 32; ++i) peer.Send("request");
-    ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + sent + 32; }));
-  }
-  Stall();
-  for (int i = 0; i < 1000; ++i) Turn();
+  ASSERT_NO_FATAL_FAILURE(TurnWithoutDriver(peer, kMessages));
   if (GetParam() == CommitMode::kAfterEachCompletion) {
     EXPECT_LT(answered, kMessages);
   }
@@ -95,13 +99,7 @@ TEST_P(StalledDriverTest, shouldLeaveRoomForTheHeap) {
   Worker* worker = Add(&service, GetParam());
   RawPeer peer(/*max_requests=*/256);
   Establish(peer, *worker);
-  const uint64_t before = CompletionsInLog();
-  for (size_t sent = 0; sent < kMessages; sent += 32) {
-    for (int i = 0; i < 32; ++i) peer.Send("request");
-    ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + sent + 32; }));
-  }
-  Stall();
-  for (int i = 0; i < 1000; ++i) Turn();
+  ASSERT_NO_FATAL_FAILURE(TurnWithoutDriver(peer, kMessages));
   if (GetParam() == CommitMode::kAfterEachCompletion) {
     EXPECT_LT(handled, kMessages);
   }

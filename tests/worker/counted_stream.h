@@ -22,7 +22,7 @@ namespace baton::testing {
 
 inline constexpr uint32_t kFormat = 1;
 
-// What the service keeps of a connection.
+// The service keeps this of a connection.
 struct Account {
   stream::StreamState ends;
   uint64_t messages;  // that were read

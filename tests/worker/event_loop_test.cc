@@ -247,7 +247,7 @@ TEST_F(EventLoopTest, shouldWakeAsio) {
   });
 }
 
-// What is left in the descriptor gives no second edge.
+// Bytes that are left in the descriptor give no second edge.
 TEST_F(EventLoopTest, shouldNotArmWhileItsDescriptorIsReadable) {
   ASSERT_NO_FATAL_FAILURE(Prepare());
   ASSERT_NO_FATAL_FAILURE(Arm());

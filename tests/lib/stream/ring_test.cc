@@ -31,7 +31,7 @@ uint8_t ByteOf(uint64_t number, uint32_t at) {
   return static_cast<uint8_t>(number * 31 + at + (at >> 8));
 }
 
-// What is on the way to an end, and what it has posted.
+// A bell on its way to an end: the immediate, and the bytes that were written with it.
 struct Bells {
   uint32_t immediate = 0;
   uint64_t offset = 0;

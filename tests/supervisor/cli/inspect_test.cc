@@ -149,7 +149,7 @@ SHARD  ALLOCATIONS     KEPT      FREE  LARGEST FREE  FRAGMENTED  SCRATCH    HELD
 Workers:
 )"));
   EXPECT_THAT(Look({}).out, testing::Not(HasSubstr("Heaps:")));
-  // What is damaged is not counted.
+  // The report counts nothing that is damaged.
   arena.heap(0)[4] = {1, 0, 1};
   text = look().out;
   EXPECT_THAT(text,

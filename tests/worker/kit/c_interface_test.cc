@@ -239,7 +239,7 @@ TEST_F(KitTest, shouldRefuseWhatIsMissing) {
   EXPECT_EQ(worker, nullptr);
 }
 
-// What programs of the first release have in the padding at the end of their options is no wish.
+// Programs of the first release wish nothing by the padding at the end of their options.
 static_assert(offsetof(baton_worker_options, take_over) == 72);
 
 // A program that was built with an earlier header, whose structures end earlier, and with a later

@@ -117,7 +117,7 @@ class Values final : public ReplyService {
                         heap.kept, " held ", heap.held, " free ", heap.free, " of ", heap.bytes);
   }
 
-  // Of the texts of all connections.
+  // Returns where the texts of all connections are.
   static std::set<uint64_t> Offsets(Shard& shard) {
     std::set<uint64_t> offsets;
     for (const Connection* connection : shard.connections()) {

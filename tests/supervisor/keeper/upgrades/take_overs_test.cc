@@ -257,7 +257,7 @@ TEST_F(TakeOversTest, shouldBeginOnceForAllWorkersOfAProcess) {
   EXPECT_EQ(OwnersVersion(), "1");
 }
 
-// What the driver holds for the next keeper is bounded. A worker could fill it with its
+// The driver holds a bounded amount for the next keeper. A worker could fill it with its
 // environment.
 TEST_F(TakeOversTest, shouldNotRememberALargeProgram) {
   StartService(Allow);

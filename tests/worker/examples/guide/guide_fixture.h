@@ -98,6 +98,14 @@ class GuideTest : public harness::ClusterFixture {
     ASSERT_OK_AND_ASSIGN(cluster_, harness::Cluster::Start(std::move(options)));
   }
 
+  // A cluster whose workers are native, and listen.
+  void StartNative(const std::string& object, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--native", PathOf(object), "--native-argument=unused",
+                             "--native-argument=127.0.0.1:0"});
+    ASSERT_NO_FATAL_FAILURE(StartCluster(std::move(more)));
+    ASSERT_OK(cluster_->WaitUntilListening());
+  }
+
   // A cluster with a worker.
   void StartService(const std::string& program) {
     ASSERT_NO_FATAL_FAILURE(StartCluster());
@@ -141,6 +149,14 @@ class GuideTest : public harness::ClusterFixture {
     }));
     ASSERT_OK(cluster_->WaitUntilListening());
     *worker = std::move(started);
+  }
+
+  void KillOwner() {
+    const auto service = cluster_->GetService();
+    ASSERT_OK(service);
+    const uint64_t owner = service->shards(0).owner_worker_id();
+    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
+    ASSERT_OK(cluster_->WaitUntilGone(owner));
   }
 
   // The ready worker that is this process; 0: there is none.

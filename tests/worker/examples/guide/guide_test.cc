@@ -88,17 +88,10 @@ TEST_F(CounterTest, shouldChangeTheFormatOfItsStateInTwoUpgrades) {
 }
 
 TEST_F(CounterTest, shouldCountEachMessageOnceAsAnObjectOfNativeWorkers) {
-  ASSERT_NO_FATAL_FAILURE(
-      StartCluster({"--native", PathOf("counter.so"), "--native-argument=unused",
-                    "--native-argument=127.0.0.1:0"}));
-  ASSERT_OK(cluster_->WaitUntilListening());
+  ASSERT_NO_FATAL_FAILURE(StartNative("counter.so"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(2));
   for (int i = 0; i < 3; ++i) {
-    const auto service = cluster_->GetService();
-    ASSERT_OK(service);
-    const uint64_t owner = service->shards(0).owner_worker_id();
-    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
-    ASSERT_OK(cluster_->WaitUntilGone(owner));
+    ASSERT_NO_FATAL_FAILURE(KillOwner());
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   ASSERT_NO_FATAL_FAILURE(ExpectMessagesOfShard(StopCounting()));
@@ -224,19 +217,12 @@ TEST_F(ValuesTest, shouldSendListsFromScratchMemory) {
 }
 
 TEST_F(ValuesTest, shouldKeepEachTextAsAnObjectOfNativeWorkers) {
-  ASSERT_NO_FATAL_FAILURE(
-      StartClusterWithHeap({"--native", PathOf("values.so"), "--native-argument=unused",
-                            "--native-argument=127.0.0.1:0"}));
-  ASSERT_OK(cluster_->WaitUntilListening());
+  ASSERT_NO_FATAL_FAILURE(StartNative("values.so", {"--shard-heap-bytes", "1048576"}));
   Putting one{Connect(cluster_->port())};
   ASSERT_TRUE(one.client);
   for (int i = 0; i < 3; ++i) {
     ASSERT_NO_FATAL_FAILURE(one.Put(10));
-    const auto service = cluster_->GetService();
-    ASSERT_OK(service);
-    const uint64_t owner = service->shards(0).owner_worker_id();
-    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
-    ASSERT_OK(cluster_->WaitUntilGone(owner));
+    ASSERT_NO_FATAL_FAILURE(KillOwner());
     ASSERT_NO_FATAL_FAILURE(ExpectTexts(*one.client, 1));
   }
 }
@@ -591,17 +577,10 @@ TEST_F(GuideTest, shouldGoOnWithEachConversationOverHandoffsAndKills) {
 }
 
 TEST_F(GuideTest, shouldGoOnWithEachConversationInNativeWorkers) {
-  ASSERT_NO_FATAL_FAILURE(
-      StartCluster({"--native", PathOf("coroutine.so"), "--native-argument=unused",
-                    "--native-argument=127.0.0.1:0"}));
-  ASSERT_OK(cluster_->WaitUntilListening());
+  ASSERT_NO_FATAL_FAILURE(StartNative("coroutine.so"));
   ASSERT_NO_FATAL_FAILURE(StartCounting(2));
   for (int i = 0; i < 3; ++i) {
-    const auto service = cluster_->GetService();
-    ASSERT_OK(service);
-    const uint64_t owner = service->shards(0).owner_worker_id();
-    ASSERT_OK(cluster_->operators().KillWorker(kService, owner));
-    ASSERT_OK(cluster_->WaitUntilGone(owner));
+    ASSERT_NO_FATAL_FAILURE(KillOwner());
     ASSERT_NO_FATAL_FAILURE(ExpectProgress());
   }
   StopCounting();
