@@ -2,15 +2,19 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::harness {
 
@@ -50,6 +54,25 @@ CommandResult SetPolicy(const Cluster& cluster, const std::string& policy,
   std::vector<std::string> arguments = {"service", "policy", "ledger", "--set", path};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return RunBaton(cluster, arguments);
+}
+
+absl::Status WaitForEvent(const Cluster& cluster, const std::vector<std::string>& parts) {
+  CommandResult events;
+  const absl::Status came = WaitUntil(absl::StrCat("an event: ", absl::StrJoin(parts, ", ")), [&] {
+    events = RunBaton(cluster, {"--timeout", absl::StrCat(10 * Slowness()), "events", "ledger"});
+    std::istringstream lines(events.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+            return line.find(part) != std::string::npos;
+          })) {
+        return true;
+      }
+    }
+    return false;
+  });
+  if (came.ok()) return came;
+  return absl::Status(came.code(),
+                      absl::StrCat(came.message(), "; there are:\n", events.out, events.err));
 }
 
 }  // namespace baton::harness

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tests/harness/cluster.h"
 
 namespace baton::harness {
@@ -22,6 +23,10 @@ CommandResult RunBaton(const Cluster& cluster, const std::vector<std::string>& a
 // Sets the policy of service ledger: `baton service policy ledger --set FILE`, with `more`.
 CommandResult SetPolicy(const Cluster& cluster, const std::string& policy,
                         const std::vector<std::string>& more = {});
+
+// Waits until `baton events ledger` prints a line that contains all of `parts`. Peers and workers
+// are answered before the keeper has the event, so a test that looks once may look too early.
+absl::Status WaitForEvent(const Cluster& cluster, const std::vector<std::string>& parts);
 
 }  // namespace baton::harness
 

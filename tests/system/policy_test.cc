@@ -109,7 +109,7 @@ TEST_F(PolicyTest, shouldRefuseWorkersByTheQuotasNameAndGrantOnceItIsRaised) {
                 "policy.worker.grants");
   const Output warned = Baton({"service", "describe", "ledger"});
   EXPECT_THAT(warned.text, HasSubstr("policy.worker.grants: 1 of 1 in use by worker 1"));
-  EXPECT_THAT(Baton({"events", "ledger"}).text, HasSubstr("limit_near"));
+  EXPECT_OK(harness::WaitForEvent(*cluster_, {"limit_near"}));
 
   Set("service { listeners: 2 granted_bytes: 8192 grants: 2 }");
   EXPECT_TRUE(worker->Listen("127.0.0.2", 0).ok());
@@ -161,8 +161,9 @@ TEST_F(PolicyTest, shouldLoseNothingAndAddNothingWhenItIsLoweredBelowWhatIsThere
   auto four = StartPeer(4);
   ASSERT_TRUE(four.ok()) << four.status();
   EXPECT_FALSE(StartPeer(1).ok());
-  EXPECT_THAT(Baton({"events", "ledger", "--kind", "connection_refused"}).text,
-              HasSubstr("policy.service.connections: the service has 4 of at most 4"));
+  EXPECT_OK(harness::WaitForEvent(
+      *cluster_,
+      {"connection_refused", "policy.service.connections: the service has 4 of at most 4"}));
   Set("service { connections: 5 }");
   auto fifth = StartPeer(1);
   ASSERT_TRUE(fifth.ok()) << fifth.status();
@@ -343,9 +344,9 @@ TEST_F(ReloadTest, shouldChangeLimitsWhilePeersAreServed) {
   const uint32_t there = harness::SteadyLoad().connections;
   ASSERT_NO_FATAL_FAILURE(reload(there));
   EXPECT_FALSE(cluster_->StartPeer(PeerOptions()).ok());
-  EXPECT_THAT(Baton({"events", "ledger", "--kind", "connection_refused"}),
-              HasSubstr(absl::StrCat("policy.service.connections: the service has ", there,
-                                     " of at most ", there)));
+  EXPECT_OK(harness::WaitForEvent(
+      *cluster_, {"connection_refused", absl::StrCat("policy.service.connections: the service has ",
+                                                     there, " of at most ", there)}));
   ASSERT_NO_FATAL_FAILURE(reload(there + 1));
   auto newcomer = cluster_->StartPeer(PeerOptions());
   ASSERT_OK(newcomer);
