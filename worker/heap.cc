@@ -24,7 +24,7 @@ Heap::Heap(Shard* shard)
       begin_(arena::HeapOffset(shard->shards_->arena().shape(), shard->index())),
       thread_(std::this_thread::get_id()),
       blocks_(shard->shards_->arena().shape().heap_pages) {
-  staged_.reserve(arena::kMaxTransactionEntries);
+  staged_.reserve(kMaxTransactionSteps);
   changed_.reserve(arena::kMaxTransactionEntries * arena::kHeapChangesPerEntry);
 }
 
@@ -42,10 +42,14 @@ absl::Status Heap::Prepare() {
   ForgetStaged();
   const auto in_use = [this](HeapBlocks::VisitRange visit) { ForEachInUse(visit); };
   damage_ = blocks_.Load(shard_->shards_->arena().heap(shard_->index()), in_use);
-  reclaim_at_ = blocks_.held_bytes() + blocks_.bytes() / kReclaimFraction;
+  PlanReclaim();
   loaded_epoch_ = epoch;
   if (damage_.ok()) TellTotals();
   return damage_;
+}
+
+void Heap::PlanReclaim() {
+  reclaim_at_ = blocks_.held_bytes() + blocks_.bytes() / kReclaimFraction;
 }
 
 void Heap::ForEachInUse(HeapBlocks::VisitRange visit) const {
@@ -72,7 +76,7 @@ absl::StatusOr<HeapBlocks::Object> Heap::Take(uint64_t bytes, uint32_t alignment
   const auto in_use = [this](HeapBlocks::VisitRange visit) { ForEachInUse(visit); };
   const auto reclaim = [&] {
     blocks_.Reclaim(in_use);
-    reclaim_at_ = blocks_.held_bytes() + blocks_.bytes() / kReclaimFraction;
+    PlanReclaim();
   };
   if (blocks_.held_bytes() >= reclaim_at_) reclaim();
   std::optional<HeapBlocks::Object> object = blocks_.Take(bytes, alignment, kept);
@@ -93,8 +97,15 @@ absl::Status Heap::NoRoom(uint64_t bytes) const {
                    ": free some, or raise shard_heap_bytes"));
 }
 
-// Makes sure that the transaction has room for a change of the block, and notes it.
-absl::Status Heap::EnterBlock(uint32_t block) {
+// Makes sure that the transaction has room for a change of the block and for `steps`, and notes the
+// block.
+absl::Status Heap::EnterBlock(uint32_t block, size_t steps) {
+  if (staged_.size() + steps > kMaxTransactionSteps) {
+    return absl::ResourceExhaustedError(absl::StrCat("the transaction allocates, keeps and frees ",
+                                                     staged_.size(), " times in the heap of shard ",
+                                                     shard_->index(), ", at most ",
+                                                     kMaxTransactionSteps, ": commit, and go on"));
+  }
   if (!blocks_.Mark(block)) return absl::OkStatus();
   const bool needs_entry = changed_.size() % arena::kHeapChangesPerEntry == 0;
   if (needs_entry && !shard_->TakeHeapEntry()) {
@@ -108,7 +119,8 @@ absl::Status Heap::EnterBlock(uint32_t block) {
 
 absl::StatusOr<Buffer> Heap::Allocate(uint64_t bytes, uint32_t alignment) {
   BATON_ASSIGN_OR_RETURN(const HeapBlocks::Object object, Take(bytes, alignment, /*kept=*/true));
-  if (absl::Status entered = EnterBlock(object.block); !entered.ok()) {
+  // The second step is room for a Free, with which the caller may undo this.
+  if (absl::Status entered = EnterBlock(object.block, /*steps=*/2); !entered.ok()) {
     blocks_.Unkeep(object);
     blocks_.Hold(object);
     return entered;
@@ -140,7 +152,7 @@ absl::Status Heap::Keep(const Buffer& buffer) {
   if (blocks_.StateOf(object) != HeapBlocks::State::kScratch) {
     return Invalid("buffer: what begins at ", buffer.offset, " is no scratch memory");
   }
-  BATON_RETURN_IF_ERROR(EnterBlock(object.block));
+  BATON_RETURN_IF_ERROR(EnterBlock(object.block, /*steps=*/1));
   blocks_.Keep(object);
   staged_.push_back({object, Step::kKept});
   return absl::OkStatus();
@@ -154,7 +166,7 @@ absl::Status Heap::Free(const Buffer& buffer) {
       blocks_.Hold(object);
       return absl::OkStatus();
     case HeapBlocks::State::kKept:
-      BATON_RETURN_IF_ERROR(EnterBlock(object.block));
+      BATON_RETURN_IF_ERROR(EnterBlock(object.block, /*steps=*/1));
       blocks_.BeginFree(object);
       staged_.push_back({object, Step::kFreed});
       BATON_CRASH_POINT("worker-heap-freed");

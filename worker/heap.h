@@ -59,6 +59,9 @@ class Heap {
 
   static constexpr uint32_t kAlignment = arena::kHeapUnitBytes;
   static constexpr uint32_t kMaxAlignment = HeapBlocks::kMaxAlignment;
+  // Calls of Allocate, Keep and Free of kept memory in one transaction. Another one returns
+  // kResourceExhausted. An Allocate leaves room for one Free.
+  static constexpr size_t kMaxTransactionSteps = 4096;
 
   // Allocates `bytes`, in one range. Buffer::length is `bytes`; what is beyond it up to the size
   // class is not used for anything else. `alignment`: a power of two, at most kMaxAlignment.
@@ -97,7 +100,8 @@ class Heap {
   absl::Status Prepare();
   absl::StatusOr<HeapBlocks::Object> Take(uint64_t bytes, uint32_t alignment, bool kept);
   absl::StatusOr<HeapBlocks::Object> Find(const Buffer& buffer) const;
-  absl::Status EnterBlock(uint32_t block);
+  void PlanReclaim();
+  absl::Status EnterBlock(uint32_t block, size_t steps);
   absl::Status NoRoom(uint64_t bytes) const;
   Buffer BufferOf(const HeapBlocks::Object& object, uint64_t length) const;
   void ForEachInUse(HeapBlocks::VisitRange visit) const;

@@ -295,6 +295,32 @@ TEST_F(LargeHeapTest, shouldSayWhenATransactionIsFullAndCommitIt) {
   EXPECT_THAT(All(), ElementsAre(std::pair(more.offset, false)));
 }
 
+// Objects of a block share its entry, so the log has room for many more.
+TEST_F(LargeHeapTest, shouldBoundWhatATransactionAllocatesAndFrees) {
+  constexpr size_t kMost = Heap::kMaxTransactionSteps - 1;
+  const auto allocate = [&] {
+    std::vector<Buffer> all;
+    absl::StatusOr<Buffer> buffer = heap().Allocate(64);
+    for (; buffer.ok(); buffer = heap().Allocate(64)) all.push_back(*buffer);
+    EXPECT_EQ(buffer.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(buffer.status().message()), HasSubstr("commit"));
+    return all;
+  };
+  EXPECT_EQ(allocate().size(), kMost);
+  shard->Abandon();
+  EXPECT_THAT(All(), IsEmpty());
+  const std::vector<Buffer> all = allocate();
+  ASSERT_EQ(all.size(), kMost);
+  // There is room for a free of what was allocated last, and for no other.
+  EXPECT_EQ(heap().Free(all.back()), absl::OkStatus());
+  EXPECT_EQ(heap().Free(all.front()).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  EXPECT_EQ(Statistics().kept, (kMost - 1) * 64);
+  ASSERT_NO_FATAL_FAILURE(FreeAndCommit(all.front()));
+  ASSERT_NO_FATAL_FAILURE(Succeed());
+  EXPECT_EQ(All().size(), kMost - 2);
+}
+
 // ---------------------------------------------------------------- in use
 
 TEST_F(HeapTest, shouldNotGiveOutWhatAReceiveRefersTo) {
