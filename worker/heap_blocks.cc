@@ -33,6 +33,15 @@ constexpr auto kClassOfUnits = [] {
 
 constexpr uint32_t BlockPagesOf(uint32_t units) { return std::min(units, kBlockPages); }
 
+// Returns the length of a block that has to fit into `most` pages, which are fewer than
+// BlockPagesOf, without pages behind its last object. 0: whole pages are as good.
+constexpr uint32_t ShorterBlockPagesOf(uint32_t units, uint32_t most) {
+  const uint32_t objects = arena::ObjectsOf({most, units, 0});
+  return objects < 2 ? 0 : (objects * units + kUnitsPerPage - 1) / kUnitsPerPage;
+}
+static_assert(ShorterBlockPagesOf(20, 2) == 2 && ShorterBlockPagesOf(160, 6) == 5 &&
+              ShorterBlockPagesOf(40, 1) == 0);
+
 // Returns the class of the objects to take from, or nothing if whole pages are better or needed.
 std::optional<uint32_t> ClassFor(uint64_t units, uint64_t alignment, uint64_t pages) {
   if (units > kMaxSmallUnits) return {};
@@ -272,15 +281,27 @@ std::optional<HeapBlocks::Object> HeapBlocks::Take(uint64_t bytes, uint64_t alig
   return ObjectAt(*page, 0);
 }
 
+// A block is shorter where no range is as long as it should be: between blocks that stay, there may
+// be none for ever, and an object that takes a page for itself wastes most of it.
+std::optional<uint32_t> HeapBlocks::TakeBlock(uint32_t units) {
+  uint32_t pages = BlockPagesOf(units);
+  std::optional<uint32_t> page = TakePages(pages);
+  if (!page.has_value() && !free_.empty()) {
+    pages = ShorterBlockPagesOf(units, free_.rbegin()->pages);
+    if (pages != 0) page = TakePagesOnce(pages);
+  }
+  if (!page.has_value()) return {};
+  room_bytes_ -= pages * uint64_t{kPageBytes};  // as one object
+  MakeBlock(*page, pages, units);
+  return page;
+}
+
 std::optional<HeapBlocks::Object> HeapBlocks::TakeSmall(uint32_t size_class, bool kept) {
   uint32_t page = with_room_[size_class];
   if (page == kNone) {
-    const uint32_t units = kClassUnits[size_class];
-    const std::optional<uint32_t> made = TakePages(BlockPagesOf(units));
+    const std::optional<uint32_t> made = TakeBlock(kClassUnits[size_class]);
     if (!made.has_value()) return {};
     page = *made;
-    room_bytes_ -= pages_[page].pages * uint64_t{kPageBytes};  // as one object
-    MakeBlock(page, BlockPagesOf(units), units);
   }
   Page& block = pages_[page];
   const auto index = static_cast<uint32_t>(std::countr_one(block.taken));

@@ -3,7 +3,8 @@
 //
 // Free ranges of pages are in a tree, from which the smallest that fits is taken; a range that
 // becomes free is joined with its neighbours. Objects that are small, or would waste much of their
-// last page, share a block of up to 16 pages with up to 63 others of their size.
+// last page, share a block of up to 16 pages with up to 63 others of their size. The block is
+// shorter if no free range is that long.
 //
 // An object is free, taken, or *held*: freed, but maybe still in use by work requests. Of those
 // that are taken, *kept* ones belong to the committed state or to the open transaction.
@@ -120,6 +121,7 @@ class HeapBlocks {
   static constexpr uint32_t kClasses = 23;
 
   std::optional<Object> TakeSmall(uint32_t size_class, bool kept);
+  std::optional<uint32_t> TakeBlock(uint32_t units);
   std::optional<uint32_t> TakePages(uint32_t pages);
   std::optional<uint32_t> TakePagesOnce(uint32_t pages);
   Page& MakeBlock(uint32_t page, uint32_t pages, uint32_t units);

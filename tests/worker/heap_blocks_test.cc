@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -151,9 +152,72 @@ TEST(HeapBlocksTest, shouldUseAllObjectsOfABlockWhoseLengthIsNoMultipleOfTheirs)
 
 TEST(HeapBlocksTest, shouldTakePagesWhereThereIsNoRoomForABlock) {
   HeapBlocks heap(2);
-  EXPECT_EQ(TakeScratch(heap, 20 * kUnit).length, kPage);
-  EXPECT_EQ(TakeScratch(heap, 20 * kUnit).length, kPage);
+  // A page has no room for two.
+  TakeScratch(heap, kPage);
+  EXPECT_EQ(TakeScratch(heap, 40 * kUnit).length, kPage);
   EXPECT_FALSE(heap.Take(1, 1, false).has_value());
+}
+
+TEST(HeapBlocksTest, shouldMakeAShorterBlockWhereThereIsNoRoomForAWholeOne) {
+  HeapBlocks heap(10);
+  const Object before = TakeScratch(heap, kPage);
+  const Object gap = TakeScratch(heap, 6 * kPage);
+  const Object behind = TakeScratch(heap, 3 * kPage);
+  heap.Hold(gap);
+  Reclaim(heap);
+  // Five of the six pages have room for two, and the sixth would be lost.
+  const Object first = TakeKept(heap, 160 * kUnit);
+  const Object second = TakeKept(heap, 160 * kUnit);
+  EXPECT_EQ(first.block, second.block);
+  EXPECT_EQ(heap.Kept(first.block).pages, 5u);
+  EXPECT_EQ(heap.Kept(first.block).units, 160u);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(TakeScratch(heap, 1).length, kUnit);
+  EXPECT_FALSE(heap.Take(1, 1, false).has_value());
+  for (const Object& object : {first, second}) heap.Unkeep(object);
+  std::vector<Object> all;
+  heap.ForEachTaken([&](const Object& object, State) { all.push_back(object); });
+  EXPECT_EQ(all.size(), 68u);
+  for (const Object& object : all) heap.Hold(object);
+  EXPECT_EQ(heap.held_bytes(), before.length + behind.length + 2 * first.length + 64 * kUnit);
+  Reclaim(heap);
+  ExpectWhole(heap);
+}
+
+// Small objects and some of pages come and go by chance. Of the bytes, those that were asked for
+// count.
+TEST(HeapBlocksTest, shouldFillUpWithSmallAndLargeObjects) {
+  constexpr uint32_t kHeapPages = 2048;
+  constexpr int kPairs = 20'000;
+  HeapBlocks heap(kHeapPages);
+  std::mt19937_64 random(1);
+  // All magnitudes are as likely.
+  const auto between = [&](double low, double high) {
+    const double part = static_cast<double>(random() >> 11) / static_cast<double>(1ull << 53);
+    return static_cast<uint64_t>(low * std::pow(high / low, part));
+  };
+  std::vector<std::pair<Object, uint64_t>> objects;
+  uint64_t taken = 0;
+  const auto allocate = [&] {
+    const uint64_t bytes = random() % 8 == 0 ? between(4096, 65536) : between(32, 2048);
+    const std::optional<Object> object = heap.Take(bytes, kUnit, /*kept=*/false);
+    if (!object.has_value()) return false;
+    objects.emplace_back(*object, bytes);
+    taken += bytes;
+    return true;
+  };
+  for (int pair = 0; pair < kPairs; ++pair) {
+    while (allocate()) {
+    }
+    auto& victim = objects[random() % objects.size()];
+    Free(heap, victim.first);
+    taken -= victim.second;
+    victim = objects.back();
+    objects.pop_back();
+  }
+  EXPECT_GE(static_cast<double>(taken) / static_cast<double>(heap.bytes()), 0.85);
+  for (const auto& [object, bytes] : objects) heap.Hold(object);
+  Reclaim(heap);
+  ExpectWhole(heap);
 }
 
 TEST(HeapBlocksTest, shouldGiveUpEmptyBlocksThatAreInTheWay) {
