@@ -483,4 +483,12 @@ void baton_for_each_shared_buffer_in_use(baton_shard* shard,
   });
 }
 
+// ---------------------------------------------------------------- descriptors
+
+int baton_watch(baton_worker* worker, int fd, void (*callback)(void* context), void* context) {
+  if (callback == nullptr) return Wrong("callback", "is NULL");
+  return Report(WorkerOf(worker).Watch(fd, [callback, context] { callback(context); }));
+}
+void baton_unwatch(baton_worker* worker, int fd) { WorkerOf(worker).Unwatch(fd); }
+
 }  // extern "C"

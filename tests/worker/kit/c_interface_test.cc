@@ -1,6 +1,8 @@
 // The C interface, and the C++ classes on top of it, with a keeper in this process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <baton/baton.hpp>
 
 #include <cstddef>
@@ -10,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/file_descriptor.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 #include "worker/kit/status_code.h"
@@ -275,6 +278,54 @@ TEST_F(KitTest, shouldTakeStructuresOfOtherReleases) {
   EXPECT_EQ(capacity.beyond, 77u);
   baton_detach(worker);
   baton_detach(nullptr);
+}
+
+TEST_F(KitTest, shouldCallBackWhenADescriptorIsReadable) {
+  Counter counter;
+  Worker worker;
+  RawPeer peer;
+  Attach(counter, &worker);
+  FileDescriptor event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  int calls = 0;
+  const auto take = [&] {
+    uint64_t count = 0;
+    EXPECT_EQ(read(event.get(), &count, sizeof(count)), static_cast<ssize_t>(sizeof(count)));
+    ++calls;
+  };
+  ASSERT_TRUE(worker.Watch(event.get(), take).ok());
+  EXPECT_EQ(worker.Watch(event.get(), take).code(), BATON_ALREADY_EXISTS);
+  const uint64_t one = 1;
+  ASSERT_EQ(write(event.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  ASSERT_TRUE(Until({&worker}, peer, [&] { return calls == 1; }));
+  worker.Unwatch(event.get());
+  worker.Unwatch(event.get());
+
+  // A callback ends its own watch, and goes on.
+  ASSERT_TRUE(worker
+                  .Watch(event.get(),
+                         [&, kept = std::string(64, 'x')] {
+                           worker.Unwatch(event.get());
+                           take();
+                           EXPECT_EQ(kept, std::string(64, 'x'));
+                         })
+                  .ok());
+  ASSERT_EQ(write(event.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  ASSERT_TRUE(Until({&worker}, peer, [&] { return calls == 2; }));
+  EXPECT_TRUE(worker.Watch(event.get(), take).ok());
+  worker.Detach();
+}
+
+TEST_F(KitTest, shouldRefuseToWatchWhatCannotBeWatched) {
+  Counter counter;
+  Worker worker;
+  Attach(counter, &worker);
+  const Status closed = worker.Watch(-1, [] {});
+  EXPECT_FALSE(closed.ok());
+  EXPECT_FALSE(closed.message().empty());
+  FileDescriptor event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  EXPECT_EQ(baton_watch(worker.handle(), event.get(), nullptr, nullptr), BATON_INVALID_ARGUMENT);
+  EXPECT_THAT(baton_error(), HasSubstr("callback"));
+  EXPECT_EQ(worker.Watch(event.get(), nullptr).code(), BATON_INVALID_ARGUMENT);
 }
 
 TEST(KitCodeTest, shouldReportOnlyCodesThatTheHeaderHas) {

@@ -453,6 +453,22 @@ void baton_for_each_shared_buffer_in_use(
     struct baton_shard* shard,
     void (*visit)(void* context, const struct baton_buffer* buffer, uint64_t tag), void* context);
 
+/* ---------------------------------------------------------------- descriptors */
+
+/* Makes `fd` a part of the worker's wait: a timerfd, signalfd, eventfd, socket or io_uring. While
+ * it is readable, or has an error or a hang-up, baton_wait() returns, baton_event_fd() is readable,
+ * and baton_poll() calls `callback` with `context` after it has delivered completions. `callback`
+ * has to take what is there, or it is called again. The library commits what it stages, unless the
+ * mode is BATON_COMMIT_MANUAL. It may call baton_watch() and baton_unwatch(), but neither
+ * baton_poll() nor baton_wait() nor baton_run() nor baton_detach().
+ * The application owns `fd`, and calls baton_unwatch() before it closes it.
+ * BATON_ALREADY_EXISTS: it is watched already. BATON_RESOURCE_EXHAUSTED: 256 are.
+ * BATON_PERMISSION_DENIED: it is a regular file, which cannot be waited for. */
+int baton_watch(struct baton_worker* worker, int fd, void (*callback)(void* context),
+                void* context);
+/* Does nothing if `fd` is not watched. No call of its callback follows. */
+void baton_unwatch(struct baton_worker* worker, int fd);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

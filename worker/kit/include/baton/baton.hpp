@@ -19,7 +19,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -294,7 +296,10 @@ class Worker {
     worker_.reset(worker);
     return Status::Of(code);
   }
-  void Detach() { worker_.reset(); }
+  void Detach() {
+    worker_.reset();
+    watched_.clear();
+  }
 
   Status Ready() { return Status::Of(baton_ready(handle())); }
   Status TakeOver(const uint32_t* shards = nullptr, size_t shard_count = 0) {
@@ -307,6 +312,19 @@ class Worker {
   Status Run() { return Status::Of(baton_run(handle())); }
   void Stop() { baton_stop(handle()); }
   void Wake() { baton_wake(handle()); }
+  // The Worker keeps `callback` until Unwatch(fd) or Detach, and while it runs.
+  Status Watch(int fd, std::function<void()> callback) {
+    if (!callback) return {BATON_INVALID_ARGUMENT, "callback: it is empty"};
+    auto watched = std::make_shared<Watched>();
+    watched->callback = std::move(callback);
+    const int code = baton_watch(handle(), fd, &OnReadable, watched.get());
+    if (code == BATON_OK) watched_[fd] = std::move(watched);
+    return Status::Of(code);
+  }
+  void Unwatch(int fd) {
+    baton_unwatch(handle(), fd);
+    watched_.erase(fd);
+  }
   Status Listen(const char* host, uint16_t port, uint16_t* bound = nullptr) {
     return Status::Of(baton_listen(handle(), host, port, bound));
   }
@@ -331,6 +349,10 @@ class Worker {
   baton_worker* handle() const { return worker_.get(); }
 
  private:
+  struct Watched : std::enable_shared_from_this<Watched> {
+    std::function<void()> callback;
+  };
+
   static Service& Of(void* context) { return *static_cast<Service*>(context); }
   static int OnAdopt(void* context, baton_shard* shard) noexcept {
     return Of(context).OnAdopt(shard) ? 0 : 1;
@@ -346,11 +368,17 @@ class Worker {
   static void OnShutdown(void* context, const char* reason) noexcept {
     Of(context).OnShutdown(reason);
   }
+  // The callback may unwatch its descriptor.
+  static void OnReadable(void* context) noexcept {
+    const std::shared_ptr<Watched> kept = static_cast<Watched*>(context)->shared_from_this();
+    kept->callback();
+  }
 
   struct Detacher {
     void operator()(baton_worker* worker) const { baton_detach(worker); }
   };
-  std::unique_ptr<baton_worker, Detacher> worker_;
+  std::map<int, std::shared_ptr<Watched>> watched_;  // by descriptor
+  std::unique_ptr<baton_worker, Detacher> worker_;   // detached first
 };
 
 }  // namespace v0
