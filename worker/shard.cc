@@ -10,6 +10,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
+#include "lib/stream/ring.h"
 #include "worker/heap.h"
 #include "worker/work_requests.h"
 #include "worker/worker_shards.h"
@@ -22,6 +23,12 @@ using arena::CommitKind;
 
 // The same as the driver's limit (lib/driver/transaction.h).
 constexpr uint32_t kMaxStagedRequests = 4096;
+// Each completion is delivered with room for so many: a stream posts the receives of its whole
+// window, and reports.
+constexpr uint32_t kRequestsPerCompletion = 256;
+static_assert(kRequestsPerCompletion > stream::kMaxWindow);
+// A transaction with more is crowded: the next completion belongs to another one.
+constexpr uint32_t kCrowdedRequests = kMaxStagedRequests - kRequestsPerCompletion;
 
 // The driver has read the entry, so another processor has it in its cache. Fetched now, it is on
 // its way back when it is needed.
@@ -164,7 +171,21 @@ uint32_t Shard::EntryRoom() const {
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
   const uint64_t used = staged_->entries.size() + Staged::SharedEntries(staged_->shared.size()) +
                         (heap_ != nullptr ? heap_->entries() : 0) + Staged::kReservedEntries;
-  return entries_left_ = room > used ? static_cast<uint32_t>(room - used) : 0;
+  entries_left_ = room > used ? static_cast<uint32_t>(room - used) : 0;
+  LimitIfCrowded();
+  return entries_left_;
+}
+
+// Delivery needs room for several entries, and whatever is staged for one. So a crowded transaction
+// shows room for one entry at a time, and delivery waits for its commit.
+void Shard::LimitIfCrowded() const {
+  if (staged_->requests > kCrowdedRequests) entries_left_ = std::min(entries_left_, 1u);
+}
+
+// Counts a request that has not taken the fast path, which makes no transaction crowded.
+void Shard::NoteStagedRequest() {
+  ++staged_->requests;
+  LimitIfCrowded();
 }
 
 // Takes room for an entry of the open transaction. Returns false if there is none.
@@ -200,10 +221,10 @@ void CopyState(absl::Span<const uint8_t> state, uint8_t* slot) {
 
 }  // namespace
 
-// Returns whether the connection is in the open transaction, and that has room for another request.
+// Returns whether the connection is in the open transaction, which another request does not crowd.
 [[gnu::always_inline]] inline bool Shard::MayStageMore(const Connection& connection) const {
   return connection.entry_ != 0 && connection.shard_ == this && connection.known_epoch_ == epoch_ &&
-         staged_->requests != kMaxStagedRequests;
+         staged_->requests < kCrowdedRequests;
 }
 
 // The fast path: a request of one buffer that is not its connection's first in the transaction.
@@ -238,7 +259,7 @@ absl::Status Shard::StageReceive(Connection& connection, absl::Span<const Buffer
                                     &connection.receive_log_[sequence & receive_log_mask_]));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   connection.receive_staged_ = sequence + 1;
-  ++staged_->requests;
+  NoteStagedRequest();
   BATON_CRASH_POINT("worker-receive-staged");
   return absl::OkStatus();
 }
@@ -274,7 +295,7 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
   shared_free_.pop_back();
   staged_->shared.push_back(slot);
   ++shared_outstanding_;
-  ++staged_->requests;
+  NoteStagedRequest();
   BATON_CRASH_POINT("worker-shared-receive-staged");
   return absl::OkStatus();
 }
@@ -351,7 +372,7 @@ absl::Status Shard::StageSend(Connection& connection, const SendWork& work) {
   if (verbs::IsAnswered(work.opcode)) BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   connection.send_staged_ = sequence + 1;
-  ++staged_->requests;
+  NoteStagedRequest();
   BATON_CRASH_POINT("worker-send-staged");
   return absl::OkStatus();
 }

@@ -28,6 +28,10 @@
 // committed, since Connection::state() is that of the last commit. Load it again after
 // Shard::Abandon, and in each epoch.
 //
+// A transaction has at most 4096 requests, of which the library leaves 256 to each completion. A
+// handler that stages more than that calls OnCompletion and Release first: credit that finds no
+// room is returned at the next completion of the connection, and the peer may be waiting for it.
+//
 // "Receiver not ready" has one exception. Soft-RoCE cannot say which receives of a native owner
 // that died it has, so its successor posts one until that has completed, and the others then. A
 // peer that has credit for more repeats its message meanwhile, as often as rnr_retry says.

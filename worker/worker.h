@@ -281,6 +281,8 @@ class Shard {
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
+  void LimitIfCrowded() const;
+  void NoteStagedRequest();
   bool TakeHeapEntry();
   void ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit);
   bool HasEntryRoom(uint32_t needed) const;
@@ -379,9 +381,11 @@ enum class CommitMode : uint8_t {
   kAfterEachBatch,
   // After each OnCompletion. Simpler, with more commits.
   kAfterEachCompletion,
-  // The application calls it. Poison then works worse: only a death within OnCompletion shows which
-  // completion it was. If owners die outside it again and again and nothing more is acknowledged,
-  // the connection of the oldest completion that is not acknowledged is failed.
+  // The application calls it. While the open transaction has room for fewer than 256 more requests,
+  // nothing is delivered for the shard: commit it. Poison works worse with this mode: only a death
+  // within OnCompletion shows which completion it was. If owners die outside it again and again and
+  // nothing more is acknowledged, the connection of the oldest completion that is not acknowledged
+  // is failed.
   kManual,
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -313,6 +314,60 @@ TEST_F(StreamTest, shouldReportLaterWhenATransactionIsFull) {
     const stream::SenderState& sender = peer.state().sender;
     return released == 1 && sender.freed == sender.tail;
   }));
+}
+
+// The peer has a bell left, which is for a report, and nothing to report. So no completion comes to
+// which the credit of the others could be returned later.
+TEST_F(StreamTest, shouldReturnTheCreditOfABatchThatBeginsInAFullTransaction) {
+  StartService(kDepth, arena::kMaxQueueDepth);
+  ScriptedService& service = NewService();
+  Worker* const worker = Add(&service, CommitMode::kAfterEachBatch);
+  Connection* filled = nullptr;
+  std::optional<Stream> stream;
+  uint64_t received = 0;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    Connection& connection = *completion.connection;
+    const bool asks = completion.kind == Kind::kConnectRequest;
+    if (asks && !stream::DecodeGreeting(connection.private_data())) {
+      filled = &connection;
+      EXPECT_EQ(shard.Accept(connection), absl::OkStatus());
+      return;
+    }
+    if (asks) {
+      EXPECT_EQ(Handle(shard, completion, nullptr), absl::OkStatus());
+      return;
+    }
+    if (completion.kind != Kind::kReceive && completion.kind != Kind::kSend) return;
+    if (!stream.has_value()) {
+      const auto loaded = Stream::Load(connection, connection.state());
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      stream = *loaded;
+      while (shard.Receive(*filled, {}).ok()) {
+      }
+    }
+    const auto event = stream->OnCompletion(completion);
+    ASSERT_TRUE(event.ok()) << event.status();
+    if (event->kind == Stream::Event::Kind::kMessage) {
+      ++received;
+      EXPECT_EQ(stream->Release(*event), absl::OkStatus());
+    }
+    EXPECT_EQ(CountedStream::Save(shard, connection, *stream, 0, 0), absl::OkStatus());
+  };
+  RawPeer plain;
+  Establish(plain, *worker);
+  StreamPeer peer(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(peer));
+  ASSERT_TRUE(UntilWith(peer, [&] { return service.Count(Kind::kEstablished) == 2; }));
+  // They come in one batch.
+  const uint64_t before = CompletionsInLog();
+  peer.to_send = kWindow - 1;
+  ASSERT_TRUE(UntilWithoutWorkers([&] {
+    peer.Turn();
+    return CompletionsInLog() >= before + peer.to_send;
+  }));
+  EXPECT_EQ(received, 0u);
+  peer.to_send = 4 * kWindow;
+  EXPECT_TRUE(UntilWith(peer, [&] { return received == peer.to_send; }));
 }
 
 TEST_F(StreamTest, shouldConnectToAPeer) {
