@@ -678,6 +678,21 @@ class NativeKeeperDeath : public KeeperDeath {
     harness::ExpectNothingLost(*peer_);
   }
   static bool IsReady(const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_READY; }
+  // Returns when the keeper has asked its driver for another worker, and the driver has forked it
+  // or refused.
+  void AwaitFork() {
+    ASSERT_OK(harness::WaitUntil(
+        "an answer to the keeper's order to fork a worker",
+        [this] {
+          const auto events = cluster_->keeper().NewEvents();
+          return events.ok() &&
+                 std::any_of(events->begin(), events->end(), [](const v1::Event& event) {
+                   return event.kind() == "native_worker_forked" ||
+                          event.kind() == "native_worker_failed";
+                 });
+        },
+        std::chrono::seconds(30)));
+  }
   // Returns when as many as are configured are ready, none of them `dead`.
   void AwaitWorkers(pid_t dead = 0) {
     ASSERT_OK(harness::WaitUntil(
@@ -805,9 +820,9 @@ TEST_F(NativeKeeperDeath, shouldNotFollowFromADriverWithoutFreeDescriptors) {
     const pid_t worker = Pids().at(0);
     const rlimit low = {harness::DescriptorsOf(driver_) + spare, before.rlim_max};
     ASSERT_EQ(prlimit(driver_, RLIMIT_NOFILE, &low, nullptr), 0);
+    ASSERT_OK(cluster_->keeper().NewEvents());  // earlier ones do not count
     ASSERT_EQ(kill(worker, SIGKILL), 0);
-    // The keeper asks for another meanwhile.
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ASSERT_NO_FATAL_FAILURE(AwaitFork());
     ASSERT_EQ(prlimit(driver_, RLIMIT_NOFILE, &before, nullptr), 0);
     ASSERT_NO_FATAL_FAILURE(AwaitWorkers(worker));
     EXPECT_EQ(Service().keeper_pid(), keeper);
