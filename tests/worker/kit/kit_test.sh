@@ -2,8 +2,8 @@
 # kit_test.sh PACKAGE... LINE: a service written outside this tree. In a root that has the packages installed
 # and nothing of this repository, the examples of libbaton-dev are built as its README says, in C, in C++ and
 # in Python. One connection is then served by each of them in turn, after kills and a handoff; then by native
-# workers from the same sources. Last, `baton new service` writes a service, whose test passes, and fails when
-# the service writes its answer over the request, and when it commits several messages at once.
+# workers from the same sources; another one by coroutines. Last, `baton new service` writes a service, whose test
+# passes, and fails when the service writes its answer over the request, and when it commits several messages at once.
 set -euo pipefail
 # shellcheck source=tests/harness/skip.sh
 source tests/harness/skip.sh
@@ -101,12 +101,12 @@ kill_worker() {
   read -r _ pid < <(worker "$1")
   kill -KILL "$pid"
 }
-# ask WORD: of the one connection.
+# ask WORD [ANSWER]: of the one connection, which sends the word back where no answer is given.
 ask() {
   local answer
   echo "$1" >&"${peer[1]}"
   read -r -t 20 -u "${peer[0]}" answer || die "no answer to $1"
-  [[ $answer == "$1" ]] || die "$1 was answered: $answer"
+  [[ $answer == "${2:-$1}" ]] || die "$1 was answered: $answer"
 }
 # end: of the batond that runs, and of its peer.
 end() {
@@ -153,6 +153,19 @@ print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["w
   end
 done
 echo "native workers from the same sources"
+
+start_batond coroutines
+start first /tmp/project/build/adder /tmp/coroutines/echo.sock echo first
+coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
+peer_process=$!
+ask 5 5
+ask 7 12
+start second /tmp/project/build/adder /tmp/coroutines/echo.sock echo second
+kill_worker first
+ask 30 42
+owned_by second || die "$(owner) answers after the first worker with coroutines was killed"
+echo "a coroutine that goes on where another worker's was killed"
+end
 
 # test_new_service LOG [CASE]: whether the new service's own test passes, or a case of it.
 test_new_service() {
