@@ -162,6 +162,19 @@ absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode
                                                ", whose peer answers no READs and atomics"));
 }
 
+// Delivery needs room for several entries, and whatever is staged for one. So a crowded transaction
+// shows room for one entry at a time, and delivery waits for its commit.
+[[gnu::always_inline]] inline void Shard::LimitIfCrowded() const {
+  if (staged_->requests > kCrowdedRequests) [[unlikely]]
+    entries_left_ = std::min(entries_left_, 1u);
+}
+
+// Counts a request that has not taken the fast path, which makes no transaction crowded.
+[[gnu::always_inline]] inline void Shard::NoteStagedRequest() {
+  ++staged_->requests;
+  LimitIfCrowded();
+}
+
 uint32_t Shard::EntryRoom() const {
   uint64_t log_room = arena::kCommitLogEntries - (commit_tail_ - folded_);
   if (log_room < arena::kMaxTransactionEntries) {
@@ -174,18 +187,6 @@ uint32_t Shard::EntryRoom() const {
   entries_left_ = room > used ? static_cast<uint32_t>(room - used) : 0;
   LimitIfCrowded();
   return entries_left_;
-}
-
-// Delivery needs room for several entries, and whatever is staged for one. So a crowded transaction
-// shows room for one entry at a time, and delivery waits for its commit.
-void Shard::LimitIfCrowded() const {
-  if (staged_->requests > kCrowdedRequests) entries_left_ = std::min(entries_left_, 1u);
-}
-
-// Counts a request that has not taken the fast path, which makes no transaction crowded.
-void Shard::NoteStagedRequest() {
-  ++staged_->requests;
-  LimitIfCrowded();
 }
 
 // Takes room for an entry of the open transaction. Returns false if there is none.
