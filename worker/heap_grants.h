@@ -26,9 +26,13 @@ class HeapGrants {
     Worker::Grant grant;
   };
 
+  // Returns whether the memory lies in the shard's heap. For what comes from a state.
+  static bool IsInHeap(const Shard& shard, const Buffer& memory);
+
   // Allocates `bytes` and clears them, so that no peer gets what another has left there. Then
   // grants them. `access`: as Worker::GrantRemoteAccess. kFailedPrecondition: the service has no
-  // heaps. Otherwise the errors of Heap::Allocate and of GrantRemoteAccess, and nothing is staged.
+  // heaps. Otherwise the errors of Heap::Allocate and of GrantRemoteAccess. After an error nothing
+  // is allocated.
   static absl::StatusOr<Granted> Allocate(Shard& shard, uint64_t bytes, uint32_t alignment,
                                           uint32_t access);
   // Ends the access of peers to `memory` by `grant`. Does nothing if the grant is of other memory
@@ -41,7 +45,8 @@ class HeapGrants {
   static absl::Status RevokeLost(Shard& shard);
   // Frees all allocated memory of which `is_known` returns false, and then calls RevokeLost. For
   // OnAdopt: no state knows the memory of a connection that poison has ended. Buffer::length is
-  // that of the size class. Scratch memory is not visited, and `is_known` must not use the heap.
+  // that of the size class. Scratch memory is not visited, and `is_known` must not use the heap. If
+  // the transaction has no room for all, the rest is there for the next owner.
   static absl::Status FreeLost(Shard& shard, absl::FunctionRef<bool(const Buffer&)> is_known);
 };
 

@@ -155,8 +155,8 @@ class Leases {
 
   Leases(Connection& connection, uint32_t most);
 
-  absl::Status CheckRequest(const LeaseRequest& request) const;
-  absl::Status CheckLoaded(const Lease& lease, uint32_t index) const;
+  static absl::Status CheckRequest(const LeaseRequest& request);
+  bool IsSound(uint32_t index) const;
   absl::Status FreeAt(uint32_t index);
   uint32_t NextId() const;
 

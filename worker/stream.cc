@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status.h"
 #include "worker/heap.h"
+#include "worker/heap_grants.h"
 #include "worker/work_requests.h"
-#include "worker/worker_shards.h"
 
 namespace baton {
 namespace {
@@ -21,20 +19,6 @@ using Refusal = StreamEnd::Refusal;
 
 // The last place in the send queue is for reports.
 constexpr uint32_t kSendsForMessage = 2;
-
-bool IsIn(const arena::GrantRecord& grant, const Buffer& memory) {
-  return grant.length != 0 && grant.offset >= memory.offset &&
-         grant.offset - memory.offset < memory.length;
-}
-
-// A dead owner's order to revoke the grant may be under way, and nobody may answer now. Then the
-// grant still holds its memory, freed or not, and RevokeLost revokes it later if need be.
-absl::Status RevokeOnce(Worker& worker, uint32_t grant) {
-  const absl::Status revoked = worker.RevokeGrant(grant);
-  const bool is_left = absl::IsNotFound(revoked) || absl::IsUnavailable(revoked) ||
-                       absl::IsDeadlineExceeded(revoked);
-  return is_left ? absl::OkStatus() : revoked;
-}
 
 absl::Status CheckRing(const StreamRing& ring) {
   const uint32_t bytes = ring.memory.length;
@@ -61,56 +45,22 @@ absl::StatusOr<StreamRing> Stream::OpenRing(Shard& shard, uint32_t bytes) {
   StreamRing ring;
   ring.memory.length = bytes;
   BATON_RETURN_IF_ERROR(CheckRing(ring));
-  if (shard.worker().capacity().shard_heap_bytes == 0) {
-    return absl::FailedPreconditionError(
-        "the service has no heaps, where rings are: set its shard_heap_bytes");
-  }
-  BATON_ASSIGN_OR_RETURN(ring.memory, shard.heap().Allocate(bytes, stream::kUnitBytes));
-  // A bell may name bytes that its peer has not written: it must not get what others left here.
-  std::memset(shard.heap().At(ring.memory), 0, bytes);
-  const absl::StatusOr<Worker::Grant> grant =
-      shard.worker().GrantRemoteAccess(ring.memory.offset, bytes, verbs::kRemoteWrite);
-  if (!grant.ok()) {
-    BATON_RETURN_IF_ERROR(shard.heap().Free(ring.memory));
-    return grant.status();
-  }
+  // A bell may name bytes that its peer has not written, so they must not be what others left.
+  BATON_ASSIGN_OR_RETURN(
+      const HeapGrants::Granted granted,
+      HeapGrants::Allocate(shard, bytes, stream::kUnitBytes, verbs::kRemoteWrite));
   BATON_CRASH_POINT("stream-ring-granted");
-  ring.grant = grant->id;
-  ring.rkey = grant->rkey;
-  ring.address = grant->remote_address;
+  ring.memory = granted.memory;
+  ring.grant = granted.grant.id;
+  ring.rkey = granted.grant.rkey;
+  ring.address = granted.grant.remote_address;
   return ring;
 }
 
-// Another ring may have the number of a grant that a dead owner has revoked, but not this memory.
 absl::Status Stream::CloseRing(Shard& shard, const StreamRing& ring) {
-  if (ring.grant < arena::kGrants) {
-    const arena::GrantRecord grant = arena::CopyOnce(shard.shards_->arena().grant(ring.grant));
-    if (IsIn(grant, ring.memory)) {
-      BATON_RETURN_IF_ERROR(RevokeOnce(shard.worker(), ring.grant));
-      BATON_CRASH_POINT("stream-ring-revoked");
-    }
-  }
+  BATON_RETURN_IF_ERROR(HeapGrants::Revoke(shard, ring.memory, ring.grant));
+  BATON_CRASH_POINT("stream-ring-revoked");
   return shard.heap().Free(ring.memory);
-}
-
-absl::Status Stream::RevokeLost(Shard& shard) {
-  const uint64_t heap_bytes = shard.worker().capacity().shard_heap_bytes;
-  if (heap_bytes == 0) return absl::OkStatus();
-  const arena::Arena& arena = shard.shards_->arena();
-  const uint64_t begin = arena::HeapOffset(arena.shape(), shard.index());
-  const uint64_t end = begin + heap_bytes;
-  std::vector<Buffer> kept;
-  BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
-    if (is_kept) kept.push_back(buffer);
-  }));
-  for (uint32_t i = 0; i < arena::kGrants; ++i) {
-    const arena::GrantRecord grant = arena::CopyOnce(arena.grant(i));
-    if (grant.length == 0 || grant.offset < begin || grant.offset >= end) continue;
-    const bool known = std::any_of(kept.begin(), kept.end(),
-                                   [&](const Buffer& buffer) { return IsIn(grant, buffer); });
-    if (!known) BATON_RETURN_IF_ERROR(RevokeOnce(shard.worker(), i));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Stream> Stream::Begin(Connection& connection, const StreamRing& ring,

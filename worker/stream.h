@@ -35,7 +35,7 @@
 // All receives of the connection belong to the stream, so the service must not share them
 // (shared_receive_queue_depth). An error of OnCompletion means that the peer is wrong: disconnect
 // it. If poison has ended a connection and nobody was told, its ring is memory of which no state
-// knows: an owner frees such memory in OnAdopt (Heap::ForEachAllocated), and calls RevokeLost then.
+// knows: an owner frees such memory in OnAdopt, with HeapGrants::FreeLost.
 #ifndef WORKER_STREAM_H_
 #define WORKER_STREAM_H_
 
@@ -73,7 +73,7 @@ class Stream {
   static constexpr uint32_t kStateBytes = sizeof(stream::StreamState);
 
   // Allocates a ring of `bytes`, clears it and grants it. The grant is no part of the transaction:
-  // see RevokeLost. A service has 256 grants. One with more streams grants a larger range itself,
+  // see HeapGrants. A service has 256 grants. One with more streams grants a larger range itself,
   // and makes rings of parts of it, which it clears, and does not close with CloseRing: that would
   // revoke the grant of all. Peers that it trusts no more than that have access to all of it.
   static absl::StatusOr<StreamRing> OpenRing(Shard& shard, uint32_t bytes);
@@ -81,10 +81,6 @@ class Stream {
   // transaction. A successor that does it again revokes nobody else's grant. If the grant cannot be
   // revoked now, nobody is given the memory before it is.
   static absl::Status CloseRing(Shard& shard, const StreamRing& ring);
-  // Revokes the grants of memory of this heap that is not allocated, or is freed in the open
-  // transaction: their owners died between the grant and its commit. For OnAdopt, of a service
-  // whose grants in the heap are of memory that it keeps.
-  static absl::Status RevokeLost(Shard& shard);
 
   // Accepts a connection request whose private data begins with a greeting, with receives for
   // `window` bells. kInvalidArgument: it has none, or the window or the ring is wrong.

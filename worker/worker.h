@@ -46,8 +46,8 @@ struct WorkRequest;
 }  // namespace arena
 
 class Heap;
+class HeapGrants;
 class Shard;
-class Stream;
 class Worker;
 class WorkerShards;
 enum class CommitMode : uint8_t;
@@ -255,7 +255,7 @@ class Shard {
   friend class WorkerShards;
   friend class Connection;
   friend class Heap;
-  friend class Stream;
+  friend class HeapGrants;
 
   struct Staged;  // the open transaction
 

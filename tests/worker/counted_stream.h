@@ -15,6 +15,7 @@
 #include "lib/base/status.h"
 #include "tests/lib/stream/stream_messages.h"
 #include "worker/heap.h"
+#include "worker/heap_grants.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
 
@@ -50,12 +51,8 @@ class CountedStream {
       BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Load(*connection, connection->state()));
       rings.insert(stream.ring().memory.offset);
     }
-    std::vector<Buffer> unknown;
-    BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
-      if (is_kept && !rings.contains(buffer.offset)) unknown.push_back(buffer);
-    }));
-    for (const Buffer& buffer : unknown) BATON_RETURN_IF_ERROR(shard.heap().Free(buffer));
-    return Stream::RevokeLost(shard);
+    return HeapGrants::FreeLost(
+        shard, [&](const Buffer& buffer) { return rings.contains(buffer.offset); });
   }
 
   // An error is the peer's end: Abandon, and disconnect it.

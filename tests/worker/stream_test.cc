@@ -18,6 +18,7 @@
 #include "tests/worker/counted_stream.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/heap.h"
+#include "worker/heap_grants.h"
 
 namespace baton {
 namespace {
@@ -435,7 +436,7 @@ TEST_F(StreamTest, shouldNotWaitForTheRevocationThatADeadOwnerHasBegun) {
   engine.Run(
       [&] { EXPECT_TRUE(driver::BeginRevoke(engine.driver().objects().get(), ring->grant).ok()); });
   EXPECT_EQ(Stream::CloseRing(shard, *ring), absl::OkStatus());
-  EXPECT_EQ(Stream::RevokeLost(shard), absl::OkStatus());
+  EXPECT_EQ(HeapGrants::RevokeLost(shard), absl::OkStatus());
   ASSERT_EQ(shard.Commit(), absl::OkStatus());
   EXPECT_EQ(KeptBytes(), 0u);
   engine.Run(

@@ -7,11 +7,10 @@
 #include <iostream>
 #include <memory>
 #include <set>
-#include <vector>
 
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
-#include "worker/heap.h"
+#include "worker/heap_grants.h"
 #include "worker/worker.h"
 
 namespace baton::guide {
@@ -44,14 +43,8 @@ class Tallies final : public Service {
       BATON_ASSIGN_OR_RETURN(const Stream stream, Stream::Load(*connection, connection->state()));
       known.insert(stream.ring().memory.offset);
     }
-    std::vector<Buffer> unknown;
-    BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool) {
-      if (!known.contains(buffer.offset)) unknown.push_back(buffer);
-    }));
-    for (const Buffer& buffer : unknown) {
-      if (!shard.heap().Free(buffer).ok()) break;  // no room: the next owner frees the rest
-    }
-    return Stream::RevokeLost(shard);
+    return HeapGrants::FreeLost(
+        shard, [&](const Buffer& buffer) { return known.contains(buffer.offset); });
   }
 
   void OnCompletion(Shard& shard, const Completion& done) override {

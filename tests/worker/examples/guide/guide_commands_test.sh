@@ -116,6 +116,8 @@ expectations=(
   'is failed: 3 workers \(.*\) died on its receive 0'
   'rolled back: worker [0-9]+ says that it is unhealthy'
   '^[0-9]+ [0-9]+$'
+  '^1 [0-9]+ [0-9]+$'
+  '^freed$'
   '^[05] of 12$'
   '^record 1$'
   '^b +$'

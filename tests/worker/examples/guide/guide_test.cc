@@ -322,6 +322,109 @@ TEST_F(GuideTest, shouldLetPeersReadTheBoardThatAFormerOwnerGranted) {
   }
 }
 
+class LeaseTest : public GuideTest {
+ protected:
+  struct Given {
+    uint32_t id = 0;
+    uint32_t rkey = 0;
+    uint64_t address = 0;
+  };
+  static Given Parse(const std::string& answer) {
+    std::istringstream words(answer);
+    Given given;
+    EXPECT_TRUE(words >> given.id >> given.rkey >> given.address) << answer;
+    return given;
+  }
+  // Nothing of the heap and of the grants has been lost: a peer gets nearly all of it.
+  void ExpectAllFree() {
+    const auto client = Connect(cluster_->port());
+    ASSERT_TRUE(client);
+    const auto most = client->Ask("lease 1 1000000 0");
+    ASSERT_OK(most);
+    EXPECT_OK(client->Ask(absl::StrCat("free ", NumberOf(*most))));
+  }
+
+  const std::vector<std::string> kHeap = {"--shard-heap-bytes", "1048576"};
+};
+
+TEST_F(LeaseTest, shouldKeepALeaseWhereverItsOwnerDies) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(kHeap));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("lease", &worker_));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  const auto first = client->Ask("lease 1 4096 0");
+  ASSERT_OK(first);
+  const Given given = Parse(*first);
+  for (const char* const point :
+       {"worker-heap-allocated:1", "lease-granted:1", "lease-revoked:1", "worker-heap-freed:1",
+        "worker-state-staged:1", "commit-before-publish:2", "commit-published:2"}) {
+    SCOPED_TRACE(point);
+    std::unique_ptr<GuideWorker> doomed;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("lease-test-hooks", &doomed, {}, point));
+    cluster_->Handoff(doomed->id).IgnoreError();
+    const auto more = client->Ask("lease 2 65536 0");
+    ASSERT_OK(more);
+    EXPECT_NE(Parse(*more).id, given.id);
+    EXPECT_EQ(*client->Ask("lease 1 4096 0"), *first);
+    EXPECT_EQ(*client->Ask(absl::StrCat("free ", NumberOf(*more))), "freed");
+    ASSERT_OK(doomed->process->WaitEnd(kTimeout));
+    const auto read = client->Read(given.address, given.rkey);
+    ASSERT_OK(read);
+    EXPECT_EQ(*read, 0u);
+    EXPECT_EQ(*client->Ask("lease 1 4096 0"), *first);
+  }
+  EXPECT_EQ(*client->Ask(absl::StrCat("free ", given.id)), "freed");
+  ASSERT_NO_FATAL_FAILURE(ExpectAllFree());
+  EXPECT_FALSE(client->Read(given.address, given.rkey).ok());
+}
+
+TEST_F(LeaseTest, shouldAnswerReadsWhileNoWorkerLives) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(kHeap));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("lease", &worker_));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  const auto answer = client->Ask("lease 1 4096 0");
+  ASSERT_OK(answer);
+  const Given given = Parse(*answer);
+  ASSERT_OK(worker_->process->Kill());
+  EXPECT_OK(client->Read(given.address + 4088, given.rkey));
+}
+
+// Its owner ends it, and the peer with it, which reads after that.
+TEST_F(LeaseTest, shouldEndLeasesWhoseTimeIsOver) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(kHeap));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("lease", &worker_));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  const auto answer = client->Ask("lease 1 4096 1");
+  ASSERT_OK(answer);
+  const Given given = Parse(*answer);
+  EXPECT_OK(harness::WaitUntil(
+      "the end of the lease", [&] { return !client->Read(given.address, given.rkey).ok(); },
+      kTimeout));
+  ASSERT_NO_FATAL_FAILURE(ExpectAllFree());
+}
+
+TEST_F(LeaseTest, shouldKeepLeasesAsAnObjectOfNativeWorkers) {
+  std::vector<std::string> arguments = kHeap;
+  ASSERT_NO_FATAL_FAILURE(StartNative("lease.so", std::move(arguments)));
+  auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  const auto answer = client->Ask("lease 1 4096 0");
+  ASSERT_OK(answer);
+  const Given given = Parse(*answer);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NO_FATAL_FAILURE(KillOwner());
+    EXPECT_OK(client->Read(given.address, given.rkey));
+    EXPECT_EQ(*client->Ask("lease 1 4096 0"), *answer);
+  }
+  client.reset();
+  EXPECT_OK(harness::WaitUntil("the lease to be freed", [&] {
+    const auto other = Connect(cluster_->port());
+    return other != nullptr && other->Ask("lease 1 1000000 0").ok();
+  }));
+}
+
 TEST_F(GuideTest, shouldPassEachAmountOnOnceOverDeathsOnBothSides) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
   std::unique_ptr<GuideWorker> upstream_safe, safe;
