@@ -315,7 +315,7 @@ absl::Status MemdClient::CheckUsable() const {
 }
 
 absl::Status MemdClient::WaitForTransfer(uint64_t done) {
-  const absl::Status waited = WaitFor("memd's memory", [&] { return transfers_done_ >= done; });
+  absl::Status waited = WaitFor("memd's memory", [&] { return transfers_done_ >= done; });
   // A completion that comes late could not be told from another.
   if (absl::IsDeadlineExceeded(waited)) {
     NoteEnd("an earlier access was not acknowledged, and may have been executed");

@@ -81,18 +81,23 @@ absl::Status CheckRequest(const Request& request, uint32_t bytes) {
 void Deadlines::Set(Connection* connection, uint64_t end_ns) {
   const auto found = end_of_.find(connection);
   if (found != end_of_.end()) {
-    if (found->second == end_ns) return;
-    ends_.erase({found->second, connection});
+    if (found->second.end_ns == end_ns) return;
+    ends_.erase({found->second.end_ns, connection});
     end_of_.erase(found);
   }
   if (end_ns == 0) return;
   ends_.emplace(end_ns, connection);
-  end_of_[connection] = end_ns;
+  end_of_[connection] = {end_ns, &connection->shard()};
 }
 
+// The connections of a shard that was lost must not be looked at.
 void Deadlines::Forget(const Shard& shard) {
-  std::erase_if(ends_, [&](const auto& end) { return &end.second->shard() == &shard; });
-  absl::erase_if(end_of_, [&](const auto& end) { return &end.first->shard() == &shard; });
+  absl::erase_if(end_of_, [&](const auto& entry) {
+    const auto& [connection, end] = entry;
+    if (end.shard != &shard) return false;
+    ends_.erase({end.end_ns, connection});
+    return true;
+  });
 }
 
 // ---------------------------------------------------------------- capacity, and where things are
@@ -424,7 +429,7 @@ void MemdService::OnTimer() {
   uint64_t expirations = 0;
   (void)!read(timer_.get(), &expirations, sizeof(expirations));  // also in vain: it was set anew
   timer_end_ = 0;
-  // With one time for all, no connection comes twice: its state is that before this transaction.
+  // One time for all, so that no connection comes twice.
   const uint64_t now = Leases::Now();
   for (int i = 0; i < kMostEndedAtOnce; ++i) {
     if (deadlines_.empty() || deadlines_.first_end() > now) break;
@@ -433,18 +438,27 @@ void MemdService::OnTimer() {
     if (status.ok()) continue;
     spdlog::warn("connection {}: leases that are over are still there: {}", connection->index(),
                  std::string(status.message()));
-    deadlines_.Set(connection, now + kRetryNs);
+    // If it has ended, its kDisconnected frees them.
+    const bool has_ended = absl::IsFailedPrecondition(status);
+    deadlines_.Set(connection, has_ended ? 0 : now + kRetryNs);
   }
   SetTimer();
 }
 
+// In a transaction of its own: memory must not be free without the state that says so.
 absl::Status MemdService::FreeOverdue(Connection& connection, uint64_t now_ns) {
   BATON_CRASH_POINT("memd-overdue-begin");
   BATON_ASSIGN_OR_RETURN(ConnectionState state, Load(connection));
-  const absl::Status freed = state.leases().FreeOverdue(now_ns);
+  absl::Status freed = state.leases().FreeOverdue(now_ns);
   BATON_CRASH_POINT("memd-overdue-freed");
-  BATON_RETURN_IF_ERROR(Save(connection, state));
+  Shard& shard = connection.shard();
+  absl::Status saved = Save(connection, state);
+  if (!saved.ok()) {
+    shard.Abandon();
+    return saved;
+  }
   BATON_CRASH_POINT("memd-overdue-end");
+  BATON_RETURN_IF_ERROR(shard.Commit());
   return freed;
 }
 

@@ -36,8 +36,12 @@ class Deadlines {
   Connection* first() const { return ends_.begin()->second; }
 
  private:
+  struct End {
+    uint64_t end_ns = 0;
+    const Shard* shard = nullptr;
+  };
   std::set<std::pair<uint64_t, Connection*>> ends_;
-  absl::flat_hash_map<Connection*, uint64_t> end_of_;
+  absl::flat_hash_map<Connection*, End> end_of_;
 };
 
 // Thread-safety: like Worker.

@@ -46,7 +46,7 @@ class MemdLoad {
     if (thread_.joinable()) thread_.join();
   }
   absl::Status Run(uint16_t port, const MemdCheckerOptions& options) {
-    const absl::Status status = Work(port, options);
+    absl::Status status = Work(port, options);
     ended_ = true;
     return status;
   }

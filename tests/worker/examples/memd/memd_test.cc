@@ -75,7 +75,8 @@ class MemdTest : public examples::ExampleTest<MemdLoad> {
     const auto object = harness::Binaries().Find("memd-v1.so");
     ASSERT_OK(object);
     // With few, each lives too shortly, and the next are forked later and later.
-    std::vector<std::string> more = {"--native", *object, "--native-workers", "8"};
+    std::vector<std::string> more = {"--native",         *object, "--max-workers", "32",
+                                     "--native-workers", "8"};
     for (const std::string& argument :
          {std::string("--socket=unused"),
           absl::StrCat("--listen=", verbs::testing::FabricUnderTest().host, ":0")}) {
