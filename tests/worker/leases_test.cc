@@ -495,7 +495,7 @@ TEST_F(LeasesTest, shouldRefuseRequestsThatCannotBeMet) {
 }
 
 TEST_F(LeasesTest, shouldLimitLeasesToWhatTheStateHasRoomFor) {
-  ASSERT_NO_FATAL_FAILURE(StartService(Leases::BytesFor(3) + 63));
+  ASSERT_NO_FATAL_FAILURE(StartService(/*state_bytes=*/256));
   Client* const client = AddClient();
   std::vector<Lease> leases;
   for (uint64_t i = 0; i < 3; ++i) leases.push_back(Allocate(client, i, 64));
