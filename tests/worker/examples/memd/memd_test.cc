@@ -27,7 +27,6 @@
 namespace baton::memd {
 namespace {
 
-using examples::ExampleOptions;
 using examples::ExampleWorker;
 using examples::kTimeout;
 using ::testing::HasSubstr;
