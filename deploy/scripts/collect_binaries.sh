@@ -23,6 +23,11 @@ LABELS=(
   //worker/examples/ledger:ledger-state
   //worker/examples/ledger:ledger-baseline
   //worker/examples/peer:baton-peer
+  //worker/examples/memd:memd-cli
+  //worker/examples/memd:memd-v1
+  //worker/examples/memd:memd-v2
+  //worker/examples/memd:memd-v1.so
+  //worker/examples/memd:memd-v2.so
   //worker/examples/nvmed:nvmed-v1
   //worker/examples/nvmed:nvmed-v2
   //worker/examples/nvmed:nvmed-v1.so
