@@ -8,13 +8,14 @@
 
 namespace baton::driver_process {
 
-absl::StatusOr<uint64_t> HeldDescriptors::Hold(uint64_t worker_id, FileDescriptor descriptor) {
+absl::StatusOr<uint64_t> HeldDescriptors::Hold(uint64_t worker_id, uint64_t tag,
+                                               FileDescriptor descriptor) {
   if (held_.size() >= kMost) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the service's driver holds ", held_.size(),
                      " descriptors, and no more are possible: drop those that no state names"));
   }
-  held_[++last_] = {worker_id, std::move(descriptor)};
+  held_[++last_] = {worker_id, tag, std::move(descriptor)};
   return last_;
 }
 
@@ -43,9 +44,11 @@ uint32_t HeldDescriptors::CountOf(uint64_t worker_id) const {
       [worker_id](const auto& entry) { return entry.second.worker_id == worker_id; }));
 }
 
-std::vector<uint64_t> HeldDescriptors::Numbers() const {
+std::vector<uint64_t> HeldDescriptors::Numbers(uint64_t tag) const {
   std::vector<uint64_t> numbers;
-  for (const auto& [number, held] : held_) numbers.push_back(number);
+  for (const auto& [number, held] : held_) {
+    if (held.tag == tag) numbers.push_back(number);
+  }
   return numbers;
 }
 

@@ -23,8 +23,8 @@ class HeldDescriptors {
   static constexpr uint32_t kMost = 256;  // of a service
 
   // Returns the number, which is not 0 and is no other descriptor's as long as this object lives.
-  // kResourceExhausted: kMost are held.
-  absl::StatusOr<uint64_t> Hold(uint64_t worker_id, FileDescriptor descriptor);
+  // `tag`: the worker's, for Numbers(). kResourceExhausted: kMost are held.
+  absl::StatusOr<uint64_t> Hold(uint64_t worker_id, uint64_t tag, FileDescriptor descriptor);
 
   // Returns the descriptor, which stays this object's and is open until Take(); -1: it is not held.
   int Find(uint64_t number) const;
@@ -37,11 +37,12 @@ class HeldDescriptors {
 
   uint32_t count() const { return static_cast<uint32_t>(held_.size()); }
   uint32_t CountOf(uint64_t worker_id) const;
-  std::vector<uint64_t> Numbers() const;  // ascending
+  std::vector<uint64_t> Numbers(uint64_t tag) const;  // ascending
 
  private:
   struct Held {
     uint64_t worker_id = 0;  // 0: it is gone
+    uint64_t tag = 0;
     FileDescriptor descriptor;
   };
 
