@@ -275,7 +275,7 @@ absl::StatusOr<internal::Connecting> KeeperSession::Connect(uint32_t shard, cons
 }
 
 absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t length,
-                                                   uint32_t access) {
+                                                   uint32_t access, uint64_t descriptor) {
   internal::WorkerRequest request;
   internal::GrantRequest* grant = request.mutable_grant();
   grant->set_offset(offset);
@@ -283,6 +283,7 @@ absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t len
   grant->set_remote_read((access & verbs::kRemoteRead) != 0);
   grant->set_remote_write((access & verbs::kRemoteWrite) != 0);
   grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
+  grant->set_memfd(descriptor);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_));
   return Worker::Grant{reply.granted().grant(), reply.granted().rkey(),
                        reply.granted().remote_address()};

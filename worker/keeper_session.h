@@ -73,7 +73,9 @@ class KeeperSession {
   absl::StatusOr<internal::Connecting> Connect(uint32_t shard, const std::string& host,
                                                uint16_t port, std::string_view private_data,
                                                uint64_t tag);
-  absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access);
+  // `descriptor`: 0, or of the held memfd that has the range. Then the grant is a region.
+  absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access,
+                                      uint64_t descriptor = 0);
   absl::Status Revoke(uint32_t grant);
   // As Worker's.
   absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag);

@@ -96,6 +96,10 @@ class WorkerImpl final : public Worker {
   }
   void ReportHealth(bool healthy, std::string_view detail) override;
   uint64_t id() const override { return id_; }
+  absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset, uint64_t length,
+                                        uint32_t access) override;
+  absl::Status UnregisterMemory(uint32_t id) override;
+  std::vector<Region> Regions() const override;
 
   Shard& shard(uint32_t index) { return *shards_.all()[index]; }
   bool awaits_device() const { return shards_.awaits_device(); }
