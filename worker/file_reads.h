@@ -63,8 +63,8 @@ class FileReads {
   struct Options {
     bool use_io_uring = true;  // false: reads are done by pread(2), while the caller waits
     uint32_t most_reads = 64;  // pieces that are being read, or read and not sent: 1 to 1024
-    // Their scratch memory in bytes, in all heaps together. 8 MiB keeps 32 transfers of the default
-    // pipeline busy. Further ones take turns.
+    // Their scratch memory in bytes, in all heaps together, at least kMostPieceBytes. 8 MiB keeps
+    // 32 transfers of the default pipeline busy. Further ones take turns.
     uint64_t most_bytes = 8 << 20;
   };
   struct Statistics {
@@ -94,6 +94,8 @@ class FileReads {
   void Finish(Shard& shard);
 
   // For FileSender, and others that read files in pieces.
+
+  static constexpr uint32_t kMostPieceBytes = 1 << 20;
 
   // One piece. Its memory is scratch memory of the shard's heap.
   struct Piece {

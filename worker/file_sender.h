@@ -64,7 +64,7 @@ inline constexpr uint32_t kFileTransferVersion = 1;
 class FileSender {
  public:
   struct Options {
-    // The longest message of a piece, with its header: a multiple of 4 KiB from 4 KiB to 16 MiB. A
+    // The longest message of a piece, with its header: a multiple of 4 KiB from 4 KiB to 1 MiB. A
     // peer gets shorter ones if four do not fit into its ring. 64 KiB: what a message costs is
     // small beside what its bytes cost, and the first bytes do not wait for many others.
     uint32_t piece_bytes = 64 << 10;
