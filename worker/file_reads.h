@@ -37,7 +37,9 @@ class FileRequester {
   // when memory or a read that was refused may be had now. What it stages is committed after it,
   // unless the mode is CommitMode::kManual. It may destroy the requester. It may come without a
   // reason.
-  FileRequester(FileReads* reads, std::function<void()> wake);
+  // The library commits the shard before each wake, so that `wake` finds what was staged before in
+  // the committed state. It does not with CommitMode::kManual.
+  FileRequester(FileReads* reads, Shard* shard, std::function<void()> wake);
   ~FileRequester();
   FileRequester(const FileRequester&) = delete;
   FileRequester& operator=(const FileRequester&) = delete;
@@ -46,10 +48,11 @@ class FileRequester {
   friend class FileReads;
 
   FileReads* reads_;
+  Shard* shard_;
   std::shared_ptr<const std::function<void()>> wake_;
   uint64_t id_ = 0;
   bool due_ = false;      // listed to be woken
-  bool waits_ = false;    // listed for memory
+  bool waits_ = false;    // listed for a piece's memory
   bool retries_ = false;  // listed for the timer
 };
 
@@ -60,8 +63,8 @@ class FileReads {
   struct Options {
     bool use_io_uring = true;  // false: reads are done by pread(2), while the caller waits
     uint32_t most_reads = 64;  // pieces that are being read, or read and not sent: 1 to 1024
-    // Their scratch memory in bytes, in all heaps together. 8 MiB keeps 32 transfers of the default
-    // pipeline busy. Further ones take turns.
+    // Their scratch memory in bytes, in all heaps together, at least kMostPieceBytes. 8 MiB keeps
+    // 32 transfers of the default pipeline busy. Further ones take turns.
     uint64_t most_bytes = 8 << 20;
   };
   struct Statistics {
@@ -92,26 +95,30 @@ class FileReads {
 
   // For FileSender, and others that read files in pieces.
 
+  static constexpr uint32_t kMostPieceBytes = 1 << 20;
+
   // One piece. Its memory is scratch memory of the shard's heap.
   struct Piece {
-    uint32_t read = 0;  // its number, for the functions below
+    uint32_t read = 0;  // its number
     Buffer memory;
   };
   enum class Progress : uint8_t { kUnderWay, kRead, kFailed };
 
   // Allocates `header` + `length` bytes and reads `length` bytes at `offset` of the file behind the
-  // header. Submit() hands the reads to the kernel. The descriptor must stay open until then, and
-  // as long as the requester wants the bytes. kResourceExhausted: no read or memory is free, or the
-  // heap is full. `requester` is woken later.
-  absl::StatusOr<Piece> Start(FileRequester& requester, Shard& shard, int fd, uint64_t offset,
-                              uint32_t header, uint32_t length);
-  void Submit();
+  // header. Submit hands the reads to the kernel. The descriptor must stay open until the piece is
+  // read or released. REQUIRES: the file is a regular one, without O_DIRECT: a device may write
+  // into memory even after the process is gone. kResourceExhausted: no piece or memory is free now.
+  // `requester` is woken when to try again.
+  absl::StatusOr<Piece> Start(FileRequester& requester, int fd, uint64_t offset, uint32_t header,
+                              uint32_t length);
+  // `requester` looks at its pieces afterwards, and is not woken for those that are read by then.
+  void Submit(FileRequester& requester);
   // kFailed: ErrorOf says why.
-  Progress ProgressOf(uint32_t read) const;
+  Progress ProgressOf(const Piece& piece) const;
   // kOutOfRange: the file ends before the piece does.
-  absl::Status ErrorOf(uint32_t read) const;
+  absl::Status ErrorOf(const Piece& piece) const;
   // The piece is sent, or not wanted. Its memory is freed: at once, or when the read is over.
-  void Release(uint32_t read);
+  void Release(const Piece& piece);
   // Wakes the requester in a few milliseconds: something was refused, and no event says when to try
   // again.
   void RetryLater(FileRequester& requester);

@@ -1,8 +1,8 @@
 // Sends a range of a file to a peer over a stream, through a small pipeline of registered memory.
 //
 //   // A request has come: SetState holds the stream's state and the transfer's.
-//   sender = …FileSender::Begin(*reads, connection, std::move(file), transfer, offset, length,
-//                               [this, &connection] { Wake(connection); })…;
+//   sender = …FileSender::Begin(*reads, connection, std::move(file), {transfer, offset, length},
+//                               [this, &connection] { Wake(connection); }, {})…;
 //   // In OnCompletion, after Stream::OnCompletion, and in Wake, with the stream loaded anew:
 //   const absl::Status status = sender->Advance(stream);
 //   …SetState(stream.state(), sender->state())…
@@ -14,17 +14,17 @@
 // nothing is sent twice, and nothing is missing. What the dead owner had read and not sent is read
 // again.
 //
-// Registered memory is needed for pieces whose reads are under way only. A piece is sent as soon as
-// it is read, and its memory is freed in the same transaction. No read begins that the peer has no
-// room for, so a peer that gives no credit holds no memory.
+// A transfer has registered memory for pieces whose reads are under way. A piece is sent as soon as
+// it and those before it are read, and its memory is freed in the same transaction. No read begins
+// that the peer has no room for, so a peer that gives no credit holds no memory.
 #ifndef WORKER_FILE_SENDER_H_
 #define WORKER_FILE_SENDER_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -64,21 +64,25 @@ inline constexpr uint32_t kFileTransferVersion = 1;
 class FileSender {
  public:
   struct Options {
-    // Bytes of a piece, a multiple of 4 KiB from 4 KiB to 16 MiB. A peer whose ring is small gets
-    // smaller ones. 64 KiB: a message's cost is then small beside that of its bytes, and the first
-    // bytes do not wait for many others.
+    // The longest message of a piece, with its header: a multiple of 4 KiB from 4 KiB to 1 MiB. A
+    // peer gets shorter ones if four do not fit into its ring. 64 KiB: what a message costs is
+    // small beside what its bytes cost, and the first bytes do not wait for many others.
     uint32_t piece_bytes = 64 << 10;
-    // Pieces at once, 1 to 64. Four: one is read, one is on the wire, and each has one behind it.
+    // Pieces that are being read at once, 1 to 64. Four: while the reads of some are under way,
+    // that of another has ended, and it is sent.
     uint32_t depth = 4;
   };
+  struct Range {
+    uint64_t transfer = 0;  // the number with which the peer knows the transfer
+    uint64_t offset = 0;    // in the file
+    uint64_t length = 0;    // 0: the transfer is done at once, and no message is sent
+  };
 
-  // `file` is a regular file that is open for reading, without O_DIRECT. `transfer` is any number
-  // with which the peer knows the transfer. `wake` is called when a read has completed: it calls
-  // Advance, see FileRequester.
+  // `file` is a regular file that is open for reading, without O_DIRECT. O_NONBLOCK is cleared.
+  // `wake` calls Advance: see FileRequester.
   // kInvalidArgument: the message names what is wrong. kOutOfRange: the file has no such range.
   static absl::StatusOr<std::unique_ptr<FileSender>> Begin(FileReads& reads, Connection& connection,
-                                                           FileDescriptor file, uint64_t transfer,
-                                                           uint64_t offset, uint64_t length,
+                                                           FileDescriptor file, const Range& range,
                                                            std::function<void()> wake,
                                                            const Options& options);
   // Goes on with what was committed. kFailedPrecondition: `file` is another file, or has been
@@ -93,11 +97,11 @@ class FileSender {
   FileSender& operator=(const FileSender&) = delete;
 
   // Stages the pieces that are read, in order, and begins further reads, as far as the pipeline and
-  // the peer's room allow: at most `depth` pieces of each. Call it after each event of the stream,
-  // and when woken. Set the state afterwards, also after an error.
-  // An error ends the transfer. What was staged before it is whole: tell the peer, and destroy
-  // this. kDataLoss: the file ends before the range does, or cannot be read. kFailedPrecondition:
-  // it was changed meanwhile.
+  // the peer's room allow. It stages at most three times `depth` pieces. Call it after each event
+  // of the stream, and when woken. `stream` must be as it was staged or committed last. Set the
+  // state afterwards, also after an error. An error ends the transfer. What was staged before it is
+  // whole: tell the peer, and destroy this. kOutOfRange: the file ends before the range does.
+  // kFailedPrecondition: it was changed meanwhile. Others: it cannot be read.
   absl::Status Advance(Stream& stream);
 
   // All bytes are staged. They are sent with the transaction, and need no sender any more.
@@ -109,17 +113,20 @@ class FileSender {
  private:
   struct Piece {
     FileReads::Piece read;
-    uint64_t offset = 0;
-    uint32_t length = 0;
+    uint32_t length = 0;  // without its header
   };
 
   FileSender(FileReads& reads, Connection& connection, FileDescriptor file,
              const FileTransfer& state, std::function<void()> wake, const Options& options);
 
+  static absl::StatusOr<FileTransfer> Identify(int fd);
+  static absl::Status Check(const FileReads& reads, const Connection& connection,
+                            const Options& options);
   absl::Status CheckUnchanged() const;
-  absl::Status StagePieces(Stream& stream, uint32_t* staged);
+  absl::Status StagePieces(Stream& stream);
   absl::Status Stage(Stream& stream, const Piece& piece);
-  absl::Status StartReads(Stream& stream);
+  absl::StatusOr<bool> StartReads(Stream& stream);
+  uint32_t NextLength(const Stream& stream) const;
   void DropPieces();
 
   FileReads& reads_;
@@ -127,9 +134,9 @@ class FileSender {
   const FileDescriptor file_;
   const Options options_;
   FileTransfer state_;
-  uint64_t read_to_;          // reads of what lies before have begun
-  std::deque<Piece> pieces_;  // in the file's order
-  FileRequester requester_;   // last: cancels what is under way
+  uint64_t read_to_;           // reads of what lies before have begun
+  std::vector<Piece> pieces_;  // that are being read, in the file's order; at most `depth`
+  FileRequester requester_;    // last: cancels what is under way
 };
 
 }  // namespace baton
