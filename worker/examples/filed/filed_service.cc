@@ -464,7 +464,7 @@ absl::StatusOr<FiledService::Outcome> FiledService::BeginGet(Session& session,
   if (!is_range) return FailFirst(session, ReplyCode::kInvalid);
   Connection& connection = *session.connection;
   absl::StatusOr<std::unique_ptr<FileSender>> sender = FileSender::Begin(
-      *reads_, connection, std::move(file->fd), header.id, header.offset, header.length,
+      *reads_, connection, std::move(file->fd), {header.id, header.offset, header.length},
       [this, &connection] { Wake(connection); }, options_.sender);
   if (!sender.ok()) {
     spdlog::error("\"{}\" cannot be sent: {}", OneLine(request.path, kMostPathText),

@@ -85,7 +85,7 @@ class FiledService final : public Service {
         : connection(of),
           generation(of->generation()),
           shard(of->shard().index()),
-          retry(reads, std::move(wake)) {}
+          retry(reads, &of->shard(), std::move(wake)) {}
 
     Connection* const connection;
     const uint32_t generation, shard;
