@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -30,6 +31,7 @@ struct Flags {
   std::string directory = ".";
   std::string device = "soft";
   uint64_t patience_ms = 120'000;
+  uint64_t rate = 0;  // bytes a second; 0: no limit
   bool quiet = false;
   DownloadOptions download;
 };
@@ -66,9 +68,21 @@ std::string Summary(const Totals& totals, const DownloadOptions& options, double
   return text;
 }
 
+// Holds the download up until it is not faster than `rate`. The server waits meanwhile, since the
+// stream's ring is full.
+void LimitRate(const Totals& totals, const GetProgress& progress, uint64_t rate) {
+  constexpr std::chrono::milliseconds kPause{2};
+  if (rate == 0) return;
+  const auto fetched = static_cast<double>(totals.bytes_done - totals.bytes_kept);
+  while (fetched > static_cast<double>(rate) * progress.seconds()) {
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 absl::StatusOr<Totals> Get(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(const Source source, ParseSource(flags.source));
-  BATON_ASSIGN_OR_RETURN(LocalTree tree, LocalTree::Open(flags.directory));
+  BATON_ASSIGN_OR_RETURN(LocalTree tree,
+                         LocalTree::Open(flags.directory, /*make=*/!flags.download.verify));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GetClient> client,
                          GetClient::Connect(std::move(device), source.address,
@@ -81,6 +95,7 @@ absl::StatusOr<Totals> Get(const Flags& flags) {
   };
   const auto report = [&](const Totals& totals, const std::string& path) {
     progress.Update(totals, path);
+    LimitRate(totals, progress, flags.rate);
   };
   Download download(client.get(), &tree, flags.download, complain, report);
   const absl::Status status = download.Run(source.path);
@@ -107,6 +122,7 @@ int Main(int argc, char** argv) {
   app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--range-bytes", flags.download.range_bytes, "of one request [8388608]")
       ->check(CLI::Range(uint64_t{4096}, uint64_t{1} << 40));
+  app.add_option("--limit-rate", flags.rate, "bytes a second, at most [no limit]");
   app.add_option("--patience-ms", flags.patience_ms,
                  "give up when the server says nothing for so long [120000]");
   app.add_flag("--quiet", flags.quiet, "no progress");

@@ -40,8 +40,8 @@ absl::StatusOr<struct stat> StatOf(int fd, std::string_view path) {
 
 }  // namespace
 
-absl::StatusOr<LocalTree> LocalTree::Open(const std::string& directory) {
-  if (mkdir(directory.c_str(), kDirectoryMode) != 0 && errno != EEXIST) {
+absl::StatusOr<LocalTree> LocalTree::Open(const std::string& directory, bool make) {
+  if (make && mkdir(directory.c_str(), kDirectoryMode) != 0 && errno != EEXIST) {
     return ErrnoStatus(errno, absl::StrCat("cannot make the directory ", directory));
   }
   FileDescriptor root(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -87,16 +87,19 @@ absl::Status LocalTree::MakeDirectory(std::string_view path) {
 absl::StatusOr<LocalTree::Part> LocalTree::OpenPart(std::string_view path, const FileInfo& info,
                                                     bool resume) {
   BATON_ASSIGN_OR_RETURN(const Place place, Find(path));
-  const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   Part part;
   part.fd.Reset(openat(place.directory.get(), PartName(place.name, info).c_str(),
-                       resume ? flags : flags | O_TRUNC, kFileMode));
+                       O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kFileMode));
   if (!part.fd) return ErrnoStatus(errno, absl::StrCat("cannot write ", Quoted(path)));
   BATON_ASSIGN_OR_RETURN(const struct stat status, StatOf(part.fd.get(), path));
-  // One with another link is another file, too.
+  // One with another link is another file, too: it is not even emptied.
   if (!S_ISREG(status.st_mode) || status.st_nlink != 1) {
     return absl::FailedPreconditionError(
         absl::StrCat("the part of ", Quoted(path), " is not a plain file: move it away"));
+  }
+  if (!resume) {
+    if (ftruncate(part.fd.get(), 0) != 0) return ErrnoStatus(errno, Quoted(path));
+    return part;
   }
   part.length = std::min(static_cast<uint64_t>(status.st_size), info.size);
   return part;

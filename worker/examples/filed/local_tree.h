@@ -22,8 +22,8 @@ namespace baton::filed {
 // Thread-compatible. Paths are as IsPlainPath() says (kInvalidArgument).
 class LocalTree {
  public:
-  // Makes the directory if it is missing, but not those above it.
-  static absl::StatusOr<LocalTree> Open(const std::string& directory);
+  // `make`: makes the directory if it is missing, but not those above it.
+  static absl::StatusOr<LocalTree> Open(const std::string& directory, bool make = true);
 
   // Does nothing if it is there. kFailedPrecondition: something else is.
   absl::Status MakeDirectory(std::string_view path);
