@@ -23,6 +23,11 @@ LABELS=(
   //worker/examples/ledger:ledger-state
   //worker/examples/ledger:ledger-baseline
   //worker/examples/peer:baton-peer
+  //worker/examples/filed:baton-get
+  //worker/examples/filed:filed-v1
+  //worker/examples/filed:filed-v2
+  //worker/examples/filed:filed-v1.so
+  //worker/examples/filed:filed-v2.so
   //worker/examples/nvmed:nvmed-v1
   //worker/examples/nvmed:nvmed-v2
   //worker/examples/nvmed:nvmed-v1.so

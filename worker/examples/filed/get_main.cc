@@ -122,7 +122,8 @@ int Main(int argc, char** argv) {
   app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--range-bytes", flags.download.range_bytes, "of one request [8388608]")
       ->check(CLI::Range(uint64_t{4096}, uint64_t{1} << 40));
-  app.add_option("--limit-rate", flags.rate, "bytes a second, at most [no limit]");
+  app.add_option("--limit-rate", flags.rate, "bytes a second, at most; 1 MiB or more [no limit]")
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40));
   app.add_option("--patience-ms", flags.patience_ms,
                  "give up when the server says nothing for so long [120000]");
   app.add_flag("--quiet", flags.quiet, "no progress");
