@@ -67,6 +67,7 @@ class FileReads::Core {
                               uint32_t length);
   void Submit(FileRequester& requester);
   void Release(uint32_t index);
+  void WakeSoon(FileRequester& requester);
   void RetryLater(FileRequester& requester);
   void Finish(const Shard& shard);
   Progress ProgressOf(uint32_t index) const;
@@ -382,6 +383,11 @@ void FileReads::Core::MarkDue(FileRequester* requester) {
 
 void FileReads::Core::Signal() { eventfd_write(event_.get(), 1); }
 
+void FileReads::Core::WakeSoon(FileRequester& requester) {
+  MarkDue(&requester);
+  Signal();
+}
+
 void FileReads::Core::RetryLater(FileRequester& requester) {
   if (std::exchange(requester.retries_, true)) return;
   retries_.push_back(requester.id_);
@@ -486,6 +492,7 @@ FileReads::Progress FileReads::ProgressOf(const Piece& piece) const {
 }
 absl::Status FileReads::ErrorOf(const Piece& piece) const { return core_->ErrorOf(piece.read); }
 void FileReads::Release(const Piece& piece) { core_->Release(piece.read); }
+void FileReads::WakeSoon(FileRequester& requester) { core_->WakeSoon(requester); }
 void FileReads::RetryLater(FileRequester& requester) { core_->RetryLater(requester); }
 
 }  // namespace baton

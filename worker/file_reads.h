@@ -119,6 +119,7 @@ class FileReads {
   absl::Status ErrorOf(const Piece& piece) const;
   // The piece is sent, or not wanted. Its memory is freed: at once, or when the read is over.
   void Release(const Piece& piece);
+  void WakeSoon(FileRequester& requester);
   // Wakes the requester in a few milliseconds: something was refused, and no event says when to try
   // again.
   void RetryLater(FileRequester& requester);

@@ -132,8 +132,10 @@ absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Load(
                                                       state.transfer,
                                                       " began with, or was changed: begin anew"));
   }
-  return std::unique_ptr<FileSender>(
+  std::unique_ptr<FileSender> loaded(
       new FileSender(reads, connection, std::move(file), state, std::move(wake), options));
+  reads.WakeSoon(loaded->requester_);
+  return loaded;
 }
 
 absl::Status FileSender::CheckUnchanged() const {

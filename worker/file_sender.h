@@ -85,8 +85,9 @@ class FileSender {
                                                            FileDescriptor file, const Range& range,
                                                            std::function<void()> wake,
                                                            const Options& options);
-  // Goes on with what was committed. kFailedPrecondition: `file` is another file, or has been
-  // changed since. kDataLoss: `state` is not a transfer's.
+  // Goes on with what was committed. Call it in OnAdopt for each connection that has a transfer:
+  // no event may be due that would begin it. `wake` is called soon. kFailedPrecondition: `file` is
+  // another file, or has been changed since. kDataLoss: `state` is not a transfer's.
   static absl::StatusOr<std::unique_ptr<FileSender>> Load(FileReads& reads, Connection& connection,
                                                           FileDescriptor file,
                                                           const FileTransfer& state,
