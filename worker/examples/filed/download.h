@@ -31,7 +31,7 @@ struct DownloadOptions {
   uint64_t range_bytes = 8 << 20;  // of one request
 };
 
-// What was found and done so far. More may be found until the end.
+// The files and bytes that were found and done so far. More may be found until the end.
 struct Totals {
   uint64_t directories = 0;
   uint64_t files_found = 0, bytes_found = 0;

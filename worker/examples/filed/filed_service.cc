@@ -25,6 +25,8 @@ constexpr uint16_t kWindow = 32;
 constexpr uint32_t kMinSendDepth = 8;
 // The ring and the requests of a few clients, and some pieces.
 constexpr uint64_t kMinHeapBytes = 1 << 20;
+constexpr uint32_t kReplyBytes = sizeof(Reply);
+static_assert(kReplyBytes < stream::kMinRingBytes);
 constexpr size_t kMostPathText = 200;  // in a line of the log
 
 absl::Status TooLittle(const char* field, uint64_t value, uint64_t wanted) {
@@ -53,7 +55,7 @@ Buffer MemoryOf(const QueuedRequest& request) { return {request.offset, request.
 
 bool IsUnderWay(const FileTransfer& transfer) { return transfer.version != 0; }
 
-// What the client learns of an error of ServedDirectory.
+// Returns the code by which the client learns of an error of ServedDirectory.
 ReplyCode CodeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
@@ -69,7 +71,7 @@ ReplyCode CodeOf(const absl::Status& status) {
   }
 }
 
-// And of a FileSender.
+// The same for an error of FileSender.
 ReplyCode CodeOfTransfer(const absl::Status& status) {
   const bool is_changed =
       absl::IsFailedPrecondition(status) || absl::IsNotFound(status) || absl::IsOutOfRange(status);
@@ -137,7 +139,7 @@ absl::Status FiledService::OnAdopt(Shard& shard) {
 void FiledService::RetryAll(const std::vector<Connection*>& connections) {
   for (Connection* const connection : connections) {
     Session* const session = FindSession(*connection);
-    if (session != nullptr && session->state.count > 0) reads_->RetryLater(session->retry);
+    if (session != nullptr && session->state.count > 0) reads_->WakeSoon(session->retry);
   }
 }
 
@@ -228,7 +230,7 @@ void FiledService::OnConnectRequest(Shard& shard, Connection& connection) {
   BATON_CRASH_POINT("filed-accept-end");
   if (accepted.ok()) return;
   Stream::CloseRing(shard, *ring).IgnoreError();  // what stays of it is revoked by the next owner
-  // What others have staged goes with it, so their sessions are loaded anew.
+  // Everything else that is staged goes with it, so all sessions are loaded anew.
   DropSessions(shard);
   shard.Abandon();
   RetryAll(shard.connections());
@@ -432,8 +434,12 @@ absl::StatusOr<FiledService::Outcome> FiledService::Begin(Session& session, Stre
       break;
     }
     case RequestKind::kList: {
+      // The directory is read when the reply can be sent, and not again and again before.
+      const uint32_t most = std::min(kMaxListBytes, stream.peer_ring_bytes() - kReplyBytes);
+      BATON_ASSIGN_OR_RETURN(const bool has_room, AwaitRoom(session, stream, most + kReplyBytes));
+      if (!has_room) return Outcome::kWaits;
       absl::StatusOr<ServedDirectory::Page> page =
-          directory_->List(request.path, request.after, kMaxListBytes);
+          directory_->List(request.path, request.after, most);
       if (page.ok()) {
         reply.entries = std::move(page->entries);
         reply.header.more = page->more ? 1 : 0;
@@ -525,6 +531,13 @@ void FiledService::Pop(Session& session) {
 }
 
 // Returns false if there is no room now; then a completion or a wake comes.
+absl::StatusOr<bool> FiledService::AwaitRoom(Session& session, Stream& stream, uint32_t length) {
+  const absl::StatusOr<bool> has_room = stream.AwaitRoom(length);
+  if (!absl::IsResourceExhausted(has_room.status())) return has_room;
+  reads_->RetryLater(session.retry);
+  return false;
+}
+
 absl::StatusOr<bool> FiledService::SendReply(Session& session, Stream& stream,
                                              const DecodedReply& reply) {
   const std::string bytes = EncodeReply(reply);
@@ -538,7 +551,12 @@ absl::StatusOr<bool> FiledService::SendReply(Session& session, Stream& stream,
   std::memcpy(heap.At(*memory), bytes.data(), bytes.size());
   const absl::Status sent = stream.Send({&*memory, 1});
   Free(session.connection->shard(), *memory);  // it is held until the send is acknowledged
-  if (absl::IsResourceExhausted(sent)) return false;
+  if (absl::IsResourceExhausted(sent)) {
+    // The transaction is full.
+    const bool has_room = stream.RoomFor(static_cast<uint32_t>(bytes.size()), 1) > 0;
+    if (has_room) reads_->RetryLater(session.retry);
+    return false;
+  }
   BATON_RETURN_IF_ERROR(sent);
   return true;
 }

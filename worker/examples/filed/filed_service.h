@@ -125,6 +125,7 @@ class FiledService final : public Service {
   void Pop(Session& session);
   static DecodedRequest RequestOf(const Session& session);
   static Outcome FailFirst(Session& session, ReplyCode code);
+  absl::StatusOr<bool> AwaitRoom(Session& session, Stream& stream, uint32_t length);
   absl::StatusOr<bool> SendReply(Session& session, Stream& stream, const DecodedReply& reply);
 
   void Free(Shard& shard, const Buffer& memory);

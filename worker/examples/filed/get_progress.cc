@@ -25,7 +25,7 @@ uint32_t ColumnsOf(int terminal) {
   return known ? size.ws_col : kDefaultColumns;
 }
 
-// What is lost of a progress is no loss.
+// A failure is ignored: the download does not depend on what is shown.
 void Write(int fd, const std::string& text) { (void)!write(fd, text.data(), text.size()); }
 
 }  // namespace

@@ -74,7 +74,7 @@ class FetchLoad {
   uint64_t answers() const { return answers_; }
   uint64_t rounds() const { return rounds_; }
   bool failed() const { return ended_ && !stop_; }
-  // What it has found, of whole trees.
+  // Ends after a whole tree, and returns what it has found.
   absl::Status Stop() {
     Join();
     return status_;
