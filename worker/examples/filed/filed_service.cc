@@ -532,7 +532,7 @@ void FiledService::Pop(Session& session) {
 
 // Returns false if there is no room now; then a completion or a wake comes.
 absl::StatusOr<bool> FiledService::AwaitRoom(Session& session, Stream& stream, uint32_t length) {
-  const absl::StatusOr<bool> has_room = stream.AwaitRoom(length);
+  absl::StatusOr<bool> has_room = stream.AwaitRoom(length);
   if (!absl::IsResourceExhausted(has_room.status())) return has_room;
   reads_->RetryLater(session.retry);
   return false;

@@ -193,7 +193,7 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
   }
 
   // Starts baton-get of all, or of `path`, into Fetched().
-  std::unique_ptr<harness::ChildProcess> SpawnGet(std::vector<std::string> arguments = {},
+  std::unique_ptr<harness::ChildProcess> SpawnGet(const std::vector<std::string>& arguments = {},
                                                   const std::string& path = "") {
     const auto program = harness::Binaries().Find("baton-get");
     EXPECT_OK(program);
@@ -226,8 +226,8 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
     result.complaints = get->LogTail();
     return result;
   }
-  GetResult Get(std::vector<std::string> arguments = {}, const std::string& path = "") {
-    return Finish(SpawnGet(std::move(arguments), path).get());
+  GetResult Get(const std::vector<std::string>& arguments = {}, const std::string& path = "") {
+    return Finish(SpawnGet(arguments, path).get());
   }
 
   const absl::StatusOr<harness::TempDirectory> temporary_ = harness::TempDirectory::Create();
