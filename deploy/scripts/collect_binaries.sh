@@ -28,6 +28,11 @@ LABELS=(
   //worker/examples/memd:memd-v2
   //worker/examples/memd:memd-v1.so
   //worker/examples/memd:memd-v2.so
+  //worker/examples/filed:baton-get
+  //worker/examples/filed:filed-v1
+  //worker/examples/filed:filed-v2
+  //worker/examples/filed:filed-v1.so
+  //worker/examples/filed:filed-v2.so
   //worker/examples/nvmed:nvmed-v1
   //worker/examples/nvmed:nvmed-v2
   //worker/examples/nvmed:nvmed-v1.so

@@ -154,6 +154,25 @@ bar-crash-points() {
 # Evidence: the demonstration of this tree beside that of another build, BATON_OTHER_DEMO, in turns.
 bar-demo-medians() { tests/bars/demo_medians.py; }
 
+# baton-get fetches 2 GiB from filed on soft, and 200 MiB on Soft-RoCE, through 10 upgrades and 10 kills, byte-identical.
+# In files of 4 KiB to 256 MiB, over one connection each time, brokered and native. BATON_MEBIBYTES (2048) on soft, for
+# which /tmp needs twice as much; BATON_UPGRADES (10), BATON_KILLS (10), BATON_SEED (any), BATON_VM_SECONDS (3600) of
+# each machine.
+bar-filed() {
+  local mode name programs=() ends=("${BATON_UPGRADES:-10}" "${BATON_KILLS:-10}" "${BATON_SEED:-$RANDOM}")
+  for name in batond baton baton-{control,driver,get,keeper,launch,nic} filed-v{1,2}{,.so}; do
+    programs+=(--program "out/bin/$name")
+  done
+  make_work
+  for mode in BROKERED NATIVE; do
+    echo "soft, $mode:"
+    TEST_TMPDIR=$work tests/vm/run_on_soft.sh "${programs[@]}" tests/vm/filed.sh "$mode" "${BATON_MEBIBYTES:-2048}" \
+      67108864 "${ends[@]}"
+    echo "Soft-RoCE, $mode:"
+    ./run vm --cpus 2 --mem 3072 --timeout "${BATON_VM_SECONDS:-3600}" tests/vm/filed.sh "$mode" 200 4194304 "${ends[@]}"
+  done
+}
+
 # Each fuzzer runs 10 million inputs, or 20 minutes, and finds nothing.
 bar-fuzz() { ./run fuzz --runs 10000000 --seconds 1200; }
 
