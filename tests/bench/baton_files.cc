@@ -1,0 +1,138 @@
+#include "tests/bench/baton_files.h"
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "tests/bench/bench_file.h"
+
+namespace baton::bench {
+namespace {
+
+constexpr uint64_t kMinuteNs = 60'000'000'000;
+// The service registers these. Its heap has the pieces that are read or under way: four of 64 KiB,
+// and those for which the peer's ring has room.
+constexpr uint64_t kHeapBytes = 2 << 20;
+constexpr uint64_t kBufferBytes = 4096;
+constexpr uint32_t kQueueDepth = 64;
+constexpr uint32_t kMaxConnections = 4;
+
+// The peer's end of the stream.
+constexpr uint32_t kRingBytes = 512 << 10;
+constexpr uint32_t kStagingBytes = 4096;
+constexpr uint16_t kWindow = 32;
+constexpr uint32_t kSends = 64;
+
+class SendFileWay final : public FileWay {
+ public:
+  SendFileWay(BatonFiles* files, uint64_t bytes) : files_(*files), bytes_(bytes) {}
+
+  absl::Status Send() override { return files_.Fetch(bytes_, /*checks=*/false); }
+  uint64_t registered_bytes() const override { return BatonFiles::registered_bytes(); }
+  absl::Status Check() override { return files_.Fetch(bytes_, /*checks=*/true); }
+
+ private:
+  BatonFiles& files_;
+  const uint64_t bytes_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BatonFiles>> BatonFiles::Start(SideName side,
+                                                              const verbs::testing::Fabric& fabric,
+                                                              const std::string& binary_directory) {
+  ServerOptions options;
+  options.device = fabric.device;
+  options.host = fabric.host;
+  options.binary_directory = binary_directory;
+  options.worker_program = "bench-file-worker";
+  options.max_connections = kMaxConnections;
+  options.queue_depth = kQueueDepth;
+  options.batond_arguments = {"--outside-effects", "--shard-heap-bytes", absl::StrCat(kHeapBytes),
+                              "--buffer-bytes", absl::StrCat(kBufferBytes)};
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(side, options));
+  BATON_ASSIGN_OR_RETURN(examples::SharedMemory memory,
+                         examples::SharedMemory::Allocate(kRingBytes + kStagingBytes));
+  std::unique_ptr<BatonFiles> files(new BatonFiles(std::move(server), std::move(memory)));
+  const absl::Status connected = files->Connect(fabric);
+  if (connected.ok()) return files;
+  files->DumpLogs();
+  return connected;
+}
+
+absl::Status BatonFiles::Connect(const verbs::testing::Fabric& fabric) {
+  BATON_RETURN_IF_ERROR(end_.Open(fabric, kSends, kWindow));
+  BATON_ASSIGN_OR_RETURN(region_,
+                         end_.device().RegisterMemory(memory_.base(), memory_.bytes(),
+                                                      verbs::kLocalWrite | verbs::kRemoteWrite));
+  const stream::PeerStream::Memory memory = {memory_.base(), kRingBytes, kStagingBytes,
+                                             region_->lkey(), region_->rkey()};
+  stream_ = std::make_unique<stream::PeerStream>(&end_.queue_pair(), memory,
+                                                 stream::PeerStream::Requests{kWindow, kSends});
+  BATON_RETURN_IF_ERROR(stream_->Open());
+  verbs::ConnectionParameters parameters;
+  parameters.private_data = stream_->Greeting();
+  BATON_ASSIGN_OR_RETURN(
+      std::unique_ptr<verbs::ConnectionId> id,
+      end_.device().Connect({fabric.host, server_->port()}, &end_.queue_pair(), parameters));
+  end_.Keep(std::move(id));
+  // The worker sends nothing before it is asked, so no completion is lost here.
+  BATON_ASSIGN_OR_RETURN(const verbs::CmEvent established,
+                         end_.AwaitEvent(verbs::CmEventType::kEstablished));
+  return stream_->Begin(established.private_data);
+}
+
+absl::Status BatonFiles::Fetch(uint64_t bytes, bool checks) {
+  const FileRequest request = {++transfers_, bytes};
+  stream::PieceChecker checker(request.transfer, 0, bytes);
+  received_ = 0;
+  BATON_RETURN_IF_ERROR(
+      stream_->Send({reinterpret_cast<const uint8_t*>(&request), sizeof(request)}));
+  uint64_t deadline = MonotonicNanoseconds() + kMinuteNs;
+  while (received_ < bytes) {
+    BATON_ASSIGN_OR_RETURN(const absl::Span<const verbs::Completion> taken, end_.TurnOrSleep());
+    for (const verbs::Completion& done : taken) {
+      BATON_ASSIGN_OR_RETURN(const stream::PeerStream::Event event, stream_->OnCompletion(done));
+      if (event.kind != stream::PeerStream::Event::Kind::kMessage) continue;
+      BATON_RETURN_IF_ERROR(Take(event.message, checks, &checker));
+      BATON_RETURN_IF_ERROR(stream_->Release(event));
+      deadline = MonotonicNanoseconds() + kMinuteNs;
+    }
+    const std::optional<verbs::CmEvent> event = end_.NextEvent();
+    if (event.has_value()) return absl::UnavailableError("the worker has disconnected");
+    if (MonotonicNanoseconds() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "no piece of a file has come for a minute, after ", received_, " of ", bytes, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatonFiles::Take(absl::Span<const uint8_t> message, bool checks,
+                              stream::PieceChecker* checker) {
+  if (message.size() < sizeof(stream::PieceHeader)) return absl::DataLossError("no piece");
+  if (!checks) {
+    received_ += message.size() - sizeof(stream::PieceHeader);
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(const stream::PieceChecker::Piece piece, checker->Check(message));
+  const std::optional<uint64_t> wrong = FirstWrong(piece.bytes, piece.offset);
+  if (wrong.has_value()) {
+    return absl::DataLossError(absl::StrCat("a file that was sent is wrong at ", *wrong));
+  }
+  received_ += piece.bytes.size();
+  return absl::OkStatus();
+}
+
+uint64_t BatonFiles::registered_bytes() { return kHeapBytes + kBufferBytes; }
+
+absl::StatusOr<std::unique_ptr<FileWay>> MakeSendFile(BatonFiles* files, uint64_t bytes) {
+  auto way = std::make_unique<SendFileWay>(files, bytes);
+  BATON_RETURN_IF_ERROR(way->Check());
+  return way;
+}
+
+}  // namespace baton::bench
