@@ -139,7 +139,7 @@ struct Completion {
 };
 
 // A range of the service's registered memory, in bytes from the beginning of Worker::buffers(). The
-// heaps lie behind these.
+// heaps lie behind these. Worker::Region::At returns ranges of the application's own memory.
 struct Buffer {
   uint64_t offset = 0;
   uint32_t length = 0;
@@ -242,8 +242,9 @@ class Shard {
   }
 
   // Calls `visit` for each buffer of a work request that is not acknowledged: an owner must not use
-  // it for anything else. Each lies within Worker::buffers() or a shard's heap. A successor that
-  // manages its buffers itself needs this; one that chooses them by sequence number does not.
+  // it for anything else. Each lies within Worker::buffers(), a shard's heap or a region. A
+  // successor that manages its buffers itself needs this; one that chooses them by sequence number
+  // does not.
   void ForEachBufferInUse(const Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
   // The same for shared receives, with their tags.
@@ -444,12 +445,12 @@ class Worker {
                                                         Service* service);
   virtual ~Worker() = default;  // releases the shards that it owns, then detaches
 
-  // Ready, TakeOver, Listen, Connect, GrantRemoteAccess and RevokeGrant block until the keeper
-  // answers. No callback comes meanwhile. The wait does not count as a hang, and a native worker
-  // goes on driving its queues. If the keeper dies meanwhile, they wait for the next one.
-  // kDeadlineExceeded: no answer for 10 s, because the keeper is stopped or busy; it may still do
-  // what was asked. kUnavailable: no other keeper has followed within 10 s, or the driver is
-  // gone.
+  // Ready, TakeOver, Listen, Connect, GrantRemoteAccess, RevokeGrant, RegisterMemory and
+  // UnregisterMemory block until the keeper answers. No callback comes meanwhile. The wait does not
+  // count as a hang, and a native worker goes on driving its queues. If the keeper dies meanwhile,
+  // they wait for the next one. kDeadlineExceeded: no answer for 10 s, because the keeper is
+  // stopped or busy; it may still do what was asked. kUnavailable: no other keeper has followed
+  // within 10 s, or the driver is gone.
 
   // Reports to the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
@@ -552,6 +553,41 @@ class Worker {
   virtual void ReportHealth(bool healthy, std::string_view detail) = 0;
 
   virtual uint64_t id() const = 0;  // as operators see it; no other worker gets the same
+
+  // A range of the application's own memory that the device reads: in place of buffers(), a send or
+  // WRITE may name it, and peers may READ it. Receives and what READs and atomics return go to
+  // buffers() and heaps only. A region is the service's. It outlives its worker, because a
+  // successor's driver may have to post the worker's requests.
+  struct Region {
+    uint32_t id = 0;          // 1 to 64
+    uint64_t length = 0;      // bytes
+    uint64_t descriptor = 0;  // of the memfd, as HoldDescriptor has numbered it
+    uint64_t offset = 0;      // in the memfd
+    // For peers that READ. They have no access if the region was registered without kRemoteRead.
+    uint32_t access = 0;
+    uint32_t rkey = 0;
+    uint64_t remote_address = 0;
+
+    // Returns [from, from + bytes) of the region, for SendWork::buffers.
+    Buffer At(uint64_t from, uint32_t bytes) const { return {uint64_t{id} << 48 | from, bytes}; }
+  };
+  // Registers `length` bytes from `offset` of a memfd that HoldDescriptor has handed over, sealed
+  // with F_SEAL_SHRINK and F_SEAL_GROW, and writable. `access`: 0, or verbs::kRemoteRead. The
+  // driver maps the memfd; the application maps it for itself. Blocks like GrantRemoteAccess, and
+  // counts as a grant of as many bytes. Registering takes time for each page; shards are served
+  // meanwhile. If this worker dies before it has the answer, the region is unregistered. kNotFound:
+  // no such descriptor is held. kInvalidArgument: the message names the argument, or the seal that
+  // is missing. kResourceExhausted: 64 regions exist, or the message names the quota or limit.
+  // kUnimplemented: the service's driver is of an earlier release.
+  virtual absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset,
+                                                uint64_t length, uint32_t access) = 0;
+  // REQUIRES: no worker has staged a request that names the region: the driver takes it for
+  // misconduct when a worker commits one afterwards. OK: the device does not read the memory any
+  // more. kFailedPrecondition: committed requests that name the region have not completed; nothing
+  // has happened. kNotFound: there is no such region.
+  virtual absl::Status UnregisterMemory(uint32_t id) = 0;
+  // Returns the service's regions, whoever registered them, by id. Allocates memory.
+  virtual std::vector<Region> Regions() const = 0;
 };
 
 }  // namespace baton

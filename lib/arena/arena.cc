@@ -251,12 +251,21 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   header.shape = shape;
   std::copy(service.begin(), service.end(), header.service);
   header.created_ns = start;
+  header.regions = kRegions;
   for (uint32_t i = 0; i < shape.shards; ++i) {
     arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
   }
   header.layout_version = kLayoutVersion;
   StoreRelease(header.oldest_reader, oldest_reader);
   return arena;
+}
+
+bool Arena::HasRegionWith(BufferRange range) const {
+  const uint32_t number = RegionOf(range.offset);
+  if (number == 0) return false;
+  const uint64_t begin = range.offset - RegionOffset(number);
+  const uint64_t length = LoadAcquire(region(number).length);
+  return begin < length && range.length <= length - begin;
 }
 
 void Arena::ClearWorker(uint32_t slot) const {

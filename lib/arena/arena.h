@@ -90,6 +90,12 @@ class Arena {
   GrantRecord& grant(uint32_t grant) const {
     return *At<GrantRecord>(kDriverLogMemory, driver_map_.Grant(grant));
   }
+  // REQUIRES: region from 1 to kRegions.
+  RegionRecord& region(uint32_t region) const {
+    return *At<RegionRecord>(kDriverLogMemory, DriverMemoryMap::Region(region));
+  }
+  // Returns whether a region has the whole range.
+  bool HasRegionWith(BufferRange range) const;
   CompletionEntry& completion(uint32_t shard, uint64_t index) const {
     return At<CompletionEntry>(
         kDriverLogMemory,

@@ -48,6 +48,7 @@ inline constexpr uint32_t kPrivateDataBytes = 256;
 inline constexpr uint32_t kAddressBytes = 56;
 inline constexpr uint32_t kServiceNameBytes = 64;
 inline constexpr uint32_t kGrants = 256;
+inline constexpr uint32_t kRegions = 64;
 
 // The most connection events of one slot that can be unacknowledged at once.
 inline constexpr uint32_t kEventsPerConnection = 4;
@@ -273,8 +274,24 @@ constexpr HeapChange ChangeOf(uint32_t page, const HeapBlock& block) {
           static_cast<uint32_t>(block.kept >> 32)};
 }
 
+// A send may also name memory of a worker's own. Region r, from 1 to kRegions, begins at offset
+// r << 48, far behind any buffers. Since version 2.
+inline constexpr int kRegionShift = 48;
+static_assert(kMaxBufferBytes < uint64_t{1} << kRegionShift);
+constexpr uint64_t RegionOffset(uint32_t region) { return uint64_t{region} << kRegionShift; }
+// Returns the region in which `offset` may lie; 0: none.
+constexpr uint32_t RegionOf(uint64_t offset) {
+  const uint64_t region = offset >> kRegionShift;
+  return region <= kRegions ? static_cast<uint32_t>(region) : 0;
+}
+// Requests to keepers, and their orders, name a region like a grant, by a number behind those.
+constexpr uint32_t GrantOfRegion(uint32_t region) { return kGrants + region - 1; }
+constexpr uint32_t RegionOfGrant(uint32_t grant) {  // 0: it is no region
+  return grant >= kGrants && grant < kGrants + kRegions ? grant - kGrants + 1 : 0;
+}
+
 struct BufferRange {
-  uint64_t offset;  // from the start of the buffers
+  uint64_t offset;  // from the start of the buffers, or RegionOffset() + that in a region
   uint32_t length;
   uint32_t reserved;
 };
@@ -324,7 +341,8 @@ struct DriverMemoryHeader {
   uint64_t max_message_bytes;  // the longest send; 0: unknown
   uint32_t missing_opcodes;    // a bit for each verbs::Opcode that the device lacks
   uint32_t tells_depths;       // 1: ConnectionRecord has initiator_depth and responder_resources
-  uint8_t pad0[24];
+  uint32_t regions;            // kRegions; 0: the driver has no RegionRecords. Since version 2
+  uint8_t pad0[20];
   uint32_t driver_sleeping;  // 1: a worker that commits must signal the driver's socket
   uint8_t pad1[60];
   uint64_t ownership_changes;  // grows whenever an OwnershipRecord or stop_requested changed
@@ -335,6 +353,7 @@ struct DriverMemoryHeader {
 static_assert(kMaxWorkers <= 64);
 static_assert(offsetof(DriverMemoryHeader, layout_version) == 12);
 static_assert(offsetof(DriverMemoryHeader, max_message_bytes) == 152);
+static_assert(offsetof(DriverMemoryHeader, regions) == 168);
 static_assert(offsetof(DriverMemoryHeader, driver_sleeping) == 192);
 static_assert(offsetof(DriverMemoryHeader, ownership_changes) == 256);
 static_assert(offsetof(DriverMemoryHeader, stop_requested) == 320);
@@ -549,6 +568,24 @@ struct GrantRecord {
   uint64_t reserved;
 };
 static_assert(sizeof(GrantRecord) == 32);
+
+// Memory of a worker's own, which the device reads for sends and for peers' READs. The driver
+// stores `length` once the device has registered the memory, and 0 before it deregisters it. The
+// records lie behind the header in its page, so that they change no size. Since version 2.
+struct RegionRecord {
+  uint64_t length;   // 0: free
+  uint64_t address;  // of the first byte, for the device: where `baton-driver` has mapped it
+  uint32_t lkey;     // of the region's own registration
+  uint32_t rkey;     // peers have no access with it if `access` is 0
+  uint32_t access;   // verbs::Access: kRemoteRead, or 0
+  uint32_t reserved;
+  uint64_t descriptor;  // number of the held descriptor of the memfd
+  uint64_t offset;      // of the first byte in the memfd
+};
+static_assert(sizeof(RegionRecord) == 48);
+inline constexpr uint64_t kRegionRecords = 1024;  // offset in the driver log memory
+static_assert(kRegionRecords >= sizeof(DriverMemoryHeader));
+static_assert(kRegionRecords + kRegions * sizeof(RegionRecord) <= kPageBytes);
 
 static_assert(std::is_trivially_copyable_v<ConnectionRecord>);
 
@@ -914,6 +951,10 @@ struct DriverMemoryMap {
 
   constexpr uint64_t Shard(uint32_t shard) const { return shards + shard * sizeof(ShardRecord); }
   constexpr uint64_t Grant(uint32_t grant) const { return grants + grant * sizeof(GrantRecord); }
+  // REQUIRES: region from 1 to kRegions.
+  static constexpr uint64_t Region(uint32_t region) {
+    return kRegionRecords + (region - 1) * sizeof(RegionRecord);
+  }
   constexpr uint64_t Connection(uint32_t connection) const {
     return connections + connection * sizeof(ConnectionRecord);
   }

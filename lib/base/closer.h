@@ -3,7 +3,11 @@
 #ifndef LIB_BASE_CLOSER_H_
 #define LIB_BASE_CLOSER_H_
 
+#include <sys/socket.h>
+#include <sys/types.h>
+
 #include <memory>
+#include <utility>
 
 #include "lib/base/file_descriptor.h"
 
@@ -30,6 +34,36 @@ class Closer {
 
   const std::shared_ptr<Work> work_;
 };
+
+// Closes a descriptor that another process passed, in one Closer of the process. Thread-safe.
+void CloseLater(FileDescriptor descriptor);
+
+// Owns a descriptor that another process passed, and leaves it to CloseLater().
+class PassedDescriptor {
+ public:
+  PassedDescriptor() = default;
+  explicit PassedDescriptor(FileDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
+  PassedDescriptor(PassedDescriptor&&) noexcept = default;
+  PassedDescriptor& operator=(PassedDescriptor&& other) noexcept {
+    if (this != &other) CloseLater(std::exchange(descriptor_, std::move(other.descriptor_)));
+    return *this;
+  }
+  ~PassedDescriptor() {
+    if (descriptor_) CloseLater(std::move(descriptor_));
+  }
+
+  int get() const { return descriptor_.get(); }
+  explicit operator bool() const { return static_cast<bool>(descriptor_); }
+
+ private:
+  FileDescriptor descriptor_;
+};
+
+// Does what ReceiveBytes() does, but takes one descriptor that comes with the bytes: no other is
+// closed here, and none is closed by the kernel in this thread. `header` has no control buffer, or
+// one for the credentials of the sender. EBADMSG: several came at once, or this process has no free
+// descriptor. They stay in the socket, and nothing is read any more.
+ssize_t ReceiveBytesAndOne(int socket, msghdr* header, PassedDescriptor* passed);
 
 // Ends a connection of a UNIX stream socket, for all of its descriptors, and closes this one. What
 // the other side had sent and nobody has read is left to one Closer of the process. Thread-safe.

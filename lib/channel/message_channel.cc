@@ -368,9 +368,35 @@ uint64_t MessageChannel::LastFrame() const {
   return taken_ + (last - input_start_);
 }
 
+ssize_t MessageChannel::Read(msghdr* header, PassedDescriptor* passed) {
+  switch (takes_) {
+    case Takes::kAny:
+      return recvmsg(socket_.get(), header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    case Takes::kOne:
+      return ReceiveBytesAndOne(socket_.get(), header, passed);
+    case Takes::kNone:
+      break;
+  }
+  return ReceiveBytes(socket_.get(), header);
+}
+
 // A read ends with the bytes that descriptors came with, though it may begin with others. So the
 // descriptors belong to the last frame that begins in the read. If none does, they came with the
-// middle of a frame, and are closed.
+// middle of a frame, and are closed. `old_size`: of the input before the read.
+absl::Status MessageChannel::NoteDescriptors(msghdr* header, size_t old_size,
+                                             PassedDescriptor passed) {
+  Received received;
+  if (takes_ == Takes::kAny) {
+    BATON_RETURN_IF_ERROR(TakeDescriptors(header, &received.descriptors));
+  }
+  received.passed = std::move(passed);
+  if (received.descriptors.empty() && !received.passed) return absl::OkStatus();
+  received.frame = LastFrame();
+  if (received.frame >= taken_ + (old_size - input_start_))
+    received_.push_back(std::move(received));
+  return absl::OkStatus();
+}
+
 absl::Status MessageChannel::Fill() {
   // If two frames have descriptors, the first is complete. It is returned before more is read.
   while (received_.size() < 2) {
@@ -384,11 +410,10 @@ absl::Status MessageChannel::Fill() {
     header.msg_iovlen = 1;
     header.msg_control = control;
     header.msg_controllen =
-        (takes_descriptors_ ? CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors) : 0) +
+        (takes_ == Takes::kAny ? CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors) : 0) +
         (awaited_sender_ != 0 ? CMSG_SPACE(sizeof(ucred)) : 0);
-    const ssize_t got = takes_descriptors_
-                            ? recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
-                            : ReceiveBytes(socket_.get(), &header);
+    PassedDescriptor passed;
+    const ssize_t got = Read(&header, &passed);
     const int error = errno;
     input_.resize(old_size + static_cast<size_t>(got > 0 ? got : 0));
     if (got < 0) {
@@ -398,19 +423,17 @@ absl::Status MessageChannel::Fill() {
         return broken_;
       }
       if (error == EBADMSG) {
-        return absl::InvalidArgumentError("descriptors came, and none are taken here");
+        return absl::InvalidArgumentError(
+            takes_ == Takes::kNone
+                ? "descriptors came, and none are taken here"
+                : "more than one descriptor came, or none is free here (see RLIMIT_NOFILE)");
       }
       return ErrnoStatus(error, "recvmsg");
     }
     BATON_RETURN_IF_ERROR(got == 0 ? broken_ : absl::OkStatus());
     if (got == 0) return absl::UnavailableError("the other side closed the connection");
     NoteSender(&header);
-    std::vector<FileDescriptor> descriptors;
-    BATON_RETURN_IF_ERROR(TakeDescriptors(&header, &descriptors));
-    const uint64_t frame = descriptors.empty() ? 0 : LastFrame();
-    if (!descriptors.empty() && frame >= taken_ + (old_size - input_start_)) {
-      received_.push_back({frame, std::move(descriptors)});
-    }
+    BATON_RETURN_IF_ERROR(NoteDescriptors(&header, old_size, std::move(passed)));
     if (input_.size() - input_start_ > max_frame_bytes_ + kLengthBytes) return absl::OkStatus();
   }
   return absl::OkStatus();
@@ -418,6 +441,22 @@ absl::Status MessageChannel::Fill() {
 
 absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* message,
                                                std::vector<FileDescriptor>* descriptors) {
+  Received with;
+  BATON_ASSIGN_OR_RETURN(const bool whole, TakeFrame(message, &with));
+  if (whole && descriptors) *descriptors = std::move(with.descriptors);
+  return whole;
+}
+
+absl::StatusOr<bool> MessageChannel::NextFrameWithOne(google::protobuf::MessageLite* message,
+                                                      PassedDescriptor* passed) {
+  Received with;
+  BATON_ASSIGN_OR_RETURN(const bool whole, TakeFrame(message, &with));
+  *passed = std::move(with.passed);
+  return whole;
+}
+
+absl::StatusOr<bool> MessageChannel::TakeFrame(google::protobuf::MessageLite* message,
+                                               Received* with) {
   const size_t available = input_.size() - input_start_;
   if (available < kLengthBytes) return false;
   const uint32_t length = LengthAt(input_start_);
@@ -430,9 +469,8 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
                                static_cast<int>(length))) {
     return absl::InvalidArgumentError("a frame does not parse as the expected message");
   }
-  if (descriptors) descriptors->clear();
   if (!received_.empty() && received_.front().frame == taken_) {
-    if (descriptors) *descriptors = std::move(received_.front().descriptors);
+    *with = std::move(received_.front());
     received_.pop_front();
   }
   input_start_ += kLengthBytes + length;

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "lib/base/closer.h"
 #include "lib/base/file_descriptor.h"
 
 namespace baton {
@@ -78,9 +79,13 @@ class MessageChannel {
   // Call it before anything is received. Once descriptors come, Fill reads nothing any more and
   // returns kInvalidArgument. It does not close them, because that may wait.
   void TakeNoDescriptors() {
-    takes_descriptors_ = false;
+    takes_ = Takes::kNone;
     KeepInLine(socket_.get());
   }
+  // From now on a frame may come with one descriptor. The channel closes none that it has taken: it
+  // leaves them to CloseLater(). Descriptors that come otherwise stay in the socket, and Fill
+  // returns kInvalidArgument. REQUIRES: TakeNoDescriptors was called.
+  void TakeOneDescriptor() { takes_ = Takes::kOne; }
 
   // Both block for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
   // kDeadlineExceeded of Send: the other side does not read; the message counts as sent, and the
@@ -98,6 +103,9 @@ class MessageChannel {
   absl::Status Fill();
   absl::StatusOr<bool> NextFrame(google::protobuf::MessageLite* message,
                                  std::vector<FileDescriptor>* descriptors = nullptr);
+  // The same after TakeOneDescriptor. `passed` is empty if no descriptor came with the message.
+  absl::StatusOr<bool> NextFrameWithOne(google::protobuf::MessageLite* message,
+                                        PassedDescriptor* passed);
 
   // Queues a frame and writes what the socket takes without blocking. If pending(), some is left,
   // and the caller calls Flush once the socket is writable. kResourceExhausted: the message is too
@@ -121,16 +129,22 @@ class MessageChannel {
     std::vector<FileDescriptor> descriptors;  // duplicates, closed once sent
   };
 
+  enum class Takes : uint8_t { kAny, kOne, kNone };
+
   // Descriptors, and where their frame begins, in bytes of the stream.
   struct Received {
-    uint64_t frame;
-    std::vector<FileDescriptor> descriptors;
+    uint64_t frame = 0;
+    std::vector<FileDescriptor> descriptors = {};
+    PassedDescriptor passed = {};  // after TakeOneDescriptor, in their place
   };
 
   absl::Status WriteSome(Output& output);
   absl::Status WriteQueued();
   absl::Status TakeBack(const absl::Status& why);
   absl::Status Break(const absl::Status& why);
+  ssize_t Read(msghdr* header, PassedDescriptor* passed);
+  absl::Status NoteDescriptors(msghdr* header, size_t old_size, PassedDescriptor passed);
+  absl::StatusOr<bool> TakeFrame(google::protobuf::MessageLite* message, Received* with);
   static absl::Status TakeDescriptors(msghdr* header, std::vector<FileDescriptor>* taken);
   void NoteSender(msghdr* header);
   uint32_t LengthAt(size_t position) const;
@@ -145,7 +159,7 @@ class MessageChannel {
   std::deque<Output> output_;
   size_t output_bytes_ = 0;
   absl::Status broken_;  // why nothing goes out any more
-  bool takes_descriptors_ = true;
+  Takes takes_ = Takes::kAny;
   pid_t awaited_sender_ = 0;
   bool emptied_ = false;  // the input was, since AwaitSender: later bytes were sent after it
   bool sender_seen_ = false;

@@ -9,6 +9,7 @@
 #include "lib/base/status.h"
 #include "lib/driver/completion_log.h"
 #include "lib/driver/device_needs.h"
+#include "lib/driver/regions.h"
 
 namespace baton::driver {
 namespace {
@@ -141,7 +142,7 @@ absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena*
   }
   BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
   objects->connections.resize(shape.connections);
-  objects->grants.resize(arena::kGrants);
+  objects->grants.resize(arena::kGrants + arena::kRegions);
   TellLimits(device->limits(), &arena->header());
   ClearLogs(*arena);
   return objects;
@@ -160,20 +161,28 @@ absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::De
     return absl::UnimplementedError(
         absl::StrCat("access: device ", std::string(device.name()), " has no atomics"));
   }
-  auto& grants = objects->grants;
-  const auto free =
-      std::find_if(grants.begin(), grants.end(), [](const auto& grant) { return grant.is_free(); });
-  if (free == grants.end()) {
+  const auto begin = objects->grants.begin();
+  const auto end = begin + arena::kGrants;
+  const auto free = std::find_if(begin, end, [](const auto& grant) { return grant.is_free(); });
+  if (free == end) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("all ", grants.size(), " grants of the service are in use: revoke one"));
+        absl::StrCat("all ", arena::kGrants, " grants of the service are in use: revoke one"));
   }
   *free = {nullptr, /*is_changing=*/true, {offset, length, access}};
-  return static_cast<uint32_t>(free - grants.begin());
+  return static_cast<uint32_t>(free - begin);
+}
+
+GrantRange TakeRange(DeviceObjects* objects, uint32_t grant) {
+  GrantRange& range = objects->grants[grant].range;
+  GrantRange taken = range;
+  range.memfd = nullptr;
+  return taken;
 }
 
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::Arena& arena,
                                                                    verbs::Device* device,
                                                                    const GrantRange& range) {
+  if (range.descriptor != 0) return RegisterRegion(device, range);
   return device->RegisterMemory(arena.buffers() + range.offset, range.length, range.access);
 }
 
@@ -182,6 +191,10 @@ absl::Status FinishGrant(const arena::Arena& arena, DeviceObjects* objects, uint
   DeviceObjects::Grant& reserved = objects->grants[grant];
   reserved.is_changing = false;
   BATON_ASSIGN_OR_RETURN(reserved.region, std::move(region));
+  if (const uint32_t number = arena::RegionOfGrant(grant); number != 0) {
+    PublishRegion(arena, number, reserved);
+    return absl::OkStatus();
+  }
   arena::GrantRecord& record = arena.grant(grant);
   record.offset = reserved.range.offset;
   record.rkey = reserved.region->rkey();
@@ -193,10 +206,11 @@ absl::Status FinishGrant(const arena::Arena& arena, DeviceObjects* objects, uint
 absl::Status RegisterGrant(const arena::Arena& arena, verbs::Device* device, DeviceObjects* objects,
                            uint32_t grant) {
   return FinishGrant(arena, objects, grant,
-                     RegisterRange(arena, device, objects->grants[grant].range));
+                     RegisterRange(arena, device, TakeRange(objects, grant)));
 }
 
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(DeviceObjects* objects,
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(const arena::Arena& arena,
+                                                                 DeviceObjects* objects,
                                                                  uint32_t grant) {
   if (grant >= objects->grants.size() || objects->grants[grant].is_free()) {
     return absl::NotFoundError(absl::StrCat("grant ", grant, " does not exist"));
@@ -208,17 +222,21 @@ absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(DeviceObjects* 
                      " is being registered or revoked, and peers may have access until that is "
                      "over: try again"));
   }
+  if (const uint32_t number = arena::RegionOfGrant(grant); number != 0) {
+    BATON_RETURN_IF_ERROR(WithdrawRegion(arena, number));
+  }
   revoked.is_changing = true;
   return std::move(revoked.region);
 }
 
 void FinishRevoke(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant) {
   objects->grants[grant] = {};
+  if (arena::RegionOfGrant(grant) != 0) return;  // its record was cleared first
   arena::StoreRelease(arena.grant(grant).length, uint64_t{0});
 }
 
 absl::Status RevokeGrant(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant) {
-  BATON_ASSIGN_OR_RETURN(auto region, BeginRevoke(objects, grant));
+  BATON_ASSIGN_OR_RETURN(auto region, BeginRevoke(arena, objects, grant));
   region.reset();
   FinishRevoke(arena, objects, grant);
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver {
@@ -21,11 +22,15 @@ struct ObjectCounts {
   uint32_t memory_regions = 0;
 };
 
-// A range of the buffers that peers may access. `access`: verbs::Access.
+// A range of the buffers that peers may access, or a region's range of a memfd. `access`:
+// verbs::Access.
 struct GrantRange {
   uint64_t offset = 0;
   uint64_t length = 0;
   uint32_t access = 0;
+  // Of a region: the number of the held descriptor, and a duplicate of it until it is registered.
+  uint64_t descriptor = 0;  // 0: the range is of the buffers
+  std::shared_ptr<const FileDescriptor> memfd = nullptr;
 };
 
 // Indexed by shard or connection. The order of members matters: queue pairs are destroyed before
@@ -40,7 +45,7 @@ struct DeviceObjects {
     verbs::Address asked;
   };
 
-  // A place for a grant: free, reserved, or with a region of its own.
+  // A place for a grant or a region: free, reserved, or with a registration of its own.
   struct Grant {
     std::unique_ptr<verbs::MemoryRegion> region;
     // True from the reservation until the range is registered, and from the revocation until it is
@@ -69,7 +74,7 @@ struct DeviceObjects {
   std::vector<std::unique_ptr<verbs::SharedReceiveQueue>> shared_receive_queues;  // or none
   std::vector<Connection> connections;
   std::vector<Listener> listeners;
-  std::vector<Grant> grants;
+  std::vector<Grant> grants;  // regions lie behind the grants, at arena::GrantOfRegion()
   // The connection manager returns an event once, so it stays here until it was handled.
   bool has_event = false;
   verbs::CmEvent event;
@@ -95,6 +100,8 @@ absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* 
 // may run on another thread (Device::registers_on_any_thread). The grant's place is reserved from
 // the first step to the last. The record has the grant while the device has the region.
 //
+// A region (regions.h) has the same steps but the first, and a RegionRecord.
+//
 // The driver's thread calls everything except RegisterRange.
 
 // First step: returns the place of a new grant of [offset, offset + length) of the buffers.
@@ -102,7 +109,9 @@ absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* 
 absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::Device& device,
                                       DeviceObjects* objects, uint64_t offset, uint64_t length,
                                       uint32_t access);
-// Middle step: registers the range of a reserved grant, of which the caller passes a copy.
+// Returns the range of a reserved grant, and takes the memfd out of it.
+GrantRange TakeRange(DeviceObjects* objects, uint32_t grant);
+// Middle step: registers a range that TakeRange() has returned.
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::Arena& arena,
                                                                    verbs::Device* device,
                                                                    const GrantRange& range);
@@ -113,9 +122,11 @@ absl::Status FinishGrant(const arena::Arena& arena, DeviceObjects* objects, uint
 absl::Status RegisterGrant(const arena::Arena& arena, verbs::Device* device, DeviceObjects* objects,
                            uint32_t grant);
 
-// Returns the region, which the caller destroys before FinishRevoke. kNotFound: there is no such
-// grant. kUnavailable: it is being registered or revoked.
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(DeviceObjects* objects,
+// Returns the registration, which the caller destroys before FinishRevoke. kNotFound: there is no
+// such grant. kUnavailable: it is being registered or revoked. kFailedPrecondition: committed work
+// requests that name the region have not completed.
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(const arena::Arena& arena,
+                                                                 DeviceObjects* objects,
                                                                  uint32_t grant);
 void FinishRevoke(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant);
 // All three steps.

@@ -199,12 +199,19 @@ void Recovery::LoadCounters(uint32_t index) {
   counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
 }
 
-// A grant exists only if both its region and its record do. Clears the one without the other.
+// A grant or region exists only if both its registration and its record do. Clears the one without
+// the other.
 void Recovery::LoadGrants() {
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     arena::GrantRecord& grant = arena_->grant(i);
     if (grant.length == 0) state_.objects->grants[i] = {};
     if (state_.objects->grants[i].is_free()) arena::StoreRelease(grant.length, uint64_t{0});
+  }
+  for (uint32_t i = 1; i <= arena::kRegions; ++i) {
+    arena::RegionRecord& region = arena_->region(i);
+    DeviceObjects::Grant& registered = state_.objects->grants[arena::GrantOfRegion(i)];
+    if (region.length == 0) registered = {};
+    if (registered.is_free()) arena::StoreRelease(region.length, uint64_t{0});
   }
 }
 

@@ -48,11 +48,19 @@ template <typename Request>
   return absl::OkStatus();
 }
 
-[[gnu::always_inline]] inline absl::Status CheckRange(const arena::BufferRange& range, int i,
-                                                      uint64_t buffer_bytes) {
+[[gnu::cold, gnu::noinline]] absl::Status NotWithin(arena::BufferRange range, int i,
+                                                    uint64_t buffer_bytes) {
+  return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
+                 " are not within the ", buffer_bytes, " bytes of the buffers");
+}
+
+// Returns what `outside` returns if the range is not within the buffers.
+template <typename Outside>
+[[gnu::always_inline]] inline absl::Status CheckRange(const arena::BufferRange& range,
+                                                      uint64_t buffer_bytes,
+                                                      const Outside& outside) {
   if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
-    return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                   " are not within the ", buffer_bytes, " bytes of the buffers");
+    return outside();
   }
   return absl::OkStatus();
 }
@@ -162,7 +170,8 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
   uint64_t length = 0;
   for (int i = 0; i < request.sge_count; ++i) {
     const arena::BufferRange& range = arena::RangeOf(request, static_cast<uint32_t>(i));
-    BATON_RETURN_IF_ERROR(CheckRange(range, i, limits.buffer_bytes));
+    BATON_RETURN_IF_ERROR(CheckRange(range, limits.buffer_bytes,
+                                     [&] { return NotWithin(range, i, limits.buffer_bytes); }));
     length += range.length;
   }
   BATON_RETURN_IF_ERROR(CheckLength(length, receive, limits));
@@ -181,24 +190,55 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
       receives_(capacity),
       sges_(capacity * arena::kMaxSges) {}
 
+// The buffers of a request.
+struct RequestList::Ranges {
+  const bool may_be_regions;  // the device only reads them
+  bool are_regions = false;   // at least one is
+  uint64_t length = 0;        // sum of all
+};
+
+// Called for a range that is not within the buffers.
+[[gnu::cold, gnu::noinline]] absl::Status RequestList::CheckRegion(arena::BufferRange range, int i,
+                                                                   bool may_be_region) const {
+  const uint32_t region = arena::RegionOf(range.offset);
+  if (region == 0) return NotWithin(range, i, limits_.buffer_bytes);
+  if (!may_be_region) {
+    return Invalid("sges[", i, "]: region ", region,
+                   " is for sends; what is received or read goes to the buffers");
+  }
+  if (arena_->HasRegionWith(range)) return absl::OkStatus();
+  return Invalid("sges[", i, "]: ", range.length, " bytes at ",
+                 range.offset - arena::RegionOffset(region), " are not within the ",
+                 arena::LoadRelaxed(arena_->region(region).length), " bytes of region ", region);
+}
+
 [[gnu::always_inline]] inline absl::Status RequestList::CopyRange(const arena::BufferRange& shared,
-                                                                  int i, uint64_t* length) {
+                                                                  int i, Ranges* ranges) {
   const arena::BufferRange range = Copy(shared);
-  BATON_RETURN_IF_ERROR(CheckRange(range, i, limits_.buffer_bytes));
+  BATON_RETURN_IF_ERROR(CheckRange(range, limits_.buffer_bytes, [&, may = ranges->may_be_regions] {
+    return CheckRegion(range, i, may);
+  }));
+  uint64_t address = base_ + range.offset;
+  uint32_t lkey = lkey_;
+  if (const uint32_t region = arena::RegionOf(range.offset); region != 0) [[unlikely]] {
+    const arena::RegionRecord& record = arena_->region(region);
+    address = record.address + (range.offset - arena::RegionOffset(region));
+    lkey = record.lkey;
+    ranges->are_regions = true;
+  }
   static_assert(offsetof(ScatterGather, length) == 8 && offsetof(ScatterGather, lkey) == 12);
   arena::StorePair<offsetof(ScatterGather, address)>(sges_[sge_count_ + static_cast<size_t>(i)],
-                                                     base_ + range.offset,
-                                                     arena::TwoFields(range.length, lkey_));
-  *length += range.length;
+                                                     address, arena::TwoFields(range.length, lkey));
+  ranges->length += range.length;
   return absl::OkStatus();
 }
 
 [[gnu::always_inline]] inline absl::Status RequestList::CopyRanges(const arena::WorkRequest& shared,
                                                                    const Head& head,
-                                                                   uint64_t* length) {
-  if (head.one_line != 0) return CopyRange(shared.only, 0, length);
+                                                                   Ranges* ranges) {
+  if (head.one_line != 0) return CopyRange(shared.only, 0, ranges);
   for (int i = 0; i < head.sge_count; ++i) {
-    BATON_RETURN_IF_ERROR(CopyRange(shared.sges[i], i, length));
+    BATON_RETURN_IF_ERROR(CopyRange(shared.sges[i], i, ranges));
   }
   return absl::OkStatus();
 }
@@ -207,14 +247,16 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
                                                                  uint64_t wr_id) {
   const Head head(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/false, limits_));
-  uint64_t length = 0;
-  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &length));
-  BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/false, limits_));
   const auto opcode = verbs::Opcode(head.opcode);
+  Ranges ranges = {.may_be_regions = !verbs::IsAnswered(opcode)};
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &ranges));
+  const uint64_t length = ranges.length;
+  BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/false, limits_));
   const bool fence = (head.flags & arena::kRequestFence) != 0;
   const bool solicited = (head.flags & arena::kRequestSolicited) != 0;
-  const bool inline_data =
-      max_inline_bytes_ > 0 && length <= max_inline_bytes_ && !verbs::IsAnswered(opcode);
+  // A native worker's process has not mapped the regions, so it cannot copy from them.
+  const bool inline_data = max_inline_bytes_ > 0 && length <= max_inline_bytes_ &&
+                           ranges.may_be_regions && !ranges.are_regions;
   const uint64_t remote_address = arena::LoadRelaxed(shared.remote_address);
   SendRequest& to = sends_[send_count_];
   static_assert(offsetof(SendRequest, opcode) == 8 && offsetof(SendRequest, fence) == 9 &&
@@ -243,9 +285,9 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
     const arena::WorkRequest& shared, uint64_t wr_id) {
   const Head head(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/true, limits_));
-  uint64_t length = 0;
-  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &length));
-  BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/true, limits_));
+  Ranges ranges = {.may_be_regions = false};
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &ranges));
+  BATON_RETURN_IF_ERROR(CheckLength(ranges.length, /*receive=*/true, limits_));
   receives_[receive_count_++] = {wr_id, {sges_.data() + sge_count_, head.sge_count}};
   sge_count_ += head.sge_count;
   return absl::OkStatus();

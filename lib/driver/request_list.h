@@ -22,7 +22,8 @@ struct RequestLimits {
 };
 RequestLimits LimitsOf(const arena::Arena& arena);
 
-// Checks one work request on its own: opcode, flags, number and bounds of its buffers.
+// Checks one work request on its own: opcode, flags, number and bounds of its buffers. Refuses
+// regions.
 absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
                           const RequestLimits& limits);
 
@@ -66,12 +67,14 @@ class RequestList {
  private:
   struct Head;
   struct PlainSend;
+  struct Ranges;
 
   absl::Status CopySend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status CopyReceive(const arena::WorkRequest& shared, uint64_t wr_id);
-  // Copies buffers behind the list's end without counting them in. Sets `*length` to their sum.
-  absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, uint64_t* length);
-  absl::Status CopyRange(const arena::BufferRange& shared, int i, uint64_t* length);
+  // Copies buffers behind the list's end without counting them in. Adds them to `ranges`.
+  absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, Ranges* ranges);
+  absl::Status CopyRange(const arena::BufferRange& shared, int i, Ranges* ranges);
+  absl::Status CheckRegion(arena::BufferRange range, int i, bool may_be_region) const;
   bool ReadPlainRange(const arena::BufferRange& shared, uint64_t least, uint64_t most,
                       verbs::ScatterGather* sge) const;
   // Writes a request that is not plain.

@@ -432,8 +432,12 @@ class Device {
                                   [[maybe_unused]] int memfd) {
     return absl::OkStatus();
   }
+  // Takes back NameMemory() at `address`, before the memory is unmapped. REQUIRES: no region lies
+  // in it.
+  virtual void ForgetMemory([[maybe_unused]] void* address) {}
   // True: registering and deregistering take time for each page, and may run on any thread while
   // another thread uses the device. False: both are quick, and only the device's thread calls them.
+  // NameMemory and ForgetMemory are called on the same thread as RegisterMemory.
   virtual bool registers_on_any_thread() const { return false; }
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
       uint32_t /*entries*/) {

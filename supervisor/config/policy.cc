@@ -10,7 +10,8 @@
 namespace baton {
 namespace {
 
-constexpr int kMaxEntries = 64;  // of each list
+constexpr int kMaxEntries = 64;            // of each list
+constexpr uint32_t kMaxDescriptors = 256;  // driver_process::HeldDescriptors::kMost
 constexpr uint32_t kMaxPort = 65535;
 constexpr uint32_t kMaxPKey = 0xffff;
 constexpr uint32_t kPartitionBits = 0x7fff;  // the remaining bit is full membership
@@ -29,6 +30,7 @@ void CheckQuota(const v1::Quota& quota, const v1::ServiceConfig& service, const 
               "max_connections");
   CheckAtMost(node, "listeners", quota.listeners(), service.max_listeners(), "max_listeners");
   CheckAtMost(node, "grants", quota.grants(), arena::kGrants, "a service can have");
+  CheckAtMost(node, "descriptors", quota.descriptors(), kMaxDescriptors, "a driver holds");
   const arena::Shape shape = ShapeOf(service);  // if it is not valid, another check reports this
   if (arena::ValidateShape(shape).ok()) {
     CheckAtMost(node, "granted_bytes", quota.granted_bytes(), shape.buffer_bytes * arena::kGrants,
@@ -88,6 +90,7 @@ void CheckShare(const v1::Policy& policy, const Node& worker) {
   check("listeners", one.listeners(), all.listeners());
   check("grants", one.grants(), all.grants());
   check("granted_bytes", one.granted_bytes(), all.granted_bytes());
+  check("descriptors", one.descriptors(), all.descriptors());
   check("posts_per_second", one.posts_per_second(), all.posts_per_second());
 }
 

@@ -21,10 +21,10 @@ constexpr uint64_t kReceiveEntryBytes = 64;
 constexpr uint64_t kCompletionEntryBytes = 64;
 
 // The most descriptors of a driver, or of its NIC on the soft device: for each connection, for each
-// worker, and for itself.
+// worker, and for itself, with what it holds for workers.
 constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kDescriptorsPerWorker = 8;
-constexpr uint64_t kDescriptorsOfADriver = 64;
+constexpr uint64_t kDescriptorsOfADriver = 64 + 256;
 
 uint64_t QueueBytes(const driver::DeviceNeeds& needs) {
   return needs.queue_pairs * (needs.send_requests * (kSendEntryBytes + needs.inline_bytes) +

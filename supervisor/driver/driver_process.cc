@@ -249,6 +249,10 @@ void DriverProcess::Answer(const internal::DriverOrder& order,
   absl::Status queued = keeper_.orders().Enqueue(answer, sent);
   short_of_descriptors_ = short_of_descriptors_ || absl::IsResourceExhausted(queued) ||
                           (order.has_next_fork() && !StatusIn(answer).ok());
+  // A dropped descriptor was to be closed by the keeper. Now it is closed here.
+  if (absl::IsResourceExhausted(queued) && order.has_drop_descriptor()) {
+    queued = keeper_.orders().Enqueue(answer);
+  }
   if (absl::IsResourceExhausted(queued)) {  // no descriptor is free for a copy
     // No keeper would know of the worker.
     if (order.has_fork_worker() && !given.empty()) (void)SendSignal(given[0].get(), SIGKILL);

@@ -432,8 +432,10 @@ TEST_F(StreamTest, shouldNotWaitForTheRevocationThatADeadOwnerHasBegun) {
   ASSERT_TRUE(ring.ok()) << ring.status();
   ASSERT_EQ(shard.Commit(), absl::OkStatus());
   driver_process::Engine& engine = keeper.engine();
-  engine.Run(
-      [&] { EXPECT_TRUE(driver::BeginRevoke(engine.driver().objects().get(), ring->grant).ok()); });
+  engine.Run([&] {
+    EXPECT_TRUE(
+        driver::BeginRevoke(engine.arena(), engine.driver().objects().get(), ring->grant).ok());
+  });
   EXPECT_EQ(Stream::CloseRing(shard, *ring), absl::OkStatus());
   EXPECT_EQ(Stream::RevokeLost(shard), absl::OkStatus());
   ASSERT_EQ(shard.Commit(), absl::OkStatus());

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <string>
@@ -84,6 +85,7 @@ class SoftDevice final : public Device {
   DeviceLimits limits() const override;
   DeviceInfo info() const override;
   absl::Status NameMemory(void* address, size_t length, int memfd) override;
+  void ForgetMemory(void* address) override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
@@ -237,6 +239,21 @@ absl::Status SoftDevice::NameMemory(void* address, size_t length, int memfd) {
   BATON_ASSIGN_OR_RETURN(const uint32_t file, client_->AddFile(memfd));
   named_.push_back({reinterpret_cast<uintptr_t>(address), length, file});
   return absl::OkStatus();
+}
+
+// A file may be mapped and named several times. It has one number.
+void SoftDevice::ForgetMemory(void* address) {
+  if (nic_ != nullptr || forked()) return;
+  const auto begins_here = [begin = reinterpret_cast<uintptr_t>(address)](const Named& named) {
+    return named.begin == begin;
+  };
+  const auto found = std::find_if(named_.begin(), named_.end(), begins_here);
+  if (found == named_.end()) return;
+  const uint32_t file = found->file;
+  named_.erase(found);
+  const bool is_used = std::any_of(named_.begin(), named_.end(),
+                                   [file](const Named& named) { return named.file == file; });
+  if (!is_used) (void)client_->Destroy(nic::control::Kind::kFile, file);
 }
 
 absl::StatusOr<nic::control::Place> SoftDevice::PlaceOf(uint64_t address, uint64_t length) const {

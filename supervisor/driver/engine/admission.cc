@@ -115,6 +115,12 @@ absl::Status Admission::CheckGrant(uint64_t worker_id, uint64_t bytes) const {
   return check("worker", OfWorker(worker_id), policy_.worker());
 }
 
+absl::Status Admission::CheckDescriptor(uint32_t of_service, uint32_t of_worker) const {
+  BATON_RETURN_IF_ERROR(
+      CheckQuota("service", "descriptors", of_service, 1, policy_.service().descriptors()));
+  return CheckQuota("worker", "descriptors", of_worker, 1, policy_.worker().descriptors());
+}
+
 void Admission::NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes) {
   NoteRevoked(grant);
   grants_[grant] = {worker_id, bytes};

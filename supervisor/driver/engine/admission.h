@@ -1,5 +1,6 @@
-// Decides whether listeners, connections and grants may be added to a service. The decision depends
-// on the policy, on what the service and its workers have, and on whether the service is drained.
+// Decides whether listeners, connections, grants and held descriptors may be added to a service.
+// The decision depends on the policy, on what the service and its workers have, and on whether the
+// service is drained.
 //
 // Thread-compatible: the engine's thread.
 #ifndef SUPERVISOR_DRIVER_ENGINE_ADMISSION_H_
@@ -64,6 +65,9 @@ class Admission final : public driver::ConnectionGate {
   absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
   void NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes);
   void NoteRevoked(uint32_t grant);
+
+  // `of_service`, `of_worker`: descriptors that are held.
+  absl::Status CheckDescriptor(uint32_t of_service, uint32_t of_worker) const;
 
   // Called when the worker is gone. Its listeners and grants stay, and count for the service alone.
   void Forget(uint64_t worker_id);

@@ -405,7 +405,8 @@ uint32_t Engine::DisconnectAll(std::string_view why) {
 
 void Engine::RegisterGrant(uint32_t grant, GrantDone done) {
   if (!registrar_) return ServiceEngine::RegisterGrant(grant, std::move(done));
-  registrar_->Post([this, grant, range = objects()->grants[grant].range, done = std::move(done)] {
+  registrar_->Post([this, grant, range = driver::TakeRange(objects(), grant),
+                    done = std::move(done)] {
     using Region = absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>>;
     const auto region = std::make_shared<Region>(driver::RegisterRange(*arena_, device_, range));
     Post([this, grant, region, done] {
@@ -416,7 +417,7 @@ void Engine::RegisterGrant(uint32_t grant, GrantDone done) {
 
 void Engine::RevokeGrant(uint32_t grant, GrantDone done) {
   if (!registrar_) return ServiceEngine::RevokeGrant(grant, std::move(done));
-  auto region = driver::BeginRevoke(objects(), grant);
+  auto region = driver::BeginRevoke(*arena_, objects(), grant);
   if (!region.ok()) return done(region.status());
   std::shared_ptr<verbs::MemoryRegion> revoked = *std::move(region);
   registrar_->Post([this, grant, revoked = std::move(revoked), done = std::move(done)]() mutable {

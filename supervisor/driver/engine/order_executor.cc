@@ -119,6 +119,11 @@ absl::Status OrderExecutor::ExecuteOnWorkers(const internal::DriverOrder& order,
     case DriverOrder::kReapWorker:
     case DriverOrder::kNextFork:
       return ExecuteOnForks(order, answer, sent);
+    case DriverOrder::kHoldDescriptor:
+    case DriverOrder::kTakeDescriptor:
+    case DriverOrder::kDropDescriptor:
+    case DriverOrder::kListDescriptors:
+      return ExecuteOnDescriptors(order, std::move(descriptors), answer, sent);
     default:
       return ExecuteOnConnections(order, answer);
   }
@@ -273,6 +278,7 @@ void OrderExecutor::ChangeWorker(const internal::ChangeWorker& order) {
       looked_at_[slot] = 0;
       last_requests_.erase(id);
       grants_.Forget(id);
+      held_descriptors_.Forget(id);
       return admission_.Forget(id);
     default:
       return;
@@ -402,6 +408,16 @@ absl::Status OrderExecutor::ExecuteOnce(const Order& order, internal::DriverAnsw
   return last.status;
 }
 
+absl::Status OrderExecutor::ExecuteOnDescriptors(const internal::DriverOrder& order,
+                                                 std::vector<FileDescriptor> descriptors,
+                                                 internal::DriverAnswer* answer,
+                                                 std::vector<FileDescriptor>* sent) {
+  if (!order.has_hold_descriptor()) return descriptor_orders_.Execute(order, answer, sent);
+  return ExecuteOnce(order.hold_descriptor(), answer, [&] {
+    return descriptor_orders_.Hold(order.hold_descriptor(), std::move(descriptors), answer);
+  });
+}
+
 absl::Status OrderExecutor::ListenAt(const internal::ListenAt& order,
                                      internal::Listening* listening) {
   const verbs::Address asked = AddressIn(order);
@@ -498,6 +514,7 @@ void OrderExecutor::Account(const internal::Account& order, internal::ServiceAcc
   accounts.set_grants(all.grants);
   accounts.set_granted_bytes(all.granted_bytes);
   accounts.set_listeners(static_cast<uint32_t>(engine_.listeners().size()));
+  accounts.set_descriptors(held_descriptors_.count());
   for (const uint64_t id : order.worker_ids()) {
     const Holdings holdings = admission_.OfWorker(id);
     internal::WorkerUse* const use = answer->add_workers();
@@ -506,6 +523,7 @@ void OrderExecutor::Account(const internal::Account& order, internal::ServiceAcc
     use->set_listeners(holdings.listeners);
     use->set_grants(holdings.grants);
     use->set_granted_bytes(holdings.granted_bytes);
+    use->set_descriptors(held_descriptors_.CountOf(id));
   }
 }
 

@@ -15,7 +15,9 @@
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/driver/engine/admission.h"
 #include "supervisor/driver/engine/death_watcher.h"
+#include "supervisor/driver/engine/descriptor_orders.h"
 #include "supervisor/driver/engine/grant_orders.h"
+#include "supervisor/driver/engine/held_descriptors.h"
 #include "supervisor/driver/engine/news_queue.h"
 #include "supervisor/driver/engine/service_engine.h"
 #include "supervisor/driver/workers/worker_forks.h"
@@ -66,6 +68,10 @@ class OrderExecutor {
   // Orders about the processes of native workers.
   absl::Status ExecuteOnForks(const internal::DriverOrder& order, internal::DriverAnswer* answer,
                               std::vector<FileDescriptor>* sent);
+  absl::Status ExecuteOnDescriptors(const internal::DriverOrder& order,
+                                    std::vector<FileDescriptor> descriptors,
+                                    internal::DriverAnswer* answer,
+                                    std::vector<FileDescriptor>* sent);
   absl::Status AddWorker(const internal::AddWorker& worker,
                          std::vector<FileDescriptor> descriptors);
   void ChangeWorker(const internal::ChangeWorker& order);
@@ -104,7 +110,7 @@ class OrderExecutor {
   std::unique_ptr<DeathWatcher> watcher_;  // null: a native service's driver has one thread
   std::vector<pid_t> not_ready_;           // by slot: pid of a worker not ready yet; else 0
   std::vector<uint64_t> looked_at_;        // by slot: worker that LookAtLocks checks; 0: none
-  // The last request for a listener or a connection, by worker.
+  // The last request for a listener or a connection, or to hold a descriptor, by worker.
   struct LastRequest {
     uint64_t number = 0;  // 0: none
     absl::Status status;
@@ -114,6 +120,8 @@ class OrderExecutor {
 
   Admission admission_;
   GrantOrders grants_;
+  HeldDescriptors held_descriptors_;
+  DescriptorOrders descriptor_orders_{held_descriptors_, admission_};
   Objects objects_;
   std::map<uint64_t, uint32_t> moving_;  // shards that are handed over, by the keeper's number
 };

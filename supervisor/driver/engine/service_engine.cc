@@ -1,6 +1,7 @@
 #include "supervisor/driver/engine/service_engine.h"
 
 #include "absl/strings/str_cat.h"
+#include "lib/driver/regions.h"
 
 namespace baton::driver_process {
 
@@ -12,6 +13,10 @@ ServiceEngine::ServiceEngine(arena::Arena* arena, verbs::Device* device, EngineL
 absl::StatusOr<uint32_t> ServiceEngine::ReserveGrant(uint64_t offset, uint64_t length,
                                                      uint32_t access) {
   return driver::ReserveGrant(*arena_, *device_, objects(), offset, length, access);
+}
+
+absl::StatusOr<uint32_t> ServiceEngine::ReserveRegion(const driver::GrantRange& range) {
+  return driver::ReserveRegion(objects(), range);
 }
 
 void ServiceEngine::RegisterGrant(uint32_t grant, GrantDone done) {

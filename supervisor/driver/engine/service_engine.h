@@ -85,11 +85,13 @@ class ServiceEngine {
   // The number of device objects that this process has made.
   virtual driver::ObjectCounts device_objects() const = 0;
 
-  // Behaves like driver::ReserveGrant. The caller then calls RegisterGrant, once.
+  // Behave like driver::ReserveGrant and driver::ReserveRegion. The caller then calls
+  // RegisterGrant, once.
   virtual absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access);
+  virtual absl::StatusOr<uint32_t> ReserveRegion(const driver::GrantRange& range);
   // Both call `done` on the engine's thread, at once or later; shards are served meanwhile. If
   // RegisterGrant() fails, the grant does not exist. If RevokeGrant() succeeds, no peer has access
-  // any more. kNotFound, kUnavailable: see driver::BeginRevoke.
+  // any more. Other errors: see driver::BeginRevoke.
   using GrantDone = std::function<void(absl::Status)>;
   virtual void RegisterGrant(uint32_t grant, GrantDone done);
   virtual void RevokeGrant(uint32_t grant, GrantDone done);

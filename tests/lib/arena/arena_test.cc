@@ -152,6 +152,20 @@ TEST_F(ArenaTest, shouldBeginWithoutOwners) {
   }
 }
 
+TEST_F(ArenaTest, shouldKnowWhatLiesWithinARegion) {
+  EXPECT_EQ(arena.header().regions, kRegions);
+  EXPECT_FALSE(arena.HasRegionWith({RegionOffset(7), 1, 0}));
+  arena.region(7).length = 100;
+  EXPECT_TRUE(arena.HasRegionWith({RegionOffset(7), 100, 0}));
+  EXPECT_TRUE(arena.HasRegionWith({RegionOffset(7) + 99, 1, 0}));
+  EXPECT_FALSE(arena.HasRegionWith({RegionOffset(7), 101, 0}));
+  EXPECT_FALSE(arena.HasRegionWith({RegionOffset(7) + 99, ~0u, 0}));
+  EXPECT_FALSE(arena.HasRegionWith({RegionOffset(7) + 100, 0, 0}));
+  EXPECT_FALSE(arena.HasRegionWith({RegionOffset(7) - 1, 1, 0}));
+  EXPECT_FALSE(arena.HasRegionWith({RegionOffset(8), 1, 0}));
+  EXPECT_FALSE(arena.HasRegionWith({0, 1, 0}));
+}
+
 TEST_F(ArenaTest, shouldRefuseToMapMemoryWithoutItsMagic) {
   const absl::Status status = MapWithDriverLog(DriverLogWith(0, uint64_t{12345}));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

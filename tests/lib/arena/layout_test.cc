@@ -63,6 +63,7 @@ TEST(Layout, shouldKeepItsLimits) {
   EXPECT_EQ(kAddressBytes, 56u);
   EXPECT_EQ(kServiceNameBytes, 64u);
   EXPECT_EQ(kGrants, 256u);
+  EXPECT_EQ(kRegions, 64u);
   EXPECT_EQ(kMaxInlineBytes, 4096u);
   EXPECT_EQ(kEventsPerConnection, 4u);
   EXPECT_EQ(kNobody, 0xffffu);
@@ -168,6 +169,7 @@ TEST(Layout, shouldKeepDriverMemoryHeader) {
   EXPECT_EQ(offsetof(DriverMemoryHeader, max_message_bytes), 152u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, missing_opcodes), 160u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, tells_depths), 164u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, regions), 168u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, driver_sleeping), 192u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, ownership_changes), 256u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, stop_requested), 320u);
@@ -258,6 +260,33 @@ TEST(Layout, shouldKeepConnectionAndGrantRecords) {
   EXPECT_EQ(offsetof(GrantRecord, length), 8u);
   EXPECT_EQ(offsetof(GrantRecord, rkey), 16u);
   EXPECT_EQ(offsetof(GrantRecord, access), 20u);
+  EXPECT_EQ(sizeof(RegionRecord), 48u);
+  EXPECT_EQ(offsetof(RegionRecord, length), 0u);
+  EXPECT_EQ(offsetof(RegionRecord, address), 8u);
+  EXPECT_EQ(offsetof(RegionRecord, lkey), 16u);
+  EXPECT_EQ(offsetof(RegionRecord, rkey), 20u);
+  EXPECT_EQ(offsetof(RegionRecord, access), 24u);
+  EXPECT_EQ(offsetof(RegionRecord, descriptor), 32u);
+  EXPECT_EQ(offsetof(RegionRecord, offset), 40u);
+}
+
+TEST(Layout, shouldPlaceRegionsBehindAnyBuffers) {
+  EXPECT_EQ(RegionOffset(1), 0x0001'0000'0000'0000u);
+  EXPECT_EQ(RegionOffset(64), 0x0040'0000'0000'0000u);
+  EXPECT_EQ(RegionOf(RegionOffset(1)), 1u);
+  EXPECT_EQ(RegionOf(RegionOffset(64) + kMaxBufferBytes), 64u);
+  for (const uint64_t none :
+       {uint64_t{0}, kMaxBufferBytes, RegionOffset(1) - 1, RegionOffset(65), ~uint64_t{0}}) {
+    EXPECT_EQ(RegionOf(none), 0u) << none;
+  }
+}
+
+TEST(Layout, shouldNumberRegionsBehindGrants) {
+  EXPECT_EQ(GrantOfRegion(1), 256u);
+  EXPECT_EQ(GrantOfRegion(64), 319u);
+  EXPECT_EQ(RegionOfGrant(256), 1u);
+  EXPECT_EQ(RegionOfGrant(319), 64u);
+  for (const uint32_t none : {0u, 255u, 320u, ~0u}) EXPECT_EQ(RegionOfGrant(none), 0u) << none;
 }
 
 TEST(Layout, shouldKeepRecoveryMemory) {
@@ -349,6 +378,8 @@ TEST(Layout, shouldPlaceEverythingInDriverMemoryAsReleased) {
   EXPECT_EQ(map.Shard(2), 4608u);
   EXPECT_EQ(map.grants, 8192u);
   EXPECT_EQ(map.Grant(255), 16352u);
+  EXPECT_EQ(DriverMemoryMap::Region(1), 1024u);
+  EXPECT_EQ(DriverMemoryMap::Region(64), 4048u);
   EXPECT_EQ(map.connections, 16384u);
   EXPECT_EQ(map.Connection(4), 18432u);
   EXPECT_EQ(map.completion_logs, 20480u);

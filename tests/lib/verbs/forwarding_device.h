@@ -21,6 +21,7 @@ class ForwardingDevice : public Device {
   absl::Status NameMemory(void* address, size_t length, int memfd) override {
     return inner_->NameMemory(address, length, memfd);
   }
+  void ForgetMemory(void* address) override { inner_->ForgetMemory(address); }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override {
     return inner_->RegisterMemory(address, length, access);

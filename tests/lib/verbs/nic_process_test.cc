@@ -1,5 +1,6 @@
 // These tests show what a soft device whose NIC is a process needs of its users, and what is left
 // of that process or of a peer when it is killed.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/verbs/nic_process.h"
 #include "tests/lib/verbs/verbs_harness.h"
@@ -68,6 +70,32 @@ TEST_F(NicProcessTest, shouldRegisterOnlyMemoryThatWasNamed) {
   EXPECT_EQ(
       client.device->NameMemory(buffer.data(), 8192, memfd_create("open", MFD_CLOEXEC)).code(),
       absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(NicProcessTest, shouldForgetMemoryAndKeepWhatElseIsNamedOfItsFile) {
+  constexpr size_t kBytes = 8192;
+  const FileDescriptor file(memfd_create("twice", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(file.get(), kBytes), 0);
+  ASSERT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK), 0);
+  void* mapped[2];
+  for (void*& one : mapped) {
+    one = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    ASSERT_NE(one, MAP_FAILED);
+    ASSERT_TRUE(client.device->NameMemory(one, kBytes, file.get()).ok());
+  }
+  const auto registers = [&](void* at) {
+    return client.device->RegisterMemory(at, kBytes, kLocalWrite).ok();
+  };
+  EXPECT_TRUE(registers(mapped[0]) && registers(mapped[1]));
+  client.device->ForgetMemory(mapped[0]);
+  EXPECT_FALSE(registers(mapped[0]));
+  EXPECT_TRUE(registers(mapped[1]));
+  client.device->ForgetMemory(mapped[1]);
+  client.device->ForgetMemory(mapped[1]);
+  EXPECT_FALSE(registers(mapped[1]));
+  ASSERT_TRUE(client.device->NameMemory(mapped[0], kBytes, file.get()).ok());
+  EXPECT_TRUE(registers(mapped[0]));
+  for (void* one : mapped) munmap(one, kBytes);
 }
 
 // In the child: accepts one connection and goes on until it is killed.

@@ -72,6 +72,10 @@ class InlineEngine : public ServiceEngine, public Succession {
   absl::StatusOr<uint32_t> ReserveGrant(uint64_t, uint64_t, uint32_t) override {
     return grants_reserved++;
   }
+  absl::StatusOr<uint32_t> ReserveRegion(const driver::GrantRange& range) override {
+    regions_reserved.push_back(range);
+    return arena::GrantOfRegion(static_cast<uint32_t>(regions_reserved.size()));
+  }
   void RegisterGrant(uint32_t, GrantDone done) override { registering.push_back(std::move(done)); }
   void RevokeGrant(uint32_t grant, GrantDone done) override {
     revoked.push_back(grant);
@@ -102,6 +106,7 @@ class InlineEngine : public ServiceEngine, public Succession {
   uint32_t connections = 0;
   driver::ObjectCounts counts;
   uint32_t grants_reserved = 0;
+  std::vector<driver::GrantRange> regions_reserved;
   std::vector<GrantDone> registering, revoking;  // for the test to call
   std::vector<uint32_t> revoked;
   mutable uint32_t object_counts = 0;  // how often they were counted

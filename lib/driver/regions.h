@@ -1,0 +1,43 @@
+// A region is memory of a worker's own, which the device reads for sends and for peers' READs: a
+// range of a memfd that the driver has mapped and registered, and a RegionRecord in the arena. It
+// is the service's. Drivers of later owners find it by its record when they post the requests of a
+// former owner, so it stays until a worker unregisters it.
+//
+// device_objects.h has the steps of registering and deregistering, which are those of grants.
+#ifndef LIB_DRIVER_REGIONS_H_
+#define LIB_DRIVER_REGIONS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/driver/device_objects.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::driver {
+
+// First step: returns the place of a new region, an arena::GrantOfRegion(). REQUIRES: the range's
+// `descriptor` and `memfd` are set. kInvalidArgument names what is wrong with the range; the memfd
+// itself is looked at in the middle step.
+absl::StatusOr<uint32_t> ReserveRegion(DeviceObjects* objects, const GrantRange& range);
+
+// Middle step, any thread that RegisterRange() may run on: maps the memfd and registers the range.
+// kInvalidArgument: it is no memfd, is not sealed as it has to be, or is too short.
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRegion(verbs::Device* device,
+                                                                    const GrantRange& range);
+
+// Last step: stores the record of what RegisterRegion() has returned, `grant.region`.
+void PublishRegion(const arena::Arena& arena, uint32_t region, const DeviceObjects::Grant& grant);
+
+// Begins to deregister: clears the record, so that no work request can name the region any more.
+// kFailedPrecondition: some that were committed name it and have not completed.
+//
+// The caller is the driver's thread, or `baton-driver` while native workers go on. Takes a cache
+// line of each connection.
+absl::Status WithdrawRegion(const arena::Arena& arena, uint32_t region);
+
+}  // namespace baton::driver
+
+#endif  // LIB_DRIVER_REGIONS_H_
