@@ -63,8 +63,8 @@ class FileReads {
   struct Options {
     bool use_io_uring = true;  // false: reads are done by pread(2), while the caller waits
     uint32_t most_reads = 64;  // pieces that are being read, or read and not sent: 1 to 1024
-    // Their scratch memory in bytes, in all heaps together. 8 MiB keeps 32 transfers of the default
-    // pipeline busy. Further ones take turns.
+    // Their scratch memory in bytes, in all heaps together, at least kMostPieceBytes. 8 MiB keeps
+    // 32 transfers of the default pipeline busy. Further ones take turns.
     uint64_t most_bytes = 8 << 20;
   };
   struct Statistics {
@@ -95,6 +95,8 @@ class FileReads {
 
   // For FileSender, and others that read files in pieces.
 
+  static constexpr uint32_t kMostPieceBytes = 1 << 20;
+
   // One piece. Its memory is scratch memory of the shard's heap.
   struct Piece {
     uint32_t read = 0;  // its number
@@ -117,6 +119,7 @@ class FileReads {
   absl::Status ErrorOf(const Piece& piece) const;
   // The piece is sent, or not wanted. Its memory is freed: at once, or when the read is over.
   void Release(const Piece& piece);
+  void WakeSoon(FileRequester& requester);
   // Wakes the requester in a few milliseconds: something was refused, and no event says when to try
   // again.
   void RetryLater(FileRequester& requester);

@@ -64,7 +64,7 @@ inline constexpr uint32_t kFileTransferVersion = 1;
 class FileSender {
  public:
   struct Options {
-    // The longest message of a piece, with its header: a multiple of 4 KiB from 4 KiB to 16 MiB. A
+    // The longest message of a piece, with its header: a multiple of 4 KiB from 4 KiB to 1 MiB. A
     // peer gets shorter ones if four do not fit into its ring. 64 KiB: what a message costs is
     // small beside what its bytes cost, and the first bytes do not wait for many others.
     uint32_t piece_bytes = 64 << 10;
@@ -85,8 +85,9 @@ class FileSender {
                                                            FileDescriptor file, const Range& range,
                                                            std::function<void()> wake,
                                                            const Options& options);
-  // Goes on with what was committed. kFailedPrecondition: `file` is another file, or has been
-  // changed since. kDataLoss: `state` is not a transfer's.
+  // Goes on with what was committed. Call it in OnAdopt for each connection that has a transfer:
+  // no event may be due that would begin it. `wake` is called soon. kFailedPrecondition: `file` is
+  // another file, or has been changed since. kDataLoss: `state` is not a transfer's.
   static absl::StatusOr<std::unique_ptr<FileSender>> Load(FileReads& reads, Connection& connection,
                                                           FileDescriptor file,
                                                           const FileTransfer& state,

@@ -281,12 +281,14 @@ absl::Status Stream::SendCopy(absl::Span<const uint8_t> message) {
   return sent.ok() ? freed : sent;
 }
 
+absl::Status Stream::CheckLength(uint64_t length) const {
+  if (length <= peer_ring_bytes()) return absl::OkStatus();
+  return Invalid("buffers: ", length, " bytes, and the peer's ring has ", peer_ring_bytes());
+}
+
 // Asks the peer for a report if a message that is refused could wait for ever.
 absl::Status Stream::CheckRoom(uint64_t length) {
-  const uint64_t most = end_.state().sender.ring_units * uint64_t{stream::kUnitBytes};
-  if (length > most) {
-    return Invalid("buffers: ", length, " bytes, and the peer's ring has ", most);
-  }
+  BATON_RETURN_IF_ERROR(CheckLength(length));
   if (connection_->send_room() < kSendsForMessage) {
     return absl::ResourceExhaustedError("no room in the send queue");
   }
@@ -295,12 +297,36 @@ absl::Status Stream::CheckRoom(uint64_t length) {
   if (refusal == Refusal::kNoBell) {
     return absl::ResourceExhaustedError("the peer has no receive for the message's bell");
   }
+  BATON_RETURN_IF_ERROR(AskForReport(static_cast<uint32_t>(length)));
+  return absl::ResourceExhaustedError("the peer's ring has no room for the message");
+}
+
+absl::Status Stream::AskForReport(uint32_t length) {
   StreamEnd next = end_;
-  if (const std::optional<uint32_t> ask = next.Ask(static_cast<uint32_t>(length))) {
+  if (const std::optional<uint32_t> ask = next.Ask(length)) {
     BATON_RETURN_IF_ERROR(Ring(*ask));
     end_ = next;
   }
-  return absl::ResourceExhaustedError("the peer's ring has no room for the message");
+  return absl::OkStatus();
+}
+
+uint32_t Stream::RoomFor(uint32_t length, uint32_t most) const {
+  const uint32_t sends = connection_->send_room();
+  most = std::min(most, sends - std::min(sends, kSendsForMessage - 1));
+  StreamEnd next = end_;
+  uint32_t count = 0;
+  while (count < most && next.Place(length).refusal == Refusal::kNone) ++count;
+  return count;
+}
+
+absl::StatusOr<bool> Stream::AwaitRoom(uint32_t length) {
+  BATON_RETURN_IF_ERROR(CheckLength(length));
+  if (RoomFor(length, 1) > 0) return true;
+  const bool lacks_ring = end_.MayPlace(length) == Refusal::kNoRoom;
+  if (lacks_ring && connection_->send_room() >= kSendsForMessage) {
+    BATON_RETURN_IF_ERROR(AskForReport(length));
+  }
+  return false;
 }
 
 absl::Status Stream::Release(const Event& event) {

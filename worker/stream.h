@@ -118,6 +118,16 @@ class Stream {
   // heap's, which other connections fill: then no event of this one says when to try again.
   absl::Status SendCopy(absl::Span<const uint8_t> message);
 
+  // For an application that prepares messages only when they can be sent.
+  // Returns how many messages of `length` bytes, at most `most`, Send would take now as far as the
+  // peer and the send queue are concerned.
+  uint32_t RoomFor(uint32_t length, uint32_t most) const;
+  // Returns whether Send would take one. If not, the peer is asked for a report if need be, and an
+  // event that has credit comes. kResourceExhausted: the transaction has no room to ask it, and no
+  // event says when to try again. kInvalidArgument: longer than the peer's ring.
+  absl::StatusOr<bool> AwaitRoom(uint32_t length);
+  uint32_t peer_ring_bytes() const { return end_.state().sender.ring_units * stream::kUnitBytes; }
+
   // The message, and all before it, are read: their part of the ring is the peer's again.
   absl::Status Release(const Event& event);
 
@@ -131,7 +141,9 @@ class Stream {
   absl::Status PostReceives();
   absl::Status ReturnCredit();
   absl::Status Ring(uint32_t immediate);
+  absl::Status CheckLength(uint64_t length) const;
   absl::Status CheckRoom(uint64_t length);
+  absl::Status AskForReport(uint32_t length);
 
   Connection* connection_;
   stream::StreamEnd end_;

@@ -1,4 +1,5 @@
-// CRC32C (Castagnoli), as iSCSI and ext4 use it, with the processor's instruction where it has one.
+// CRC32C (Castagnoli), as iSCSI and ext4 use it, with the instruction that x86 has for it. Other
+// processors use tables.
 #ifndef LIB_BASE_CRC32C_H_
 #define LIB_BASE_CRC32C_H_
 

@@ -28,7 +28,7 @@ static_assert(std::is_trivially_copyable_v<PieceHeader>);
 // Returns whether the message begins as a piece does. Other messages of the application must not.
 bool IsPiece(absl::Span<const uint8_t> message);
 
-// The receiver's side of one transfer. It does not keep bytes. Copies go on independently.
+// The receiver's side of one transfer. It keeps no bytes.
 class PieceChecker {
  public:
   // The range has `length` bytes from `offset` of the file.
@@ -39,9 +39,8 @@ class PieceChecker {
     uint64_t offset = 0;              // in the file
     absl::Span<const uint8_t> bytes;  // of the message
   };
-  // Returns the bytes of the next piece. A peer with access to the memory may change it meanwhile:
-  // check a copy. kInvalidArgument: the message is no piece, or another one than the next of this
-  // transfer. kDataLoss: the bytes are not those that were read.
+  // Returns the bytes of the next piece. kInvalidArgument: the message is no piece, or another one
+  // than the next of this transfer. kDataLoss: the bytes are not those that were read.
   absl::StatusOr<Piece> Check(absl::Span<const uint8_t> message);
 
   uint64_t next() const { return next_; }

@@ -49,6 +49,7 @@ class ScriptedService : public Service {
   void OnLost(Shard& shard) override {
     calls.emplace_back("lost");
     lost = &shard;
+    if (on_lost) on_lost(shard);
     shards.erase(shard.index());
   }
 
@@ -67,6 +68,7 @@ class ScriptedService : public Service {
   std::function<absl::Status(Shard&)> on_adopt;
   std::function<void(Shard&, const Completion&)> on_completion;
   std::function<void(Shard&)> on_release;
+  std::function<void(Shard&)> on_lost;
 
   std::vector<std::string> calls;
   std::vector<Completion> completions;

@@ -8,11 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "lib/base/check.h"
 #include "lib/stream/peer_stream.h"
 #include "lib/verbs/verbs.h"
@@ -24,18 +27,20 @@ namespace baton::testing {
 // An end on plain verbs, which sends `to_send` messages as fast as it has credit.
 class StreamPeer {
  public:
-  explicit StreamPeer(const verbs::testing::Fabric& fabric)
-      : fabric_(fabric), device_(verbs::testing::OpenDevice(fabric).value()) {
+  explicit StreamPeer(const verbs::testing::Fabric& fabric, uint32_t ring_bytes = kRingBytes)
+      : fabric_(fabric),
+        mapped_bytes_(ring_bytes + kRingBytes),
+        device_(verbs::testing::OpenDevice(fabric).value()) {
     void* mapped =
-        mmap(nullptr, 2 * kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     BATON_CHECK(mapped != MAP_FAILED);
     memory_ = static_cast<uint8_t*>(mapped);
     region_ =
-        device_->RegisterMemory(memory_, 2 * kRingBytes, verbs::kLocalWrite | verbs::kRemoteWrite)
+        device_->RegisterMemory(memory_, mapped_bytes_, verbs::kLocalWrite | verbs::kRemoteWrite)
             .value();
     queue_ = device_->CreateCompletionQueue(4 * kDepth).value();
     queue_pair_ = device_->CreateQueuePair({queue_.get(), queue_.get(), kDepth, kDepth, 1}).value();
-    const stream::PeerStream::Memory memory = {memory_, kRingBytes, kRingBytes, region_->lkey(),
+    const stream::PeerStream::Memory memory = {memory_, ring_bytes, kRingBytes, region_->lkey(),
                                                region_->rkey()};
     stream_ = std::make_unique<stream::PeerStream>(queue_pair_.get(), memory,
                                                    stream::PeerStream::Requests{kWindow, kDepth});
@@ -48,7 +53,7 @@ class StreamPeer {
     queue_.reset();
     region_.reset();
     device_.reset();
-    munmap(memory_, 2 * kRingBytes);
+    munmap(memory_, mapped_bytes_);
   }
 
   void Connect(uint16_t port) {
@@ -62,6 +67,15 @@ class StreamPeer {
     return listener_->address().port;
   }
   void Disconnect() { id_->Disconnect().IgnoreError(); }
+  [[nodiscard]] absl::Status Send(absl::Span<const uint8_t> message) {
+    return stream_->Send(message);
+  }
+  // For messages that `on_message` has kept.
+  void ReleaseKept() {
+    for (const stream::PeerStream::Event& event : std::exchange(kept_events_, {})) {
+      EXPECT_EQ(stream_->Release(event), absl::OkStatus());
+    }
+  }
   // A bell that belongs to no message.
   void RingWrongly() {
     verbs::SendRequest request;
@@ -90,6 +104,8 @@ class StreamPeer {
   uint64_t sent = 0;
   uint64_t answers = 0;
   uint64_t kept = 0;  // it releases no message before it has so many
+  // Takes messages instead of numbered answers. Returns false to keep one: see ReleaseKept.
+  std::function<bool(absl::Span<const uint8_t> message)> on_message;
   bool established = false;
   bool rejected = false;
   bool disconnected = false;
@@ -130,6 +146,11 @@ class StreamPeer {
     const auto event = stream_->OnCompletion(completion);
     ASSERT_TRUE(event.ok()) << event.status();
     if (event->kind != stream::PeerStream::Event::Kind::kMessage) return;
+    if (on_message) {
+      kept_events_.push_back(*event);
+      if (on_message(event->message)) ReleaseKept();
+      return;
+    }
     const std::vector<uint8_t> message(event->message.begin(), event->message.end());
     EXPECT_EQ(message, MessageOf(answers, LengthOf(answers))) << "answer " << answers;
     ++answers;
@@ -146,6 +167,7 @@ class StreamPeer {
   }
 
   const verbs::testing::Fabric fabric_;
+  const uint32_t mapped_bytes_;
   std::unique_ptr<verbs::Device> device_;
   uint8_t* memory_;
   std::unique_ptr<verbs::MemoryRegion> region_;
@@ -155,6 +177,7 @@ class StreamPeer {
   std::unique_ptr<verbs::ConnectionId> id_;
   std::unique_ptr<stream::PeerStream> stream_;
   bool has_begun_ = false;
+  std::vector<stream::PeerStream::Event> kept_events_;
 };
 
 }  // namespace baton::testing
