@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/random_bytes.h"
@@ -23,6 +24,20 @@ constexpr size_t kAttemptBytes = 16;
 // Attach gives up after as many deaths: keepers may be dying of its request.
 constexpr int kMostDeaths = 3;
 
+absl::Status KeeperIsOlder(std::string_view without) {
+  return absl::UnimplementedError(
+      absl::StrCat("the keeper of this service is of a release without ", View(without),
+                   ": replace it (`baton upgrade --baton`)"));
+}
+
+// A keeper that does not know a request about descriptors is older. One that does may say that the
+// driver is.
+absl::Status KnownToKeeper(const absl::Status& status) {
+  const bool is_unknown = absl::IsUnimplemented(status) &&
+                          absl::StrContains(status.message(), "this keeper does not know");
+  return is_unknown ? KeeperIsOlder("held descriptors") : status;
+}
+
 }  // namespace
 
 absl::StatusOr<FileDescriptor> KeeperSession::Reach(const std::string& socket,
@@ -36,7 +51,8 @@ absl::StatusOr<FileDescriptor> KeeperSession::Reach(const std::string& socket,
 
 absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerRequest& request,
                                                          const Wait& wait,
-                                                         std::vector<FileDescriptor>* descriptors) {
+                                                         std::vector<FileDescriptor>* received,
+                                                         int sent) {
   if (getpid() != process_) {
     return absl::FailedPreconditionError(
         "this process was forked by the one that attached, and has no part in its session: attach "
@@ -49,7 +65,7 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   numbered.set_number(++last_number_);
   for (;;) {
     if (tie_ == Tie::kUp || !resumable()) {
-      absl::StatusOr<internal::WorkerReply> reply = AskOnce(numbered, wait, descriptors);
+      absl::StatusOr<internal::WorkerReply> reply = AskOnce(numbered, wait, received, sent);
       if (tie_ == Tie::kUp || !resumable()) return reply;
     }
     // The control stream's thread asks again by itself.
@@ -61,19 +77,23 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
 
 absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
     const internal::WorkerRequest& request, const Wait& wait,
-    std::vector<FileDescriptor>* descriptors) {
+    std::vector<FileDescriptor>* received_descriptors, int passed) {
   internal::WorkerReply reply;
+  // A keeper that takes no descriptor would close the session.
+  if (passed >= 0 && !takes_descriptors_) return KeeperIsOlder("held descriptors");
+  const std::vector<int> with = passed >= 0 ? std::vector<int>{passed} : std::vector<int>();
   // The rest of a request that is not sent at once is sent while the reply is awaited.
-  absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
+  absl::Status sent = channel_.Send(request, with, wait ? 0 : kReplyTimeoutMs);
   if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   ++replies_due_;  // also for a request that is still on its way
   if (!wait) BATON_RETURN_IF_ERROR(sent);
   // Replies come in order: those that came too late for their requests are before this one's.
   for (; replies_due_ > 0; --replies_due_) {
-    const absl::Status received = Receive(&reply, wait, descriptors);
+    const absl::Status received = Receive(&reply, wait, received_descriptors);
     if (absl::IsUnavailable(received)) tie_ = Tie::kLost;
     BATON_RETURN_IF_ERROR(received);
+    takes_descriptors_ = reply.takes_descriptors();
   }
   BATON_RETURN_IF_ERROR(StatusIn(reply));
   return reply;
@@ -115,6 +135,7 @@ absl::StatusOr<bool> KeeperSession::ResumeLocked() {
   }
   over_ = StatusIn(reply);
   BATON_RETURN_IF_ERROR(over_);
+  takes_descriptors_ = reply.takes_descriptors();
   tie_ = Tie::kUp;
   return true;
 }
@@ -212,8 +233,8 @@ absl::Status KeeperSession::TakeOver(absl::Span<const uint32_t> shards) {
   const absl::Status begun = Ask(request, wait_).status();
   if (!absl::IsUnimplemented(begun)) return begun;
   return absl::UnimplementedError(
-      "the keeper of this service is of a release without take-overs: replace it "
-      "(`baton upgrade --baton`), or upgrade with `baton upgrade --exec` or `baton handoff`");
+      absl::StrCat(KeeperIsOlder("take-overs").message(),
+                   ", or upgrade with `baton upgrade --exec` or `baton handoff`"));
 }
 
 absl::Status KeeperSession::Detach() {
@@ -253,7 +274,7 @@ absl::StatusOr<internal::Connecting> KeeperSession::Connect(uint32_t shard, cons
 }
 
 absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t length,
-                                                   uint32_t access) {
+                                                   uint32_t access, uint64_t descriptor) {
   internal::WorkerRequest request;
   internal::GrantRequest* grant = request.mutable_grant();
   grant->set_offset(offset);
@@ -261,6 +282,7 @@ absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t len
   grant->set_remote_read((access & verbs::kRemoteRead) != 0);
   grant->set_remote_write((access & verbs::kRemoteWrite) != 0);
   grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
+  grant->set_memfd(descriptor);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_));
   return Worker::Grant{reply.granted().grant(), reply.granted().rkey(),
                        reply.granted().remote_address()};
@@ -270,6 +292,42 @@ absl::Status KeeperSession::Revoke(uint32_t grant) {
   internal::WorkerRequest request;
   request.mutable_revoke()->set_grant(grant);
   return Ask(request, wait_).status();
+}
+
+// ---------------------------------------------------------------- held descriptors
+
+// Before Linux 6.5 the keeper takes a descriptor only after it has seen a request of this process.
+absl::StatusOr<uint64_t> KeeperSession::HoldDescriptor(int fd, uint64_t tag) {
+  if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("fd: ", fd, " is none"));
+  if (!takes_descriptors_) BATON_RETURN_IF_ERROR(HeldDescriptors(tag).status());
+  internal::WorkerRequest request;
+  request.mutable_hold_descriptor()->set_tag(tag);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_, nullptr, fd));
+  return reply.held().number();
+}
+
+absl::StatusOr<int> KeeperSession::TakeDescriptor(uint64_t number) {
+  internal::WorkerRequest request;
+  request.mutable_take_descriptor()->set_number(number);
+  std::vector<FileDescriptor> received;
+  BATON_RETURN_IF_ERROR(KnownToKeeper(Ask(request, wait_, &received).status()));
+  if (received.size() == 1) return received.front().Release();
+  return absl::ResourceExhaustedError("the descriptor has not arrived: raise RLIMIT_NOFILE");
+}
+
+absl::Status KeeperSession::DropDescriptor(uint64_t number) {
+  internal::WorkerRequest request;
+  request.mutable_drop_descriptor()->set_number(number);
+  return KnownToKeeper(Ask(request, wait_).status());
+}
+
+absl::StatusOr<std::vector<uint64_t>> KeeperSession::HeldDescriptors(uint64_t tag) {
+  internal::WorkerRequest request;
+  request.mutable_list_descriptors()->set_tag(tag);
+  const absl::StatusOr<internal::WorkerReply> reply = Ask(request, wait_);
+  BATON_RETURN_IF_ERROR(KnownToKeeper(reply.status()));
+  const auto& numbers = reply->all_held().numbers();
+  return std::vector<uint64_t>(numbers.begin(), numbers.end());
 }
 
 }  // namespace baton

@@ -28,8 +28,8 @@ namespace baton {
 // for tokens.
 //
 // If the keeper dies, `baton-driver` starts another, and the session can be resumed there
-// (KeepResumable). Until then SetReady, TakeOver, Listen, Connect, Grant and Revoke wait. They send
-// their request again under its number, so it is executed once.
+// (KeepResumable). Until then SetReady, TakeOver, Listen, Connect, Grant, Revoke and the requests
+// about descriptors wait. They send their request again under its number, so it is executed once.
 class KeeperSession {
  public:
   // Returns when an event of `socket` has come or `timeout_ms` is over, or earlier. The socket's
@@ -38,8 +38,8 @@ class KeeperSession {
 
   explicit KeeperSession(FileDescriptor socket) : channel_(std::move(socket)) {}
 
-  // Makes SetReady, TakeOver, Listen, Connect, Grant and Revoke wait with `wait` alone, on their
-  // caller's thread. Call it before the first of them. `wait` must not call any of them.
+  // Makes these requests wait with `wait` alone, on their caller's thread. Call it before the first
+  // of them. `wait` must not call any of them.
   void WaitWith(Wait wait) { wait_ = std::move(wait); }
 
   // Connects to `socket` for a session with the keeper of `service`.
@@ -73,16 +73,27 @@ class KeeperSession {
   absl::StatusOr<internal::Connecting> Connect(uint32_t shard, const std::string& host,
                                                uint16_t port, std::string_view private_data,
                                                uint64_t tag);
-  absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access);
+  // `descriptor`: 0, or of the held memfd that has the range. Then the grant is a region.
+  absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access,
+                                      uint64_t descriptor = 0);
   absl::Status Revoke(uint32_t grant);
+  // As Worker's.
+  absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag);
+  absl::StatusOr<int> TakeDescriptor(uint64_t number);
+  absl::Status DropDescriptor(uint64_t number);
+  absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag);
 
  private:
+  // `received` takes what comes with the reply. `sent` goes with the request and stays the
+  // caller's; -1: none does.
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
                                             const Wait& wait = {},
-                                            std::vector<FileDescriptor>* descriptors = nullptr);
+                                            std::vector<FileDescriptor>* received = nullptr,
+                                            int sent = -1);
   absl::StatusOr<internal::WorkerReply> AskOnce(const internal::WorkerRequest& request,
                                                 const Wait& wait,
-                                                std::vector<FileDescriptor>* descriptors);
+                                                std::vector<FileDescriptor>* received_descriptors,
+                                                int passed);
   absl::Status Receive(internal::WorkerReply* reply, const Wait& wait,
                        std::vector<FileDescriptor>* descriptors);
   absl::StatusOr<bool> ResumeLocked();
@@ -100,6 +111,7 @@ class KeeperSession {
   Tie tie_ = Tie::kUp;
   absl::Status over_;         // guarded by mutex_; why the session cannot be resumed
   uint64_t last_number_ = 0;  // guarded by mutex_; the last request's
+  std::atomic<bool> takes_descriptors_{false};  // the keeper does, as its last reply said
   std::atomic<uint32_t> sockets_used_{0};
   // Set by KeepResumable.
   std::string socket_, key_;

@@ -346,7 +346,7 @@ absl::Status Shard::StageSend(Connection& connection, const SendWork& work) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
   // Nobody reads it before it is committed.
-  BATON_RETURN_IF_ERROR(FillSend(work, buffer_bytes_, shards_->arena().header(),
+  BATON_RETURN_IF_ERROR(FillSend(work, buffer_bytes_, shards_->arena(),
                                  &connection.send_log_[sequence & send_log_mask_]));
   if (verbs::IsAnswered(work.opcode)) BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
@@ -600,13 +600,14 @@ void Shard::Abandon() {
 namespace {
 
 // The driver has checked and posted a copy of its own. A former owner that misbehaved may have
-// overwritten `request` since, so ranges outside the buffers are left out.
+// overwritten `request` since, so ranges outside of the buffers and of every region are left out.
 template <typename Visit>
-void VisitBuffers(const arena::WorkRequest& request, uint64_t buffer_bytes, const Visit& visit) {
+void VisitBuffers(const arena::WorkRequest& request, const arena::Arena& arena,
+                  const Visit& visit) {
   for (uint32_t i = 0; i < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++i) {
     const arena::BufferRange& range = arena::RangeOf(request, i);
-    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) continue;
-    visit(Buffer{range.offset, range.length});
+    const Buffer buffer = {range.offset, range.length};
+    if (IsWithin(buffer, arena.shape().buffer_bytes) || arena.HasRegionWith(range)) visit(buffer);
   }
 }
 
@@ -620,8 +621,7 @@ void Shard::ForEachSharedBufferInUse(
   for (uint32_t slot = 0; slot < free.size(); ++slot) {
     if (free[slot]) continue;
     const arena::WorkRequest request = arena::CopyOnce(arena.shared_receive_request(index_, slot));
-    VisitBuffers(request, arena.shape().buffer_bytes,
-                 [&](const Buffer& buffer) { visit(buffer, request.tag); });
+    VisitBuffers(request, arena, [&](const Buffer& buffer) { visit(buffer, request.tag); });
   }
 }
 
@@ -637,8 +637,7 @@ void Shard::ForEachBufferInUse(const Connection& connection,
       const arena::WorkRequest request =
           arena::CopyOnce(send ? arena.send_request(connection.index_, i)
                                : arena.receive_request(connection.index_, i));
-      VisitBuffers(request, arena.shape().buffer_bytes,
-                   [&](const Buffer& buffer) { visit(buffer, send); });
+      VisitBuffers(request, arena, [&](const Buffer& buffer) { visit(buffer, send); });
     }
   }
 }
@@ -648,7 +647,9 @@ void Shard::ForEachBufferInUse(const Connection& connection,
 // has handled, and not acknowledged, count as well: a successor is given its messages again.
 void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit) {
   const arena::Arena& arena = shards_->arena();
-  const auto visit_buffer = [&](const Buffer& buffer) { visit(buffer.offset, buffer.length); };
+  const auto visit_buffer = [&](const Buffer& buffer) {
+    if (IsWithin(buffer, buffer_bytes_)) visit(buffer.offset, buffer.length);
+  };
   for (uint32_t i = 0; i < arena.shape().connections; ++i) {
     const arena::ConnectionRecord& record = arena.connection(i);
     const bool used =

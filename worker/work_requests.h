@@ -44,14 +44,33 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
                  " are not within the service's ", buffer_bytes);
 }
 
-// `*length`, 0 before the call, becomes the bytes of all buffers.
+// Called for a buffer outside the service's. `regions`: null if the request must not name any.
+[[gnu::cold, gnu::noinline]] inline absl::Status CheckRegion(size_t i, Buffer buffer,
+                                                             uint64_t buffer_bytes,
+                                                             const arena::Arena* regions) {
+  const uint32_t region = arena::RegionOf(buffer.offset);
+  if (region == 0) return Outside(i, buffer, buffer_bytes);
+  if (regions == nullptr) {
+    return Invalid("buffers[", i, "]: region ", region,
+                   " is for sends; what is received or read goes to the service's buffers");
+  }
+  if (regions->HasRegionWith({buffer.offset, buffer.length, 0})) return absl::OkStatus();
+  return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ",
+                 buffer.offset - arena::RegionOffset(region), " are not within the ",
+                 arena::LoadRelaxed(regions->region(region).length), " bytes of region ", region);
+}
+
+// `*length`, 0 before the call, becomes the bytes of all buffers. `regions`: see CheckRegion.
 [[gnu::always_inline]] inline absl::Status FillBuffers(absl::Span<const Buffer> buffers,
                                                        uint64_t buffer_bytes,
+                                                       const arena::Arena* regions,
                                                        arena::WorkRequest* request,
                                                        uint64_t* length) {
   if (buffers.size() == 1) [[likely]] {
     const Buffer& buffer = buffers[0];
-    if (!IsWithin(buffer, buffer_bytes)) return Outside(0, buffer, buffer_bytes);
+    if (!IsWithin(buffer, buffer_bytes)) [[unlikely]] {
+      BATON_RETURN_IF_ERROR(CheckRegion(0, buffer, buffer_bytes, regions));
+    }
     StoreRange(buffer, &request->only);
     StoreRange(buffer, &request->sges[0]);  // where workers of version 1 look for it
     *length = buffer.length;
@@ -61,7 +80,9 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
     return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
-    if (!IsWithin(buffers[i], buffer_bytes)) return Outside(i, buffers[i], buffer_bytes);
+    if (!IsWithin(buffers[i], buffer_bytes)) [[unlikely]] {
+      BATON_RETURN_IF_ERROR(CheckRegion(i, buffers[i], buffer_bytes, regions));
+    }
     StoreRange(buffers[i], &request->sges[i]);
     *length += buffers[i].length;
   }
@@ -82,7 +103,7 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
                                                        arena::WorkRequest* request) {
   FillHead(/*opcode=*/0, /*flags=*/0, buffers, /*immediate=*/0, tag, request);
   uint64_t length = 0;
-  return FillBuffers(buffers, buffer_bytes, request, &length);
+  return FillBuffers(buffers, buffer_bytes, /*regions=*/nullptr, request, &length);
 }
 
 // Refuses requests that the service's device cannot do; an older driver does not report which.
@@ -105,12 +126,13 @@ inline void FillRemote(const SendWork& work, arena::WorkRequest* request) {
 }
 
 [[gnu::always_inline]] inline absl::Status FillSend(const SendWork& work, uint64_t buffer_bytes,
-                                                    const arena::DriverMemoryHeader& device,
+                                                    const arena::Arena& arena,
                                                     arena::WorkRequest* request) {
   uint64_t length = 0;
-  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, request, &length));
+  const arena::Arena* const regions = verbs::IsAnswered(work.opcode) ? nullptr : &arena;
+  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, regions, request, &length));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
-  BATON_RETURN_IF_ERROR(CheckDevice(work, length, device));
+  BATON_RETURN_IF_ERROR(CheckDevice(work, length, arena.header()));
   if (IsAtomic(work.opcode)) {
     if (work.buffers.size() != 1 || work.buffers[0].length != 8) {
       return Invalid("buffers: an atomic needs one of 8 bytes");

@@ -445,12 +445,12 @@ class Worker {
                                                         Service* service);
   virtual ~Worker() = default;  // releases the shards that it owns, then detaches
 
-  // Ready, TakeOver, Listen, Connect, GrantRemoteAccess, RevokeGrant, RegisterMemory and
-  // UnregisterMemory block until the keeper answers. No callback comes meanwhile. The wait does not
-  // count as a hang, and a native worker goes on driving its queues. If the keeper dies meanwhile,
-  // they wait for the next one. kDeadlineExceeded: no answer for 10 s, because the keeper is
-  // stopped or busy; it may still do what was asked. kUnavailable: no other keeper has followed
-  // within 10 s, or the driver is gone.
+  // Ready, TakeOver, Listen, Connect, GrantRemoteAccess, RevokeGrant, the calls about held
+  // descriptors, RegisterMemory and UnregisterMemory block until the keeper answers. No callback
+  // comes meanwhile. The wait does not count as a hang, and a native worker goes on driving its
+  // queues. If the keeper dies meanwhile, they wait for the next one. kDeadlineExceeded: no answer
+  // for 10 s, because the keeper is stopped or busy; it may still do what was asked. kUnavailable:
+  // no other keeper has followed within 10 s, or the driver is gone.
 
   // Reports to the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
@@ -554,6 +554,27 @@ class Worker {
 
   virtual uint64_t id() const = 0;  // as operators see it; no other worker gets the same
 
+  // The service's driver holds descriptors for workers, so that a successor can go on with a file
+  // that was renamed or deleted meanwhile. These block as Listen does. kUnimplemented: the keeper
+  // or the driver is of an earlier release.
+
+  // Hands a duplicate of `fd` to the driver, which holds it until DropDescriptor, however this
+  // worker ends. Returns its number, which is not 0 and is never given again while the driver
+  // lives. Every worker of the service can take it, with the access that `fd` has. `tag`: for
+  // HeldDescriptors, such as the number of a shard. If this worker dies before it has committed the
+  // number, only HeldDescriptors tells of it. kInvalidArgument: `fd` is neither a memfd nor a
+  // regular file on a local file system, since the close of any other may wait. kResourceExhausted:
+  // a quota of the policy, or 256 are held.
+  virtual absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag = 0) = 0;
+  // Returns a duplicate, close-on-exec, which the caller closes. It shares its file offset with all
+  // others: read with pread(2). kNotFound: nothing with that number is held.
+  virtual absl::StatusOr<int> TakeDescriptor(uint64_t number) = 0;
+  // Returns OK also if nothing with that number is held. Duplicates that were taken stay open.
+  virtual absl::Status DropDescriptor(uint64_t number) = 0;
+  // Returns the numbers that are held with `tag`, of all workers, ascending. The owner of a shard
+  // that it adopts drops those that no state of the shard names.
+  virtual absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag = 0) = 0;
+
   // A range of the application's own memory that the device reads: in place of buffers(), a send or
   // WRITE may name it, and peers may READ it. Receives and what READs and atomics return go to
   // buffers() and heaps only. A region is the service's. It outlives its worker, because a
@@ -580,7 +601,7 @@ class Worker {
   // is missing. kResourceExhausted: 64 regions exist, or the message names the quota or limit.
   // kUnimplemented: the service's driver is of an earlier release.
   virtual absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset,
-                                                uint64_t length, uint32_t access) = 0;
+                                                uint64_t length, uint32_t access = 0) = 0;
   // REQUIRES: no worker has staged a request that names the region: the driver takes it for
   // misconduct when a worker commits one afterwards. OK: the device does not read the memory any
   // more. kFailedPrecondition: committed requests that name the region have not completed; nothing

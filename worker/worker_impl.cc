@@ -21,6 +21,19 @@ namespace {
 
 constexpr size_t kControlStreamDescriptors = 32;
 
+// `length` is 0 if there is no such region.
+Worker::Region Describe(const arena::Arena& arena, uint32_t id) {
+  const arena::RegionRecord& record = arena.region(id);
+  const uint64_t length = arena::LoadAcquire(record.length);
+  return {.id = id,
+          .length = length,
+          .descriptor = record.descriptor,
+          .offset = record.offset,
+          .access = record.access,
+          .rkey = record.rkey,
+          .remote_address = record.address};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Attach(const WorkerOptions& options,
@@ -289,6 +302,38 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   Connection* connection = shards_.Resolve(shard, connecting.connection(), connecting.generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
+}
+
+absl::StatusOr<Worker::Region> WorkerImpl::RegisterMemory(uint64_t descriptor, uint64_t offset,
+                                                          uint64_t length, uint32_t access) {
+  if (arena_->header().regions == 0) {
+    return absl::UnimplementedError(
+        "the service's driver is of a release without regions: it has to be started again");
+  }
+  if (descriptor == 0) return absl::NotFoundError("descriptor: 0 is not held");
+  if ((access & ~verbs::kRemoteRead) != 0) {
+    return absl::InvalidArgumentError("access: a region is for sends and for READs of peers");
+  }
+  BATON_ASSIGN_OR_RETURN(const Grant granted, keeper_->Grant(offset, length, access, descriptor));
+  const uint32_t id = arena::RegionOfGrant(granted.id);
+  if (id == 0) return absl::InternalError(absl::StrCat("grant ", granted.id, " is no region"));
+  return Describe(*arena_, id);
+}
+
+absl::Status WorkerImpl::UnregisterMemory(uint32_t id) {
+  if (id == 0 || id > arena_->header().regions) {
+    return absl::NotFoundError(absl::StrCat("region ", id, " does not exist"));
+  }
+  return keeper_->Revoke(arena::GrantOfRegion(id));
+}
+
+std::vector<Worker::Region> WorkerImpl::Regions() const {
+  std::vector<Region> regions;
+  for (uint32_t id = 1; id <= arena_->header().regions; ++id) {
+    const Region region = Describe(*arena_, id);
+    if (region.length != 0) regions.push_back(region);
+  }
+  return regions;
 }
 
 void WorkerImpl::ReportHealth(bool healthy, std::string_view detail) {

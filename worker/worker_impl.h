@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -83,8 +84,22 @@ class WorkerImpl final : public Worker {
     return keeper_->Grant(offset, length, access);
   }
   absl::Status RevokeGrant(uint32_t id) override { return keeper_->Revoke(id); }
+  absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag) override {
+    return keeper_->HoldDescriptor(fd, tag);
+  }
+  absl::StatusOr<int> TakeDescriptor(uint64_t number) override {
+    return keeper_->TakeDescriptor(number);
+  }
+  absl::Status DropDescriptor(uint64_t number) override { return keeper_->DropDescriptor(number); }
+  absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag) override {
+    return keeper_->HeldDescriptors(tag);
+  }
   void ReportHealth(bool healthy, std::string_view detail) override;
   uint64_t id() const override { return id_; }
+  absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset, uint64_t length,
+                                        uint32_t access) override;
+  absl::Status UnregisterMemory(uint32_t id) override;
+  std::vector<Region> Regions() const override;
 
   Shard& shard(uint32_t index) { return *shards_.all()[index]; }
   bool awaits_device() const { return shards_.awaits_device(); }

@@ -24,7 +24,8 @@ class FramedSocket : public std::enable_shared_from_this<FramedSocket> {
   struct Limits {
     uint32_t frame_bytes = kMaxFrameBytes;  // of a frame that is received
     size_t text_bytes = SIZE_MAX;           // of a text that is sent: Send cuts a longer one
-    // Descriptors that come close the socket, and none is closed in the loop's thread.
+    // Descriptors that come close the socket, and none is closed in the loop's thread. After
+    // MessageChannel::TakeOneDescriptor, one at a time may come.
     bool refuses_descriptors = false;
   };
 

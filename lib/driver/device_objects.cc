@@ -37,6 +37,11 @@ void ClearLogs(const arena::Arena& arena) {
   }
 }
 
+std::string NameOf(uint32_t grant) {
+  const uint32_t region = arena::RegionOfGrant(grant);
+  return region != 0 ? absl::StrCat("region ", region) : absl::StrCat("grant ", grant);
+}
+
 constexpr int kListenBacklog = 1024;
 
 }  // namespace
@@ -213,12 +218,12 @@ absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> BeginRevoke(const arena::Ar
                                                                  DeviceObjects* objects,
                                                                  uint32_t grant) {
   if (grant >= objects->grants.size() || objects->grants[grant].is_free()) {
-    return absl::NotFoundError(absl::StrCat("grant ", grant, " does not exist"));
+    return absl::NotFoundError(absl::StrCat(NameOf(grant), " does not exist"));
   }
   DeviceObjects::Grant& revoked = objects->grants[grant];
   if (revoked.is_changing) {
     return absl::UnavailableError(
-        absl::StrCat("grant ", grant,
+        absl::StrCat(NameOf(grant),
                      " is being registered or revoked, and peers may have access until that is "
                      "over: try again"));
   }

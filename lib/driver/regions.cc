@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,14 +18,19 @@
 namespace baton::driver {
 namespace {
 
-// Owns a region's mapping and its registration.
+// Owns a region's mapping and its registration. A forked process has neither: what it has mapped in
+// that place since is not this one's.
 class RegionMemory final : public verbs::MemoryRegion {
  public:
   RegionMemory(verbs::Device* device, MappedMemory memory)
-      : device_(device), memory_(std::move(memory)) {}
+      : device_(device), process_(getpid()), memory_(std::move(memory)) {}
   ~RegionMemory() override {
     registered_.reset();
-    device_->ForgetMemory(memory_.get());
+    if (getpid() == process_) {
+      device_->ForgetMemory(memory_.get());
+    } else {
+      (void)memory_.release();
+    }
   }
 
   absl::Status Register(const GrantRange& range) {
@@ -42,7 +48,8 @@ class RegionMemory final : public verbs::MemoryRegion {
 
  private:
   verbs::Device* const device_;
-  const MappedMemory memory_;  // of the whole file
+  const pid_t process_;
+  MappedMemory memory_;  // of the whole file
   uint8_t* begin_ = nullptr;
   std::unique_ptr<verbs::MemoryRegion> registered_;
 };

@@ -13,7 +13,27 @@ namespace {
 using arena::SharedReceiveState;
 using arena::WorkRequest;
 
-void DecodeRanges(const ArenaView& arena, const WorkRequest& request,
+// Returns what is wrong with a range that is not within the buffers; empty: it lies in a region.
+std::string WrongRegion(const ArenaView& arena, const arena::BufferRange& range,
+                        bool may_be_region) {
+  const uint32_t number = arena::RegionOf(range.offset);
+  if (number == 0) {
+    return absl::StrCat(range.length, " bytes at ", range.offset, " of ",
+                        arena.header.shape.buffer_bytes);
+  }
+  if (!may_be_region) return absl::StrCat("region ", number, ", which is for sends");
+  const uint64_t begin = range.offset - arena::RegionOffset(number);
+  uint64_t length = 0;
+  if (arena.header.regions != 0) {
+    const auto region =
+        arena.files.driver_log().Read<arena::RegionRecord>(arena::DriverMemoryMap::Region(number));
+    if (region.ok()) length = region->length;
+  }
+  if (begin < length && range.length <= length - begin) return "";
+  return absl::StrCat(range.length, " bytes at ", begin, " of ", length, " in region ", number);
+}
+
+void DecodeRanges(const ArenaView& arena, const WorkRequest& request, bool receive,
                   v1::InspectedWorkRequest* out) {
   const uint64_t buffer_bytes = arena.header.shape.buffer_bytes;
   if (request.sge_count > arena::kMaxSges) {
@@ -29,10 +49,10 @@ void DecodeRanges(const ArenaView& arena, const WorkRequest& request,
     v1::InspectedRange* const buffer = out->add_buffers();
     buffer->set_offset(range.offset);
     buffer->set_length(range.length);
-    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
-      out->add_invalid(absl::StrCat("scatter-gather entry ", i, ": ", range.length, " bytes at ",
-                                    range.offset, " of ", buffer_bytes));
-    }
+    if (range.offset <= buffer_bytes && range.length <= buffer_bytes - range.offset) continue;
+    const bool may_be_region = !receive && !verbs::IsAnswered(verbs::Opcode(request.opcode));
+    const std::string wrong = WrongRegion(arena, range, may_be_region);
+    if (!wrong.empty()) out->add_invalid(absl::StrCat("scatter-gather entry ", i, ": ", wrong));
   }
 }
 
@@ -71,7 +91,7 @@ void DecodeWorkRequest(const ArenaView& arena, const WorkRequest& request, bool 
                        v1::InspectedWorkRequest* out) {
   DecodeOpcode(request, receive, out);
   DecodeFlags(request, out);
-  DecodeRanges(arena, request, out);
+  DecodeRanges(arena, request, receive, out);
   out->set_tag(request.tag);
   out->set_immediate(request.immediate);
   out->set_remote_address(request.remote_address);

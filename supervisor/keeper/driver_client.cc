@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/closer.h"
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 
@@ -179,6 +180,57 @@ void DriverClient::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
   order.mutable_revoke_grant()->set_worker_id(asker.worker_id);
   order.mutable_revoke_grant()->set_number(asker.number);
   (void)Execute(order);
+}
+
+// ---------------------------------------------------------------- descriptors of workers
+
+absl::Status DriverClient::DescriptorStatusIn(const internal::DriverAnswer& answer) {
+  absl::Status status = StatusIn(answer);
+  if (!absl::IsUnimplemented(status)) return status;
+  return absl::UnimplementedError(
+      "the driver of this service is of a release that holds no descriptors: it is replaced when "
+      "the service is started again");
+}
+
+absl::StatusOr<uint64_t> DriverClient::HoldDescriptorFor(const Asker& asker, uint64_t tag,
+                                                         int descriptor) {
+  internal::DriverOrder order;
+  order.mutable_hold_descriptor()->set_worker_id(asker.worker_id);
+  order.mutable_hold_descriptor()->set_number(asker.number);
+  order.mutable_hold_descriptor()->set_tag(tag);
+  std::vector<FileDescriptor> copies;
+  copies.push_back(CopyOf(descriptor));
+  if (!copies.front()) return ErrnoStatus(errno, "copying a descriptor (see RLIMIT_NOFILE)");
+  const internal::DriverAnswer answer = Execute(order, std::move(copies));
+  BATON_RETURN_IF_ERROR(DescriptorStatusIn(answer));
+  return answer.count();
+}
+
+absl::StatusOr<FileDescriptor> DriverClient::TakeDescriptor(uint64_t number) {
+  internal::DriverOrder order;
+  order.mutable_take_descriptor()->set_number(number);
+  std::vector<FileDescriptor> received;
+  const internal::DriverAnswer answer = Execute(order, {}, &received);
+  BATON_RETURN_IF_ERROR(DescriptorStatusIn(answer));
+  BATON_RETURN_IF_ERROR(CheckArrived(1, received.size()));
+  return std::move(received.front());
+}
+
+absl::Status DriverClient::DropDescriptor(uint64_t number) {
+  internal::DriverOrder order;
+  order.mutable_drop_descriptor()->set_number(number);
+  std::vector<FileDescriptor> received;
+  const internal::DriverAnswer answer = Execute(order, {}, &received);
+  for (FileDescriptor& dropped : received) CloseLater(std::move(dropped));
+  return DescriptorStatusIn(answer);
+}
+
+absl::StatusOr<internal::HeldNumbers> DriverClient::ListDescriptors(uint64_t tag) {
+  internal::DriverOrder order;
+  order.mutable_list_descriptors()->set_tag(tag);
+  const internal::DriverAnswer answer = Execute(order);
+  BATON_RETURN_IF_ERROR(DescriptorStatusIn(answer));
+  return answer.held_numbers();
 }
 
 // ---------------------------------------------------------------- admission

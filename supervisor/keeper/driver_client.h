@@ -123,6 +123,15 @@ class DriverClient {
   absl::Status GrantFor(const Asker& asker, const internal::GrantRequest& request, Granted done);
   using Revoked = std::function<void(absl::Status)>;
   void Revoke(const Asker& asker, uint32_t grant, Revoked done);
+  // Returns the number of the held duplicate of `descriptor`, which stays the caller's.
+  // kUnimplemented, from these four: the driver is of a release that holds none.
+  absl::StatusOr<uint64_t> HoldDescriptorFor(const Asker& asker, uint64_t tag, int descriptor);
+  absl::StatusOr<FileDescriptor> TakeDescriptor(uint64_t number);
+  // The driver passes the descriptor back, so that this process closes it, in a thread for that:
+  // the last close of a large deleted file takes long, and a native service's driver has one
+  // thread.
+  absl::Status DropDescriptor(uint64_t number);
+  absl::StatusOr<internal::HeldNumbers> ListDescriptors(uint64_t tag);
   // Disconnects every connection, as if each peer had disconnected. Returns their number.
   uint64_t DisconnectAll(const std::string& why) {
     return Give(&Order::mutable_disconnect_all, [&](auto& all) { all.set_why(why); }).count();
@@ -214,6 +223,8 @@ class DriverClient {
 
   // Notes why the driver cannot be asked any more, and calls the listener as for a lost device.
   void NoteLost(const absl::Status& why);
+  // Says what to do about a driver that knows no descriptors.
+  static absl::Status DescriptorStatusIn(const internal::DriverAnswer& answer);
   // kResourceExhausted: not all descriptors of an answer have arrived.
   static absl::Status CheckArrived(size_t sent, size_t arrived);
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lib/channel/message_channel.h"
@@ -69,6 +70,72 @@ TEST_F(KeeperSessionTest, shouldSayWhatToDoAboutAKeeperThatKnowsNoTakeOvers) {
   const absl::Status begun = session->TakeOver({1, 2});
   EXPECT_EQ(begun.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(begun.message().find("baton upgrade"), absl::string_view::npos) << begun;
+}
+
+class HeldDescriptorsTest : public KeeperSessionTest {
+ protected:
+  // Answers the next request, with the descriptors that `with` names.
+  internal::WorkerRequest Answer(const internal::WorkerReply& reply,
+                                 const std::vector<int>& with = {}) {
+    internal::WorkerRequest request;
+    EXPECT_EQ(keeper->Receive(&request, -1, &passed), absl::OkStatus());
+    EXPECT_EQ(keeper->Send(reply, with), absl::OkStatus());
+    return request;
+  }
+  static internal::WorkerReply Taking() {
+    internal::WorkerReply reply;
+    reply.set_takes_descriptors(true);
+    return reply;
+  }
+
+  const FileDescriptor file{CopyOf(STDERR_FILENO)};
+  std::vector<FileDescriptor> passed;  // with the last request
+};
+
+// A keeper of an earlier release would close the session.
+TEST_F(HeldDescriptorsTest, shouldNotBePassedToAKeeperThatTakesNone) {
+  bool asked = false;
+  session->WaitWith([&](pollfd, int) {
+    internal::WorkerReply unknown;
+    unknown.set_status_code(static_cast<int>(absl::StatusCode::kUnimplemented));
+    unknown.set_status_message("a request this keeper does not know");
+    EXPECT_TRUE(Answer(unknown).has_list_descriptors());
+    EXPECT_TRUE(passed.empty());
+    EXPECT_FALSE(std::exchange(asked, true));
+  });
+  const absl::Status held = session->HoldDescriptor(file.get(), 0).status();
+  EXPECT_EQ(held.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(held.message().find("baton upgrade --baton"), absl::string_view::npos) << held;
+}
+
+TEST_F(HeldDescriptorsTest, shouldBePassedOnceAKeeperTakesThem) {
+  std::vector<internal::WorkerRequest> requests;
+  session->WaitWith([&](pollfd, int) {
+    internal::WorkerReply reply = Taking();
+    reply.mutable_held()->set_number(5);
+    requests.push_back(Answer(reply));
+  });
+  EXPECT_EQ(session->HoldDescriptor(file.get(), 3).value(), 5u);
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_TRUE(requests[0].has_list_descriptors());
+  EXPECT_EQ(requests[1].hold_descriptor().tag(), 3u);
+  EXPECT_EQ(passed.size(), 1u);
+  // Now it knows.
+  EXPECT_EQ(session->HoldDescriptor(file.get(), 3).value(), 5u);
+  EXPECT_EQ(requests.size(), 3u);
+  EXPECT_EQ(session->HoldDescriptor(-1, 3).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(requests.size(), 3u);
+}
+
+TEST_F(HeldDescriptorsTest, shouldBeTakenAndSaidToBeLost) {
+  std::vector<int> with = {file.get()};
+  session->WaitWith(
+      [&](pollfd, int) { EXPECT_EQ(Answer(Taking(), with).take_descriptor().number(), 5u); });
+  const absl::StatusOr<int> taken = session->TakeDescriptor(5);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_TRUE(FileDescriptor(*taken));
+  with.clear();
+  EXPECT_EQ(session->TakeDescriptor(5).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 // A thread that drives queues waits in the same way for another thread's reply.

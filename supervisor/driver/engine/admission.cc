@@ -53,7 +53,7 @@ std::string Join(const Numbers& numbers) {
 }  // namespace
 
 Admission::Admission(uint64_t registered_bytes)
-    : registered_bytes_(registered_bytes), grants_(arena::kGrants) {}
+    : registered_bytes_(registered_bytes), grants_(arena::kGrants + arena::kRegions) {}
 
 void Admission::SetPolicy(v1::Policy policy) {
   policy_ = std::move(policy);

@@ -62,6 +62,7 @@ class Admission final : public driver::ConnectionGate {
   // accepted.
   absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker);
 
+  // A region counts as a grant.
   absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
   void NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes);
   void NoteRevoked(uint32_t grant);

@@ -1,7 +1,11 @@
 #include "supervisor/driver/engine/grant_orders.h"
 
+#include <cerrno>
+#include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
 #include "lib/verbs/verbs.h"
@@ -11,29 +15,56 @@ namespace baton::driver_process {
 // The grant counts against quotas from its reservation on.
 absl::Status GrantOrders::Grant(const internal::ReserveGrant& order) {
   if (RepeatsGrant(order)) return absl::OkStatus();
-  const internal::GrantRequest& request = order.request();
-  const uint32_t access =
-      (request.remote_read() ? verbs::kRemoteRead : 0u) |
-      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
-      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
-  BATON_RETURN_IF_ERROR(admission_.CheckGrant(order.worker_id(), request.length()));
-  BATON_ASSIGN_OR_RETURN(const uint32_t grant,
-                         engine_.ReserveGrant(request.offset(), request.length(), access));
-  admission_.NoteGrant(grant, order.worker_id(), request.length());
+  const uint64_t length = order.request().length();
+  BATON_RETURN_IF_ERROR(admission_.CheckGrant(order.worker_id(), length));
+  BATON_ASSIGN_OR_RETURN(const uint32_t grant, Reserve(order.request()));
+  admission_.NoteGrant(grant, order.worker_id(), length);
   if (order.number() != 0) last_[order.worker_id()] = {order.number(), {}, false};
   engine_.RegisterGrant(grant, [this, grant, order](const absl::Status& registered) {
     if (!registered.ok()) {
       admission_.NoteRevoked(grant);
       return ReportGrant(order, registered);
     }
-    internal::Granted granted;
-    granted.set_grant(grant);
-    granted.set_rkey(engine_.arena().grant(grant).rkey);
-    granted.set_remote_address(reinterpret_cast<uint64_t>(engine_.arena().buffers()) +
-                               order.request().offset());
-    ReportGrant(order, registered, granted);
+    ReportGrant(order, registered, Describe(grant, order.request()));
   });
   return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> GrantOrders::Reserve(const internal::GrantRequest& request) {
+  const uint32_t access =
+      (request.remote_read() ? verbs::kRemoteRead : 0u) |
+      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
+      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
+  if (request.memfd() == 0) {
+    return engine_.ReserveGrant(request.offset(), request.length(), access);
+  }
+  const int held = held_.Find(request.memfd());
+  if (held < 0) {
+    return absl::NotFoundError(absl::StrCat("descriptor: ", request.memfd(), " is not held"));
+  }
+  // It may be dropped before another thread maps it.
+  FileDescriptor copy = CopyOf(held);
+  if (!copy) return ErrnoStatus(errno, "a held descriptor's copy (see the driver's RLIMIT_NOFILE)");
+  return engine_.ReserveRegion({.offset = request.offset(),
+                                .length = request.length(),
+                                .access = access,
+                                .descriptor = request.memfd(),
+                                .memfd = std::make_shared<const FileDescriptor>(std::move(copy))});
+}
+
+internal::Granted GrantOrders::Describe(uint32_t grant,
+                                        const internal::GrantRequest& request) const {
+  const arena::Arena& arena = engine_.arena();
+  internal::Granted granted;
+  granted.set_grant(grant);
+  if (const uint32_t region = arena::RegionOfGrant(grant); region != 0) {
+    granted.set_rkey(arena.region(region).rkey);
+    granted.set_remote_address(arena.region(region).address);
+  } else {
+    granted.set_rkey(arena.grant(grant).rkey);
+    granted.set_remote_address(reinterpret_cast<uint64_t>(arena.buffers()) + request.offset());
+  }
+  return granted;
 }
 
 void GrantOrders::Revoke(const internal::RevokeGrant& order) {

@@ -1,5 +1,5 @@
-// Executes a keeper's orders to grant memory to peers and to revoke a grant, once for each request
-// of a worker.
+// Executes a keeper's orders to grant memory to peers, to register regions, and to revoke either,
+// once for each request of a worker.
 #ifndef SUPERVISOR_DRIVER_ENGINE_GRANT_ORDERS_H_
 #define SUPERVISOR_DRIVER_ENGINE_GRANT_ORDERS_H_
 
@@ -7,8 +7,10 @@
 #include <map>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/driver.pb.h"
 #include "supervisor/driver/engine/admission.h"
+#include "supervisor/driver/engine/held_descriptors.h"
 #include "supervisor/driver/engine/news_queue.h"
 #include "supervisor/driver/engine/service_engine.h"
 
@@ -18,8 +20,9 @@ namespace baton::driver_process {
 class GrantOrders {
  public:
   // All outlive it. REQUIRES: the engine has stopped when this is destroyed.
-  GrantOrders(ServiceEngine& engine, Admission& admission, NewsQueue& news)
-      : engine_(engine), admission_(admission), news_(news) {}
+  GrantOrders(ServiceEngine& engine, Admission& admission, const HeldDescriptors& held,
+              NewsQueue& news)
+      : engine_(engine), admission_(admission), held_(held), news_(news) {}
 
   // `news` reports the end of each, unless Grant() fails.
   absl::Status Grant(const internal::ReserveGrant& order);
@@ -36,6 +39,8 @@ class GrantOrders {
     bool is_over = false;
   };
 
+  absl::StatusOr<uint32_t> Reserve(const internal::GrantRequest& request);
+  internal::Granted Describe(uint32_t grant, const internal::GrantRequest& request) const;
   template <typename Order>
   bool RepeatsGrant(const Order& order);
   template <typename Order>
@@ -44,6 +49,7 @@ class GrantOrders {
 
   ServiceEngine& engine_;
   Admission& admission_;
+  const HeldDescriptors& held_;
   NewsQueue& news_;
   std::map<uint64_t, LastGrant> last_;  // by worker
 };

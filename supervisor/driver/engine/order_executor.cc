@@ -53,7 +53,7 @@ OrderExecutor::OrderExecutor(const v1::ServiceConfig& service, ServiceEngine& en
       not_ready_(engine.arena().shape().workers, 0),
       looked_at_(engine.arena().shape().workers, 0),
       admission_(driver::NeedsOf(engine.arena().shape()).registered_bytes),
-      grants_(engine, admission_, news) {
+      grants_(engine, admission_, held_descriptors_, news) {
   engine_.Run([this] { engine_.SetGate(&admission_); });
   if (arena::IsNative(engine.arena().shape())) return;
   watcher_ = std::make_unique<DeathWatcher>(

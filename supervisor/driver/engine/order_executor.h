@@ -119,8 +119,8 @@ class OrderExecutor {
   std::map<uint64_t, LastRequest> last_requests_;
 
   Admission admission_;
-  GrantOrders grants_;
   HeldDescriptors held_descriptors_;
+  GrantOrders grants_;
   DescriptorOrders descriptor_orders_{held_descriptors_, admission_};
   Objects objects_;
   std::map<uint64_t, uint32_t> moving_;  // shards that are handed over, by the keeper's number

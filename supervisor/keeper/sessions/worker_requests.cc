@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/fingerprint.h"
 #include "supervisor/keeper/sessions/attach_check.h"
+#include "supervisor/keeper/sessions/holdable.h"
 
 namespace baton::keeper {
 namespace {
@@ -62,6 +64,11 @@ std::string NameOf(const WorkerSession& session, const internal::WorkerRequest& 
       static_cast<int>(request.request_case()));
   return absl::StrCat("request ", request.number(), " of worker ", session.id, " (",
                       what == nullptr ? "nothing" : what->name(), ")");
+}
+
+bool IsAboutHeld(const internal::WorkerRequest& request) {
+  return request.has_hold_descriptor() || request.has_take_descriptor() ||
+         request.has_drop_descriptor() || request.has_list_descriptors();
 }
 
 }  // namespace
@@ -116,25 +123,29 @@ absl::StatusOr<bool> WorkerRequests::OnFrame(const SessionPtr& session) {
   const std::shared_ptr<FramedSocket> socket = session->socket.lock();
   if (!socket) return false;
   internal::WorkerRequest request;
-  BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
+  PassedDescriptor passed;
+  BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrameWithOne(&request, &passed));
   if (!whole) return false;
+  if (passed && !request.has_hold_descriptor()) {
+    return absl::InvalidArgumentError("a descriptor came with a request that takes none");
+  }
   if (!session->process_certain && socket->channel().sender_seen() && !session->IsProcessDead()) {
     session->process_certain = true;
     if (session->attached) parts_.places.Hold(*session);
   }
-  const absl::Status dealt =
-      parts_.driver.DealWith(NameOf(*session, request), [&] { Serve(session, socket, request); });
+  const absl::Status dealt = parts_.driver.DealWith(
+      NameOf(*session, request), [&] { Serve(session, socket, request, passed); });
   if (!dealt.ok()) {
     internal::WorkerReply reply;
     SetStatus(dealt, &reply);
-    socket->Send(reply);
+    Send(*session, *socket, std::move(reply));
   }
   if (session->detached) return absl::UnavailableError("detached");
   return true;
 }
 
 void WorkerRequests::Serve(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
-                           const internal::WorkerRequest& request) {
+                           const internal::WorkerRequest& request, const PassedDescriptor& passed) {
   const bool served = session->attached && session->process_certain;
   if (served && request.has_grant()) return Grant(session, socket, request);
   if (served && request.has_revoke()) return Revoke(session, socket, request);
@@ -143,8 +154,59 @@ void WorkerRequests::Serve(const SessionPtr& session, const std::shared_ptr<Fram
   }
   std::vector<int> descriptors;
   FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
-  const internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
-  socket->Send(reply, descriptors);
+  if (served && IsAboutHeld(request)) {
+    internal::WorkerReply reply = HandleHeld(*session, request, passed, &keep);
+    if (keep) descriptors = {keep.get()};
+    return Send(*session, *socket, std::move(reply), descriptors);
+  }
+  internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
+  Send(*session, *socket, std::move(reply), descriptors);
+}
+
+void WorkerRequests::Send(const WorkerSession& session, FramedSocket& socket,
+                          internal::WorkerReply reply, const std::vector<int>& descriptors) {
+  if (session.attached && session.process_certain) {
+    socket.channel().TakeOneDescriptor();
+    reply.set_takes_descriptors(true);
+  }
+  socket.Send(reply, descriptors);
+}
+
+internal::WorkerReply WorkerRequests::HandleHeld(const WorkerSession& session,
+                                                 const internal::WorkerRequest& request,
+                                                 const PassedDescriptor& passed,
+                                                 FileDescriptor* taken) {
+  internal::WorkerReply reply;
+  const auto execute = [&]() -> absl::Status {
+    if (request.has_drop_descriptor()) {
+      return parts_.driver.DropDescriptor(request.drop_descriptor().number());
+    }
+    if (request.has_take_descriptor()) {
+      BATON_ASSIGN_OR_RETURN(*taken,
+                             parts_.driver.TakeDescriptor(request.take_descriptor().number()));
+      // The reply needs another one. Without it the session would be closed.
+      if (CopyOf(taken->get())) return absl::OkStatus();
+      const int error = errno;
+      taken->Reset();
+      return ErrnoStatus(error,
+                         "a held descriptor for the worker (see the keeper's RLIMIT_NOFILE)");
+    }
+    if (request.has_list_descriptors()) {
+      BATON_ASSIGN_OR_RETURN(*reply.mutable_all_held(),
+                             parts_.driver.ListDescriptors(request.list_descriptors().tag()));
+      return absl::OkStatus();
+    }
+    if (!passed) return absl::InvalidArgumentError("descriptor: none came with the request");
+    BATON_RETURN_IF_ERROR(CheckHoldable(passed.get(), session.peer.pid));
+    BATON_ASSIGN_OR_RETURN(
+        const uint64_t number,
+        parts_.driver.HoldDescriptorFor({session.id, request.number()},
+                                        request.hold_descriptor().tag(), passed.get()));
+    reply.mutable_held()->set_number(number);
+    return absl::OkStatus();
+  };
+  SetStatus(execute(), &reply);
+  return reply;
 }
 
 internal::WorkerReply WorkerRequests::Handle(const SessionPtr& session,
@@ -389,7 +451,7 @@ void WorkerRequests::Answer(const SessionPtr& session, const std::shared_ptr<Fra
                             const absl::Status& status, internal::WorkerReply reply) {
   if (!parts_.places.Has(*session)) return;
   SetStatus(status, &reply);
-  socket->Send(reply);
+  Send(*session, *socket, std::move(reply));
   socket->Resume();
 }
 

@@ -1,5 +1,5 @@
 // What workers ask of their keeper, at their sockets: to attach, to listen, to connect, for memory,
-// for shards of others.
+// for shards of others, to hold descriptors.
 #ifndef SUPERVISOR_KEEPER_SESSIONS_WORKER_REQUESTS_H_
 #define SUPERVISOR_KEEPER_SESSIONS_WORKER_REQUESTS_H_
 
@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/closer.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/framed_socket.h"
 #include "lib/channel/message_channel.h"
@@ -46,10 +47,18 @@ class WorkerRequests {
  private:
   std::shared_ptr<FramedSocket> Start(const SessionPtr& session, FileDescriptor socket);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
+  // `passed` came with the request.
   void Serve(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
-             const internal::WorkerRequest& request);
+             const internal::WorkerRequest& request, const PassedDescriptor& passed);
+  // Sends the last reply to a request. From then on a certain worker may pass a descriptor.
+  static void Send(const WorkerSession& session, FramedSocket& socket, internal::WorkerReply reply,
+                   const std::vector<int>& descriptors = {});
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);
+  // Handles a request about descriptors that the driver holds. `taken` receives one for the worker.
+  internal::WorkerReply HandleHeld(const WorkerSession& session,
+                                   const internal::WorkerRequest& request,
+                                   const PassedDescriptor& passed, FileDescriptor* taken);
   SessionPtr FindUnanswered(const WorkerSession& session,
                             const internal::AttachArena& attach) const;
   absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,

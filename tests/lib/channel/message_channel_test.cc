@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,8 +21,10 @@
 
 #include "lib/base/clock.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/lingering_socket.h"
 #include "tests/harness/scripted_sends.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton {
 namespace {
@@ -314,6 +318,88 @@ TEST_F(DescriptorsTest, shouldStayThereWithAnUrgentByte) {
   SendRaw("x", {events[0].get()}, MSG_OOB);
   ASSERT_EQ(send(here->fd(), "y", 1, 0), 1);
   EXPECT_EQ(there->Fill().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// At most one comes with a frame.
+class OneDescriptorTest : public DescriptorsTest {
+ protected:
+  void SetUp() override {
+    DescriptorsTest::SetUp();
+    there->TakeNoDescriptors();
+    there->TakeOneDescriptor();
+  }
+  void ExpectOne(int number, bool with) {
+    PassedDescriptor passed;
+    absl::StatusOr<bool> whole = there->NextFrameWithOne(&received, &passed);
+    while (whole.ok() && !*whole) {
+      ASSERT_EQ(there->Fill(), absl::OkStatus());
+      whole = there->NextFrameWithOne(&received, &passed);
+    }
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    EXPECT_EQ(received.token(), std::to_string(number));
+    ASSERT_EQ(static_cast<bool>(passed), with) << number;
+    if (!with) return;
+    EXPECT_EQ(fcntl(passed.get(), F_GETFD), FD_CLOEXEC);
+    ASSERT_EQ(eventfd_write(passed.get(), 1), 0);
+    eventfd_t value = 0;
+    EXPECT_EQ(eventfd_read(events[static_cast<size_t>(number)].get(), &value), 0);
+  }
+  // Another thread closes them.
+  static void AwaitOpen(size_t count) {
+    const uint64_t deadline = MonotonicNanoseconds() + uint64_t{kTimeoutMs} * 1'000'000;
+    while (OpenDescriptors() != count && MonotonicNanoseconds() < deadline) sched_yield();
+    EXPECT_EQ(OpenDescriptors(), count);
+  }
+};
+
+TEST_F(OneDescriptorTest, shouldComeWithItsFrame) {
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 8; ++i) SendNumber(i, static_cast<size_t>(i % 2));
+  for (int i = 0; i < 8; ++i) ExpectOne(i, i % 2 != 0);
+  AwaitOpen(before);
+}
+
+TEST_F(OneDescriptorTest, shouldComeWithTheNameOfItsSender) {
+  ASSERT_EQ(there->AwaitSender(getpid()), absl::OkStatus());
+  SendNumber(1, 1);
+  ExpectOne(1, true);
+  EXPECT_TRUE(there->sender_seen());
+}
+
+TEST_F(OneDescriptorTest, shouldStayInTheSocketWithOthers) {
+  SendNumber(0, 1);
+  ExpectOne(0, true);
+  SendNumber(1, 2);
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(there->Fill().code(), absl::StatusCode::kInvalidArgument);
+  }
+  PassedDescriptor passed;
+  EXPECT_FALSE(there->NextFrameWithOne(&received, &passed).value());
+  EXPECT_FALSE(passed);
+  AwaitOpen(before);
+}
+
+TEST_F(OneDescriptorTest, shouldBeClosedIfNobodyTakesIt) {
+  const size_t before = OpenDescriptors();
+  SendNumber(0, 1);
+  SendNumber(1, 1);
+  ASSERT_EQ(there->Fill(), absl::OkStatus());
+  ASSERT_TRUE(there->NextFrame(&received).value());  // without looking
+  there.reset();
+  AwaitOpen(before - 1);
+}
+
+// A close of what is passed waits, and neither the channel's thread nor its end does.
+TEST_F(OneDescriptorTest, shouldBeClosedInAnotherThread) {
+  harness::LingeringSocket socket;
+  ASSERT_EQ(here->Send(Message("0"), {socket.lingers.get()}), absl::OkStatus());
+  socket.lingers.Reset();
+  ASSERT_EQ(there->Fill(), absl::OkStatus());
+  const auto before = std::chrono::steady_clock::now();
+  ASSERT_TRUE(there->NextFrame(&received).value());
+  there.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - before, harness::Patient(std::chrono::seconds(2)));
 }
 
 TEST_F(MessageChannelTest, shouldCloseQueuedDescriptorsAtItsEnd) {

@@ -172,6 +172,80 @@ TEST_F(RequestListTest, shouldReadNoMoreThanTheFirstLineOfARequestThatIsOne) {
   EXPECT_EQ(list->receives()[0].sges[0].address, AddressOf(64));
 }
 
+// A send and a region of 100 bytes.
+struct RegionRequestListTest : RequestListTest {
+  RegionRequestListTest() : RequestListTest(16) {
+    arena::RegionRecord& region = arena->region(5);
+    region.address = 0x7000'0000;
+    region.lkey = 78;
+    region.length = 100;
+  }
+  static arena::WorkRequest InRegion(verbs::Opcode opcode, uint64_t at, uint32_t length) {
+    return RequestOf(opcode, arena::RegionOffset(5) + at, length);
+  }
+  std::string WhyNot(const arena::WorkRequest& request) {
+    return std::string(list->AddSend(request, 1).message());
+  }
+};
+
+TEST_F(RegionRequestListTest, shouldSendFromARegionWithItsKeyAndNeverInline) {
+  for (const verbs::Opcode opcode :
+       {verbs::Opcode::kSend, verbs::Opcode::kWrite, verbs::Opcode::kWriteWithImmediate}) {
+    list->Clear();
+    ASSERT_EQ(list->AddSend(InRegion(opcode, 92, 8), 1), absl::OkStatus());
+    const verbs::SendRequest& sent = list->sends()[0];
+    ASSERT_THAT(sent.sges, SizeIs(1));
+    EXPECT_EQ(sent.sges[0].address, 0x7000'0000u + 92);
+    EXPECT_EQ(sent.sges[0].length, 8u);
+    EXPECT_EQ(sent.sges[0].lkey, 78u);
+    EXPECT_FALSE(sent.inline_data);
+    EXPECT_EQ(list->send_bytes(), 8u);
+  }
+}
+
+TEST_F(RegionRequestListTest, shouldSendFromTheBuffersAndARegionInOneMessage) {
+  arena::WorkRequest request = RequestOf(verbs::Opcode::kSend, 64, 4);
+  request.sge_count = 2;
+  request.sges[1] = InRegion(verbs::Opcode::kSend, 0, 4).sges[0];
+  ASSERT_EQ(list->AddSend(request, 1), absl::OkStatus());
+  const verbs::SendRequest& sent = list->sends()[0];
+  ASSERT_THAT(sent.sges, SizeIs(2));
+  EXPECT_EQ(sent.sges[0].address, AddressOf(64));
+  EXPECT_EQ(sent.sges[0].lkey, kLkey);
+  EXPECT_EQ(sent.sges[1].address, 0x7000'0000u);
+  EXPECT_EQ(sent.sges[1].lkey, 78u);
+  EXPECT_FALSE(sent.inline_data);
+}
+
+TEST_F(RegionRequestListTest, shouldRefuseWhatIsNotWithinARegionThatExists) {
+  const auto send = verbs::Opcode::kSend;
+  EXPECT_THAT(WhyNot(InRegion(send, 93, 8)),
+              HasSubstr("sges[0]: 8 bytes at 93 are not within the 100 bytes of region 5"));
+  EXPECT_THAT(WhyNot(InRegion(send, 100, 0)), HasSubstr("region 5"));
+  EXPECT_THAT(WhyNot(InRegion(send, 1, ~0u)), HasSubstr("region 5"));
+  EXPECT_THAT(WhyNot(RequestOf(send, arena::RegionOffset(6), 1)),
+              HasSubstr("not within the 0 bytes of region 6"));
+  EXPECT_THAT(WhyNot(RequestOf(send, arena::RegionOffset(5) - 1, 2)), HasSubstr("region 4"));
+  EXPECT_THAT(WhyNot(RequestOf(send, arena::RegionOffset(65), 1)),
+              HasSubstr("bytes of the buffers"));
+  EXPECT_THAT(list->sends(), IsEmpty());
+}
+
+TEST_F(RegionRequestListTest, shouldLetNoRequestWriteIntoARegion) {
+  for (const verbs::Opcode opcode :
+       {verbs::Opcode::kRead, verbs::Opcode::kCompareAndSwap, verbs::Opcode::kFetchAndAdd}) {
+    EXPECT_THAT(WhyNot(InRegion(opcode, 0, 8)), HasSubstr("sges[0]: region 5 is for sends"));
+  }
+  arena::WorkRequest receive = InRegion(verbs::Opcode::kSend, 0, 8);
+  EXPECT_THAT(std::string(list->AddReceive(receive, 1).message()),
+              HasSubstr("sges[0]: region 5 is for sends"));
+  receive.one_line = 1;
+  receive.only = receive.sges[0];
+  EXPECT_FALSE(list->AddReceive(receive, 1).ok());
+  EXPECT_FALSE(CheckRequest(receive, true, LimitsOf(*arena)).ok());
+  EXPECT_THAT(list->receives(), IsEmpty());
+}
+
 TEST_F(RequestListTest, shouldNotHoldWhatIsWrong) {
   const uint64_t bytes = arena->shape().buffer_bytes;
   arena::WorkRequest one_line = RequestOf(verbs::Opcode::kSend, 0, 1);

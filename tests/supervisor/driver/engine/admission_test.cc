@@ -149,6 +149,14 @@ TEST(AdmissionOfMemoryTest, shouldCountWhatIsRegisteredBeforeAnyGrant) {
   EXPECT_TRUE(admission.CheckGrant(2, 1).ok());
 }
 
+TEST_F(AdmissionTest, shouldRefuseMoreDescriptorsThanAQuotaAllows) {
+  EXPECT_TRUE(admission.CheckDescriptor(255, 255).ok());
+  Set("service { descriptors: 3 } worker { descriptors: 2 }");
+  EXPECT_TRUE(admission.CheckDescriptor(2, 1).ok());
+  ExpectRefused(admission.CheckDescriptor(2, 2), kExhausted, "policy.worker.descriptors");
+  ExpectRefused(admission.CheckDescriptor(3, 0), kExhausted, "policy.service.descriptors");
+}
+
 TEST_F(AdmissionTest, shouldCountGrantsUntilTheyAreRevoked) {
   Set("service { grants: 3 granted_bytes: 100 } worker { grants: 2 granted_bytes: 60 }");
   EXPECT_TRUE(admission.CheckGrant(1, 60).ok());

@@ -3,6 +3,8 @@
 #include "supervisor/driver/engine/order_executor.h"
 #include "lib/channel/carried_status.h"
 
+#include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <utility>
@@ -39,6 +41,13 @@ class OrderExecutorTest : public ::testing::Test {
     order.mutable_revoke_grant()->set_number(number);
     return order;
   }
+  // Two are the same event if a write to one is read from the other.
+  static bool AreTheSame(int one, int other) {
+    eventfd_t count = 0;
+    return eventfd_write(one, 1) == 0 && eventfd_read(other, &count) == 0 && count == 1;
+  }
+  uint32_t Held() { return driver_client.Account({}).accounts().descriptors(); }
+
   // The keeper's numbers of the grants that have changed, as they are reported.
   std::vector<uint64_t> Changed() {
     std::vector<uint64_t> calls;
@@ -51,6 +60,7 @@ class OrderExecutorTest : public ::testing::Test {
   InlineEngine engine{&arena};
   NewsQueue news;
   keeper::testing::InlineDriverClient driver_client{config, engine, news};
+  const FileDescriptor event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
 TEST_F(OrderExecutorTest, shouldListenOnceForARequestThatIsSentAgain) {
@@ -116,6 +126,69 @@ TEST_F(OrderExecutorTest, shouldRevokeOnceAndReportItToTheKeeperThatAsksLast) {
   engine.revoking[0](absl::OkStatus());
   (void)driver_client.Execute(RevokeOrder(/*call=*/3, /*number=*/5));
   EXPECT_THAT(Changed(), ::testing::ElementsAre(2u, 3u));
+}
+
+TEST_F(OrderExecutorTest, shouldHoldADescriptorOnceForARequestThatIsSentAgain) {
+  const auto first = driver_client.HoldDescriptorFor({kWorker, 1}, /*tag=*/3, event.get());
+  const auto again = driver_client.HoldDescriptorFor({kWorker, 1}, /*tag=*/3, event.get());
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(*again, *first);
+  EXPECT_EQ(Held(), 1u);
+  EXPECT_NE(driver_client.HoldDescriptorFor({kWorker, 2}, 3, event.get()).value(), *first);
+  EXPECT_NE(driver_client.HoldDescriptorFor({kWorker + 1, 2}, 3, event.get()).value(), *first);
+  EXPECT_EQ(Held(), 3u);
+}
+
+TEST_F(OrderExecutorTest, shouldGiveDuplicatesOfAHeldDescriptorUntilItIsDropped) {
+  const uint64_t number = driver_client.HoldDescriptorFor({kWorker, 1}, 0, event.get()).value();
+  driver_client.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
+  for (int i = 0; i < 2; ++i) {
+    const auto taken = driver_client.TakeDescriptor(number);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    EXPECT_TRUE(AreTheSame(event.get(), taken->get()));
+    EXPECT_EQ(fcntl(taken->get(), F_GETFD), FD_CLOEXEC);
+  }
+  EXPECT_THAT(driver_client.ListDescriptors(0)->numbers(), ::testing::ElementsAre(number));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(driver_client.DropDescriptor(number), absl::OkStatus());
+  EXPECT_EQ(driver_client.TakeDescriptor(number).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(driver_client.ListDescriptors(0)->numbers(), IsEmpty());
+}
+
+// The driver of a native service has one thread, and the last close may take long.
+TEST_F(OrderExecutorTest, shouldLeaveTheCloseOfADroppedDescriptorToTheKeeper) {
+  const uint64_t number = driver_client.HoldDescriptorFor({kWorker, 1}, 0, event.get()).value();
+  internal::DriverOrder order;
+  order.mutable_drop_descriptor()->set_number(number);
+  std::vector<FileDescriptor> dropped;
+  EXPECT_TRUE(StatusIn(driver_client.Execute(order, {}, &dropped)).ok());
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_TRUE(AreTheSame(event.get(), dropped[0].get()));
+}
+
+TEST_F(OrderExecutorTest, shouldSayThatADescriptorHasNotArrived) {
+  internal::DriverOrder order;
+  order.mutable_hold_descriptor()->set_worker_id(kWorker);
+  const absl::Status lost = StatusIn(driver_client.Execute(order));
+  EXPECT_EQ(lost.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(lost.message().find("RLIMIT_NOFILE"), std::string::npos);
+}
+
+TEST_F(OrderExecutorTest, shouldHoldNoMoreDescriptorsThanThePolicyAllows) {
+  v1::Policy policy;
+  policy.mutable_worker()->set_descriptors(1);
+  policy.mutable_service()->set_descriptors(2);
+  driver_client.PutPolicyInForce(policy);
+  const auto hold = [&](uint64_t worker) {
+    return driver_client.HoldDescriptorFor({worker, 0}, 0, event.get()).status();
+  };
+  EXPECT_EQ(hold(kWorker), absl::OkStatus());
+  EXPECT_NE(hold(kWorker).message().find("policy.worker.descriptors"), std::string::npos);
+  EXPECT_EQ(hold(kWorker + 1), absl::OkStatus());
+  EXPECT_NE(hold(kWorker + 2).message().find("policy.service.descriptors"), std::string::npos);
+  // What a worker that is gone has handed over is the service's.
+  driver_client.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
+  EXPECT_EQ(driver_client.Account({kWorker}).workers(0).descriptors(), 0u);
+  EXPECT_EQ(Held(), 2u);
 }
 
 TEST_F(OrderExecutorTest, shouldNotCancelAMoveThatHasEnded) {

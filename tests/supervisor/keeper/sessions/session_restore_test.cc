@@ -2,6 +2,7 @@
 // worker that the driver knows.
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -50,6 +51,7 @@ struct TheKeeper {
           if (order.has_add_worker() && loses_descriptors) {
             return MortalDriverClient::Fate::kLosesDescriptors;
           }
+          if (order.has_hold_descriptor()) return fate_of_hold;
           return left-- == 0 ? MortalDriverClient::Fate::kDies : MortalDriverClient::Fate::kLives;
         }) {}
 
@@ -62,15 +64,23 @@ struct TheKeeper {
   }
   // Returns the answer; an empty one: the keeper died.
   internal::WorkerReply Attach(const std::string& attempt = "", const std::string& name = "") {
+    MessageChannel& client = Connect();
+    internal::WorkerRequest request = RawClient::AttachRequest();
+    request.mutable_attach()->set_attempt(attempt);
+    if (!name.empty()) request.mutable_attach()->set_name(name);
+    return Ask(client, request);
+  }
+  MessageChannel& Connect() {
     int ends[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
     // Stays open: this process would be killed.
     MessageChannel& client = clients.emplace_back((FileDescriptor(ends[0])));
     sessions.Accept(FileDescriptor(ends[1]));
-    internal::WorkerRequest request = RawClient::AttachRequest();
-    request.mutable_attach()->set_attempt(attempt);
-    if (!name.empty()) request.mutable_attach()->set_name(name);
-    BATON_CHECK(client.Send(request).ok());
+    return client;
+  }
+  internal::WorkerReply Ask(MessageChannel& client, const internal::WorkerRequest& request,
+                            const std::vector<int>& descriptors = {}) {
+    BATON_CHECK(client.Send(request, descriptors).ok());
     internal::WorkerReply reply;
     try {
       while (absl::IsDeadlineExceeded(client.Receive(&reply, 0))) {
@@ -93,6 +103,7 @@ struct TheKeeper {
   EventLog events{"kv", [](const v1::Event&) {}};
   int left;
   bool loses_descriptors = false;  // of workers
+  MortalDriverClient::Fate fate_of_hold = MortalDriverClient::Fate::kLives;
   MortalDriverClient driver;
   Policies policies{config.service(), driver};
   WorkerSessions sessions{CommonParts{loop, config, driver, policies, events}};
@@ -218,6 +229,39 @@ TEST(SessionRestoreTest, shouldAttachNoWorkerThatTheDriverRefuses) {
   keeper.loses_descriptors = false;
   EXPECT_NE(keeper.AttachOne(), 0u);
   EXPECT_NE(driver.engine.roster[0].id, 0u);
+}
+
+// The worker sends its request, with the descriptor, to the next keeper again.
+TEST(SessionRestoreTest, shouldHoldADescriptorOnceWhereverAKeeperDied) {
+  using Fate = MortalDriverClient::Fate;
+  const FileDescriptor memory(memfd_create("held", MFD_CLOEXEC));
+  internal::WorkerRequest hold;
+  hold.mutable_hold_descriptor();
+  hold.set_number(9);
+  for (const Fate fate : {Fate::kDies, Fate::kDiesUnanswered}) {
+    TheDriver driver;
+    internal::WorkerRequest resume;
+    {
+      TheKeeper keeper(driver, kForEver);
+      keeper.fate_of_hold = fate;
+      const internal::WorkerReply attached = keeper.Attach();
+      ASSERT_TRUE(attached.has_attached());
+      resume.mutable_resume()->set_worker_id(attached.attached().worker_id());
+      resume.mutable_resume()->set_session_key(attached.attached().session_key());
+      EXPECT_FALSE(keeper.Ask(keeper.clients.back(), hold, {memory.get()}).has_held());
+    }
+    TheKeeper next(driver, kForEver);
+    DriverClient::HeldByKey held = next.driver.TakeHeld().value();
+    next.sessions.Restore(held);
+    MessageChannel& client = next.Connect();
+    const internal::WorkerReply resumed = next.Ask(client, resume);
+    ASSERT_EQ(resumed.status_code(), 0) << resumed.status_message();
+    EXPECT_TRUE(resumed.takes_descriptors());
+    const internal::WorkerReply again = next.Ask(client, hold, {memory.get()});
+    ASSERT_EQ(again.status_code(), 0) << again.status_message();
+    EXPECT_NE(again.held().number(), 0u);
+    EXPECT_EQ(next.driver.ListDescriptors(0)->numbers_size(), 1);
+  }
 }
 
 // The driver goes on holding everything, and the next keeper tries again.

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -31,6 +32,7 @@
 #include "lib/base/check.h"
 #include "lib/channel/message_channel.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/lingering_socket.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -422,6 +424,125 @@ TEST_F(WorkerSessionsTest, shouldKillNobodyWhomOnlyADeadChildsLockNames) {
   }
   kill(bystander, SIGKILL);
   waitpid(bystander, nullptr, 0);
+}
+
+class HeldDescriptorsTest : public WorkerSessionsTest {
+ protected:
+  static internal::WorkerRequest HoldRequest(uint64_t number, uint64_t tag = 0) {
+    internal::WorkerRequest request;
+    request.mutable_hold_descriptor()->set_tag(tag);
+    request.set_number(number);
+    return request;
+  }
+  static internal::WorkerRequest ListRequest(uint64_t tag = 0) {
+    internal::WorkerRequest request;
+    request.mutable_list_descriptors()->set_tag(tag);
+    return request;
+  }
+  internal::WorkerReply AskWith(MessageChannel& client, const internal::WorkerRequest& request,
+                                const std::vector<int>& descriptors) {
+    BATON_CHECK(client.Enqueue(request, descriptors).ok());
+    return Next(client);
+  }
+  // The keeper closes the session, and kills the worker.
+  void ExpectKilled(const Child& child) {
+    Until([&] { return !gone.empty(); });
+    EXPECT_EQ(WTERMSIG(child.process->Wait()), SIGKILL);
+    EXPECT_EQ(Held(), 0u);
+  }
+  uint32_t Held() { return driver_client().Account({}).accounts().descriptors(); }
+
+  const FileDescriptor memory{memfd_create("held", MFD_CLOEXEC)};
+};
+
+TEST_F(HeldDescriptorsTest, shouldBeHeldAndTakenByAnotherWorker) {
+  const Child child = AttachedChild(), other = AttachedChild();
+  const internal::WorkerReply held = AskWith(*child.client, HoldRequest(1, 7), {memory.get()});
+  ASSERT_EQ(held.status_code(), 0) << held.status_message();
+  EXPECT_NE(held.held().number(), 0u);
+  EXPECT_THAT(Ask(*other.client, ListRequest(7)).all_held().numbers(),
+              ElementsAre(held.held().number()));
+  EXPECT_THAT(Ask(*other.client, ListRequest(8)).all_held().numbers(), IsEmpty());
+  child.process->Go();
+  Until([&] { return !gone.empty(); });
+
+  internal::WorkerRequest take;
+  take.mutable_take_descriptor()->set_number(held.held().number());
+  BATON_CHECK(other.client->Enqueue(take).ok());
+  internal::WorkerReply reply;
+  std::vector<FileDescriptor> descriptors;
+  Until([&] {
+    return other.client->Fill().ok() && other.client->NextFrame(&reply, &descriptors).value();
+  });
+  ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
+  ASSERT_EQ(descriptors.size(), 1u);
+  struct stat ours = {}, theirs = {};
+  ASSERT_EQ(fstat(memory.get(), &ours), 0);
+  ASSERT_EQ(fstat(descriptors[0].get(), &theirs), 0);
+  EXPECT_EQ(theirs.st_ino, ours.st_ino);
+
+  internal::WorkerRequest drop;
+  drop.mutable_drop_descriptor()->set_number(held.held().number());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Ask(*other.client, drop).status_code(), 0);
+  EXPECT_EQ(Held(), 0u);
+  EXPECT_EQ(Ask(*other.client, take).status_code(), static_cast<int>(absl::StatusCode::kNotFound));
+}
+
+TEST_F(HeldDescriptorsTest, shouldBeTakenFromAnAttachedWorkerAlone) {
+  const internal::WorkerPlace reservation = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reservation);
+  EXPECT_FALSE(Ask(*client, ListRequest()).takes_descriptors());
+  const internal::WorkerReply attached_as = Attach(*client);
+  ASSERT_EQ(attached_as.status_code(), 0);
+  EXPECT_TRUE(attached_as.takes_descriptors());
+  EXPECT_EQ(AskWith(*client, HoldRequest(1), {memory.get()}).status_code(), 0);
+}
+
+TEST_F(HeldDescriptorsTest, shouldEndAClientThatPassesThemBeforeItHasAttached) {
+  Child child;
+  child.place = sessions.Reserve().value();
+  child.process = Process();
+  child.client = AcceptChild(*child.process, child.place);
+  ASSERT_TRUE(child.client->Enqueue(RawClient::AttachRequest(), {memory.get()}).ok());
+  ExpectKilled(child);
+}
+
+TEST_F(HeldDescriptorsTest, shouldEndAWorkerThatPassesOneWithAnotherRequest) {
+  const Child child = AttachedChild();
+  ASSERT_TRUE(child.client->Enqueue(ReadyRequest(), {memory.get()}).ok());
+  ExpectKilled(child);
+}
+
+TEST_F(HeldDescriptorsTest, shouldEndAWorkerThatPassesSeveral) {
+  const Child child = AttachedChild();
+  ASSERT_TRUE(child.client->Enqueue(HoldRequest(1), {memory.get(), memory.get()}).ok());
+  ExpectKilled(child);
+}
+
+TEST_F(HeldDescriptorsTest, shouldRefuseWhatIsNoFileAndGoOn) {
+  const Child child = AttachedChild();
+  const auto refused = [&](const std::vector<int>& descriptors) {
+    return AskWith(*child.client, HoldRequest(1), descriptors).status_code() ==
+           static_cast<int>(absl::StatusCode::kInvalidArgument);
+  };
+  EXPECT_TRUE(refused({child.client->fd()}));
+  EXPECT_TRUE(refused({}));
+  EXPECT_EQ(Held(), 0u);
+  EXPECT_EQ(AskWith(*child.client, HoldRequest(2), {memory.get()}).status_code(), 0);
+}
+
+// The last close of the socket waits for half a minute.
+TEST_F(HeldDescriptorsTest, shouldBeRefusedWithoutAWaitForTheirClose) {
+  const Child child = AttachedChild();
+  harness::LingeringSocket socket;
+  ASSERT_TRUE(child.client->Enqueue(HoldRequest(1), {socket.lingers.get()}).ok());
+  socket.lingers.Reset();
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_EQ(Next(*child.client).status_code(),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(Ask(*child.client, ListRequest()).status_code(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, harness::Patient(std::chrono::seconds(2)));
 }
 
 // Memory is registered and deregistered for as long as the test wants.
