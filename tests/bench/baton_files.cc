@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "tests/bench/bench_file.h"
 
 namespace baton::bench {
 namespace {
@@ -26,16 +25,18 @@ constexpr uint32_t kStagingBytes = 4096;
 constexpr uint16_t kWindow = 32;
 constexpr uint32_t kSends = 64;
 
-class SendFileWay final : public FileWay {
+class BatonWay final : public FileWay {
  public:
-  SendFileWay(BatonFiles* files, uint64_t bytes) : files_(*files), bytes_(bytes) {}
+  BatonWay(BatonFiles* files, SendWay way, uint64_t bytes)
+      : files_(*files), way_(way), bytes_(bytes) {}
 
-  absl::Status Send() override { return files_.Fetch(bytes_, /*checks=*/false); }
-  uint64_t registered_bytes() const override { return BatonFiles::registered_bytes(); }
-  absl::Status Check() override { return files_.Fetch(bytes_, /*checks=*/true); }
+  absl::Status Send() override { return files_.Fetch(way_, bytes_, /*checks=*/false); }
+  uint64_t registered_bytes() const override { return BatonFiles::RegisteredFor(way_, bytes_); }
+  absl::Status Check() override { return files_.Fetch(way_, bytes_, /*checks=*/true); }
 
  private:
   BatonFiles& files_;
+  const SendWay way_;
   const uint64_t bytes_;
 };
 
@@ -85,24 +86,25 @@ absl::Status BatonFiles::Connect(const verbs::testing::Fabric& fabric) {
   return stream_->Begin(established.private_data);
 }
 
-absl::Status BatonFiles::Fetch(uint64_t bytes, bool checks) {
-  const FileRequest request = {++transfers_, bytes};
-  stream::PieceChecker checker(request.transfer, 0, bytes);
+absl::Status BatonFiles::Fetch(SendWay way, uint64_t bytes, bool checks) {
+  const FileRequest request = {++transfers_, bytes, way, 0};
+  const uint64_t expected = way == SendWay::kSendFile ? bytes : bytes + kEndBytes;
   received_ = 0;
+  checker_.reset();
+  if (checks) checker_.emplace(request.transfer, 0, bytes);
   BATON_RETURN_IF_ERROR(
       stream_->Send({reinterpret_cast<const uint8_t*>(&request), sizeof(request)}));
   uint64_t deadline = MonotonicNanoseconds() + kMinuteNs;
-  while (received_ < bytes) {
+  while (received_ < expected) {
     BATON_ASSIGN_OR_RETURN(const absl::Span<const verbs::Completion> taken, end_.TurnOrSleep());
     for (const verbs::Completion& done : taken) {
       BATON_ASSIGN_OR_RETURN(const stream::PeerStream::Event event, stream_->OnCompletion(done));
       if (event.kind != stream::PeerStream::Event::Kind::kMessage) continue;
-      BATON_RETURN_IF_ERROR(Take(event.message, checks, &checker));
+      BATON_RETURN_IF_ERROR(Take(request, event.message));
       BATON_RETURN_IF_ERROR(stream_->Release(event));
       deadline = MonotonicNanoseconds() + kMinuteNs;
     }
-    const std::optional<verbs::CmEvent> event = end_.NextEvent();
-    if (event.has_value()) return absl::UnavailableError("the worker has disconnected");
+    if (end_.NextEvent().has_value()) return absl::UnavailableError("the worker has disconnected");
     if (MonotonicNanoseconds() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "no piece of a file has come for a minute, after ", received_, " of ", bytes, " bytes"));
@@ -111,28 +113,34 @@ absl::Status BatonFiles::Fetch(uint64_t bytes, bool checks) {
   return absl::OkStatus();
 }
 
-absl::Status BatonFiles::Take(absl::Span<const uint8_t> message, bool checks,
-                              stream::PieceChecker* checker) {
-  if (message.size() < sizeof(stream::PieceHeader)) return absl::DataLossError("no piece");
-  if (!checks) {
-    received_ += message.size() - sizeof(stream::PieceHeader);
-    return absl::OkStatus();
-  }
-  BATON_ASSIGN_OR_RETURN(const stream::PieceChecker::Piece piece, checker->Check(message));
-  const std::optional<uint64_t> wrong = FirstWrong(piece.bytes, piece.offset);
-  if (wrong.has_value()) {
-    return absl::DataLossError(absl::StrCat("a file that was sent is wrong at ", *wrong));
-  }
-  received_ += piece.bytes.size();
+absl::Status BatonFiles::Take(const FileRequest& request, absl::Span<const uint8_t> message) {
+  if (checker_.has_value()) BATON_RETURN_IF_ERROR(Check(request, message));
+  const size_t header = request.way == SendWay::kSendFile ? sizeof(stream::PieceHeader) : 0;
+  if (message.size() <= header) return absl::DataLossError("a message has no bytes of the file");
+  received_ += message.size() - header;
   return absl::OkStatus();
 }
 
-uint64_t BatonFiles::registered_bytes() { return kHeapBytes + kBufferBytes; }
+absl::Status BatonFiles::Check(const FileRequest& request, absl::Span<const uint8_t> message) {
+  if (request.way == SendWay::kSendFile) {
+    BATON_ASSIGN_OR_RETURN(const stream::PieceChecker::Piece piece, checker_->Check(message));
+    message = piece.bytes;
+  }
+  if (received_ == request.bytes) return absl::OkStatus();  // the end's message
+  const std::optional<uint64_t> wrong = FirstWrong(message, received_);
+  if (!wrong.has_value()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("a file that was sent is wrong at ", *wrong));
+}
 
-absl::StatusOr<std::unique_ptr<FileWay>> MakeSendFile(BatonFiles* files, uint64_t bytes) {
-  auto way = std::make_unique<SendFileWay>(files, bytes);
-  BATON_RETURN_IF_ERROR(way->Check());
-  return way;
+uint64_t BatonFiles::RegisteredFor(SendWay way, uint64_t bytes) {
+  return kHeapBytes + kBufferBytes + (way == SendWay::kSendFile ? 0 : bytes);
+}
+
+absl::StatusOr<std::unique_ptr<FileWay>> MakeBatonWay(BatonFiles* files, SendWay way,
+                                                      uint64_t bytes) {
+  auto made = std::make_unique<BatonWay>(files, way, bytes);
+  BATON_RETURN_IF_ERROR(made->Check());
+  return made;
 }
 
 }  // namespace baton::bench

@@ -1,9 +1,11 @@
-// A worker of Baton that sends files with FileSender, and its peer, which is here.
+// A worker of Baton that sends files, through FileSender or from regions, and its peer, which is
+// here.
 #ifndef TESTS_BENCH_BATON_FILES_H_
 #define TESTS_BENCH_BATON_FILES_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,6 +13,7 @@
 #include "lib/stream/file_pieces.h"
 #include "lib/stream/peer_stream.h"
 #include "lib/verbs/verbs.h"
+#include "tests/bench/bench_file.h"
 #include "tests/bench/file_link.h"
 #include "tests/bench/file_ways.h"
 #include "tests/bench/server.h"
@@ -28,9 +31,9 @@ class BatonFiles {
                                                            const std::string& binary_directory);
 
   // Asks for a file of `bytes`, and returns when all of it has come. `checks`: compares it.
-  absl::Status Fetch(uint64_t bytes, bool checks);
-  // All that the service has registered.
-  static uint64_t registered_bytes();
+  absl::Status Fetch(SendWay way, uint64_t bytes, bool checks);
+  // All that the service has registered for it.
+  static uint64_t RegisteredFor(SendWay way, uint64_t bytes);
 
   void DumpLogs() const { server_->DumpLogs(); }
 
@@ -38,7 +41,8 @@ class BatonFiles {
   BatonFiles(std::unique_ptr<Server> server, examples::SharedMemory memory)
       : server_(std::move(server)), memory_(std::move(memory)) {}
   absl::Status Connect(const verbs::testing::Fabric& fabric);
-  absl::Status Take(absl::Span<const uint8_t> message, bool checks, stream::PieceChecker* checker);
+  absl::Status Take(const FileRequest& request, absl::Span<const uint8_t> message);
+  absl::Status Check(const FileRequest& request, absl::Span<const uint8_t> message);
 
   const std::unique_ptr<Server> server_;
   examples::SharedMemory memory_;  // the ring, and what is sent
@@ -46,11 +50,14 @@ class BatonFiles {
   std::unique_ptr<verbs::MemoryRegion> region_;
   std::unique_ptr<stream::PeerStream> stream_;
   uint64_t transfers_ = 0;
-  uint64_t received_ = 0;  // bytes of the last one
+  // Of the last one.
+  uint64_t received_ = 0;                        // bytes, without headers
+  std::optional<stream::PieceChecker> checker_;  // empty: it is not compared
 };
 
 // The way of `files`, which outlive it, for files of `bytes`. One is sent before it is returned.
-absl::StatusOr<std::unique_ptr<FileWay>> MakeSendFile(BatonFiles* files, uint64_t bytes);
+absl::StatusOr<std::unique_ptr<FileWay>> MakeBatonWay(BatonFiles* files, SendWay way,
+                                                      uint64_t bytes);
 
 }  // namespace baton::bench
 

@@ -1,5 +1,6 @@
 #include "tests/bench/bench_file.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,6 +22,9 @@ absl::StatusOr<FileDescriptor> MakeFile(uint64_t bytes) {
   FileDescriptor file(memfd_create("bench-file", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("a file of ", bytes, " bytes in memory"));
+  }
+  if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoStatus(errno, "sealing a file in memory");
   }
   void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) return ErrnoStatus(errno, "mapping a file");

@@ -11,13 +11,25 @@
 
 namespace baton::bench {
 
-// A peer's message to bench-file-worker, which answers with the pieces of such a file.
+// How bench-file-worker sends a file.
+enum class SendWay : uint32_t {
+  kSendFile = 0,       // FileSender
+  kDynamicRegion = 1,  // the file's own pages, registered anew each time
+  kCachedRegion = 2,   // the same, and they stay registered
+};
+// A peer's message to bench-file-worker. Its answers are messages with the bytes of such a file,
+// each of which begins with a stream::PieceHeader if the way is kSendFile. The other ways end with
+// a message of kEndBytes, when the worker has done all that the way asks for.
 struct FileRequest {
   uint64_t transfer;  // its number
   uint64_t bytes;
+  SendWay way;
+  uint32_t reserved;
 };
+inline constexpr uint32_t kEndBytes = 8;
 
-// Returns a file of `bytes`, a multiple of 8, in memory. Its contents depend on nothing else.
+// Returns a memfd of `bytes`, a multiple of 8, which keeps its size. Its contents depend on nothing
+// else.
 absl::StatusOr<FileDescriptor> MakeFile(uint64_t bytes);
 // Returns the first offset in such a file that differs from `memory`, which is to be its part at
 // `offset`. Both lengths are multiples of 8.

@@ -48,10 +48,8 @@ FileBench::FileBench(const FileBenchOptions& options, Suite* suite)
     sizes_.push_back(bytes);
   }
   if (options_.plain) AddPlainWays();
-  if (options_.send_file) {
-    AddSendFile("sendfile_brokered", &brokered_);
-    AddSendFile("sendfile_native", &native_);
-  }
+  AddBatonWays("brokered", &brokered_);
+  AddBatonWays("native", &native_);
   Compare();
   Draw();
 }
@@ -72,9 +70,16 @@ void FileBench::AddPlainWays() {
   }
 }
 
-void FileBench::AddSendFile(const char* name, std::unique_ptr<BatonFiles>* files) {
-  ways_.push_back(
-      {name, [files](SentFile file) { return MakeSendFile(files->get(), file.bytes); }});
+void FileBench::AddBatonWays(const char* kind, std::unique_ptr<BatonFiles>* files) {
+  const auto add = [&](const char* name, SendWay way) {
+    ways_.push_back({absl::StrCat(name, "_", kind), [files, way](SentFile file) {
+                       return MakeBatonWay(files->get(), way, file.bytes);
+                     }});
+  };
+  if (options_.send_file) add("sendfile", SendWay::kSendFile);
+  if (!options_.regions) return;
+  add("dynamic", SendWay::kDynamicRegion);
+  add("cached", SendWay::kCachedRegion);
 }
 
 void FileBench::Compare() {
@@ -117,7 +122,7 @@ absl::Status FileBench::Start() {
   if (options_.plain) {
     BATON_ASSIGN_OR_RETURN(link_, FileLink::Start(options_.fabric, sizes_.back()));
   }
-  if (options_.send_file) {
+  if (options_.send_file || options_.regions) {
     BATON_ASSIGN_OR_RETURN(brokered_, BatonFiles::Start(SideName::kBrokered, options_.fabric,
                                                         options_.binary_directory));
     BATON_ASSIGN_OR_RETURN(

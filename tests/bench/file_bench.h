@@ -25,7 +25,8 @@ struct FileBenchOptions {
   verbs::testing::Fabric fabric;
   uint64_t largest_bytes = uint64_t{64} << 20;
   bool plain = true;      // over plain verbs, without Baton
-  bool send_file = true;  // through Baton
+  bool send_file = true;  // through Baton's FileSender
+  bool regions = true;    // through Baton's registration on demand
   std::string binary_directory = {};
 };
 
@@ -46,7 +47,7 @@ class FileBench {
   };
 
   void AddPlainWays();
-  void AddSendFile(const char* name, std::unique_ptr<BatonFiles>* files);
+  void AddBatonWays(const char* kind, std::unique_ptr<BatonFiles>* files);
   void Compare();
   void Draw();
   absl::Status MeasureOne(const Way& way, uint64_t bytes, Round& round);

@@ -1,10 +1,12 @@
-// bench-file-worker: sends files to peers that ask for them, through FileSender, brokered or
-// native. `./run bench memory` starts it.
+// bench-file-worker: sends files to peers that ask for them, through FileSender or from regions,
+// brokered or native. `./run bench memory` starts it.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "worker/file_reads.h"
 #include "worker/file_sender.h"
 #include "worker/heap.h"
+#include "worker/region_cache.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
 
@@ -25,6 +28,8 @@ namespace {
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kRingBytes = 4096;  // requests are short
 constexpr uint16_t kWindow = 32;
+constexpr uint64_t kPieceBytes = 64 << 10;  // from a region, as FileSender has it
+constexpr uint64_t kMostCachedBytes = uint64_t{1} << 30;
 
 // A connection's state.
 struct Committed {
@@ -33,19 +38,33 @@ struct Committed {
 };
 static_assert(sizeof(Committed) <= 256);  // what a service has if it does not ask for more
 
+// A file that is sent from a region of its own pages.
+struct RegionTransfer {
+  RegionCache::Lease lease;
+  bool keeps = false;
+  uint64_t next = 0, end = 0;  // bytes
+  uint64_t last_send = 0;      // the sequence number of its last request
+  bool is_over = false;        // all requests have completed
+};
+
 // A connection while this worker has it. The stream stays as it was staged last.
 struct Served {
   explicit Served(const Stream& opened) : stream(opened) {}
 
   Stream stream;
   FileTransfer transfer = {};
-  std::unique_ptr<FileSender> sender;  // null: no transfer is under way
+  // Both empty: no transfer is under way.
+  std::unique_ptr<FileSender> sender;
+  std::optional<RegionTransfer> region;
 };
 
 class FileService final : public Service {
  public:
   absl::Status OnAdopt(Shard& shard) override {
     if (reads_ != nullptr) return absl::OkStatus();
+    RegionCache::Options cached;
+    cached.most_bytes = kMostCachedBytes;
+    BATON_ASSIGN_OR_RETURN(cache_, RegionCache::Create(shard.worker(), cached));
     BATON_ASSIGN_OR_RETURN(reads_, FileReads::Create(shard.worker(), {}));
     if (!reads_->uses_io_uring()) {
       std::fprintf(stderr, "bench-file-worker: reads without io_uring: %s\n",
@@ -111,15 +130,19 @@ class FileService final : public Service {
       BATON_RETURN_IF_ERROR(served.stream.Release(event));
       BATON_RETURN_IF_ERROR(Begin(connection, request, &served));
     }
+    if (done.kind == Kind::kSend) BATON_RETURN_IF_ERROR(EndRegion(served, done));
     return Advance(connection, served);
   }
 
   absl::Status Begin(Connection& connection, const FileRequest& request, Served* served) {
-    if (served->sender != nullptr) return absl::InvalidArgumentError("a file is being sent");
+    if (served->sender != nullptr || served->region.has_value()) {
+      return absl::InvalidArgumentError("a file is being sent");
+    }
     if (request.bytes > file_bytes_) {
       BATON_ASSIGN_OR_RETURN(file_, MakeFile(request.bytes));
       file_bytes_ = request.bytes;
     }
+    if (request.way != SendWay::kSendFile) return BeginRegion(request, served);
     FileDescriptor file = CopyOf(file_.get());
     if (!file) return absl::ResourceExhaustedError("no descriptor is free for a file");
     const auto wake = [this, &connection] { Wake(connection); };
@@ -127,6 +150,45 @@ class FileService final : public Service {
                            FileSender::Begin(*reads_, connection, std::move(file),
                                              {request.transfer, 0, request.bytes}, wake, {}));
     return absl::OkStatus();
+  }
+
+  absl::Status BeginRegion(const FileRequest& request, Served* served) {
+    RegionTransfer region;
+    BATON_ASSIGN_OR_RETURN(region.lease, cache_->Acquire(file_.get(), 0, request.bytes));
+    region.keeps = request.way == SendWay::kCachedRegion;
+    region.end = request.bytes;
+    served->region = std::move(region);
+    return absl::OkStatus();
+  }
+
+  // What the peer has no room for is sent at a later event.
+  static absl::Status SendRegion(Connection& connection, Served& served) {
+    RegionTransfer& region = *served.region;
+    while (region.next < region.end) {
+      const uint64_t bytes = std::min(kPieceBytes, region.end - region.next);
+      const Buffer piece = region.lease.At(region.next, static_cast<uint32_t>(bytes));
+      const absl::Status sent = served.stream.Send({&piece, 1});
+      if (absl::IsResourceExhausted(sent)) return absl::OkStatus();
+      BATON_RETURN_IF_ERROR(sent);
+      region.next += bytes;
+      region.last_send = connection.next_send() - 1;
+    }
+    if (!region.is_over) return absl::OkStatus();
+    constexpr uint8_t kEnd[kEndBytes] = {};
+    const absl::Status sent = served.stream.SendCopy(kEnd);
+    if (absl::IsResourceExhausted(sent)) return absl::OkStatus();
+    served.region.reset();
+    return sent;
+  }
+
+  absl::Status EndRegion(Served& served, const Completion& done) {
+    if (!served.region.has_value() || served.region->next < served.region->end) {
+      return absl::OkStatus();
+    }
+    if (done.sequence != served.region->last_send) return absl::OkStatus();
+    served.region->is_over = true;
+    served.region->lease = {};
+    return served.region->keeps ? absl::OkStatus() : cache_->InvalidateAll();
   }
 
   void Wake(Connection& connection) {
@@ -140,6 +202,7 @@ class FileService final : public Service {
       served.transfer = served.sender->state();
       if (served.sender->done()) served.sender.reset();
     }
+    if (served.region.has_value()) BATON_RETURN_IF_ERROR(SendRegion(connection, served));
     return Save(connection, served);
   }
 
@@ -152,6 +215,7 @@ class FileService final : public Service {
   }
 
   std::unique_ptr<FileReads> reads_;
+  std::unique_ptr<RegionCache> cache_;
   FileDescriptor file_;  // as long as the longest that was asked for
   uint64_t file_bytes_ = 0;
   std::map<uint32_t, Served> served_;  // by the connection's index

@@ -364,10 +364,10 @@ absl::Status Measure(const Options& options, Suite* suite) {
   std::optional<FileBench> files;
   std::optional<IdleBench> idle;
   if (options.Wants("heap")) heap.emplace(suite);
-  if (options.Wants("files") || options.Wants("sendfile")) {
+  if (options.Wants("files") || options.Wants("sendfile") || options.Wants("regions")) {
     files.emplace(FileBenchOptions{options.fabric, uint64_t{options.largest_mib} << 20,
                                    options.Wants("files"), options.Wants("sendfile"),
-                                   options.binary_directory},
+                                   options.Wants("regions"), options.binary_directory},
                   suite);
     BATON_RETURN_IF_ERROR(files->Start());
   }

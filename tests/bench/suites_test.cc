@@ -93,12 +93,13 @@ TEST(SizeBenchTest, shouldMeasureEverySize) {
 }
 
 TEST(MemoryBenchTest, shouldSendFilesInEveryWay) {
-  const auto run =
-      RunSuite("memory", {"--scale", "0.01", "--only", "files", "sendfile", "--largest-mib", "1"});
+  const auto run = RunSuite("memory", {"--scale", "0.01", "--only", "files", "sendfile", "regions",
+                                       "--largest-mib", "1"});
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->not_measured, std::vector<std::string>());
   for (const auto& [figure, value] : run->figures) EXPECT_GT(value, 0) << figure;
-  for (const char* way : {"static", "sendfile_brokered", "sendfile_native"}) {
+  for (const char* way : {"static", "sendfile_brokered", "dynamic_brokered", "cached_brokered",
+                          "sendfile_native", "dynamic_native", "cached_native"}) {
     for (const char* size : {"4KiB", "16KiB", "64KiB", "256KiB", "1MiB"}) {
       EXPECT_EQ(run->figures.count(absl::StrCat("file_", way, "_", size)), 1u) << way << size;
     }
