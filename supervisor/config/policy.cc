@@ -29,13 +29,9 @@ void CheckQuota(const v1::Quota& quota, const v1::ServiceConfig& service, const 
   CheckAtMost(node, "connections", quota.connections(), service.max_connections(),
               "max_connections");
   CheckAtMost(node, "listeners", quota.listeners(), service.max_listeners(), "max_listeners");
-  CheckAtMost(node, "grants", quota.grants(), arena::kGrants, "a service can have");
+  CheckAtMost(node, "grants", quota.grants(), arena::kGrants + arena::kRegions,
+              "a service can have");
   CheckAtMost(node, "descriptors", quota.descriptors(), kMaxDescriptors, "a driver holds");
-  const arena::Shape shape = ShapeOf(service);  // if it is not valid, another check reports this
-  if (arena::ValidateShape(shape).ok()) {
-    CheckAtMost(node, "granted_bytes", quota.granted_bytes(), shape.buffer_bytes * arena::kGrants,
-                "all grants of all buffers and heaps");
-  }
   if (quota.posts_per_second() != 0 && service.mode() == v1::NATIVE) {
     node.Refuse("posts_per_second",
                 "is for mode BROKERED: native workers post by themselves, the keeper cannot have "

@@ -1,9 +1,13 @@
 // Memory of a worker's own: sends from it, READs of peers, and what its successors find.
+#include <fcntl.h>
+
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "lib/base/status.h"
 #include "tests/lib/driver/own_memory.h"
 #include "tests/worker/worker_fixture.h"
 
@@ -21,6 +25,20 @@ using testing::WorkerFixture;
 using verbs::CompletionStatus;
 using verbs::Opcode;
 using Kind = Completion::Kind;
+
+// The guide has these two.
+absl::StatusOr<Worker::Region> Share(Worker& worker, int memfd, uint64_t bytes) {
+  if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoStatus(errno, "sealing the memory");
+  }
+  BATON_ASSIGN_OR_RETURN(const uint64_t number, worker.HoldDescriptor(memfd));
+  return worker.RegisterMemory(number, /*offset=*/0, bytes, verbs::kRemoteRead);
+}
+absl::Status SendPiece(Shard& shard, Connection& connection, const Worker::Region& region,
+                       uint64_t from, uint32_t bytes) {
+  const std::array piece = {region.At(from, bytes)};
+  return shard.Send(connection, {.buffers = piece});
+}
 
 class RegionsTest : public WorkerFixture {
  protected:
@@ -89,6 +107,20 @@ TEST_F(RegionsTest, shouldSendFromItsOwnMemory) {
   EXPECT_EQ(std::memcmp(peer.memory(), "first", 5), 0);
   EXPECT_EQ(worker->UnregisterMemory(region->id), absl::OkStatus());
   EXPECT_THAT(worker->Regions(), IsEmpty());
+}
+
+TEST_F(RegionsTest, shouldDoWhatTheGuideDoes) {
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  OwnMemory memory(8192, /*seals=*/0);
+  memory.Put(4096, "piece");
+  const auto region = Share(*worker, memory.fd(), 8192);
+  ASSERT_TRUE(region.ok()) << region.status();
+  Connection& connection = *Established();
+  peer.Receive();
+  ASSERT_EQ(SendPiece(shard(), connection, *region, 4096, 5), absl::OkStatus());
+  ASSERT_EQ(shard().Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 1; }));
+  EXPECT_THAT(peer.received, ElementsAre("piece"));
 }
 
 TEST_F(RegionsTest, shouldLetPeersReadIt) {

@@ -27,6 +27,7 @@
 #include "tests/harness/lingering_socket.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/own_memory.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/fake_device.h"
@@ -1410,6 +1411,37 @@ TEST_F(EngineGrantTest, shouldServeShardsWhileMemoryIsDeregistered) {
   Revoke(grant, &last);
   EXPECT_EQ(last.Wait().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Reserve().value(), grant);
+}
+
+TEST_F(EngineGrantTest, shouldServeShardsWhileARegionIsRegisteredAndDeregistered) {
+  const auto owner = Owner();
+  const driver::testing::OwnMemory memory(4096);
+  const driver::GrantRange range = {
+      .length = 4096,
+      .descriptor = 1,
+      .memfd = std::make_shared<const FileDescriptor>(CopyOf(memory.fd()))};
+  absl::StatusOr<uint32_t> place;
+  engine->Run([&] { place = engine->ReserveRegion(range); });
+  ASSERT_TRUE(place.ok()) << place.status();
+  const arena::RegionRecord& record = arena->region(arena::RegionOfGrant(*place));
+  Outcome registered, revoked, again;
+  Register(*place, &registered);
+  ASSERT_EQ(pinning->gate.AwaitOne(), absl::OkStatus());
+  owner->CommitAndWait();
+  EXPECT_EQ(arena::LoadAcquire(record.length), 0u);  // nobody can name what is not
+  pinning->gate.Open();
+  ASSERT_EQ(registered.Wait(), absl::OkStatus());
+  EXPECT_EQ(arena::LoadAcquire(record.length), 4096u);
+  EXPECT_EQ(record.lkey, 4711u);
+  Revoke(*place, &revoked);
+  ASSERT_EQ(pinning->gate.AwaitOne(), absl::OkStatus());
+  EXPECT_EQ(arena::LoadAcquire(record.length), 0u);  // and nobody any more
+  owner->CommitAndWait();
+  EXPECT_FALSE(revoked.done);
+  Revoke(*place, &again);
+  EXPECT_EQ(again.Wait().code(), absl::StatusCode::kUnavailable);
+  pinning->gate.Open();
+  EXPECT_EQ(revoked.Wait(), absl::OkStatus());
 }
 
 TEST_F(EngineGrantTest, shouldRevokeNothingThatIsBeingRegistered) {

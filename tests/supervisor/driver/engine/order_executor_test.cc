@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/own_memory.h"
 #include "tests/supervisor/driver/inline_engine.h"
 #include "tests/supervisor/keeper/inline_driver_client.h"
 
@@ -117,6 +118,36 @@ TEST_F(OrderExecutorTest, shouldGrantOnceAndReportItToTheKeeperThatAsksLast) {
   EXPECT_THAT(Changed(), ::testing::ElementsAre(3u));
   (void)driver_client.Execute(GrantOrder(/*call=*/4, /*number=*/6));
   EXPECT_EQ(engine.grants_reserved, 2u);
+}
+
+TEST_F(OrderExecutorTest, shouldRegisterARegionOfAHeldDescriptorOnce) {
+  const driver::testing::OwnMemory memory(4096);
+  const auto held = driver_client.HoldDescriptorFor({kWorker, 1}, /*tag=*/0, memory.fd());
+  ASSERT_TRUE(held.ok()) << held.status();
+  internal::DriverOrder order = GrantOrder(/*call=*/1, /*number=*/5);
+  order.mutable_reserve_grant()->mutable_request()->set_memfd(*held);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(StatusIn(driver_client.Execute(order)).ok());
+  ASSERT_EQ(engine.regions_reserved.size(), 1u);
+  EXPECT_EQ(engine.grants_reserved, 0u);
+  EXPECT_EQ(engine.regions_reserved[0].length, 64u);
+  EXPECT_EQ(engine.regions_reserved[0].descriptor, *held);
+  EXPECT_GE(fcntl(engine.regions_reserved[0].memfd->get(), F_GET_SEALS), 0);
+  EXPECT_NE(engine.regions_reserved[0].memfd->get(), memory.fd());
+  arena.region(1).rkey = 17;
+  engine.registering[0](absl::OkStatus());
+  const std::vector<internal::DriverNews> told = news.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].grant_changed().granted().grant(), arena::GrantOfRegion(1));
+  EXPECT_EQ(told[0].grant_changed().granted().rkey(), 17u);
+  EXPECT_EQ(driver_client.Account({kWorker}).workers(0).granted_bytes(), 64u);
+}
+
+TEST_F(OrderExecutorTest, shouldRegisterNothingThatIsNotHeld) {
+  internal::DriverOrder order = GrantOrder(/*call=*/1, /*number=*/5);
+  order.mutable_reserve_grant()->mutable_request()->set_memfd(4711);
+  EXPECT_EQ(StatusIn(driver_client.Execute(order)).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(engine.regions_reserved.empty());
+  EXPECT_EQ(driver_client.Account({kWorker}).workers(0).grants(), 0u);
 }
 
 TEST_F(OrderExecutorTest, shouldRevokeOnceAndReportItToTheKeeperThatAsksLast) {
