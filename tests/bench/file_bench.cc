@@ -98,6 +98,7 @@ void FileBench::Compare() {
 
 void FileBench::Draw() {
   Plot files{"files", "To send a file", "bytes", "MB/s", {}};
+  Plot pages{"pages", "To send a file from its own pages", "bytes", "MB/s", {}};
   Plot pipes{"pipes", "To send a file through pipes x pages", "bytes", "MB/s", {}};
   Plot registered{"registered", "Registered to send a file", "bytes", "bytes", {}};
   for (const Way& way : ways_) {
@@ -106,15 +107,18 @@ void FileBench::Draw() {
       speed.points.emplace_back(bytes, FigureOf(way.name, bytes));
       memory.points.emplace_back(bytes, RegisteredOf(way.name, bytes));
     }
-    // The least and the most of the pipes are in both.
-    const bool is_pipe = IsPipelined(way.name);
+    // Ways that others are compared with are in several.
+    const bool is_pipe = IsPipelined(way.name), is_send_file = IsSendFile(way.name);
     const bool is_extreme = way.name == PipesName(kPipes.front(), kPages.front()) ||
                             way.name == PipesName(kPipes.back(), kPages.back());
-    if (is_pipe || IsSendFile(way.name)) pipes.lines.push_back(speed);
-    if (!is_pipe || is_extreme) files.lines.push_back(std::move(speed));
+    const bool is_plain =
+        std::none_of(way.name.begin(), way.name.end(), [](char letter) { return letter == '_'; });
+    if (is_pipe || is_send_file) pipes.lines.push_back(speed);
+    if (!is_pipe && !is_send_file) pages.lines.push_back(speed);
+    if (is_plain || is_extreme || is_send_file) files.lines.push_back(std::move(speed));
     registered.lines.push_back(std::move(memory));
   }
-  for (Plot* plot : {&files, &pipes, &registered}) suite_.Draw(std::move(*plot));
+  for (Plot* plot : {&files, &pages, &pipes, &registered}) suite_.Draw(std::move(*plot));
 }
 
 absl::Status FileBench::Start() {
