@@ -1,9 +1,9 @@
 #include "tests/bench/file_bench.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/bench/bench_file.h"
@@ -102,7 +102,8 @@ void FileBench::Draw() {
   Plot pipes{"pipes", "To send a file through pipes x pages", "bytes", "MB/s", {}};
   Plot registered{"registered", "Registered to send a file", "bytes", "bytes", {}};
   for (const Way& way : ways_) {
-    Line speed{way.name, {}}, memory{way.name, {}};
+    const std::string title = absl::StrReplaceAll(way.name, {{"_", " "}});
+    Line speed{title, {}}, memory{title, {}};
     for (const uint64_t bytes : sizes_) {
       speed.points.emplace_back(bytes, FigureOf(way.name, bytes));
       memory.points.emplace_back(bytes, RegisteredOf(way.name, bytes));
@@ -111,8 +112,7 @@ void FileBench::Draw() {
     const bool is_pipe = IsPipelined(way.name), is_send_file = IsSendFile(way.name);
     const bool is_extreme = way.name == PipesName(kPipes.front(), kPages.front()) ||
                             way.name == PipesName(kPipes.back(), kPages.back());
-    const bool is_plain =
-        std::none_of(way.name.begin(), way.name.end(), [](char letter) { return letter == '_'; });
+    const bool is_plain = way.name.find('_') == std::string::npos;
     if (is_pipe || is_send_file) pipes.lines.push_back(speed);
     if (!is_pipe && !is_send_file) pages.lines.push_back(speed);
     if (is_plain || is_extreme || is_send_file) files.lines.push_back(std::move(speed));
