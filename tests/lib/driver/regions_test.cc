@@ -32,7 +32,7 @@ class RegionsTest : public testing::QueueDriverTest {
   absl::StatusOr<uint32_t> Register(int memfd, uint64_t offset, uint64_t length,
                                     uint32_t access = 0) {
     DeviceObjects* const objects = driver->objects().get();
-    const auto place = ReserveRegion(
+    absl::StatusOr<uint32_t> place = ReserveRegion(
         objects,
         {offset, length, access, kHeld, std::make_shared<const FileDescriptor>(CopyOf(memfd))});
     if (!place.ok()) return place;
