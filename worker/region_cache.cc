@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
@@ -107,12 +106,12 @@ absl::Status RegionCache::EvictOne() {
     --entry;
     if ((*entry)->leases != 0) continue;
     auto evicted = entry;
-    const absl::Status status = Unregister(&evicted);
+    absl::Status status = Unregister(&evicted);
     if (status.ok()) {
       ++counts_.evictions;
       return absl::OkStatus();
     }
-    last = status;
+    last = std::move(status);
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("all ", entries_.size(), " regions of the cache are in use, ", bytes(),
@@ -133,7 +132,7 @@ absl::Status RegionCache::EvictInvalid() {
     } else {
       ++entry;
     }
-    if (first.ok()) first = status;
+    if (first.ok()) first = std::move(status);
   }
   return first;
 }
@@ -142,7 +141,7 @@ absl::Status RegionCache::EvictInvalid() {
 // and is still an entry.
 absl::Status RegionCache::Unregister(Entries::iterator* entry) {
   const std::shared_ptr<Entry> one = **entry;
-  const absl::Status status = worker_.UnregisterMemory(one->region.id);
+  absl::Status status = worker_.UnregisterMemory(one->region.id);
   if (!status.ok() && !absl::IsNotFound(status)) {
     // After any other error the region may be gone, or go yet, and must not be named any more.
     if (!absl::IsFailedPrecondition(status)) one->is_invalid = true;

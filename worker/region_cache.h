@@ -29,8 +29,9 @@
 
 namespace baton {
 
-// One for a worker, which must outlive it. Only the thread that called Attach may use it and its
-// leases. A call that registers or unregisters blocks, as Worker::RegisterMemory does.
+// One for a worker. It may be destroyed after the Worker, but nothing else may be called then. Only
+// the thread that called Attach may use it and its leases. A call that registers or unregisters
+// blocks, as Worker::RegisterMemory does.
 class RegionCache {
  public:
   struct Options {
@@ -57,8 +58,7 @@ class RegionCache {
   };
 
  public:
-  // A region that stays registered. It may outlive the cache: its region is unregistered by nobody
-  // then but a successor's cache.
+  // A region that the cache does not unregister as long as this lives. It may outlive the cache.
   class Lease {
    public:
     Lease() = default;

@@ -175,7 +175,7 @@ class FileService final : public Service {
     }
     if (!region.is_over) return absl::OkStatus();
     constexpr uint8_t kEnd[kEndBytes] = {};
-    const absl::Status sent = served.stream.SendCopy(kEnd);
+    absl::Status sent = served.stream.SendCopy(kEnd);
     if (absl::IsResourceExhausted(sent)) return absl::OkStatus();
     served.region.reset();
     return sent;

@@ -399,6 +399,7 @@ int Main(int argc, char** argv) {
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
   Suite suite("memory", options.suite);
+  suite.Note("device", options.fabric.device);
   return ExitCode("memory", Measure(options, &suite));
 }
 
