@@ -1,5 +1,6 @@
-// What it costs to allocate from a shard's heap and to free, beside malloc and an allocator of the
-// same kind that survives nothing. `./run bench memory` starts it.
+// What registered memory costs: to allocate from a shard's heap and to free, beside malloc and an
+// allocator of the same kind that survives nothing; to send files through more or less of it; and
+// what an idle connection takes. `./run bench memory` starts it.
 //
 // A pair frees one of the objects that are there, which chance chooses, and allocates another. All
 // sides do the same pairs, and none touches the memory that it is given. The heap commits after
@@ -14,6 +15,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,9 +25,12 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "tests/bench/file_bench.h"
 #include "tests/bench/heap_owner.h"
 #include "tests/bench/plain_bfc.h"
+#include "tests/bench/service_bytes.h"
 #include "tests/bench/suite.h"
+#include "tests/lib/verbs/fabric.h"
 #include "worker/heap_blocks.h"
 
 namespace baton::bench {
@@ -234,9 +239,9 @@ class Work {
   std::vector<Object> objects_;
 };
 
-class MemoryBench {
+class HeapBench {
  public:
-  explicit MemoryBench(Suite* suite) : suite_(*suite) {
+  explicit HeapBench(Suite* suite) : suite_(*suite) {
     for (const Sizes& sizes : kSizes) {
       for (const uint32_t percent : kPercents) {
         const std::string load = LoadOf(sizes, percent);
@@ -308,14 +313,94 @@ class MemoryBench {
   Suite& suite_;
 };
 
+// ---- The memory of a connection without work, by the layouts.
+
+constexpr double kIdleBar = 6 * 1024;  // bytes
+constexpr uint32_t kIdleConnections = 65'536;
+constexpr uint32_t kIdleDepth = 4;
+
+class IdleBench {
+ public:
+  explicit IdleBench(Suite* suite) {
+    for (const char* kind : {"brokered", "native"}) {
+      const std::string figure = FigureOf(kind);
+      suite->Compare({figure, figure, "", Better::kLess, kIdleBar});
+    }
+  }
+
+  static absl::Status Measure(Round& round) {
+    for (const bool native : {false, true}) {
+      BATON_ASSIGN_OR_RETURN(const arena::Shape shape,
+                             ShapeOfSharing({kIdleConnections, kIdleDepth, native}));
+      round.Set(FigureOf(native ? "native" : "brokered"), IdleBytesOf(shape).Total(), "B");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static std::string FigureOf(const char* kind) {
+    return absl::StrCat("idle_connection_", kind, "_bytes");
+  }
+};
+
+// ---- All of it.
+
+struct Options {
+  SuiteOptions suite;
+  verbs::testing::Fabric fabric;
+  std::vector<std::string> only;
+  uint32_t largest_mib = 64;
+  std::string binary_directory;
+
+  // The heap needs no device: an RDMA device's machine may be emulated, and says nothing about it.
+  bool Wants(const char* part) const {
+    if (!only.empty()) return std::find(only.begin(), only.end(), part) != only.end();
+    return std::string_view(part) != "heap" || fabric.device == "soft";
+  }
+};
+
+absl::Status Measure(const Options& options, Suite* suite) {
+  std::optional<HeapBench> heap;
+  std::optional<FileBench> files;
+  std::optional<IdleBench> idle;
+  if (options.Wants("heap")) heap.emplace(suite);
+  if (options.Wants("files") || options.Wants("sendfile") || options.Wants("regions")) {
+    files.emplace(FileBenchOptions{options.fabric, uint64_t{options.largest_mib} << 20,
+                                   options.Wants("files"), options.Wants("sendfile"),
+                                   options.Wants("regions"), options.binary_directory},
+                  suite);
+    BATON_RETURN_IF_ERROR(files->Start());
+  }
+  if (options.Wants("idle")) idle.emplace(suite);
+  const absl::Status status = suite->Run([&](Round& round) {
+    if (heap.has_value()) BATON_RETURN_IF_ERROR(heap->Measure(round));
+    if (files.has_value()) BATON_RETURN_IF_ERROR(files->Measure(round));
+    return idle.has_value() ? IdleBench::Measure(round) : absl::OkStatus();
+  });
+  if (!status.ok() && files.has_value()) files->DumpLogs();
+  return status.ok() ? suite->Report() : status;
+}
+
 int Main(int argc, char** argv) {
-  SuiteOptions options;
-  CLI::App app{"What registered memory costs that survives its process."};
-  AddSuiteOptions(app, &options);
+  Options options;
+  CLI::App app{
+      "What registered memory costs: heaps that survive their process, files that are sent "
+      "through it, idle connections."};
+  AddSuiteOptions(app, &options.suite);
+  app.add_option("--device", options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
+  app.add_option(
+         "--only", options.only,
+         "heap, files (over plain verbs), sendfile (through Baton) or idle; may be repeated "
+         "[all; without heap on an RDMA device]")
+      ->check(CLI::IsMember({"heap", "files", "sendfile", "idle"}));
+  app.add_option("--largest-mib", options.largest_mib, "of the files, from 4 KiB on [64]")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  Suite suite("memory", options);
-  MemoryBench bench(&suite);
-  return suite.RunToExit([&](Round& round) { return bench.Measure(round); });
+  Suite suite("memory", options.suite);
+  suite.Note("device", options.fabric.device);
+  return ExitCode("memory", Measure(options, &suite));
 }
 
 }  // namespace

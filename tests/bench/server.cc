@@ -77,6 +77,7 @@ absl::Status Server::StartCluster(const ServerOptions& options,
   cluster.shards = 1;
   cluster.max_connections = options.max_connections;
   cluster.batond_arguments = std::move(batond_arguments);
+  Append(options.batond_arguments, &cluster.batond_arguments);
   for (const char* const queue : {"--send-queue-depth", "--receive-queue-depth"}) {
     Append({queue, absl::StrCat(options.queue_depth)}, &cluster.batond_arguments);
   }

@@ -53,6 +53,7 @@ struct ServerOptions {
   // The service of a worker takes these. Programs without Baton do not.
   uint32_t max_connections = 0;
   uint32_t queue_depth = 0;
+  std::vector<std::string> batond_arguments = {};
 };
 
 class Server {

@@ -1,5 +1,5 @@
-// The suites of inspections, of scale, of sizes and of owners of queues, small: each measures what
-// it says.
+// The suites of inspections, of scale, of sizes, of files and of owners of queues, small: each
+// measures what it says.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -89,6 +89,24 @@ TEST(SizeBenchTest, shouldMeasureEverySize) {
                                    "connection_metadata_to_one_kib");
   EXPECT_EQ(run->ratios.size() + static_cast<size_t>(of_heaps), 13u);
   for (const auto& [ratio, value] : run->ratios) EXPECT_GT(value, 0) << ratio;
+  EXPECT_TRUE(run->has_plots);
+}
+
+TEST(MemoryBenchTest, shouldSendFilesInEveryWay) {
+  const auto run = RunSuite("memory", {"--scale", "0.01", "--only", "files", "sendfile", "regions",
+                                       "--largest-mib", "1"});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->not_measured, std::vector<std::string>());
+  for (const auto& [figure, value] : run->figures) EXPECT_GT(value, 0) << figure;
+  for (const char* way : {"static", "sendfile_brokered", "dynamic_brokered", "cached_brokered",
+                          "sendfile_native", "dynamic_native", "cached_native"}) {
+    for (const char* size : {"4KiB", "16KiB", "64KiB", "256KiB", "1MiB"}) {
+      EXPECT_EQ(run->figures.count(absl::StrCat("file_", way, "_", size)), 1u) << way << size;
+    }
+    // What a static copy needs of the largest file is its size.
+    EXPECT_EQ(run->figures.at("file_static_1MiB_registered"), 1 << 20);
+  }
+  EXPECT_GT(run->ratios.at("file_sendfile_native_1MiB_to_static"), 0);
   EXPECT_TRUE(run->has_plots);
 }
 
