@@ -2,6 +2,7 @@
 // that are not to be had, and clients that are wrong.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -40,6 +41,10 @@ class Answers final : public GetClient::Sink {
     while (status.ok() && !codes_.contains(id)) status = client.Turn(*this);
     EXPECT_OK(status);
     return codes_[id];
+  }
+  bool Has(ReplyCode code) const {
+    return std::any_of(codes_.begin(), codes_.end(),
+                       [code](const auto& one) { return one.second == code; });
   }
   const DecodedReply& reply(uint64_t id) { return replies_[id]; }
   const std::string& bytes(uint64_t id) { return bytes_[id]; }
@@ -181,6 +186,27 @@ TEST_F(FiledTest, shouldCancelWhatIsNotSentYet) {
   EXPECT_LT(answers.bytes(first).size(), info.size);
   EXPECT_LT(answers.bytes(second).size(), info.size);
   EXPECT_EQ(answers.bytes(last).size(), 10u);
+}
+
+// Such a client is told so, or loses its connection if there is no room to tell it.
+TEST_F(FiledTest, shouldRefuseMoreRequestsThanAClientMayHave) {
+  WriteFile(Served("large"), 64 << 20, 1);
+  WriteFile(Served("small"), 1000, 2);
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  const std::unique_ptr<GetClient> client = Connect();
+  ASSERT_NE(client, nullptr);
+  Answers answers;
+  const uint64_t stat = client->Stat("large");
+  ASSERT_EQ(answers.Await(*client, stat), ReplyCode::kOk);
+  const FileInfo info = answers.reply(stat).header.info;
+  client->Get("large", info, 0, info.size);
+  for (uint32_t i = 0; i < 2 * kMaxRequests; ++i) client->Stat("small");
+  absl::Status status;
+  while (status.ok() && client->unanswered() > 0 && !answers.Has(ReplyCode::kOverloaded)) {
+    status = client->Turn(answers);
+  }
+  EXPECT_TRUE(answers.Has(ReplyCode::kOverloaded) || absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(Get({}, "small").status, 0) << "others are served";
 }
 
 TEST_F(FiledTest, shouldGoOnWithAPartThatWasFetchedBefore) {
