@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/base/holdable.h"
 #include "lib/base/random_bytes.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
@@ -299,6 +300,8 @@ absl::Status KeeperSession::Revoke(uint32_t grant) {
 // Before Linux 6.5 the keeper takes a descriptor only after it has seen a request of this process.
 absl::StatusOr<uint64_t> KeeperSession::HoldDescriptor(int fd, uint64_t tag) {
   if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("fd: ", fd, " is none"));
+  // The keeper checks it again. But it would have to close what it refuses.
+  BATON_RETURN_IF_ERROR(CheckHoldable(fd, process_));
   if (!takes_descriptors_) BATON_RETURN_IF_ERROR(HeldDescriptors(tag).status());
   internal::WorkerRequest request;
   request.mutable_hold_descriptor()->set_tag(tag);

@@ -54,32 +54,10 @@ class RegionMemory final : public verbs::MemoryRegion {
   std::unique_ptr<verbs::MemoryRegion> registered_;
 };
 
-// Looks at the seals first: a file of another kind has none, and fstat of it could wait for a file
-// system that does not answer.
-absl::Status CheckSeals(int memfd, uint64_t number) {
-  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
-  const int seals = fcntl(memfd, F_GET_SEALS);
-  if (seals < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("descriptor: ", number, " is no memfd"));
-  }
-  if ((seals & kNeeded) != kNeeded) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("descriptor: ", number,
-                     " may still change its size: add F_SEAL_SHRINK and F_SEAL_GROW before"));
-  }
-  // Linux up to 6.1 pins memory for writing, whatever the device is to do with it.
-  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("descriptor: ", number,
-                     " is sealed against writing, and devices need writable memory: leave out "
-                     "F_SEAL_WRITE and F_SEAL_FUTURE_WRITE"));
-  }
-  return absl::OkStatus();
-}
-
+// Asks for the size only of a memfd: fstat of another file may wait for its file system.
 absl::StatusOr<MappedMemory> MapAll(const GrantRange& range) {
   const int memfd = range.memfd->get();
-  BATON_RETURN_IF_ERROR(CheckSeals(memfd, range.descriptor));
+  BATON_RETURN_IF_ERROR(CheckMemfd(memfd, range.descriptor));
   struct stat info = {};
   if (fstat(memfd, &info) != 0) {
     return ErrnoStatus(errno, absl::StrCat("fstat of descriptor ", range.descriptor));
@@ -156,6 +134,27 @@ uint64_t CountUses(const arena::Arena& arena, uint32_t connection, uint32_t regi
 }
 
 }  // namespace
+
+absl::Status CheckMemfd(int memfd, uint64_t number) {
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int seals = fcntl(memfd, F_GET_SEALS);
+  if (seals < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("descriptor: ", number, " is no memfd"));
+  }
+  if ((seals & kNeeded) != kNeeded) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor: ", number,
+                     " may still change its size: add F_SEAL_SHRINK and F_SEAL_GROW before"));
+  }
+  // Linux up to 6.1 pins memory for writing, whatever the device is to do with it.
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor: ", number,
+                     " is sealed against writing, and devices need writable memory: leave out "
+                     "F_SEAL_WRITE and F_SEAL_FUTURE_WRITE"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<uint32_t> ReserveRegion(DeviceObjects* objects, const GrantRange& range) {
   if (range.length == 0 || range.length > arena::kMaxBufferBytes) {

@@ -18,6 +18,11 @@
 
 namespace baton::driver {
 
+// kInvalidArgument: `memfd`, which workers know by `number`, is no memfd, or is not sealed as it
+// has to be. Never waits. The caller checks a worker's descriptor before it makes a copy: to close
+// a copy of another file may wait for a file system that does not answer.
+absl::Status CheckMemfd(int memfd, uint64_t number);
+
 // First step: returns the place of a new region, an arena::GrantOfRegion(). REQUIRES: the range's
 // `descriptor` and `memfd` are set. kInvalidArgument names what is wrong with the range; the memfd
 // itself is looked at in the middle step.

@@ -41,6 +41,8 @@ constexpr Metric<v1::Service> kServiceGauges[] = {
      [](const v1::Service& s) { return double{1} * s.accounts().grants(); }},
     {"baton_service_granted_bytes", "Of those ranges, together.",
      [](const v1::Service& s) { return static_cast<double>(s.accounts().granted_bytes()); }},
+    {"baton_service_held_descriptors", "Descriptors that the driver holds for workers.",
+     [](const v1::Service& s) { return double{1} * s.accounts().descriptors(); }},
     {"baton_service_warnings", "Limits of the policy and of the control group that are near.",
      [](const v1::Service& s) { return double{1} * s.accounts().warnings_size(); }},
     {"baton_upgrade_running", "1 while an upgrade or a rollback is under way.",
@@ -141,7 +143,8 @@ Values QuotaLimits(const internal::Description& described) {
           {"posts_per_second", double{1} * quota.posts_per_second()},
           {"queue_pairs", double{1} * quota.queue_pairs()},
           {"completion_queues", double{1} * quota.completion_queues()},
-          {"registered_bytes", static_cast<double>(quota.registered_bytes())}};
+          {"registered_bytes", static_cast<double>(quota.registered_bytes())},
+          {"descriptors", double{1} * quota.descriptors()}};
 }
 
 Family PortUp(const std::vector<DescribedService>& all) {

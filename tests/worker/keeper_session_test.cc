@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -88,7 +89,7 @@ class HeldDescriptorsTest : public KeeperSessionTest {
     return reply;
   }
 
-  const FileDescriptor file{CopyOf(STDERR_FILENO)};
+  const FileDescriptor file{memfd_create("held", MFD_CLOEXEC)};
   std::vector<FileDescriptor> passed;  // with the last request
 };
 
@@ -123,7 +124,10 @@ TEST_F(HeldDescriptorsTest, shouldBePassedOnceAKeeperTakesThem) {
   // Now it knows.
   EXPECT_EQ(session->HoldDescriptor(file.get(), 3).value(), 5u);
   EXPECT_EQ(requests.size(), 3u);
+  // What the keeper would refuse is not passed.
   EXPECT_EQ(session->HoldDescriptor(-1, 3).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(session->HoldDescriptor(session->fd(), 3).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(requests.size(), 3u);
 }
 

@@ -65,7 +65,7 @@ class RegionsTest : public WorkerFixture {
     return by.RegisterMemory(*number, offset, length, access);
   }
   Shard& shard() { return *first.shards.at(0); }
-  absl::Status Send(Connection& connection, std::vector<Buffer> buffers,
+  absl::Status Send(Connection& connection, const std::vector<Buffer>& buffers,
                     Opcode opcode = Opcode::kSend) {
     SendWork work;
     work.opcode = opcode;

@@ -8,6 +8,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/channel/carried_status.h"
+#include "lib/driver/regions.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver_process {
@@ -42,6 +43,7 @@ absl::StatusOr<uint32_t> GrantOrders::Reserve(const internal::GrantRequest& requ
   if (held < 0) {
     return absl::NotFoundError(absl::StrCat("descriptor: ", request.memfd(), " is not held"));
   }
+  BATON_RETURN_IF_ERROR(driver::CheckMemfd(held, request.memfd()));
   // It may be dropped before another thread maps it.
   FileDescriptor copy = CopyOf(held);
   if (!copy) return ErrnoStatus(errno, "a held descriptor's copy (see the driver's RLIMIT_NOFILE)");

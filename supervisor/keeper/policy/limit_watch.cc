@@ -63,6 +63,7 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   check("listeners", accounts.listeners(), service.listeners(), 0);
   check("grants", accounts.grants(), service.grants(), 0);
   check("granted_bytes", accounts.granted_bytes(), service.granted_bytes(), 0);
+  check("descriptors", accounts.descriptors(), service.descriptors(), 0);
   check("registered_bytes", accounts.registered_bytes(), service.registered_bytes(), 0);
   // Completion queues, and the queue pairs of a native service, never become more.
   if (!arena::IsNative(parts_.driver.arena().shape())) {
@@ -81,6 +82,7 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   check_most("listeners", worker.listeners(), &Use::listeners);
   check_most("grants", worker.grants(), &Use::grants);
   check_most("granted_bytes", worker.granted_bytes(), &Use::granted_bytes);
+  check_most("descriptors", worker.descriptors(), &Use::descriptors);
   CheckControlGroups(&warnings);
   CheckStandbys(&warnings);
   return warnings;

@@ -11,6 +11,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/clock.h"
 #include "lib/base/closer.h"
+#include "lib/base/holdable.h"
 #include "lib/base/random_bytes.h"
 #include "lib/base/status.h"
 #include "lib/base/version.h"
@@ -20,7 +21,6 @@
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/fingerprint.h"
 #include "supervisor/keeper/sessions/attach_check.h"
-#include "supervisor/keeper/sessions/holdable.h"
 
 namespace baton::keeper {
 namespace {

@@ -240,6 +240,7 @@ TEST_F(ArenaViewTest, shouldKnowWhatARequestMayNameInARegion) {
   arena::WorkRequest& send = arena_.send_request(2, 100);
   send.opcode = static_cast<uint8_t>(verbs::Opcode::kWrite);
   send.sge_count = 3;
+  send.one_line = 0;
   send.sges[0] = {arena::RegionOffset(3) + 90, 10, 0};
   send.sges[1] = {arena::RegionOffset(3) + 90, 11, 0};
   send.sges[2] = {arena::RegionOffset(4), 1, 0};

@@ -274,6 +274,7 @@ TEST(ServiceFamiliesTest, shouldTellWhatAServiceHasAndMayHave) {
   accounts.set_registered_bytes(4096);
   accounts.set_grants(2);
   accounts.set_granted_bytes(1024);
+  accounts.set_descriptors(5);
   accounts.add_warnings("policy.service.grants: 2 of 2 in use");
   v1::Quota& quota = *described.mutable_service()->mutable_policy()->mutable_service();
   quota.set_grants(2);
@@ -287,12 +288,14 @@ TEST(ServiceFamiliesTest, shouldTellWhatAServiceHasAndMayHave) {
            "\nbaton_service_registered_bytes{service=\"kv\"} 4096\n",
            "\nbaton_service_grants{service=\"kv\"} 2\n",
            "\nbaton_service_granted_bytes{service=\"kv\"} 1024\n",
+           "\nbaton_service_held_descriptors{service=\"kv\"} 5\n",
            "\nbaton_service_warnings{service=\"kv\"} 1\n",
            "\nbaton_service_quota{service=\"kv\",of=\"grants\"} 2\n",
            "\nbaton_service_quota{service=\"kv\",of=\"connections\"} 0\n",
            "\nbaton_service_quota{service=\"kv\",of=\"queue_pairs\"} 9\n",
            "\nbaton_service_quota{service=\"kv\",of=\"completion_queues\"} 0\n",
            "\nbaton_service_quota{service=\"kv\",of=\"registered_bytes\"} 8192\n",
+           "\nbaton_service_quota{service=\"kv\",of=\"descriptors\"} 0\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }

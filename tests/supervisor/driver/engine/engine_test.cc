@@ -1032,6 +1032,61 @@ class EnginePoisonTest : public EngineReportTest {
   }
 };
 
+class EngineRegionTest : public EnginePoisonTest {
+ protected:
+  // What becomes of a region's registration, or its end.
+  absl::Status Ended(const std::function<void(ServiceEngine::GrantDone)>& begin) {
+    std::atomic<bool> done{false};
+    absl::Status status;
+    engine->Run([&] {
+      begin([&](absl::Status became) {
+        status = std::move(became);
+        done.store(true);
+      });
+    });
+    EXPECT_EQ(WaitUntil("the device", [&] { return done.load(); }), absl::OkStatus());
+    return status;
+  }
+  absl::Status Register(const driver::testing::OwnMemory& memory, uint64_t length) {
+    const driver::GrantRange range = {
+        .length = length,
+        .descriptor = 1,
+        .memfd = std::make_shared<const FileDescriptor>(CopyOf(memory.fd()))};
+    absl::StatusOr<uint32_t> place;
+    engine->Run([&] { place = engine->ReserveRegion(range); });
+    if (!place.ok()) return place.status();
+    return Ended(
+        [&](ServiceEngine::GrantDone done) { engine->RegisterGrant(*place, std::move(done)); });
+  }
+  absl::Status Unregister(uint32_t region) {
+    return Ended([&](ServiceEngine::GrantDone done) {
+      engine->RevokeGrant(arena::GrantOfRegion(region), std::move(done));
+    });
+  }
+};
+
+TEST_F(EngineRegionTest, shouldSendOnceWhatAKilledOwnerHasCommittedFromARegion) {
+  const auto owner = Owner();
+  RawPeer peer;
+  const uint32_t connection = Established(peer, *owner);
+  driver::testing::OwnMemory memory;
+  memory.Put(0, "firstlater");
+  ASSERT_EQ(Register(memory, 4096), absl::OkStatus());
+  owner->writer().Send(connection, arena::RegionOffset(1), 5);
+  owner->CommitAndWait();  // it is outstanding: the peer has no receive
+  owner->writer().Send(connection, arena::RegionOffset(1) + 5, 5);
+  owner->Publish();
+  Dead(*owner);
+  const auto heir = Owner();
+  const uint64_t before = Completions(*heir);
+  EXPECT_EQ(Unregister(1).code(), absl::StatusCode::kFailedPrecondition);
+  for (int i = 0; i < 3; ++i) peer.Receive();
+  EXPECT_TRUE(Until([&] { return peer.received.size() == 2 && Completions(*heir) == before + 2; }));
+  EXPECT_THAT(peer.received, ElementsAre("first", "later"));
+  EXPECT_EQ(Unregister(1), absl::OkStatus());
+  EXPECT_EQ(Completions(*heir), before + 2);
+}
+
 TEST_F(EnginePoisonTest, shouldTellWhatAPeerCanSendWhileNobodyServesIt) {
   auto owner = Owner();
   RawPeer peer;

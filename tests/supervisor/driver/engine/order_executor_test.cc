@@ -142,6 +142,17 @@ TEST_F(OrderExecutorTest, shouldRegisterARegionOfAHeldDescriptorOnce) {
   EXPECT_EQ(driver_client.Account({kWorker}).workers(0).granted_bytes(), 64u);
 }
 
+// To close a copy of such a descriptor could wait for ever.
+TEST_F(OrderExecutorTest, shouldCopyNoDescriptorThatIsNoMemfd) {
+  const FileDescriptor event(eventfd(0, EFD_CLOEXEC));
+  const auto held = driver_client.HoldDescriptorFor({kWorker, 1}, /*tag=*/0, event.get());
+  ASSERT_TRUE(held.ok()) << held.status();
+  internal::DriverOrder order = GrantOrder(/*call=*/1, /*number=*/5);
+  order.mutable_reserve_grant()->mutable_request()->set_memfd(*held);
+  EXPECT_EQ(StatusIn(driver_client.Execute(order)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(engine.regions_reserved.empty());
+}
+
 TEST_F(OrderExecutorTest, shouldRegisterNothingThatIsNotHeld) {
   internal::DriverOrder order = GrantOrder(/*call=*/1, /*number=*/5);
   order.mutable_reserve_grant()->mutable_request()->set_memfd(4711);

@@ -1,4 +1,4 @@
-#include "supervisor/keeper/sessions/holdable.h"
+#include "lib/base/holdable.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/temp_directory.h"
 
-namespace baton::keeper {
+namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
@@ -105,4 +105,4 @@ TEST(FindMountTest, shouldFindNothingInWhatIsCut) {
 }
 
 }  // namespace
-}  // namespace baton::keeper
+}  // namespace baton

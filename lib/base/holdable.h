@@ -1,6 +1,6 @@
 // Decides whether a descriptor that a worker passed may be held for the worker's successors.
-#ifndef SUPERVISOR_KEEPER_SESSIONS_HOLDABLE_H_
-#define SUPERVISOR_KEEPER_SESSIONS_HOLDABLE_H_
+#ifndef LIB_BASE_HOLDABLE_H_
+#define LIB_BASE_HOLDABLE_H_
 
 #include <sys/types.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-namespace baton::keeper {
+namespace baton {
 
 struct MountedAt {
   std::string type;    // of the file system: "ext4"
@@ -20,14 +20,14 @@ struct MountedAt {
 std::optional<MountedAt> FindMount(std::istream& mountinfo, int mount);
 
 // Accepts memfds, and regular files of file systems that this machine's kernel serves by itself. No
-// close of such a file waits for another process or another machine, in this process, in the driver
-// or at their end: a close of a FUSE or NFS file does, and so does fstat(2). So the file system is
-// found out first, and the file is not asked.
+// close of such a file waits for another process or another machine. Each close(2) of a FUSE or NFS
+// file may, not only the last one, and also when a process ends; so may fstat(2). So the file
+// system is found out first, and the file is not asked.
 //
-// `sender`: the process that passed the descriptor, whose mounts may not be ours.
+// `sender`: the process that passed the descriptor, whose mounts may not be ours; or this one.
 // kInvalidArgument: why it is refused.
 absl::Status CheckHoldable(int descriptor, pid_t sender);
 
-}  // namespace baton::keeper
+}  // namespace baton
 
-#endif  // SUPERVISOR_KEEPER_SESSIONS_HOLDABLE_H_
+#endif  // LIB_BASE_HOLDABLE_H_

@@ -1,4 +1,4 @@
-#include "supervisor/keeper/sessions/holdable.h"
+#include "lib/base/holdable.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status.h"
 
-namespace baton::keeper {
+namespace baton {
 namespace {
 
 constexpr size_t kMostMountinfoBytes = 1 << 20;
@@ -106,4 +106,4 @@ absl::Status CheckHoldable(int descriptor, pid_t sender) {
   return S_ISREG(info.stx_mode) ? absl::OkStatus() : Refuse("it is no regular file");
 }
 
-}  // namespace baton::keeper
+}  // namespace baton
