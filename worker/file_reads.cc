@@ -253,11 +253,12 @@ void FileReads::Core::Drive() {
   if (ring_ == nullptr) {
     for (const uint32_t index : std::exchange(queued_, {})) ReadNow(index);
   } else {
-    const auto refused = [this](uint64_t tag) { ReadNow(static_cast<uint32_t>(tag)); };
-    ring_->Submit(refused);
-    ring_->Reap(
-        [this](uint64_t tag, int32_t result) { Complete(static_cast<uint32_t>(tag), result); });
-    ring_->Submit(refused);  // short reads begin again
+    // A short read begins again, and may complete in Submit, which gives no event for it.
+    do {
+      ring_->Submit([this](uint64_t tag) { ReadNow(static_cast<uint32_t>(tag)); });
+      ring_->Reap(
+          [this](uint64_t tag, int32_t result) { Complete(static_cast<uint32_t>(tag), result); });
+    } while (ring_->has_pushed());
   }
 }
 
@@ -309,7 +310,10 @@ void FileReads::Core::Release(uint32_t index) {
   Read& read = reads_[index];
   read.requester = nullptr;
   if (read.state != State::kUnderWay) return Free(index);
-  if (ring_ != nullptr) return Cancel(index);
+  if (ring_ != nullptr) {
+    Cancel(index);
+    return Signal();  // the next Poll submits it
+  }
   std::erase(queued_, index);
   End(index, State::kFailed, ECANCELED);
 }

@@ -33,6 +33,7 @@ class IoRing {
   // Calls `done` for each read that has completed, with the result of pread(2), or -errno. `done`
   // may push.
   void Reap(absl::FunctionRef<void(uint64_t tag, int32_t result)> done);
+  bool has_pushed() const { return pushed_ > 0; }  // since the last Submit
   // Waits until Reap has something, or a signal comes.
   void Wait();
 
