@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
@@ -137,11 +138,21 @@ absl::Status RegionCache::EvictInvalid() {
   return first;
 }
 
+// Returns false if the region is gone, and its id is free or another region's. Descriptors' numbers
+// are given once.
+bool RegionCache::IsRegistered(const Worker::Region& region) const {
+  const std::vector<Worker::Region> all = worker_.Regions();
+  return std::any_of(all.begin(), all.end(), [&](const Worker::Region& one) {
+    return one.id == region.id && one.descriptor == region.descriptor;
+  });
+}
+
 // `*entry` becomes the next one. REQUIRES: it has no lease. An error: the region may be registered,
 // and is still an entry.
 absl::Status RegionCache::Unregister(Entries::iterator* entry) {
   const std::shared_ptr<Entry> one = **entry;
-  absl::Status status = worker_.UnregisterMemory(one->region.id);
+  absl::Status status =
+      IsRegistered(one->region) ? worker_.UnregisterMemory(one->region.id) : absl::OkStatus();
   if (!status.ok() && !absl::IsNotFound(status)) {
     // After any other error the region may be gone, or go yet, and must not be named any more.
     if (!absl::IsFailedPrecondition(status)) one->is_invalid = true;

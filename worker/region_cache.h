@@ -126,6 +126,7 @@ class RegionCache {
   absl::Status InvalidateThose(absl::FunctionRef<bool(const Entry&)> are_meant);
   absl::Status Unregister(Entries::iterator* entry);
   absl::StatusOr<Worker::Region> Register(int fd, uint64_t offset, uint64_t length);
+  bool IsRegistered(const Worker::Region& region) const;
   uint64_t bytes() const;
 
   Worker& worker_;

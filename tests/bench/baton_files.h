@@ -50,7 +50,7 @@ class BatonFiles {
   std::unique_ptr<verbs::MemoryRegion> region_;
   std::unique_ptr<stream::PeerStream> stream_;
   uint64_t transfers_ = 0;
-  // Of the last one.
+  // These two belong to the last transfer.
   uint64_t received_ = 0;                        // bytes, without headers
   std::optional<stream::PieceChecker> checker_;  // empty: it is not compared
 };

@@ -161,7 +161,7 @@ class FileService final : public Service {
     return absl::OkStatus();
   }
 
-  // What the peer has no room for is sent at a later event.
+  // Stops where the peer has no room, and goes on at a later event.
   static absl::Status SendRegion(Connection& connection, Served& served) {
     RegionTransfer& region = *served.region;
     while (region.next < region.end) {

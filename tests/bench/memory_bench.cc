@@ -1,6 +1,6 @@
-// What registered memory costs: to allocate from a shard's heap and to free, beside malloc and an
-// allocator of the same kind that survives nothing; to send files through more or less of it; and
-// what an idle connection takes. `./run bench memory` starts it.
+// Measures the costs of registered memory: to allocate from a shard's heap and to free, beside
+// malloc and an allocator of the same kind that survives nothing; to send files through more or
+// less of it; and what an idle connection takes. `./run bench memory` starts it.
 //
 // A pair frees one of the objects that are there, which chance chooses, and allocates another. All
 // sides do the same pairs, and none touches the memory that it is given. The heap commits after

@@ -29,7 +29,7 @@ TEST_P(SmallSuiteTest, shouldMeasureEverything) {
   EXPECT_TRUE(run->has_plots);
 }
 
-// Of memory without what takes a Baton: see suites_test.
+// The suite `memory` runs without the parts that need a Baton, which suites_test has.
 INSTANTIATE_TEST_SUITE_P(
     Suites, SmallSuiteTest,
     ::testing::Values(SmallSuite{"memory",

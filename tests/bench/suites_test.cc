@@ -103,7 +103,7 @@ TEST(MemoryBenchTest, shouldSendFilesInEveryWay) {
     for (const char* size : {"4KiB", "16KiB", "64KiB", "256KiB", "1MiB"}) {
       EXPECT_EQ(run->figures.count(absl::StrCat("file_", way, "_", size)), 1u) << way << size;
     }
-    // What a static copy needs of the largest file is its size.
+    // A static copy needs as much as the largest file has.
     EXPECT_EQ(run->figures.at("file_static_1MiB_registered"), 1 << 20);
   }
   EXPECT_GT(run->ratios.at("file_sendfile_native_1MiB_to_static"), 0);

@@ -46,7 +46,7 @@ measure_ratios() {
 }
 
 measure_figures() {
-  local json ratio
+  local json ratio way
   deploy/vm/bench_rdma.sh connections_bench --rounds 1 --scale 0.1 --connections 1,100
   json=$(<"$BATON_VM_RESULTS/connections.json")
   for ratio in {echo_1,echo_100}_{brokered,native}_to_polling connect_100_{brokered,native}_to_events \
@@ -59,6 +59,14 @@ measure_figures() {
   json=$(<"$BATON_VM_RESULTS/failover.json")
   for ratio in {handoff,hot_crash}_{1,20}_to_reconnect handoff_20_to_1; do
     grep -Eq "\"$ratio\":\{\"value\":$positive" <<<"$json" || die "no $ratio in: $json"
+  done
+
+  deploy/vm/bench_rdma.sh memory_bench --device rdma --rounds 1 --scale 0.01 --largest-mib 1
+  json=$(<"$BATON_VM_RESULTS/memory.json")
+  for way in dynamic cached pipes_{1,2,6}x{16,64,256} {sendfile,dynamic,cached}_{brokered,native}; do
+    for ratio in "file_${way}_1MiB_to_static" "file_${way}_1MiB_registered_to_static"; do
+      grep -Eq "\"$ratio\":\{\"value\":$positive" <<<"$json" || die "no $ratio in: $json"
+    done
   done
   judge_device
 }

@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,10 @@ class FakeWorker final : public Worker {
   }
   absl::Status UnregisterMemory(uint32_t id) override {
     if (!unregister_status.ok()) return unregister_status;
+    if (std::exchange(unregister_lost, false)) {
+      regions.erase(id);
+      return absl::DeadlineExceededError("the keeper does not answer");
+    }
     if (in_use.contains(id)) return absl::FailedPreconditionError("1 work request names it");
     return regions.erase(id) == 1 ? absl::OkStatus() : absl::NotFoundError("no such region");
   }
@@ -110,6 +115,7 @@ class FakeWorker final : public Worker {
   size_t most_held = 256, most_regions = 64;
   uint64_t registered = 0;
   absl::Status register_status, unregister_status;
+  bool unregister_lost = false;  // the next answer is
 
  private:
   const Capacity capacity_ = {};
@@ -337,6 +343,21 @@ TEST_F(RegionCacheTest, shouldNotReturnWhatMayBeGone) {
   Acquire(first);
   EXPECT_EQ(worker_.registered, 2u);
   ExpectConsistent();
+}
+
+// An answer was lost, and the id belongs to another worker's region by then.
+TEST_F(RegionCacheTest, shouldNotUnregisterWhatOthersRegistered) {
+  Make({.most_regions = 1});
+  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const uint32_t id = Acquire(first).region().id;
+  worker_.unregister_lost = true;
+  EXPECT_TRUE(absl::IsResourceExhausted(WhyNot(second)));
+  EXPECT_FALSE(worker_.regions.contains(id));
+  worker_.regions[id].id = id;
+  Acquire(second);
+  EXPECT_TRUE(worker_.regions.contains(id));
+  EXPECT_EQ(worker_.held.size(), 1u);
+  EXPECT_EQ(cache_->statistics().regions, 1u);
 }
 
 TEST_F(RegionCacheTest, shouldTakeOverWhatFormerWorkersRegistered) {
