@@ -401,7 +401,7 @@ void FileReads::Core::RetryLater(FileRequester& requester) {
 
 void FileReads::Core::OnTimer() {
   uint64_t expirations = 0;
-  (void)read(timer_.get(), &expirations, sizeof(expirations));
+  (void)!read(timer_.get(), &expirations, sizeof(expirations));
   for (const uint64_t id : std::exchange(retries_, {})) {
     const auto found = requesters_.find(id);
     if (found == requesters_.end()) continue;

@@ -14,6 +14,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
 #include "worker/heap.h"
+#include "worker/heap_grants.h"
 
 namespace baton::filed {
 namespace {
@@ -129,7 +130,7 @@ absl::Status FiledService::OnAdopt(Shard& shard) {
   DropSessions(shard);
   const std::vector<Connection*> connections = shard.connections();
   BATON_RETURN_IF_ERROR(FreeUnknown(shard, connections));
-  BATON_RETURN_IF_ERROR(Stream::RevokeLost(shard));
+  BATON_RETURN_IF_ERROR(HeapGrants::RevokeLost(shard));
   // The former owner may have died with nothing on the way: no completion would come.
   RetryAll(connections);
   return absl::OkStatus();

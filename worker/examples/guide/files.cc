@@ -18,6 +18,7 @@
 #include "worker/examples/common/device_factory.h"
 #include "worker/file_sender.h"
 #include "worker/heap.h"
+#include "worker/heap_grants.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
 
@@ -76,7 +77,7 @@ class Files final : public Service {
       if (is_kept && !rings.contains(buffer.offset)) unknown.push_back(buffer);
     }));
     for (const Buffer& buffer : unknown) BATON_RETURN_IF_ERROR(shard.heap().Free(buffer));
-    return Stream::RevokeLost(shard);
+    return HeapGrants::RevokeLost(shard);
   }
 
   void OnCompletion(Shard&, const Completion& done) override {
