@@ -263,9 +263,9 @@ absl::Status Stream::AskForReport(uint32_t length) {
 uint32_t Stream::RoomFor(uint32_t length, uint32_t most) const {
   const uint32_t sends = connection_->send_room();
   most = std::min(most, sends - std::min(sends, kSendsForMessage - 1));
-  StreamEnd next = end_;
+  StreamEnd tried = end_;
   uint32_t count = 0;
-  while (count < most && next.Place(length).refusal == Refusal::kNone) ++count;
+  while (count < most && tried.Place(length).refusal == Refusal::kNone) ++count;
   return count;
 }
 
