@@ -34,6 +34,7 @@ class Adder final : public CoroutineService {
 
   uint8_t* buffers = nullptr;
   int starts = 0;
+  int answered = 0;  // requests whose answers have been sent and acknowledged
   std::vector<std::string> errors;
 
  private:
@@ -61,6 +62,7 @@ class Adder final : public CoroutineService {
       const Completion sent = co_await connection.Sent(tag);
       EXPECT_EQ(sent.kind, BATON_SEND);
       EXPECT_TRUE(connection.shard().Receive(one, Slot(one, 0, kSlotBytes)).ok());
+      ++answered;
     }
   }
   void Answer(CoConnection& connection, const std::string& text, uint64_t tag) {
@@ -130,6 +132,8 @@ TEST_F(KitCoroutineTest, shouldGoOnFromTheStateThatAnotherWorkerCommitted) {
   for (const char* number : {"5", "7"}) ASSERT_NO_FATAL_FAILURE(Ask(former, peer, number));
   EXPECT_EQ(first.starts, 1);
   EXPECT_EQ(first.running(), 1u);
+  // A successor does not come back to a coroutine that waits for the completion of its answer.
+  ASSERT_TRUE(Until(former, peer, [&] { return first.answered == 2; }));
   former.Detach();
   EXPECT_EQ(first.running(), 0u);
   Attach(second, &next);

@@ -157,11 +157,16 @@ class [[nodiscard]] CoTask {
     template <typename Self>
     promise_type(Self&&, CoConnection& connection) : connection_(&connection) {}
 
+    // Converts from the object. A template of `operator new` would do, but GCC 12 warns without
+    // optimisation that `operator delete` is none.
+    struct Object {
+      template <typename Self>
+      Object(Self&&) noexcept {}
+    };
     static void* operator new(size_t bytes, CoConnection& connection) noexcept {
       return connection.TakeFrame(bytes);
     }
-    template <typename Self>
-    static void* operator new(size_t bytes, Self&&, CoConnection& connection) noexcept {
+    static void* operator new(size_t bytes, Object, CoConnection& connection) noexcept {
       return connection.TakeFrame(bytes);
     }
     // The memory is the CoroutineService's.
