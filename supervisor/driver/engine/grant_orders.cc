@@ -26,9 +26,19 @@ absl::Status GrantOrders::Grant(const internal::ReserveGrant& order) {
       admission_.NoteRevoked(grant);
       return ReportGrant(order, registered);
     }
+    if (order.number() != 0 && !last_.contains(order.worker_id())) return Withdraw(order, grant);
     ReportGrant(order, registered, Describe(grant, order.request()));
   });
   return absl::OkStatus();
+}
+
+// Revokes the grant of a worker that is gone. The keeper that gave the order may be gone, too, and
+// no other knows of it.
+void GrantOrders::Withdraw(const internal::ReserveGrant& order, uint32_t grant) {
+  engine_.RevokeGrant(grant, [this, order, grant](const absl::Status& revoked) {
+    if (revoked.ok()) admission_.NoteRevoked(grant);
+    ReportGrant(order, absl::AbortedError("the worker that asked for the grant is gone"));
+  });
 }
 
 absl::StatusOr<uint32_t> GrantOrders::Reserve(const internal::GrantRequest& request) {
