@@ -93,7 +93,8 @@ absl::StatusOr<Worker::Region> RegionCache::Register(int fd, uint64_t offset, ui
   failed.region.descriptor = *number;
   failed.is_invalid = true;
   entries_.push_back(std::make_shared<Entry>(failed));
-  EvictInvalid().IgnoreError();
+  // A keeper that did not answer would be waited for again.
+  if (!absl::IsDeadlineExceeded(region.status())) EvictInvalid().IgnoreError();
   return region;
 }
 
