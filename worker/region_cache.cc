@@ -88,8 +88,24 @@ absl::StatusOr<Worker::Region> RegionCache::Register(int fd, uint64_t offset, ui
   while (absl::IsResourceExhausted(region.status()) && EvictOne().ok()) {
     region = worker_.RegisterMemory(*number, offset, length, options_.access);
   }
-  if (!region.ok()) worker_.DropDescriptor(*number).IgnoreError();
+  if (region.ok()) return region;
+  Entry failed;
+  failed.region.descriptor = *number;
+  failed.is_invalid = true;
+  entries_.push_back(std::make_shared<Entry>(failed));
+  // A keeper that did not answer would be waited for again.
+  if (!absl::IsDeadlineExceeded(region.status())) EvictInvalid().IgnoreError();
   return region;
+}
+
+// The answer to a registration may have been lost. An answer to a later request comes when it is
+// over, and then the region is there or never will be.
+absl::Status RegionCache::Settle(Entry* failed) {
+  BATON_RETURN_IF_ERROR(worker_.DropDescriptor(failed->region.descriptor));
+  for (const Worker::Region& one : worker_.Regions()) {
+    if (one.descriptor == failed->region.descriptor) failed->region = one;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RegionCache::MakeRoom(uint64_t more) {
@@ -151,8 +167,8 @@ bool RegionCache::IsRegistered(const Worker::Region& region) const {
 // and is still an entry.
 absl::Status RegionCache::Unregister(Entries::iterator* entry) {
   const std::shared_ptr<Entry> one = **entry;
-  absl::Status status =
-      IsRegistered(one->region) ? worker_.UnregisterMemory(one->region.id) : absl::OkStatus();
+  absl::Status status = one->region.id == 0 ? Settle(one.get()) : absl::OkStatus();
+  if (status.ok() && IsRegistered(one->region)) status = worker_.UnregisterMemory(one->region.id);
   if (!status.ok() && !absl::IsNotFound(status)) {
     // After any other error the region may be gone, or go yet, and must not be named any more.
     if (!absl::IsFailedPrecondition(status)) one->is_invalid = true;
@@ -183,9 +199,12 @@ absl::Status RegionCache::InvalidateAll() {
 }
 
 absl::Status RegionCache::TakeOver() {
+  for (const std::shared_ptr<Entry>& entry : entries_) {
+    if (!IsRegistered(entry->region)) entry->is_invalid = true;
+  }
   for (const Worker::Region& region : worker_.Regions()) {
     const bool is_known = std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
-      return entry->region.id == region.id;
+      return entry->region.id == region.id && entry->region.descriptor == region.descriptor;
     });
     if (is_known) continue;
     Entry entry;
@@ -200,6 +219,20 @@ absl::Status RegionCache::TakeOver() {
       entry.inode = info.st_ino;
     }
     entries_.push_back(std::make_shared<Entry>(entry));
+  }
+  return options_.tag == 0 ? absl::OkStatus() : DropOrphans();
+}
+
+// A former worker may have died before it registered the memory of a descriptor, or after it
+// unregistered it.
+absl::Status RegionCache::DropOrphans() {
+  BATON_ASSIGN_OR_RETURN(const std::vector<uint64_t> held, worker_.HeldDescriptors(options_.tag));
+  const std::vector<Worker::Region> all = worker_.Regions();
+  for (const uint64_t number : held) {
+    const bool is_used = std::any_of(all.begin(), all.end(), [number](const auto& region) {
+      return region.descriptor == number;
+    });
+    if (!is_used) BATON_RETURN_IF_ERROR(worker_.DropDescriptor(number));
   }
   return absl::OkStatus();
 }

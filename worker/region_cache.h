@@ -34,11 +34,15 @@ namespace baton {
 // blocks, as Worker::RegisterMemory does.
 class RegionCache {
  public:
+  static constexpr uint64_t kTag = 0x736e6f69676572;  // "regions"
+
   struct Options {
     uint64_t most_bytes = uint64_t{256} << 20;  // registered at once
     uint32_t most_regions = 32;                 // 1 to 64, which is all that a service has
     uint32_t access = 0;                        // or verbs::kRemoteRead
-    uint64_t tag = 0;                           // for Worker::HoldDescriptor
+    // For Worker::HoldDescriptor. TakeOver drops every descriptor with this tag that no region has.
+    // 0: it drops none.
+    uint64_t tag = kTag;
   };
   struct Statistics {
     uint64_t hits = 0;
@@ -50,7 +54,7 @@ class RegionCache {
 
  private:
   struct Entry {
-    Worker::Region region;
+    Worker::Region region;  // `id` is 0: its registration failed, or its answer was lost
     dev_t device = 0;
     ino_t inode = 0;
     uint32_t leases = 0;
@@ -108,8 +112,10 @@ class RegionCache {
   absl::Status Invalidate(int fd);
   absl::Status InvalidateAll();
 
-  // Adds the service's regions that this cache does not know: those of former workers. REQUIRES: no
-  // other worker uses them.
+  // Adds the service's regions that this cache does not know: those of former workers. Forgets
+  // those that others have unregistered. Call it whenever shards come from another worker, also
+  // when they come back: an Acquire before it may return a region that is gone. REQUIRES: no other
+  // worker uses the regions, or a cache with this tag.
   absl::Status TakeOver();
 
   Statistics statistics() const;
@@ -126,6 +132,8 @@ class RegionCache {
   absl::Status InvalidateThose(absl::FunctionRef<bool(const Entry&)> are_meant);
   absl::Status Unregister(Entries::iterator* entry);
   absl::StatusOr<Worker::Region> Register(int fd, uint64_t offset, uint64_t length);
+  absl::Status Settle(Entry* failed);
+  absl::Status DropOrphans();
   bool IsRegistered(const Worker::Region& region) const;
   uint64_t bytes() const;
 

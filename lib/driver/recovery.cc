@@ -204,8 +204,9 @@ void Recovery::LoadCounters(uint32_t index) {
 void Recovery::LoadGrants() {
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     arena::GrantRecord& grant = arena_->grant(i);
-    if (grant.length == 0) state_.objects->grants[i] = {};
-    if (state_.objects->grants[i].is_free()) arena::StoreRelease(grant.length, uint64_t{0});
+    DeviceObjects::Grant& registered = state_.objects->grants[i];
+    if (grant.length == 0 || registered.region == nullptr) registered = {};
+    if (registered.is_free()) arena::StoreRelease(grant.length, uint64_t{0});
   }
   for (uint32_t i = 1; i <= arena::kRegions; ++i) {
     arena::RegionRecord& region = arena_->region(i);

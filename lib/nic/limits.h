@@ -15,7 +15,7 @@ inline constexpr size_t kMaxCompletionQueues = 4096;
 inline constexpr size_t kMaxSharedReceiveQueues = 4096;
 // Bounds of each file.
 inline constexpr size_t kMaxSocketsOfFile = 128;
-inline constexpr size_t kMaxFiles = 256;  // that are mapped
+inline constexpr size_t kMaxFiles = 320;  // that are mapped
 inline constexpr size_t kMaxRegisters = 4096;
 inline constexpr size_t kMaxChannels = 4096;
 inline constexpr size_t kMaxIds = 65'536;
@@ -24,9 +24,9 @@ inline constexpr size_t kMaxListeners = 1024;
 // A turn of the NIC takes about this many rings of each file.
 inline constexpr uint32_t kMaxRingsInTurn = 1024;
 
-inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;  // of all that a file has mapped
-inline constexpr uint32_t kMaxQueueEntries = 1u << 22;        // of a completion queue
-inline constexpr uint32_t kMaxReceiveBytes = 256;             // of a slot
+inline constexpr uint64_t kMaxFileBytes = uint64_t{96} << 40;  // of all that a file has mapped
+inline constexpr uint32_t kMaxQueueEntries = 1u << 22;         // of a completion queue
+inline constexpr uint32_t kMaxReceiveBytes = 256;              // of a slot
 
 }  // namespace baton::nic
 

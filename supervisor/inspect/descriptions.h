@@ -54,6 +54,7 @@ absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnectio
                                   Room* room, WorkRequests* out);
 absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, Room* room,
                                     WorkRequests* out);
+// REQUIRES: `out` has the request's state.
 void DecodeWorkRequest(const ArenaView& arena, const arena::WorkRequest& request, bool receive,
                        v1::InspectedWorkRequest* out);
 

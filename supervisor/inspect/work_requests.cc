@@ -13,15 +13,19 @@ namespace {
 using arena::SharedReceiveState;
 using arena::WorkRequest;
 
+constexpr char kCompleted[] = "completed";
+
 // Returns what is wrong with a range that is not within the buffers; empty: it lies in a region.
-std::string WrongRegion(const ArenaView& arena, const arena::BufferRange& range,
-                        bool may_be_region) {
+// `is_over`: the request has completed, so its region may be gone, and its number another's.
+std::string WrongRegion(const ArenaView& arena, const arena::BufferRange& range, bool may_be_region,
+                        bool is_over) {
   const uint32_t number = arena::RegionOf(range.offset);
   if (number == 0) {
     return absl::StrCat(range.length, " bytes at ", range.offset, " of ",
                         arena.header.shape.buffer_bytes);
   }
   if (!may_be_region) return absl::StrCat("region ", number, ", which is for sends");
+  if (is_over) return "";
   const uint64_t begin = range.offset - arena::RegionOffset(number);
   uint64_t length = 0;
   if (arena.header.regions != 0) {
@@ -51,7 +55,8 @@ void DecodeRanges(const ArenaView& arena, const WorkRequest& request, bool recei
     buffer->set_length(range.length);
     if (range.offset <= buffer_bytes && range.length <= buffer_bytes - range.offset) continue;
     const bool may_be_region = !receive && !verbs::IsAnswered(verbs::Opcode(request.opcode));
-    const std::string wrong = WrongRegion(arena, range, may_be_region);
+    const std::string wrong =
+        WrongRegion(arena, range, may_be_region, /*is_over=*/out->state() == kCompleted);
     if (!wrong.empty()) out->add_invalid(absl::StrCat("scatter-gather entry ", i, ": ", wrong));
   }
 }
@@ -76,13 +81,13 @@ void DecodeOpcode(const WorkRequest& request, bool receive, v1::InspectedWorkReq
 }
 
 std::string StateIn(const v1::InspectedQueue& cursors, uint64_t sequence) {
-  if (sequence < cursors.completed()) return "completed";
+  if (sequence < cursors.completed()) return kCompleted;
   if (sequence < cursors.posted()) return "posted";
   return sequence < cursors.attempted() ? "maybe posted" : "committed";
 }
 
 // In the order of SharedReceiveState.
-constexpr const char* kSharedStates[] = {"free", "maybe posted", "posted", "completed"};
+constexpr const char* kSharedStates[] = {"free", "maybe posted", "posted", kCompleted};
 static_assert(std::size(kSharedStates) == uint32_t(SharedReceiveState::kCompleted) + 1);
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST_F(CachedRegionsTest, shouldSendAgainFromTheSameRegion) {
   EXPECT_THAT(worker->Regions(), SizeIs(2));
   EXPECT_EQ(cache->InvalidateAll(), absl::OkStatus());
   EXPECT_THAT(worker->Regions(), IsEmpty());
-  EXPECT_THAT(worker->HeldDescriptors().value(), IsEmpty());
+  EXPECT_THAT(worker->HeldDescriptors(RegionCache::kTag).value(), IsEmpty());
 }
 
 TEST_F(CachedRegionsTest, shouldNotEvictWhatACommittedSendNames) {
@@ -105,7 +105,7 @@ TEST_F(CachedRegionsTest, shouldGoOnInASuccessor) {
   EXPECT_THAT(peer.received, ElementsAre("first"));
   EXPECT_EQ(cache->InvalidateAll(), absl::OkStatus());
   EXPECT_THAT(heir->Regions(), IsEmpty());
-  EXPECT_THAT(heir->HeldDescriptors().value(), IsEmpty());
+  EXPECT_THAT(heir->HeldDescriptors(RegionCache::kTag).value(), IsEmpty());
 }
 
 TEST_F(CachedRegionsTest, shouldFindInASuccessorWhatIsRegistered) {

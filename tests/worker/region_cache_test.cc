@@ -31,7 +31,7 @@ class FakeWorker final : public Worker {
   absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag) override {
     if (held.size() >= most_held) return absl::ResourceExhaustedError("descriptors: quota");
     held[++last_number] = CopyOf(fd);
-    last_tag = tag;
+    tags[last_number] = last_tag = tag;
     return last_number;
   }
   absl::StatusOr<int> TakeDescriptor(uint64_t number) override {
@@ -40,7 +40,10 @@ class FakeWorker final : public Worker {
     return CopyOf(found->second.get()).Release();
   }
   absl::Status DropDescriptor(uint64_t number) override {
+    if (!drop_status.ok()) return drop_status;
     held.erase(number);
+    if (late.id != 0) regions[late.id] = late;
+    late = {};
     return absl::OkStatus();
   }
   absl::StatusOr<Region> RegisterMemory(uint64_t descriptor, uint64_t offset, uint64_t length,
@@ -50,15 +53,19 @@ class FakeWorker final : public Worker {
     if (regions.size() >= most_regions) return absl::ResourceExhaustedError("64 regions exist");
     Region region;
     region.id = 1;
-    while (regions.contains(region.id)) ++region.id;
+    while (regions.contains(region.id) || region.id == late.id) ++region.id;
     region.length = length;
     region.descriptor = descriptor;
     region.offset = offset;
     region.access = access;
     region.rkey = 100 + region.id;
     region.remote_address = uint64_t{region.id} << 32;
-    regions[region.id] = region;
     ++registered;
+    if (std::exchange(register_late, false)) {
+      late = region;
+      return absl::DeadlineExceededError("the keeper does not answer");
+    }
+    regions[region.id] = region;
     return region;
   }
   absl::Status UnregisterMemory(uint32_t id) override {
@@ -104,17 +111,24 @@ class FakeWorker final : public Worker {
   absl::Status RevokeGrant(uint32_t /*id*/) override { return NotHere(); }
   void ReportHealth(bool /*healthy*/, std::string_view /*detail*/) override {}
   uint64_t id() const override { return 1; }
-  absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t /*tag*/) override {
-    return NotHere();
+  absl::StatusOr<std::vector<uint64_t>> HeldDescriptors(uint64_t tag) override {
+    std::vector<uint64_t> numbers;
+    for (const auto& [number, descriptor] : held) {
+      if (tags.at(number) == tag) numbers.push_back(number);
+    }
+    return numbers;
   }
 
   std::map<uint64_t, FileDescriptor> held;
+  std::map<uint64_t, uint64_t> tags;  // of all that were ever held
   std::map<uint32_t, Region> regions;
   std::set<uint32_t> in_use;  // by work requests
   uint64_t last_number = 0, last_tag = 0;
   size_t most_held = 256, most_regions = 64;
   uint64_t registered = 0;
-  absl::Status register_status, unregister_status;
+  absl::Status register_status, unregister_status, drop_status;
+  bool register_late = false;    // the next registration ends after its caller has given up
+  Region late;                   // such a one; a later request waits for it
   bool unregister_lost = false;  // the next answer is
 
  private:
@@ -358,6 +372,53 @@ TEST_F(RegionCacheTest, shouldNotUnregisterWhatOthersRegistered) {
   EXPECT_TRUE(worker_.regions.contains(id));
   EXPECT_EQ(worker_.held.size(), 1u);
   EXPECT_EQ(cache_->statistics().regions, 1u);
+}
+
+TEST_F(RegionCacheTest, shouldUnregisterWhatIsRegisteredAfterItHasGivenUp) {
+  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage),
+                       third = MakeMemfd(kPage);
+  worker_.register_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(WhyNot(first)));
+  // Not yet.
+  worker_.drop_status = absl::DeadlineExceededError("the keeper does not answer");
+  Acquire(second);
+  EXPECT_EQ(cache_->statistics().regions, 2u);
+  worker_.drop_status = absl::OkStatus();
+  Acquire(third);
+  EXPECT_EQ(worker_.regions.size(), 2u);
+  ExpectConsistent();
+  EXPECT_EQ(Acquire(first).region().length, kPage);
+  EXPECT_EQ(worker_.registered, 4u);
+  ExpectConsistent();
+}
+
+// A successor's cache has unregistered it, and the id is one of the successor's by then. The shards
+// come back.
+TEST_F(RegionCacheTest, shouldForgetWhatOthersUnregistered) {
+  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  const uint32_t id = Acquire(first).region().id;
+  const auto successors = RegionCache::Create(worker_, {}).value();
+  ASSERT_EQ(successors->TakeOver(), absl::OkStatus());
+  ASSERT_EQ(successors->InvalidateAll(), absl::OkStatus());
+  ASSERT_EQ(successors->Acquire(second.get(), 0, kPage).value().region().id, id);
+  EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());
+  EXPECT_EQ(Acquire(second).region().id, id);
+  EXPECT_NE(Acquire(first).region().id, id);
+  ExpectConsistent();
+}
+
+TEST_F(RegionCacheTest, shouldDropWhatFormerWorkersDidNotRegister) {
+  const FileDescriptor first = MakeMemfd(kPage), second = MakeMemfd(kPage);
+  Acquire(first);
+  ASSERT_TRUE(worker_.HoldDescriptor(second.get(), RegionCache::kTag).ok());
+  Make({});
+  EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());
+  ExpectConsistent();
+  // What the application holds for itself is its own to drop.
+  ASSERT_TRUE(worker_.HoldDescriptor(second.get(), 0).ok());
+  Make({.tag = 0});
+  EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());
+  EXPECT_EQ(worker_.held.size(), 2u);
 }
 
 TEST_F(RegionCacheTest, shouldTakeOverWhatFormerWorkersRegistered) {

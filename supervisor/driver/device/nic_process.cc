@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/layout.h"
 #include "lib/base/status.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/control_socket.h"
+#include "lib/nic/limits.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "supervisor/driver/device/soft_faults.h"
 #include "supervisor/driver/workers/spawn_plan.h"
@@ -24,6 +26,12 @@ namespace {
 constexpr int kObjects = 3;
 constexpr int kIds = 4;
 constexpr int kSigns = 5;
+
+// The NIC maps the whole memfd of each region, which a worker chooses. Room for the service's own
+// memory and for the queues of new connections is left however large those are.
+constexpr uint64_t kOwnFiles = 256;
+static_assert(nic::kMaxFiles >= kOwnFiles + arena::kRegions);
+static_assert(nic::kMaxFileBytes / arena::kMaxBufferBytes >= arena::kRegions + 16);
 
 absl::StatusOr<SocketPair> MakeSocket() {
   BATON_ASSIGN_OR_RETURN(SocketPair made, MakeSocketPair(SOCK_SEQPACKET));

@@ -12,10 +12,18 @@
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver_process {
+namespace {
+
+absl::Status AskerHasEnded() {
+  return absl::AbortedError("the worker that asked for it has ended, or is fenced");
+}
+
+}  // namespace
 
 // The grant counts against quotas from its reservation on.
 absl::Status GrantOrders::Grant(const internal::ReserveGrant& order) {
   if (RepeatsGrant(order)) return absl::OkStatus();
+  if (HasEnded(order.worker_id())) return AskerHasEnded();
   const uint64_t length = order.request().length();
   BATON_RETURN_IF_ERROR(admission_.CheckGrant(order.worker_id(), length));
   BATON_ASSIGN_OR_RETURN(const uint32_t grant, Reserve(order.request()));
@@ -26,9 +34,29 @@ absl::Status GrantOrders::Grant(const internal::ReserveGrant& order) {
       admission_.NoteRevoked(grant);
       return ReportGrant(order, registered);
     }
+    const bool is_gone = order.number() != 0 && !last_.contains(order.worker_id());
+    if (is_gone || HasEnded(order.worker_id())) return Withdraw(order, grant);
     ReportGrant(order, registered, Describe(grant, order.request()));
   });
   return absl::OkStatus();
+}
+
+// Its shards may have their next owner already, though its keeper does not know that it is dead.
+bool GrantOrders::HasEnded(uint64_t worker_id) const {
+  const Roster& roster = engine_.succession().roster();
+  for (uint32_t slot = 0; slot < engine_.arena().shape().workers; ++slot) {
+    if (worker_id != 0 && roster[slot].id == worker_id) return roster[slot].ended;
+  }
+  return false;
+}
+
+// Revokes the grant of a worker that has ended. The keeper that gave the order may be gone, too,
+// and no other knows of it.
+void GrantOrders::Withdraw(const internal::ReserveGrant& order, uint32_t grant) {
+  engine_.RevokeGrant(grant, [this, order, grant](const absl::Status& revoked) {
+    if (revoked.ok()) admission_.NoteRevoked(grant);
+    ReportGrant(order, AskerHasEnded());
+  });
 }
 
 absl::StatusOr<uint32_t> GrantOrders::Reserve(const internal::GrantRequest& request) {
@@ -69,8 +97,11 @@ internal::Granted GrantOrders::Describe(uint32_t grant,
   return granted;
 }
 
+// A former owner's order may come late: the next one may have staged requests that name the region,
+// or given the grant's key to a peer.
 void GrantOrders::Revoke(const internal::RevokeGrant& order) {
   if (RepeatsGrant(order)) return;
+  if (HasEnded(order.worker_id())) return ReportGrant(order, AskerHasEnded());
   if (order.number() != 0) last_[order.worker_id()] = {order.number(), {}, false};
   engine_.RevokeGrant(order.grant(), [this, order](const absl::Status& revoked) {
     if (revoked.ok()) admission_.NoteRevoked(order.grant());

@@ -41,6 +41,8 @@ class GrantOrders {
 
   absl::StatusOr<uint32_t> Reserve(const internal::GrantRequest& request);
   internal::Granted Describe(uint32_t grant, const internal::GrantRequest& request) const;
+  bool HasEnded(uint64_t worker_id) const;
+  void Withdraw(const internal::ReserveGrant& order, uint32_t grant);
   template <typename Order>
   bool RepeatsGrant(const Order& order);
   template <typename Order>

@@ -218,6 +218,22 @@ TEST_F(RegionsTest, shouldBeThereForTheNextDriver) {
   EXPECT_EQ(Unregister(region), absl::OkStatus());
 }
 
+// The driver dies between the first and the last step.
+TEST_F(RegionsTest, shouldLeaveNoPlaceOfWhatWasRevokedInPart) {
+  const OwnMemory memory;
+  const uint32_t region = Registered(memory, 0, 4096);
+  const uint32_t grant = Grant(0, 64).value();
+  for (const uint32_t place : {arena::GrantOfRegion(region), grant}) {
+    ASSERT_TRUE(BeginRevoke(*arena, driver->objects().get(), place).ok());
+  }
+  Succeed();
+  EXPECT_EQ(arena->region(region).length, 0u);
+  EXPECT_EQ(arena->grant(grant).length, 0u);
+  EXPECT_EQ(driver->objects()->Count().memory_regions, 2u);
+  EXPECT_EQ(Registered(memory, 0, 4096), region);
+  EXPECT_EQ(Grant(0, 64).value(), grant);
+}
+
 TEST_F(RegionsTest, shouldBeBoundedAndUseTheirPlacesAgain) {
   const OwnMemory memory;
   for (uint32_t i = 1; i <= arena::kRegions; ++i) EXPECT_EQ(Registered(memory, 0, 4096), i);

@@ -120,6 +120,40 @@ TEST_F(OrderExecutorTest, shouldGrantOnceAndReportItToTheKeeperThatAsksLast) {
   EXPECT_EQ(engine.grants_reserved, 2u);
 }
 
+// The keeper that gave the order may have died, and the next one does not know of it.
+TEST_F(OrderExecutorTest, shouldRevokeTheGrantOfAWorkerThatIsGoneBeforeItHasIt) {
+  engine.grants_reserved = 3;
+  (void)driver_client.Execute(GrantOrder(/*call=*/1, /*number=*/5));
+  driver_client.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
+  engine.registering[0](absl::OkStatus());
+  EXPECT_THAT(engine.revoked, ::testing::ElementsAre(3u));
+  EXPECT_EQ(driver_client.Account({}).accounts().granted_bytes(), 64u);
+  ASSERT_EQ(engine.revoking.size(), 1u);
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(driver_client.Account({}).accounts().granted_bytes(), 0u);
+  const std::vector<internal::DriverNews> told = news.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].grant_changed().call(), 1u);
+  EXPECT_FALSE(StatusIn(told[0].grant_changed()).ok());
+}
+
+// Its next owner may use what it wanted to revoke, and nobody would revoke what it is granted.
+TEST_F(OrderExecutorTest, shouldDoNothingForAWorkerThatHasEnded) {
+  engine.AddWorker(1, kWorker, CopyOf(event.get()), {}, Standing::kFirst);
+  (void)driver_client.Execute(GrantOrder(/*call=*/1, /*number=*/5));
+  engine.roster[1].ended = true;
+  EXPECT_EQ(StatusIn(driver_client.Execute(GrantOrder(/*call=*/2, /*number=*/6))).code(),
+            absl::StatusCode::kAborted);
+  EXPECT_EQ(engine.grants_reserved, 1u);
+  (void)driver_client.Execute(RevokeOrder(/*call=*/3, /*number=*/7));
+  EXPECT_THAT(engine.revoked, IsEmpty());
+  const std::vector<internal::DriverNews> told = news.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(StatusIn(told[0].grant_changed()).code(), absl::StatusCode::kAborted);
+  engine.registering[0](absl::OkStatus());
+  EXPECT_THAT(engine.revoked, ::testing::ElementsAre(0u));
+}
+
 TEST_F(OrderExecutorTest, shouldRegisterARegionOfAHeldDescriptorOnce) {
   const driver::testing::OwnMemory memory(4096);
   const auto held = driver_client.HoldDescriptorFor({kWorker, 1}, /*tag=*/0, memory.fd());
