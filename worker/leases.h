@@ -130,7 +130,7 @@ class Leases {
   // Returns null if there is none. Valid until this changes.
   const Lease* Find(uint32_t id) const;
   absl::Span<const Lease> all() const { return {state_.leases, state_.header.count}; }
-  // Returns the sum of all leases' bytes.
+  // Returns the sum of all leases' bytes. Those that are over count until FreeOverdue.
   uint64_t bytes() const;
 
  private:

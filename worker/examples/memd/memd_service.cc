@@ -339,6 +339,9 @@ absl::StatusOr<Lease> MemdService::Execute(ConnectionState& state, const Request
 
 absl::StatusOr<Lease> MemdService::Allocate(ConnectionState& state, const Request& request) const {
   Leases& leases = state.leases();
+  // A lease whose time is over counts no more, and is none that the request could repeat.
+  const uint64_t now = Leases::Now();
+  BATON_RETURN_IF_ERROR(leases.FreeOverdue(now));
   const bool is_repeated =
       std::any_of(leases.all().begin(), leases.all().end(),
                   [&](const Lease& lease) { return lease.request == request.number; });
@@ -355,7 +358,7 @@ absl::StatusOr<Lease> MemdService::Allocate(ConnectionState& state, const Reques
   wanted.bytes = request.bytes;
   wanted.access = AccessOf(request.rights);
   wanted.duration_ns = NanosecondsOf(request.milliseconds);
-  return leases.Allocate(wanted, Leases::Now());
+  return leases.Allocate(wanted, now);
 }
 
 Reply MemdService::ReplyTo(const Request& request, const absl::StatusOr<Lease>& lease,
@@ -415,10 +418,12 @@ void MemdService::Drop(Shard& shard, Connection& connection, const absl::Status&
                 std::string(connection.peer_address()), std::string(why.message()));
   shard.Abandon();  // drops what was staged
   // Its leases are those of the committed state again. kDisconnected frees them.
-  absl::Status status = HeapGrants::RevokeLost(shard);
-  if (status.ok()) status = shard.Disconnect(connection);
-  if (!status.ok()) {
+  if (const absl::Status status = shard.Disconnect(connection); !status.ok()) {
     spdlog::error("connection {}: disconnecting failed: {}", connection.index(),
+                  std::string(status.message()));
+  }
+  if (const absl::Status status = HeapGrants::RevokeLost(shard); !status.ok()) {
+    spdlog::error("shard {}: grants that no state knows are left: {}", shard.index(),
                   std::string(status.message()));
   }
 }
