@@ -26,9 +26,10 @@
 //   - free again what was freed: the peer has no access to it any more.
 //
 // Leases end with their connection. An owner that adopts a shard loads those of all connections,
-// calls FreeOverdue, sets a timer (Worker::Watch) for the earliest next_end(), and calls
-// HeapGrants::FreeLost with what its states know. That revokes what dead owners have granted and
-// not committed.
+// calls HeapGrants::FreeLost with what its states know, and sets a timer (Worker::Watch) for the
+// earliest next_end(). FreeLost revokes what dead owners have granted and not committed. The timer
+// calls FreeOverdue, for each connection in a transaction of its own: those of many connections
+// need not fit into one.
 //
 // Allocate and the functions that free block until the keeper answers, once for each lease. A
 // service has 256 grants, and its policy may allow fewer. A peer may take all of them, and the
