@@ -65,6 +65,12 @@ uint64_t MillisecondsLeft(const Lease& lease) {
                               : std::max<uint64_t>((lease.ends_ns - now) / kNanosecondsPerMs, 1);
 }
 
+// kUnavailable means to a client that its connection has ended. Here the keeper has not answered,
+// and the client may ask again.
+absl::StatusCode CodeFor(const absl::Status& status) {
+  return absl::IsUnavailable(status) ? absl::StatusCode::kDeadlineExceeded : status.code();
+}
+
 absl::Status CheckRequest(const Request& request, uint32_t bytes) {
   if (bytes == sizeof(Request) && request.magic == kRequestMagic &&
       request.version == kProtocolVersion && request.reserved == 0) {
@@ -368,7 +374,7 @@ Reply MemdService::ReplyTo(const Request& request, const absl::StatusOr<Lease>& 
   reply.version = kProtocolVersion;
   reply.kind = request.kind;
   reply.number = request.number;
-  reply.status = static_cast<uint32_t>(lease.status().code());
+  reply.status = static_cast<uint32_t>(CodeFor(lease.status()));
   reply.notices = state.notices();
   reply.server_version = options_.version;
   if (!lease.ok()) {
