@@ -123,7 +123,8 @@ class Leases {
   // Frees all leases that end at `now_ns` or before.
   absl::Status FreeOverdue(uint64_t now_ns);
   // Frees all. For kDisconnected and kConnectFailed. An error leaves leases, and the message says
-  // why: after kResourceExhausted, commit what is staged and call it again.
+  // why: after kResourceExhausted, commit what is staged and free the rest, which no state knows
+  // then. If the driver is behind, that takes a while. The next owner's FreeLost frees it as well.
   absl::Status FreeAll();
 
   // Returns when the first lease ends; nothing if none does before the connection.

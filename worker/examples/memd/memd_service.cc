@@ -16,6 +16,7 @@
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
+#include "worker/heap.h"
 #include "worker/heap_grants.h"
 #include "worker/leases.h"
 
@@ -37,8 +38,6 @@ constexpr uint64_t kNanosecondsPerMs = 1'000'000;
 constexpr int kMostEndedAtOnce = 4;
 // After leases could not be freed: no room in the transaction, or the keeper does not answer.
 constexpr uint64_t kRetryNs = 20 * kNanosecondsPerMs;
-// FreeAll has to be repeated when the transaction is full.
-constexpr int kMostCommits = 16;
 
 uint32_t AccessOf(uint32_t rights) {
   return ((rights & kRead) != 0 ? uint32_t{verbs::kRemoteRead} : 0) |
@@ -197,10 +196,14 @@ absl::Status MemdService::OnAdopt(Shard& shard) {
   return absl::OkStatus();
 }
 
-void MemdService::OnRelease(Shard& shard) { deadlines_.Forget(shard); }
+// What is not freed is of no state, so the next owner frees it.
+void MemdService::OnRelease(Shard& shard) {
+  deadlines_.Forget(shard);
+  unfreed_.erase(&shard);
+}
 
 void MemdService::OnLost(Shard& shard) {
-  deadlines_.Forget(shard);
+  OnRelease(shard);
   spdlog::warn("shard {} was taken away", shard.index());
 }
 
@@ -411,12 +414,42 @@ void MemdService::OnEnd(Shard& shard, const Completion& completion) {
 absl::Status MemdService::FreeAll(Shard& shard, Connection& connection) {
   if (connection.state().empty()) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(ConnectionState state, Load(connection));
-  absl::Status status = state.leases().FreeAll();
-  for (int i = 0; i < kMostCommits && absl::IsResourceExhausted(status); ++i) {
-    BATON_RETURN_IF_ERROR(shard.Commit());
-    status = state.leases().FreeAll();
+  const absl::Status status = state.leases().FreeAll();
+  if (!absl::IsResourceExhausted(status)) return status;
+  // The driver is behind, and the transaction has no room for all. No state will know the rest.
+  const absl::Span<const Lease> rest = state.leases().all();
+  std::vector<Lease>& unfreed = unfreed_[&shard];
+  unfreed.insert(unfreed.end(), rest.begin(), rest.end());
+  retry_ns_ = Leases::Now() + kRetryNs;
+  SetTimer();
+  return absl::OkStatus();
+}
+
+absl::Status MemdService::FreeOne(Shard& shard, const Lease& lease) {
+  BATON_RETURN_IF_ERROR(HeapGrants::Revoke(shard, lease.memory(), lease.grant));
+  BATON_RETURN_IF_ERROR(shard.heap().Free(lease.memory()));
+  return shard.Commit();
+}
+
+void MemdService::FreeRest(uint64_t now_ns) {
+  if (retry_ns_ == 0 || retry_ns_ > now_ns) return;
+  retry_ns_ = 0;
+  for (auto& [shard, leases] : unfreed_) {
+    while (!leases.empty()) {
+      const absl::Status status = FreeOne(*shard, leases.back());
+      if (!status.ok()) shard->Abandon();
+      if (absl::IsResourceExhausted(status)) {
+        retry_ns_ = now_ns + kRetryNs;
+        break;
+      }
+      if (!status.ok()) {
+        spdlog::error("shard {}: {} bytes are left to the next owner: {}", shard->index(),
+                      leases.back().bytes, std::string(status.message()));
+      }
+      leases.pop_back();
+    }
   }
-  return status;
+  absl::erase_if(unfreed_, [](const auto& entry) { return entry.second.empty(); });
 }
 
 void MemdService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {
@@ -442,6 +475,7 @@ void MemdService::OnTimer() {
   timer_end_ = 0;
   // One time for all, so that no connection comes twice.
   const uint64_t now = Leases::Now();
+  FreeRest(now);
   for (int i = 0; i < kMostEndedAtOnce; ++i) {
     if (deadlines_.empty() || deadlines_.first_end() > now) break;
     Connection* const connection = deadlines_.first();
@@ -474,7 +508,8 @@ absl::Status MemdService::FreeOverdue(Connection& connection, uint64_t now_ns) {
 }
 
 void MemdService::SetTimer() {
-  const uint64_t end = deadlines_.empty() ? 0 : deadlines_.first_end();
+  uint64_t end = deadlines_.empty() ? 0 : deadlines_.first_end();
+  if (retry_ns_ != 0) end = end == 0 ? retry_ns_ : std::min(end, retry_ns_);
   if (end == timer_end_) return;
   itimerspec at = {};
   at.it_value.tv_sec = static_cast<time_t>(end / 1'000'000'000);
