@@ -117,6 +117,12 @@ absl::Status Heap::EnterBlock(uint32_t block, size_t steps) {
   return absl::OkStatus();
 }
 
+void Heap::Stage(const HeapBlocks::Object& object, Step step) {
+  staged_.push_back({object, step});
+  if (IsCrowded()) [[unlikely]]
+    (void)shard_->EntryRoom();  // delivery sees it
+}
+
 absl::StatusOr<Buffer> Heap::Allocate(uint64_t bytes, uint32_t alignment) {
   BATON_ASSIGN_OR_RETURN(const HeapBlocks::Object object, Take(bytes, alignment, /*kept=*/true));
   // The second step is room for a Free, with which the caller may undo this.
@@ -125,7 +131,7 @@ absl::StatusOr<Buffer> Heap::Allocate(uint64_t bytes, uint32_t alignment) {
     blocks_.Hold(object);
     return entered;
   }
-  staged_.push_back({object, Step::kAllocated});
+  Stage(object, Step::kAllocated);
   BATON_CRASH_POINT("worker-heap-allocated");
   return BufferOf(object, bytes);
 }
@@ -154,7 +160,7 @@ absl::Status Heap::Keep(const Buffer& buffer) {
   }
   BATON_RETURN_IF_ERROR(EnterBlock(object.block, /*steps=*/1));
   blocks_.Keep(object);
-  staged_.push_back({object, Step::kKept});
+  Stage(object, Step::kKept);
   return absl::OkStatus();
 }
 
@@ -168,7 +174,7 @@ absl::Status Heap::Free(const Buffer& buffer) {
     case HeapBlocks::State::kKept:
       BATON_RETURN_IF_ERROR(EnterBlock(object.block, /*steps=*/1));
       blocks_.BeginFree(object);
-      staged_.push_back({object, Step::kFreed});
+      Stage(object, Step::kFreed);
       BATON_CRASH_POINT("worker-heap-freed");
       return absl::OkStatus();
     default:

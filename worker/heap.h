@@ -60,8 +60,10 @@ class Heap {
   static constexpr uint32_t kAlignment = arena::kHeapUnitBytes;
   static constexpr uint32_t kMaxAlignment = HeapBlocks::kMaxAlignment;
   // Calls of Allocate, Keep and Free of kept memory in one transaction. Another one returns
-  // kResourceExhausted. An Allocate leaves room for one Free.
+  // kResourceExhausted. An Allocate leaves room for one Free. Each completion is delivered with
+  // room for kStepsPerCompletion: delivery waits for the commit of a transaction that has less.
   static constexpr size_t kMaxTransactionSteps = 4096;
+  static constexpr size_t kStepsPerCompletion = 512;
 
   // Allocates `bytes`, in one range. Buffer::length is `bytes`; what is beyond it up to the size
   // class is not used for anything else. `alignment`: a power of two, at most kMaxAlignment.
@@ -102,12 +104,14 @@ class Heap {
   absl::StatusOr<HeapBlocks::Object> Find(const Buffer& buffer) const;
   void PlanReclaim();
   absl::Status EnterBlock(uint32_t block, size_t steps);
+  void Stage(const HeapBlocks::Object& object, Step step);
   absl::Status NoRoom(uint64_t bytes) const;
   Buffer BufferOf(const HeapBlocks::Object& object, uint64_t length) const;
   void ForEachInUse(HeapBlocks::VisitRange visit) const;
 
   // For Shard: the open transaction.
   bool HasStaged() const { return !changed_.empty(); }
+  bool IsCrowded() const { return staged_.size() > kMaxTransactionSteps - kStepsPerCompletion; }
   size_t entries() const {
     return (changed_.size() + arena::kHeapChangesPerEntry - 1) / arena::kHeapChangesPerEntry;
   }

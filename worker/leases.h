@@ -26,9 +26,10 @@
 //   - free again what was freed: the peer has no access to it any more.
 //
 // Leases end with their connection. An owner that adopts a shard loads those of all connections,
-// calls FreeOverdue, sets a timer (Worker::Watch) for the earliest next_end(), and calls
-// HeapGrants::FreeLost with what its states know. That revokes what dead owners have granted and
-// not committed.
+// calls HeapGrants::FreeLost with what its states know, and sets a timer (Worker::Watch) for the
+// earliest next_end(). FreeLost revokes what dead owners have granted and not committed. The timer
+// calls FreeOverdue, for each connection in a transaction of its own: those of many connections
+// need not fit into one.
 //
 // Allocate and the functions that free block until the keeper answers, once for each lease. A
 // service has 256 grants, and its policy may allow fewer. A peer may take all of them, and the
@@ -122,7 +123,8 @@ class Leases {
   // Frees all leases that end at `now_ns` or before.
   absl::Status FreeOverdue(uint64_t now_ns);
   // Frees all. For kDisconnected and kConnectFailed. An error leaves leases, and the message says
-  // why: after kResourceExhausted, commit what is staged and call it again.
+  // why: after kResourceExhausted, commit what is staged and free the rest, which no state knows
+  // then. If the driver is behind, that takes a while. The next owner's FreeLost frees it as well.
   absl::Status FreeAll();
 
   // Returns when the first lease ends; nothing if none does before the connection.
@@ -130,7 +132,7 @@ class Leases {
   // Returns null if there is none. Valid until this changes.
   const Lease* Find(uint32_t id) const;
   absl::Span<const Lease> all() const { return {state_.leases, state_.header.count}; }
-  // Returns the sum of all leases' bytes.
+  // Returns the sum of all leases' bytes. Those that are over count until FreeOverdue.
   uint64_t bytes() const;
 
  private:

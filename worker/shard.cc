@@ -165,7 +165,7 @@ absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode
 // Delivery needs room for several entries, and whatever is staged for one. So a crowded transaction
 // shows room for one entry at a time, and delivery waits for its commit.
 [[gnu::always_inline]] inline void Shard::LimitIfCrowded() const {
-  if (staged_->requests > kCrowdedRequests) [[unlikely]]
+  if (staged_->requests > kCrowdedRequests || (heap_ != nullptr && heap_->IsCrowded())) [[unlikely]]
     entries_left_ = std::min(entries_left_, 1u);
 }
 

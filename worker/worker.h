@@ -383,10 +383,10 @@ enum class CommitMode : uint8_t {
   // After each OnCompletion. Simpler, with more commits.
   kAfterEachCompletion,
   // The application calls it. While the open transaction has room for fewer than 256 more requests,
-  // nothing is delivered for the shard: commit it. Poison works worse with this mode: only a death
-  // within OnCompletion shows which completion it was. If owners die outside it again and again and
-  // nothing more is acknowledged, the connection of the oldest completion that is not acknowledged
-  // is failed.
+  // or for fewer than Heap::kStepsPerCompletion in the heap, nothing is delivered for the shard:
+  // commit it. Poison works worse with this mode: only a death within OnCompletion shows which
+  // completion it was. If owners die outside it again and again and nothing more is acknowledged,
+  // the connection of the oldest completion that is not acknowledged is failed.
   kManual,
 };
 

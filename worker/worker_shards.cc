@@ -90,7 +90,7 @@ int WorkerShards::Deliver(Shard& shard) {
   // A completion may need an entry for its connection, one for a decision, one for shared receives
   // and one for the heap, and with CommitMode::kAfterEachCompletion no two completions share one.
   // If the log lacks that room, the driver is far behind, and delivery waits for it. If the open
-  // transaction lacks room for requests, delivery waits for its commit.
+  // transaction lacks room for requests or in the heap, delivery waits for its commit.
   const bool shares_receives = shard.receive_depth_ == 0;
   const uint32_t needed = shard.entries_per_completion_;
   const bool commits_each = commit_mode_ == CommitMode::kAfterEachCompletion;

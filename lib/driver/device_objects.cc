@@ -166,15 +166,17 @@ absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::De
     return absl::UnimplementedError(
         absl::StrCat("access: device ", std::string(device.name()), " has no atomics"));
   }
-  const auto begin = objects->grants.begin();
-  const auto end = begin + arena::kGrants;
-  const auto free = std::find_if(begin, end, [](const auto& grant) { return grant.is_free(); });
-  if (free == end) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("all ", arena::kGrants, " grants of the service are in use: revoke one"));
+  // A number that was just given back is the last to be given again. A successor may do again what
+  // a dead owner did, and its order to revoke must not find a grant of somebody else.
+  for (uint32_t i = 0; i < arena::kGrants; ++i) {
+    const uint32_t grant = (objects->next_grant + i) % arena::kGrants;
+    if (!objects->grants[grant].is_free()) continue;
+    objects->grants[grant] = {nullptr, /*is_changing=*/true, {offset, length, access}};
+    objects->next_grant = (grant + 1) % arena::kGrants;
+    return grant;
   }
-  *free = {nullptr, /*is_changing=*/true, {offset, length, access}};
-  return static_cast<uint32_t>(free - begin);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all ", arena::kGrants, " grants of the service are in use: revoke one"));
 }
 
 GrantRange TakeRange(DeviceObjects* objects, uint32_t grant) {

@@ -236,7 +236,8 @@ class Attack {
         break;
       }
       default:
-        driver::RevokeGrant(service_.arena(), objects, static_cast<uint32_t>(program_.Near(8)))
+        driver::RevokeGrant(service_.arena(), objects,
+                            static_cast<uint32_t>(program_.Near(objects->next_grant)))
             .IgnoreError();
     }
   }

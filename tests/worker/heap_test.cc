@@ -321,6 +321,46 @@ TEST_F(LargeHeapTest, shouldBoundWhatATransactionAllocatesAndFrees) {
   EXPECT_EQ(All().size(), kMost - 2);
 }
 
+class BatchHeapTest : public HeapTest {
+ protected:
+  void SetUp() override {
+    Start([](v1::ServiceConfig* service) {
+      service->set_buffer_bytes(kBufferBytes);
+      service->set_shard_heap_bytes(kLargeHeapPages * kPage);
+    });
+  }
+  static constexpr uint64_t kLargeHeapPages = 256;
+};
+
+// Nobody would tell an application that was refused when to try again.
+TEST_F(BatchHeapTest, shouldDeliverACompletionOnlyWhenTheHeapHasRoomInTheTransaction) {
+  constexpr int kMessages = 32, kPairs = 100;
+  static_assert(2 * kPairs * kMessages > Heap::kMaxTransactionSteps);
+  static_assert(2 * kPairs <= Heap::kStepsPerCompletion);
+  int received = 0, refused = 0;
+  first.on_completion = [&](Shard& owned, const Completion& completion) {
+    AcceptWith(owned, completion, kMessages);
+    if (completion.kind != Kind::kReceive) return;
+    ++received;
+    for (int i = 0; i < kPairs; ++i) {
+      const absl::StatusOr<Buffer> buffer = owned.heap().Allocate(64);
+      if (!buffer.ok() || !owned.heap().Free(*buffer).ok()) ++refused;
+    }
+  };
+  worker = Add(&first, CommitMode::kAfterEachBatch);
+  Establish(peer, *worker);
+  ASSERT_TRUE(Until([&] { return first.Count(Kind::kEstablished) == 1; }));
+  // They come in one batch.
+  const uint64_t before = CompletionsInLog();
+  for (int i = 0; i < kMessages; ++i) peer.Send("request");
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + kMessages; }));
+  EXPECT_EQ(received, 0);
+  EXPECT_TRUE(Until([&] { return received == kMessages; }));
+  EXPECT_EQ(refused, 0);
+  shard = first.shards.at(0);
+  EXPECT_EQ(Statistics().kept, 0u);
+}
+
 // ---------------------------------------------------------------- in use
 
 TEST_F(HeapTest, shouldNotGiveOutWhatAReceiveRefersTo) {

@@ -768,6 +768,18 @@ TEST_F(QueueDriverTest, shouldRevokeGrantsOnceAndUseTheirSlotsAgain) {
   EXPECT_EQ(Grant(0, 64).value(), 7u);
 }
 
+// An order to revoke that comes twice, and late, would end the access of another peer.
+TEST_F(QueueDriverTest, shouldGiveTheNumberOfARevokedGrantLastOfAll) {
+  const uint32_t first = Grant(0, 64).value();
+  ASSERT_TRUE(Revoke(first).ok());
+  for (uint32_t i = 1; i < arena::kGrants; ++i) {
+    const uint32_t other = Grant(0, 64).value();
+    ASSERT_NE(other, first);
+    ASSERT_TRUE(Revoke(other).ok());
+  }
+  EXPECT_EQ(Grant(0, 64).value(), first);
+}
+
 // ---- Poison.
 
 class PoisonTest : public QueueDriverTest {

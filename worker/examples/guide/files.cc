@@ -11,7 +11,6 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
@@ -72,12 +71,8 @@ class Files final : public Service {
       std::cerr << "connection " << connection->index() << ": " << resumed << std::endl;
       BATON_RETURN_IF_ERROR(shard.Disconnect(*connection));
     }
-    std::vector<Buffer> unknown;
-    BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
-      if (is_kept && !rings.contains(buffer.offset)) unknown.push_back(buffer);
-    }));
-    for (const Buffer& buffer : unknown) BATON_RETURN_IF_ERROR(shard.heap().Free(buffer));
-    return HeapGrants::RevokeLost(shard);
+    return HeapGrants::FreeLost(
+        shard, [&](const Buffer& buffer) { return rings.contains(buffer.offset); });
   }
 
   void OnCompletion(Shard&, const Completion& done) override {

@@ -27,14 +27,15 @@ constexpr uint32_t kMost = 3;    // leases of a peer
 constexpr uint32_t kAccess = verbs::kRemoteRead | verbs::kRemoteWrite;
 constexpr uint64_t kSecond = 1'000'000'000;
 
-// Returns the connection's leases without those whose time is over.
-absl::StatusOr<Leases> FreeOverdue(Shard& shard, Connection& connection) {
+// Frees the connection's leases whose time is over, in a transaction of its own: one for all
+// connections could lack the room.
+absl::Status FreeOverdue(Shard& shard, Connection& connection) {
   BATON_ASSIGN_OR_RETURN(Leases leases, Leases::Load(connection, connection.state(), kMost));
   const uint64_t now = Leases::Now();
-  if (leases.next_end().value_or(now + 1) > now) return leases;
+  if (leases.next_end().value_or(now + 1) > now) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(leases.FreeOverdue(now));
   BATON_RETURN_IF_ERROR(shard.SetState(connection, leases.state(), kFormat));
-  return leases;
+  return shard.Commit();
 }
 
 class Lessor final : public ReplyService {
@@ -48,7 +49,8 @@ class Lessor final : public ReplyService {
   absl::Status OnAdopt(Shard& shard) override {
     std::set<uint64_t> known;
     for (Connection* connection : shard.connections()) {
-      BATON_ASSIGN_OR_RETURN(const Leases leases, FreeOverdue(shard, *connection));
+      BATON_ASSIGN_OR_RETURN(const Leases leases,
+                             Leases::Load(*connection, connection->state(), kMost));
       for (const Lease& lease : leases.all()) known.insert(lease.offset);
     }
     BATON_RETURN_IF_ERROR(HeapGrants::FreeLost(
@@ -108,8 +110,10 @@ class Lessor final : public ReplyService {
     if (read(timer_.get(), &ticks, sizeof(ticks)) <= 0) return;
     for (Shard* const shard : shards_) {
       for (Connection* const connection : shard->connections()) {
-        const absl::Status status = FreeOverdue(*shard, *connection).status();
-        if (!status.ok()) std::cerr << "leases are freed later: " << status << std::endl;
+        const absl::Status status = FreeOverdue(*shard, *connection);
+        if (status.ok()) continue;
+        shard->Abandon();  // no memory must be free of which the state says that it is leased
+        std::cerr << "leases are freed later: " << status << std::endl;
       }
     }
   }

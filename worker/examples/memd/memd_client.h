@@ -62,9 +62,9 @@ struct MemdClientOptions {
 
 // Errors of all calls:
 //   kUnavailable: the connection has ended; the message says why.
-//   kDeadlineExceeded: no answer within the patience. A request (Allocate, Free, Renew, Stat) may
-//     be repeated. After another call nobody knows whether it was executed, and the connection can
-//     be used no more.
+//   kDeadlineExceeded: no answer within the patience, or memd has none of its keeper. A request
+//     (Allocate, Free, Renew, Stat) may be repeated. After another call nobody knows whether it was
+//     executed, and the connection can be used no more.
 //   kInvalidArgument: the message names the field.
 // and those that memd answers with, and its reason: kResourceExhausted, kNotFound, kAlreadyExists.
 // The calls that work on memory refuse what would end the connection: kOutOfRange: not within the

@@ -16,6 +16,7 @@
 #include "lib/base/status.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
+#include "worker/heap.h"
 #include "worker/heap_grants.h"
 #include "worker/leases.h"
 
@@ -37,8 +38,6 @@ constexpr uint64_t kNanosecondsPerMs = 1'000'000;
 constexpr int kMostEndedAtOnce = 4;
 // After leases could not be freed: no room in the transaction, or the keeper does not answer.
 constexpr uint64_t kRetryNs = 20 * kNanosecondsPerMs;
-// FreeAll has to be repeated when the transaction is full.
-constexpr int kMostCommits = 16;
 
 uint32_t AccessOf(uint32_t rights) {
   return ((rights & kRead) != 0 ? uint32_t{verbs::kRemoteRead} : 0) |
@@ -63,6 +62,12 @@ uint64_t MillisecondsLeft(const Lease& lease) {
   const uint64_t now = Leases::Now();
   return lease.ends_ns <= now ? 1
                               : std::max<uint64_t>((lease.ends_ns - now) / kNanosecondsPerMs, 1);
+}
+
+// kUnavailable means to a client that its connection has ended. Here the keeper has not answered,
+// and the client may ask again.
+absl::StatusCode CodeFor(const absl::Status& status) {
+  return absl::IsUnavailable(status) ? absl::StatusCode::kDeadlineExceeded : status.code();
 }
 
 absl::Status CheckRequest(const Request& request, uint32_t bytes) {
@@ -191,10 +196,14 @@ absl::Status MemdService::OnAdopt(Shard& shard) {
   return absl::OkStatus();
 }
 
-void MemdService::OnRelease(Shard& shard) { deadlines_.Forget(shard); }
+// What is not freed is of no state, so the next owner frees it.
+void MemdService::OnRelease(Shard& shard) {
+  deadlines_.Forget(shard);
+  unfreed_.erase(&shard);
+}
 
 void MemdService::OnLost(Shard& shard) {
-  deadlines_.Forget(shard);
+  OnRelease(shard);
   spdlog::warn("shard {} was taken away", shard.index());
 }
 
@@ -339,6 +348,9 @@ absl::StatusOr<Lease> MemdService::Execute(ConnectionState& state, const Request
 
 absl::StatusOr<Lease> MemdService::Allocate(ConnectionState& state, const Request& request) const {
   Leases& leases = state.leases();
+  // A lease whose time is over counts no more, and is none that the request could repeat.
+  const uint64_t now = Leases::Now();
+  BATON_RETURN_IF_ERROR(leases.FreeOverdue(now));
   const bool is_repeated =
       std::any_of(leases.all().begin(), leases.all().end(),
                   [&](const Lease& lease) { return lease.request == request.number; });
@@ -355,7 +367,7 @@ absl::StatusOr<Lease> MemdService::Allocate(ConnectionState& state, const Reques
   wanted.bytes = request.bytes;
   wanted.access = AccessOf(request.rights);
   wanted.duration_ns = NanosecondsOf(request.milliseconds);
-  return leases.Allocate(wanted, Leases::Now());
+  return leases.Allocate(wanted, now);
 }
 
 Reply MemdService::ReplyTo(const Request& request, const absl::StatusOr<Lease>& lease,
@@ -365,7 +377,7 @@ Reply MemdService::ReplyTo(const Request& request, const absl::StatusOr<Lease>& 
   reply.version = kProtocolVersion;
   reply.kind = request.kind;
   reply.number = request.number;
-  reply.status = static_cast<uint32_t>(lease.status().code());
+  reply.status = static_cast<uint32_t>(CodeFor(lease.status()));
   reply.notices = state.notices();
   reply.server_version = options_.version;
   if (!lease.ok()) {
@@ -402,12 +414,42 @@ void MemdService::OnEnd(Shard& shard, const Completion& completion) {
 absl::Status MemdService::FreeAll(Shard& shard, Connection& connection) {
   if (connection.state().empty()) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(ConnectionState state, Load(connection));
-  absl::Status status = state.leases().FreeAll();
-  for (int i = 0; i < kMostCommits && absl::IsResourceExhausted(status); ++i) {
-    BATON_RETURN_IF_ERROR(shard.Commit());
-    status = state.leases().FreeAll();
+  const absl::Status status = state.leases().FreeAll();
+  if (!absl::IsResourceExhausted(status)) return status;
+  // The driver is behind, and the transaction has no room for all. No state will know the rest.
+  const absl::Span<const Lease> rest = state.leases().all();
+  std::vector<Lease>& unfreed = unfreed_[&shard];
+  unfreed.insert(unfreed.end(), rest.begin(), rest.end());
+  retry_ns_ = Leases::Now() + kRetryNs;
+  SetTimer();
+  return absl::OkStatus();
+}
+
+absl::Status MemdService::FreeOne(Shard& shard, const Lease& lease) {
+  BATON_RETURN_IF_ERROR(HeapGrants::Revoke(shard, lease.memory(), lease.grant));
+  BATON_RETURN_IF_ERROR(shard.heap().Free(lease.memory()));
+  return shard.Commit();
+}
+
+void MemdService::FreeRest(uint64_t now_ns) {
+  if (retry_ns_ == 0 || retry_ns_ > now_ns) return;
+  retry_ns_ = 0;
+  for (auto& [shard, leases] : unfreed_) {
+    while (!leases.empty()) {
+      const absl::Status status = FreeOne(*shard, leases.back());
+      if (!status.ok()) shard->Abandon();
+      if (absl::IsResourceExhausted(status)) {
+        retry_ns_ = now_ns + kRetryNs;
+        break;
+      }
+      if (!status.ok()) {
+        spdlog::error("shard {}: {} bytes are left to the next owner: {}", shard->index(),
+                      leases.back().bytes, std::string(status.message()));
+      }
+      leases.pop_back();
+    }
   }
-  return status;
+  absl::erase_if(unfreed_, [](const auto& entry) { return entry.second.empty(); });
 }
 
 void MemdService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {
@@ -415,10 +457,12 @@ void MemdService::Drop(Shard& shard, Connection& connection, const absl::Status&
                 std::string(connection.peer_address()), std::string(why.message()));
   shard.Abandon();  // drops what was staged
   // Its leases are those of the committed state again. kDisconnected frees them.
-  absl::Status status = HeapGrants::RevokeLost(shard);
-  if (status.ok()) status = shard.Disconnect(connection);
-  if (!status.ok()) {
+  if (const absl::Status status = shard.Disconnect(connection); !status.ok()) {
     spdlog::error("connection {}: disconnecting failed: {}", connection.index(),
+                  std::string(status.message()));
+  }
+  if (const absl::Status status = HeapGrants::RevokeLost(shard); !status.ok()) {
+    spdlog::error("shard {}: grants that no state knows are left: {}", shard.index(),
                   std::string(status.message()));
   }
 }
@@ -431,6 +475,7 @@ void MemdService::OnTimer() {
   timer_end_ = 0;
   // One time for all, so that no connection comes twice.
   const uint64_t now = Leases::Now();
+  FreeRest(now);
   for (int i = 0; i < kMostEndedAtOnce; ++i) {
     if (deadlines_.empty() || deadlines_.first_end() > now) break;
     Connection* const connection = deadlines_.first();
@@ -463,7 +508,8 @@ absl::Status MemdService::FreeOverdue(Connection& connection, uint64_t now_ns) {
 }
 
 void MemdService::SetTimer() {
-  const uint64_t end = deadlines_.empty() ? 0 : deadlines_.first_end();
+  uint64_t end = deadlines_.empty() ? 0 : deadlines_.first_end();
+  if (retry_ns_ != 0) end = end == 0 ? retry_ns_ : std::min(end, retry_ns_);
   if (end == timer_end_) return;
   itimerspec at = {};
   at.it_value.tv_sec = static_cast<time_t>(end / 1'000'000'000);

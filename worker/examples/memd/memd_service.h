@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -76,6 +77,8 @@ class MemdService final : public Service {
                 const ConnectionState& state) const;
   void OnEnd(Shard& shard, const Completion& completion);
   absl::Status FreeAll(Shard& shard, Connection& connection);
+  static absl::Status FreeOne(Shard& shard, const Lease& lease);
+  void FreeRest(uint64_t now_ns);
   // Ends the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
 
@@ -101,6 +104,9 @@ class MemdService final : public Service {
   FileDescriptor timer_;
   uint64_t timer_end_ = 0;  // that it is set to; 0: it is not set
   Deadlines deadlines_;
+  // Leases of connections that have ended, which no transaction had room to free.
+  absl::flat_hash_map<Shard*, std::vector<Lease>> unfreed_;
+  uint64_t retry_ns_ = 0;  // when FreeRest looks at them again; 0: there are none
   // These follow from the service's capacity, so they are the same in every worker of the service.
   uint64_t shared_slots_ = 0, shared_bytes_ = 0;  // slots of a shard; 0: receives are not shared
   uint64_t slab_bytes_ = 0;

@@ -237,6 +237,36 @@ TEST_F(MemdTest, shouldRefuseWhatItCannotLeaseAndGoOn) {
   ASSERT_OK(client->Allocate({.bytes = 65536}));
 }
 
+// The worker is stopped while a lease ends, so that a request is there before its timer is: one
+// with the number of that lease, and for more than a client may have.
+TEST_F(MemdTest, shouldLimitWhatARequestGetsInPlaceOfALeaseThatIsOver) {
+  constexpr std::chrono::milliseconds kDuration(500);
+  ASSERT_NO_FATAL_FAILURE(StartCluster({"--hang-timeout-ms", "600000"}));
+  ASSERT_NO_FATAL_FAILURE(StartWorker({.arguments = {"--most-bytes", "65536"}}, &worker_));
+  const auto client = NewClient();
+  ASSERT_NE(client, nullptr);
+  AllocateOptions options;
+  options.bytes = 65536;
+  options.milliseconds = kDuration.count();
+  options.number = client->NewNumber();
+  ASSERT_OK(client->Allocate(options));
+  const auto over = std::chrono::steady_clock::now() + kDuration;
+  ASSERT_OK(worker_->process->Signal(SIGSTOP));
+  ASSERT_OK(harness::WaitUntil("the worker to be stopped", [&] {
+    return harness::StatusOf(worker_->process->pid(), "State").starts_with("T");
+  }));
+  options.bytes = 100'000;
+  client->set_patience(std::chrono::milliseconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(client->Allocate(options).status()));
+  ASSERT_OK(harness::WaitUntil("the lease's time to be over",
+                               [&] { return std::chrono::steady_clock::now() > over; }));
+  ASSERT_OK(worker_->process->Signal(SIGCONT));
+  client->set_patience(kTimeout);
+  const auto large = client->Allocate(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(large.status())) << large.status();
+  ASSERT_OK(client->Allocate({.bytes = 65536}));
+}
+
 // The client library refuses what would end the connection; this one asks for it with other
 // numbers.
 TEST_F(MemdTest, shouldEndTheConnectionOfAClientThatExceedsItsLeaseAndNoOther) {
