@@ -126,7 +126,7 @@ class MessageChannel {
   struct Output {
     std::string bytes;
     size_t written = 0;
-    std::vector<FileDescriptor> descriptors;  // duplicates, closed once sent
+    std::vector<FileDescriptor> descriptors = {};  // duplicates, closed once sent
   };
 
   enum class Takes : uint8_t { kAny, kOne, kNone };
@@ -138,7 +138,7 @@ class MessageChannel {
     PassedDescriptor passed = {};  // after TakeOneDescriptor, in their place
   };
 
-  absl::Status WriteSome(Output& output);
+  absl::Status WriteSome(Output& output, const std::vector<int>& descriptors);
   absl::Status WriteQueued();
   absl::Status TakeBack(const absl::Status& why);
   absl::Status Break(const absl::Status& why);
