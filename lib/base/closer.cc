@@ -65,6 +65,11 @@ void CloseLater(FileDescriptor descriptor) {
   closer.Close(std::move(descriptor));
 }
 
+void CloseFileLater(FileDescriptor file) {
+  static Closer& closer = *new Closer;  // outlives every thread
+  closer.Close(std::move(file));
+}
+
 namespace {
 
 // Returns the first descriptor of what was received, and leaves others to CloseLater().

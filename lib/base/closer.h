@@ -38,6 +38,10 @@ class Closer {
 // Closes a descriptor that another process passed, in one Closer of the process. Thread-safe.
 void CloseLater(FileDescriptor descriptor);
 
+// The same for a file whose close ends whatever other processes do, but may take long. It does not
+// wait behind what CloseLater() closes, which could keep every descriptor of this process in use.
+void CloseFileLater(FileDescriptor file);
+
 // Owns a descriptor that another process passed, and leaves it to CloseLater().
 class PassedDescriptor {
  public:
@@ -53,6 +57,7 @@ class PassedDescriptor {
   }
 
   int get() const { return descriptor_.get(); }
+  FileDescriptor Release() { return std::move(descriptor_); }
   explicit operator bool() const { return static_cast<bool>(descriptor_); }
 
  private:

@@ -221,7 +221,7 @@ absl::Status DriverClient::DropDescriptor(uint64_t number) {
   order.mutable_drop_descriptor()->set_number(number);
   std::vector<FileDescriptor> received;
   const internal::DriverAnswer answer = Execute(order, {}, &received);
-  for (FileDescriptor& dropped : received) CloseLater(std::move(dropped));
+  for (FileDescriptor& dropped : received) CloseFileLater(std::move(dropped));
   return DescriptorStatusIn(answer);
 }
 
