@@ -66,8 +66,9 @@ class PassedDescriptor {
 
 // Does what ReceiveBytes() does, but takes one descriptor that comes with the bytes: no other is
 // closed here, and none is closed by the kernel in this thread. `header` has no control buffer, or
-// one for the credentials of the sender. EBADMSG: several came at once, or this process has no free
-// descriptor. They stay in the socket, and nothing is read any more.
+// one for the credentials of the sender. EBADMSG: several came at once. They stay in the socket,
+// and nothing is read any more. EMFILE: this process has no free descriptor. Nothing is read before
+// it has one.
 ssize_t ReceiveBytesAndOne(int socket, msghdr* header, PassedDescriptor* passed);
 
 // Ends a connection of a UNIX stream socket, for all of its descriptors, and closes this one. What

@@ -434,12 +434,11 @@ absl::Status MessageChannel::Fill() {
         return broken_;
       }
       if (error == EBADMSG) {
-        return absl::InvalidArgumentError(
-            takes_ == Takes::kNone
-                ? "descriptors came, and none are taken here"
-                : "more than one descriptor came, or none is free here (see RLIMIT_NOFILE)");
+        return absl::InvalidArgumentError(takes_ == Takes::kNone
+                                              ? "descriptors came, and none are taken here"
+                                              : "more than one descriptor came");
       }
-      return ErrnoStatus(error, "recvmsg");
+      return ErrnoStatus(error, "recvmsg (see RLIMIT_NOFILE)");
     }
     BATON_RETURN_IF_ERROR(got == 0 ? broken_ : absl::OkStatus());
     if (got == 0) return absl::UnavailableError("the other side closed the connection");

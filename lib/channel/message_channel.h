@@ -84,7 +84,8 @@ class MessageChannel {
   }
   // From now on a frame may come with one descriptor. The channel closes none that it has taken: it
   // leaves them to CloseLater(). Descriptors that come otherwise stay in the socket, and Fill
-  // returns kInvalidArgument. REQUIRES: TakeNoDescriptors was called.
+  // returns kInvalidArgument. While this process has no free descriptor for one, Fill returns
+  // kResourceExhausted. REQUIRES: TakeNoDescriptors was called.
   void TakeOneDescriptor() { takes_ = Takes::kOne; }
 
   // Both block for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.

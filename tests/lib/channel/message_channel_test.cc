@@ -401,6 +401,21 @@ TEST_F(OneDescriptorTest, shouldStayInTheSocketWithOthers) {
   AwaitOpen(before);
 }
 
+TEST_F(OneDescriptorTest, shouldStayInTheSocketUntilADescriptorIsFree) {
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at memory through a pipe: it needs descriptors";
+#endif
+  SendNumber(0, 1);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {3, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status filled = there->Fill();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(filled.code(), absl::StatusCode::kResourceExhausted) << filled;
+  ExpectOne(0, true);
+}
+
 TEST_F(OneDescriptorTest, shouldBeClosedIfNobodyTakesIt) {
   const size_t before = OpenDescriptors();
   SendNumber(0, 1);
