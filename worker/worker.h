@@ -568,10 +568,12 @@ class Worker {
   // HeldDescriptors, such as the number of a shard. If this worker dies before it has committed the
   // number, only HeldDescriptors tells of it. kInvalidArgument: `fd` is neither a memfd nor a
   // regular file on a local file system, since the close of any other may wait. kResourceExhausted:
-  // a quota of the policy, or 256 are held.
+  // a quota of the policy, or 256 are held. Locks of flock(2) that `fd` has last as long as it is
+  // held.
   virtual absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag = 0) = 0;
   // Returns a duplicate, close-on-exec, which the caller closes. It shares its file offset with all
-  // others: read with pread(2). kNotFound: nothing with that number is held.
+  // others: read with pread(2). Its close ends this process's locks (fcntl(2)) on the file.
+  // kNotFound: nothing with that number is held.
   virtual absl::StatusOr<int> TakeDescriptor(uint64_t number) = 0;
   // Returns OK also if nothing with that number is held. Duplicates that were taken stay open.
   virtual absl::Status DropDescriptor(uint64_t number) = 0;

@@ -65,6 +65,11 @@ void CloseLater(FileDescriptor descriptor) {
   closer.Close(std::move(descriptor));
 }
 
+void CloseFileLater(FileDescriptor file) {
+  static Closer& closer = *new Closer;  // outlives every thread
+  closer.Close(std::move(file));
+}
+
 namespace {
 
 // Returns the first descriptor of what was received, and leaves others to CloseLater().
@@ -100,7 +105,9 @@ ssize_t ReceiveBytesAndOne(int socket, msghdr* header, PassedDescriptor* passed)
   look.msg_controllen = sizeof(control);  // CMSG_NXTHDR wants the padding of the last item, too
   PassedDescriptor first = TakeFirst(&look);
   if ((look.msg_flags & MSG_CTRUNC) != 0) {
-    errno = EBADMSG;
+    const int error = first ? EBADMSG : EMFILE;
+    first = PassedDescriptor();
+    errno = error;
     return -1;
   }
   header->msg_iov->iov_len = static_cast<size_t>(seen);

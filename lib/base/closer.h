@@ -38,6 +38,10 @@ class Closer {
 // Closes a descriptor that another process passed, in one Closer of the process. Thread-safe.
 void CloseLater(FileDescriptor descriptor);
 
+// The same for a file whose close ends whatever other processes do, but may take long. It does not
+// wait behind what CloseLater() closes, which could keep every descriptor of this process in use.
+void CloseFileLater(FileDescriptor file);
+
 // Owns a descriptor that another process passed, and leaves it to CloseLater().
 class PassedDescriptor {
  public:
@@ -53,6 +57,7 @@ class PassedDescriptor {
   }
 
   int get() const { return descriptor_.get(); }
+  FileDescriptor Release() { return std::move(descriptor_); }
   explicit operator bool() const { return static_cast<bool>(descriptor_); }
 
  private:
@@ -61,8 +66,9 @@ class PassedDescriptor {
 
 // Does what ReceiveBytes() does, but takes one descriptor that comes with the bytes: no other is
 // closed here, and none is closed by the kernel in this thread. `header` has no control buffer, or
-// one for the credentials of the sender. EBADMSG: several came at once, or this process has no free
-// descriptor. They stay in the socket, and nothing is read any more.
+// one for the credentials of the sender. EBADMSG: several came at once. They stay in the socket,
+// and nothing is read any more. EMFILE: this process has no free descriptor. Nothing is read before
+// it has one.
 ssize_t ReceiveBytesAndOne(int socket, msghdr* header, PassedDescriptor* passed);
 
 // Ends a connection of a UNIX stream socket, for all of its descriptors, and closes this one. What

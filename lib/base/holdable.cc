@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -34,7 +35,17 @@ absl::Status Refuse(std::string_view why) {
                    ": only memfds and regular files on a local file system can be held"));
 }
 
+// Returns true if the kernel names the file by a path, and not as "socket:[5]" or
+// "anon_inode:[eventpoll]". It asks nobody for the path.
+bool HasPath(int descriptor) {
+  char first = 0;
+  const std::string link = absl::StrCat("/proc/self/fd/", descriptor);
+  return readlink(link.c_str(), &first, 1) == 1 && first == '/';
+}
+
 // Returns the number of the mount that the file is in; -1: unknown.
+// REQUIRES: HasPath(). The kernel takes an epoll set's lock to say what is in it, and a process
+// keeps that lock as long as a fault in its epoll_wait(2) lasts.
 int MountOf(int descriptor) {
   std::ifstream file(absl::StrCat("/proc/self/fdinfo/", descriptor));
   for (std::string word; file >> word;) {
@@ -70,7 +81,7 @@ absl::Status CheckFileSystem(int descriptor, pid_t sender) {
   }
   return Refuse(found ? absl::StrCat("its file system is ", found->type,
                                      ", or is not one of the keeper's own mounts")
-                      : "its file system is unknown here, as that of a socket or a pipe");
+                      : "its file system is unknown here");
 }
 
 }  // namespace
@@ -98,6 +109,7 @@ absl::Status CheckHoldable(int descriptor, pid_t sender) {
   if ((flags & O_PATH) != 0) return Refuse("it was opened with O_PATH");
   // Only files in memory have seals.
   if (fcntl(descriptor, F_GET_SEALS) >= 0) return absl::OkStatus();
+  if (!HasPath(descriptor)) return Refuse("it has no path, such as a socket or a pipe");
   BATON_RETURN_IF_ERROR(CheckFileSystem(descriptor, sender));
   struct statx info = {};
   if (statx(descriptor, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0) {

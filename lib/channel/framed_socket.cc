@@ -1,9 +1,11 @@
 #include "lib/channel/framed_socket.h"
 
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <utility>
 
 #include "lib/base/closer.h"
+#include "lib/channel/waits.h"
 #include "lib/text/message_text.h"
 
 namespace baton {
@@ -15,6 +17,8 @@ namespace {
 // The most frames of one socket that are handled before the loop serves other sockets and the
 // deaths of processes.
 constexpr int kFramesPerTurn = 8;
+// The time between two looks for a free descriptor.
+constexpr std::chrono::milliseconds kPause(100);
 
 }  // namespace
 
@@ -22,7 +26,8 @@ FramedSocket::FramedSocket(boost::asio::io_context& loop, FileDescriptor socket,
                            const Limits& limits)
     : limits_(limits),
       channel_(std::move(socket), limits.frame_bytes),
-      descriptor_(loop, channel_.fd()) {
+      descriptor_(loop, channel_.fd()),
+      pause_(loop) {
   if (limits.refuses_descriptors) channel_.TakeNoDescriptors();
 }
 
@@ -56,6 +61,12 @@ void FramedSocket::HandleFrames(const absl::Status& filled) {
       return;
     }
     if (*handled) continue;
+    // The socket stays readable.
+    if (limits_.refuses_descriptors && absl::IsResourceExhausted(filled)) {
+      return After(pause_, kPause, [self = shared_from_this()] {
+        if (self->on_frame_) self->AwaitInput();
+      });
+    }
     // The frames that arrived before the end were handled above.
     if (!filled.ok()) return Fail(filled);
     if (on_frame_) AwaitInput();

@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,7 +26,8 @@ class FramedSocket : public std::enable_shared_from_this<FramedSocket> {
     uint32_t frame_bytes = kMaxFrameBytes;  // of a frame that is received
     size_t text_bytes = SIZE_MAX;           // of a text that is sent: Send cuts a longer one
     // Descriptors that come close the socket, and none is closed in the loop's thread. After
-    // MessageChannel::TakeOneDescriptor, one at a time may come.
+    // MessageChannel::TakeOneDescriptor, one at a time may come. It waits in the socket while this
+    // process has no free descriptor.
     bool refuses_descriptors = false;
   };
 
@@ -63,6 +65,7 @@ class FramedSocket : public std::enable_shared_from_this<FramedSocket> {
   const Limits limits_;
   MessageChannel channel_;
   boost::asio::posix::stream_descriptor descriptor_;
+  boost::asio::steady_timer pause_;
   std::function<absl::StatusOr<bool>()> on_frame_;
   std::function<void(absl::Status)> on_closed_;
   bool awaiting_output_ = false;

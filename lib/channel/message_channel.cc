@@ -205,25 +205,23 @@ bool IsPeerContained(int socket) {
   return its == 0 || its != PidNamespaces("/proc/self/status");
 }
 
-absl::Status MessageChannel::WriteSome(Output& output) {
+// `descriptors` go with the first byte.
+absl::Status MessageChannel::WriteSome(Output& output, const std::vector<int>& descriptors) {
   while (output.written < output.bytes.size()) {
     iovec data = {output.bytes.data() + output.written, output.bytes.size() - output.written};
     msghdr header = {};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors)] = {};
-    if (!output.descriptors.empty()) {
-      const size_t bytes = sizeof(int) * output.descriptors.size();
+    if (output.written == 0 && !descriptors.empty()) {
+      const size_t bytes = sizeof(int) * descriptors.size();
       header.msg_control = control;
       header.msg_controllen = CMSG_SPACE(bytes);
       cmsghdr* item = CMSG_FIRSTHDR(&header);
       item->cmsg_level = SOL_SOCKET;
       item->cmsg_type = SCM_RIGHTS;
       item->cmsg_len = CMSG_LEN(bytes);
-      for (size_t i = 0; i < output.descriptors.size(); ++i) {
-        const int fd = output.descriptors[i].get();
-        std::memcpy(CMSG_DATA(item) + i * sizeof(int), &fd, sizeof(int));
-      }
+      std::memcpy(CMSG_DATA(item), descriptors.data(), bytes);
     }
     const ssize_t written = sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written < 0) {
@@ -232,7 +230,6 @@ absl::Status MessageChannel::WriteSome(Output& output) {
       // ETOOMANYREFS: the user has too many descriptors in flight (unix(7)).
       return ErrnoStatus(errno, errno == ETOOMANYREFS ? "sendmsg (see RLIMIT_NOFILE)" : "sendmsg");
     }
-    output.descriptors.clear();
     output.written += static_cast<size_t>(written);
   }
   return absl::OkStatus();
@@ -248,15 +245,24 @@ absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& messag
   if (!output_.empty() && output_bytes_ + frame.size() > kMaxFrameBytes) {
     return absl::ResourceExhaustedError("the other side does not read its messages");
   }
-  std::vector<FileDescriptor> duplicates;
-  for (const int fd : descriptors) {
-    duplicates.push_back(CopyOf(fd));
-    if (!duplicates.back()) {
+  Output output{std::move(frame)};
+  const bool is_first = output_.empty();
+  if (is_first) {
+    const absl::Status written = WriteSome(output, descriptors);
+    if (!written.ok()) return output.written == 0 ? written : Break(written);
+    if (output.written == output.bytes.size()) return absl::OkStatus();
+  }
+  // Only a frame that waits has duplicates: to close one ends this process's locks (fcntl(2)) on
+  // the file, which the caller may have.
+  for (size_t i = 0; output.written == 0 && i < descriptors.size(); ++i) {
+    output.descriptors.push_back(CopyOf(descriptors[i]));
+    if (!output.descriptors.back()) {
       return ErrnoStatus(errno, "duplicating a descriptor to send (see RLIMIT_NOFILE)");
     }
   }
-  output_bytes_ += frame.size();
-  output_.push_back(Output{std::move(frame), 0, std::move(duplicates)});
+  output_bytes_ += output.bytes.size();
+  output_.push_back(std::move(output));
+  if (is_first) return absl::OkStatus();
   const absl::Status written = WriteQueued();
   return written.ok() ? written : TakeBack(written);
 }
@@ -271,7 +277,12 @@ absl::Status MessageChannel::Flush() {
 absl::Status MessageChannel::WriteQueued() {
   while (!output_.empty()) {
     Output& front = output_.front();
-    BATON_RETURN_IF_ERROR(WriteSome(front));
+    std::vector<int> descriptors;
+    for (const FileDescriptor& duplicate : front.descriptors) {
+      descriptors.push_back(duplicate.get());
+    }
+    BATON_RETURN_IF_ERROR(WriteSome(front, descriptors));
+    if (front.written != 0) front.descriptors.clear();
     if (front.written < front.bytes.size()) return absl::OkStatus();
     output_bytes_ -= front.bytes.size();
     output_.pop_front();
@@ -423,12 +434,11 @@ absl::Status MessageChannel::Fill() {
         return broken_;
       }
       if (error == EBADMSG) {
-        return absl::InvalidArgumentError(
-            takes_ == Takes::kNone
-                ? "descriptors came, and none are taken here"
-                : "more than one descriptor came, or none is free here (see RLIMIT_NOFILE)");
+        return absl::InvalidArgumentError(takes_ == Takes::kNone
+                                              ? "descriptors came, and none are taken here"
+                                              : "more than one descriptor came");
       }
-      return ErrnoStatus(error, "recvmsg");
+      return ErrnoStatus(error, "recvmsg (see RLIMIT_NOFILE)");
     }
     BATON_RETURN_IF_ERROR(got == 0 ? broken_ : absl::OkStatus());
     if (got == 0) return absl::UnavailableError("the other side closed the connection");

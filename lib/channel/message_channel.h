@@ -84,7 +84,8 @@ class MessageChannel {
   }
   // From now on a frame may come with one descriptor. The channel closes none that it has taken: it
   // leaves them to CloseLater(). Descriptors that come otherwise stay in the socket, and Fill
-  // returns kInvalidArgument. REQUIRES: TakeNoDescriptors was called.
+  // returns kInvalidArgument. While this process has no free descriptor for one, Fill returns
+  // kResourceExhausted. REQUIRES: TakeNoDescriptors was called.
   void TakeOneDescriptor() { takes_ = Takes::kOne; }
 
   // Both block for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
@@ -126,7 +127,7 @@ class MessageChannel {
   struct Output {
     std::string bytes;
     size_t written = 0;
-    std::vector<FileDescriptor> descriptors;  // duplicates, closed once sent
+    std::vector<FileDescriptor> descriptors = {};  // duplicates, closed once sent
   };
 
   enum class Takes : uint8_t { kAny, kOne, kNone };
@@ -138,7 +139,7 @@ class MessageChannel {
     PassedDescriptor passed = {};  // after TakeOneDescriptor, in their place
   };
 
-  absl::Status WriteSome(Output& output);
+  absl::Status WriteSome(Output& output, const std::vector<int>& descriptors);
   absl::Status WriteQueued();
   absl::Status TakeBack(const absl::Status& why);
   absl::Status Break(const absl::Status& why);

@@ -221,7 +221,10 @@ absl::Status DriverClient::DropDescriptor(uint64_t number) {
   order.mutable_drop_descriptor()->set_number(number);
   std::vector<FileDescriptor> received;
   const internal::DriverAnswer answer = Execute(order, {}, &received);
-  for (FileDescriptor& dropped : received) CloseLater(std::move(dropped));
+  // When the driver executes another order it has closed its own duplicate, and the close here is
+  // the last.
+  if (!received.empty()) ShowLife();
+  for (FileDescriptor& dropped : received) CloseFileLater(std::move(dropped));
   return DescriptorStatusIn(answer);
 }
 

@@ -145,7 +145,7 @@ absl::StatusOr<bool> WorkerRequests::OnFrame(const SessionPtr& session) {
 }
 
 void WorkerRequests::Serve(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
-                           const internal::WorkerRequest& request, const PassedDescriptor& passed) {
+                           const internal::WorkerRequest& request, PassedDescriptor& passed) {
   const bool served = session->attached && session->process_certain;
   if (served && request.has_grant()) return Grant(session, socket, request);
   if (served && request.has_revoke()) return Revoke(session, socket, request);
@@ -174,8 +174,7 @@ void WorkerRequests::Send(const WorkerSession& session, FramedSocket& socket,
 
 internal::WorkerReply WorkerRequests::HandleHeld(const WorkerSession& session,
                                                  const internal::WorkerRequest& request,
-                                                 const PassedDescriptor& passed,
-                                                 FileDescriptor* taken) {
+                                                 PassedDescriptor& passed, FileDescriptor* taken) {
   internal::WorkerReply reply;
   const auto execute = [&]() -> absl::Status {
     if (request.has_drop_descriptor()) {
@@ -198,12 +197,11 @@ internal::WorkerReply WorkerRequests::HandleHeld(const WorkerSession& session,
     }
     if (!passed) return absl::InvalidArgumentError("descriptor: none came with the request");
     BATON_RETURN_IF_ERROR(CheckHoldable(passed.get(), session.peer.pid));
-    BATON_ASSIGN_OR_RETURN(
-        const uint64_t number,
-        parts_.driver.HoldDescriptorFor({session.id, request.number()},
-                                        request.hold_descriptor().tag(), passed.get()));
-    reply.mutable_held()->set_number(number);
-    return absl::OkStatus();
+    const absl::StatusOr<uint64_t> number = parts_.driver.HoldDescriptorFor(
+        {session.id, request.number()}, request.hold_descriptor().tag(), passed.get());
+    CloseFileLater(passed.Release());
+    if (number.ok()) reply.mutable_held()->set_number(*number);
+    return number.status();
   };
   SetStatus(execute(), &reply);
   return reply;

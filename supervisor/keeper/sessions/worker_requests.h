@@ -49,7 +49,7 @@ class WorkerRequests {
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   // `passed` came with the request.
   void Serve(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
-             const internal::WorkerRequest& request, const PassedDescriptor& passed);
+             const internal::WorkerRequest& request, PassedDescriptor& passed);
   // Sends the last reply to a request. From then on a certain worker may pass a descriptor.
   static void Send(const WorkerSession& session, FramedSocket& socket, internal::WorkerReply reply,
                    const std::vector<int>& descriptors = {});
@@ -57,8 +57,8 @@ class WorkerRequests {
                                std::vector<int>* descriptors, FileDescriptor* keep);
   // Handles a request about descriptors that the driver holds. `taken` receives one for the worker.
   internal::WorkerReply HandleHeld(const WorkerSession& session,
-                                   const internal::WorkerRequest& request,
-                                   const PassedDescriptor& passed, FileDescriptor* taken);
+                                   const internal::WorkerRequest& request, PassedDescriptor& passed,
+                                   FileDescriptor* taken);
   SessionPtr FindUnanswered(const WorkerSession& session,
                             const internal::AttachArena& attach) const;
   absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,

@@ -3,12 +3,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/temp_directory.h"
@@ -56,6 +64,34 @@ TEST_F(HoldableTest, shouldTakeNothingThatIsNoRegularFile) {
   ExpectRefused(Check(pipe.reading.get()), "a socket or a pipe");
   EXPECT_FALSE(Check("/dev/null", O_RDONLY).ok());
   EXPECT_FALSE(Check(-1).ok());
+}
+
+// A fault of epoll_wait(2) lasts as long as its process wants, and the set is locked meanwhile. The
+// kernel takes the lock to say what is in the set.
+TEST_F(HoldableTest, shouldNotWaitForAnEpollSetThatItsProcessKeepsLocked) {
+  const FileDescriptor faults(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK)));
+  if (!faults) GTEST_SKIP() << "this process may not have its faults wait";
+  uffdio_api api = {UFFD_API, 0, 0};
+  ASSERT_EQ(ioctl(faults.get(), UFFDIO_API, &api), 0);
+  const auto bytes = static_cast<size_t>(getpagesize());
+  void* const page =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  const uffdio_range range = {reinterpret_cast<uint64_t>(page), bytes};
+  uffdio_register watched = {range, UFFDIO_REGISTER_MODE_MISSING, 0};
+  ASSERT_EQ(ioctl(faults.get(), UFFDIO_REGISTER, &watched), 0);
+  const FileDescriptor set(epoll_create1(EPOLL_CLOEXEC));
+  const FileDescriptor ready(eventfd(1, EFD_CLOEXEC));
+  ASSERT_TRUE(AddToEpoll(set.get(), ready.get(), {EPOLLIN, {}}).ok());
+
+  std::thread waits([&] { epoll_wait(set.get(), static_cast<epoll_event*>(page), 1, -1); });
+  pollfd fault = {faults.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&fault, 1, -1), 1);
+  ExpectRefused(Check(set.get()), "no path");
+  uffdio_zeropage page_comes = {range, 0, 0};
+  EXPECT_EQ(ioctl(faults.get(), UFFDIO_ZEROPAGE, &page_comes), 0);
+  waits.join();
+  munmap(page, bytes);
 }
 
 TEST_F(HoldableTest, shouldTakeNothingThatCannotBeRead) {

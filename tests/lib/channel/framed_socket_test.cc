@@ -1,5 +1,6 @@
 #include "lib/channel/framed_socket.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
@@ -101,6 +102,30 @@ TEST_F(FramedSocketTest, shouldEndWithAMessageThatHadToGoAndDidNot) {
   loop_.poll();
   ASSERT_TRUE(closed_.has_value());
   EXPECT_TRUE(absl::IsResourceExhausted(*closed_)) << *closed_;
+}
+
+class OneDescriptorSocketTest : public FramedSocketTest {
+ protected:
+  OneDescriptorSocketTest() : FramedSocketTest({.refuses_descriptors = true}) {}
+};
+
+// The sender is not to blame.
+TEST_F(OneDescriptorSocketTest, shouldWaitUntilADescriptorIsFree) {
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at memory through a pipe: it needs descriptors";
+#endif
+  socket_->channel().TakeOneDescriptor();
+  ASSERT_TRUE(other_->Send(Reply(), {other_->fd()}).ok());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {3, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  loop_.run_one();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(frames_, 0);
+  EXPECT_FALSE(closed_.has_value());
+  while (frames_ == 0 && !closed_.has_value()) loop_.run_one();
+  EXPECT_FALSE(closed_.has_value());
 }
 
 TEST_F(FramedSocketTest, shouldSendWhatTheSocketDidNotTakeAtOnce) {

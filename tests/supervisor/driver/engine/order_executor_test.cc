@@ -4,9 +4,11 @@
 #include "lib/channel/carried_status.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -228,6 +230,45 @@ TEST_F(OrderExecutorTest, shouldGiveDuplicatesOfAHeldDescriptorUntilItIsDropped)
   for (int i = 0; i < 2; ++i) EXPECT_EQ(driver_client.DropDescriptor(number), absl::OkStatus());
   EXPECT_EQ(driver_client.TakeDescriptor(number).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(driver_client.ListDescriptors(0)->numbers(), IsEmpty());
+}
+
+// Answers a drop with one end of a pipe, and notes at the next order whether the keeper has it.
+class PipeDriverClient final : public keeper::DriverClient {
+ public:
+  const arena::Arena& arena() const override { return arena_; }
+  std::string_view device_name() const override { return ""; }
+  int news_fd() const override { return -1; }
+  bool IsClosed(int timeout_ms) const {
+    pollfd end = {pipe_.reading.get(), 0, 0};
+    return poll(&end, 1, timeout_ms) == 1;
+  }
+  internal::DriverAnswer Execute(const internal::DriverOrder& order,
+                                 std::vector<FileDescriptor> /*descriptors*/ = {},
+                                 std::vector<FileDescriptor>* received = nullptr) override {
+    if (order.has_drop_descriptor()) {
+      received->push_back(std::move(pipe_.writing));
+    } else {
+      open_at_next_order = !IsClosed(0);
+    }
+    return internal::DriverAnswer();
+  }
+
+  bool open_at_next_order = false;
+
+ protected:
+  std::vector<internal::DriverNews> TakeNews() override { return {}; }
+
+ private:
+  const arena::Arena arena_ = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+  Pipe pipe_ = MakePipe().value();
+};
+
+// The driver may be slow to close its own.
+TEST_F(OrderExecutorTest, shouldLeaveTheLastCloseOfADroppedDescriptorToTheKeeper) {
+  PipeDriverClient client;
+  EXPECT_EQ(client.DropDescriptor(1), absl::OkStatus());
+  EXPECT_TRUE(client.open_at_next_order);
+  EXPECT_TRUE(client.IsClosed(-1));
 }
 
 // The driver of a native service has one thread, and the last close may take long.

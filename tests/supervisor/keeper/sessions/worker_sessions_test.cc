@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -543,6 +544,29 @@ TEST_F(HeldDescriptorsTest, shouldBeRefusedWithoutAWaitForTheirClose) {
             static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(Ask(*child.client, ListRequest()).status_code(), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - before, harness::Patient(std::chrono::seconds(2)));
+}
+
+// The thread that closes what is refused waits.
+TEST_F(HeldDescriptorsTest, shouldBeClosedThoughWhatWasRefusedIsNot) {
+  const Child child = AttachedChild();
+  harness::LingeringSocket socket;
+  ASSERT_TRUE(child.client->Enqueue(HoldRequest(1), {socket.lingers.get()}).ok());
+  socket.lingers.Reset();
+  EXPECT_NE(Next(*child.client).status_code(), 0);
+
+  // The lock lasts as long as anybody has a duplicate.
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.File("file");
+  FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(file.get(), LOCK_EX), 0);
+  const internal::WorkerReply held = AskWith(*child.client, HoldRequest(2), {file.get()});
+  ASSERT_EQ(held.status_code(), 0) << held.status_message();
+  file.Reset();
+  internal::WorkerRequest drop;
+  drop.mutable_drop_descriptor()->set_number(held.held().number());
+  EXPECT_EQ(Ask(*child.client, drop).status_code(), 0);
+  const FileDescriptor other(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Until([&] { return flock(other.get(), LOCK_EX | LOCK_NB) == 0; });
 }
 
 // Memory is registered and deregistered for as long as the test wants.
