@@ -11,13 +11,13 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/file_sender.h"
 #include "worker/heap.h"
+#include "worker/heap_grants.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
 
@@ -61,6 +61,7 @@ class Files final : public Service {
 
   absl::Status OnAdopt(Shard& shard) override {
     if (!reads_) return absl::FailedPreconditionError("reads_: MakeReads comes first");
+    ForgetSenders(shard);  // of an OnAdopt that failed
     std::set<uint64_t> rings;
     for (Connection* connection : shard.connections()) {
       const absl::StatusOr<Stream> stream = Stream::Load(*connection, connection->state());
@@ -71,12 +72,8 @@ class Files final : public Service {
       std::cerr << "connection " << connection->index() << ": " << resumed << std::endl;
       BATON_RETURN_IF_ERROR(shard.Disconnect(*connection));
     }
-    std::vector<Buffer> unknown;
-    BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool is_kept) {
-      if (is_kept && !rings.contains(buffer.offset)) unknown.push_back(buffer);
-    }));
-    for (const Buffer& buffer : unknown) BATON_RETURN_IF_ERROR(shard.heap().Free(buffer));
-    return Stream::RevokeLost(shard);
+    return HeapGrants::FreeLost(
+        shard, [&](const Buffer& buffer) { return rings.contains(buffer.offset); });
   }
 
   void OnCompletion(Shard&, const Completion& done) override {
@@ -87,12 +84,16 @@ class Files final : public Service {
 
   // No read may write into the heap when another worker has it.
   void OnRelease(Shard& shard) override {
-    std::erase_if(senders_, [&](const auto& entry) { return &entry.first->shard() == &shard; });
+    ForgetSenders(shard);
     reads_->Finish(shard);
   }
   void OnLost(Shard& shard) override { OnRelease(shard); }
 
  private:
+  void ForgetSenders(const Shard& shard) {
+    std::erase_if(senders_, [&](const auto& entry) { return &entry.first->shard() == &shard; });
+  }
+
   void EndIfFailed(Connection& connection, const absl::Status& status, bool asks = false) {
     if (status.ok()) return;
     std::cerr << "connection " << connection.index() << ": " << status << std::endl;
