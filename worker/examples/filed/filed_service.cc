@@ -118,6 +118,7 @@ absl::Status FiledService::Fit(const Worker& worker) {
 
 absl::Status FiledService::Start(Worker& worker) {
   BATON_RETURN_IF_ERROR(Fit(worker));
+  BATON_RETURN_IF_ERROR(FileSender::CheckOptions(options_.sender));
   BATON_ASSIGN_OR_RETURN(directory_, ServedDirectory::Open(options_.directory));
   BATON_ASSIGN_OR_RETURN(reads_, FileReads::Create(worker, options_.reads));
   if (!reads_->uses_io_uring()) {
@@ -130,6 +131,7 @@ absl::Status FiledService::Start(Worker& worker) {
 }
 
 absl::Status FiledService::OnAdopt(Shard& shard) {
+  if (reads_ == nullptr) return absl::FailedPreconditionError("reads_: Start comes first");
   const auto named = [&shard] {
     std::set<uint64_t> numbers;
     for (const Connection* const connection : shard.connections()) {

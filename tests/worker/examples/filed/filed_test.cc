@@ -266,6 +266,8 @@ TEST_F(FiledTest, shouldRefuseAServiceThatDoesNotSufficeAndSayWhatWouldDo) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
   arguments_ = {"--directory", Served("none")};
   ASSERT_NO_FATAL_FAILURE(ExpectRefused({}, "cannot open the directory to serve"));
+  arguments_ = {"--directory", Served(), "--piece-bytes", "5000"};
+  ASSERT_NO_FATAL_FAILURE(ExpectRefused({}, "piece_bytes: 5000"));
 }
 
 }  // namespace
