@@ -139,7 +139,8 @@ absl::Status FiledService::OnAdopt(Shard& shard) {
     }
     return numbers;
   };
-  held_[shard.index()] = std::make_unique<HeldFiles>(reads_.get(), &shard, named);
+  held_[shard.index()] =
+      std::make_unique<HeldFiles>(reads_.get(), &shard, named, &keeper_refused_until_);
   return LoadAnew(shard);
 }
 
@@ -374,14 +375,15 @@ absl::Status FiledService::Enqueue(Session& session, Stream& stream, const Decod
         absl::StrCat("request ", request.header.id, " comes a second time"));
   }
   Heap& heap = session.connection->shard().heap();
-  absl::StatusOr<Buffer> memory = absl::ResourceExhaustedError("too many requests");
+  absl::StatusOr<Buffer> memory =
+      absl::ResourceExhaustedError("more requests than the client may have");
   if (state.count < kMaxRequests) memory = heap.Allocate(message.size());
   if (absl::IsResourceExhausted(memory.status())) {
     BATON_ASSIGN_OR_RETURN(
         const bool sent,
         SendReply(session, stream, ReplyTo(request.header, ReplyCode::kOverloaded)));
     if (sent) return absl::OkStatus();
-    return absl::ResourceExhaustedError("more requests than the client may have");
+    return memory.status();
   }
   BATON_RETURN_IF_ERROR(memory.status());
   std::memcpy(heap.At(*memory), message.data(), message.size());

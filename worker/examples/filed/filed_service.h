@@ -141,6 +141,7 @@ class FiledService final : public Service {
   const FiledServiceOptions options_;
   std::optional<ServedDirectory> directory_;
   std::unique_ptr<FileReads> reads_;
+  HeldFiles::Clock::time_point keeper_refused_until_ = {};
   std::vector<std::unique_ptr<HeldFiles>> held_;    // by shard; null: another worker's
   std::vector<std::unique_ptr<Session>> sessions_;  // by the connection's index
   std::vector<std::vector<Buffer>> unfreed_;        // by shard: no transaction had room for it

@@ -10,20 +10,21 @@
 namespace baton::filed {
 namespace {
 
-// A keeper that does not answer makes every client wait for each question.
 constexpr std::chrono::seconds kRest{60};
 
 }  // namespace
 
-HeldFiles::HeldFiles(FileReads* reads, Shard* shard, std::function<std::set<uint64_t>()> named)
+HeldFiles::HeldFiles(FileReads* reads, Shard* shard, std::function<std::set<uint64_t>()> named,
+                     Clock::time_point* refused_until)
     : reads_(reads),
       worker_(shard->worker()),
       tag_(uint64_t{shard->index()} + 1),
       named_(std::move(named)),
+      refused_until_(refused_until),
       requester_(reads, shard, [this] { Drop(); }) {}
 
 uint64_t HeldFiles::Hold(int fd) {
-  if (Clock::now() < refused_until_) return 0;
+  if (Clock::now() < *refused_until_) return 0;
   const absl::StatusOr<uint64_t> number = worker_.HoldDescriptor(fd, tag_);
   BATON_CRASH_POINT("filed-file-held");
   if (number.ok()) return *number;
@@ -55,7 +56,7 @@ void HeldFiles::DropLost() {
 // The shard was committed just before. What cannot be dropped now is dropped with the next one, or
 // by the next owner.
 void HeldFiles::Drop() {
-  if (Clock::now() < refused_until_) return;
+  if (Clock::now() < *refused_until_) return;
   if (has_lost_) {
     const absl::Status found = FindLost();
     if (!found.ok()) return NoteRefusal(found);
@@ -83,7 +84,7 @@ absl::Status HeldFiles::FindLost() {
 // A quota, or a file that cannot be held, is no reason to ask for nothing else.
 void HeldFiles::NoteRefusal(const absl::Status& why) {
   if (absl::IsResourceExhausted(why) || absl::IsInvalidArgument(why)) return;
-  refused_until_ = Clock::now() + kRest;
+  *refused_until_ = Clock::now() + kRest;
   spdlog::warn("a successor finds files by their paths for a while: {}",
                std::string(why.message()));
 }

@@ -25,8 +25,13 @@ namespace baton::filed {
 // and OnAdopt.
 class HeldFiles {
  public:
-  // `named` returns the numbers that the shard's committed states have.
-  HeldFiles(FileReads* reads, Shard* shard, std::function<std::set<uint64_t>()> named);
+  using Clock = std::chrono::steady_clock;
+
+  // `named` returns the numbers that the shard's committed states have. `refused_until`: of all
+  // shards of the worker, and outlives this. Nothing is asked before, since a keeper that does not
+  // answer makes every client wait.
+  HeldFiles(FileReads* reads, Shard* shard, std::function<std::set<uint64_t>()> named,
+            Clock::time_point* refused_until);
 
   // Returns the number for a state. 0: a quota or the keeper refuses, or the file is not one that
   // can be held, and a successor has nothing but the path.
@@ -41,8 +46,6 @@ class HeldFiles {
   void DropLost();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void Drop();
   absl::Status FindLost();
   void NoteRefusal(const absl::Status& why);
@@ -53,7 +56,7 @@ class HeldFiles {
   const std::function<std::set<uint64_t>()> named_;
   std::vector<uint64_t> to_drop_;
   bool has_lost_ = false;
-  Clock::time_point refused_until_ = {};  // nothing is asked before
+  Clock::time_point* const refused_until_;
   FileRequester requester_;
 };
 
