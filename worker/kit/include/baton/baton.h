@@ -137,7 +137,7 @@ struct baton_service {
    * BATON_COMMIT_MANUAL. May be NULL. */
   void (*on_release)(void* context, struct baton_shard* shard);
 
-  /* The driver has taken the shard away, or the worker is destroyed after its driver has ended. What
+  /* The driver has taken the shard away, or the worker is detached after its driver has ended. What
    * was staged is forgotten. May be NULL. */
   void (*on_lost)(void* context, struct baton_shard* shard);
 
