@@ -426,6 +426,7 @@ TEST_F(SlowReadsTest, shouldEndBeforeTheWorkerWhoseKeeperIsGone) {
   reads->Submit(*requester);
   keeper.Stop();
   EXPECT_TRUE(Until([&] { return !poll_status.ok(); }));
+  EXPECT_THAT(service->calls, ElementsAre("adopt"));
   Remove(worker);
   EXPECT_THAT(service->calls, ElementsAre("adopt", "lost"));
   EXPECT_EQ(reads->statistics().under_way, 0u);
