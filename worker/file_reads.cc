@@ -149,7 +149,9 @@ absl::Status FileReads::Core::Open() {
     reason_ = "it was not asked for";
   }
   BATON_RETURN_IF_ERROR(worker_.Watch(event_.get(), [this] { OnEvent(); }));
-  return worker_.Watch(timer_.get(), [this] { OnTimer(); });
+  const absl::Status watched = worker_.Watch(timer_.get(), [this] { OnTimer(); });
+  if (!watched.ok()) worker_.Unwatch(event_.get());
+  return watched;
 }
 
 // The Worker may be gone, with its shards and the mapping of their heaps. A read into memory that
@@ -169,12 +171,16 @@ void FileReads::Core::Add(FileRequester* requester) {
   requesters_[requester->id_] = requester;
 }
 
-// Lists that have its number skip it.
+// Lists that have its number skip it. That of those that wait may be looked at only much later.
 void FileReads::Core::Remove(FileRequester* requester) {
   for (uint32_t i = 0; i < reads_.size(); ++i) {
     if (reads_[i].state != State::kFree && reads_[i].requester == requester) Release(i);
   }
   requesters_.erase(requester->id_);
+  if (requester->waits_) {
+    std::erase(waiting_, requester->id_);
+    if (!waiting_.empty() && !free_.empty()) Signal();  // it was the next one, maybe
+  }
   SubmitAndReap();  // the cancellations
 }
 
@@ -395,6 +401,7 @@ void FileReads::Core::WakeSoon(FileRequester& requester) {
 void FileReads::Core::RetryLater(FileRequester& requester) {
   if (std::exchange(requester.retries_, true)) return;
   retries_.push_back(requester.id_);
+  if (retries_.size() > 1) return;  // those before must not wait longer for it
   const itimerspec soon = {{}, {0, kRetryNanoseconds}};
   (void)timerfd_settime(timer_.get(), 0, &soon, nullptr);
 }

@@ -87,6 +87,10 @@ absl::Status FileSender::Check(const FileReads& reads, const Connection& connect
   if (&connection.shard().worker() != &reads.worker()) {
     return Invalid("reads: they are another worker's than the connection is");
   }
+  return CheckOptions(options);
+}
+
+absl::Status FileSender::CheckOptions(const Options& options) {
   if (options.piece_bytes < kPageBytes || options.piece_bytes > FileReads::kMostPieceBytes ||
       options.piece_bytes % kPageBytes != 0) {
     return Invalid("piece_bytes: ", options.piece_bytes, ": choose a multiple of ", kPageBytes,

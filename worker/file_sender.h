@@ -78,6 +78,9 @@ class FileSender {
     uint64_t length = 0;    // 0: the transfer is done at once, and no message is sent
   };
 
+  // For a service that begins no transfer yet. Begin and Load check them, too.
+  static absl::Status CheckOptions(const Options& options);
+
   // `file` is a regular file that is open for reading, without O_DIRECT. O_NONBLOCK is cleared.
   // `wake` calls Advance: see FileRequester.
   // kInvalidArgument: the message names what is wrong. kOutOfRange: the file has no such range.

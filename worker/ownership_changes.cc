@@ -105,6 +105,12 @@ void OwnershipChanges::ReleaseAll() {
   }
 }
 
+void OwnershipChanges::LoseAll() {
+  for (const auto& shard : shards_->all()) {
+    if (shards_->Owns(*shard)) Lose(*shard);
+  }
+}
+
 void OwnershipChanges::Release(Shard& shard) {
   service_->OnRelease(shard);
   BATON_CRASH_POINT("release-begin");

@@ -37,6 +37,8 @@ class OwnershipChanges {
   // Adopts what a native worker has claimed, before it gives back all of its shards.
   void AdoptTheRest();
   void ReleaseAll();
+  // The worker ends, and no driver is there to give the shards back to.
+  void LoseAll();
 
  private:
   void NoteStopRequest();

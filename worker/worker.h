@@ -364,7 +364,8 @@ class Service {
   // completions that were not acknowledged.
   virtual void OnRelease([[maybe_unused]] Shard& shard) {}
 
-  // The driver has taken the shard away (it fenced this worker). What was staged is forgotten.
+  // The driver has taken the shard away (it fenced this worker), or the Worker ends after its
+  // driver. What was staged is forgotten.
   virtual void OnLost([[maybe_unused]] Shard& shard) {}
 
   // An operator (`baton worker stop`) or an upgrade asks this worker to end. Run then releases the

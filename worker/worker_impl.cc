@@ -58,12 +58,15 @@ WorkerImpl::~WorkerImpl() {
   }
   if (native_ && !native_->status().ok()) {
     // The shards move when this process has ended, as after any death.
+    ownership_.LoseAll();
     if (lock_) HoldUntilTheEnd();
     return;
   }
   // The worker detaches also if its own side of Attach failed, because the keeper kills a worker
   // whose session closes before it detaches.
   if ((attached_ || arena_) && (!keeper_watch_.gone() || native_)) Detach();
+  // The application still has what belongs to shards that could not be released.
+  if (!is_dead_) ownership_.LoseAll();
 }
 
 // Runs in a process that the worker's process forked. The arena, the control stream's thread and

@@ -52,7 +52,10 @@ class WorkerImpl final : public Worker {
   // Releases all shards and detaches from the keeper, like the destructor.
   void Detach();
   // For a simulation: the worker's process is dead, and nothing of it happens any more.
-  void Die() { keeper_watch_.Die(); }
+  void Die() {
+    is_dead_ = true;
+    keeper_watch_.Die();
+  }
 
   absl::Status Ready() override { return keeper_->SetReady(); }
   absl::Status TakeOver(absl::Span<const uint32_t> shards) override {
@@ -130,6 +133,7 @@ class WorkerImpl final : public Worker {
   // in each poll whose number has none of these bits.
   uint64_t looks_mask_ = 1023;
   bool attached_ = false;  // the keeper counts this worker among its own
+  bool is_dead_ = false;   // in a simulation
   WorkerNotices notices_;
   Watches watches_;
   KeeperWatch keeper_watch_;

@@ -3,6 +3,7 @@
 #include "worker/file_reads.h"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -240,6 +241,39 @@ TEST_F(FileReadsTest, shouldLetRequestersTakeTurns) {
   EXPECT_THAT(turns, ElementsAre(0, 1, 2, 0, 1, 2, 0, 1, 2));
 }
 
+// The one that has gone was the next one, and no piece is given back for the other one.
+TEST_F(FileReadsTest, shouldNotLetOthersWaitForARequesterThatHasGone) {
+  ASSERT_NO_FATAL_FAILURE(ServeWith({.most_bytes = FileReads::kMostPieceBytes}));
+  const FileDescriptor file = MakeFile(kLength);
+  const auto holder = NewRequester();
+  const FileReads::Piece held = StartOne(*holder, file.get(), 0, kLength);
+  int woken = 0;
+  auto large = NewRequester();
+  const auto small = NewRequester([&] { ++woken; });
+  const uint32_t longest = FileReads::kMostPieceBytes - kHeader;
+  EXPECT_FALSE(reads->Start(*large, file.get(), 0, kHeader, longest).ok());
+  EXPECT_FALSE(reads->Start(*small, file.get(), 0, kHeader, kLength).ok());
+  large.reset();
+  EXPECT_TRUE(Until([&] { return woken > 0; }));
+  reads->Release(StartOne(*small, file.get()));
+  reads->Release(held);
+}
+
+TEST_F(FileReadsTest, shouldLeaveNoWatchBehindWhenItIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(Serve());
+  constexpr int kMostWatches = 256;
+  std::vector<FileDescriptor> events;
+  for (int i = 0; i < kMostWatches; ++i) {
+    events.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  }
+  for (int i = 0; i < kMostWatches - 1; ++i) {
+    ASSERT_EQ(worker->Watch(events[i].get(), [] {}), absl::OkStatus());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(FileReads::Create(*worker, {}).status()));
+  EXPECT_EQ(worker->Watch(events.back().get(), [] {}), absl::OkStatus());
+  for (const FileDescriptor& event : events) worker->Unwatch(event.get());
+}
+
 TEST_F(FileReadsTest, shouldLetAWokenRequesterEndItselfAndOthers) {
   ASSERT_NO_FATAL_FAILURE(ServeWith({}));
   std::unique_ptr<FileRequester> one, other;
@@ -377,6 +411,24 @@ TEST_F(SlowReadsTest, shouldOutliveItsWorker) {
   StartOne(*requester, pipe.reading.get());
   reads->Submit(*requester);
   Remove(worker);
+  EXPECT_EQ(reads->statistics().under_way, 0u);
+  requester.reset();
+  reads.reset();
+}
+
+// Nobody is there to whom the shard could be released.
+TEST_F(SlowReadsTest, shouldEndBeforeTheWorkerWhoseKeeperIsGone) {
+  ASSERT_NO_FATAL_FAILURE(ServeSlowly());
+  if (IsSkipped()) return;
+  service->on_lost = [this](Shard& lost) { reads->Finish(lost); };
+  auto requester = NewRequester();
+  StartOne(*requester, pipe.reading.get());
+  reads->Submit(*requester);
+  keeper.Stop();
+  EXPECT_TRUE(Until([&] { return !poll_status.ok(); }));
+  EXPECT_THAT(service->calls, ElementsAre("adopt"));
+  Remove(worker);
+  EXPECT_THAT(service->calls, ElementsAre("adopt", "lost"));
   EXPECT_EQ(reads->statistics().under_way, 0u);
   requester.reset();
   reads.reset();

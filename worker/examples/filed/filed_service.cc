@@ -29,6 +29,8 @@ constexpr uint64_t kMinHeapBytes = 1 << 20;
 constexpr uint32_t kReplyBytes = sizeof(Reply);
 static_assert(kReplyBytes < stream::kMinRingBytes);
 constexpr size_t kMostPathText = 200;  // in a line of the log
+// A transfer of so many bytes takes longer than to ask the keeper to hold its file.
+constexpr uint64_t kLongTransferBytes = 1 << 20;
 
 absl::Status TooLittle(const char* field, uint64_t value, uint64_t wanted) {
   return absl::InvalidArgumentError(absl::StrCat("the service's ", field, " is ", value,
@@ -116,6 +118,7 @@ absl::Status FiledService::Fit(const Worker& worker) {
 
 absl::Status FiledService::Start(Worker& worker) {
   BATON_RETURN_IF_ERROR(Fit(worker));
+  BATON_RETURN_IF_ERROR(FileSender::CheckOptions(options_.sender));
   BATON_ASSIGN_OR_RETURN(directory_, ServedDirectory::Open(options_.directory));
   BATON_ASSIGN_OR_RETURN(reads_, FileReads::Create(worker, options_.reads));
   if (!reads_->uses_io_uring()) {
@@ -123,16 +126,32 @@ absl::Status FiledService::Start(Worker& worker) {
   }
   sessions_.resize(worker.capacity().connections);
   unfreed_.resize(worker.capacity().shards);
+  held_.resize(worker.capacity().shards);
   return absl::OkStatus();
 }
 
 absl::Status FiledService::OnAdopt(Shard& shard) {
+  if (reads_ == nullptr) return absl::FailedPreconditionError("reads_: Start comes first");
+  const auto named = [&shard] {
+    std::set<uint64_t> numbers;
+    for (const Connection* const connection : shard.connections()) {
+      if (IsClient(*connection)) numbers.insert(StateOf(*connection).transfer.held);
+    }
+    return numbers;
+  };
+  held_[shard.index()] =
+      std::make_unique<HeldFiles>(reads_.get(), &shard, named, &keeper_refused_until_);
+  return LoadAnew(shard);
+}
+
+// The committed states are the truth, and what they do not know is lost.
+absl::Status FiledService::LoadAnew(Shard& shard) {
   DropSessions(shard);
   const std::vector<Connection*> connections = shard.connections();
   BATON_RETURN_IF_ERROR(FreeUnknown(shard, connections));
-  BATON_RETURN_IF_ERROR(HeapGrants::RevokeLost(shard));
   // The former owner may have died with nothing on the way: no completion would come.
   RetryAll(connections);
+  held_[shard.index()]->DropLost();  // in its turn, after them
   return absl::OkStatus();
 }
 
@@ -140,7 +159,9 @@ absl::Status FiledService::OnAdopt(Shard& shard) {
 void FiledService::RetryAll(const std::vector<Connection*>& connections) {
   for (Connection* const connection : connections) {
     Session* const session = FindSession(*connection);
-    if (session != nullptr && session->state.count > 0) reads_->WakeSoon(session->retry);
+    if (session == nullptr) continue;
+    const bool has_work = session->state.count > 0 || session->state.is_ending != 0;
+    if (has_work) reads_->WakeSoon(session->retry);
   }
 }
 
@@ -155,12 +176,8 @@ absl::Status FiledService::FreeUnknown(Shard& shard, const std::vector<Connectio
     known.insert(state.stream.receiver.ring_offset);
     for (uint32_t i = 0; i < state.count; ++i) known.insert(state.requests[i].offset);
   }
-  std::vector<Buffer> unknown;
-  BATON_RETURN_IF_ERROR(shard.heap().ForEachAllocated([&](const Buffer& buffer, bool kept) {
-    if (kept && !known.contains(buffer.offset)) unknown.push_back(buffer);
-  }));
-  for (const Buffer& buffer : unknown) Free(shard, buffer);
-  return absl::OkStatus();
+  return HeapGrants::FreeLost(shard,
+                              [&](const Buffer& buffer) { return known.contains(buffer.offset); });
 }
 
 void FiledService::DropSessions(const Shard& shard) {
@@ -177,12 +194,14 @@ void FiledService::OnRelease(Shard& shard) {
     if (stream.ok()) Save(*session, *stream);
   }
   DropSessions(shard);
+  held_[shard.index()].reset();
   reads_->Finish(shard);
 }
 
 void FiledService::OnLost(Shard& shard) {
   spdlog::warn("shard {} was taken away", shard.index());
   DropSessions(shard);
+  held_[shard.index()].reset();
   reads_->Finish(shard);
 }
 
@@ -213,7 +232,7 @@ void FiledService::OnCompletion(Shard& shard, const Completion& completion) {
       return;
     case Completion::Kind::kReceive:
     case Completion::Kind::kSend:
-      return OnEvent(shard, completion);
+      return OnEvent(completion);
     case Completion::Kind::kDisconnected:
     case Completion::Kind::kConnectFailed:
       return OnEnd(shard, completion);
@@ -231,10 +250,13 @@ void FiledService::OnConnectRequest(Shard& shard, Connection& connection) {
   BATON_CRASH_POINT("filed-accept-end");
   if (accepted.ok()) return;
   Stream::CloseRing(shard, *ring).IgnoreError();  // what stays of it is revoked by the next owner
-  // Everything else that is staged goes with it, so all sessions are loaded anew.
-  DropSessions(shard);
+  // Everything else that is staged goes with it: what others have freed is not free, for example.
   shard.Abandon();
-  RetryAll(shard.connections());
+  const absl::Status loaded = LoadAnew(shard);
+  if (!loaded.ok()) {
+    spdlog::error("shard {}: memory stays until another worker takes over: {}", shard.index(),
+                  std::string(loaded.message()));
+  }
   Refuse(shard, connection, accepted);
 }
 
@@ -259,7 +281,7 @@ void FiledService::Refuse(Shard& shard, Connection& connection, const absl::Stat
 void FiledService::OnEnd(Shard& shard, const Completion& completion) {
   Session* const session = FindSession(*completion.connection);
   if (session == nullptr) return;
-  session->sender.reset();
+  EndTransfer(*session);
   spdlog::info("connection {} of {} ended: {}", completion.connection->index(),
                std::string(completion.connection->peer_address()),
                std::string(examples::EndText(completion)));
@@ -277,12 +299,12 @@ void FiledService::OnEnd(Shard& shard, const Completion& completion) {
   sessions_[completion.connection->index()].reset();
 }
 
-void FiledService::OnEvent(Shard& shard, const Completion& completion) {
+void FiledService::OnEvent(const Completion& completion) {
   Session* const session = FindSession(*completion.connection);
   // After an error the connection ends by itself.
   const bool failed = completion.status != verbs::CompletionStatus::kSuccess;
   if (session == nullptr || failed) return;
-  if (session->state.is_ending != 0) return shard.Disconnect(*session->connection).IgnoreError();
+  if (session->state.is_ending != 0) return Disconnect(*session);
   absl::StatusOr<Stream> stream =
       Stream::Load(*session->connection, BytesOf(session->state.stream));
   absl::Status status = stream.status();
@@ -299,7 +321,8 @@ void FiledService::OnEvent(Shard& shard, const Completion& completion) {
 // Something has been read, or there may be room for what had none.
 void FiledService::Wake(Connection& connection) {
   Session* const session = FindSession(connection);
-  if (session == nullptr || session->state.is_ending != 0) return;
+  if (session == nullptr) return;
+  if (session->state.is_ending != 0) return Disconnect(*session);
   absl::StatusOr<Stream> stream =
       Stream::Load(*session->connection, BytesOf(session->state.stream));
   if (!stream.ok()) return End(*session, stream.status());
@@ -352,14 +375,15 @@ absl::Status FiledService::Enqueue(Session& session, Stream& stream, const Decod
         absl::StrCat("request ", request.header.id, " comes a second time"));
   }
   Heap& heap = session.connection->shard().heap();
-  absl::StatusOr<Buffer> memory = absl::ResourceExhaustedError("too many requests");
+  absl::StatusOr<Buffer> memory =
+      absl::ResourceExhaustedError("more requests than the client may have");
   if (state.count < kMaxRequests) memory = heap.Allocate(message.size());
   if (absl::IsResourceExhausted(memory.status())) {
     BATON_ASSIGN_OR_RETURN(
         const bool sent,
         SendReply(session, stream, ReplyTo(request.header, ReplyCode::kOverloaded)));
     if (sent) return absl::OkStatus();
-    return absl::ResourceExhaustedError("more requests than the client may have");
+    return memory.status();
   }
   BATON_RETURN_IF_ERROR(memory.status());
   std::memcpy(heap.At(*memory), message.data(), message.size());
@@ -375,9 +399,14 @@ void FiledService::Cancel(Session& session, uint64_t id) {
     if (state.requests[i].id != id) continue;
     state.requests[i].code = static_cast<uint8_t>(ReplyCode::kCanceled);
     if (i > 0) return;
-    session.sender.reset();
-    state.transfer = {};
+    EndTransfer(session);
   }
+}
+
+void FiledService::EndTransfer(Session& session) {
+  session.sender.reset();
+  held_[session.shard]->DropAfterCommit(session.state.transfer.held);
+  session.state.transfer = {};
 }
 
 // ---------------------------------------------------------------- requests are answered
@@ -415,8 +444,7 @@ DecodedRequest FiledService::RequestOf(const Session& session) {
 }
 
 FiledService::Outcome FiledService::FailFirst(Session& session, ReplyCode code) {
-  session.sender.reset();
-  session.state.transfer = {};
+  EndTransfer(session);
   session.state.requests[0].code = static_cast<uint8_t>(code);
   return Outcome::kAgain;
 }
@@ -479,18 +507,29 @@ absl::StatusOr<FiledService::Outcome> FiledService::BeginGet(Session& session,
     return FailFirst(session, CodeOfTransfer(sender.status()));
   }
   session.sender = *std::move(sender);
+  if (header.length >= kLongTransferBytes) {
+    session.sender->SetHeld(held_[session.shard]->Hold(session.sender->fd()));
+  }
   session.state.transfer = session.sender->state();
   BATON_CRASH_POINT("filed-transfer-begun");
   return Outcome::kAgain;
 }
 
+// The path comes first, because it needs no keeper.
 absl::Status FiledService::Resume(Session& session) {
-  const DecodedRequest request = RequestOf(session);
-  BATON_ASSIGN_OR_RETURN(ServedDirectory::File file, directory_->OpenFile(request.path));
+  absl::StatusOr<ServedDirectory::File> file = directory_->OpenFile(RequestOf(session).path);
+  absl::Status status = file.status();
+  if (file.ok()) status = ResumeWith(session, std::move(file->fd));
+  if (status.ok()) return status;
+  FileDescriptor held = held_[session.shard]->Take(session.state.transfer.held);
+  return held ? ResumeWith(session, std::move(held)) : status;
+}
+
+absl::Status FiledService::ResumeWith(Session& session, FileDescriptor file) {
   Connection& connection = *session.connection;
   BATON_ASSIGN_OR_RETURN(session.sender,
                          FileSender::Load(
-                             *reads_, connection, std::move(file.fd), session.state.transfer,
+                             *reads_, connection, std::move(file), session.state.transfer,
                              [this, &connection] { Wake(connection); }, options_.sender));
   BATON_CRASH_POINT("filed-transfer-resumed");
   return absl::OkStatus();
@@ -511,8 +550,7 @@ absl::StatusOr<FiledService::Outcome> FiledService::Transfer(Session& session, S
   }
   BATON_CRASH_POINT("filed-advanced");
   if (!session.sender->done()) return Outcome::kWaits;
-  session.sender.reset();
-  session.state.transfer = {};
+  EndTransfer(session);
   return Outcome::kAnswered;
 }
 
@@ -600,8 +638,15 @@ void FiledService::End(Session& session, const absl::Status& why) {
                 std::string(connection.peer_address()), std::string(why.message()));
   session.sender.reset();
   session.state.is_ending = 1;
+  Disconnect(session);
+}
+
+void FiledService::Disconnect(Session& session) {
+  Connection& connection = *session.connection;
   const absl::Status ended = connection.shard().Disconnect(connection);
-  if (!ended.ok()) {
+  if (absl::IsResourceExhausted(ended)) {
+    reads_->RetryLater(session.retry);  // the peer may be silent from now on
+  } else if (!ended.ok()) {
     spdlog::error("connection {}: it cannot be disconnected now: {}", connection.index(),
                   std::string(ended.message()));
   }

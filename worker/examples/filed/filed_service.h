@@ -3,7 +3,8 @@
 // A connection's state has its stream, the requests that are not answered, and how far the transfer
 // of the first one has come. A request moves from the stream's ring into the heap in the
 // transaction that takes it, and leaves the heap in the one that ends its answer. So a successor
-// finds every request, opens the file again, and goes on at the byte that is next.
+// finds every request, opens the file again, and goes on at the byte that is next. The file of a
+// long transfer is held for it (held_files.h).
 #ifndef WORKER_EXAMPLES_FILED_FILED_SERVICE_H_
 #define WORKER_EXAMPLES_FILED_FILED_SERVICE_H_
 
@@ -21,8 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/stream/ring.h"
 #include "worker/examples/filed/filed_protocol.h"
+#include "worker/examples/filed/held_files.h"
 #include "worker/examples/filed/served_directory.h"
 #include "worker/file_reads.h"
 #include "worker/file_sender.h"
@@ -99,15 +102,15 @@ class FiledService final : public Service {
   static absl::Status Fit(const Worker& worker);
   Session* FindSession(Connection& connection);
   void DropSessions(const Shard& shard);
+  absl::Status LoadAnew(Shard& shard);
   absl::Status FreeUnknown(Shard& shard, const std::vector<Connection*>& connections);
-
   void RetryAll(const std::vector<Connection*>& connections);
 
   void OnConnectRequest(Shard& shard, Connection& connection);
   static absl::Status Accept(Shard& shard, Connection& connection, const StreamRing& ring);
   static void Refuse(Shard& shard, Connection& connection, const absl::Status& why);
   void OnEnd(Shard& shard, const Completion& completion);
-  void OnEvent(Shard& shard, const Completion& completion);
+  void OnEvent(const Completion& completion);
   void Wake(Connection& connection);
 
   absl::Status Handle(Session& session, Stream& stream, const Completion& completion);
@@ -115,26 +118,31 @@ class FiledService final : public Service {
   absl::Status Enqueue(Session& session, Stream& stream, const DecodedRequest& request,
                        absl::Span<const uint8_t> message);
   void Cancel(Session& session, uint64_t id);
+  void EndTransfer(Session& session);
   absl::Status Work(Session& session, Stream& stream);
   absl::StatusOr<Outcome> WorkOnFirst(Session& session, Stream& stream);
   absl::StatusOr<Outcome> Begin(Session& session, Stream& stream);
   absl::StatusOr<Outcome> BeginGet(Session& session, const DecodedRequest& request);
   absl::StatusOr<Outcome> Transfer(Session& session, Stream& stream);
   absl::Status Resume(Session& session);
+  absl::Status ResumeWith(Session& session, FileDescriptor file);
   absl::StatusOr<Outcome> Answer(Session& session, Stream& stream, const DecodedReply& reply);
   void Pop(Session& session);
   static DecodedRequest RequestOf(const Session& session);
-  static Outcome FailFirst(Session& session, ReplyCode code);
+  Outcome FailFirst(Session& session, ReplyCode code);
   absl::StatusOr<bool> AwaitRoom(Session& session, Stream& stream, uint32_t length);
   absl::StatusOr<bool> SendReply(Session& session, Stream& stream, const DecodedReply& reply);
 
   void Free(Shard& shard, const Buffer& memory);
   void Save(Session& session, const Stream& stream);
   void End(Session& session, const absl::Status& why);
+  void Disconnect(Session& session);
 
   const FiledServiceOptions options_;
   std::optional<ServedDirectory> directory_;
   std::unique_ptr<FileReads> reads_;
+  HeldFiles::Clock::time_point keeper_refused_until_ = {};
+  std::vector<std::unique_ptr<HeldFiles>> held_;    // by shard; null: another worker's
   std::vector<std::unique_ptr<Session>> sessions_;  // by the connection's index
   std::vector<std::vector<Buffer>> unfreed_;        // by shard: no transaction had room for it
 };

@@ -27,8 +27,11 @@ std::string PartName(const std::string& name, const FileInfo& info) {
 // Rounds down, also before 1970.
 timespec TimeOf(int64_t nanoseconds) {
   timespec time;
-  time.tv_nsec = (nanoseconds % kNanoseconds + kNanoseconds) % kNanoseconds;
-  time.tv_sec = (nanoseconds - time.tv_nsec) / kNanoseconds;
+  time.tv_sec = nanoseconds / kNanoseconds;
+  time.tv_nsec = nanoseconds % kNanoseconds;
+  if (time.tv_nsec >= 0) return time;
+  --time.tv_sec;
+  time.tv_nsec += kNanoseconds;
   return time;
 }
 

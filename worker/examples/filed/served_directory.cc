@@ -53,7 +53,10 @@ std::optional<FileInfo> InfoOf(const struct stat& status) {
   } else {
     return std::nullopt;
   }
-  info.mtime_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  // In 64 bits, which a time far from now leaves.
+  info.mtime_ns =
+      static_cast<int64_t>(static_cast<uint64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
+                           static_cast<uint64_t>(status.st_mtim.tv_nsec));
   return info;
 }
 

@@ -61,6 +61,7 @@ class Files final : public Service {
 
   absl::Status OnAdopt(Shard& shard) override {
     if (!reads_) return absl::FailedPreconditionError("reads_: MakeReads comes first");
+    ForgetSenders(shard);  // of an OnAdopt that failed
     std::set<uint64_t> rings;
     for (Connection* connection : shard.connections()) {
       const absl::StatusOr<Stream> stream = Stream::Load(*connection, connection->state());
@@ -83,12 +84,16 @@ class Files final : public Service {
 
   // No read may write into the heap when another worker has it.
   void OnRelease(Shard& shard) override {
-    std::erase_if(senders_, [&](const auto& entry) { return &entry.first->shard() == &shard; });
+    ForgetSenders(shard);
     reads_->Finish(shard);
   }
   void OnLost(Shard& shard) override { OnRelease(shard); }
 
  private:
+  void ForgetSenders(const Shard& shard) {
+    std::erase_if(senders_, [&](const auto& entry) { return &entry.first->shard() == &shard; });
+  }
+
   void EndIfFailed(Connection& connection, const absl::Status& status, bool asks = false) {
     if (status.ok()) return;
     std::cerr << "connection " << connection.index() << ": " << status << std::endl;

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/harness/baton_command.h"
 #include "tests/worker/examples/filed/filed_fixture.h"
 
 namespace baton::filed {
@@ -22,12 +25,12 @@ using examples::ExampleWorker;
 
 // Points that every owner passes while trees are fetched.
 const char* const kServingPoints[] = {
-    "filed-request-taken",    "filed-transfer-begun",  "filed-advanced",
-    "filed-answered",         "filed-event-end",       "file-piece-read",
-    "file-piece-staged",      "file-reads-submitted",  "stream-placed",
-    "worker-heap-allocated",  "worker-heap-freed",     "worker-state-staged",
-    "deliver-before-handler", "deliver-after-handler", "commit-before-publish",
-    "commit-published",
+    "filed-request-taken",   "filed-transfer-begun",  "filed-advanced",
+    "filed-file-held",       "filed-file-dropped",    "filed-answered",
+    "filed-event-end",       "file-piece-read",       "file-piece-staged",
+    "file-reads-submitted",  "stream-placed",         "worker-heap-allocated",
+    "worker-heap-freed",     "worker-state-staged",   "deliver-before-handler",
+    "deliver-after-handler", "commit-before-publish", "commit-published",
 };
 
 uint64_t Setting(const char* name, uint64_t otherwise) {
@@ -49,6 +52,27 @@ class FiledCrashTest : public FiledTest {
     MakeTree();
     ASSERT_NO_FATAL_FAILURE(StartCluster());
   }
+
+  // One is the owner, and the other one succeeds it.
+  void StartOwnerAndHeir() {
+    ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
+    ASSERT_OK(cluster_->WaitUntilOwner(worker_->id));
+    ASSERT_NO_FATAL_FAILURE(StartWorker({.version = 2}, &safe_));
+  }
+  // Returns the number of a transfer whose first bytes have come, and whose last ones have no room
+  // in the client's ring.
+  static uint64_t BeginGet(GetClient& client, Answers& answers, const std::string& path) {
+    const uint64_t stat = client.Stat(path);
+    EXPECT_EQ(answers.Await(client, stat), ReplyCode::kOk);
+    const FileInfo info = answers.reply(stat).header.info;
+    const uint64_t get = client.Get(path, info, 0, info.size);
+    absl::Status status;
+    while (status.ok() && answers.bytes(get).empty()) status = client.Turn(answers);
+    EXPECT_OK(status);
+    return get;
+  }
+
+  static constexpr size_t kLargeBytes = 64 << 20;
 };
 
 TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {
@@ -61,6 +85,48 @@ TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteWhereverItsOwnerDies) {
   }
   ExpectNothingLost();
   ExpectNoConnections();
+  ExpectHeld(0);
+}
+
+TEST_F(FiledCrashTest, shouldFinishAFileThatIsDeletedBeforeItsOwnerDies) {
+  WriteFile(Served("deleted"), kLargeBytes, 7);
+  const std::string content = harness::ReadFile(Served("deleted"));
+  ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
+  const std::unique_ptr<GetClient> client = Connect();
+  ASSERT_NE(client, nullptr);
+  Answers answers;
+  const uint64_t get = BeginGet(*client, answers, "deleted");
+  ASSERT_TRUE(std::filesystem::remove(Served("deleted")));
+  ASSERT_OK(worker_->process->Kill());
+  EXPECT_FALSE(answers.IsAnswered(get));
+  EXPECT_EQ(answers.Await(*client, get), ReplyCode::kOk);
+  EXPECT_TRUE(answers.bytes(get) == content);
+  ExpectHeld(0);
+}
+
+TEST_F(FiledCrashTest, shouldFindAFileByItsPathWhereAQuotaRefusesToHoldIt) {
+  WriteFile(Served("held"), kLargeBytes, 8);
+  WriteFile(Served("refused"), kLargeBytes, 9);
+  const std::string policy = temporary_->File("policy");
+  std::ofstream(policy) << "service { descriptors: 1 }";
+  const harness::CommandResult set =
+      harness::RunBaton(*cluster_, {"service", "policy", "filed", "--set", policy});
+  ASSERT_EQ(set.status, 0) << set.out << set.err;
+  ASSERT_NO_FATAL_FAILURE(StartOwnerAndHeir());
+  const std::unique_ptr<GetClient> client = Connect(), other = Connect();
+  ASSERT_TRUE(client != nullptr && other != nullptr);
+  Answers answers, others;
+  const uint64_t held = BeginGet(*client, answers, "held");
+  const uint64_t refused = BeginGet(*other, others, "refused");
+  ExpectHeld(1);
+  ASSERT_OK(worker_->process->Kill());
+  while (!answers.IsAnswered(held) || !others.IsAnswered(refused)) {
+    ASSERT_OK(client->Turn(answers));
+    ASSERT_OK(other->Turn(others));
+  }
+  EXPECT_TRUE(answers.bytes(held) == harness::ReadFile(Served("held")));
+  EXPECT_TRUE(others.bytes(refused) == harness::ReadFile(Served("refused")));
+  ExpectHeld(0);
 }
 
 TEST_F(FiledCrashTest, shouldGoOnWhenAnOwnerDiesWhileItTakesOver) {
@@ -118,6 +184,7 @@ TEST_F(FiledCrashTest, shouldGoOnAtTheRightByteOverRandomKillsAndUpgrades) {
   }
   ExpectNothingLost();
   ExpectNoConnections();
+  ExpectHeld(0);
 }
 
 }  // namespace

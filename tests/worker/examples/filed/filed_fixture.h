@@ -5,10 +5,12 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -25,6 +27,7 @@
 #include "tests/harness/expectations.h"
 #include "tests/harness/file_content.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/worker/examples/example_fixture.h"
 #include "worker/examples/filed/download.h"
@@ -59,6 +62,41 @@ inline absl::Status CompareTrees(const std::filesystem::path& one,
   if (entries == others) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(others, " entries in place of ", entries));
 }
+
+// Keeps what comes.
+class Answers final : public GetClient::Sink {
+ public:
+  absl::Status OnPiece(uint64_t id, uint64_t, absl::Span<const uint8_t> bytes, bool last) override {
+    bytes_[id].append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (last) codes_[id] = ReplyCode::kOk;
+    return absl::OkStatus();
+  }
+  absl::Status OnReply(const DecodedReply& reply) override {
+    codes_[reply.header.id] = ReplyCode(reply.header.code);
+    replies_[reply.header.id] = reply;
+    return absl::OkStatus();
+  }
+
+  // Returns how the request was answered, when it is.
+  ReplyCode Await(GetClient& client, uint64_t id) {
+    absl::Status status;
+    while (status.ok() && !IsAnswered(id)) status = client.Turn(*this);
+    EXPECT_OK(status);
+    return codes_[id];
+  }
+  bool IsAnswered(uint64_t id) const { return codes_.contains(id); }
+  bool Has(ReplyCode code) const {
+    return std::any_of(codes_.begin(), codes_.end(),
+                       [code](const auto& one) { return one.second == code; });
+  }
+  const DecodedReply& reply(uint64_t id) { return replies_[id]; }
+  const std::string& bytes(uint64_t id) { return bytes_[id]; }
+
+ private:
+  std::map<uint64_t, ReplyCode> codes_;
+  std::map<uint64_t, DecodedReply> replies_;
+  std::map<uint64_t, std::string> bytes_;
+};
 
 // One client in a thread of its own, over one connection from its beginning to Stop. An answer is a
 // piece, or a whole file.
@@ -190,6 +228,14 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
     auto client = GetClient::Connect(*std::move(device), {fabric.host, port_});
     EXPECT_OK(client);
     return client.ok() ? *std::move(client) : nullptr;
+  }
+
+  // Waits until the driver holds so many files.
+  void ExpectHeld(uint32_t files) {
+    EXPECT_OK(harness::WaitUntil(absl::StrCat(files, " held files"), [&] {
+      const auto found = cluster_->GetService();
+      return found.ok() && found->service().accounts().descriptors() == files;
+    }));
   }
 
   // Starts baton-get of all, or of `path`, into Fetched().

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,40 +19,6 @@ namespace baton::filed {
 namespace {
 
 using testing::HasSubstr;
-
-// Keeps what comes.
-class Answers final : public GetClient::Sink {
- public:
-  absl::Status OnPiece(uint64_t id, uint64_t, absl::Span<const uint8_t> bytes, bool last) override {
-    bytes_[id].append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (last) codes_[id] = ReplyCode::kOk;
-    return absl::OkStatus();
-  }
-  absl::Status OnReply(const DecodedReply& reply) override {
-    codes_[reply.header.id] = ReplyCode(reply.header.code);
-    replies_[reply.header.id] = reply;
-    return absl::OkStatus();
-  }
-
-  // Returns how the request was answered, when it is.
-  ReplyCode Await(GetClient& client, uint64_t id) {
-    absl::Status status;
-    while (status.ok() && !codes_.contains(id)) status = client.Turn(*this);
-    EXPECT_OK(status);
-    return codes_[id];
-  }
-  bool Has(ReplyCode code) const {
-    return std::any_of(codes_.begin(), codes_.end(),
-                       [code](const auto& one) { return one.second == code; });
-  }
-  const DecodedReply& reply(uint64_t id) { return replies_[id]; }
-  const std::string& bytes(uint64_t id) { return bytes_[id]; }
-
- private:
-  std::map<uint64_t, ReplyCode> codes_;
-  std::map<uint64_t, DecodedReply> replies_;
-  std::map<uint64_t, std::string> bytes_;
-};
 
 TEST_F(FiledTest, shouldBeFetchedAsItIs) {
   MakeTree();
@@ -186,6 +151,7 @@ TEST_F(FiledTest, shouldCancelWhatIsNotSentYet) {
   EXPECT_LT(answers.bytes(first).size(), info.size);
   EXPECT_LT(answers.bytes(second).size(), info.size);
   EXPECT_EQ(answers.bytes(last).size(), 10u);
+  ExpectHeld(0);
 }
 
 // Such a client is told so, or loses its connection if there is no room to tell it.
@@ -275,6 +241,7 @@ TEST_F(FiledTest, shouldFailAFileThatChangesMeanwhileAndNoOther) {
   EXPECT_THAT(got.complaints, HasSubstr("changing: changed meanwhile"));
   EXPECT_FALSE(std::filesystem::exists(Fetched("changing")));
   EXPECT_TRUE(harness::ReadFile(Fetched("same")) == harness::ReadFile(Served("same")));
+  ExpectHeld(0);
 }
 
 TEST_F(FiledTest, shouldRefuseAServiceThatDoesNotSufficeAndSayWhatWouldDo) {
@@ -299,6 +266,8 @@ TEST_F(FiledTest, shouldRefuseAServiceThatDoesNotSufficeAndSayWhatWouldDo) {
   ASSERT_NO_FATAL_FAILURE(StartCluster());
   arguments_ = {"--directory", Served("none")};
   ASSERT_NO_FATAL_FAILURE(ExpectRefused({}, "cannot open the directory to serve"));
+  arguments_ = {"--directory", Served(), "--piece-bytes", "5000"};
+  ASSERT_NO_FATAL_FAILURE(ExpectRefused({}, "piece_bytes: 5000"));
 }
 
 }  // namespace

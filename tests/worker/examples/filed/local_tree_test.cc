@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -71,6 +72,12 @@ TEST_F(LocalTreeTest, shouldGiveAFileItsNameAndTimeWhenItIsComplete) {
   // Times before 1970, too.
   ASSERT_OK(Put("old", "1", InfoOf(1, -1)));
   EXPECT_TRUE(tree_->Has("old", InfoOf(1, -1)));
+}
+
+// A server may say so. Some file systems keep such a time.
+TEST_F(LocalTreeTest, shouldTakeTheFirstTimeOfAll) {
+  Put("first", "1", InfoOf(1, std::numeric_limits<int64_t>::min())).IgnoreError();
+  EXPECT_FALSE(tree_->Has("first", InfoOf(1, 0)));
 }
 
 TEST_F(LocalTreeTest, shouldGoOnWithAPartOfTheSameVersionOnly) {

@@ -74,6 +74,17 @@ TEST_F(ServedDirectoryTest, shouldShowFilesAndDirectories) {
   EXPECT_STREQ(bytes, "12345");
 }
 
+// 64 bits of nanoseconds end in 2262.
+TEST_F(ServedDirectoryTest, shouldShowAFileOfAFarTime) {
+  const timespec far = {20'000'000'000, 5};
+  const timespec times[2] = {far, far};
+  ASSERT_EQ(utimensat(AT_FDCWD, Path("served/a").c_str(), times, 0), 0);
+  const auto first = served_->Stat("a"), again = served_->Stat("a");
+  ASSERT_OK(first);
+  ASSERT_OK(again);
+  EXPECT_EQ(first->mtime_ns, again->mtime_ns);
+}
+
 TEST_F(ServedDirectoryTest, shouldShowEachEntryOnceInPagesOfAnySize) {
   std::vector<std::string> names = {"a", "sub"};
   for (int i = 0; i < 100; ++i) {

@@ -137,7 +137,8 @@ struct baton_service {
    * BATON_COMMIT_MANUAL. May be NULL. */
   void (*on_release)(void* context, struct baton_shard* shard);
 
-  /* The driver has taken the shard away. What was staged is forgotten. May be NULL. */
+  /* The driver has taken the shard away, or the worker is detached after its driver has ended. What
+   * was staged is forgotten. May be NULL. */
   void (*on_lost)(void* context, struct baton_shard* shard);
 
   /* An operator or an upgrade asks this worker to end. baton_run() then releases the shards and
