@@ -54,15 +54,9 @@ template <typename Request>
                  " are not within the ", buffer_bytes, " bytes of the buffers");
 }
 
-// Returns what `outside` returns if the range is not within the buffers.
-template <typename Outside>
-[[gnu::always_inline]] inline absl::Status CheckRange(const arena::BufferRange& range,
-                                                      uint64_t buffer_bytes,
-                                                      const Outside& outside) {
-  if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
-    return outside();
-  }
-  return absl::OkStatus();
+[[gnu::always_inline]] inline bool IsWithin(const arena::BufferRange& range,
+                                            uint64_t buffer_bytes) {
+  return range.offset <= buffer_bytes && range.length <= buffer_bytes - range.offset;
 }
 
 // `length`: the sum of all ranges.
@@ -170,8 +164,7 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
   uint64_t length = 0;
   for (int i = 0; i < request.sge_count; ++i) {
     const arena::BufferRange& range = arena::RangeOf(request, static_cast<uint32_t>(i));
-    BATON_RETURN_IF_ERROR(CheckRange(range, limits.buffer_bytes,
-                                     [&] { return NotWithin(range, i, limits.buffer_bytes); }));
+    if (!IsWithin(range, limits.buffer_bytes)) return NotWithin(range, i, limits.buffer_bytes);
     length += range.length;
   }
   BATON_RETURN_IF_ERROR(CheckLength(length, receive, limits));
@@ -190,55 +183,55 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
       receives_(capacity),
       sges_(capacity * arena::kMaxSges) {}
 
-// The buffers of a request.
-struct RequestList::Ranges {
-  const bool may_be_regions;  // the device only reads them
-  bool are_regions = false;   // at least one is
-  uint64_t length = 0;        // sum of all
-};
-
-// Called for a range that is not within the buffers.
-[[gnu::cold, gnu::noinline]] absl::Status RequestList::CheckRegion(arena::BufferRange range, int i,
-                                                                   bool may_be_region) const {
+// Copies a range that is not within the buffers. `may_be_region`: the device only reads it.
+[[gnu::cold, gnu::noinline]] absl::Status RequestList::CopyRegion(arena::BufferRange range, int i,
+                                                                  bool may_be_region) {
   const uint32_t region = arena::RegionOf(range.offset);
   if (region == 0) return NotWithin(range, i, limits_.buffer_bytes);
   if (!may_be_region) {
     return Invalid("sges[", i, "]: region ", region,
                    " is for sends; what is received or read goes to the buffers");
   }
-  if (arena_->HasRegionWith(range)) return absl::OkStatus();
-  return Invalid("sges[", i, "]: ", range.length, " bytes at ",
-                 range.offset - arena::RegionOffset(region), " are not within the ",
-                 arena::LoadRelaxed(arena_->region(region).length), " bytes of region ", region);
+  const arena::RegionRecord& record = arena_->region(region);
+  const uint64_t from = range.offset - arena::RegionOffset(region);
+  if (!arena_->HasRegionWith(range)) {
+    return Invalid("sges[", i, "]: ", range.length, " bytes at ", from, " are not within the ",
+                   arena::LoadRelaxed(record.length), " bytes of region ", region);
+  }
+  sges_[sge_count_ + static_cast<size_t>(i)] = {record.address + from, range.length, record.lkey};
+  return absl::OkStatus();
+}
+
+// Returns whether one of the ranges that were copied last is a region's.
+bool RequestList::HasRegions(int sge_count) const {
+  for (int i = 0; i < sge_count; ++i) {
+    if (sges_[sge_count_ + static_cast<size_t>(i)].lkey != lkey_) return true;
+  }
+  return false;
 }
 
 [[gnu::always_inline]] inline absl::Status RequestList::CopyRange(const arena::BufferRange& shared,
-                                                                  int i, Ranges* ranges) {
+                                                                  int i, bool may_be_region,
+                                                                  uint64_t* length) {
   const arena::BufferRange range = Copy(shared);
-  BATON_RETURN_IF_ERROR(CheckRange(range, limits_.buffer_bytes, [&, may = ranges->may_be_regions] {
-    return CheckRegion(range, i, may);
-  }));
-  uint64_t address = base_ + range.offset;
-  uint32_t lkey = lkey_;
-  if (const uint32_t region = arena::RegionOf(range.offset); region != 0) [[unlikely]] {
-    const arena::RegionRecord& record = arena_->region(region);
-    address = record.address + (range.offset - arena::RegionOffset(region));
-    lkey = record.lkey;
-    ranges->are_regions = true;
+  *length += range.length;
+  if (!IsWithin(range, limits_.buffer_bytes)) [[unlikely]] {
+    return CopyRegion(range, i, may_be_region);
   }
   static_assert(offsetof(ScatterGather, length) == 8 && offsetof(ScatterGather, lkey) == 12);
   arena::StorePair<offsetof(ScatterGather, address)>(sges_[sge_count_ + static_cast<size_t>(i)],
-                                                     address, arena::TwoFields(range.length, lkey));
-  ranges->length += range.length;
+                                                     base_ + range.offset,
+                                                     arena::TwoFields(range.length, lkey_));
   return absl::OkStatus();
 }
 
 [[gnu::always_inline]] inline absl::Status RequestList::CopyRanges(const arena::WorkRequest& shared,
                                                                    const Head& head,
-                                                                   Ranges* ranges) {
-  if (head.one_line != 0) return CopyRange(shared.only, 0, ranges);
+                                                                   bool may_be_regions,
+                                                                   uint64_t* length) {
+  if (head.one_line != 0) return CopyRange(shared.only, 0, may_be_regions, length);
   for (int i = 0; i < head.sge_count; ++i) {
-    BATON_RETURN_IF_ERROR(CopyRange(shared.sges[i], i, ranges));
+    BATON_RETURN_IF_ERROR(CopyRange(shared.sges[i], i, may_be_regions, length));
   }
   return absl::OkStatus();
 }
@@ -248,15 +241,14 @@ struct RequestList::Ranges {
   const Head head(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/false, limits_));
   const auto opcode = verbs::Opcode(head.opcode);
-  Ranges ranges = {.may_be_regions = !verbs::IsAnswered(opcode)};
-  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &ranges));
-  const uint64_t length = ranges.length;
+  uint64_t length = 0;
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, !verbs::IsAnswered(opcode), &length));
   BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/false, limits_));
   const bool fence = (head.flags & arena::kRequestFence) != 0;
   const bool solicited = (head.flags & arena::kRequestSolicited) != 0;
   // A native worker's process has not mapped the regions, so it cannot copy from them.
   const bool inline_data = max_inline_bytes_ > 0 && length <= max_inline_bytes_ &&
-                           ranges.may_be_regions && !ranges.are_regions;
+                           !verbs::IsAnswered(opcode) && !HasRegions(head.sge_count);
   const uint64_t remote_address = arena::LoadRelaxed(shared.remote_address);
   SendRequest& to = sends_[send_count_];
   static_assert(offsetof(SendRequest, opcode) == 8 && offsetof(SendRequest, fence) == 9 &&
@@ -285,9 +277,9 @@ struct RequestList::Ranges {
     const arena::WorkRequest& shared, uint64_t wr_id) {
   const Head head(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/true, limits_));
-  Ranges ranges = {.may_be_regions = false};
-  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &ranges));
-  BATON_RETURN_IF_ERROR(CheckLength(ranges.length, /*receive=*/true, limits_));
+  uint64_t length = 0;
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, /*may_be_regions=*/false, &length));
+  BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/true, limits_));
   receives_[receive_count_++] = {wr_id, {sges_.data() + sge_count_, head.sge_count}};
   sge_count_ += head.sge_count;
   return absl::OkStatus();

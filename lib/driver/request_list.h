@@ -67,14 +67,16 @@ class RequestList {
  private:
   struct Head;
   struct PlainSend;
-  struct Ranges;
 
   absl::Status CopySend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status CopyReceive(const arena::WorkRequest& shared, uint64_t wr_id);
-  // Copies buffers behind the list's end without counting them in. Adds them to `ranges`.
-  absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, Ranges* ranges);
-  absl::Status CopyRange(const arena::BufferRange& shared, int i, Ranges* ranges);
-  absl::Status CheckRegion(arena::BufferRange range, int i, bool may_be_region) const;
+  // Copies buffers behind the list's end without counting them in. Adds their bytes to `*length`.
+  absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, bool may_be_regions,
+                          uint64_t* length);
+  absl::Status CopyRange(const arena::BufferRange& shared, int i, bool may_be_region,
+                         uint64_t* length);
+  absl::Status CopyRegion(arena::BufferRange range, int i, bool may_be_region);
+  bool HasRegions(int sge_count) const;
   bool ReadPlainRange(const arena::BufferRange& shared, uint64_t least, uint64_t most,
                       verbs::ScatterGather* sge) const;
   // Writes a request that is not plain.

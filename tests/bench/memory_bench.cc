@@ -391,9 +391,9 @@ int Main(int argc, char** argv) {
   app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
   app.add_option(
          "--only", options.only,
-         "heap, files (over plain verbs), sendfile (through Baton) or idle; may be repeated "
-         "[all; without heap on an RDMA device]")
-      ->check(CLI::IsMember({"heap", "files", "sendfile", "idle"}));
+         "heap, files (over plain verbs), sendfile or regions (through Baton), or idle; may be "
+         "repeated [all; without heap on an RDMA device]")
+      ->check(CLI::IsMember({"heap", "files", "sendfile", "regions", "idle"}));
   app.add_option("--largest-mib", options.largest_mib, "of the files, from 4 KiB on [64]")
       ->check(CLI::Range(1, 1024));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");

@@ -327,6 +327,7 @@ class BatchHeapTest : public HeapTest {
     Start([](v1::ServiceConfig* service) {
       service->set_buffer_bytes(kBufferBytes);
       service->set_shard_heap_bytes(kLargeHeapPages * kPage);
+      service->set_receive_queue_depth(64);
     });
   }
   static constexpr uint64_t kLargeHeapPages = 256;

@@ -348,6 +348,16 @@ class OneDescriptorTest : public DescriptorsTest {
     DescriptorsTest::SetUp();
     there->TakeNoDescriptors();
     there->TakeOneDescriptor();
+    ASSERT_NO_FATAL_FAILURE(AwaitCloses());
+  }
+  // Waits until all is closed that was left to the other thread.
+  static void AwaitCloses() {
+    int ends[2] = {};
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const FileDescriptor reader(ends[0]);
+    CloseLater(FileDescriptor(ends[1]));
+    char byte = 0;
+    ASSERT_EQ(read(reader.get(), &byte, 1), 0);
   }
   void ExpectOne(int number, bool with) {
     PassedDescriptor passed;
@@ -391,6 +401,7 @@ TEST_F(OneDescriptorTest, shouldStayInTheSocketWithOthers) {
   SendNumber(0, 1);
   ExpectOne(0, true);
   SendNumber(1, 2);
+  ASSERT_NO_FATAL_FAILURE(AwaitCloses());
   const size_t before = OpenDescriptors();
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(there->Fill().code(), absl::StatusCode::kInvalidArgument);

@@ -1403,6 +1403,13 @@ class EngineGrantTest : public EngineTest {
     engine->Run([&] { grant = engine->ReserveGrant(0, length, verbs::kRemoteRead); });
     return grant;
   }
+  // Returns whether its place is free: it is reserved when all other free ones are.
+  bool ComesAgain(uint32_t grant) {
+    for (absl::StatusOr<uint32_t> other = Reserve(); other.ok(); other = Reserve()) {
+      if (*other == grant) return true;
+    }
+    return false;
+  }
   // Neither waits for the engine.
   void Register(uint32_t grant, Outcome* outcome) {
     engine->Post([=, this] { engine->RegisterGrant(grant, outcome->Callback()); });
@@ -1465,7 +1472,7 @@ TEST_F(EngineGrantTest, shouldServeShardsWhileMemoryIsDeregistered) {
   Outcome last;
   Revoke(grant, &last);
   EXPECT_EQ(last.Wait().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Reserve().value(), grant);
+  EXPECT_TRUE(ComesAgain(grant));
 }
 
 TEST_F(EngineGrantTest, shouldServeShardsWhileARegionIsRegisteredAndDeregistered) {
@@ -1520,7 +1527,7 @@ TEST_F(EngineGrantTest, shouldFreeThePlaceOfWhatCouldNotBeRegistered) {
   Revoke(grant, &revoked);
   EXPECT_EQ(revoked.Wait().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Granted(grant), 0u);
-  EXPECT_EQ(Reserve().value(), grant);
+  EXPECT_TRUE(ComesAgain(grant));
 }
 
 TEST_F(EngineGrantTest, shouldKeepNoRegionWhenItStopsWhileMemoryIsRegistered) {
