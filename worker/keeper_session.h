@@ -77,7 +77,7 @@ class KeeperSession {
   absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access,
                                       uint64_t descriptor = 0);
   absl::Status Revoke(uint32_t grant);
-  // As Worker's.
+  // These do the same as those of Worker.
   absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag);
   absl::StatusOr<int> TakeDescriptor(uint64_t number);
   absl::Status DropDescriptor(uint64_t number);

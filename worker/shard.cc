@@ -171,8 +171,8 @@ absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode
 
 // Counts a request that has not taken the fast path, which makes no transaction crowded.
 [[gnu::always_inline]] inline void Shard::NoteStagedRequest() {
-  ++staged_->requests;
-  LimitIfCrowded();
+  if (++staged_->requests > kCrowdedRequests) [[unlikely]]
+    LimitIfCrowded();
 }
 
 uint32_t Shard::EntryRoom() const {

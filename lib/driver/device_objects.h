@@ -28,7 +28,7 @@ struct GrantRange {
   uint64_t offset = 0;
   uint64_t length = 0;
   uint32_t access = 0;
-  // Of a region: the number of the held descriptor, and a duplicate of it until it is registered.
+  // A region has the number of its held descriptor, and a duplicate of it until it is registered.
   uint64_t descriptor = 0;  // 0: the range is of the buffers
   std::shared_ptr<const FileDescriptor> memfd = nullptr;
 };

@@ -124,7 +124,7 @@ TEST_F(HeldDescriptorsTest, shouldBePassedOnceAKeeperTakesThem) {
   // Now it knows.
   EXPECT_EQ(session->HoldDescriptor(file.get(), 3).value(), 5u);
   EXPECT_EQ(requests.size(), 3u);
-  // What the keeper would refuse is not passed.
+  // The session passes no descriptor that the keeper would refuse.
   EXPECT_EQ(session->HoldDescriptor(-1, 3).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(session->HoldDescriptor(session->fd(), 3).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -414,7 +414,7 @@ TEST_F(RegionCacheTest, shouldDropWhatFormerWorkersDidNotRegister) {
   Make({});
   EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());
   ExpectConsistent();
-  // What the application holds for itself is its own to drop.
+  // The application drops the descriptors that it holds for itself.
   ASSERT_TRUE(worker_.HoldDescriptor(second.get(), 0).ok());
   Make({.tag = 0});
   EXPECT_EQ(cache_->TakeOver(), absl::OkStatus());

@@ -55,6 +55,14 @@ class RegionsTest : public testing::QueueDriverTest {
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     return std::string(refused.message());
   }
+  // A peer's READ from the beginning of the region.
+  verbs::SendRequest ReadOf(uint32_t region) const {
+    verbs::SendRequest request;
+    request.opcode = verbs::Opcode::kRead;
+    request.rkey = arena->region(region).rkey;
+    request.remote_address = arena->region(region).address;
+    return request;
+  }
   // The driver dies, and its successor finds what is in the arena.
   void Succeed() {
     std::shared_ptr<DeviceObjects> objects = driver->objects();
@@ -93,10 +101,7 @@ TEST_F(RegionsTest, shouldLetPeersReadWhatWasRegisteredForIt) {
   const uint32_t region = Registered(memory, 100, 8, verbs::kRemoteRead);
   RawPeer peer;
   Established(peer);
-  verbs::SendRequest request;
-  request.opcode = verbs::Opcode::kRead;
-  request.rkey = arena->region(region).rkey;
-  request.remote_address = arena->region(region).address;
+  const verbs::SendRequest request = ReadOf(region);
   peer.Post(request, 8);
   ASSERT_TRUE(Until([&] { return peer.sent.size() == 1; }));
   EXPECT_EQ(peer.sent[0].status, CompletionStatus::kSuccess);
@@ -112,10 +117,7 @@ TEST_F(RegionsTest, shouldLetNoPeerReadWhatWasNot) {
   const uint32_t region = Registered(memory, 0, 4096);
   RawPeer peer;
   Established(peer);
-  verbs::SendRequest request;
-  request.opcode = verbs::Opcode::kRead;
-  request.rkey = arena->region(region).rkey;
-  request.remote_address = arena->region(region).address;
+  const verbs::SendRequest request = ReadOf(region);
   peer.Post(request, 8);
   ASSERT_TRUE(Until([&] { return peer.sent.size() == 1; }));
   EXPECT_EQ(peer.sent[0].status, CompletionStatus::kRemoteAccessError);

@@ -91,7 +91,7 @@ class MemdClient {
   absl::StatusOr<RemoteLease> Renew(uint32_t lease, uint64_t milliseconds);
   absl::StatusOr<RemoteLease> Stat(uint32_t lease);
 
-  // Of any length.
+  // Both take any length.
   absl::Status Read(const RemoteMemory& memory, uint64_t offset, absl::Span<uint8_t> bytes);
   absl::Status Write(const RemoteMemory& memory, uint64_t offset, absl::Span<const uint8_t> bytes);
   // Return the 8 bytes that were at `offset`, a multiple of 8.

@@ -44,7 +44,7 @@ inline constexpr uint32_t kReplyMagic = 0x524d'454d;     // "MEMR"
 inline constexpr uint32_t kRequestWindow = 8;
 inline constexpr uint32_t kNoticeWindow = 8;
 
-// What a client may do with its memory. It may always do nothing else.
+// The rights that a client may ask for, for its memory. It has no others.
 enum Right : uint32_t {
   kRead = 1,
   kWrite = 2,

@@ -196,7 +196,7 @@ absl::Status MemdService::OnAdopt(Shard& shard) {
   return absl::OkStatus();
 }
 
-// What is not freed is of no state, so the next owner frees it.
+// No state names memory that is not freed here, so the next owner frees it.
 void MemdService::OnRelease(Shard& shard) {
   deadlines_.Forget(shard);
   unfreed_.erase(&shard);

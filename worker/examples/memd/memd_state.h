@@ -1,4 +1,4 @@
-// What memd keeps of a connection: its leases, and the notices that were counted.
+// memd keeps this of a connection: its leases, and the notices that were counted.
 #ifndef WORKER_EXAMPLES_MEMD_MEMD_STATE_H_
 #define WORKER_EXAMPLES_MEMD_MEMD_STATE_H_
 

@@ -1034,7 +1034,7 @@ class EnginePoisonTest : public EngineReportTest {
 
 class EngineRegionTest : public EnginePoisonTest {
  protected:
-  // What becomes of a region's registration, or its end.
+  // Tells how a region's registration, or its deregistration, has ended.
   absl::Status Ended(const std::function<void(ServiceEngine::GrantDone)>& begin) {
     std::atomic<bool> done{false};
     absl::Status status;

@@ -302,7 +302,7 @@ TEST_F(OrderExecutorTest, shouldHoldNoMoreDescriptorsThanThePolicyAllows) {
   EXPECT_NE(hold(kWorker).message().find("policy.worker.descriptors"), std::string::npos);
   EXPECT_EQ(hold(kWorker + 1), absl::OkStatus());
   EXPECT_NE(hold(kWorker + 2).message().find("policy.service.descriptors"), std::string::npos);
-  // What a worker that is gone has handed over is the service's.
+  // The service keeps the descriptors of a worker that is gone.
   driver_client.ChangeWorker(0, kWorker, internal::ChangeWorker::PLACE_LEFT);
   EXPECT_EQ(driver_client.Account({kWorker}).workers(0).descriptors(), 0u);
   EXPECT_EQ(Held(), 2u);

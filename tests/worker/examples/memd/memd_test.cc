@@ -128,7 +128,7 @@ class MemdTest : public examples::ExampleTest<MemdLoad> {
     ExpectNoConnections();
     ExpectFree();
   }
-  // What there is of leases; empty: nothing.
+  // Returns the leases that are left, in words; empty: none.
   std::string Rest() {
     const auto service = cluster_->GetService();
     const auto keeper = cluster_->keeper().Describe();
