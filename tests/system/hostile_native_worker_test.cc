@@ -15,10 +15,13 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/arena/layout.h"
+#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -153,16 +156,33 @@ class HostileNativeWorker : public testing::Test {
         "the next keeper", [&] { return serves() && now.keeper_pid() != keeper; }, patience));
   }
 
+  // Returns what the hostile service answers. It may end while it is asked, for its queues are
+  // broken, and starts anew.
   absl::StatusCode AskToAttach() {
+    absl::StatusOr<internal::WorkerReply> reply;
+    EXPECT_OK(harness::WaitUntil(
+        "an answer",
+        [&] {
+          reply = TryToAttach();
+          return reply.ok();
+        },
+        std::chrono::seconds(60)));
+    return reply.ok() ? static_cast<absl::StatusCode>(reply->status_code())
+                      : absl::StatusCode::kUnknown;
+  }
+
+  absl::StatusOr<internal::WorkerReply> TryToAttach() {
     internal::WorkerRequest request;
     request.mutable_attach()->set_protocol_version(kProtocolVersion);
     request.mutable_attach()->set_layout_version(arena::kLayoutVersion);
     request.mutable_attach()->set_service("hostile");
-    MessageChannel channel(ConnectUnix(cluster_->directory() + "/state/hostile.sock").value());
+    BATON_ASSIGN_OR_RETURN(FileDescriptor socket,
+                           ConnectUnix(cluster_->directory() + "/state/hostile.sock"));
+    MessageChannel channel(std::move(socket));
+    BATON_RETURN_IF_ERROR(channel.Send(request));
     internal::WorkerReply reply;
-    EXPECT_OK(channel.Send(request));
-    EXPECT_OK(channel.Receive(&reply, 20'000));
-    return static_cast<absl::StatusCode>(reply.status_code());
+    BATON_RETURN_IF_ERROR(channel.Receive(&reply, 20'000));
+    return reply;
   }
 
   const Bait bait_;
