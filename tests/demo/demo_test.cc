@@ -43,10 +43,10 @@ void ShowEverything(const char* mode) {
                        "--connections",    "8",
                        "--shards",         "2",
                        "--rate",           "4000",
-                       "--handoffs",       "3",
+                       "--handoffs",       "2",
                        "--upgrades",       "2",
                        "--bad-upgrades",   "3",
-                       "--crashes",        "3",
+                       "--crashes",        "2",
                        "--hangs",          "1",
                        "--cold-crashes",   "1",
                        "--control-kills",  "1",
@@ -76,7 +76,7 @@ void ShowEverything(const char* mode) {
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
   const std::vector<std::pair<std::string, uint64_t>> kinds = {
-      {"handoff", 3},       {"upgrade", 2},     {"bad_upgrade", 3},  {"crash_hot", 3},
+      {"handoff", 2},       {"upgrade", 2},     {"bad_upgrade", 3},  {"crash_hot", 2},
       {"hang", 1},          {"crash_cold", 1},  {"control_kill", 1}, {"keeper_kill", 2},
       {"baton_upgrade", 1}, {"batond_kill", 1}, {"poison", 1}};
   for (const auto& [kind, count] : kinds) {

@@ -476,9 +476,12 @@ TEST(ConfigTest, LoadNamesAFileThatIsNotThere) {
               StartsWith("cannot read the configuration /nonexistent/baton.conf: "));
 }
 
-TEST(ConfigTest, TheExampleIsValid) {
-  const absl::Status status = LoadConfig("deploy/config/baton.textproto").status();
-  EXPECT_TRUE(status.ok()) << status;
+TEST(ConfigTest, TheExamplesAreValid) {
+  for (const char* const example : {"baton", "many_connections"}) {
+    const absl::Status status =
+        LoadConfig(absl::StrCat("deploy/config/", example, ".textproto")).status();
+    EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 TEST(ConfigTest, MetricsAreAtAnAddressWithAPort) {
