@@ -13,6 +13,7 @@
 #include "tests/kit/service_run.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/examples/guide/line_client.h"
+#include "worker/kit/status_code.h"
 
 namespace {
 
@@ -29,7 +30,7 @@ thread_local std::string last_error;
 int Report(const absl::Status& status) {
   if (status.ok()) return 0;
   last_error = std::string(status.message());
-  return static_cast<int>(status.code());
+  return baton::CodeOf(status.code());
 }
 
 std::string Variable(const char* name, const char* otherwise) {

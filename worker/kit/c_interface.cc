@@ -1,6 +1,4 @@
 // The C interface, on top of worker/worker.h.
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -8,177 +6,71 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "lib/base/status.h"
 #include "lib/base/version.h"
 #include "worker/heap.h"
+#include "worker/kit/c_layer.h"
 #include "worker/kit/include/baton/baton.h"
-#include "worker/kit/status_code.h"
 #include "worker/worker.h"
 
 namespace {
 
 using baton::Buffer;
-using baton::Completion;
 using baton::Connection;
-using baton::SendWork;
 using baton::Shard;
+using baton::kit::Buffers;
+using baton::kit::BytesOf;
+using baton::kit::CheckHeap;
+using baton::kit::CopyOf;
+using baton::kit::CopyTo;
+using baton::kit::FromC;
+using baton::kit::Give;
+using baton::kit::Hand;
+using baton::kit::Handle;
+using baton::kit::kTooMany;
+using baton::kit::Membership;
+using baton::kit::Of;
+using baton::kit::Report;
+using baton::kit::ToC;
+using baton::kit::WorkerOf;
+using baton::kit::Wrong;
 
 static_assert(BATON_OP_SEND_WITH_INVALIDATE ==
               static_cast<int>(baton::verbs::Opcode::kSendWithInvalidate));
-static_assert(BATON_FATAL_ERROR == static_cast<int>(baton::verbs::CompletionStatus::kFatalError));
-static_assert(BATON_CONNECT_FAILED == static_cast<int>(Completion::Kind::kConnectFailed));
 static_assert(BATON_COMMIT_MANUAL == static_cast<int>(baton::CommitMode::kManual));
 static_assert(BATON_REMOTE_ATOMIC == static_cast<int>(baton::verbs::kRemoteAtomic));
 static_assert(BATON_REMOTE_READ == static_cast<int>(baton::verbs::kRemoteRead));
 static_assert(BATON_REMOTE_WRITE == static_cast<int>(baton::verbs::kRemoteWrite));
 
-constexpr uint32_t kMaxBuffers = 4;
-
-thread_local std::string last_error;
-
-int Report(const absl::Status& status) {
-  if (status.ok()) return BATON_OK;
-  last_error = std::string(baton::MessageOf(status));
-  return baton::CodeOf(status.code());
-}
-
-int Wrong(const char* field, const char* why) {
-  return Report(absl::InvalidArgumentError(absl::StrCat(field, ": ", why)));
-}
-
-// A caller that was built with another release's header has shorter or longer structures.
-template <typename T>
-T CopyOf(const T& given) {
-  T copy = {};
-  std::memcpy(static_cast<void*>(&copy), &given, std::min(given.size, sizeof(T)));
-  copy.size = sizeof(T);
-  return copy;
-}
-template <typename T>
-void CopyTo(const T& ours, T* given) {
-  const size_t size = given->size;
-  std::memcpy(static_cast<void*>(given), &ours, std::min(size, sizeof(T)));
-  given->size = size;
-}
-
 std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
 std::string_view Bytes(const void* data, size_t length) {
   return {static_cast<const char*>(data), length};
 }
-const uint8_t* Give(absl::Span<const uint8_t> bytes, size_t* length) {
-  *length = bytes.size();
-  return bytes.data();
-}
-
-// Handles are the objects themselves.
-Shard* Of(baton_shard* shard) { return reinterpret_cast<Shard*>(shard); }
-const Shard* Of(const baton_shard* shard) { return reinterpret_cast<const Shard*>(shard); }
-Connection* Of(baton_connection* connection) { return reinterpret_cast<Connection*>(connection); }
-const Connection* Of(const baton_connection* connection) {
-  return reinterpret_cast<const Connection*>(connection);
-}
-baton_shard* Handle(Shard* shard) { return reinterpret_cast<baton_shard*>(shard); }
-baton_connection* Handle(Connection* connection) {
-  return reinterpret_cast<baton_connection*>(connection);
-}
-
-// The buffers of one request, as the C++ interface takes them.
-class Buffers {
- public:
-  Buffers(const baton_buffer* buffers, uint32_t count) : count_(count) {
-    for (uint32_t i = 0; i < std::min(count, kMaxBuffers); ++i) {
-      buffers_[i] = {buffers[i].offset, buffers[i].length};
-    }
-  }
-  bool fit() const { return count_ <= kMaxBuffers; }
-  absl::Span<const Buffer> span() const { return {buffers_, count_}; }
-
- private:
-  Buffer buffers_[kMaxBuffers];
-  const uint32_t count_;
-};
-constexpr char kTooMany[] = "more than 4";
 
 // Calls `call` with the shard's heap.
 template <typename Call>  // (baton::Heap&) -> absl::Status
 int WithHeap(baton_shard* shard, const Call& call) {
-  if (Of(shard)->worker().capacity().shard_heap_bytes == 0) {
-    return Report(absl::FailedPreconditionError(
-        "the service has no heaps: set shard_heap_bytes in its configuration"));
-  }
-  return Report(call(Of(shard)->heap()));
+  const absl::Status has_heap = CheckHeap(*Of(shard));
+  return Report(has_heap.ok() ? call(Of(shard)->heap()) : has_heap);
 }
 
 // Gives the caller what was allocated.
 absl::Status Give(const absl::StatusOr<Buffer>& allocated, baton_buffer* buffer) {
-  if (allocated.ok()) *buffer = {allocated->offset, allocated->length};
+  if (allocated.ok()) *buffer = ToC(*allocated);
   return allocated.status();
 }
 
 uint32_t AlignmentOf(uint32_t given) { return given == 0 ? baton::Heap::kAlignment : given; }
 
-// Passes the worker's calls on to the application.
-class Application final : public baton::Service {
- public:
-  explicit Application(const baton_service& service) : service_(CopyOf(service)) {}
-
-  absl::Status OnAdopt(Shard& shard) override {
-    if (service_.on_adopt == nullptr) return absl::OkStatus();
-    const int result = service_.on_adopt(service_.context, Handle(&shard));
-    if (result == 0) return absl::OkStatus();
-    return absl::AbortedError(
-        absl::StrCat("on_adopt of shard ", shard.index(), " returned ", result));
-  }
-  void OnCompletion(Shard& shard, const Completion& done) override {
-    const baton_completion completion = {
-        sizeof(baton_completion),
-        static_cast<baton_kind>(done.kind),
-        static_cast<baton_completion_status>(done.status),
-        done.has_immediate,
-        done.has_invalidate,
-        done.byte_len,
-        done.immediate,
-        done.sequence,
-        done.tag,
-        Handle(done.connection),
-    };
-    service_.on_completion(service_.context, Handle(&shard), &completion);
-  }
-  void OnRelease(Shard& shard) override {
-    if (service_.on_release != nullptr) service_.on_release(service_.context, Handle(&shard));
-  }
-  void OnLost(Shard& shard) override {
-    if (service_.on_lost != nullptr) service_.on_lost(service_.context, Handle(&shard));
-  }
-  void OnShutdown(std::string_view reason) override {
-    if (service_.on_shutdown == nullptr) return;
-    service_.on_shutdown(service_.context, std::string(reason).c_str());
-  }
-
- private:
-  const baton_service service_;
-};
-
-// A baton_worker is one of these.
-struct Membership {
-  explicit Membership(const baton_service& service) : application(service) {}
-
-  Application application;
-  std::unique_ptr<baton::Worker> worker;  // destroyed first
-};
-
-Membership* Of(baton_worker* worker) { return reinterpret_cast<Membership*>(worker); }
-baton::Worker& WorkerOf(baton_worker* worker) { return *Of(worker)->worker; }
-const baton::Worker& WorkerOf(const baton_worker* worker) {
-  return *reinterpret_cast<const Membership*>(worker)->worker;
+baton_region RegionOf(const baton::Worker::Region& region) {
+  return {sizeof(baton_region), region.id,     region.access,         region.length,
+          region.descriptor,    region.offset, region.remote_address, region.rkey};
 }
 
 }  // namespace
 
 extern "C" {
 
-const char* baton_error(void) { return last_error.c_str(); }
+const char* baton_error(void) { return baton::kit::LastError(); }
 const char* baton_release(void) { return baton::kRelease; }
 
 // ---------------------------------------------------------------- workers
@@ -208,8 +100,7 @@ int baton_attach(const baton_worker_options* options, const baton_service* servi
   auto result = baton::Worker::Attach(wanted, &attached->application);
   if (!result.ok()) return Report(result.status());
   attached->worker = *std::move(result);
-  *worker = reinterpret_cast<baton_worker*>(attached.release());
-  return BATON_OK;
+  return Hand(std::move(attached), worker);
 }
 
 void baton_detach(baton_worker* worker) { delete Of(worker); }
@@ -237,9 +128,7 @@ void baton_stop(baton_worker* worker) { WorkerOf(worker).Stop(); }
 void baton_wake(baton_worker* worker) { WorkerOf(worker).Wake(); }
 
 int baton_listen(baton_worker* worker, const char* host, uint16_t port, uint16_t* bound) {
-  const absl::StatusOr<uint16_t> listening = WorkerOf(worker).Listen(Text(host), port);
-  if (listening.ok() && bound != nullptr) *bound = *listening;
-  return Report(listening.status());
+  return Report(WorkerOf(worker).Listen(Text(host), port), bound);
 }
 
 void baton_get_capacity(const baton_worker* worker, baton_capacity* capacity) {
@@ -326,11 +215,10 @@ int baton_send(baton_shard* shard, baton_connection* connection, const baton_sen
 
 int baton_set_state(baton_shard* shard, baton_connection* connection, const void* state,
                     size_t length, uint32_t version) {
-  const auto* const bytes = static_cast<const uint8_t*>(state);
-  return Report(Of(shard)->SetState(*Of(connection), {bytes, length}, version));
+  return Report(Of(shard)->SetState(*Of(connection), BytesOf(state, length), version));
 }
 int baton_set_shard_state(baton_shard* shard, const void* state, size_t length, uint32_t version) {
-  return Report(Of(shard)->SetShardState({static_cast<const uint8_t*>(state), length}, version));
+  return Report(Of(shard)->SetShardState(BytesOf(state, length), version));
 }
 
 int baton_accept(baton_shard* shard, baton_connection* connection, baton_shard* target,
@@ -374,14 +262,10 @@ int baton_allocate_scratch(baton_shard* shard, uint64_t bytes, uint32_t alignmen
   });
 }
 int baton_keep(baton_shard* shard, const baton_buffer* buffer) {
-  return WithHeap(shard, [&](baton::Heap& heap) {
-    return heap.Keep({buffer->offset, buffer->length});
-  });
+  return WithHeap(shard, [&](baton::Heap& heap) { return heap.Keep(FromC(*buffer)); });
 }
 int baton_free(baton_shard* shard, const baton_buffer* buffer) {
-  return WithHeap(shard, [&](baton::Heap& heap) {
-    return heap.Free({buffer->offset, buffer->length});
-  });
+  return WithHeap(shard, [&](baton::Heap& heap) { return heap.Free(FromC(*buffer)); });
 }
 
 int baton_for_each_allocated(baton_shard* shard,
@@ -389,7 +273,7 @@ int baton_for_each_allocated(baton_shard* shard,
                              void* context) {
   return WithHeap(shard, [&](baton::Heap& heap) {
     return heap.ForEachAllocated([&](const Buffer& buffer, bool kept) {
-      const baton_buffer range = {buffer.offset, buffer.length};
+      const baton_buffer range = ToC(buffer);
       visit(context, &range, kept);
     });
   });
@@ -405,6 +289,31 @@ int baton_get_heap_statistics(baton_shard* shard, baton_heap_statistics* statist
     }
     return now.status();
   });
+}
+
+// ---------------------------------------------------------------- the application's own memory
+
+int baton_register_memory(baton_worker* worker, uint64_t descriptor, uint64_t offset,
+                          uint64_t length, uint32_t access, baton_region* region) {
+  const auto registered = WorkerOf(worker).RegisterMemory(descriptor, offset, length, access);
+  if (registered.ok()) CopyTo(RegionOf(*registered), region);
+  return Report(registered.status());
+}
+int baton_unregister_memory(baton_worker* worker, uint32_t id) {
+  return Report(WorkerOf(worker).UnregisterMemory(id));
+}
+void baton_for_each_region(const baton_worker* worker,
+                           void (*visit)(void* context, const baton_region* region),
+                           void* context) {
+  for (const baton::Worker::Region& one : WorkerOf(worker).Regions()) {
+    const baton_region region = RegionOf(one);
+    visit(context, &region);
+  }
+}
+baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t bytes) {
+  baton::Worker::Region region;
+  region.id = id;
+  return ToC(region.At(from, bytes));
 }
 
 // ---------------------------------------------------------------- connections
@@ -469,7 +378,7 @@ void baton_for_each_buffer_in_use(baton_shard* shard, baton_connection* connecti
                                                 bool send),
                                   void* context) {
   Of(shard)->ForEachBufferInUse(*Of(connection), [&](const Buffer& buffer, bool send) {
-    const baton_buffer range = {buffer.offset, buffer.length};
+    const baton_buffer range = ToC(buffer);
     visit(context, &range, send);
   });
 }
@@ -478,7 +387,7 @@ void baton_for_each_shared_buffer_in_use(baton_shard* shard,
                                                        uint64_t tag),
                                          void* context) {
   Of(shard)->ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t tag) {
-    const baton_buffer range = {buffer.offset, buffer.length};
+    const baton_buffer range = ToC(buffer);
     visit(context, &range, tag);
   });
 }
@@ -490,5 +399,22 @@ int baton_watch(baton_worker* worker, int fd, void (*callback)(void* context), v
   return Report(WorkerOf(worker).Watch(fd, [callback, context] { callback(context); }));
 }
 void baton_unwatch(baton_worker* worker, int fd) { WorkerOf(worker).Unwatch(fd); }
+
+int baton_hold_descriptor(baton_worker* worker, int fd, uint64_t tag, uint64_t* number) {
+  return Report(WorkerOf(worker).HoldDescriptor(fd, tag), number);
+}
+int baton_take_descriptor(baton_worker* worker, uint64_t number, int* fd) {
+  return Report(WorkerOf(worker).TakeDescriptor(number), fd);
+}
+int baton_drop_descriptor(baton_worker* worker, uint64_t number) {
+  return Report(WorkerOf(worker).DropDescriptor(number));
+}
+int baton_for_each_held_descriptor(baton_worker* worker, uint64_t tag,
+                                   void (*visit)(void* context, uint64_t number), void* context) {
+  const absl::StatusOr<std::vector<uint64_t>> held = WorkerOf(worker).HeldDescriptors(tag);
+  if (!held.ok()) return Report(held.status());
+  for (const uint64_t number : *held) visit(context, number);
+  return BATON_OK;
+}
 
 }  // extern "C"

@@ -19,6 +19,7 @@ inline baton_code CodeOf(absl::StatusCode code) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kAborted:
+    case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnavailable:

@@ -331,9 +331,10 @@ TEST_F(KitTest, shouldRefuseToWatchWhatCannotBeWatched) {
 TEST(KitCodeTest, shouldReportOnlyCodesThatTheHeaderHas) {
   EXPECT_EQ(CodeOf(absl::StatusCode::kOk), BATON_OK);
   EXPECT_EQ(CodeOf(absl::StatusCode::kUnavailable), BATON_UNAVAILABLE);
+  EXPECT_EQ(CodeOf(absl::StatusCode::kOutOfRange), BATON_OUT_OF_RANGE);
   EXPECT_EQ(CodeOf(absl::StatusCode::kDataLoss), BATON_DATA_LOSS);
   for (const absl::StatusCode code :
-       {absl::StatusCode::kUnknown, absl::StatusCode::kCancelled, absl::StatusCode::kOutOfRange,
+       {absl::StatusCode::kUnknown, absl::StatusCode::kCancelled,
         absl::StatusCode::kUnauthenticated, static_cast<absl::StatusCode>(17)}) {
     EXPECT_EQ(CodeOf(code), BATON_UNKNOWN) << static_cast<int>(code);
   }

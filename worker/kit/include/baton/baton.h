@@ -6,10 +6,10 @@
  * together. If the worker dies before the commit, nothing of it happens, and the successor receives
  * the same completions.
  *
- * Threads: only the thread that called baton_attach() may use a worker, its shards and its
- * connections, except where a function says otherwise. All callbacks come on that thread. It must
- * not end before baton_detach() or the end of the process: the keeper kills a process that goes on
- * without it.
+ * Threads: only the thread that called baton_attach() may use a worker, its shards, its connections
+ * and what is made for these, except where a function says otherwise. All callbacks come on that
+ * thread. It must not end before baton_detach() or the end of the process: the keeper kills a
+ * process that goes on without it.
  *
  * Errors: a function that returns `int` returns BATON_OK or a code of enum baton_code.
  * baton_error() then has the message. The library does not end the process.
@@ -40,10 +40,11 @@ enum baton_code {
   BATON_RESOURCE_EXHAUSTED = 8, /* no room now; the message names the limit */
   BATON_FAILED_PRECONDITION = 9,
   BATON_ABORTED = 10,       /* this worker does not own the shard */
+  BATON_OUT_OF_RANGE = 11,  /* the file ends before the range does */
   BATON_UNIMPLEMENTED = 12, /* the device cannot do it */
   BATON_INTERNAL = 13,
   BATON_UNAVAILABLE = 14, /* the service's driver or keeper is gone */
-  BATON_DATA_LOSS = 15,   /* memory of the service is damaged: a shard's heap */
+  BATON_DATA_LOSS = 15,   /* a shard's heap, or state that is loaded, is damaged */
 };
 
 /* Returns why the last call of this thread that failed did so. Valid until the next call of this
@@ -57,6 +58,13 @@ struct baton_worker;     /* a process's membership in a service */
 struct baton_shard;      /* valid as long as its worker */
 struct baton_connection; /* valid until on_completion() has returned from its last completion, or
                             until this worker no longer owns the shard */
+
+/* The caller owns these, and gives each back with the function that is named here, which also takes
+ * NULL: at the latest in on_release(), in on_lost(), in the on_completion() of its connection's
+ * last completion, and in an on_adopt() that fails. */
+struct baton_leases;      /* baton_forget_leases() */
+struct baton_stream;      /* baton_forget_stream() */
+struct baton_file_sender; /* baton_forget_file() */
 
 /* ---------------------------------------------------------------- completions */
 
@@ -110,6 +118,7 @@ struct baton_completion {
   uint64_t sequence;  /* of the work request; of a shared receive: its slot */
   uint64_t tag;       /* of the work request; of an outcome: that of baton_connect() */
   struct baton_connection* connection; /* never NULL */
+  bool is_write; /* of BATON_RECEIVE: the peer's request was a WRITE with an immediate */
 };
 
 /* ---------------------------------------------------------------- the application */
@@ -192,10 +201,11 @@ int baton_attach(const struct baton_worker_options* options, const struct baton_
  * NULL. */
 void baton_detach(struct baton_worker* worker);
 
-/* baton_ready(), baton_take_over(), baton_listen(), baton_connect(), baton_grant() and
- * baton_revoke_grant() block until the keeper answers, for at most 10 s. No callback comes
- * meanwhile. If a brokered service's keeper dies meanwhile, they wait for the next one, for at most
- * 10 s, and then for its answer. */
+/* baton_ready(), baton_take_over(), baton_listen(), baton_connect(), baton_grant(),
+ * baton_revoke_grant(), the functions about held descriptors, and those that register memory block
+ * until the keeper answers, for at most 10 s. So do functions that grant and revoke themselves:
+ * they say so. No callback comes meanwhile. If a brokered service's keeper dies meanwhile, they
+ * wait for the next one, for at most 10 s, and then for its answer. */
 
 /* Reports to the keeper that this worker may be given shards. */
 int baton_ready(struct baton_worker* worker);
@@ -286,7 +296,8 @@ uint64_t baton_worker_id(const struct baton_worker* worker);
 /* ---------------------------------------------------------------- shards */
 
 /* A range of the service's registered memory, from the beginning of baton_buffers(). The heaps lie
- * behind these, in the same mapping. */
+ * behind these, in the same mapping. baton_region_buffer() returns ranges of the application's own
+ * memory. */
 struct baton_buffer {
   uint64_t offset;
   uint32_t length;
@@ -410,6 +421,290 @@ struct baton_heap_statistics {
 };
 int baton_get_heap_statistics(struct baton_shard* shard, struct baton_heap_statistics* statistics);
 
+/* ---------------------------------------------------------------- leases */
+
+/* Memory of a shard's heap that a peer uses with READ, WRITE and atomics, for a time. Each lease
+ * has a grant, and so an rkey, of its own. The peer's accesses need no worker, and a lease has the
+ * same rkey and address after an upgrade or a crash.
+ *
+ * A struct baton_leases has the leases of one connection. Their bytes, baton_leases_state(), stand
+ * at the beginning of the connection's state. Every function that takes it without `const` may
+ * change them, also if it fails: call baton_set_state() once, last. Memory and state are staged,
+ * but grants are there, or gone, at once. After baton_abandon(), and for each epoch, load the
+ * leases anew. After baton_abandon() also call baton_revoke_lost() if a lease was allocated, and
+ * free again what was freed.
+ *
+ * In on_adopt() an owner calls baton_free_lost() with what the states of all connections know, and
+ * sets a timer (baton_watch()) for the earliest baton_leases_next_end(). On BATON_DISCONNECTED and
+ * BATON_CONNECT_FAILED it calls baton_free_all_leases().
+ *
+ * A service has 256 grants, and its policy may allow fewer. A peer may ask for all of them, and for
+ * the whole heap: limit both. Functions that allocate and free block until the keeper answers, once
+ * for each lease. All need a service with shard_heap_bytes. */
+
+/* The bytes of the state of `count` leases, at most 64. */
+#define BATON_LEASES_BYTES(count) (16 + 64 * (count))
+
+/* Begin with zeros and `size`. */
+struct baton_lease_request {
+  size_t size; /* sizeof(struct baton_lease_request) */
+  /* The peer's number for it. A request that is repeated, because its answer may be lost, has the
+   * same number. */
+  uint64_t request;
+  uint64_t bytes;       /* at least 8 with BATON_REMOTE_ATOMIC */
+  uint64_t duration_ns; /* at most 365 days; 0: as long as the connection */
+  uint32_t access;      /* one of enum baton_access, or several */
+};
+
+struct baton_lease {
+  size_t size; /* in results: the caller sets it to sizeof(struct baton_lease) */
+  uint64_t request;
+  uint64_t offset;         /* of the memory, as in struct baton_buffer */
+  uint64_t remote_address; /* for the peer */
+  uint64_t ends_ns;        /* of baton_lease_clock(); 0: with the connection */
+  uint64_t duration_ns;
+  uint32_t id; /* never 0 */
+  uint32_t bytes;
+  uint32_t access;
+  uint32_t rkey; /* for the peer */
+};
+
+/* Returns the nanoseconds of CLOCK_BOOTTIME, which is the same for all workers of a host. Any
+ * thread. */
+uint64_t baton_lease_clock(void);
+
+/* Goes on with what was committed, at the beginning of `state`; length 0: none. `most`: leases at
+ * once, from here on; 0: 64. The library lowers it to what connection_state_bytes has room for.
+ * Does not block. BATON_DATA_LOSS: `state` does not begin with leases. */
+int baton_load_leases(struct baton_connection* connection, const void* state, size_t length,
+                      uint32_t most, struct baton_leases** leases);
+/* Frees the memory of `leases` in this process. The leases themselves go on. */
+void baton_forget_leases(struct baton_leases* leases);
+/* Returns the bytes for the connection's state, valid until the leases change. */
+const uint8_t* baton_leases_state(const struct baton_leases* leases, size_t* length);
+
+/* Leases memory, all bytes of which are 0. The same request number again gives the same lease.
+ * Frees overdue leases first. Blocks. BATON_ALREADY_EXISTS: the number has a lease with other
+ * parameters. BATON_INVALID_ARGUMENT: the message names the field. BATON_RESOURCE_EXHAUSTED: the
+ * message says where there is no room. BATON_UNIMPLEMENTED: the device has no atomics. */
+int baton_allocate_lease(struct baton_leases* leases, const struct baton_lease_request* request,
+                         uint64_t now_ns, struct baton_lease* lease);
+/* Ends the peer's access at once, and frees the memory in the transaction. Blocks. BATON_OK: the
+ * peer has no lease `id`, or never had. */
+int baton_free_lease(struct baton_leases* leases, uint32_t id);
+/* The lease ends `duration_ns` after `now_ns`, be that sooner or later than before; 0: with the
+ * connection. Does not block. BATON_NOT_FOUND: there is no such lease, or its time is over. */
+int baton_renew_lease(struct baton_leases* leases, uint32_t id, uint64_t duration_ns,
+                      uint64_t now_ns, struct baton_lease* lease);
+/* Frees all leases that end at `now_ns` or before. Blocks. */
+int baton_free_overdue_leases(struct baton_leases* leases, uint64_t now_ns);
+/* Frees all. Blocks. BATON_RESOURCE_EXHAUSTED: leases are left. Commit, and call it again. */
+int baton_free_all_leases(struct baton_leases* leases);
+/* Returns when the first lease ends; 0 if none does before the connection. */
+uint64_t baton_leases_next_end(const struct baton_leases* leases);
+/* Calls `visit` for each lease, in no order. `visit` must not change the leases. */
+void baton_for_each_lease(const struct baton_leases* leases,
+                          void (*visit)(void* context, const struct baton_lease* lease),
+                          void* context);
+
+/* Frees all allocated memory of the shard's heap of which `is_known` returns false, and then does
+ * as baton_revoke_lost(). For on_adopt(). `buffer->length` is that in the heap. `is_known` must not
+ * call functions of heaps, leases and streams. Blocks if there is something to revoke. */
+int baton_free_lost(struct baton_shard* shard,
+                    bool (*is_known)(void* context, const struct baton_buffer* buffer),
+                    void* context);
+/* Revokes the grants of memory of the shard's heap that is not allocated, or is freed in the open
+ * transaction: their owners ended, or abandoned their transaction, before they committed it.
+ * Blocks if there are any. */
+int baton_revoke_lost(struct baton_shard* shard);
+
+/* ---------------------------------------------------------------- the application's own memory */
+
+/* A range of a memfd that the device reads. A send or WRITE may name it in place of
+ * baton_buffers(), and peers may READ it. Receives, and what READs and atomics return, go to
+ * baton_buffers() and heaps only. A region is the service's and outlives its worker. A service has
+ * at most 64. */
+struct baton_region {
+  size_t size;             /* in results: the caller sets it to sizeof(struct baton_region) */
+  uint32_t id;             /* 1 to 64 */
+  uint32_t access;         /* 0 or BATON_REMOTE_READ */
+  uint64_t length;         /* bytes */
+  uint64_t descriptor;     /* of the memfd: the number of baton_hold_descriptor() */
+  uint64_t offset;         /* in the memfd */
+  uint64_t remote_address; /* for peers that READ, with `rkey` */
+  uint32_t rkey;
+};
+
+/* Registers `length` bytes from `offset` of a memfd that baton_hold_descriptor() has handed over.
+ * It is writable, and sealed with F_SEAL_SHRINK and F_SEAL_GROW. The application maps it for
+ * itself. `access`: 0 or BATON_REMOTE_READ. Blocks. Takes time for each page, and counts as a
+ * grant. BATON_NOT_FOUND: no such descriptor is held. BATON_INVALID_ARGUMENT: the message names the
+ * argument, or the seal that is missing. BATON_RESOURCE_EXHAUSTED: 64 regions exist, or the message
+ * names the quota or limit. BATON_UNIMPLEMENTED: the service's driver is of an earlier release. */
+int baton_register_memory(struct baton_worker* worker, uint64_t descriptor, uint64_t offset,
+                          uint64_t length, uint32_t access, struct baton_region* region);
+/* Requires that no worker has staged a request that names the region. Blocks. BATON_OK: the device
+ * does not read the memory any more. BATON_FAILED_PRECONDITION: committed requests that name it
+ * have not completed, and nothing has happened. BATON_NOT_FOUND: there is no such region. */
+int baton_unregister_memory(struct baton_worker* worker, uint32_t id);
+/* Calls `visit` for each region of the service, whichever worker registered it, by id. Does not
+ * block. `visit` may call any function. */
+void baton_for_each_region(const struct baton_worker* worker,
+                           void (*visit)(void* context, const struct baton_region* region),
+                           void* context);
+/* Returns `bytes` from byte `from` of the region `id`, for baton_send_work::buffers. */
+struct baton_buffer baton_region_buffer(uint32_t id, uint64_t from, uint32_t bytes);
+
+/* ---------------------------------------------------------------- streams */
+
+/* Messages of any length up to a ring's, over a connection whose peer speaks the protocol of
+ * lib/stream/ring.h, with credit: no end meets "receiver not ready". The stream has all receives of
+ * the connection, so the service must not share them, and has heaps (shard_heap_bytes).
+ *
+ * Everything is staged. The bytes baton_stream_state() are kept in the connection's state. Every
+ * function that takes a stream without `const` may change them, also if it fails: call
+ * baton_set_state() once, last. After baton_abandon(), and for each epoch, load the stream anew. An
+ * error of baton_stream_completed() means that the peer is wrong: disconnect it. In on_adopt() an
+ * owner calls baton_free_lost() with the rings of all connections. */
+
+/* The bytes of a stream at the beginning of the state that baton_load_stream() is given. */
+#define BATON_STREAM_STATE_BYTES 128
+
+/* Accepts a connection request whose private data begins with a stream's greeting. Allocates and
+ * grants a ring of `ring_bytes`, a multiple of 64 from 256 to 64 MiB, with receives for `window`
+ * bells, 4 to 128. Each ring takes one of the service's 256 grants. Blocks. BATON_INVALID_ARGUMENT:
+ * the request has no greeting, or the message names what is wrong. */
+int baton_accept_stream(struct baton_connection* connection, uint32_t ring_bytes, uint16_t window,
+                        struct baton_stream** stream);
+/* Goes on with what was committed. Does not block. BATON_DATA_LOSS: `state` does not begin with a
+ * stream's. */
+int baton_load_stream(struct baton_connection* connection, const void* state, size_t length,
+                      struct baton_stream** stream);
+/* Frees the memory of `stream` in this process. The stream itself goes on. */
+void baton_forget_stream(struct baton_stream* stream);
+/* Ends the peer's access to the ring at once, and frees it in the transaction: for
+ * BATON_DISCONNECTED and BATON_CONNECT_FAILED. Blocks. The handle is still the caller's. */
+int baton_close_stream(struct baton_stream* stream);
+
+/* Returns the bytes for the connection's state, valid until the stream changes. */
+const uint8_t* baton_stream_state(const struct baton_stream* stream, size_t* length);
+/* Returns the memory of the ring, for baton_free_lost(). */
+struct baton_buffer baton_stream_ring(const struct baton_stream* stream);
+
+struct baton_stream_event {
+  size_t size; /* the caller sets it to sizeof(struct baton_stream_event) */
+  bool has_message;
+  bool has_credit; /* what baton_stream_send() has refused may be taken now */
+  /* Valid until it is released. A wrong peer may WRITE there meanwhile: judge a copy. */
+  struct baton_buffer message;
+  uint64_t end; /* for baton_stream_release() */
+};
+/* For each BATON_RECEIVE and BATON_SEND of the connection, whatever its status, with the completion
+ * of on_completion(). */
+int baton_stream_completed(struct baton_stream* stream, const struct baton_completion* completion,
+                           struct baton_stream_event* event);
+/* The message of the event, and all before it, are read: their part of the ring is the peer's
+ * again. */
+int baton_stream_release(struct baton_stream* stream, const struct baton_stream_event* event);
+/* Sends the bytes of at most 4 buffers as one message. They must not change until the send has
+ * completed. Memory of the heap may be freed in the same transaction. BATON_RESOURCE_EXHAUSTED: the
+ * peer has no room now. Try again when an event has credit. BATON_INVALID_ARGUMENT: longer than the
+ * peer's ring. */
+int baton_stream_send(struct baton_stream* stream, const struct baton_buffer* buffers,
+                      uint32_t buffer_count);
+/* The same for bytes anywhere, which are copied into the heap. BATON_RESOURCE_EXHAUSTED may also be
+ * the heap's: then no event of this stream says when to try again. */
+int baton_stream_send_copy(struct baton_stream* stream, const void* message, size_t length);
+
+/* ---------------------------------------------------------------- files */
+
+/* Sends ranges of files over streams, in messages as lib/stream/file_pieces.h has them, through a
+ * few pieces of registered memory. struct baton_file_transfer says which byte is next, and moves
+ * with the commit that sends the bytes before. A successor goes on with exactly that byte:
+ *
+ *   baton_send_file(worker, connection, &file, &range, &sender);
+ *   // in on_completion(), after baton_stream_completed(), and in `wake`:
+ *   baton_advance_file(sender, stream, &state.transfer);
+ *   baton_set_state(... the bytes of the stream, and the transfer ...);
+ *   if (state.transfer.next == state.transfer.end) baton_forget_file(sender);
+ *   // in on_adopt() of the successor, for each connection with next < end:
+ *   baton_resume_file(worker, connection, &file, &state.transfer, &sender);
+ *
+ * The functions do not wait for the disk, unless io_uring is not to be had. When on_release() or
+ * on_lost() has returned, the library cancels the reads that are left, and waits for them. */
+
+/* Begin with zeros and `size`. Zero in the others: the default. */
+struct baton_file_options {
+  size_t size;          /* sizeof(struct baton_file_options) */
+  uint64_t most_bytes;  /* of pieces, in all heaps, at least 1 MiB: 8 MiB */
+  uint32_t most_reads;  /* pieces that are read, or read and not sent, 1 to 1024: 64 */
+  uint32_t piece_bytes; /* of the longest message, a multiple of 4 KiB up to 1 MiB: 64 KiB */
+  uint32_t depth;       /* pieces of one transfer that are read at once, 1 to 64: 4 */
+  bool no_io_uring;     /* reads are done by pread(2) while the caller waits */
+};
+/* Prepares the worker to send files. Call it once, between baton_attach() and baton_ready().
+ * `options` may be NULL. BATON_FAILED_PRECONDITION: the service lacks outside_effects or a heap.
+ * BATON_INVALID_ARGUMENT: the message names the wrong option. BATON_ALREADY_EXISTS: it was called
+ * before. */
+int baton_open_files(struct baton_worker* worker, const struct baton_file_options* options);
+
+struct baton_file {
+  size_t size; /* sizeof(struct baton_file) */
+  int fd; /* of a regular file, open for reading without O_DIRECT. The library duplicates it, so the
+             caller may close it. O_NONBLOCK is cleared. */
+  /* Called from baton_poll(), not in on_completion(), when baton_advance_file() has something to
+   * do. What it stages is committed after it, unless the mode is BATON_COMMIT_MANUAL. It may call
+   * baton_forget_file(). */
+  void (*wake)(void* context);
+  void* context;
+};
+
+struct baton_file_range {
+  size_t size;       /* sizeof(struct baton_file_range) */
+  uint64_t transfer; /* the number by which the peer knows it */
+  uint64_t offset;   /* in the file */
+  uint64_t length;   /* 0: the transfer is done at once, and no message is sent */
+  uint64_t held;     /* of baton_hold_descriptor(), for the successor; 0: none */
+};
+
+/* The application keeps these 80 bytes in the connection's state. They are the same in each release
+ * of this soname. All zero: no transfer. */
+struct baton_file_transfer {
+  uint32_t version;
+  uint32_t crc; /* CRC32C of the range up to `next` */
+  uint64_t transfer;
+  uint64_t device; /* the file's identity, of stat(2) */
+  uint64_t inode;
+  uint64_t file_bytes;
+  int64_t mtime_seconds;
+  uint32_t mtime_nanoseconds;
+  uint32_t reserved;
+  uint64_t next; /* the first byte that is not sent */
+  uint64_t end;
+  uint64_t held; /* of the range */
+};
+
+/* Begins a transfer. Call baton_advance_file() in the same transaction. BATON_INVALID_ARGUMENT: the
+ * message names what is wrong. BATON_OUT_OF_RANGE: the file has no such range.
+ * BATON_FAILED_PRECONDITION: baton_open_files() was not called. */
+int baton_send_file(struct baton_worker* worker, struct baton_connection* connection,
+                    const struct baton_file* file, const struct baton_file_range* range,
+                    struct baton_file_sender** sender);
+/* Goes on with what was committed. `wake` is called soon. Also BATON_FAILED_PRECONDITION: the file
+ * is another one, or has been changed since. BATON_DATA_LOSS: `transfer` is none. */
+int baton_resume_file(struct baton_worker* worker, struct baton_connection* connection,
+                      const struct baton_file* file, const struct baton_file_transfer* transfer,
+                      struct baton_file_sender** sender);
+/* Stages the pieces that are read, begins further reads, and sets `*transfer`, also after an error.
+ * Call it after each event of the stream, and when woken, with the stream as it was staged or
+ * committed last. An error ends the transfer. BATON_OUT_OF_RANGE: the file ends before the range
+ * does. BATON_FAILED_PRECONDITION: it was changed meanwhile. Others: it cannot be read. */
+int baton_advance_file(struct baton_file_sender* sender, struct baton_stream* stream,
+                       struct baton_file_transfer* transfer);
+/* Cancels the reads that are under way, and frees the sender. What is staged is sent all the same.
+ * Call it also before baton_abandon() is followed by baton_resume_file(). */
+void baton_forget_file(struct baton_file_sender* sender);
+
 /* ---------------------------------------------------------------- connections */
 
 /* Begins a connection to host:port that lives in `shard`. The outcome, BATON_ESTABLISHED or
@@ -469,6 +764,29 @@ int baton_watch(struct baton_worker* worker, int fd, void (*callback)(void* cont
                 void* context);
 /* Does nothing if `fd` is not watched. No call of its callback follows. */
 void baton_unwatch(struct baton_worker* worker, int fd);
+
+/* The service's driver holds descriptors for workers, so that a successor can go on with a file
+ * that was renamed or deleted meanwhile, and for baton_register_memory(). These functions block
+ * until the keeper answers. BATON_UNIMPLEMENTED: the keeper or the driver is of an earlier release.
+ */
+
+/* Hands a duplicate of `fd` to the driver, which holds it until baton_drop_descriptor(), however
+ * this worker ends. `*number` is never 0, and is never given again while the driver lives. `tag`:
+ * for baton_for_each_held_descriptor(), such as the number of a shard. BATON_INVALID_ARGUMENT: `fd`
+ * is neither a memfd nor a regular file on a local file system. BATON_RESOURCE_EXHAUSTED: a quota
+ * of the policy, or 256 are held. */
+int baton_hold_descriptor(struct baton_worker* worker, int fd, uint64_t tag, uint64_t* number);
+/* Sets `*fd` to a duplicate, close-on-exec, which the caller closes. It shares its file offset with
+ * all others: read with pread(2). BATON_NOT_FOUND: nothing with that number is held. */
+int baton_take_descriptor(struct baton_worker* worker, uint64_t number, int* fd);
+/* Returns BATON_OK also if nothing with that number is held. Duplicates that were taken stay open.
+ */
+int baton_drop_descriptor(struct baton_worker* worker, uint64_t number);
+/* Calls `visit` for each number that is held with `tag`, of all workers, ascending. The owner of a
+ * shard that it adopts drops those that no state of the shard names. `visit` may call any function.
+ */
+int baton_for_each_held_descriptor(struct baton_worker* worker, uint64_t tag,
+                                   void (*visit)(void* context, uint64_t number), void* context);
 
 #ifdef __cplusplus
 } /* extern "C" */
