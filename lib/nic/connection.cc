@@ -252,6 +252,7 @@ WireQueuePair::Connection SoftConnection::Negotiate(uint8_t retry_count) {
   connection.requester.rnr_retry_count = theirs_.rnr_retry_count;
   connection.requester.rnr_timer_us = core_->options.min_rnr_timer_us;
   connection.requester.ack_timeout_ns = core_->options.ack_timeout_ms * kNsPerMs;
+  connection.requester.receivers_not_ready = core_->options.receivers_not_ready;
   connection.requester.faults = FaultSequence(&core_->options.faults, core_->connections++);
   connection.responder_resources = mine_.responder_resources;
   connection.rnr_timer_us = core_->options.min_rnr_timer_us;

@@ -277,6 +277,7 @@ bool Requester::OnReceiverNotReady(uint32_t sequence, uint32_t timer_us) {
   if (index > transmitted_end() || index == ring().tail() || IsAnswered(ring()[index].opcode)) {
     return false;
   }
+  if (parameters_.receivers_not_ready != nullptr) ++*parameters_.receivers_not_ready;
   Touch();
   if (!CompleteUpTo(index)) return false;
   if (ring().head() != index) return true;

@@ -23,6 +23,7 @@ class Requester {
     uint32_t rnr_timer_us = 500;  // of injected RNR faults without a duration
     uint64_t ack_timeout_ns = 0;  // 0: none
     FaultSequence faults;
+    uint64_t* receivers_not_ready = nullptr;  // see SoftDeviceOptions
   };
 
   // All of them outlive the requester.

@@ -117,6 +117,11 @@ struct SoftDeviceOptions {
   // connections. Empty: MODIFY cannot connect.
   std::function<absl::Status(const nic::Host&, const nic::control::Modify&, nic::QueuePair*)>
       connect;
+  // For tests of senders that must never meet it: counts the answers "receiver not ready", also
+  // those after which a request is tried again and succeeds. The NIC's thread writes it, which is
+  // that of Progress() and PostSend() if the NIC is embedded. It outlives the device. Null: nobody
+  // counts.
+  uint64_t* receivers_not_ready = nullptr;
 };
 
 }  // namespace baton::verbs::soft

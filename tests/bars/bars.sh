@@ -421,12 +421,13 @@ bar-random-kills-rdma() {
     ${BATON_SEED:+BATON_SEED="$BATON_SEED"} "$test=*.shouldLoseAndRepeatNothing"
 }
 
-# 1,000,000 messages of a stream from a fast sender to a slow receiver, with handoffs and kills in between: none is lost,
-# repeated or torn, and credit comes back. BATON_SEED is stream_kill_test's.
+# 1,000,000 messages from a fast sender to a slow receiver, with handoffs and 1,000 kills, brokered and native each.
+# None is lost, repeated or torn, nobody is told "receiver not ready", and at rest all credit is with one of the ends.
+# BATON_MESSAGES (1000000), BATON_KILLS (1000), BATON_SEED (any) are stream_kill_test's.
 bar-streams() {
-  run_test --test_timeout=3000 --test_env=BATON_MESSAGES="${BATON_MESSAGES:-1000000}" \
-    ${BATON_SEED:+--test_env=BATON_SEED="$BATON_SEED"} \
-    --test_filter='*BetweenAFastSenderAndASlowReceiver' //tests/crash:stream_kill_test
+  run_test --test_timeout=6000 --test_env=BATON_MESSAGES="${BATON_MESSAGES:-1000000}" \
+    --test_env=BATON_KILLS="${BATON_KILLS:-1000}" ${BATON_SEED:+--test_env=BATON_SEED="$BATON_SEED"} \
+    --test_filter='*BetweenAFastSenderAndASlowReceiver/*' //tests/crash:stream_kill_test
 }
 
 # Unit tests are clean under AddressSanitizer with UBSan and under ThreadSanitizer.

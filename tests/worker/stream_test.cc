@@ -98,6 +98,7 @@ class StreamTest : public WorkerFixture {
   absl::Status Handle(Shard& shard, const Completion& completion, const CountedStream::Ends& ends) {
     const bool established = completion.kind == Kind::kEstablished;
     if (established && on_established) return on_established(shard, *completion.connection);
+    handled = completion.connection->index();
     return CountedStream::Handle(shard, completion, ends);
   }
 
@@ -145,21 +146,13 @@ class StreamTest : public WorkerFixture {
   bool HasAnswered(const StreamPeer& peer) {
     return peer.sent == peer.to_send && peer.answers == peer.to_send / kMessagesPerAnswer;
   }
-  // All credit is with one of the ends, when nothing is on the way.
-  static bool IsConserved(const stream::SenderState& from, const stream::ReceiverState& to) {
-    const uint32_t left = from.allowed - from.bells;
-    const uint16_t unreturned = static_cast<uint16_t>(to.posted - from.allowed);
-    return left + unreturned == to.window && to.owed == 0 && to.tail == from.tail &&
-           to.head == to.tail && from.freed <= to.head && from.freed >= to.reported_head;
-  }
   void ExpectConserved(StreamPeer& peer) {
     EXPECT_TRUE(UntilWith(peer, [&] {
       Connection* connection = FindConnection();
-      if (connection == nullptr) return false;
-      const stream::StreamState service = AccountOf(*connection).ends;
-      return IsConserved(peer.state().sender, service.receiver) &&
-             IsConserved(service.sender, peer.state().receiver);
+      return connection != nullptr &&
+             testing::IsConserved(peer.state(), AccountOf(*connection).ends);
     })) << "credit was lost, or made";
+    EXPECT_FALSE(peer.was_not_ready);
   }
   int Grants() {
     int grants = 0;
@@ -178,6 +171,7 @@ class StreamTest : public WorkerFixture {
     return 0;
   }
 
+  uint32_t handled = 0;  // the connection of the last completion
   std::function<bool(Step)> dies;
   std::function<absl::Status(Shard&, Connection&)> on_established;
   std::vector<ScriptedService*> services;
@@ -245,18 +239,34 @@ TEST_F(StreamTest, shouldLoseAndTearNothingWhenOwnersDie) {
   EXPECT_TRUE(errors.empty());
 }
 
+// The shard's other stream goes on meanwhile, and loses no credit.
 TEST_F(StreamTest, shouldFreeTheRingOfAPoisonedStream) {
   StartService();
   for (int i = 0; i < 4; ++i) AddOwner();
-  StreamPeer bad(fabric);
+  StreamPeer good(fabric), bad(fabric);
+  ASSERT_NO_FATAL_FAILURE(ConnectStream(good));
+  ASSERT_TRUE(UntilWith(good, [&] { return FindConnection() != nullptr; }));
+  const uint32_t sound = FindConnection()->index();
   ASSERT_NO_FATAL_FAILURE(ConnectStream(bad));
   // Each successor is given the same completion.
-  dies = [&](Step step) { return step == CountedStream::kReleased && dead.size() < 3; };
+  dies = [&](Step step) {
+    return handled != sound && step == CountedStream::kReleased && dead.size() < 3;
+  };
   bad.to_send = 20;
+  good.to_send = 400;  // before, meanwhile and afterwards
   EXPECT_TRUE(UntilWith(bad, [&] {
-    return bad.disconnected && Grants() == 0 && FindConnection() == nullptr && KeptBytes() == 0;
+    good.Turn();
+    return bad.disconnected && Grants() == 1 && FindConnection() != nullptr;
   }));
   EXPECT_EQ(dead.size(), 3u);
+  good.to_send += 400;
+  EXPECT_TRUE(UntilWith(good, [&] { return HasAnswered(good) && KeptBytes() < 2 * kRingBytes; }));
+  EXPECT_GE(KeptBytes(), kRingBytes);
+  ExpectConserved(good);
+  EXPECT_FALSE(good.disconnected);
+  good.Disconnect();
+  EXPECT_TRUE(UntilWith(
+      good, [&] { return Grants() == 0 && FindConnection() == nullptr && KeptBytes() == 0; }));
   EXPECT_TRUE(errors.empty());
 }
 

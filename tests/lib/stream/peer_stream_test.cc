@@ -84,6 +84,21 @@ TEST_F(PeerStreamTest, shouldBeFoundNotReadyWithoutCredit) {
       [&] { return b.was_not_ready; }));
 }
 
+// The control of tests whose other end is a service: with its number of retries, nothing fails.
+TEST_F(PeerStreamTest, shouldBeFoundNotReadyAlthoughItIsTriedAgain) {
+  if (fabric.device != "soft") GTEST_SKIP() << "only counters of the device tell";
+  a.rnr_retry_count = verbs::ConnectionParameters().rnr_retry_count;
+  ASSERT_NO_FATAL_FAILURE(Establish());
+  for (int i = 0; i <= kWindow; ++i) b.RingWrongly();
+  EXPECT_TRUE(driver::testing::Pump(
+      [&] {
+        a.Progress();
+        b.Turn();
+      },
+      [&] { return b.was_not_ready; }));
+  EXPECT_FALSE(b.disconnected);
+}
+
 TEST_F(PeerStreamTest, shouldRefuseWrongSizes) {
   const auto open = [](const PeerStream::Memory& memory, const PeerStream::Requests& requests) {
     return PeerStream(nullptr, memory, requests).Open().code();

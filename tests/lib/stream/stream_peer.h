@@ -18,11 +18,23 @@
 #include "absl/types/span.h"
 #include "lib/base/check.h"
 #include "lib/stream/peer_stream.h"
+#include "lib/verbs/soft/soft_device.h"
 #include "lib/verbs/verbs.h"
 #include "tests/lib/stream/stream_messages.h"
 #include "tests/lib/verbs/fabric.h"
 
 namespace baton::testing {
+
+// Nothing is on the way: all credit of this direction is with one of its ends, exactly.
+inline bool IsConserved(const stream::SenderState& from, const stream::ReceiverState& to) {
+  const uint32_t left = from.allowed - from.bells;
+  const uint16_t unreturned = static_cast<uint16_t>(to.posted - from.allowed);
+  return left + unreturned == to.window && to.owed == 0 && to.tail == from.tail &&
+         to.head == to.tail && from.freed <= to.head && from.freed >= to.reported_head;
+}
+inline bool IsConserved(const stream::StreamState& one, const stream::StreamState& other) {
+  return IsConserved(one.sender, other.receiver) && IsConserved(other.sender, one.receiver);
+}
 
 // An end on plain verbs, which sends `to_send` messages as fast as it has credit.
 class StreamPeer {
@@ -30,7 +42,7 @@ class StreamPeer {
   explicit StreamPeer(const verbs::testing::Fabric& fabric, uint32_t ring_bytes = kRingBytes)
       : fabric_(fabric),
         mapped_bytes_(ring_bytes + kRingBytes),
-        device_(verbs::testing::OpenDevice(fabric).value()) {
+        device_(Open(fabric, &receivers_not_ready_)) {
     void* mapped =
         mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     BATON_CHECK(mapped != MAP_FAILED);
@@ -59,7 +71,7 @@ class StreamPeer {
   void Connect(uint16_t port) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = stream_->Greeting();
-    parameters.rnr_retry_count = 0;  // of the other end: its send fails if it finds no receive
+    parameters.rnr_retry_count = rnr_retry_count;
     id_ = device_->Connect({fabric_.host, port}, queue_pair_.get(), parameters).value();
   }
   uint16_t Listen() {
@@ -90,6 +102,7 @@ class StreamPeer {
   void Progress() { device_->Progress(); }  // the device's part of a turn
   void Turn() {
     device_->Progress();
+    was_not_ready |= receivers_not_ready_ > 0;
     verbs::CmEvent event;
     while (device_->NextEvent(&event)) OnEvent(std::exchange(event, {}));
     verbs::Completion completion;
@@ -100,6 +113,7 @@ class StreamPeer {
 
   const stream::StreamState& state() const { return stream_->state(); }
 
+  uint8_t rnr_retry_count = 0;  // of the other end: its send fails if it finds no receive
   uint64_t to_send = 0;
   uint64_t sent = 0;
   uint64_t answers = 0;
@@ -109,9 +123,19 @@ class StreamPeer {
   bool established = false;
   bool rejected = false;
   bool disconnected = false;
-  bool was_not_ready = false;  // a message of ours found no receive
+  // A message of ours found no receive. On the soft device it may have been tried again, and have
+  // succeeded. On another one that is seen by the device's own counters only, unless the other end
+  // has forbidden it.
+  bool was_not_ready = false;
 
  private:
+  static std::unique_ptr<verbs::Device> Open(const verbs::testing::Fabric& fabric,
+                                             uint64_t* receivers_not_ready) {
+    if (fabric.device != "soft") return verbs::testing::OpenDevice(fabric).value();
+    verbs::soft::SoftDeviceOptions options;
+    options.receivers_not_ready = receivers_not_ready;
+    return verbs::soft::CreateSoftDevice(options).value();
+  }
   void OnEvent(verbs::CmEvent event) {
     switch (event.type) {
       case verbs::CmEventType::kConnectRequest: {
@@ -119,7 +143,7 @@ class StreamPeer {
         Begin(event.private_data);
         verbs::ConnectionParameters parameters;
         parameters.private_data = stream_->Greeting();
-        parameters.rnr_retry_count = 0;
+        parameters.rnr_retry_count = rnr_retry_count;
         EXPECT_EQ(id_->Accept(queue_pair_.get(), parameters), absl::OkStatus());
         break;
       }
@@ -168,6 +192,7 @@ class StreamPeer {
 
   const verbs::testing::Fabric fabric_;
   const uint32_t mapped_bytes_;
+  uint64_t receivers_not_ready_ = 0;  // the device writes it
   std::unique_ptr<verbs::Device> device_;
   uint8_t* memory_;
   std::unique_ptr<verbs::MemoryRegion> region_;
