@@ -193,8 +193,8 @@ absl::Status Heap::ForEachAllocated(const std::function<void(const Buffer&, bool
 absl::StatusOr<Heap::Statistics> Heap::statistics() {
   BATON_RETURN_IF_ERROR(Prepare());
   const HeapBlocks::Totals totals = blocks_.totals();
-  return Statistics{blocks_.bytes(), totals.kept, totals.scratch,
-                    totals.held,     totals.free, totals.largest_range};
+  return Statistics{blocks_.bytes(), totals.kept,          totals.scratch, totals.held,
+                    totals.free,     totals.largest_range, totals.rest};
 }
 
 // ---------------------------------------------------------------- the open transaction

@@ -43,7 +43,7 @@ namespace baton {
 //     allocated until the service's driver is started anew.
 class Heap {
  public:
-  // Bytes. The rest of a heap is lost in the last pages of blocks.
+  // Bytes. The sum of kept, scratch, held, free and rest is `bytes`.
   struct Statistics {
     uint64_t bytes = 0;
     uint64_t kept = 0;     // allocated, and committed or in the open transaction
@@ -51,6 +51,7 @@ class Heap {
     uint64_t held = 0;     // freed, and maybe still in use by work requests or grants
     uint64_t free = 0;
     uint64_t largest_free = 0;
+    uint64_t rest = 0;  // lost behind the last objects of blocks
     // Returns which part of the free memory lies outside the largest range: 0 to 1.
     double fragmentation() const {
       return free == 0 ? 0 : 1 - static_cast<double>(largest_free) / static_cast<double>(free);
