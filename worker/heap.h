@@ -112,6 +112,8 @@ class Heap {
 
   // For Shard: the open transaction.
   bool HasStaged() const { return !changed_.empty(); }
+  // Whether the totals have changed since the owner stored them. Then the shard's has_more is set.
+  bool has_untold() const { return untold_; }
   bool IsCrowded() const { return staged_.size() > kMaxTransactionSteps - kStepsPerCompletion; }
   size_t entries() const {
     return (changed_.size() + arena::kHeapChangesPerEntry - 1) / arena::kHeapChangesPerEntry;
@@ -120,7 +122,8 @@ class Heap {
   void NoteCommitted();
   void Abandon();
   void ForgetStaged();
-  void TellTotals() const;
+  void NoteChange();
+  void TellTotals();
 
   Shard* shard_;
   uint8_t* buffers_;
@@ -129,6 +132,7 @@ class Heap {
   uint64_t loaded_epoch_ = 0;  // 0: not loaded
   absl::Status damage_;
   uint64_t reclaim_at_ = 0;  // held bytes
+  bool untold_ = false;
   HeapBlocks blocks_;
   std::vector<Staged> staged_;
   std::vector<uint32_t> changed_;  // blocks

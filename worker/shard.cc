@@ -99,7 +99,7 @@ struct Shard::Staged {
   std::vector<Connection*> connections;  // those with a kConnection entry
   std::vector<uint16_t> shared;          // slots of shared receives
   bool has_state = false;
-  bool has_more = false;  // state, or changes of the heap
+  bool has_more = false;  // state, changes of the heap, or totals of the heap that are not told
   bool moves = false;     // a connection is accepted into another shard
   arena::CommitEntry state = {};
   uint32_t requests = 0;
@@ -196,6 +196,9 @@ bool Shard::TakeHeapEntry() {
   staged_->has_more = true;
   return true;
 }
+
+// The next commit tells the heap's totals.
+void Shard::NoteHeapChange() { staged_->has_more = true; }
 
 absl::Status Shard::AddConnection(Connection& connection) {
   if (!HasEntryRoom(1)) [[unlikely]] {
@@ -460,7 +463,11 @@ absl::Status Shard::Commit() {
     Abandon();
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
-  if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
+  if (NothingStaged() && delivered_ == acknowledged_) {
+    if (staged_->has_more) NoteStateAndHeap();
+    staged_->has_more = false;
+    return absl::OkStatus();
+  }
   // Everything that was staged has its room, but for the shard's state alone.
   const bool has_room = !staged_->entries.empty() || !staged_->shared.empty() ||
                         (heap_ != nullptr && heap_->HasStaged());
@@ -472,7 +479,12 @@ absl::Status Shard::Commit() {
 }
 
 bool Shard::NothingStaged() const {
-  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_more;
+  return staged_->entries.empty() && staged_->shared.empty() &&
+         !(staged_->has_more && HasStateOrHeap());
+}
+
+bool Shard::HasStateOrHeap() const {
+  return staged_->has_state || (heap_ != nullptr && heap_->HasStaged());
 }
 
 void Shard::AddSharedReceives() {
@@ -512,8 +524,9 @@ void Shard::NoteStateAndHeap() {
     state_length_ = staged_->state.state_length;
     state_version_ = staged_->state.state_version;
   }
+  if (heap_ == nullptr) return;
   // It stores hints in the bank, which may be another owner's after a release.
-  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
+  if (heap_->HasStaged() || heap_->has_untold()) heap_->NoteCommitted();
 }
 
 // Writes the entries behind the tail, then the tail: that one store is the transaction.
@@ -617,6 +630,7 @@ void Shard::Abandon() {
   shared_outstanding_ -= static_cast<uint32_t>(staged_->shared.size());
   if (heap_ != nullptr) heap_->Abandon();
   ClearStaged();
+  staged_->has_more = heap_ != nullptr && heap_->has_untold();
 }
 
 namespace {

@@ -285,6 +285,7 @@ class Shard {
   void LimitIfCrowded() const;
   void NoteStagedRequest();
   bool TakeHeapEntry();
+  void NoteHeapChange();
   void ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit);
   bool HasEntryRoom(uint32_t needed) const;
   void AddStateAndHeap();
@@ -298,6 +299,7 @@ class Shard {
   void NoteAcknowledged();
   void ForgetDelivered();
   bool NothingStaged() const;
+  bool HasStateOrHeap() const;
   bool OnlySkipped() const;
   void LoadSharedReceives();
 
