@@ -112,7 +112,7 @@ class Heap {
 
   // For Shard: the open transaction.
   bool HasStaged() const { return !changed_.empty(); }
-  // Whether the totals have changed since the owner stored them. Then the shard's has_more is set.
+  // Whether the totals have changed since the owner stored them. Then the shard knows it.
   bool has_untold() const { return untold_; }
   bool IsCrowded() const { return staged_.size() > kMaxTransactionSteps - kStepsPerCompletion; }
   size_t entries() const {

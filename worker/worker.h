@@ -290,6 +290,7 @@ class Shard {
   bool HasEntryRoom(uint32_t needed) const;
   void AddStateAndHeap();
   void NoteStateAndHeap();
+  void TellHeap();
   void AddSharedReceives();
   void Publish(bool release);
   void ForgetMoved();
@@ -299,7 +300,6 @@ class Shard {
   void NoteAcknowledged();
   void ForgetDelivered();
   bool NothingStaged() const;
-  bool HasStateOrHeap() const;
   bool OnlySkipped() const;
   void LoadSharedReceives();
 
