@@ -40,6 +40,7 @@ absl::Status Heap::Prepare() {
   }
   if (loaded_epoch_ == epoch) return damage_;
   ForgetStaged();
+  untold_ = false;
   const auto in_use = [this](HeapBlocks::VisitRange visit) { ForEachInUse(visit); };
   damage_ = blocks_.Load(shard_->shards_->arena().heap(shard_->index()), in_use);
   PlanReclaim();
@@ -77,6 +78,7 @@ absl::StatusOr<HeapBlocks::Object> Heap::Take(uint64_t bytes, uint32_t alignment
   const auto reclaim = [&] {
     blocks_.Reclaim(in_use);
     PlanReclaim();
+    NoteChange();
   };
   if (blocks_.held_bytes() >= reclaim_at_) reclaim();
   std::optional<HeapBlocks::Object> object = blocks_.Take(bytes, alignment, kept);
@@ -84,7 +86,9 @@ absl::StatusOr<HeapBlocks::Object> Heap::Take(uint64_t bytes, uint32_t alignment
     reclaim();
     object = blocks_.Take(bytes, alignment, kept);
   }
-  return object.has_value() ? absl::StatusOr<HeapBlocks::Object>(*object) : NoRoom(bytes);
+  if (!object.has_value()) return NoRoom(bytes);
+  NoteChange();
+  return *object;
 }
 
 absl::Status Heap::NoRoom(uint64_t bytes) const {
@@ -170,6 +174,7 @@ absl::Status Heap::Free(const Buffer& buffer) {
   switch (blocks_.StateOf(object)) {
     case HeapBlocks::State::kScratch:
       blocks_.Hold(object);
+      NoteChange();
       return absl::OkStatus();
     case HeapBlocks::State::kKept:
       BATON_RETURN_IF_ERROR(EnterBlock(object.block, /*steps=*/1));
@@ -193,8 +198,8 @@ absl::Status Heap::ForEachAllocated(const std::function<void(const Buffer&, bool
 absl::StatusOr<Heap::Statistics> Heap::statistics() {
   BATON_RETURN_IF_ERROR(Prepare());
   const HeapBlocks::Totals totals = blocks_.totals();
-  return Statistics{blocks_.bytes(), totals.kept, totals.scratch,
-                    totals.held,     totals.free, totals.largest_range};
+  return Statistics{blocks_.bytes(), totals.kept,          totals.scratch, totals.held,
+                    totals.free,     totals.largest_range, totals.rest};
 }
 
 // ---------------------------------------------------------------- the open transaction
@@ -215,7 +220,9 @@ void Heap::NoteCommitted() {
     if (staged.step == Step::kFreed) blocks_.Hold(staged.object);
   }
   ForgetStaged();
-  TellTotals();
+  // Totals that were not told may be of an epoch that is over.
+  untold_ = false;
+  if (loaded_epoch_ == shard_->epoch()) TellTotals();
 }
 
 void Heap::Abandon() {
@@ -233,6 +240,7 @@ void Heap::Abandon() {
         break;
     }
   });
+  untold_ = untold_ || !staged_.empty();
   ForgetStaged();
 }
 
@@ -242,13 +250,24 @@ void Heap::ForgetStaged() {
   changed_.clear();
 }
 
-void Heap::TellTotals() const {
+// The next commit stores the totals, whatever it commits. Changes do not store them one by one,
+// because scratch memory comes and goes with every message of some services.
+void Heap::NoteChange() {
+  if (untold_) return;
+  untold_ = true;
+  shard_->NoteHeapChange();
+}
+
+void Heap::TellTotals() {
+  untold_ = false;
   const HeapBlocks::Totals totals = blocks_.totals();
   arena::BankHeader& bank = *shard_->bank_;
   arena::StoreRelaxed(bank.heap_kept, totals.kept);
   arena::StoreRelaxed(bank.heap_scratch, totals.scratch);
   arena::StoreRelaxed(bank.heap_held, totals.held);
   arena::StoreRelaxed(bank.heap_largest, totals.largest_range);
+  arena::StoreRelaxed(bank.heap_free, totals.free);
+  arena::StoreRelaxed(bank.heap_rest, totals.rest);
 }
 
 }  // namespace baton

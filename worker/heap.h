@@ -43,7 +43,7 @@ namespace baton {
 //     allocated until the service's driver is started anew.
 class Heap {
  public:
-  // Bytes. The rest of a heap is lost in the last pages of blocks.
+  // Bytes. The sum of kept, scratch, held, free and rest is `bytes`.
   struct Statistics {
     uint64_t bytes = 0;
     uint64_t kept = 0;     // allocated, and committed or in the open transaction
@@ -51,6 +51,7 @@ class Heap {
     uint64_t held = 0;     // freed, and maybe still in use by work requests or grants
     uint64_t free = 0;
     uint64_t largest_free = 0;
+    uint64_t rest = 0;  // lost behind the last objects of blocks
     // Returns which part of the free memory lies outside the largest range: 0 to 1.
     double fragmentation() const {
       return free == 0 ? 0 : 1 - static_cast<double>(largest_free) / static_cast<double>(free);
@@ -111,6 +112,8 @@ class Heap {
 
   // For Shard: the open transaction.
   bool HasStaged() const { return !changed_.empty(); }
+  // Whether the totals have changed since the owner stored them. Then the shard knows it.
+  bool has_untold() const { return untold_; }
   bool IsCrowded() const { return staged_.size() > kMaxTransactionSteps - kStepsPerCompletion; }
   size_t entries() const {
     return (changed_.size() + arena::kHeapChangesPerEntry - 1) / arena::kHeapChangesPerEntry;
@@ -119,7 +122,8 @@ class Heap {
   void NoteCommitted();
   void Abandon();
   void ForgetStaged();
-  void TellTotals() const;
+  void NoteChange();
+  void TellTotals();
 
   Shard* shard_;
   uint8_t* buffers_;
@@ -128,6 +132,7 @@ class Heap {
   uint64_t loaded_epoch_ = 0;  // 0: not loaded
   absl::Status damage_;
   uint64_t reclaim_at_ = 0;  // held bytes
+  bool untold_ = false;
   HeapBlocks blocks_;
   std::vector<Staged> staged_;
   std::vector<uint32_t> changed_;  // blocks

@@ -73,6 +73,10 @@ uint64_t HeapBlocks::ObjectBytes(const Page& block) const {
   return block.units == 0 ? block.pages * kPageBytes : uint64_t{block.units} * kHeapUnitBytes;
 }
 
+uint64_t HeapBlocks::AllObjectsBytes(const Page& block) const {
+  return arena::ObjectsOf({block.pages, block.units, 0}) * ObjectBytes(block);
+}
+
 HeapBlocks::Object HeapBlocks::ObjectAt(uint32_t page, uint32_t index) const {
   const uint64_t bytes = ObjectBytes(pages_[page]);
   return {page, index, page * uint64_t{kPageBytes} + index * bytes, bytes};
@@ -89,7 +93,7 @@ absl::Status HeapBlocks::Load(const arena::HeapBlock* table, ForEachInUse in_use
   std::fill(first_.begin(), first_.end(), kNone);
   with_room_.fill(kNone);
   held_.clear();
-  free_pages_ = taken_bytes_ = live_bytes_ = kept_bytes_ = room_bytes_ = 0;
+  free_pages_ = taken_bytes_ = live_bytes_ = kept_bytes_ = room_bytes_ = rest_bytes_ = 0;
   for (uint32_t page = 0; page < page_count_; ++page) {
     const arena::HeapBlock block = arena::CopyOnce(table[page]);
     if (block.pages == 0 && block.units == 0 && block.kept == 0) continue;
@@ -212,7 +216,8 @@ HeapBlocks::Page& HeapBlocks::MakeBlock(uint32_t page, uint32_t pages, uint32_t 
   block.pages = pages;
   block.units = units;
   std::fill_n(first_.begin() + page, pages, page);
-  room_bytes_ += arena::ObjectsOf({pages, units, 0}) * ObjectBytes(block);
+  room_bytes_ += AllObjectsBytes(block);
+  rest_bytes_ += pages * uint64_t{kPageBytes} - AllObjectsBytes(block);
   if (units != 0) Enlist(page);
   return block;
 }
@@ -220,8 +225,9 @@ HeapBlocks::Page& HeapBlocks::MakeBlock(uint32_t page, uint32_t pages, uint32_t 
 void HeapBlocks::FreeBlock(uint32_t page) {
   Page& block = pages_[page];
   if (block.units != 0) Unlist(page);
-  room_bytes_ -= arena::ObjectsOf({block.pages, block.units, 0}) * ObjectBytes(block);
   const uint32_t pages = block.pages;
+  room_bytes_ -= AllObjectsBytes(block);
+  rest_bytes_ -= pages * uint64_t{kPageBytes} - AllObjectsBytes(block);
   first_[page] = first_[page + pages - 1] = kNone;
   AddRange(page, pages);
 }
@@ -446,8 +452,9 @@ void HeapBlocks::ForEachTaken(absl::FunctionRef<void(const Object&, State)> visi
 
 HeapBlocks::Totals HeapBlocks::totals() const {
   const uint64_t largest = free_.empty() ? 0 : free_.rbegin()->pages * uint64_t{kPageBytes};
-  return {kept_bytes_, live_bytes_ - kept_bytes_, held_bytes(),
-          free_pages_ * kPageBytes + room_bytes_, largest};
+  return {kept_bytes_,  live_bytes_ - kept_bytes_,
+          held_bytes(), free_pages_ * kPageBytes + room_bytes_,
+          largest,      rest_bytes_};
 }
 
 }  // namespace baton

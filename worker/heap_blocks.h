@@ -41,12 +41,14 @@ class HeapBlocks {
     kKept,
     kFreeing,  // kept until the open transaction is committed
   };
-  struct Totals {  // bytes in objects, but for the last
+  // Bytes. The sum of all but `largest_range` is bytes().
+  struct Totals {
     uint64_t kept = 0;
     uint64_t scratch = 0;
     uint64_t held = 0;
     uint64_t free = 0;           // what could be allocated: whole pages, and objects in blocks
     uint64_t largest_range = 0;  // of whole pages
+    uint64_t rest = 0;           // lost behind the last objects of blocks
   };
   using VisitRange = absl::FunctionRef<void(uint64_t offset, uint64_t length)>;
   // Calls its argument for each range that a work request uses. Ranges may overlap.
@@ -140,6 +142,7 @@ class HeapBlocks {
   bool HasRoom(const Page& block) const;
   Object ObjectAt(uint32_t page, uint32_t index) const;
   uint64_t ObjectBytes(const Page& block) const;
+  uint64_t AllObjectsBytes(const Page& block) const;
 
   uint32_t page_count_;
   // Only what is used becomes resident.
@@ -153,6 +156,7 @@ class HeapBlocks {
   std::vector<uint32_t> held_;                // blocks that may have held objects
   uint64_t taken_bytes_ = 0, live_bytes_ = 0, kept_bytes_ = 0;
   uint64_t room_bytes_ = 0;  // in free objects of blocks
+  uint64_t rest_bytes_ = 0;  // in no object of their block
 };
 
 }  // namespace baton

@@ -99,8 +99,13 @@ struct Shard::Staged {
   std::vector<Connection*> connections;  // those with a kConnection entry
   std::vector<uint16_t> shared;          // slots of shared receives
   bool has_state = false;
-  bool has_more = false;  // state, or changes of the heap
-  bool moves = false;     // a connection is accepted into another shard
+  struct More {
+    bool staged = false;  // state, or changes of the heap
+    bool totals = false;  // the heap's, which are not told
+    // Looks at both at once, because each message asks.
+    bool any() const { return std::bit_cast<uint16_t>(*this) != 0; }
+  } more;
+  bool moves = false;  // a connection is accepted into another shard
   arena::CommitEntry state = {};
   uint32_t requests = 0;
 };
@@ -193,9 +198,12 @@ uint32_t Shard::EntryRoom() const {
 bool Shard::TakeHeapEntry() {
   if (!HasEntryRoom(1)) return false;
   --entries_left_;
-  staged_->has_more = true;
+  staged_->more.staged = true;
   return true;
 }
+
+// The next commit tells the heap's totals.
+void Shard::NoteHeapChange() { staged_->more.totals = true; }
 
 absl::Status Shard::AddConnection(Connection& connection) {
   if (!HasEntryRoom(1)) [[unlikely]] {
@@ -406,7 +414,7 @@ absl::Status Shard::SetShardState(absl::Span<const uint8_t> state, uint32_t vers
   }
   const uint32_t slot = 1 - state_slot_;
   CopyState(state, shards_->arena().shard_state(index_, slot));
-  staged_->has_state = staged_->has_more = true;
+  staged_->has_state = staged_->more.staged = true;
   staged_->state = {};
   staged_->state.kind = static_cast<uint8_t>(CommitKind::kShardState);
   staged_->state.state_slot = slot;
@@ -460,7 +468,11 @@ absl::Status Shard::Commit() {
     Abandon();
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
-  if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
+  if (NothingStaged() && delivered_ == acknowledged_) {
+    if (staged_->more.totals) [[unlikely]]
+      TellHeap();
+    return absl::OkStatus();
+  }
   // Everything that was staged has its room, but for the shard's state alone.
   const bool has_room = !staged_->entries.empty() || !staged_->shared.empty() ||
                         (heap_ != nullptr && heap_->HasStaged());
@@ -472,7 +484,7 @@ absl::Status Shard::Commit() {
 }
 
 bool Shard::NothingStaged() const {
-  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_more;
+  return staged_->entries.empty() && staged_->shared.empty() && !staged_->more.staged;
 }
 
 void Shard::AddSharedReceives() {
@@ -512,8 +524,15 @@ void Shard::NoteStateAndHeap() {
     state_length_ = staged_->state.state_length;
     state_version_ = staged_->state.state_version;
   }
+  if (heap_ == nullptr) return;
   // It stores hints in the bank, which may be another owner's after a release.
-  if (heap_ != nullptr && heap_->HasStaged()) heap_->NoteCommitted();
+  if (heap_->HasStaged() || heap_->has_untold()) heap_->NoteCommitted();
+}
+
+// Tells the heap's totals without a transaction.
+[[gnu::noinline]] void Shard::TellHeap() {
+  NoteStateAndHeap();
+  staged_->more = {};
 }
 
 // Writes the entries behind the tail, then the tail: that one store is the transaction.
@@ -527,7 +546,7 @@ void Shard::Publish(bool release) {
   }
   if (!staged_->shared.empty()) AddSharedReceives();
   std::vector<CommitEntry>& entries = staged_->entries;
-  if (staged_->has_more) AddStateAndHeap();
+  if (staged_->more.any()) AddStateAndHeap();
   if (delivered_ != acknowledged_ || entries.empty()) {
     Acknowledge();
   }
@@ -540,7 +559,7 @@ void Shard::Publish(bool release) {
     BATON_CRASH_POINT("commit-entry-written");
   }
   NoteAcknowledged();  // the driver may write over these completions as soon as it is told
-  if (staged_->has_more) NoteStateAndHeap();
+  if (staged_->more.any()) NoteStateAndHeap();
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(bank_->tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
@@ -577,7 +596,8 @@ void Shard::ClearStaged() {
   staged_->entries.clear();
   staged_->connections.clear();
   staged_->shared.clear();
-  staged_->has_state = staged_->has_more = false;
+  staged_->has_state = false;
+  staged_->more = {};
   staged_->moves = false;
   staged_->requests = 0;
   entries_left_ = 0;
@@ -617,6 +637,7 @@ void Shard::Abandon() {
   shared_outstanding_ -= static_cast<uint32_t>(staged_->shared.size());
   if (heap_ != nullptr) heap_->Abandon();
   ClearStaged();
+  if (heap_ != nullptr && heap_->has_untold()) NoteHeapChange();
 }
 
 namespace {

@@ -285,10 +285,12 @@ class Shard {
   void LimitIfCrowded() const;
   void NoteStagedRequest();
   bool TakeHeapEntry();
+  void NoteHeapChange();
   void ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit);
   bool HasEntryRoom(uint32_t needed) const;
   void AddStateAndHeap();
   void NoteStateAndHeap();
+  void TellHeap();
   void AddSharedReceives();
   void Publish(bool release);
   void ForgetMoved();

@@ -162,11 +162,14 @@ struct BankHeader {
   uint64_t heap_scratch;  // in allocations that end with the owner
   uint64_t heap_held;     // freed, and not known to be out of use by work requests
   uint64_t heap_largest;  // in the largest range that is free
-  uint8_t pad1[16];
+  // Workers of former releases leave these two at 0.
+  uint64_t heap_free;  // could be allocated
+  uint64_t heap_rest;  // lost behind the last objects of blocks
 };
 static_assert(offsetof(BankHeader, read_cursor) == 64);
 static_assert(offsetof(BankHeader, handling) == 72);
 static_assert(offsetof(BankHeader, heap_kept) == 80);
+static_assert(offsetof(BankHeader, heap_rest) == 120);
 static_assert(sizeof(BankHeader) == 128);
 
 enum class CommitKind : uint8_t {

@@ -34,8 +34,8 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   arena::StoreRelaxed(bank.read_cursor, shard.acknowledged);
   arena::StoreRelaxed(bank.handling, arena::kHandlingNotTold);
   // All of them 0: this owner has not said how its heap is used.
-  for (uint64_t* const hint :
-       {&bank.heap_kept, &bank.heap_scratch, &bank.heap_held, &bank.heap_largest}) {
+  for (uint64_t* const hint : {&bank.heap_kept, &bank.heap_scratch, &bank.heap_held,
+                               &bank.heap_largest, &bank.heap_free, &bank.heap_rest}) {
     arena::StoreRelaxed(*hint, uint64_t{0});
   }
   shard.commit_head = arena::PackCursor(next, 0);

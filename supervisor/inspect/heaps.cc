@@ -119,7 +119,15 @@ absl::Status DescribeUse(const ArenaView& arena, uint32_t shard, uint64_t epoch,
   use.set_scratch(std::min(bank.value.heap_scratch, out->bytes()));
   use.set_held(std::min(bank.value.heap_held, out->bytes()));
   use.set_largest_free(std::min(bank.value.heap_largest, out->bytes()));
-  const bool told = (use.kept() | use.scratch() | use.held() | use.largest_free()) != 0;
+  const uint64_t free = std::min(bank.value.heap_free, out->bytes());
+  const uint64_t rest = std::min(bank.value.heap_rest, out->bytes());
+  // The parts add up to the heap, unless the owner's release does not tell these two.
+  if ((free | rest) != 0 || use.kept() + use.scratch() + use.held() >= out->bytes()) {
+    use.set_free(free);
+    use.set_rest(rest);
+  }
+  const bool told =
+      (use.kept() | use.scratch() | use.held() | use.largest_free() | free | rest) != 0;
   if (told) *out->mutable_owner() = std::move(use);
   return absl::OkStatus();
 }

@@ -224,6 +224,12 @@ std::vector<Family> ShardLoads(const std::vector<DescribedService>& all) {
   return {std::move(sent), std::move(received), std::move(window)};
 }
 
+// An owner may say that the longest range has more than all of them.
+double FragmentationOf(const internal::ShardHeap::Use& use) {
+  if (use.free() <= use.largest_free()) return 0;
+  return 1 - static_cast<double>(use.largest_free()) / static_cast<double>(use.free());
+}
+
 // Covers services whose shards have a heap. What an owner has not said is left out.
 std::vector<Family> Heaps(const std::vector<DescribedService>& all) {
   Family bytes = Family::Gauge("baton_shard_heap_bytes",
@@ -239,6 +245,14 @@ std::vector<Family> Heaps(const std::vector<DescribedService>& all) {
                               "owner says.");
   Family largest = Family::Gauge("baton_shard_heap_largest_free_bytes",
                                  "Of the heap, in the longest free range, as its owner says.");
+  Family free = Family::Gauge("baton_shard_heap_free_bytes",
+                              "Of the heap, what could be allocated, as its owner says.");
+  Family rest = Family::Gauge("baton_shard_heap_rest_bytes",
+                              "Of the heap, lost behind the last objects of blocks, as its owner "
+                              "says.");
+  Family fragmentation = Family::Gauge("baton_shard_heap_fragmentation_ratio",
+                                       "The part of the heap's free bytes that lies outside the "
+                                       "longest free range, 0 to 1, as its owner says.");
   ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
     for (int i = 0; i < described.shard_loads_size(); ++i) {
       const internal::ShardHeap& heap = described.shard_loads(i).heap();
@@ -250,21 +264,36 @@ std::vector<Family> Heaps(const std::vector<DescribedService>& all) {
       scratch.Add(labels, static_cast<double>(heap.use().scratch()));
       held.Add(labels, static_cast<double>(heap.use().held()));
       largest.Add(labels, static_cast<double>(heap.use().largest_free()));
+      if (!heap.use().has_free()) continue;
+      free.Add(labels, static_cast<double>(heap.use().free()));
+      rest.Add(labels, static_cast<double>(heap.use().rest()));
+      fragmentation.Add(labels, FragmentationOf(heap.use()));
     }
   });
-  return {std::move(bytes), std::move(kept), std::move(scratch), std::move(held),
-          std::move(largest)};
+  return {std::move(bytes),   std::move(kept), std::move(scratch), std::move(held),
+          std::move(largest), std::move(free), std::move(rest),    std::move(fragmentation)};
 }
 
 constexpr std::string_view kKnown[] = {
-    "baton_service_connections",   "baton_service_connections_limit",
-    "baton_service_shards",        "baton_service_shards_unowned",
-    "baton_service_buffer_bytes",  "baton_shard_owned",
-    "baton_shard_connections",     "baton_shard_completions_unacknowledged",
-    "baton_shard_commits_total",   "baton_shard_completions_total",
-    "baton_shard_epochs_total",    "baton_shard_heap_bytes",
-    "baton_shard_heap_kept_bytes", "baton_shard_heap_scratch_bytes",
-    "baton_shard_heap_held_bytes", "baton_shard_heap_largest_free_bytes",
+    "baton_service_connections",
+    "baton_service_connections_limit",
+    "baton_service_shards",
+    "baton_service_shards_unowned",
+    "baton_service_buffer_bytes",
+    "baton_shard_owned",
+    "baton_shard_connections",
+    "baton_shard_completions_unacknowledged",
+    "baton_shard_commits_total",
+    "baton_shard_completions_total",
+    "baton_shard_epochs_total",
+    "baton_shard_heap_bytes",
+    "baton_shard_heap_kept_bytes",
+    "baton_shard_heap_scratch_bytes",
+    "baton_shard_heap_held_bytes",
+    "baton_shard_heap_largest_free_bytes",
+    "baton_shard_heap_free_bytes",
+    "baton_shard_heap_rest_bytes",
+    "baton_shard_heap_fragmentation_ratio",
 };
 
 void DescribeHeap(const v1::InspectedShard& seen, internal::Description* described) {
@@ -281,6 +310,9 @@ void DescribeHeap(const v1::InspectedShard& seen, internal::Description* describ
   heap->mutable_use()->set_scratch(owner.scratch());
   heap->mutable_use()->set_held(owner.held());
   heap->mutable_use()->set_largest_free(owner.largest_free());
+  if (!owner.has_free()) return;
+  heap->mutable_use()->set_free(owner.free());
+  heap->mutable_use()->set_rest(owner.rest());
 }
 
 // Describes the service like a keeper. Numbers in an arena may have any value.

@@ -1,10 +1,12 @@
-// The owner of a shard is killed after each number of instructions of an allocation and of a free,
-// with their commits, and at random moments of a life of both: what its state names is allocated,
-// as it was written, and nothing else is.
+// The owner of a shard is killed after each number of instructions of an allocation, small and of
+// pages, of a Keep and of a free, with their commits, and at random moments of a life of all: what
+// its state names is allocated, as it was written, and every other byte is free, or behind the last
+// object of a block.
 //
 // The driver is in this process, and each owner in one of its own. There are no connections: what
 // work requests use is the simulation's.
-// BATON_STRIDE: after each so many instructions (25); BATON_KILLS: random ones (100); BATON_SEED.
+// BATON_STRIDE: after each so many instructions (25; of pages and of a Keep 75); BATON_KILLS:
+// random ones (100); BATON_SEED.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
@@ -44,6 +46,7 @@ namespace {
 
 constexpr uint32_t kPages = 256;  // room for all objects, whatever their blocks
 constexpr uint32_t kMostObjects = 8, kObjectsAtFirst = 3;
+constexpr uint64_t kStride = 25, kLongStride = 75;
 constexpr uint64_t kPatienceNs = 60'000'000'000;
 
 uint64_t Setting(const char* name, uint64_t otherwise) {
@@ -125,7 +128,8 @@ class Owner final : private Service {
       if (found.count(object.offset) == 0 || found[object.offset] < object.length) return false;
     }
     const auto totals = shard_->heap().statistics();
-    return totals.ok() && totals->scratch == 0 && totals->held == 0;
+    return totals.ok() && totals->scratch == 0 && totals->held == 0 &&
+           totals->kept + totals->free + totals->rest == totals->bytes;
   }
 
   // Has as many objects as the first one.
@@ -140,6 +144,18 @@ class Owner final : private Service {
     const absl::StatusOr<Buffer> buffer = shard_->heap().Allocate(length);
     if (!buffer.ok()) return false;
     std::memcpy(shard_->heap().At(*buffer), &stamp, sizeof(stamp));
+    named_.objects[named_.count++] = {buffer->offset, length, stamp};
+    return true;
+  }
+  // Allocates scratch memory, and keeps it.
+  bool Keep(uint64_t length, uint64_t stamp) {
+    const absl::StatusOr<Buffer> buffer = shard_->heap().AllocateScratch(length);
+    if (!buffer.ok()) return false;
+    std::memcpy(shard_->heap().At(*buffer), &stamp, sizeof(stamp));
+    if (!shard_->heap().Keep(*buffer).ok()) {
+      BATON_CHECK(shard_->heap().Free(*buffer).ok());
+      return false;
+    }
     named_.objects[named_.count++] = {buffer->offset, length, stamp};
     return true;
   }
@@ -161,6 +177,15 @@ class Owner final : private Service {
 
   void AllocateAndCommit() {
     BATON_CHECK(Allocate(300, 1));
+    Commit();
+  }
+  // It has pages of its own, and no block of which objects are left.
+  void AllocatePagesAndCommit() {
+    BATON_CHECK(Allocate(3 * arena::kPageBytes, 2));
+    Commit();
+  }
+  void KeepAndCommit() {
+    BATON_CHECK(Keep(300, 3));
     Commit();
   }
   void FreeAndCommit() {
@@ -189,14 +214,10 @@ class Owner final : private Service {
       Free(random() % named_.count);
     } else if (choice <= 1 && named_.count < kMostObjects) {
       Allocate(length, random());
+    } else if (choice == 2 && named_.count < kMostObjects) {
+      Keep(length, random());
     } else if (const auto scratch = shard_->heap().AllocateScratch(length); scratch.ok()) {
-      if (choice == 2 && named_.count < kMostObjects && shard_->heap().Keep(*scratch).ok()) {
-        const uint64_t stamp = random();
-        std::memcpy(shard_->heap().At(*scratch), &stamp, sizeof(stamp));
-        named_.objects[named_.count++] = {scratch->offset, length, stamp};
-      } else {
-        BATON_CHECK(shard_->heap().Free(*scratch).ok());
-      }
+      BATON_CHECK(shard_->heap().Free(*scratch).ok());
     }
   }
 
@@ -224,11 +245,12 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
     engine_ = driver_process::Engine::Create(&arena_, &device_, this, options).value();
   }
 
-  // Kills an owner after each number of instructions until `work` is done.
-  void KillAfterEachInstruction(Work work) {
+  // Kills an owner after each number of instructions until `work` is done. `otherwise` is the
+  // stride that is not set.
+  void KillAfterEachInstruction(Work work, uint64_t otherwise = kStride) {
     // A step then takes no more than two switches of context.
     harness::StayHere();
-    const uint64_t stride = Setting("BATON_STRIDE", 25);
+    const uint64_t stride = Setting("BATON_STRIDE", otherwise);
     uint64_t kills = 0;
     for (bool done = false; !done; ++kills) {
       SCOPED_TRACE(testing::Message() << "after " << kills * stride << " instructions");
@@ -248,7 +270,7 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
       ASSERT_NO_FATAL_FAILURE(Kill());
     }
     std::printf("%llu kills\n", static_cast<unsigned long long>(kills));
-    EXPECT_GT(kills, 10u);
+    EXPECT_GT(kills * stride, 10 * kStride);
   }
 
   void KillAtRandom(uint64_t kills, uint64_t seed) {
@@ -326,8 +348,10 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
     const absl::Status loaded = blocks.Load(arena_.heap(0), [](HeapBlocks::VisitRange) {});
     ASSERT_TRUE(loaded.ok()) << loaded;
     std::map<uint64_t, uint64_t> allocated;
+    uint64_t kept = 0;
     blocks.ForEachTaken([&](const HeapBlocks::Object& object, HeapBlocks::State) {
       allocated[arena::HeapOffset(arena_.shape(), 0) + object.offset] = object.length;
+      kept += object.length;
     });
     EXPECT_EQ(allocated.size(), named.count);
     for (uint64_t i = 0; i < named.count; ++i) {
@@ -338,8 +362,20 @@ class HeapKillsTest : public ::testing::Test, private driver_process::EngineList
       EXPECT_EQ(stamp, object.stamp);
     }
     const HeapBlocks::Totals totals = blocks.totals();
-    EXPECT_LE(totals.kept + totals.free, blocks.bytes());
-    EXPECT_GE(totals.kept + totals.free, blocks.bytes() / 8 * 7);  // blocks have a rest
+    EXPECT_EQ(totals.kept, kept);
+    EXPECT_EQ(totals.rest, RestOfBlocks());
+    EXPECT_EQ(totals.kept + totals.free + totals.rest, blocks.bytes());
+  }
+  // Returns the bytes that the table's blocks have behind their last objects.
+  uint64_t RestOfBlocks() const {
+    uint64_t rest = 0;
+    for (uint32_t page = 0; page < kPages; ++page) {
+      const arena::HeapBlock& block = arena_.heap(0)[page];
+      if (block.units == 0) continue;
+      rest += uint64_t{block.pages} * arena::kPageBytes -
+              uint64_t{arena::ObjectsOf(block)} * block.units * arena::kHeapUnitBytes;
+    }
+    return rest;
   }
 
   template <typename Condition>
@@ -373,6 +409,14 @@ TEST_F(HeapKillsTest, shouldAccountForAllWhereverItsOwnerIsKilledInAllocate) {
 
 TEST_F(HeapKillsTest, shouldAccountForAllWhereverItsOwnerIsKilledInFree) {
   KillAfterEachInstruction(&Owner::FreeAndCommit);
+}
+
+TEST_F(HeapKillsTest, shouldAccountForAllWhereverItsOwnerIsKilledInAnAllocateOfPages) {
+  KillAfterEachInstruction(&Owner::AllocatePagesAndCommit, kLongStride);
+}
+
+TEST_F(HeapKillsTest, shouldAccountForAllWhereverItsOwnerIsKilledInKeep) {
+  KillAfterEachInstruction(&Owner::KeepAndCommit, kLongStride);
 }
 
 TEST_F(HeapKillsTest, shouldAccountForAllWheneverItsOwnerIsKilled) {

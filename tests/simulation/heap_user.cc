@@ -232,12 +232,11 @@ void HeapUser::Verify(Shard& shard, const Owned& owned) {
   VerifyTotals(shard);
 }
 
-// Blocks end with up to an eighth that no object of theirs has.
 void HeapUser::VerifyTotals(Shard& shard) {
   const absl::StatusOr<Heap::Statistics> totals = shard.heap().statistics();
   if (!totals.ok()) return context_->Break(absl::StrCat("heap: ", totals.status().message()));
-  const uint64_t sum = totals->kept + totals->scratch + totals->held + totals->free;
-  if (sum <= totals->bytes && sum >= totals->bytes / 8 * 7) return;
+  const uint64_t sum = totals->kept + totals->scratch + totals->held + totals->free + totals->rest;
+  if (sum == totals->bytes) return;
   context_->Break(absl::StrCat("heap: shard ", shard.index(), " accounts for ", sum, " of ",
                                totals->bytes, " bytes"));
 }

@@ -5,6 +5,7 @@
 // BATON_FIRST_SEED, BATON_SCHEDULES.
 //
 // Nothing is connected: what goes over the wire is the other simulation's, and the machine tests'.
+// In some schedules the shard has a heap.
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <sys/eventfd.h>
@@ -15,14 +16,18 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -36,6 +41,7 @@
 #include "tests/lib/verbs/forwarding_device.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/sim_device.h"
+#include "worker/heap_blocks.h"
 
 namespace baton::simulation {
 namespace {
@@ -45,6 +51,7 @@ using driver_process::NativeEngine;
 
 constexpr uint32_t kWorkers = 3;
 constexpr int kSteps = 1500;
+constexpr uint32_t kHeapPages = 24;
 
 // In each schedule there may be a point at which workers often stay for long, and one at which they
 // often die: what takes several coincidences happens, too. An empty one: none.
@@ -186,6 +193,115 @@ class KeeperThread {
 // What was committed to the shard, whoever did it.
 struct Truth {
   uint64_t value = 0;
+  std::map<uint32_t, arena::HeapBlock> blocks;  // of the heap, by page
+  std::map<uint64_t, uint64_t> stamps;          // at the beginning of each object, by offset
+};
+
+// What an owner does with the heap of its shard, as the worker library does. Where there is none,
+// nothing happens, and no die is thrown.
+class OwnersHeap {
+ public:
+  OwnersHeap(Context& context, const arena::Arena& arena, Truth& truth)
+      : context_(context), arena_(arena), truth_(truth) {
+    if (arena.shape().heap_pages != 0) blocks_.emplace(arena.shape().heap_pages);
+  }
+
+  // At an adoption: what was committed is there, and every other byte is free.
+  void Load(uint64_t epoch) {
+    if (!blocks_) return;
+    for (uint32_t page = 0; page < kHeapPages; ++page) {
+      const arena::HeapBlock found = arena::CopyOnce(arena_.heap(0)[page]);
+      const auto known = truth_.blocks.find(page);
+      if (!IsSame(found, known != truth_.blocks.end() ? known->second : arena::HeapBlock{})) {
+        return context_.Break(absl::StrCat("heap: epoch ", epoch, " begins with another block at ",
+                                           page, " than was committed"));
+      }
+    }
+    const absl::Status loaded = blocks_->Load(arena_.heap(0), [](HeapBlocks::VisitRange) {});
+    if (!loaded.ok()) return context_.Break(absl::StrCat("heap: ", loaded.message()));
+    kept_.clear();
+    blocks_->ForEachTaken([this](const HeapBlocks::Object& object, HeapBlocks::State) {
+      kept_.push_back(object);
+      const auto known = truth_.stamps.find(object.offset);
+      if (known == truth_.stamps.end() || StampAt(object) != known->second) {
+        context_.Break(absl::StrCat("heap: at ", object.offset, " is not what was written there"));
+      }
+    });
+    CheckTotals();
+  }
+
+  // Allocates and frees in the open transaction, or not.
+  void Change(driver::testing::CommitWriter* writer) {
+    if (!blocks_) return;
+    Dice& dice = context_.dice;
+    for (uint32_t left = dice.Below(4); left > 0; --left) {
+      if (!kept_.empty() && dice.OneIn(2)) {
+        const uint32_t place = dice.Below(static_cast<uint32_t>(kept_.size()));
+        Free(kept_[place]);
+        kept_.erase(kept_.begin() + place);
+      } else {
+        Allocate(1 + dice.Below(dice.OneIn(2) ? 300 : 3 * arena::kPageBytes), dice.Next());
+      }
+    }
+    for (const uint32_t page : changed_) writer->Heap(page, blocks_->Kept(page));
+  }
+
+  void NoteCommitted() {
+    if (!blocks_) return;
+    for (const uint32_t page : changed_) {
+      truth_.blocks[page] = blocks_->Kept(page);
+      blocks_->Unmark(page);
+    }
+    for (const HeapBlocks::Object& object : kept_) truth_.stamps[object.offset] = StampAt(object);
+    for (const HeapBlocks::Object& object : freed_) blocks_->Hold(object);
+    blocks_->Reclaim([](HeapBlocks::VisitRange) {});
+    changed_.clear();
+    freed_.clear();
+    CheckTotals();
+  }
+
+ private:
+  static bool IsSame(const arena::HeapBlock& one, const arena::HeapBlock& other) {
+    return one.pages == other.pages && one.units == other.units && one.kept == other.kept;
+  }
+  uint8_t* At(const HeapBlocks::Object& object) const {
+    return arena_.buffers() + arena::HeapOffset(arena_.shape(), 0) + object.offset;
+  }
+  uint64_t StampAt(const HeapBlocks::Object& object) const {
+    uint64_t stamp;
+    std::memcpy(&stamp, At(object), sizeof(stamp));
+    return stamp;
+  }
+  void Note(const HeapBlocks::Object& object) {
+    if (blocks_->Mark(object.block)) changed_.push_back(object.block);
+  }
+  void Allocate(uint64_t bytes, uint64_t stamp) {
+    const auto taken = blocks_->Take(bytes, arena::kHeapUnitBytes, /*kept=*/true);
+    if (!taken.has_value()) return;
+    std::memcpy(At(*taken), &stamp, sizeof(stamp));
+    kept_.push_back(*taken);
+    Note(*taken);
+  }
+  void Free(const HeapBlocks::Object& object) {
+    blocks_->BeginFree(object);
+    freed_.push_back(object);
+    Note(object);
+  }
+  void CheckTotals() {
+    const HeapBlocks::Totals totals = blocks_->totals();
+    uint64_t kept = 0;
+    for (const HeapBlocks::Object& object : kept_) kept += object.length;
+    if (totals.kept == kept && totals.kept + totals.free + totals.rest == blocks_->bytes()) return;
+    context_.Break(absl::StrCat("heap: ", totals.kept, " kept of ", kept, ", ", totals.free,
+                                " free and ", totals.rest, " lost of ", blocks_->bytes()));
+  }
+
+  Context& context_;
+  const arena::Arena& arena_;
+  Truth& truth_;
+  std::optional<HeapBlocks> blocks_;
+  std::vector<HeapBlocks::Object> kept_, freed_;
+  std::vector<uint32_t> changed_;  // blocks
 };
 
 // A worker's process: the turns that the worker library makes of its host.
@@ -193,7 +309,13 @@ class Process {
  public:
   Process(Context& context, arena::Arena& arena, Truth& truth, NativeEngine& engine, uint32_t slot,
           uint64_t id)
-      : context_(context), arena_(arena), truth_(truth), slot_(slot), id_(id), writer_(&arena, 0) {
+      : context_(context),
+        arena_(arena),
+        truth_(truth),
+        slot_(slot),
+        id_(id),
+        writer_(&arena, 0),
+        heap_(context, arena, truth) {
     driver_process::NativeInheritance inheritance = engine.InheritanceOf(slot, id);
     inheritance.watch_deaths = false;
     driver_ = NativeDriver::Create(std::move(inheritance)).value();
@@ -260,13 +382,16 @@ class Process {
       context_.Break(absl::StrCat("P2: epoch ", epoch, " begins with ", value_, ", committed is ",
                                   truth_.value));
     }
+    heap_.Load(epoch);
     Commit();  // as the library does
   }
   void Commit() {
     writer_.ShardState(absl::StrCat(value_ + 1), 1);
+    heap_.Change(&writer_);
     Fiber::Yield("before the commit");
     writer_.Publish();
     truth_.value = ++value_;
+    heap_.NoteCommitted();
     Fiber::Yield("committed");
     Expect(host().apply(host().context, 0), "apply");
   }
@@ -283,6 +408,7 @@ class Process {
   const uint32_t slot_;
   const uint64_t id_;
   driver::testing::CommitWriter writer_;
+  OwnersHeap heap_;
   std::unique_ptr<NativeDriver> driver_;
   uint64_t adopted_ = 0;  // epoch
   uint64_t value_ = 0;
@@ -293,7 +419,7 @@ class Process {
 class NativeWorld : private driver_process::EngineListener {
  public:
   explicit NativeWorld(uint64_t seed)
-      : context_(seed), arena_(arena::Arena::Create(Shape(), "native").value()) {
+      : context_(seed), arena_(arena::Arena::Create(ShapeFor(seed), "native").value()) {
     slow_at_ = kSlowAt[dice().Below(kSlowAt.size())];
     mortal_at_ = kMortalAt[dice().Below(kMortalAt.size())];
     keeper_slow_at_ = kKeeperSlowAt[dice().Below(kKeeperSlowAt.size())];
@@ -321,13 +447,19 @@ class NativeWorld : private driver_process::EngineListener {
   }
   uint64_t hash() const { return context_.hash(); }
   uint64_t committed() const { return truth_.value; }
+  size_t objects() const { return truth_.stamps.size(); }
   uint64_t epochs() const { return arena::OwnershipEpoch(arena_.shard(0).owner.ownership); }
 
  private:
-  static arena::Shape Shape() {
+  static arena::Shape ShapeFor(uint64_t seed) {
     arena::Shape shape = driver::testing::TestShape(1);
     shape.pooled_queue_pairs = 1;
     shape.workers = kWorkers;
+    // No die: the other schedules are the same with heaps and without.
+    if (seed % 3 == 1) {
+      shape.heap_pages = kHeapPages;
+      shape.buffer_bytes += arena::HeapBytes(shape);
+    }
     return shape;
   }
   Dice& dice() { return context_.dice; }
@@ -528,7 +660,7 @@ TEST(NativeSimulationTest, shouldKeepEveryPromiseInEverySchedule) {
   std::signal(SIGABRT, TellSeed);
   const uint64_t first = Setting("BATON_FIRST_SEED", 1);
   const uint64_t count = Setting("BATON_SCHEDULES", 500);
-  uint64_t committed = 0, epochs = 0;
+  uint64_t committed = 0, epochs = 0, objects = 0;
   // Only one thread runs at any time: on one processor, who passes on is followed at once.
   harness::StayHere();
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -538,12 +670,14 @@ TEST(NativeSimulationTest, shouldKeepEveryPromiseInEverySchedule) {
     ASSERT_EQ(broken, "") << "BATON_FIRST_SEED=" << seed << " BATON_SCHEDULES=1 replays it";
     committed += world.committed();
     epochs += world.epochs();
+    objects += world.objects();
   }
   std::cout << count << " schedules from seed " << first << ", " << epochs << " epochs, "
-            << committed << " transactions" << std::endl;
+            << committed << " transactions, " << objects << " places in heaps" << std::endl;
   EXPECT_GT(epochs, count);
   // Workers do get to work. In some epochs none does: whoever has the shard is killed, or stays.
   EXPECT_GT(committed, epochs / 2);
+  EXPECT_GE(objects, count / 4);
 }
 
 TEST(NativeSimulationTest, shouldRepeatAScheduleExactly) {

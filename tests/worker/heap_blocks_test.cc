@@ -65,6 +65,11 @@ void Free(HeapBlocks& heap, const Object& object) {
   Reclaim(heap);
 }
 
+void ExpectAllAccountedFor(const HeapBlocks& heap) {
+  const HeapBlocks::Totals totals = heap.totals();
+  EXPECT_EQ(totals.kept + totals.scratch + totals.held + totals.free + totals.rest, heap.bytes());
+}
+
 void ExpectWhole(HeapBlocks& heap) {
   // An empty block may stay for the next object of its size, and is given up when it is needed.
   const std::optional<Object> all = heap.Take(heap.bytes(), kPage, /*kept=*/false);
@@ -78,6 +83,7 @@ void ExpectWhole(HeapBlocks& heap) {
   EXPECT_EQ(totals.held, 0u);
   EXPECT_EQ(totals.free, heap.bytes());
   EXPECT_EQ(totals.largest_range, heap.bytes());
+  EXPECT_EQ(totals.rest, 0u);
 }
 
 // ---------------------------------------------------------------- sizes
@@ -118,6 +124,18 @@ TEST(HeapBlocksTest, shouldAlignObjectsOfEverySize) {
     for (const Object& object : taken) heap.Hold(object);
     Reclaim(heap);
   }
+  ExpectWhole(heap);
+}
+
+TEST(HeapBlocksTest, shouldCountWhatIsLostBehindTheLastObjects) {
+  HeapBlocks heap(64);
+  const Object object = TakeScratch(heap, 40 * kUnit);  // 25 such objects have room in 16 pages
+  EXPECT_EQ(heap.totals().rest, 24 * kUnit);
+  EXPECT_EQ(heap.totals().free, heap.bytes() - (40 + 24) * kUnit);
+  TakeScratch(heap, 5 * kPage);
+  EXPECT_EQ(heap.totals().rest, 24 * kUnit);
+  Free(heap, heap.Find(16 * kPage).value());
+  Free(heap, object);
   ExpectWhole(heap);
 }
 
@@ -550,6 +568,7 @@ TEST_F(HeapTableTest, shouldLoadAnyTableOrRefuseIt) {
     }
     if (!Load(in_use).ok()) continue;
     ++loaded;
+    ExpectAllAccountedFor(heap);
     std::vector<Object> objects;
     heap.ForEachTaken([&](const Object& object, State) { objects.push_back(object); });
     while (const auto object = heap.Take(1 + random() % 9000, kUnit, true)) {
@@ -769,7 +788,7 @@ class ModelledHeap {
     EXPECT_EQ(totals.scratch, scratch);
     EXPECT_EQ(totals.held, heap_.held_bytes());
     EXPECT_GE(totals.held, held);
-    EXPECT_LE(totals.kept + totals.scratch + totals.held + totals.free, heap_.bytes());
+    ExpectAllAccountedFor(heap_);
     EXPECT_LE(totals.largest_range, totals.free);
   }
 

@@ -246,6 +246,36 @@ TEST_F(HeapTest, shouldTellOperatorsWhatIsTaken) {
   EXPECT_EQ(arena::LoadRelaxed(bank.heap_scratch), 2 * kPage);
   EXPECT_EQ(arena::LoadRelaxed(bank.heap_held), 0u);
   EXPECT_EQ(arena::LoadRelaxed(bank.heap_largest), (kPages - 3) * kPage);
+  EXPECT_EQ(arena::LoadRelaxed(bank.heap_free), (kPages - 3) * kPage);
+  EXPECT_EQ(arena::LoadRelaxed(bank.heap_rest), 0u);
+  Allocate(40 * 64);  // 25 such objects have room in 16 pages
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  EXPECT_EQ(arena::LoadRelaxed(bank.heap_rest), 24u * 64);
+  EXPECT_EQ(arena::LoadRelaxed(bank.heap_free), (kPages - 3) * kPage - (40 + 24) * 64);
+}
+
+// A service whose messages are in scratch memory keeps nothing.
+TEST_F(HeapTest, shouldTellOperatorsOfScratchMemoryWithAnyCommit) {
+  const arena::BankHeader& bank = keeper.engine().arena().bank(0, shard->epoch());
+  const auto told = [](const uint64_t& bytes) { return arena::LoadRelaxed(bytes); };
+  const uint64_t published = arena::LoadRelaxed(bank.tail);
+  const Buffer scratch = AllocateScratch(2 * kPage);
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  EXPECT_EQ(told(bank.heap_scratch), 2 * kPage);
+  EXPECT_EQ(told(bank.heap_free), (kPages - 2) * kPage);
+  EXPECT_EQ(arena::LoadRelaxed(bank.tail), published);  // no transaction was made for it
+  ASSERT_EQ(heap().Free(scratch), absl::OkStatus());
+  const uint8_t state = 1;
+  ASSERT_EQ(shard->SetShardState({&state, 1}, 1), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  EXPECT_EQ(told(bank.heap_scratch), 0u);
+  EXPECT_EQ(told(bank.heap_held), 2 * kPage);
+  // An abandoned transaction changes them, too.
+  Allocate(3 * kPage);
+  shard->Abandon();
+  ASSERT_NO_FATAL_FAILURE(Commit());
+  EXPECT_EQ(told(bank.heap_kept), 0u);
+  EXPECT_EQ(told(bank.heap_held), 5 * kPage);
 }
 
 class LargeHeapTest : public HeapTest {

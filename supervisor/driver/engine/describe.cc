@@ -151,7 +151,14 @@ void AddHeaps(const arena::Arena& arena,
     use.set_scratch(hint(bank.heap_scratch));
     use.set_held(hint(bank.heap_held));
     use.set_largest_free(hint(bank.heap_largest));
-    const bool told = (use.kept() | use.scratch() | use.held() | use.largest_free()) != 0;
+    const uint64_t free = hint(bank.heap_free), rest = hint(bank.heap_rest);
+    // The parts add up to the heap, unless the owner's release does not tell these two.
+    if ((free | rest) != 0 || use.kept() + use.scratch() + use.held() >= bytes) {
+      use.set_free(free);
+      use.set_rest(rest);
+    }
+    const bool told =
+        (use.kept() | use.scratch() | use.held() | use.largest_free() | free | rest) != 0;
     if (told) *heap.mutable_use() = std::move(use);
   }
 }

@@ -122,6 +122,8 @@ TEST(Layout, shouldKeepCommitLog) {
   EXPECT_EQ(offsetof(BankHeader, heap_scratch), 88u);
   EXPECT_EQ(offsetof(BankHeader, heap_held), 96u);
   EXPECT_EQ(offsetof(BankHeader, heap_largest), 104u);
+  EXPECT_EQ(offsetof(BankHeader, heap_free), 112u);
+  EXPECT_EQ(offsetof(BankHeader, heap_rest), 120u);
   EXPECT_EQ(sizeof(CommitEntry), 64u);
   EXPECT_EQ(offsetof(CommitEntry, kind), 0u);
   EXPECT_EQ(offsetof(CommitEntry, flags), 1u);

@@ -443,7 +443,8 @@ TEST_F(HeapViewTest, shouldCountWhatIsCommittedAndShowWhatTheOwnerSays) {
   EXPECT_EQ(heap.free(), 59u * 4096 + 2 * 28 * 64);
   EXPECT_EQ(heap.largest_free(), 52u * 4096);
   EXPECT_DOUBLE_EQ(heap.fragmentation(), 1 - 52.0 * 4096 / (59 * 4096 + 2 * 28 * 64));
-  ExpectIs(heap.owner(), "kept: 15872 scratch: 4096 held: 262144 largest_free: 217088");
+  ExpectIs(heap.owner(),
+           "kept: 15872 scratch: 4096 held: 262144 largest_free: 217088 free: 228864 rest: 1024");
   ExpectIs(all.shards(1).heap(), "bytes: 262144 free: 262144 largest_free: 262144");
   EXPECT_THAT(all.shards(0).invalid(), IsEmpty());
 }

@@ -181,6 +181,8 @@ inline arena::Arena ArenaWithHeaps(const std::string& service = "kv") {
   bank.heap_scratch = 4096;
   bank.heap_held = uint64_t{1} << 60;
   bank.heap_largest = 53 * 4096;
+  bank.heap_free = 55 * 4096 + 2 * 28 * 64;
+  bank.heap_rest = 2 * 4096 - 4 * 28 * 64;
   return arena;
 }
 

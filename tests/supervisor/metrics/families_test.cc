@@ -114,6 +114,8 @@ TEST(ServiceFamiliesTest, shouldTellOfHeapsWhatTheirOwnersSay) {
   used->mutable_use()->set_kept(4096);
   used->mutable_use()->set_scratch(512);
   used->mutable_use()->set_largest_free(32768);
+  used->mutable_use()->set_free(57344 + 2048);
+  used->mutable_use()->set_rest(1536);
   described.add_shard_loads()->mutable_heap()->set_bytes(65536);
   const std::string text = Text(ServiceFamilies({{"kv", described}}));
   for (const char* const line : {
@@ -122,13 +124,41 @@ TEST(ServiceFamiliesTest, shouldTellOfHeapsWhatTheirOwnersSay) {
            "\nbaton_shard_heap_scratch_bytes{service=\"kv\",shard=\"0\"} 512\n",
            "\nbaton_shard_heap_held_bytes{service=\"kv\",shard=\"0\"} 0\n",
            "\nbaton_shard_heap_largest_free_bytes{service=\"kv\",shard=\"0\"} 32768\n",
+           "\nbaton_shard_heap_free_bytes{service=\"kv\",shard=\"0\"} 59392\n",
+           "\nbaton_shard_heap_rest_bytes{service=\"kv\",shard=\"0\"} 1536\n",
+           "\nbaton_shard_heap_fragmentation_ratio{service=\"kv\",shard=\"0\"} 0.448",
            "\nbaton_shard_heap_bytes{service=\"kv\",shard=\"1\"} 65536\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }
-  for (const char* const what : {"kept", "scratch", "held", "largest_free"}) {
-    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("baton_shard_heap_", what,
-                                                 "_bytes{service=\"kv\",shard=\"1\"}"))));
+  for (const char* const what : {"kept_bytes", "scratch_bytes", "held_bytes", "largest_free_bytes",
+                                 "free_bytes", "rest_bytes", "fragmentation_ratio"}) {
+    EXPECT_THAT(
+        text,
+        Not(HasSubstr(absl::StrCat("baton_shard_heap_", what, "{service=\"kv\",shard=\"1\"}"))));
+  }
+}
+
+TEST(ServiceFamiliesTest, shouldTellWhatIsFreeInHeapsOnlyIfTheirOwnersDo) {
+  internal::Description described = KvDescription();
+  internal::ShardHeap* const of_a_former_release = described.add_shard_loads()->mutable_heap();
+  of_a_former_release->set_bytes(65536);
+  of_a_former_release->mutable_use()->set_largest_free(32768);
+  internal::ShardHeap* const full = described.add_shard_loads()->mutable_heap();
+  full->set_bytes(65536);
+  full->mutable_use()->set_kept(65536);
+  full->mutable_use()->set_free(0);
+  internal::ShardHeap* const impossible = described.add_shard_loads()->mutable_heap();
+  impossible->set_bytes(65536);
+  impossible->mutable_use()->set_largest_free(32768);
+  impossible->mutable_use()->set_free(4096);
+  const std::string text = Text(ServiceFamilies({{"kv", described}}));
+  EXPECT_THAT(text, Not(HasSubstr("heap_free_bytes{service=\"kv\",shard=\"0\"}")));
+  EXPECT_THAT(text, Not(HasSubstr("heap_fragmentation_ratio{service=\"kv\",shard=\"0\"}")));
+  EXPECT_THAT(text, HasSubstr("heap_free_bytes{service=\"kv\",shard=\"1\"} 0\n"));
+  for (const char* const shard : {"1", "2"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("heap_fragmentation_ratio{service=\"kv\",shard=\"",
+                                             shard, "\"} 0\n")));
   }
 }
 
@@ -231,9 +261,14 @@ TEST(ArenaFamiliesTest, shouldTellOfHeaps) {
   v1::Inspection inspection = KvInspection();
   inspection.mutable_shards(1)->mutable_heap()->set_bytes(8192);
   inspection.mutable_shards(1)->mutable_heap()->mutable_owner()->set_held(64);
+  inspection.mutable_shards(1)->mutable_heap()->mutable_owner()->set_free(8128);
   const std::string text = Text(ArenaFamilies(inspection));
   EXPECT_THAT(text, HasSubstr("\nbaton_shard_heap_bytes{service=\"kv\",shard=\"1\"} 8192\n"));
   EXPECT_THAT(text, HasSubstr("\nbaton_shard_heap_held_bytes{service=\"kv\",shard=\"1\"} 64\n"));
+  EXPECT_THAT(text, HasSubstr("\nbaton_shard_heap_free_bytes{service=\"kv\",shard=\"1\"} 8128\n"));
+  EXPECT_THAT(text, HasSubstr("\nbaton_shard_heap_rest_bytes{service=\"kv\",shard=\"1\"} 0\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nbaton_shard_heap_fragmentation_ratio{service=\"kv\",shard=\"1\"} "));
   EXPECT_THAT(text, Not(HasSubstr("baton_shard_heap_bytes{service=\"kv\",shard=\"0\"}")));
   EXPECT_THAT(text, Not(HasSubstr("sent_bytes")));
 }

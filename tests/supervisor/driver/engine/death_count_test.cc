@@ -240,6 +240,7 @@ TEST_F(DescribeDeathTest, shouldNotTakeAFormerOwnersWordForItsSuccessors) {
   bank.handling = 15;
   bank.read_cursor = 15;
   bank.heap_kept = bank.heap_scratch = bank.heap_held = bank.heap_largest = 64;
+  bank.heap_free = bank.heap_rest = 64;
   ownership.End(/*released=*/true);
   for (uint32_t i = 0; i < arena::kCommitBanks; ++i) {
     if (ownership.owned()) ownership.End(/*released=*/true);
@@ -249,6 +250,7 @@ TEST_F(DescribeDeathTest, shouldNotTakeAFormerOwnersWordForItsSuccessors) {
   EXPECT_EQ(bank.handling, arena::kHandlingNotTold);
   EXPECT_EQ(bank.read_cursor, 10u);
   EXPECT_EQ(bank.heap_kept + bank.heap_scratch + bank.heap_held + bank.heap_largest, 0u);
+  EXPECT_EQ(bank.heap_free + bank.heap_rest, 0u);
 }
 
 }  // namespace

@@ -84,15 +84,42 @@ TEST(DescribeHeapsTest, shouldTellOfHeapsWhatTheirOwnersSayAsFarAsItIsPossible) 
   EXPECT_FALSE(loads.Get(1).heap().has_use());
   arena::BankHeader& bank = arena.bank(1, 5);
   bank.heap_kept = 4096;
-  bank.heap_scratch = 8193;
+  bank.heap_scratch = 3968;
+  bank.heap_held = 64;
+  AddHeaps(arena, &loads);
+  EXPECT_FALSE(loads.Get(1).heap().use().has_free());  // of a worker of a former release
   bank.heap_held = ~uint64_t{0};
+  bank.heap_rest = 64;
   AddHeaps(arena, &loads);
   EXPECT_FALSE(loads.Get(0).heap().has_use());
   const internal::ShardHeap::Use& use = loads.Get(1).heap().use();
   EXPECT_EQ(use.kept(), 4096u);
-  EXPECT_EQ(use.scratch(), 8192u);
+  EXPECT_EQ(use.scratch(), 3968u);
   EXPECT_EQ(use.held(), 8192u);
   EXPECT_EQ(use.largest_free(), 0u);
+  EXPECT_TRUE(use.has_free());
+  EXPECT_EQ(use.free(), 0u);
+  EXPECT_EQ(use.rest(), 64u);
+  bank.heap_scratch = 8193;
+  bank.heap_free = ~uint64_t{0};
+  AddHeaps(arena, &loads);
+  EXPECT_EQ(use.scratch(), 8192u);
+  EXPECT_EQ(use.free(), 8192u);
+}
+
+// Both are 0 then, as they are where a worker of a former release does not tell them.
+TEST(DescribeHeapsTest, shouldTellThatAFullHeapHasNothingFree) {
+  arena::Shape shape = driver::testing::TestShape(1);
+  shape.heap_pages = 2;
+  shape.buffer_bytes += arena::HeapBytes(shape);
+  const arena::Arena arena = arena::Arena::Create(shape, "kv").value();
+  arena.shard(0).owner.ownership = arena::PackOwnership(5, 0);
+  arena.bank(0, 5).heap_kept = arena.bank(0, 5).heap_scratch = 4096;
+  google::protobuf::RepeatedPtrField<internal::ShardLoad> loads;
+  loads.Add();
+  AddHeaps(arena, &loads);
+  EXPECT_TRUE(loads.Get(0).heap().use().has_free());
+  EXPECT_EQ(loads.Get(0).heap().use().free(), 0u);
 }
 
 // Control closes a session with a keeper whose messages do not parse.
