@@ -18,7 +18,7 @@ bool IsIn(const arena::GrantRecord& grant, const Buffer& memory) {
 }
 
 // A dead owner's order to revoke the grant may be under way, and nobody may answer now. Then the
-// grant still holds its memory, freed or not, and RevokeLost revokes it later if need be.
+// grant still holds its memory, freed or not, and is revoked once the keeper answers.
 absl::Status RevokeOnce(Worker& worker, uint32_t grant) {
   const absl::Status revoked = worker.RevokeGrant(grant);
   const bool is_left = absl::IsNotFound(revoked) || absl::IsUnavailable(revoked) ||
@@ -48,6 +48,7 @@ absl::StatusOr<HeapGrants::Granted> HeapGrants::Allocate(Shard& shard, uint64_t 
   std::memset(heap.At(granted.memory), 0, bytes);
   absl::StatusOr<Worker::Grant> grant =
       shard.worker().GrantRemoteAccess(granted.memory.offset, bytes, access);
+  // If the grant may still be made, the heap holds the memory until it is certain that it is not.
   if (!grant.ok()) {
     BATON_RETURN_IF_ERROR(heap.Free(granted.memory));
     return grant.status();

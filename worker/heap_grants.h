@@ -32,12 +32,13 @@ class HeapGrants {
   // Allocates `bytes` and clears them, so that no peer gets what another has left there. Then
   // grants them. `access`: as Worker::GrantRemoteAccess. kFailedPrecondition: the service has no
   // heaps. Otherwise the errors of Heap::Allocate and of GrantRemoteAccess. After an error nothing
-  // is allocated.
+  // is allocated. If the keeper may still grant the memory, nobody is given it before that is over.
   static absl::StatusOr<Granted> Allocate(Shard& shard, uint64_t bytes, uint32_t alignment,
                                           uint32_t access);
   // Ends the access of peers to `memory` by `grant`. Does nothing if the grant is of other memory
-  // now, because a former owner has revoked it. OK also if it cannot be revoked now: then the
-  // memory may be freed, and nobody is given it before the grant has gone.
+  // now, because a former owner has revoked it. OK also if it cannot be revoked now: then it is
+  // revoked once the keeper answers. The memory may be freed, and nobody is given it before the
+  // grant has gone.
   static absl::Status Revoke(Shard& shard, const Buffer& memory, uint32_t grant);
   // Revokes the grants of memory of this heap that is not allocated, or is freed in the open
   // transaction: their owners died, or forgot their transaction, between the grant and its commit.

@@ -16,7 +16,6 @@
 namespace baton {
 namespace {
 
-constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kMillisecondNs = 1'000'000;
 // How often a caller that must not block looks whether another thread's request is over.
 constexpr int kOtherReplyMs = 1;
@@ -37,6 +36,19 @@ absl::Status KnownToKeeper(const absl::Status& status) {
   const bool is_unknown = absl::IsUnimplemented(status) &&
                           absl::StrContains(status.message(), "this keeper does not know");
   return is_unknown ? KeeperIsOlder("held descriptors") : status;
+}
+
+absl::Status NoKeeperYet() {
+  return absl::UnavailableError("the keeper is gone, and another has not followed yet");
+}
+
+// Both are about parts of the buffers and heaps, not about regions.
+bool IsGrant(const internal::WorkerRequest& request) {
+  return request.has_grant() && request.grant().memfd() == 0;
+}
+bool IsRevocation(const internal::WorkerRequest& request) {
+  return request.has_revoke() && request.revoke().region() == 0 &&
+         request.revoke().grant() < arena::kGrants;
 }
 
 }  // namespace
@@ -62,6 +74,10 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (!wait) lock.lock();
   while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);
+  if (tie_ == Tie::kUp) {
+    TakeLateReplies();
+    RevokeUnwanted();
+  }
   internal::WorkerRequest numbered = request;
   numbered.set_number(++last_number_);
   for (;;) {
@@ -70,34 +86,115 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
       if (tie_ == Tie::kUp || !resumable()) return reply;
     }
     // The control stream's thread asks again by itself.
-    if (!wait)
-      return absl::UnavailableError("the keeper is gone, and another has not followed yet");
-    BATON_RETURN_IF_ERROR(AwaitResumption(wait));
+    absl::Status resumed = wait ? AwaitResumption(wait) : NoKeeperYet();
+    if (!resumed.ok()) return Postpone(numbered, std::move(resumed));
   }
 }
 
 absl::StatusOr<internal::WorkerReply> KeeperSession::AskOnce(
     const internal::WorkerRequest& request, const Wait& wait,
     std::vector<FileDescriptor>* received_descriptors, int passed) {
+  // It is due if a resumption has sent it again.
+  if (!IsDue(request.number())) BATON_RETURN_IF_ERROR(SendOnce(request, wait, passed));
   internal::WorkerReply reply;
-  // A keeper that takes no descriptor would close the session.
-  if (passed >= 0 && !takes_descriptors_) return KeeperIsOlder("held descriptors");
-  const std::vector<int> with = passed >= 0 ? std::vector<int>{passed} : std::vector<int>();
-  // The rest of a request that is not sent at once is sent while the reply is awaited.
-  absl::Status sent = channel_.Send(request, with, wait ? 0 : kReplyTimeoutMs);
-  if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
-  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
-  ++replies_due_;  // also for a request that is still on its way
-  if (!wait) BATON_RETURN_IF_ERROR(sent);
-  // Replies come in order: those that came too late for their requests are before this one's.
-  for (; replies_due_ > 0; --replies_due_) {
-    const absl::Status received = Receive(&reply, wait, received_descriptors);
-    if (absl::IsUnavailable(received)) tie_ = Tie::kLost;
-    BATON_RETURN_IF_ERROR(received);
-    takes_descriptors_ = reply.takes_descriptors();
-  }
+  BATON_RETURN_IF_ERROR(AwaitReplies(wait, request.number(), &reply, received_descriptors));
   BATON_RETURN_IF_ERROR(StatusIn(reply));
   return reply;
+}
+
+// A driver knows again the last request of a worker alone, so a request that may be sent again is
+// the last one until it is answered. The keeper kills the process of a worker that leaves without a
+// word, so a worker says farewell also to a keeper that does not answer.
+absl::Status KeeperSession::SendOnce(const internal::WorkerRequest& request, const Wait& wait,
+                                     int passed) {
+  // A keeper that takes no descriptor would close the session.
+  if (passed >= 0 && !takes_descriptors_) return KeeperIsOlder("held descriptors");
+  if (!request.has_detach()) {
+    if (is_silent_ && !due_.empty()) {
+      return Postpone(request, absl::UnavailableError(
+                                   "the keeper has not answered an earlier request, because it is "
+                                   "stopped or busy, and was not asked again: try again later"));
+    }
+    internal::WorkerReply reply;
+    absl::Status answered = AwaitReplies(wait, /*number=*/0, &reply, nullptr);
+    if (!answered.ok()) return Postpone(request, std::move(answered));
+  }
+  const std::vector<int> with = passed >= 0 ? std::vector<int>{passed} : std::vector<int>();
+  // The rest of a request that is not sent at once is sent while the reply is awaited.
+  absl::Status sent = channel_.Send(request, with, wait ? 0 : reply_timeout_ms_);
+  if (absl::IsUnavailable(sent)) tie_ = Tie::kLost;
+  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
+  due_.push_back(request);  // also one that is still on its way
+  if (IsGrant(request)) in_doubt_.Set(request.grant().offset(), request.grant().length());
+  if (wait || sent.ok()) return absl::OkStatus();
+  is_silent_ = true;
+  return sent;
+}
+
+// Waits for everything that is due. `last` receives the last reply. `number`: the caller's request,
+// which is the last; 0: the caller has none.
+absl::Status KeeperSession::AwaitReplies(const Wait& wait, uint64_t number,
+                                         internal::WorkerReply* last,
+                                         std::vector<FileDescriptor>* descriptors) {
+  while (!due_.empty()) {
+    const absl::Status received = Receive(last, wait, descriptors);
+    if (absl::IsUnavailable(received)) tie_ = Tie::kLost;
+    if (absl::IsDeadlineExceeded(received)) is_silent_ = true;
+    BATON_RETURN_IF_ERROR(received);
+    TakeReply(*last, number);
+  }
+  return absl::OkStatus();
+}
+
+// Notes what has become of the oldest request that is due. Replies come in order.
+void KeeperSession::TakeReply(const internal::WorkerReply& reply, uint64_t awaited) {
+  const internal::WorkerRequest request = std::move(due_.front());
+  due_.pop_front();
+  if (due_.empty()) is_silent_ = false;
+  takes_descriptors_ = reply.takes_descriptors();
+  if (IsRevocation(request)) unwanted_.reset(request.revoke().grant());
+  if (!IsGrant(request)) return;
+  const uint32_t grant = reply.granted().grant();
+  const bool is_late = request.number() != awaited && StatusIn(reply).ok();
+  if (is_late && grant < arena::kGrants) unwanted_.set(grant);
+  in_doubt_.Clear();
+}
+
+void KeeperSession::Settle() {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || tie_ != Tie::kUp) return;
+  TakeLateReplies();
+  RevokeUnwanted();
+}
+
+void KeeperSession::TakeLateReplies() {
+  while (!due_.empty()) {
+    internal::WorkerReply reply;
+    const absl::Status received = channel_.Receive(&reply, 0);
+    if (absl::IsUnavailable(received)) tie_ = Tie::kLost;
+    if (!received.ok()) return;
+    TakeReply(reply, /*awaited=*/0);
+  }
+}
+
+// Nobody waits for the replies. What cannot be sent now is sent by a later call.
+void KeeperSession::RevokeUnwanted() {
+  if (!due_.empty() || unwanted_.none() || tie_ != Tie::kUp) return;
+  for (uint32_t grant = 0; grant < arena::kGrants; ++grant) {
+    if (!unwanted_.test(grant)) continue;
+    internal::WorkerRequest request;
+    request.set_number(++last_number_);
+    request.mutable_revoke()->set_grant(grant);
+    const absl::Status sent = channel_.Send(request, {}, 0);
+    if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return;
+    due_.push_back(std::move(request));
+  }
+}
+
+// Returns `why`. A grant that was not revoked therefore is revoked when the keeper answers.
+absl::Status KeeperSession::Postpone(const internal::WorkerRequest& request, absl::Status why) {
+  if (IsRevocation(request) && !IsDue(request.number())) unwanted_.set(request.revoke().grant());
+  return why;
 }
 
 // ---------------------------------------------------------------- the next keeper
@@ -138,14 +235,29 @@ absl::StatusOr<bool> KeeperSession::ResumeLocked() {
   BATON_RETURN_IF_ERROR(over_);
   takes_descriptors_ = reply.takes_descriptors();
   tie_ = Tie::kUp;
-  return true;
+  is_silent_ = false;
+  if (SendAgain().ok()) return true;
+  tie_ = Tie::kLost;
+  return false;
+}
+
+// Sends again what is due about memory, so that the session learns what has become of it. Callers
+// send other requests again themselves, or have given them up.
+absl::Status KeeperSession::SendAgain() {
+  std::erase_if(due_, [](const internal::WorkerRequest& request) {
+    return !request.has_grant() && !request.has_revoke();
+  });
+  for (const internal::WorkerRequest& request : due_) {
+    const absl::Status sent = channel_.Send(request, {}, 0);
+    if (!absl::IsDeadlineExceeded(sent)) BATON_RETURN_IF_ERROR(sent);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status KeeperSession::AskForSession(const std::string& socket) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor connected, ConnectUnix(socket, /*timeout_ms=*/0));
   channel_ = MessageChannel(std::move(connected));
   sockets_used_.fetch_add(1, std::memory_order_relaxed);
-  replies_due_ = 0;
   internal::WorkerRequest request;
   request.mutable_resume()->set_worker_id(worker_id_);
   request.mutable_resume()->set_session_key(key_);
@@ -154,13 +266,15 @@ absl::Status KeeperSession::AskForSession(const std::string& socket) {
   return absl::OkStatus();
 }
 
+// A keeper for which another request has waited in vain is not waited for again.
 absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
-  const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
+  const uint64_t deadline = MonotonicNanoseconds() + (is_silent_ ? 0 : ReplyTimeoutNs());
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool resumed, ResumeLocked());
     if (resumed) return absl::OkStatus();
     if (MonotonicNanoseconds() >= deadline) {
-      return absl::UnavailableError("the keeper is gone, and another has not followed yet");
+      is_silent_ = true;
+      return NoKeeperYet();
     }
     wait({-1, 0, 0}, kResumptionLookMs);
   }
@@ -168,8 +282,8 @@ absl::Status KeeperSession::AwaitResumption(const Wait& wait) {
 
 absl::Status KeeperSession::Receive(internal::WorkerReply* reply, const Wait& wait,
                                     std::vector<FileDescriptor>* descriptors) {
-  if (!wait) return channel_.Receive(reply, kReplyTimeoutMs, descriptors);
-  const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
+  if (!wait) return channel_.Receive(reply, reply_timeout_ms_, descriptors);
+  const uint64_t deadline = MonotonicNanoseconds() + ReplyTimeoutNs();
   for (;;) {
     absl::Status received = channel_.Receive(reply, 0, descriptors);
     const uint64_t now = MonotonicNanoseconds();
@@ -206,12 +320,12 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
 
 // The driver listens on `socket` while no keeper lives, so this seldom waits.
 absl::Status KeeperSession::UseNextKeeper(const std::string& socket) {
-  const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
+  const uint64_t deadline = MonotonicNanoseconds() + ReplyTimeoutNs();
   for (;;) {
     absl::StatusOr<FileDescriptor> connected = ConnectUnix(socket, /*timeout_ms=*/0);
     if (connected.ok()) {
       channel_ = MessageChannel(*std::move(connected));
-      replies_due_ = 0;
+      due_.clear();
       tie_ = Tie::kUp;
       return absl::OkStatus();
     }
@@ -285,13 +399,20 @@ absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t len
   grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
   grant->set_memfd(descriptor);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_));
-  return Worker::Grant{reply.granted().grant(), reply.granted().rkey(),
-                       reply.granted().remote_address()};
+  const internal::Granted& granted = reply.granted();
+  return Worker::Grant{descriptor != 0 ? granted.region() : granted.grant(), granted.rkey(),
+                       granted.remote_address()};
 }
 
 absl::Status KeeperSession::Revoke(uint32_t grant) {
   internal::WorkerRequest request;
   request.mutable_revoke()->set_grant(grant);
+  return Ask(request, wait_).status();
+}
+
+absl::Status KeeperSession::RevokeRegion(uint32_t region) {
+  internal::WorkerRequest request;
+  request.mutable_revoke()->set_region(region);
   return Ask(request, wait_).status();
 }
 

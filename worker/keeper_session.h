@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -17,9 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/arena/layout.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "worker/grant_in_doubt.h"
 #include "worker/worker.h"
 
 namespace baton {
@@ -30,8 +34,15 @@ namespace baton {
 // If the keeper dies, `baton-driver` starts another, and the session can be resumed there
 // (KeepResumable). Until then SetReady, TakeOver, Listen, Connect, Grant, Revoke and the requests
 // about descriptors wait. They send their request again under its number, so it is executed once.
+//
+// A caller waits for 10 s at most. If it has waited in vain, its request may still be executed, and
+// until it is answered nothing more is asked: later calls fail at once, with kUnavailable, so that
+// many of them together do not stall the worker. Once the keeper answers, the session revokes the
+// grants that were made too late for their callers, and those of which Revoke() has failed so.
 class KeeperSession {
  public:
+  static constexpr int kReplyTimeoutMs = 10'000;
+
   // Returns when an event of `socket` has come or `timeout_ms` is over, or earlier. The socket's
   // descriptor may be -1.
   using Wait = std::function<void(pollfd socket, int timeout_ms)>;
@@ -41,6 +52,9 @@ class KeeperSession {
   // Makes these requests wait with `wait` alone, on their caller's thread. Call it before the first
   // of them. `wait` must not call any of them.
   void WaitWith(Wait wait) { wait_ = std::move(wait); }
+
+  // For tests, which wait for no answer that never comes. No other thread may use the session.
+  void SetReplyTimeout(int timeout_ms) { reply_timeout_ms_ = timeout_ms; }
 
   // Connects to `socket` for a session with the keeper of `service`.
   static absl::StatusOr<FileDescriptor> Reach(const std::string& socket,
@@ -60,6 +74,9 @@ class KeeperSession {
   // with each attempt. An error: the session is over. REQUIRES: resumable().
   absl::StatusOr<bool> Resume();
 
+  // Takes answers that came too late for their callers. Never blocks: call it now and then.
+  void Settle();
+
   // `descriptors` receives those of the reply. If the keeper dies before it answers, Attach asks
   // the next one at `socket`, unless `socket` is empty. The third such death is an error.
   absl::StatusOr<internal::Attached> Attach(const WorkerOptions& options, uint32_t layout_version,
@@ -73,10 +90,13 @@ class KeeperSession {
   absl::StatusOr<internal::Connecting> Connect(uint32_t shard, const std::string& host,
                                                uint16_t port, std::string_view private_data,
                                                uint64_t tag);
-  // `descriptor`: 0, or of the held memfd that has the range. Then the grant is a region.
+  // `descriptor`: 0, or of the held memfd that has the range. Then Grant::id is a region's.
   absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access,
                                       uint64_t descriptor = 0);
   absl::Status Revoke(uint32_t grant);
+  absl::Status RevokeRegion(uint32_t region);
+  // The grant that is not answered for, if there is one.
+  const GrantInDoubt& in_doubt() const { return in_doubt_; }
   // These do the same as those of Worker.
   absl::StatusOr<uint64_t> HoldDescriptor(int fd, uint64_t tag);
   absl::StatusOr<int> TakeDescriptor(uint64_t number);
@@ -94,18 +114,38 @@ class KeeperSession {
                                                 const Wait& wait,
                                                 std::vector<FileDescriptor>* received_descriptors,
                                                 int passed);
+  absl::Status SendOnce(const internal::WorkerRequest& request, const Wait& wait, int passed);
+  absl::Status AwaitReplies(const Wait& wait, uint64_t number, internal::WorkerReply* last,
+                            std::vector<FileDescriptor>* descriptors);
+  void TakeReply(const internal::WorkerReply& reply, uint64_t awaited);
+  void TakeLateReplies();
+  void RevokeUnwanted();
+  absl::Status Postpone(const internal::WorkerRequest& request, absl::Status why);
+  bool IsDue(uint64_t number) const { return !due_.empty() && due_.back().number() == number; }
   absl::Status Receive(internal::WorkerReply* reply, const Wait& wait,
                        std::vector<FileDescriptor>* descriptors);
   absl::StatusOr<bool> ResumeLocked();
+  absl::Status SendAgain();
   absl::Status AwaitResumption(const Wait& wait);
   absl::Status AskForSession(const std::string& socket);
   absl::Status UseNextKeeper(const std::string& socket);
 
   Wait wait_;                       // empty: poll(2)
   const pid_t process_ = getpid();  // the process that has the session
+  uint64_t ReplyTimeoutNs() const {
+    return uint64_t{1'000'000} * static_cast<uint64_t>(reply_timeout_ms_);
+  }
+
+  int reply_timeout_ms_ = kReplyTimeoutMs;
   std::mutex mutex_;
-  MessageChannel channel_;    // guarded by mutex_
-  uint32_t replies_due_ = 0;  // guarded by mutex_; requests that were not answered in time
+  MessageChannel channel_;  // guarded by mutex_
+  // Guarded by mutex_: the requests that were sent and not answered, oldest first. At most: those
+  // that revoke the unwanted grants, or another, and Detach.
+  std::deque<internal::WorkerRequest> due_;
+  // Guarded by mutex_: somebody has waited in vain for the replies that are due, or for a keeper.
+  bool is_silent_ = false;
+  std::bitset<arena::kGrants> unwanted_;  // guarded by mutex_; grants that nobody has
+  GrantInDoubt in_doubt_;                 // the one in due_
   // Guarded by mutex_: whether the keeper at the other end knows the session.
   enum class Tie { kUp, kLost, kAsked };
   Tie tie_ = Tie::kUp;

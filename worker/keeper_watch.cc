@@ -132,6 +132,7 @@ void KeeperWatch::Check() {
       watches_->Note(events[i].data.u64);
     }  // The driver takes its own events.
   }
+  if (!gone_ && !resuming_) keeper_->Settle();
   // A request may have resumed the session, over another socket.
   const bool unwatched = keeper_->sockets_used() != watched_socket_number_;
   if (!gone_ && !resuming_ && unwatched && !WatchSession().ok()) LoseKeeper();

@@ -31,9 +31,10 @@
 // calls FreeOverdue, for each connection in a transaction of its own: those of many connections
 // need not fit into one.
 //
-// Allocate and the functions that free block until the keeper answers, once for each lease. A
-// service has 256 grants, and its policy may allow fewer. A peer may take all of them, and the
-// whole heap, so limit both: `most` of Load, and bytes().
+// Allocate and the functions that free block until the keeper answers, once for each lease. If it
+// does not, only the first call waits for it. A service has 256 grants, and its policy may allow
+// fewer. A peer may take all of them, and the whole heap, so limit both: `most` of Load, and
+// bytes().
 #ifndef WORKER_LEASES_H_
 #define WORKER_LEASES_H_
 
@@ -115,7 +116,7 @@ class Leases {
   absl::StatusOr<Lease> Allocate(const LeaseRequest& request, uint64_t now_ns);
   // Ends the peer's access at once, and frees the memory in the transaction. OK: the peer has no
   // lease `id`, or never had: ids are not given twice before 2^32 others. If the grant cannot be
-  // revoked now, nobody is given the memory before it is.
+  // revoked now, it is revoked once the keeper answers, and nobody is given the memory before.
   absl::Status Free(uint32_t id);
   // The lease ends `duration_ns` after `now_ns`, be that sooner or later than before; 0: with the
   // connection. kNotFound: there is no such lease, or its time is over.

@@ -707,11 +707,14 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
                        [&](const Buffer& buffer, bool /*send*/) { visit_buffer(buffer); });
   }
   ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t) { visit_buffer(buffer); });
+  const auto visit_granted = [&](uint64_t offset, uint64_t length) {
+    if (length <= buffer_bytes_ && offset <= buffer_bytes_ - length) visit(offset, length);
+  };
+  // The one in doubt is read before the records: once it is in doubt no more, its record is there.
+  visit_granted(shards_->in_doubt().offset(), shards_->in_doubt().length());
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     const arena::GrantRecord grant = arena::CopyOnce(arena.grant(i));
-    if (grant.length <= buffer_bytes_ && grant.offset <= buffer_bytes_ - grant.length) {
-      visit(grant.offset, grant.length);
-    }
+    visit_granted(grant.offset, grant.length);
   }
 }
 

@@ -456,8 +456,9 @@ class Worker {
   // descriptors, RegisterMemory and UnregisterMemory block until the keeper answers. No callback
   // comes meanwhile. The wait does not count as a hang, and a native worker goes on driving its
   // queues. If the keeper dies meanwhile, they wait for the next one. kDeadlineExceeded: no answer
-  // for 10 s, because the keeper is stopped or busy; it may still do what was asked. kUnavailable:
-  // no other keeper has followed within 10 s, or the driver is gone.
+  // for 10 s, because the keeper is stopped or busy; it may still do what was asked. Until it has
+  // answered, later calls fail at once, and ask nothing. kUnavailable: they did so, no other keeper
+  // has followed within 10 s, or the driver is gone.
 
   // Reports to the keeper that this worker may be given shards.
   virtual absl::Status Ready() = 0;
@@ -541,7 +542,9 @@ class Worker {
   // kRemoteWrite or kRemoteAtomic of verbs::Access, or several. Returns the rkey and the address
   // that peers have to use. The grant belongs to the service and outlives this worker. If this
   // worker dies before it has the answer, the grant is withdrawn. A large range takes time; shards
-  // are served meanwhile. kUnimplemented: the device has no atomics.
+  // are served meanwhile. A grant that is made after kDeadlineExceeded is revoked: the worker does
+  // that in Poll. kAborted: the range is in the heap of a shard that the worker does not own.
+  // kUnimplemented: the device has no atomics.
   struct Grant {
     uint32_t id = 0;
     uint32_t rkey = 0;
@@ -550,7 +553,9 @@ class Worker {
   virtual absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                                   uint32_t access) = 0;
   // OK: no peer has access through the grant any more, and the memory may be used for something
-  // else. kUnavailable: another worker is revoking it now.
+  // else. After any other error than kNotFound peers may still have it. If the keeper does not
+  // answer, the worker revokes the grant in a later Poll. kUnavailable, too: another worker is
+  // revoking it. kAborted: it is of the heap of a shard that this worker does not own.
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
 
   // Reports whether this worker is healthy; a worker that never reports counts as healthy. An

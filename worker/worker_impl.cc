@@ -146,7 +146,7 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
                capacity_.cpus,
                capacity_.numa_node};
   shards_.Open(arena_.get(), std::min(arena_->layout_version(), SpokenLayoutVersion()),
-               native_.get(), wake.get());
+               native_.get(), &keeper_->in_doubt(), wake.get());
   ownership_.Open(slot);
   wait_loop_.Open(&arena_->worker(slot), heartbeat_ms_);
   return keeper_watch_.Open(std::move(wake), &*keeper_, native_.get(), &notices_, &watches_);
@@ -318,16 +318,17 @@ absl::StatusOr<Worker::Region> WorkerImpl::RegisterMemory(uint64_t descriptor, u
     return absl::InvalidArgumentError("access: a region is for sends and for READs of peers");
   }
   BATON_ASSIGN_OR_RETURN(const Grant granted, keeper_->Grant(offset, length, access, descriptor));
-  const uint32_t id = arena::RegionOfGrant(granted.id);
-  if (id == 0) return absl::InternalError(absl::StrCat("grant ", granted.id, " is no region"));
-  return Describe(*arena_, id);
+  if (granted.id == 0 || granted.id > arena_->header().regions) {
+    return absl::InternalError(absl::StrCat("region ", granted.id, " does not exist"));
+  }
+  return Describe(*arena_, granted.id);
 }
 
 absl::Status WorkerImpl::UnregisterMemory(uint32_t id) {
   if (id == 0 || id > arena_->header().regions) {
     return absl::NotFoundError(absl::StrCat("region ", id, " does not exist"));
   }
-  return keeper_->Revoke(arena::GrantOfRegion(id));
+  return keeper_->RevokeRegion(id);
 }
 
 std::vector<Worker::Region> WorkerImpl::Regions() const {

@@ -51,6 +51,8 @@ class WorkerImpl final : public Worker {
                      uint32_t slot);
   // Releases all shards and detaches from the keeper, like the destructor.
   void Detach();
+  // For tests: see KeeperSession.
+  void SetReplyTimeout(int timeout_ms) { keeper_->SetReplyTimeout(timeout_ms); }
   // For a simulation: the worker's process is dead, and nothing of it happens any more.
   void Die() {
     is_dead_ = true;

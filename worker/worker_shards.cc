@@ -16,10 +16,11 @@ constexpr uint64_t kDeliverBatch = 64;
 }  // namespace
 
 void WorkerShards::Open(const arena::Arena* arena, uint32_t layout_version, NativeHost* native,
-                        int wake) {
+                        const GrantInDoubt* in_doubt, int wake) {
   arena_ = arena;
   layout_version_ = layout_version;
   native_ = native;
+  in_doubt_ = in_doubt;
   wake_ = wake;
   connection_slots_ = arena->shape().connections;
   connections_.resize(connection_slots_);

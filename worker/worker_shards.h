@@ -9,6 +9,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
+#include "worker/grant_in_doubt.h"
 #include "worker/native_host.h"
 #include "worker/worker.h"
 
@@ -30,15 +31,18 @@ class WorkerShards {
   WorkerShards(const WorkerShards&) = delete;
   WorkerShards& operator=(const WorkerShards&) = delete;
 
-  // Call it once, before all others. `arena`, `native` and `wake`, the socket to the engine, must
-  // outlive this object. `native` is null if the driver is `baton-driver`, which has to be woken.
-  void Open(const arena::Arena* arena, uint32_t layout_version, NativeHost* native, int wake);
+  // Call it once, before all others. `arena`, `native`, `in_doubt` and `wake`, the socket to the
+  // engine, must outlive this object. `native` is null if the driver is `baton-driver`, which has
+  // to be woken.
+  void Open(const arena::Arena* arena, uint32_t layout_version, NativeHost* native,
+            const GrantInDoubt* in_doubt, int wake);
 
   Worker& worker() const { return *worker_; }
   const arena::Arena& arena() const { return *arena_; }
   // Returns the newest layout that library and arena know.
   uint32_t layout_version() const { return layout_version_; }
   NativeHost* native() const { return native_; }
+  const GrantInDoubt& in_doubt() const { return *in_doubt_; }
   CommitMode commit_mode() const { return commit_mode_; }
 
   // Returns the shards of the service, by their indices.
@@ -137,6 +141,7 @@ class WorkerShards {
   uint32_t layout_version_ = arena::kLayoutVersion;
   uint32_t connection_slots_ = 0;
   NativeHost* native_ = nullptr;
+  const GrantInDoubt* in_doubt_ = nullptr;
   int wake_ = -1;
   uint32_t idle_looks_ = 0;  // looks in a row that found nothing
   bool awaits_device_ = false;

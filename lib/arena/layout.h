@@ -287,7 +287,7 @@ constexpr uint32_t RegionOf(uint64_t offset) {
   const uint64_t region = offset >> kRegionShift;
   return region <= kRegions ? static_cast<uint32_t>(region) : 0;
 }
-// Requests to keepers, and their orders, name a region like a grant, by a number behind those.
+// Drivers have the places of regions behind those of grants.
 constexpr uint32_t GrantOfRegion(uint32_t region) { return kGrants + region - 1; }
 constexpr uint32_t RegionOfGrant(uint32_t grant) {  // 0: it is no region
   return grant >= kGrants && grant < kGrants + kRegions ? grant - kGrants + 1 : 0;
@@ -561,12 +561,12 @@ static_assert(offsetof(ConnectionRecord, answered) == 500);
 static_assert(offsetof(ConnectionRecord, initiator_depth) == 510);
 static_assert(sizeof(ConnectionRecord) == 512);
 
-// Remote access to a range of the buffers. The driver stores `length` once the device has
-// registered the range, and 0 once it has deregistered it.
+// Remote access to a range of the buffers. The driver stores `length` before the device registers
+// the range, and 0 once it has deregistered it.
 struct GrantRecord {
   uint64_t offset;
   uint64_t length;  // 0: free
-  uint32_t rkey;
+  uint32_t rkey;    // 0 until the range is registered
   uint32_t access;  // verbs::Access
   uint64_t reserved;
 };

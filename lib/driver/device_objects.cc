@@ -173,6 +173,11 @@ absl::StatusOr<uint32_t> ReserveGrant(const arena::Arena& arena, const verbs::De
     if (!objects->grants[grant].is_free()) continue;
     objects->grants[grant] = {nullptr, /*is_changing=*/true, {offset, length, access}};
     objects->next_grant = (grant + 1) % arena::kGrants;
+    arena::GrantRecord& record = arena.grant(grant);
+    record.offset = offset;
+    record.rkey = 0;
+    record.access = access;
+    arena::StoreRelease(record.length, length);
     return grant;
   }
   return absl::ResourceExhaustedError(
@@ -196,17 +201,17 @@ absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterRange(const arena::
 absl::Status FinishGrant(const arena::Arena& arena, DeviceObjects* objects, uint32_t grant,
                          absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> region) {
   DeviceObjects::Grant& reserved = objects->grants[grant];
+  if (!region.ok()) {
+    FinishRevoke(arena, objects, grant);
+    return region.status();
+  }
   reserved.is_changing = false;
-  BATON_ASSIGN_OR_RETURN(reserved.region, std::move(region));
+  reserved.region = *std::move(region);
   if (const uint32_t number = arena::RegionOfGrant(grant); number != 0) {
     PublishRegion(arena, number, reserved);
     return absl::OkStatus();
   }
-  arena::GrantRecord& record = arena.grant(grant);
-  record.offset = reserved.range.offset;
-  record.rkey = reserved.region->rkey();
-  record.access = reserved.range.access;
-  arena::StoreRelease(record.length, reserved.range.length);
+  arena.grant(grant).rkey = reserved.region->rkey();
   return absl::OkStatus();
 }
 

@@ -99,7 +99,8 @@ absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* 
 //
 // Registering and deregistering take time for each page, so both have three steps. The middle step
 // may run on another thread (Device::registers_on_any_thread). The grant's place is reserved from
-// the first step to the last. The record has the grant while the device has the region.
+// the first step to the last. The record has the grant's range all that time, so that no heap gives
+// its memory to anybody before the device has the region, or after it may have it.
 //
 // A region (regions.h) has the same steps but the first, and a RegionRecord.
 //

@@ -169,14 +169,16 @@ absl::Status DriverClient::GrantFor(const Asker& asker, const internal::GrantReq
   return status;
 }
 
-void DriverClient::Revoke(const Asker& asker, uint32_t grant, Revoked done) {
+void DriverClient::Revoke(const Asker& asker, const internal::RevokeRequest& request,
+                          Revoked done) {
   const uint64_t call = ++last_call_;
   grants_[call] = [done = std::move(done)](const internal::GrantChanged& changed) {
     done(StatusIn(changed));
   };
   internal::DriverOrder order;
   order.mutable_revoke_grant()->set_call(call);
-  order.mutable_revoke_grant()->set_grant(grant);
+  order.mutable_revoke_grant()->set_grant(request.grant());
+  order.mutable_revoke_grant()->set_region(request.region());
   order.mutable_revoke_grant()->set_worker_id(asker.worker_id);
   order.mutable_revoke_grant()->set_number(asker.number);
   (void)Execute(order);

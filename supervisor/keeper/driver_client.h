@@ -122,7 +122,7 @@ class DriverClient {
   using Granted = std::function<void(absl::StatusOr<internal::Granted>)>;
   absl::Status GrantFor(const Asker& asker, const internal::GrantRequest& request, Granted done);
   using Revoked = std::function<void(absl::Status)>;
-  void Revoke(const Asker& asker, uint32_t grant, Revoked done);
+  void Revoke(const Asker& asker, const internal::RevokeRequest& request, Revoked done);
   // Returns the number of the held duplicate of `descriptor`, which stays the caller's.
   // kUnimplemented, from these four: the driver is of a release that holds none.
   absl::StatusOr<uint64_t> HoldDescriptorFor(const Asker& asker, uint64_t tag, int descriptor);

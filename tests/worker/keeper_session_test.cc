@@ -166,6 +166,137 @@ TEST_F(KeeperSessionTest, shouldNotWaitForAKeeperThatIsGone) {
   EXPECT_EQ(session->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
 }
 
+// A keeper that does not answer in time, and one that follows it.
+class SilentKeeperTest : public KeeperSessionTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(KeeperSessionTest::SetUp());
+    session->SetReplyTimeout(1);
+    session->WaitWith([this](pollfd, int) { ++waits; });
+  }
+  absl::Status Grant() { return session->Grant(4096, 64, verbs::kRemoteWrite).status(); }
+  void ReplyWithGrant(uint32_t grant) {
+    internal::WorkerReply reply;
+    reply.mutable_granted()->set_grant(grant);
+    EXPECT_EQ(keeper->Send(reply), absl::OkStatus());
+  }
+  void ExpectRevocation(uint32_t grant) {
+    const internal::WorkerRequest request = Next();
+    EXPECT_TRUE(request.has_revoke());
+    EXPECT_EQ(request.revoke().grant(), grant);
+    EXPECT_EQ(keeper->Send(internal::WorkerReply()), absl::OkStatus());
+  }
+  // The keeper has nothing to do.
+  void ExpectNoRequest() {
+    internal::WorkerRequest request;
+    EXPECT_EQ(keeper->Receive(&request, 0).code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  void ExpectToListen() {
+    session->WaitWith([this](pollfd, int) {
+      EXPECT_TRUE(Next().has_listen());
+      ReplyWithPort();
+    });
+    session->SetReplyTimeout(60'000);
+    EXPECT_EQ(session->Listen("127.0.0.1", 0).value(), 7471);
+  }
+
+  int waits = 0;
+};
+
+TEST_F(SilentKeeperTest, shouldLeaveNothingGrantedThatIsGrantedTooLate) {
+  EXPECT_EQ(Grant().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(session->in_doubt().offset(), 4096u);
+  EXPECT_EQ(session->in_doubt().length(), 64u);
+  EXPECT_TRUE(Next().has_grant());
+  session->Settle();
+  EXPECT_EQ(session->in_doubt().length(), 64u);
+  ReplyWithGrant(9);
+  session->Settle();
+  EXPECT_EQ(session->in_doubt().length(), 0u);
+  ExpectRevocation(9);
+  session->Settle();
+  ExpectNoRequest();
+  ExpectToListen();
+}
+
+TEST_F(SilentKeeperTest, shouldDoubtNoGrantThatIsRefusedTooLate) {
+  EXPECT_EQ(Grant().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Next().has_grant());
+  internal::WorkerReply refusal;
+  refusal.set_status_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(keeper->Send(refusal), absl::OkStatus());
+  session->Settle();
+  EXPECT_EQ(session->in_doubt().length(), 0u);
+  ExpectNoRequest();
+}
+
+// Many leases of one peer that are revoked together do not stall their worker for minutes.
+TEST_F(SilentKeeperTest, shouldBeWaitedForOnce) {
+  EXPECT_EQ(session->Revoke(1).code(), absl::StatusCode::kDeadlineExceeded);
+  waits = 0;
+  for (const uint32_t grant : {2u, 3u, 2u}) {
+    EXPECT_EQ(session->Revoke(grant).code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(Grant().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(session->RevokeRegion(1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(session->in_doubt().length(), 0u);
+  EXPECT_EQ(waits, 0);
+  session->Settle();
+  ExpectRevocation(1);
+  ExpectNoRequest();
+  session->Settle();
+  ExpectRevocation(2);
+  ExpectRevocation(3);
+  session->Settle();
+  ExpectNoRequest();
+  ExpectToListen();
+}
+
+TEST_F(SilentKeeperTest, shouldBeToldOfTheEnd) {
+  EXPECT_EQ(session->Revoke(1).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(session->Detach().ok());
+  EXPECT_TRUE(Next().has_revoke());
+  EXPECT_TRUE(Next().has_detach());
+}
+
+// The driver executes a request once, so the next keeper says what has become of it.
+TEST_F(SilentKeeperTest, shouldBeFollowedByOneThatIsAskedAgain) {
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.File("socket");
+  const FileDescriptor listening = ListenUnix(path, 8, 0600).value();
+  internal::Attached attached;
+  attached.set_session_key("key");
+  session->KeepResumable(path, attached);
+  EXPECT_EQ(Grant().code(), absl::StatusCode::kDeadlineExceeded);
+  const uint64_t number = Next().number();
+  keeper.reset();
+  EXPECT_FALSE(session->Resume().value());
+  keeper.emplace(FileDescriptor(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  EXPECT_TRUE(Next().has_resume());
+  EXPECT_EQ(keeper->Send(internal::WorkerReply()), absl::OkStatus());
+  EXPECT_TRUE(session->Resume().value());
+  EXPECT_EQ(session->in_doubt().length(), 64u);
+  const internal::WorkerRequest again = Next();
+  EXPECT_TRUE(again.has_grant());
+  EXPECT_EQ(again.number(), number);
+  ReplyWithGrant(9);
+  session->Settle();
+  EXPECT_EQ(session->in_doubt().length(), 0u);
+  ExpectRevocation(9);
+}
+
+// A keeper that does not follow is waited for once, too.
+TEST_F(SilentKeeperTest, shouldNotBeWaitedForAgainWhenNoneFollows) {
+  internal::Attached attached;
+  attached.set_session_key("key");
+  session->KeepResumable("/nobody/listens/here", attached);
+  keeper.reset();
+  EXPECT_EQ(session->Revoke(1).code(), absl::StatusCode::kUnavailable);
+  waits = 0;
+  EXPECT_EQ(session->Revoke(2).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(waits, 0);
+}
+
 // Keepers that die of what asks to attach, one after the other, at one socket.
 class DyingKeepers {
  public:

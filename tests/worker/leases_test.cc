@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
@@ -22,6 +23,7 @@
 #include "tests/worker/worker_fixture.h"
 #include "worker/heap.h"
 #include "worker/heap_grants.h"
+#include "worker/worker_impl.h"
 
 namespace baton {
 namespace {
@@ -742,6 +744,63 @@ TEST_F(LeasesTest, shouldTreatALeaseThatIsRevokedAndNotFreedAsOver) {
   connection->shard().Abandon();
   EXPECT_EQ(leases->FreeOverdue(now), absl::OkStatus());
   EXPECT_TRUE(leases->all().empty());
+  ASSERT_EQ(connection->shard().SetState(*connection, leases->state(), kFormat), absl::OkStatus());
+  ASSERT_EQ(connection->shard().Commit(), absl::OkStatus());
+  EXPECT_TRUE(HasOnly({}));
+}
+
+// Until its end the driver does nothing, so that the keeper answers nothing.
+class Standstill {
+ public:
+  explicit Standstill(driver_process::Engine& engine) {
+    engine.Post([ended = ended_.get_future().share()] { ended.wait(); });
+  }
+  ~Standstill() { ended_.set_value(); }
+
+ private:
+  std::promise<void> ended_;
+};
+
+// A peer could write into what its next user has there.
+TEST_F(LeasesTest, shouldGiveNobodyMemoryThatMayStillBeGranted) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  const Heap::Statistics before = Statistics();
+  Shard& shard = *Owned();
+  auto& worker = static_cast<WorkerImpl&>(shard.worker());
+  const auto allocate = [&] {
+    return HeapGrants::Allocate(shard, 4096, Leases::kAlignment, kAll).status().code();
+  };
+  {
+    const Standstill standstill(keeper.engine());
+    worker.SetReplyTimeout(0);
+    EXPECT_EQ(allocate(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(allocate(), absl::StatusCode::kUnavailable);
+    shard.Abandon();
+    EXPECT_EQ(shard.heap().AllocateScratch(before.largest_free).status().code(),
+              absl::StatusCode::kResourceExhausted);
+    worker.SetReplyTimeout(KeeperSession::kReplyTimeoutMs);
+  }
+  // The grant is made, and revoked because nobody has it.
+  EXPECT_TRUE(Await([&] { return shard.heap().AllocateScratch(before.largest_free).ok(); }));
+  EXPECT_TRUE(Granted().empty());
+}
+
+TEST_F(LeasesTest, shouldRevokeWhatCouldNotBeRevokedOnceTheKeeperAnswers) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  Client* const client = AddClient();
+  for (uint64_t request = 1; request <= 5; ++request) Allocate(client, request, 64);
+  Connection* const connection = OnlyConnection();
+  ASSERT_NE(connection, nullptr);
+  auto leases = Leases::Load(*connection, connection->state());
+  ASSERT_TRUE(leases.ok());
+  auto& worker = static_cast<WorkerImpl&>(connection->shard().worker());
+  {
+    const Standstill standstill(keeper.engine());
+    worker.SetReplyTimeout(0);
+    EXPECT_EQ(leases->FreeAll(), absl::OkStatus());
+    EXPECT_EQ(Granted().size(), 5u);
+    worker.SetReplyTimeout(KeeperSession::kReplyTimeoutMs);
+  }
   ASSERT_EQ(connection->shard().SetState(*connection, leases->state(), kFormat), absl::OkStatus());
   ASSERT_EQ(connection->shard().Commit(), absl::OkStatus());
   EXPECT_TRUE(HasOnly({}));

@@ -138,6 +138,9 @@ TEST_F(RegionsTest, shouldLetPeersReadIt) {
   ASSERT_TRUE(Until([&] { return peer.sent.size() == 1; }));
   EXPECT_EQ(peer.sent[0].status, CompletionStatus::kSuccess);
   EXPECT_EQ(std::memcmp(peer.send_slot(0), "read me!", 8), 0);
+  // No number of a grant names a region.
+  EXPECT_EQ(worker->RevokeGrant(arena::GrantOfRegion(region->id)).code(),
+            absl::StatusCode::kNotFound);
   ASSERT_EQ(worker->UnregisterMemory(region->id), absl::OkStatus());
   EXPECT_EQ(worker->UnregisterMemory(region->id).code(), absl::StatusCode::kNotFound);
   peer.Post(request, 8);

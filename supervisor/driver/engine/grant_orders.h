@@ -39,10 +39,14 @@ class GrantOrders {
     bool is_over = false;
   };
 
+  // kAborted: the worker has ended, or the range is in a heap that it does not own. `length`: 0 if
+  // the order is not about the buffers.
+  absl::Status CheckAsker(uint64_t worker_id, uint64_t offset, uint64_t length) const;
+  absl::Status CheckAsker(const internal::ReserveGrant& order) const;
   absl::StatusOr<uint32_t> Reserve(const internal::GrantRequest& request);
   internal::Granted Describe(uint32_t grant, const internal::GrantRequest& request) const;
   bool HasEnded(uint64_t worker_id) const;
-  void Withdraw(const internal::ReserveGrant& order, uint32_t grant);
+  void Withdraw(const internal::ReserveGrant& order, uint32_t grant, const absl::Status& why);
   template <typename Order>
   bool RepeatsGrant(const Order& order);
   template <typename Order>

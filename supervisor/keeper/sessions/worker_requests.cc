@@ -413,7 +413,10 @@ void WorkerRequests::Grant(const SessionPtr& session, const std::shared_ptr<Fram
   const auto done = [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
     // Revokes the grant of a worker that is gone, because nobody else could.
     if (granted.ok() && !parts_.places.Has(*session)) {
-      return parts_.driver.Revoke({}, granted->grant(), [](const absl::Status&) {});
+      internal::RevokeRequest revoke;
+      revoke.set_grant(granted->grant());
+      revoke.set_region(granted->region());
+      return parts_.driver.Revoke({}, revoke, [](const absl::Status&) {});
     }
     internal::WorkerReply reply;
     if (granted.ok()) *reply.mutable_granted() = *granted;
@@ -427,7 +430,7 @@ void WorkerRequests::Grant(const SessionPtr& session, const std::shared_ptr<Fram
 void WorkerRequests::Revoke(const SessionPtr& session, const std::shared_ptr<FramedSocket>& socket,
                             const internal::WorkerRequest& request) {
   socket->Pause();
-  parts_.driver.Revoke({session->id, request.number()}, request.revoke().grant(),
+  parts_.driver.Revoke({session->id, request.number()}, request.revoke(),
                        [this, session, socket](const absl::Status& revoked) {
                          Answer(session, socket, revoked, internal::WorkerReply());
                        });

@@ -59,7 +59,13 @@ class OrderExecutorTest : public ::testing::Test {
   }
 
   v1::ServiceConfig config;
-  arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+  static arena::Shape ShapeWithHeap() {
+    arena::Shape shape = driver::testing::TestShape();
+    shape.heap_pages = 2;
+    return shape;
+  }
+
+  arena::Arena arena = arena::Arena::Create(ShapeWithHeap(), "kv").value();
   InlineEngine engine{&arena};
   NewsQueue news;
   keeper::testing::InlineDriverClient driver_client{config, engine, news};
@@ -173,7 +179,7 @@ TEST_F(OrderExecutorTest, shouldRegisterARegionOfAHeldDescriptorOnce) {
   engine.registering[0](absl::OkStatus());
   const std::vector<internal::DriverNews> told = news.Take();
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].grant_changed().granted().grant(), arena::GrantOfRegion(1));
+  EXPECT_EQ(told[0].grant_changed().granted().region(), 1u);
   EXPECT_EQ(told[0].grant_changed().granted().rkey(), 17u);
   EXPECT_EQ(driver_client.Account({kWorker}).workers(0).granted_bytes(), 64u);
 }
@@ -204,6 +210,74 @@ TEST_F(OrderExecutorTest, shouldRevokeOnceAndReportItToTheKeeperThatAsksLast) {
   engine.revoking[0](absl::OkStatus());
   (void)driver_client.Execute(RevokeOrder(/*call=*/3, /*number=*/5));
   EXPECT_THAT(Changed(), ::testing::ElementsAre(2u, 3u));
+}
+
+// A worker's number of a grant never names a region.
+TEST_F(OrderExecutorTest, shouldRevokeOnlyWhatIsOfTheKindThatWasNamed) {
+  uint64_t number = 0;
+  const auto revoke = [&](uint32_t grant, uint32_t region) {
+    ++number;
+    internal::DriverOrder order = RevokeOrder(/*call=*/number, number);
+    order.mutable_revoke_grant()->set_grant(grant);
+    order.mutable_revoke_grant()->set_region(region);
+    (void)driver_client.Execute(order);
+  };
+  for (const uint32_t none : {arena::kGrants, arena::GrantOfRegion(arena::kRegions), ~0u}) {
+    revoke(none, 0);
+  }
+  for (const uint32_t none : {arena::kRegions + 1, arena::GrantOfRegion(1), ~0u}) revoke(0, none);
+  EXPECT_THAT(engine.revoked, IsEmpty());
+  const std::vector<internal::DriverNews> told = news.Take();
+  EXPECT_EQ(told.size(), 6u);
+  for (const internal::DriverNews& one : told) {
+    EXPECT_EQ(StatusIn(one.grant_changed()).code(), absl::StatusCode::kNotFound);
+  }
+  revoke(arena::kGrants - 1, 0);
+  revoke(0, arena::kRegions);
+  EXPECT_THAT(engine.revoked,
+              ::testing::ElementsAre(arena::kGrants - 1, arena::GrantOfRegion(arena::kRegions)));
+}
+
+// An order may come late, when the shard has another owner, who uses the memory for something else.
+TEST_F(OrderExecutorTest, shouldGrantMemoryOfAHeapToItsOwnerAlone) {
+  const uint64_t heap = arena::HeapOffset(arena.shape(), 0);
+  uint64_t number = 0;
+  const auto grant = [&](uint64_t offset) {
+    ++number;
+    internal::DriverOrder order = GrantOrder(/*call=*/number, number);
+    order.mutable_reserve_grant()->mutable_request()->set_offset(offset);
+    return StatusIn(driver_client.Execute(order)).code();
+  };
+  engine.shard_owner.worker_id = kWorker + 1;
+  EXPECT_EQ(grant(heap), absl::StatusCode::kAborted);
+  EXPECT_EQ(grant(heap - 1), absl::StatusCode::kAborted);
+  EXPECT_EQ(grant(heap - 64), absl::StatusCode::kOk);
+  engine.shard_owner.worker_id = kWorker;
+  EXPECT_EQ(grant(heap), absl::StatusCode::kOk);
+  ASSERT_EQ(engine.registering.size(), 2u);
+  (void)news.Take();
+  // The owner has changed while the memory was registered.
+  engine.shard_owner.worker_id = kWorker + 1;
+  engine.registering[1](absl::OkStatus());
+  ASSERT_THAT(engine.revoked, ::testing::ElementsAre(1u));
+  engine.revoking[0](absl::OkStatus());
+  const std::vector<internal::DriverNews> told = news.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(StatusIn(told[0].grant_changed()).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(OrderExecutorTest, shouldRevokeMemoryOfAHeapForItsOwnerAlone) {
+  arena.grant(0).offset = arena::HeapOffset(arena.shape(), 0);
+  arena.grant(0).length = 64;
+  engine.shard_owner.worker_id = kWorker + 1;
+  (void)driver_client.Execute(RevokeOrder(/*call=*/1, /*number=*/1));
+  EXPECT_THAT(engine.revoked, IsEmpty());
+  const std::vector<internal::DriverNews> told = news.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(StatusIn(told[0].grant_changed()).code(), absl::StatusCode::kAborted);
+  engine.shard_owner.worker_id = kWorker;
+  (void)driver_client.Execute(RevokeOrder(/*call=*/2, /*number=*/2));
+  EXPECT_THAT(engine.revoked, ::testing::ElementsAre(0u));
 }
 
 TEST_F(OrderExecutorTest, shouldHoldADescriptorOnceForARequestThatIsSentAgain) {
