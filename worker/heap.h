@@ -9,9 +9,10 @@
 // not. Scratch memory belongs to no transaction: it ends with the owner.
 //
 // Memory that is freed, in either way, is not given to anybody else while a work request of the
-// shard, or a grant, refers to it. So a buffer may be freed in the transaction that sends it. That
-// does not cover the work requests of another shard: those of a connection that is accepted into
-// one must not use this heap.
+// shard, or a grant, refers to it. So a buffer may be freed in the transaction that sends it. A
+// work request names the heap of its own shard only: another one's is refused with
+// kInvalidArgument, and the driver does not post it. Receives that were posted here before their
+// connection was accepted into another shard go on to use this heap.
 #ifndef WORKER_HEAP_H_
 #define WORKER_HEAP_H_
 
