@@ -499,6 +499,50 @@ TEST_F(SharedReceiveHeapTest, shouldNotGiveOutWhatASharedReceiveRefersTo) {
 
 // ---------------------------------------------------------------- what is refused
 
+class TwoShardHeapTest : public HeapTest {
+ protected:
+  void SetUp() override {
+    Start([](v1::ServiceConfig* service) {
+      service->set_shards(2);
+      service->set_buffer_bytes(kBufferBytes);
+      service->set_shard_heap_bytes(kPages * kPage);
+    });
+    first.on_completion = [](Shard& owner, const Completion& completion) {
+      if (completion.kind != Kind::kConnectRequest) return;
+      AcceptWith(owner, completion, 0);
+      EXPECT_EQ(owner.Commit(), absl::OkStatus());
+    };
+    worker = Add(&first, CommitMode::kManual);
+    ASSERT_TRUE(Until([&] { return first.shards.size() == 2; }));
+    ASSERT_NO_FATAL_FAILURE(Establish(peer, *worker));
+    ASSERT_TRUE(Until([&] { return first.Count(Kind::kEstablished) == 1; }));
+    connection = first.completions.back().connection;
+    shard = &connection->shard();
+  }
+};
+
+TEST_F(TwoShardHeapTest, shouldBeNamedByTheRequestsOfItsShardAlone) {
+  const Buffer own = Allocate(64);
+  const Buffer other = first.shards.at(1 - shard->index())->heap().Allocate(64).value();
+  const Buffer into_a_heap = {kBufferBytes - 8, 16};
+  // The first requests of the connection in a transaction, and others.
+  for (int i = 0; i < 2; ++i) {
+    for (const absl::Status& refused :
+         {SendFrom(other), shard->Receive(*connection, {&other, 1}), SendFrom(into_a_heap),
+          SendFrom({own.offset, (kPages + 1) * kPage})}) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("buffers[0]: "));
+    }
+    EXPECT_THAT(std::string(SendFrom(other).message()), HasSubstr("the heap of no other shard"));
+    EXPECT_EQ(connection->next_send(), static_cast<uint64_t>(i));
+    EXPECT_EQ(SendFrom(own), absl::OkStatus());
+    EXPECT_EQ(shard->Receive(*connection, {&own, 1}), absl::OkStatus());
+  }
+  const std::array<Buffer, 2> both = {own, other};
+  EXPECT_THAT(std::string(shard->Receive(*connection, both).message()), HasSubstr("buffers[1]: "));
+  shard->Abandon();
+}
+
 TEST_F(HeapTest, shouldRefuseAnotherThread) {
   const Buffer buffer = Allocate(64);
   std::array<absl::Status, 4> statuses;
