@@ -441,6 +441,7 @@ struct Capacity {
   // NUMA node of the arena. Empty and -1: it suggests nothing. The library does not move threads.
   std::string cpus;
   int numa_node = -1;
+  uint64_t max_message_bytes = 0;  // the longest message that the device sends; 0: unknown
 };
 
 // A process's membership in a service. The thread that called Attach owns it, see above.
