@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory_resource>
 #include <new>
 #include <random>
@@ -656,6 +658,36 @@ TEST_F(HeapTest, shouldHoldContainers) {
   }
   EXPECT_EQ(Statistics().scratch, 0u);
   EXPECT_FALSE(resource.is_equal(*std::pmr::new_delete_resource()));
+}
+
+TEST_F(HeapTest, shouldHoldContainersAndTheirCopies) {
+  HeapResource resource(shard);
+  using Numbers = std::vector<uint64_t, HeapAllocator<uint64_t>>;
+  using Names = std::map<int, Numbers, std::less<>, HeapAllocator<std::pair<const int, Numbers>>>;
+  const auto is_in_the_heap = [&](const void* memory) {
+    const uint64_t offset = heap().BufferAt(memory, 1).offset;
+    return offset >= kBufferBytes && offset < kBufferBytes + kPages * kPage;
+  };
+  {
+    Numbers numbers(100, 7, &resource);
+    Numbers copy = numbers;
+    EXPECT_TRUE(is_in_the_heap(numbers.data()));
+    EXPECT_TRUE(is_in_the_heap(copy.data()));
+    EXPECT_NE(copy.data(), numbers.data());
+    const uint64_t* const elements = copy.data();
+    numbers = std::move(copy);
+    EXPECT_EQ(numbers.data(), elements);
+    Names names(&resource);
+    names.emplace(1, numbers);
+    EXPECT_TRUE(is_in_the_heap(&*names.begin()));
+    EXPECT_EQ(names.at(1), numbers);
+    EXPECT_THROW(numbers.resize(1 << 20), std::bad_alloc);
+    EXPECT_THROW(HeapAllocator<uint64_t>(&resource).allocate(SIZE_MAX / 4), std::bad_alloc);
+  }
+  EXPECT_EQ(Statistics().scratch, 0u);
+  HeapResource other(shard);
+  EXPECT_EQ(HeapAllocator<int>(&resource), HeapAllocator<char>(&resource));
+  EXPECT_NE(HeapAllocator<int>(&resource), HeapAllocator<int>(&other));
 }
 
 TEST_F(HeapTest, shouldFreeNothingOfTheNextOwnerWithAContainerThatOutlivesItsEpoch) {
