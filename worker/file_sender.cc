@@ -201,7 +201,8 @@ absl::Status FileSender::Stage(Stream& stream, const Piece& piece) {
 
 uint32_t FileSender::NextLength(const Stream& stream) const {
   const uint32_t ring = stream.peer_ring_bytes() / kPiecesPerRing;
-  const uint32_t most = std::min(options_.piece_bytes, ring) - kHeaderBytes;
+  const uint32_t most =
+      std::min({options_.piece_bytes, ring, stream.longest_message()}) - kHeaderBytes;
   return static_cast<uint32_t>(std::min<uint64_t>(most, state_.end - read_to_));
 }
 

@@ -9,9 +9,10 @@
 // not. Scratch memory belongs to no transaction: it ends with the owner.
 //
 // Memory that is freed, in either way, is not given to anybody else while a work request of the
-// shard, or a grant, refers to it. So a buffer may be freed in the transaction that sends it. That
-// does not cover the work requests of another shard: those of a connection that is accepted into
-// one must not use this heap.
+// shard, or a grant, refers to it. So a buffer may be freed in the transaction that sends it. A
+// work request names the heap of its own shard only: another one's is refused with
+// kInvalidArgument, and the driver does not post it. Receives that were posted here before their
+// connection was accepted into another shard go on to use this heap.
 #ifndef WORKER_HEAP_H_
 #define WORKER_HEAP_H_
 
@@ -21,6 +22,7 @@
 #include <memory_resource>
 #include <new>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -173,6 +175,45 @@ class HeapResource final : public std::pmr::memory_resource {
   Shard* shard_;
   uint64_t epoch_;
 };
+
+// The allocator of containers that lie in a shard's heap and nowhere else:
+//
+//   HeapResource resource(&shard);
+//   std::vector<uint32_t, HeapAllocator<uint32_t>> numbers(&resource);
+//
+// The containers of std::pmr, which are of one type wherever they lie, take the HeapResource as
+// well. But a copy of such a container lies in ordinary memory, and one of these in the heap. What
+// HeapResource says of containers goes for these. The resource must outlive them.
+template <typename T>
+class HeapAllocator {
+ public:
+  using value_type = T;
+  // Elements move with their memory.
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+
+  HeapAllocator(HeapResource* resource) : resource_(resource) {}  // NOLINT: a container's argument
+  template <typename U>
+  HeapAllocator(const HeapAllocator<U>& other)  // NOLINT: containers convert it
+      : resource_(other.resource()) {}
+
+  T* allocate(size_t count) {
+    if (count > SIZE_MAX / sizeof(T)) throw std::bad_array_new_length();
+    return static_cast<T*>(resource_->allocate(count * sizeof(T), alignof(T)));
+  }
+  void deallocate(T* memory, size_t count) {
+    resource_->deallocate(memory, count * sizeof(T), alignof(T));
+  }
+  HeapResource* resource() const { return resource_; }
+
+ private:
+  HeapResource* resource_;
+};
+template <typename T, typename U>
+bool operator==(const HeapAllocator<T>& one, const HeapAllocator<U>& other) {
+  return one.resource() == other.resource();
+}
 
 }  // namespace baton
 

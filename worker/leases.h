@@ -11,11 +11,23 @@
 //     …Leases::Load(connection, connection.state())….FreeAll();
 //   }
 //
+// Allocate and Free are the remote_malloc and remote_free of a peer, which asks for them in
+// messages of the service's.
+//
 // Each lease has a grant, and so an rkey, of its own. The peer's device checks nothing: the
 // service's does. An access beyond the lease, or one that it does not allow, ends that peer's
 // connection and nothing else. The data path is the peer's alone: it goes on while no worker
 // lives, and a lease has the same rkey and address after an upgrade or a crash. The rkey is no
 // secret: peers of the same service that guess it have the same access.
+//
+// Notice. A peer tells the owner that it has written by its last WRITE: a WRITE_WITH_IMM whose
+// immediate is the lease's id. It takes one of the receives, like a message, and leaves the
+// receive's buffers as they are. The owner sees a kReceive with the opcode kReceiveWithImmediate,
+// the immediate, and in byte_len how much this WRITE wrote. What the peer wrote before on the
+// connection is there then. A notice is a completion like others: one that comes while no worker
+// lives waits, and one whose owner dies before its commit is given to the successor. The device
+// compares the immediate with nothing: look the lease up with Find, and judge a copy of its memory.
+// A peer may have no more messages and notices on the way than the service has receives posted.
 //
 // Memory and state are staged in the shard's open transaction, and nothing is committed here.
 // Every call that is not const may change the state, also one that fails: so set the state once,

@@ -118,14 +118,16 @@ Shard::Shard(WorkerShards* shards, uint32_t index)
       log_mask_(shards->arena().shape().completion_log_entries - 1),
       send_log_mask_(2 * uint64_t{shards->arena().shape().send_queue_depth} - 1),
       receive_log_mask_(2 * uint64_t{shards->arena().shape().receive_queue_depth} - 1),
-      buffer_bytes_(shards->arena().shape().buffer_bytes),
+      shared_bytes_(arena::HeapOffset(shards->arena().shape(), 0)),
       send_depth_(shards->arena().shape().send_queue_depth),
       receive_depth_(arena::ReceiveDepth(shards->arena().shape())),
       entries_per_completion_(2u + (receive_depth_ == 0 ? 1u : 0u) +
                               (shards->arena().shape().heap_pages != 0 ? 1u : 0u)),
       plain_opcodes_(PlainOpcodes(shards->arena().header())),
       most_send_bytes_(MostSendBytes(shards->arena().header())),
-      staged_(std::make_unique<Staged>()) {
+      staged_(std::make_unique<Staged>()),
+      heap_begin_(arena::HeapOffset(shards->arena().shape(), index)),
+      heap_bytes_(arena::HeapBytes(shards->arena().shape())) {
   if (shards->arena().shape().heap_pages != 0) heap_.reset(new Heap(this));
   staged_->entries.reserve(arena::kMaxTransactionEntries);
   staged_->connections.reserve(arena::kMaxTransactionEntries);
@@ -137,6 +139,10 @@ Shard::Shard(WorkerShards* shards, uint32_t index)
 }
 
 Shard::~Shard() = default;
+
+[[gnu::always_inline]] inline arena::UsableBuffers Shard::usable() const {
+  return {shared_bytes_, heap_begin_, heap_bytes_};
+}
 
 Worker& Shard::worker() const { return shards_->worker(); }
 
@@ -242,8 +248,8 @@ absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buf
   const uint64_t sequence = connection.receive_staged_;
   if (sequence >= RoomEnd(connection.receive_completed_, connection.receive_acknowledged_,
                           receive_depth_) ||
-      !MayStageMore(connection) || buffers.size() != 1 || !IsWithin(buffers[0], buffer_bytes_))
-      [[unlikely]] {
+      !MayStageMore(connection) || buffers.size() != 1 ||
+      !usable().Has(buffers[0].offset, buffers[0].length)) [[unlikely]] {
     return StageReceive(connection, buffers, tag);
   }
   FillPlain(/*head=*/0, buffers[0], /*immediate=*/0, tag,
@@ -264,7 +270,7 @@ absl::Status Shard::StageReceive(Connection& connection, absl::Span<const Buffer
     return WhyNoReceive();
   }
   // Nobody reads it before it is committed.
-  BATON_RETURN_IF_ERROR(FillReceive(buffers, tag, buffer_bytes_,
+  BATON_RETURN_IF_ERROR(FillReceive(buffers, tag, usable(), shards_->arena(),
                                     &connection.receive_log_[sequence & receive_log_mask_]));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   connection.receive_staged_ = sequence + 1;
@@ -289,7 +295,7 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
         "shared_receive_queue_depth");
   }
   arena::WorkRequest request = {};
-  BATON_RETURN_IF_ERROR(FillReceive(buffers, tag, shape.buffer_bytes, &request));
+  BATON_RETURN_IF_ERROR(FillReceive(buffers, tag, usable(), shards_->arena(), &request));
   if (shared_receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room for a shared receive");
   }
@@ -352,7 +358,7 @@ absl::Status Shard::Send(Connection& connection, const SendWork& work) {
     return false;
   }
   const Buffer& buffer = work.buffers[0];
-  if (!IsWithin(buffer, buffer_bytes_) || buffer.length > most_send_bytes_) [[unlikely]]
+  if (!usable().Has(buffer.offset, buffer.length) || buffer.length > most_send_bytes_) [[unlikely]]
     return false;
   arena::WorkRequest* const log = connection.send_log_;
   arena::WorkRequest& request = log[sequence & send_log_mask_];
@@ -376,8 +382,8 @@ absl::Status Shard::StageSend(Connection& connection, const SendWork& work) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
   // Nobody reads it before it is committed.
-  BATON_RETURN_IF_ERROR(FillSend(work, buffer_bytes_, shards_->arena(),
-                                 &connection.send_log_[sequence & send_log_mask_]));
+  BATON_RETURN_IF_ERROR(
+      FillSend(work, usable(), shards_->arena(), &connection.send_log_[sequence & send_log_mask_]));
   if (verbs::IsAnswered(work.opcode)) BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   connection.send_staged_ = sequence + 1;
@@ -686,12 +692,18 @@ void Shard::ForEachBufferInUse(const Connection& connection,
 }
 
 // Visits the requests of other shards' connections, too: receives may have been posted here before
-// the connection was accepted into another shard. The requests of a connection whose end this owner
-// has handled, and not acknowledged, count as well: a successor is given its messages again.
+// the connection was accepted into another shard. The record of one that moves may not have these
+// receives yet, so this worker's cursors count as well. The requests of a connection whose end this
+// owner has handled, and not acknowledged, count as well: a successor is given its messages again.
 void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t length)> visit) {
   const arena::Arena& arena = shards_->arena();
+  const uint64_t buffer_bytes = arena.shape().buffer_bytes;
   const auto visit_buffer = [&](const Buffer& buffer) {
-    if (IsWithin(buffer, buffer_bytes_)) visit(buffer.offset, buffer.length);
+    if (IsWithin(buffer, buffer_bytes)) visit(buffer.offset, buffer.length);
+  };
+  const auto visit_requests = [&](const Connection& connection) {
+    ForEachBufferInUse(connection,
+                       [&](const Buffer& buffer, bool /*send*/) { visit_buffer(buffer); });
   };
   for (uint32_t i = 0; i < arena.shape().connections; ++i) {
     const arena::ConnectionRecord& record = arena.connection(i);
@@ -699,16 +711,19 @@ void Shard::ForEachRangeInUse(absl::FunctionRef<void(uint64_t offset, uint64_t l
         arena::LoadAcquire(record.state) != static_cast<uint32_t>(arena::ConnectionState::kFree);
     if (!used) continue;
     // One that moves is not loaded again: its shard may not have been changed yet.
-    const Connection* const known = shards_->Known(*this, i, record.generation);
+    if (const Connection* const known = shards_->Known(*this, i, record.generation)) {
+      visit_requests(*known);
+      continue;
+    }
+    if (const Connection* const moving = shards_->Moving(*this, i, record)) visit_requests(*moving);
     Connection others;
-    if (known == nullptr) shards_->LoadCursors(record, &others);
+    shards_->LoadCursors(record, &others);
     others.index_ = i;
-    ForEachBufferInUse(known != nullptr ? *known : others,
-                       [&](const Buffer& buffer, bool /*send*/) { visit_buffer(buffer); });
+    visit_requests(others);
   }
   ForEachSharedBufferInUse([&](const Buffer& buffer, uint64_t) { visit_buffer(buffer); });
   const auto visit_granted = [&](uint64_t offset, uint64_t length) {
-    if (length <= buffer_bytes_ && offset <= buffer_bytes_ - length) visit(offset, length);
+    if (length <= buffer_bytes && offset <= buffer_bytes - length) visit(offset, length);
   };
   // The one in doubt is read before the records: once it is in doubt no more, its record is there.
   visit_granted(shards_->in_doubt().offset(), shards_->in_doubt().length());

@@ -232,8 +232,18 @@ absl::Status Stream::SendCopy(absl::Span<const uint8_t> message) {
 }
 
 absl::Status Stream::CheckLength(uint64_t length) const {
-  if (length <= peer_ring_bytes()) return absl::OkStatus();
-  return Invalid("buffers: ", length, " bytes, and the peer's ring has ", peer_ring_bytes());
+  if (length <= longest_message()) return absl::OkStatus();
+  if (length > peer_ring_bytes()) {
+    return Invalid("buffers: ", length, " bytes, and the peer's ring has ", peer_ring_bytes());
+  }
+  return Invalid("buffers: ", length, " bytes in one message, the service's device sends at most ",
+                 longest_message());
+}
+
+uint32_t Stream::longest_message() const {
+  const uint64_t device = connection_->shard().worker().capacity().max_message_bytes;
+  if (device == 0) return peer_ring_bytes();
+  return static_cast<uint32_t>(std::min<uint64_t>(peer_ring_bytes(), device));
 }
 
 // Asks the peer for a report if a message that is refused could wait for ever.
@@ -261,6 +271,7 @@ absl::Status Stream::AskForReport(uint32_t length) {
 }
 
 uint32_t Stream::RoomFor(uint32_t length, uint32_t most) const {
+  if (length > longest_message()) return 0;
   const uint32_t sends = connection_->send_room();
   most = std::min(most, sends - std::min(sends, kSendsForMessage - 1));
   StreamEnd tried = end_;

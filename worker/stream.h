@@ -1,6 +1,7 @@
 // A stream of messages over a connection, whose peer has the same class, in a service or not
 // (lib/stream/peer_stream.h). lib/stream/ring.h has the protocol: messages of any length up to the
-// ring's, and credit, so that no end ever meets "receiver not ready".
+// ring's and the device's longest (longest_message()), and credit, so that no end ever meets
+// "receiver not ready".
 //
 //   case Kind::kConnectRequest: {
 //     const StreamRing ring = …Stream::OpenRing(shard, 1 << 20)…;
@@ -112,7 +113,7 @@ class Stream {
   // completed; memory of the heap may be freed in the same transaction. A message that is sent on
   // from the ring may not be released before, because the peer writes there.
   // kResourceExhausted: the peer has no room now. Try again when an event has credit.
-  // kInvalidArgument: longer than the peer's ring.
+  // kInvalidArgument: longer than longest_message().
   absl::Status Send(absl::Span<const Buffer> buffers);
   // The same for bytes anywhere, which are copied into the heap. kResourceExhausted may also be the
   // heap's, which other connections fill: then no event of this one says when to try again.
@@ -124,9 +125,12 @@ class Stream {
   uint32_t RoomFor(uint32_t length, uint32_t most) const;
   // Returns whether Send would take one. If not, the peer is asked for a report if need be, and an
   // event that has credit comes. kResourceExhausted: the transaction has no room to ask it, and no
-  // event says when to try again. kInvalidArgument: longer than the peer's ring.
+  // event says when to try again. kInvalidArgument: longer than longest_message().
   absl::StatusOr<bool> AwaitRoom(uint32_t length);
   uint32_t peer_ring_bytes() const { return end_.state().sender.ring_units * stream::kUnitBytes; }
+  // Returns the length of the longest message that Send may take: the peer's ring, or what the
+  // service's device sends in one message, if that is less.
+  uint32_t longest_message() const;
 
   // The message, and all before it, are read: their part of the ring is the peer's again.
   absl::Status Release(const Event& event);

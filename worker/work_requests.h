@@ -39,37 +39,44 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
 }
 
 [[gnu::cold, gnu::noinline]] inline absl::Status Outside(size_t i, const Buffer& buffer,
-                                                         uint64_t buffer_bytes) {
+                                                         const arena::Arena& arena) {
+  const uint64_t all = arena.shape().buffer_bytes;
+  if (!IsWithin(buffer, all)) {
+    return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ", buffer.offset,
+                   " are not within the service's ", all);
+  }
   return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ", buffer.offset,
-                 " are not within the service's ", buffer_bytes);
+                 " are neither within the ", arena::HeapOffset(arena.shape(), 0),
+                 " that the application divides up nor within this shard's heap: a request names "
+                 "the heap of no other shard");
 }
 
-// Called for a buffer outside the service's. `regions`: null if the request must not name any.
+// Called for a buffer that is not within the usable ones. `may_be_region`: the device only reads
+// it.
 [[gnu::cold, gnu::noinline]] inline absl::Status CheckRegion(size_t i, Buffer buffer,
-                                                             uint64_t buffer_bytes,
-                                                             const arena::Arena* regions) {
+                                                             const arena::Arena& arena,
+                                                             bool may_be_region) {
   const uint32_t region = arena::RegionOf(buffer.offset);
-  if (region == 0) return Outside(i, buffer, buffer_bytes);
-  if (regions == nullptr) {
+  if (region == 0) return Outside(i, buffer, arena);
+  if (!may_be_region) {
     return Invalid("buffers[", i, "]: region ", region,
                    " is for sends; what is received or read goes to the service's buffers");
   }
-  if (regions->HasRegionWith({buffer.offset, buffer.length, 0})) return absl::OkStatus();
+  if (arena.HasRegionWith({buffer.offset, buffer.length, 0})) return absl::OkStatus();
   return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ",
                  buffer.offset - arena::RegionOffset(region), " are not within the ",
-                 arena::LoadRelaxed(regions->region(region).length), " bytes of region ", region);
+                 arena::LoadRelaxed(arena.region(region).length), " bytes of region ", region);
 }
 
-// `*length`, 0 before the call, becomes the bytes of all buffers. `regions`: see CheckRegion.
-[[gnu::always_inline]] inline absl::Status FillBuffers(absl::Span<const Buffer> buffers,
-                                                       uint64_t buffer_bytes,
-                                                       const arena::Arena* regions,
-                                                       arena::WorkRequest* request,
-                                                       uint64_t* length) {
+// `*length`, 0 before the call, becomes the bytes of all buffers. `may_be_regions`: see
+// CheckRegion.
+[[gnu::always_inline]] inline absl::Status FillBuffers(
+    absl::Span<const Buffer> buffers, arena::UsableBuffers usable, const arena::Arena& arena,
+    bool may_be_regions, arena::WorkRequest* request, uint64_t* length) {
   if (buffers.size() == 1) [[likely]] {
     const Buffer& buffer = buffers[0];
-    if (!IsWithin(buffer, buffer_bytes)) [[unlikely]] {
-      BATON_RETURN_IF_ERROR(CheckRegion(0, buffer, buffer_bytes, regions));
+    if (!usable.Has(buffer.offset, buffer.length)) [[unlikely]] {
+      BATON_RETURN_IF_ERROR(CheckRegion(0, buffer, arena, may_be_regions));
     }
     StoreRange(buffer, &request->only);
     StoreRange(buffer, &request->sges[0]);  // where workers of version 1 look for it
@@ -80,8 +87,8 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
     return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
-    if (!IsWithin(buffers[i], buffer_bytes)) [[unlikely]] {
-      BATON_RETURN_IF_ERROR(CheckRegion(i, buffers[i], buffer_bytes, regions));
+    if (!usable.Has(buffers[i].offset, buffers[i].length)) [[unlikely]] {
+      BATON_RETURN_IF_ERROR(CheckRegion(i, buffers[i], arena, may_be_regions));
     }
     StoreRange(buffers[i], &request->sges[i]);
     *length += buffers[i].length;
@@ -99,11 +106,12 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
 }
 
 [[gnu::always_inline]] inline absl::Status FillReceive(absl::Span<const Buffer> buffers,
-                                                       uint64_t tag, uint64_t buffer_bytes,
+                                                       uint64_t tag, arena::UsableBuffers usable,
+                                                       const arena::Arena& arena,
                                                        arena::WorkRequest* request) {
   FillHead(/*opcode=*/0, /*flags=*/0, buffers, /*immediate=*/0, tag, request);
   uint64_t length = 0;
-  return FillBuffers(buffers, buffer_bytes, /*regions=*/nullptr, request, &length);
+  return FillBuffers(buffers, usable, arena, /*may_be_regions=*/false, request, &length);
 }
 
 // Refuses requests that the service's device cannot do; an older driver does not report which.
@@ -125,12 +133,13 @@ inline void FillRemote(const SendWork& work, arena::WorkRequest* request) {
                                                               work.swap);
 }
 
-[[gnu::always_inline]] inline absl::Status FillSend(const SendWork& work, uint64_t buffer_bytes,
+[[gnu::always_inline]] inline absl::Status FillSend(const SendWork& work,
+                                                    arena::UsableBuffers usable,
                                                     const arena::Arena& arena,
                                                     arena::WorkRequest* request) {
   uint64_t length = 0;
-  const arena::Arena* const regions = verbs::IsAnswered(work.opcode) ? nullptr : &arena;
-  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, regions, request, &length));
+  const bool may_be_regions = !verbs::IsAnswered(work.opcode);
+  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, usable, arena, may_be_regions, request, &length));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
   BATON_RETURN_IF_ERROR(CheckDevice(work, length, arena.header()));
   if (IsAtomic(work.opcode)) {

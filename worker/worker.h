@@ -42,6 +42,7 @@ struct BankHeader;
 struct CommitEntry;
 struct CompletionEntry;
 struct ShardRecord;
+struct UsableBuffers;
 struct WorkRequest;
 }  // namespace arena
 
@@ -279,6 +280,7 @@ class Shard {
   [[gnu::noinline]] absl::Status StageReceive(Connection& connection,
                                               absl::Span<const Buffer> buffers, uint64_t tag);
   absl::Status WhyNoReceive() const;
+  arena::UsableBuffers usable() const;
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
@@ -308,7 +310,8 @@ class Shard {
   // Pointers that each message needs, and that do not change.
   const arena::ShardRecord* record_;
   const arena::CompletionEntry* log_;
-  uint64_t log_mask_, send_log_mask_, receive_log_mask_, buffer_bytes_;
+  uint64_t log_mask_, send_log_mask_, receive_log_mask_;
+  uint64_t shared_bytes_;  // of the buffers, before the heaps
   uint32_t send_depth_;
   uint32_t receive_depth_;             // 0: receives are shared
   uint32_t entries_per_completion_;    // a completion may need so many in the commit log
@@ -332,7 +335,8 @@ class Shard {
   std::vector<Connection*> unacknowledged_;
   std::vector<uint16_t> shared_unacknowledged_;
   std::unique_ptr<Staged> staged_;
-  std::unique_ptr<Heap> heap_;  // null: the service has none
+  std::unique_ptr<Heap> heap_;        // null: the service has none
+  uint64_t heap_begin_, heap_bytes_;  // in the buffers
 
  public:
   ~Shard();
@@ -439,6 +443,7 @@ struct Capacity {
   // NUMA node of the arena. Empty and -1: it suggests nothing. The library does not move threads.
   std::string cpus;
   int numa_node = -1;
+  uint64_t max_message_bytes = 0;  // the longest message that the device sends; 0: unknown
 };
 
 // A process's membership in a service. The thread that called Attach owns it, see above.

@@ -144,7 +144,8 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
                arena::HeapBytes(shape),
                capacity_.outside_effects,
                capacity_.cpus,
-               capacity_.numa_node};
+               capacity_.numa_node,
+               arena_->header().max_message_bytes};
   shards_.Open(arena_.get(), std::min(arena_->layout_version(), SpokenLayoutVersion()),
                native_.get(), &keeper_->in_doubt(), wake.get());
   ownership_.Open(slot);

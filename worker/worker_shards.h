@@ -76,6 +76,15 @@ class WorkerShards {
     return connection.shard_ == &shard && connection.generation_ == generation &&
            connection.moved_epoch_ == shard.epoch_;
   }
+  // Returns such a connection while the record may lack what this worker has committed to it;
+  // otherwise null. REQUIRES: index < Capacity::connections.
+  const Connection* Moving(const Shard& shard, uint32_t index,
+                           const arena::ConnectionRecord& record) const {
+    const bool moves = HasMoved(shard, index, record.generation) &&
+                       (arena::LoadAcquire(record.shard) == shard.index_ ||
+                        arena::LoadAcquire(record.arriving) != 0);
+    return moves ? &connections_[index] : nullptr;
+  }
 
   static void LoadCursors(const arena::ConnectionRecord& record, Connection* connection);
 

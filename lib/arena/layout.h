@@ -98,6 +98,24 @@ constexpr uint64_t HeapBytes(const Shape& shape) { return uint64_t{shape.heap_pa
 constexpr uint64_t HeapOffset(const Shape& shape, uint32_t shard) {
   return shape.buffer_bytes - (shape.shards - shard) * HeapBytes(shape);
 }
+// The buffers that the work requests of a shard may name: those that all shards share, and the
+// shard's heap. The owner of another heap could not know of such a request when it gives out memory
+// (layout.md, "Heaps").
+struct UsableBuffers {
+  uint64_t shared_bytes;  // at the beginning of the buffers
+  uint64_t heap_begin;
+  uint64_t heap_bytes;
+
+  [[gnu::always_inline]] constexpr bool Has(uint64_t offset, uint64_t length) const {
+    if (offset <= shared_bytes && length <= shared_bytes - offset) [[likely]]
+      return true;
+    const uint64_t in_heap = offset - heap_begin;  // wraps around before the heap
+    return in_heap <= heap_bytes && length <= heap_bytes - in_heap;
+  }
+};
+constexpr UsableBuffers UsableBuffersOf(const Shape& shape, uint32_t shard) {
+  return {HeapOffset(shape, 0), HeapOffset(shape, shard), HeapBytes(shape)};
+}
 // Returns true if owners drive their queues themselves (layout.md, "Native owners").
 constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
 constexpr uint32_t OldestReader(const Shape& shape) {

@@ -181,13 +181,29 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
       plain_(PlainRequestsOf(limits_, max_inline_bytes_)),
       sends_(capacity),
       receives_(capacity),
-      sges_(capacity * arena::kMaxSges) {}
+      sges_(capacity * arena::kMaxSges) {
+  SetShard(kAnyShard);
+}
 
-// Copies a range that is not within the buffers. `may_be_region`: the device only reads it.
+void RequestList::SetShard(uint32_t shard) {
+  shard_ = shard;
+  usable_ = shard == kAnyShard ? arena::UsableBuffers{limits_.buffer_bytes, limits_.buffer_bytes, 0}
+                               : arena::UsableBuffersOf(arena_->shape(), shard);
+}
+
+[[gnu::cold, gnu::noinline]] absl::Status RequestList::NotUsable(const arena::BufferRange& range,
+                                                                 int i) const {
+  if (!IsWithin(range, limits_.buffer_bytes)) return NotWithin(range, i, limits_.buffer_bytes);
+  return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
+                 " are neither within the ", usable_.shared_bytes,
+                 " bytes that all shards share nor within the heap of shard ", shard_);
+}
+
+// Copies a range that is not within the usable buffers. `may_be_region`: the device only reads it.
 [[gnu::cold, gnu::noinline]] absl::Status RequestList::CopyRegion(arena::BufferRange range, int i,
                                                                   bool may_be_region) {
   const uint32_t region = arena::RegionOf(range.offset);
-  if (region == 0) return NotWithin(range, i, limits_.buffer_bytes);
+  if (region == 0) return NotUsable(range, i);
   if (!may_be_region) {
     return Invalid("sges[", i, "]: region ", region,
                    " is for sends; what is received or read goes to the buffers");
@@ -215,7 +231,7 @@ bool RequestList::HasRegions(int sge_count) const {
                                                                   uint64_t* length) {
   const arena::BufferRange range = Copy(shared);
   *length += range.length;
-  if (!IsWithin(range, limits_.buffer_bytes)) [[unlikely]] {
+  if (!usable_.Has(range.offset, range.length)) [[unlikely]] {
     return CopyRegion(range, i, may_be_region);
   }
   static_assert(offsetof(ScatterGather, length) == 8 && offsetof(ScatterGather, lkey) == 12);
@@ -342,15 +358,13 @@ RequestList::PlainRequests RequestList::PlainRequestsOf(const RequestLimits& lim
   return plain;
 }
 
-// Returns whether the range is within the buffers and has from `least` to `most` bytes.
+// Returns whether the range is within the usable buffers and has from `least` to `most` bytes.
 [[gnu::always_inline]] inline bool RequestList::ReadPlainRange(const arena::BufferRange& shared,
                                                                uint64_t least, uint64_t most,
                                                                ScatterGather* sge) const {
   const arena::BufferRange range = Copy(shared);
   *sge = {base_ + range.offset, range.length, lkey_};
-  return range.offset <= limits_.buffer_bytes &&
-         range.length <= limits_.buffer_bytes - range.offset && range.length >= least &&
-         range.length <= most;
+  return usable_.Has(range.offset, range.length) && range.length >= least && range.length <= most;
 }
 
 RequestList::Written RequestList::WriteOtherSend(const arena::WorkRequest& shared, uint64_t wr_id,

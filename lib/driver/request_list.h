@@ -31,10 +31,18 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
 // do not change it. Allocates nothing after construction. Thread-compatible.
 class RequestList {
  public:
+  static constexpr uint32_t kAnyShard = UINT32_MAX;
+
   // Holds up to `capacity` requests. `lkey` is that of the arena's buffers.
   RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
 
-  void Clear() { send_count_ = receive_count_ = sge_count_ = send_bytes_ = 0; }
+  // Empties the list. The next requests are those of `shard`, and may name the heap of no other.
+  // kAnyShard, as from construction on: they may name every heap.
+  void Clear(uint32_t shard = kAnyShard) {
+    if (shard != shard_) [[unlikely]]
+      SetShard(shard);
+    send_count_ = receive_count_ = sge_count_ = send_bytes_ = 0;
+  }
   // kInvalidArgument: the request is invalid and not in the list. REQUIRES: room for it.
   absl::Status AddSend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status AddReceive(const arena::WorkRequest& shared, uint64_t wr_id);
@@ -68,6 +76,8 @@ class RequestList {
   struct Head;
   struct PlainSend;
 
+  void SetShard(uint32_t shard);
+  absl::Status NotUsable(const arena::BufferRange& range, int i) const;
   absl::Status CopySend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status CopyReceive(const arena::WorkRequest& shared, uint64_t wr_id);
   // Copies buffers behind the list's end without counting them in. Adds their bytes to `*length`.
@@ -97,6 +107,8 @@ class RequestList {
 
   const arena::Arena* arena_;
   RequestLimits limits_;
+  uint32_t shard_ = kAnyShard;
+  arena::UsableBuffers usable_ = {};
   uint64_t base_;  // address of the buffers
   uint32_t lkey_;
   uint32_t max_inline_bytes_;

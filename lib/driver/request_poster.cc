@@ -98,7 +98,8 @@ void RequestPoster::PostRequests(uint32_t connection, absl::Span<const Request> 
 }
 
 // The requests have been in a worker's memory since they were committed, so they are copied and
-// checked again.
+// checked again. Those that were committed before the connection moved to its shard may name the
+// first shard's heap.
 void RequestPoster::PostDeferred(uint32_t connection, bool receive) {
   const ConnectionRecord& target = state_.record(connection);
   const QueueCursors& cursors = receive ? target.receive : target.send;
@@ -106,7 +107,7 @@ void RequestPoster::PostDeferred(uint32_t connection, bool receive) {
     const uint64_t wr_id =
         arena::PackWrId(connection, target.generation,
                         receive ? Direction::kReceive : Direction::kSend, cursors.posted);
-    one_request_.Clear();
+    one_request_.Clear(RequestList::kAnyShard);
     const absl::Status checked =
         receive
             ? one_request_.AddReceive(arena_->receive_request(connection, cursors.posted), wr_id)

@@ -203,7 +203,7 @@ void SharedReceives::Return(uint32_t shard, const CompletionEntry& entry) {
     return;
   }
   if ((entry.flags & arena::kCompletionVoid) != 0 && !state_.IsBroken(shard)) {
-    one_request_.Clear();
+    one_request_.Clear(shard);
     if (one_request_.AddReceive(arena_->shared_receive_request(shard, slot), /*wr_id=*/0).ok()) {
       const absl::Status posted = PostOne(shard, slot, one_request_.receives().front().sges);
       if (!posted.ok()) Refuse(shard, MessageOf(posted));

@@ -75,7 +75,7 @@ absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t he
   shared_ = 0;
   request_count_ = 0;
   kinds_ = 0;
-  requests_.Clear();
+  requests_.Clear(shard);
   BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
   for (size_t i = 0; i < part_count_; ++i) {
     BATON_RETURN_IF_ERROR(CheckPart(shard, parts_[i], i + 1 == part_count_, direct));
@@ -270,7 +270,7 @@ bool TransactionReader::ReadPlain(uint32_t shard, TransactionPart* part, uint64_
   *requests =
       entry.send_end - connection.send.committed + entry.receive_end - connection.receive.committed;
   if (*requests > kMaxTransactionRequests) return false;
-  requests_.Clear();
+  requests_.Clear(shard);
   if (WriteRequests(part, part->direct) != RequestList::Written::kAll) [[unlikely]]
     return false;
   *send_bytes = requests_.send_bytes();

@@ -96,11 +96,14 @@ std::optional<uint64_t> PeerStream::PlaceInStaging(uint64_t length) {
 }
 
 absl::Status PeerStream::CheckRoom(uint64_t length) {
-  const uint64_t most = std::min(uint64_t{memory_.staging_bytes},
-                                 uint64_t{end_->state().sender.ring_units} * kUnitBytes);
-  if (length > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("message: ", length, " bytes, at most ", most, " can be sent"));
+  const uint64_t ring = uint64_t{end_->state().sender.ring_units} * kUnitBytes;
+  const uint64_t device =
+      requests_.max_message_bytes == 0 ? UINT64_MAX : requests_.max_message_bytes;
+  if (length > std::min({uint64_t{memory_.staging_bytes}, ring, device})) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "message: ", length, " bytes, and the peer's ring has ", ring, ", the memory for messages ",
+        memory_.staging_bytes, ", and the device sends at most ",
+        requests_.max_message_bytes == 0 ? "any length" : absl::StrCat(device)));
   }
   if (sends_outstanding_ + kSendsForMessage > requests_.sends) {
     return absl::ResourceExhaustedError("no room in the send queue");

@@ -43,6 +43,7 @@ class PeerStream {
   struct Requests {
     uint16_t window = 0;
     uint32_t sends = 0;
+    uint64_t max_message_bytes = 0;  // DeviceLimits::max_message_bytes; 0: unknown
   };
   struct Event {
     enum class Kind : uint8_t { kNothing, kMessage };
@@ -63,7 +64,8 @@ class PeerStream {
   absl::Status Begin(std::string_view private_data);
 
   // Sends one message, which is copied. kResourceExhausted: the peer has no room now, or messages
-  // before it have not been sent. kInvalidArgument: longer than the peer's ring or the memory.
+  // before it have not been sent. kInvalidArgument: longer than the peer's ring, the memory, or
+  // what the device sends in one message.
   absl::Status Send(absl::Span<const uint8_t> message);
 
   // kInvalidArgument: the peer does not keep to the protocol. Other errors are those of the

@@ -4,7 +4,9 @@
 // the peer's ring, contiguous. The WRITE takes one of the peer's receives, which have no buffers:
 // its completion is the bell. The bell says how long the message is (byte_len) and, in the
 // immediate, whether the message begins behind the last one or at the ring's beginning. So nothing
-// that lies in the ring is trusted, and no message can be seen in part.
+// that lies in the ring is trusted, and no message can be seen in part. So a message is no longer
+// than the peer's ring, and than what the sender's device takes in one request: several WRITEs
+// would have several lengths, and the bell has only the last one's.
 //
 // Credit. A sender may have as many bytes on the way as the peer's ring has, and as many bells as
 // the peer has posted receives. Each bell's immediate reports, for the other direction, what its

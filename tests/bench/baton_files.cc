@@ -71,8 +71,9 @@ absl::Status BatonFiles::Connect(const verbs::testing::Fabric& fabric) {
                                                       verbs::kLocalWrite | verbs::kRemoteWrite));
   const stream::PeerStream::Memory memory = {memory_.base(), kRingBytes, kStagingBytes,
                                              region_->lkey(), region_->rkey()};
-  stream_ = std::make_unique<stream::PeerStream>(&end_.queue_pair(), memory,
-                                                 stream::PeerStream::Requests{kWindow, kSends});
+  stream_ = std::make_unique<stream::PeerStream>(
+      &end_.queue_pair(), memory,
+      stream::PeerStream::Requests{kWindow, kSends, end_.device().limits().max_message_bytes});
   BATON_RETURN_IF_ERROR(stream_->Open());
   verbs::ConnectionParameters parameters;
   parameters.private_data = stream_->Greeting();

@@ -141,6 +141,48 @@ TEST_P(StalledDriverTest, shouldNotTakeBackAConnectionThatMoves) {
   EXPECT_EQ(poll_status, absl::OkStatus());
 }
 
+// The record of the connection has neither the move nor the receive yet.
+TEST_P(StalledDriverTest, shouldNotGiveOutWhatAReceiveOfAConnectionThatMovesRefersTo) {
+  constexpr uint64_t kPage = 4096;
+  Start([](v1::ServiceConfig* service) {
+    service->set_shards(2);
+    service->set_shard_heap_bytes(16 * kPage);
+  });
+  ScriptedService& service = NewService();
+  Shard* from = nullptr;
+  Buffer received = {};
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    if (completion.kind != Kind::kConnectRequest) return;
+    received = shard.heap().AllocateScratch(kPage).value();
+    EXPECT_EQ(shard.Receive(*completion.connection, {&received, 1}), absl::OkStatus());
+    EXPECT_EQ(shard.Accept(*completion.connection, *service.shards.at(1 - shard.index())),
+              absl::OkStatus());
+    from = &shard;
+  };
+  Worker* worker = Add(&service, GetParam());
+  ASSERT_TRUE(Until([&] { return service.shards.size() == 2; }));
+  RawPeer peer;
+  Connect(peer, *worker);
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog(0) + CompletionsInLog(1) == 1; }));
+  Stall();
+  for (int i = 0; i < 10 && from == nullptr; ++i) Turn();
+  if (from != nullptr) {
+    EXPECT_EQ(from->heap().Free(received), absl::OkStatus());
+    int others = 0;
+    for (; true; ++others) {
+      const absl::StatusOr<Buffer> page = from->heap().AllocateScratch(kPage);
+      if (!page.ok()) break;
+      EXPECT_NE(page->offset, received.offset);
+    }
+    EXPECT_EQ(others, 15);
+  }
+  GoOn();
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1 && peer.established; }));
+  EXPECT_NE(from, nullptr);
+  peer.Send("hello");
+  EXPECT_TRUE(Until([&] { return service.Count(Kind::kReceive) == 1; }));
+}
+
 INSTANTIATE_TEST_SUITE_P(, StalledDriverTest,
                          ::testing::Values(CommitMode::kAfterEachBatch,
                                            CommitMode::kAfterEachCompletion));

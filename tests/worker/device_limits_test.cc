@@ -16,6 +16,7 @@
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
+#include "worker/stream.h"
 #include "worker/worker_impl.h"
 
 namespace baton {
@@ -143,6 +144,32 @@ TEST_F(DeviceLimitsTest, shouldRefuseWhatTheDeviceDoesNotDo) {
   EXPECT_TRUE(Until([&] { return arena_->connection(0).send.completed == 2; }));
   EXPECT_EQ(arena_->connection(0).state,
             static_cast<uint32_t>(arena::ConnectionState::kEstablished));
+}
+
+TEST_F(DeviceLimitsTest, shouldBoundTheMessagesOfAStream) {
+  const stream::Greeting greeting = {
+      stream::kGreetingMagic, stream::kStreamVersion, 8,
+      16 * kMaxMessage,       peer_.rkey(),           peer_.address()};
+  const stream::StreamState state = stream::StreamEnd::Begin(greeting, stream::kMinRingBytes,
+                                                             stream::kMinWindow, stream::kMinWindow)
+                                        .state();
+  Stream end =
+      Stream::Load(*service_.connection, {reinterpret_cast<const uint8_t*>(&state), sizeof(state)})
+          .value();
+  EXPECT_EQ(end.peer_ring_bytes(), 16 * kMaxMessage);
+  EXPECT_EQ(end.longest_message(), kMaxMessage);
+  EXPECT_EQ(end.RoomFor(kMaxMessage + 1, 1), 0u);
+  EXPECT_EQ(end.RoomFor(kMaxMessage, 1), 1u);
+  EXPECT_EQ(end.AwaitRoom(kMaxMessage + 1).status().code(), absl::StatusCode::kInvalidArgument);
+  Buffer message = {0, kMaxMessage + 1};
+  const absl::Status status = end.Send({&message, 1});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("4097 bytes in one message, the service's device sends at most 4096"));
+  EXPECT_EQ(service_.connection->next_send(), 0u);
+  message.length = kMaxMessage;
+  EXPECT_EQ(end.Send({&message, 1}), absl::OkStatus());
+  shard().Abandon();
 }
 
 // The library of a worker that was not told lets it pass, as an older or a hostile one does.

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory_resource>
 #include <new>
 #include <random>
@@ -529,6 +531,50 @@ TEST_F(SharedReceiveHeapTest, shouldNotGiveOutWhatASharedReceiveRefersTo) {
 
 // ---------------------------------------------------------------- what is refused
 
+class TwoShardHeapTest : public HeapTest {
+ protected:
+  void SetUp() override {
+    Start([](v1::ServiceConfig* service) {
+      service->set_shards(2);
+      service->set_buffer_bytes(kBufferBytes);
+      service->set_shard_heap_bytes(kPages * kPage);
+    });
+    first.on_completion = [](Shard& owner, const Completion& completion) {
+      if (completion.kind != Kind::kConnectRequest) return;
+      AcceptWith(owner, completion, 0);
+      EXPECT_EQ(owner.Commit(), absl::OkStatus());
+    };
+    worker = Add(&first, CommitMode::kManual);
+    ASSERT_TRUE(Until([&] { return first.shards.size() == 2; }));
+    ASSERT_NO_FATAL_FAILURE(Establish(peer, *worker));
+    ASSERT_TRUE(Until([&] { return first.Count(Kind::kEstablished) == 1; }));
+    connection = first.completions.back().connection;
+    shard = &connection->shard();
+  }
+};
+
+TEST_F(TwoShardHeapTest, shouldBeNamedByTheRequestsOfItsShardAlone) {
+  const Buffer own = Allocate(64);
+  const Buffer other = first.shards.at(1 - shard->index())->heap().Allocate(64).value();
+  const Buffer into_a_heap = {kBufferBytes - 8, 16};
+  // The first requests of the connection in a transaction, and others.
+  for (int i = 0; i < 2; ++i) {
+    for (const absl::Status& refused :
+         {SendFrom(other), shard->Receive(*connection, {&other, 1}), SendFrom(into_a_heap),
+          SendFrom({own.offset, (kPages + 1) * kPage})}) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("buffers[0]: "));
+    }
+    EXPECT_THAT(std::string(SendFrom(other).message()), HasSubstr("the heap of no other shard"));
+    EXPECT_EQ(connection->next_send(), static_cast<uint64_t>(i));
+    EXPECT_EQ(SendFrom(own), absl::OkStatus());
+    EXPECT_EQ(shard->Receive(*connection, {&own, 1}), absl::OkStatus());
+  }
+  const std::array<Buffer, 2> both = {own, other};
+  EXPECT_THAT(std::string(shard->Receive(*connection, both).message()), HasSubstr("buffers[1]: "));
+  shard->Abandon();
+}
+
 TEST_F(HeapTest, shouldRefuseAnotherThread) {
   const Buffer buffer = Allocate(64);
   std::array<absl::Status, 4> statuses;
@@ -642,6 +688,36 @@ TEST_F(HeapTest, shouldHoldContainers) {
   }
   EXPECT_EQ(Statistics().scratch, 0u);
   EXPECT_FALSE(resource.is_equal(*std::pmr::new_delete_resource()));
+}
+
+TEST_F(HeapTest, shouldHoldContainersAndTheirCopies) {
+  HeapResource resource(shard);
+  using Numbers = std::vector<uint64_t, HeapAllocator<uint64_t>>;
+  using Names = std::map<int, Numbers, std::less<>, HeapAllocator<std::pair<const int, Numbers>>>;
+  const auto is_in_the_heap = [&](const void* memory) {
+    const uint64_t offset = heap().BufferAt(memory, 1).offset;
+    return offset >= kBufferBytes && offset < kBufferBytes + kPages * kPage;
+  };
+  {
+    Numbers numbers(100, 7, &resource);
+    Numbers copy = numbers;
+    EXPECT_TRUE(is_in_the_heap(numbers.data()));
+    EXPECT_TRUE(is_in_the_heap(copy.data()));
+    EXPECT_NE(copy.data(), numbers.data());
+    const uint64_t* const elements = copy.data();
+    numbers = std::move(copy);
+    EXPECT_EQ(numbers.data(), elements);
+    Names names(&resource);
+    names.emplace(1, numbers);
+    EXPECT_TRUE(is_in_the_heap(&*names.begin()));
+    EXPECT_EQ(names.at(1), numbers);
+    EXPECT_THROW(numbers.resize(1 << 20), std::bad_alloc);
+    EXPECT_THROW(HeapAllocator<uint64_t>(&resource).allocate(SIZE_MAX / 4), std::bad_alloc);
+  }
+  EXPECT_EQ(Statistics().scratch, 0u);
+  HeapResource other(shard);
+  EXPECT_EQ(HeapAllocator<int>(&resource), HeapAllocator<char>(&resource));
+  EXPECT_NE(HeapAllocator<int>(&resource), HeapAllocator<int>(&other));
 }
 
 TEST_F(HeapTest, shouldFreeNothingOfTheNextOwnerWithAContainerThatOutlivesItsEpoch) {

@@ -162,9 +162,12 @@ class LeasesTest : public WorkerFixture {
     if (completion.kind == Kind::kDisconnected || completion.kind == Kind::kConnectFailed) {
       return HandleEnd(shard, connection);
     }
-    const bool asks =
+    const bool received =
         completion.kind == Kind::kReceive && completion.status == verbs::CompletionStatus::kSuccess;
-    return asks ? HandleAsk(shard, completion) : absl::OkStatus();
+    if (!received) return absl::OkStatus();
+    return completion.opcode == verbs::CompletionOpcode::kReceiveWithImmediate
+               ? HandleNotice(shard, completion)
+               : HandleAsk(shard, completion);
   }
   absl::Status HandleEnd(Shard& shard, Connection& connection) {
     BATON_ASSIGN_OR_RETURN(Leases leases, Leases::Load(connection, connection.state()));
@@ -190,6 +193,18 @@ class LeasesTest : public WorkerFixture {
     BATON_RETURN_IF_ERROR(shard.SetState(connection, leases.state(), kFormat));
     (void)Ends(shard, kStored);
     return absl::OkStatus();
+  }
+  absl::Status HandleNotice(Shard& shard, const Completion& completion) {
+    Connection& connection = *completion.connection;
+    BATON_ASSIGN_OR_RETURN(const Leases leases, Leases::Load(connection, connection.state()));
+    if (Ends(shard, kBegin)) return absl::OkStatus();
+    const Lease* const lease = leases.Find(completion.immediate);
+    if (lease == nullptr) return absl::NotFoundError("a notice of no lease");
+    EXPECT_TRUE(completion.kind == Kind::kReceive && completion.has_immediate);
+    const uint8_t* const at = shard.heap().At(lease->memory());
+    notices.emplace_back(lease->id, std::string(at, at + completion.byte_len));
+    const Buffer slot = ReceiveSlot(connection, connection.next_receive());
+    return shard.Receive(connection, {&slot, 1});
   }
   absl::StatusOr<Lease> Do(Leases& leases, const Ask& ask) const {
     if (ask.what == Ask::kAllocate) return leases.Allocate(ask.request, now);
@@ -285,6 +300,7 @@ class LeasesTest : public WorkerFixture {
     request.remote_address = lease.remote_address + offset;
     request.compare_add = compare_add;
     request.swap = swap;
+    request.immediate = lease.id;
     raw.Post(request, static_cast<uint32_t>(bytes->size()));
     ++client->posted;
     EXPECT_TRUE(Await([&] { return raw.sent.size() == client->posted; }));
@@ -382,6 +398,7 @@ class LeasesTest : public WorkerFixture {
   std::set<const ScriptedService*> dead;
   std::vector<Worker*> ended;
   std::vector<absl::Status> errors;
+  std::vector<std::pair<uint32_t, std::string>> notices;  // lease, and what its memory begins with
 };
 
 TEST_F(LeasesTest, shouldLeaseMemoryForReadsWritesAndAtomics) {
@@ -406,6 +423,35 @@ TEST_F(LeasesTest, shouldLeaseMemoryForReadsWritesAndAtomics) {
   std::string bytes(8, '?');
   EXPECT_EQ(Use(client, lease, Opcode::kRead, 0, &bytes), CompletionStatus::kRemoteAccessError);
   ASSERT_NO_FATAL_FAILURE(ExpectAllFree(before));
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(LeasesTest, shouldGiveTheOwnerNoticeOfAWriteWithImmediate) {
+  ASSERT_NO_FATAL_FAILURE(StartService());
+  Client* const client = AddClient();
+  const Lease first = Allocate(client, 1, 64);
+  const Lease second = Allocate(client, 2, 64);
+  std::string bytes = "news";
+  EXPECT_EQ(Use(client, second, Opcode::kWriteWithImmediate, 0, &bytes),
+            CompletionStatus::kSuccess);
+  ASSERT_TRUE(Await([&] { return notices.size() == 1; }));
+  EXPECT_EQ(notices[0], std::pair(second.id, std::string("news")));
+  // One notice for several WRITEs, whose owner dies of it: its successor is given it.
+  Write(client, first, 2, "longer");
+  bytes = "no";
+  Arm(kBegin);
+  EXPECT_EQ(Use(client, first, Opcode::kWriteWithImmediate, 0, &bytes), CompletionStatus::kSuccess);
+  ASSERT_TRUE(Await([&] { return notices.size() == 2; }));
+  EXPECT_EQ(deaths, 0);
+  EXPECT_EQ(notices[1], std::pair(first.id, std::string("no")));
+  EXPECT_EQ(Read(client, first, 0, 8), "nolonger");
+  // Without a right to write there is none, and the peer's connection ends.
+  const Lease third = Allocate(client, 3, 64, verbs::kRemoteRead);
+  EXPECT_EQ(Use(client, third, Opcode::kWriteWithImmediate, 0, &bytes),
+            CompletionStatus::kRemoteAccessError);
+  Leave(client);
+  EXPECT_TRUE(HasOnly({}));
+  EXPECT_EQ(notices.size(), 2u);
   EXPECT_TRUE(errors.empty());
 }
 

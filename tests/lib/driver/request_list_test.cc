@@ -272,6 +272,29 @@ TEST_F(RequestListTest, shouldNotFollowWhatIsThereLater) {
   EXPECT_EQ(list->sends()[0].sges[0].length, 100u);
 }
 
+TEST(RequestListOfShardsTest, shouldNameTheHeapOfItsShardAlone) {
+  arena::Shape shape = TestShape(2, 1, 8);
+  shape.heap_pages = 4;
+  const arena::Arena arena = arena::Arena::Create(shape, "kv").value();
+  RequestList list(arena, kLkey, 4);
+  const auto names = [&](uint32_t heap) {
+    const arena::WorkRequest request =
+        RequestOf(verbs::Opcode::kSend, arena::HeapOffset(shape, heap), 8);
+    const bool sent = list.AddSend(request, 1).ok();
+    EXPECT_EQ(list.AddReceive(request, 2).ok(), sent);
+    return sent;
+  };
+  EXPECT_TRUE(names(0) && names(1));
+  for (const uint32_t shard : {1u, 0u, 1u}) {
+    list.Clear(shard);
+    EXPECT_TRUE(names(shard));
+    EXPECT_FALSE(names(1 - shard));
+    EXPECT_TRUE(list.AddSend(RequestOf(verbs::Opcode::kSend, 0, 8), 1).ok());
+  }
+  list.Clear();
+  EXPECT_TRUE(names(0) && names(1));
+}
+
 struct InlineRequestListTest : RequestListTest {
   InlineRequestListTest() : RequestListTest(16) {}
 

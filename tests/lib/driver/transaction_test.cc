@@ -358,6 +358,20 @@ INSTANTIATE_TEST_SUITE_P(
                request.sge_count = 4;
                request.sges[3] = {0, 65537, 0};
              }},
+        Rule{"heapOfAnotherShard", "sges[0]: 8 bytes at 49152 are neither within the 32768 bytes",
+             [](Scene& s) {
+               AnySend(s).sges[0] = {arena::HeapOffset(Scene::Shape(), 1), 8, 0};
+             }},
+        Rule{"onlyBufferInTheHeapOfAnotherShard", "nor within the heap of shard 0",
+             [](Scene& s) {
+               arena::WorkRequest& request = AnyReceive(s);
+               request.one_line = 1;
+               request.only = {arena::HeapOffset(Scene::Shape(), 1) - 1, 2, 0};
+             }},
+        Rule{"intoTheOwnHeap", "sges[0]: 2 bytes at 32767",
+             [](Scene& s) {
+               AnySend(s).sges[0] = {arena::HeapOffset(Scene::Shape(), 0) - 1, 2, 0};
+             }},
         Rule{"secondRequest", "connection 1 send 1: flags",
              [](Scene& s) {
                AnySend(s);
@@ -444,6 +458,16 @@ TEST(TransactionReaderTest, shouldTakeTheChangesOfAHeap) {
   scene.writer.Heap(0, {0, 0, 0}).Publish();
   EXPECT_EQ(scene.Read(), absl::OkStatus());
   EXPECT_EQ(scene.reader.transaction().entries, 2u);
+}
+
+TEST(TransactionReaderTest, shouldTakeRequestsThatNameTheHeapOfTheirShard) {
+  Scene scene;
+  const uint64_t heap = arena::HeapOffset(Scene::Shape(), 0);
+  const auto bytes = static_cast<uint32_t>(arena::HeapBytes(Scene::Shape()));
+  scene.writer.Send(1, heap, bytes);
+  scene.writer.Receive(1, heap + bytes - 8, 8);
+  scene.writer.Publish();
+  EXPECT_EQ(scene.Read(), absl::OkStatus());
 }
 
 TEST(TransactionReaderTest, shouldTakeNoChangeWhereThereIsNoHeap) {

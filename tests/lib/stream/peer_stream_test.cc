@@ -1,11 +1,14 @@
 // Two ends on plain verbs. Both fail at the first message that finds no receive.
 #include "lib/stream/peer_stream.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/stream/stream_peer.h"
@@ -16,6 +19,7 @@ namespace {
 using baton::testing::kRingBytes;
 using baton::testing::kWindow;
 using baton::testing::StreamPeer;
+using ::testing::HasSubstr;
 
 class PeerStreamTest : public ::testing::Test {
  protected:
@@ -108,6 +112,34 @@ TEST_F(PeerStreamTest, shouldRefuseWrongSizes) {
   EXPECT_EQ(open({nullptr, kRingBytes, 0, 0, 0}, {kWindow, 2}), kWrong);
   EXPECT_EQ(open({nullptr, kRingBytes, 1, 0, 0}, {kWindow, 1}), kWrong);
   EXPECT_EQ(open({nullptr, kRingBytes, 1, 0, 0}, {kMaxWindow + 1, 2}), kWrong);
+}
+
+TEST_F(PeerStreamTest, shouldBoundItsMessagesByTheDevices) {
+  constexpr uint64_t kMost = 256;
+  static_assert(kMost < kRingBytes);
+  StreamPeer limited(fabric, kRingBytes, kMost);
+  size_t arrived = 0;
+  a.on_message = [&](absl::Span<const uint8_t> message) {
+    arrived += message.size();
+    return true;
+  };
+  limited.Connect(a.Listen());
+  const auto until = [&](const std::function<bool()>& done) {
+    return driver::testing::Pump(
+        [&] {
+          a.Turn();
+          limited.Turn();
+        },
+        done);
+  };
+  ASSERT_TRUE(until([&] { return a.established && limited.established; }));
+  const std::vector<uint8_t> message(kMost + 1);
+  const absl::Status status = limited.Send(message);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the device sends at most 256"));
+  EXPECT_EQ(limited.state().sender.messages, 0u);
+  EXPECT_EQ(limited.Send({message.data(), kMost}), absl::OkStatus());
+  EXPECT_TRUE(until([&] { return arrived == kMost; }));
 }
 
 TEST_F(PeerStreamTest, shouldNotSendBeforeTheGreeting) {

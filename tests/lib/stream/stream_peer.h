@@ -39,7 +39,8 @@ inline bool IsConserved(const stream::StreamState& one, const stream::StreamStat
 // An end on plain verbs, which sends `to_send` messages as fast as it has credit.
 class StreamPeer {
  public:
-  explicit StreamPeer(const verbs::testing::Fabric& fabric, uint32_t ring_bytes = kRingBytes)
+  explicit StreamPeer(const verbs::testing::Fabric& fabric, uint32_t ring_bytes = kRingBytes,
+                      uint64_t max_message_bytes = 0)
       : fabric_(fabric),
         mapped_bytes_(ring_bytes + kRingBytes),
         device_(Open(fabric, &receivers_not_ready_)) {
@@ -54,8 +55,9 @@ class StreamPeer {
     queue_pair_ = device_->CreateQueuePair({queue_.get(), queue_.get(), kDepth, kDepth, 1}).value();
     const stream::PeerStream::Memory memory = {memory_, ring_bytes, kRingBytes, region_->lkey(),
                                                region_->rkey()};
-    stream_ = std::make_unique<stream::PeerStream>(queue_pair_.get(), memory,
-                                                   stream::PeerStream::Requests{kWindow, kDepth});
+    stream_ = std::make_unique<stream::PeerStream>(
+        queue_pair_.get(), memory,
+        stream::PeerStream::Requests{kWindow, kDepth, max_message_bytes});
     EXPECT_EQ(stream_->Open(), absl::OkStatus());
   }
   ~StreamPeer() {

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 #include <baton/baton.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
+#include <memory_resource>
+#include <new>
 #include <vector>
 
 #include "lib/arena/arena.h"
@@ -134,6 +138,39 @@ TEST_F(HeapInterfaceTest, shouldHandOnWhatWasCommitted) {
   ASSERT_EQ(baton_free(second.shard, &value), BATON_OK) << baton_error();
   ASSERT_EQ(baton_commit(second.shard), BATON_OK) << baton_error();
   EXPECT_THAT(OffsetsOf(second.shard), UnorderedElementsAre());
+}
+
+TEST_F(HeapInterfaceTest, shouldHoldContainersForAnEpoch) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  Owner owner, second;
+  Worker worker, next;
+  ASSERT_NO_FATAL_FAILURE(Attach(owner, &worker));
+  ASSERT_TRUE(Adopts(worker, owner));
+  size_t length = 0;
+  HeapResource resource(owner.shard, worker.buffers(&length));
+  {
+    std::pmr::vector<uint64_t> numbers(1000, 7, &resource);
+    const Buffer buffer = resource.BufferAt(numbers.data(), 8000);
+    EXPECT_GE(buffer.offset, length);
+    EXPECT_LE(buffer.offset + buffer.length, length + kHeapBytes);
+    EXPECT_GE(StatisticsOf(owner.shard).scratch, 8000u);
+    EXPECT_THROW(numbers.resize(kHeapBytes), std::bad_alloc);
+    EXPECT_EQ(numbers.size(), 1000u);
+  }
+  EXPECT_EQ(StatisticsOf(owner.shard).scratch, 0u);
+  EXPECT_FALSE(resource.is_equal(*std::pmr::new_delete_resource()));
+  std::pmr::vector<uint64_t> late(100, 7, &resource);
+  ASSERT_NO_FATAL_FAILURE(Attach(second, &next));
+  auto handoff = std::async(std::launch::async, [&] { return keeper_.Handoff(next.id()); });
+  EXPECT_TRUE(driver::testing::Pump(
+      [&] {
+        EXPECT_TRUE(worker.Poll().ok());
+        EXPECT_TRUE(next.Poll().ok());
+      },
+      [&] { return handoff.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  EXPECT_EQ(handoff.get(), absl::OkStatus());
+  ASSERT_NE(second.shard, nullptr);
+  EXPECT_THROW(late.resize(1000), std::bad_alloc);
 }
 
 TEST_F(HeapInterfaceTest, shouldSayWhatIsWrong) {

@@ -47,8 +47,9 @@ absl::Status GetClient::Open(const verbs::Address& address) {
   BATON_ASSIGN_OR_RETURN(queue_pair_, device_->CreateQueuePair(options));
   const stream::PeerStream::Memory parts = {memory_.base(), kRingBytes, kStagingBytes,
                                             region_->lkey(), region_->rkey()};
-  stream_ = std::make_unique<stream::PeerStream>(queue_pair_.get(), parts,
-                                                 stream::PeerStream::Requests{kWindow, kSends});
+  stream_ = std::make_unique<stream::PeerStream>(
+      queue_pair_.get(), parts,
+      stream::PeerStream::Requests{kWindow, kSends, device_->limits().max_message_bytes});
   BATON_RETURN_IF_ERROR(stream_->Open());
   verbs::ConnectionParameters parameters;
   parameters.private_data = stream_->Greeting();

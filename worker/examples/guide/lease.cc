@@ -2,11 +2,15 @@
 //   lease NUMBER BYTES SECONDS    memory for so long; 0: as long as the connection. The answer is
 //                                 the lease's id, rkey and address; for the same NUMBER the same
 //   free ID                       ends a lease
+// A WRITE_WITH_IMM into a lease, whose immediate is the lease's id, is answered with the first
+// number that is there.
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <iostream>
 #include <set>
 #include <sstream>
@@ -16,6 +20,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "worker/examples/guide/reply_service.h"
+#include "worker/heap.h"
 #include "worker/heap_grants.h"
 #include "worker/leases.h"
 
@@ -63,10 +68,15 @@ class Lessor final : public ReplyService {
 
   void OnCompletion(Shard& shard, const Completion& done) override {
     using Kind = Completion::Kind;
+    Connection& connection = *done.connection;
+    if (done.opcode == verbs::CompletionOpcode::kReceiveWithImmediate &&
+        done.status == verbs::CompletionStatus::kSuccess) {
+      if (!AnswerNotice(shard, done).ok()) shard.Disconnect(connection).IgnoreError();
+      return;
+    }
     if (done.kind != Kind::kDisconnected && done.kind != Kind::kConnectFailed) {
       return ReplyService::OnCompletion(shard, done);
     }
-    Connection& connection = *done.connection;
     absl::StatusOr<Leases> leases = Leases::Load(connection, connection.state(), kMost);
     // If it fails, the next owner frees the rest.
     if (leases.ok()) leases->FreeAll().IgnoreError();
@@ -93,6 +103,20 @@ class Lessor final : public ReplyService {
     }
     BATON_RETURN_IF_ERROR(shard.SetState(connection, leases.state(), kFormat));
     return answer;
+  }
+
+  // The peer has written into the lease that the immediate names.
+  static absl::Status AnswerNotice(Shard& shard, const Completion& notice) {
+    Connection& connection = *notice.connection;
+    BATON_ASSIGN_OR_RETURN(const Leases leases,
+                           Leases::Load(connection, connection.state(), kMost));
+    const Lease* const lease = leases.Find(notice.immediate);
+    if (lease == nullptr) return SendText(shard, connection, "no lease of yours", notice.tag);
+    uint64_t number = 0;  // a copy: the peer may write on
+    std::memcpy(&number, shard.heap().At(lease->memory()),
+                std::min<size_t>(lease->bytes, sizeof(number)));
+    return SendText(shard, connection, absl::StrCat("lease ", lease->id, " has ", number),
+                    notice.tag);
   }
 
   absl::Status StartTimer(Worker& worker) {

@@ -107,6 +107,18 @@ absl::StatusOr<uint64_t> LineClient::Read(uint64_t remote_address, uint32_t rkey
   return value;
 }
 
+absl::Status LineClient::Write(uint64_t remote_address, uint32_t rkey, uint64_t value,
+                               uint32_t immediate) {
+  verbs::SendRequest request;
+  request.opcode = verbs::Opcode::kWriteWithImmediate;
+  request.remote_address = remote_address;
+  request.rkey = rkey;
+  request.immediate = immediate;
+  std::memcpy(memory_.base(), &value, sizeof(value));
+  BATON_RETURN_IF_ERROR(Post(request, sizeof(value)));
+  return WaitFor("the WRITE", sent_);
+}
+
 absl::Status LineClient::WaitUntilDisconnected() {
   return WaitFor("the end of the connection", ended_);
 }

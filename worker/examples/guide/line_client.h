@@ -38,6 +38,8 @@ class LineClient {
 
   // Reads 8 bytes of the service's memory with an RDMA READ.
   absl::StatusOr<uint64_t> Read(uint64_t remote_address, uint32_t rkey);
+  // Writes 8 bytes of the service's memory, and gives notice of it (WRITE_WITH_IMM).
+  absl::Status Write(uint64_t remote_address, uint32_t rkey, uint64_t value, uint32_t immediate);
 
   // Waits until the service ends the connection.
   absl::Status WaitUntilDisconnected();

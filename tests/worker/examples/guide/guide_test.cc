@@ -390,6 +390,27 @@ TEST_F(LeaseTest, shouldAnswerReadsWhileNoWorkerLives) {
   EXPECT_OK(client->Read(given.address + 4088, given.rkey));
 }
 
+TEST_F(LeaseTest, shouldAnswerANoticeOfWhatThePeerHasWritten) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(kHeap));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("lease", &worker_));
+  const auto client = Connect(cluster_->port());
+  ASSERT_TRUE(client);
+  const auto answer = client->Ask("lease 1 4096 0");
+  ASSERT_OK(answer);
+  const Given given = Parse(*answer);
+  ASSERT_OK(client->Write(given.address, given.rkey, 42, given.id));
+  EXPECT_EQ(*client->Receive(), absl::StrCat("lease ", given.id, " has 42"));
+  ASSERT_OK(client->Write(given.address, given.rkey, 43, given.id + 1));
+  EXPECT_EQ(*client->Receive(), "no lease of yours");
+  // A notice that comes while no worker lives waits for one.
+  ASSERT_OK(worker_->process->Kill());
+  ASSERT_OK(client->Write(given.address, given.rkey, 44, given.id));
+  std::unique_ptr<GuideWorker> heir;
+  ASSERT_NO_FATAL_FAILURE(StartWorker("lease", &heir));
+  EXPECT_EQ(*client->Receive(), absl::StrCat("lease ", given.id, " has 44"));
+  EXPECT_EQ(*client->Ask("lease 1 4096 0"), *answer);
+}
+
 // Its owner ends it, and the peer with it, which reads after that.
 TEST_F(LeaseTest, shouldEndLeasesWhoseTimeIsOver) {
   ASSERT_NO_FATAL_FAILURE(StartCluster(kHeap));

@@ -10,8 +10,8 @@
 //   if (status.ok()) status = worker.Listen("0.0.0.0", 7471);
 //   if (status.ok()) status = worker.Run();
 //
-// baton.h says what each function does, when it fails, and which thread may call it. The library
-// throws nothing. An exception that leaves a callback ends the process.
+// baton.h says what each function does, when it fails, and which thread may call it. Nothing here
+// but HeapResource throws. An exception that leaves a callback ends the process.
 #ifndef BATON_BATON_HPP_
 #define BATON_BATON_HPP_
 
@@ -23,6 +23,10 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#if __has_include(<memory_resource>) && defined(__cpp_exceptions)
+#include <memory_resource>
+#endif
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -245,6 +249,58 @@ class Shard {
  private:
   baton_shard* handle_;
 };
+
+#if __has_include(<memory_resource>) && defined(__cpp_exceptions)
+// Scratch memory of a shard's heap for containers: a std::pmr::vector whose bytes can be sent as
+// they are. Make one for each epoch, in OnAdopt: what it allocated ends with the epoch, and is not
+// given back twice when containers outlive it. Throws std::bad_alloc if the heap has no room, and
+// where the service has no heaps.
+//
+// Destroy containers in OnRelease: the next owner writes over their elements. None may outlive the
+// Worker, and none survives its process: what a successor has to find belongs in memory of
+// Heap::Allocate, addressed by offset.
+class HeapResource final : public std::pmr::memory_resource {
+ public:
+  // `buffers`: what Worker::buffers returns.
+  HeapResource(Shard shard, uint8_t* buffers)
+      : shard_(shard.handle()), epoch_(shard.epoch()), buffers_(buffers) {}
+
+  // Returns the buffer at an address inside what this has allocated, to be sent.
+  Buffer BufferAt(const void* address, uint32_t length) const {
+    Buffer buffer = {};
+    buffer.offset = static_cast<uint64_t>(static_cast<const uint8_t*>(address) - buffers_);
+    buffer.length = length;
+    return buffer;
+  }
+
+ private:
+  static constexpr size_t kLeastAlignment = 64;
+
+  void* do_allocate(size_t bytes, size_t alignment) override {
+    Buffer buffer = {};
+    const bool owns = baton_shard_epoch(shard_) == epoch_;
+    const auto wanted =
+        static_cast<uint32_t>(alignment < kLeastAlignment ? kLeastAlignment : alignment);
+    if (!owns ||
+        baton_allocate_scratch(shard_, bytes == 0 ? 1 : bytes, wanted, &buffer) != BATON_OK) {
+      throw std::bad_alloc();
+    }
+    return buffers_ + buffer.offset;
+  }
+  void do_deallocate(void* memory, size_t /*bytes*/, size_t /*alignment*/) override {
+    if (baton_shard_epoch(shard_) != epoch_) return;
+    const Buffer buffer = BufferAt(memory, 1);
+    (void)baton_free(shard_, &buffer);
+  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+
+  baton_shard* shard_;
+  uint64_t epoch_;
+  uint8_t* buffers_;
+};
+#endif
 
 // The application implements this class, and keeps the object alive as long as the Worker.
 class Service {
