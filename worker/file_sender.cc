@@ -156,7 +156,7 @@ void FileSender::Hold() {
 }
 
 void FileSender::SetHeld(uint64_t held) {
-  if (held == state_.held) return;
+  if (held == 0 || held == state_.held) return;
   reads_.held_files().End(*connection_, state_.held, {});
   reads_.held_files().Use(connection_->shard(), held);
   state_.held = held;

@@ -138,8 +138,9 @@ class FileSender {
   // The same for a region. OK: pieces are sent from one, or it was not asked for.
   const absl::Status& region_status() const { return region_status_; }
   bool uses_region() const { return static_cast<bool>(region_); }
-  // The driver holds the file as `held`, in the place of the one that it held. 0: it does not.
-  // Staged with the next SetState.
+  // For a service that has called Worker::HoldDescriptor by itself: Load takes this one, and the
+  // service drops it. What Begin has held is dropped. 0: changes nothing. Staged with the next
+  // SetState.
   void SetHeld(uint64_t held);
   int fd() const { return file_.get(); }
 

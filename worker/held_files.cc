@@ -68,6 +68,7 @@ absl::StatusOr<uint64_t> HeldFiles::Hold(Shard& shard, int fd) {
   absl::StatusOr<uint64_t> number = worker_.HoldDescriptor(fd, TagOf(shard));
   BATON_CRASH_POINT("file-held");
   if (number.ok()) {
+    place.held.insert(*number);
     Use(shard, *number);
     return number;
   }
@@ -144,9 +145,10 @@ void HeldFiles::Drop(Place& place) {
   while (!place.to_drop.empty()) {
     const uint64_t number = place.to_drop.back();
     // A transfer may have been loaded with it again, after Shard::Abandon.
-    if (!users_.contains(number)) {
+    if (place.held.contains(number) && !users_.contains(number)) {
       const absl::Status dropped = worker_.DropDescriptor(number);
       if (!dropped.ok()) return NoteRefusal(dropped);
+      place.held.erase(number);
       BATON_CRASH_POINT("file-dropped");
     }
     place.to_drop.pop_back();
@@ -160,6 +162,7 @@ absl::Status HeldFiles::FindLost(Place& place) {
     return std::any_of(place.ended.begin(), place.ended.end(),
                        [&](const Ended& ended) { return ended.number == number; });
   };
+  place.held = {held.begin(), held.end()};
   for (const uint64_t number : held) {
     if (!users_.contains(number) && !waits(number)) place.to_drop.push_back(number);
   }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,8 +58,9 @@ class HeldFiles {
   absl::StatusOr<FileDescriptor> Take(uint64_t number);
   // A FileSender has `number`.
   void Use(Shard& shard, uint64_t number);
-  // It has ended. Releases the file and the region when the sends that are staged by now have
-  // completed and that is committed, or the connection has ended. 0: there is no file.
+  // It has ended. Releases the region, and the file if Hold has held it, when the sends that are
+  // staged by now have completed and that is committed, or the connection has ended. 0: there is no
+  // file.
   void End(Connection& connection, uint64_t number, RegionCache::Lease region);
   // The shard is another worker's now, with what is left to be dropped.
   void Forget(const Shard& shard);
@@ -85,6 +87,7 @@ class HeldFiles {
     bool has_lost = false;
     std::vector<Ended> ended;
     std::vector<uint64_t> to_drop;
+    std::set<uint64_t> held;  // with the shard's tag: others are the application's
     std::unique_ptr<FileRequester> requester;
   };
 

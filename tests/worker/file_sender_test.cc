@@ -39,6 +39,7 @@ namespace {
 
 using driver::testing::OwnMemory;
 using testing::CountedStream;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kDepth;
@@ -141,6 +142,7 @@ class SendingOwner {
   std::vector<absl::Status> errors;
   FileSender::Options pipeline = {.piece_bytes = kPieceBytes, .depth = 4};
   std::unique_ptr<RegionCache> regions;
+  uint64_t own_held = 0;  // the service's own
   // Of the transfer that has begun last.
   absl::Status hold_status, region_status;
   // Of the one that was staged to its end last.
@@ -244,6 +246,7 @@ class SendingOwner {
                            FileSender::Begin(*reads_, connection, Open(),
                                              {request.transfer, request.offset, request.length},
                                              WakeOf(connection), pipeline));
+    sender->SetHeld(own_held);
     hold_status = sender->hold_status();
     region_status = sender->region_status();
     return absl::OkStatus();
@@ -403,8 +406,8 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
     return result.get();
   }
   // Owners die at each step in its turn, at a random one of its occurrences.
-  void DieWhileThePeerAsks(AskingPeer& peer, int kills) {
-    std::mt19937 random(11);
+  void DieWhileThePeerAsks(AskingPeer& peer, int kills, uint32_t seed = 11) {
+    std::mt19937 random(seed);
     int passed = 0;
     dies = [&](Step step) {
       // No completion is poison.
@@ -767,6 +770,26 @@ TEST_P(FileSenderTest, shouldDropTheFileOfAPeerThatLeaves) {
   EXPECT_TRUE(UntilWith(peer, [&] {
     return owner.service().Count(Kind::kDisconnected) == 1 && owner.held().empty();
   }));
+}
+
+TEST_P(FileSenderTest, shouldLeaveToTheServiceWhatItHoldsByItself) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  owner.own_held = owner.worker()->HoldDescriptor(file.get()).value();
+  SendingOwner& next = AddOwner();
+  peer.keeps = true;
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 3; }));
+  ASSERT_EQ(unlink(path().c_str()), 0);
+  ASSERT_EQ(HandoffWith(peer, next), absl::OkStatus());
+  peer.keeps = false;
+  peer.stream.ReleaseKept();
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  ExpectNothingLeft(peer);
+  ExpectNothingHeld(peer);
+  EXPECT_THAT(next.worker()->HeldDescriptors().value(), ElementsAre(owner.own_held));
 }
 
 // ---------------------------------------------------------------- memfds that are registered
