@@ -16,6 +16,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "worker/heap.h"
+#include "worker/held_files.h"
 #include "worker/io_ring.h"
 #include "worker/work_requests.h"
 
@@ -475,7 +476,8 @@ FileRequester::FileRequester(FileReads* reads, Shard* shard, std::function<void(
 
 FileRequester::~FileRequester() { reads_->core_->Remove(this); }
 
-FileReads::FileReads(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+FileReads::FileReads(std::unique_ptr<Core> core)
+    : core_(std::move(core)), held_files_(std::make_unique<HeldFiles>(this)) {}
 FileReads::~FileReads() = default;
 
 absl::StatusOr<std::unique_ptr<FileReads>> FileReads::Create(Worker& worker,
@@ -491,7 +493,10 @@ bool FileReads::uses_io_uring() const { return core_->uses_io_uring(); }
 const std::string& FileReads::fallback_reason() const { return core_->reason(); }
 FileReads::Statistics FileReads::statistics() const { return core_->statistics(); }
 Worker& FileReads::worker() const { return core_->worker(); }
-void FileReads::Finish(Shard& shard) { core_->Finish(shard); }
+void FileReads::Finish(Shard& shard) {
+  held_files_->Forget(shard);
+  core_->Finish(shard);
+}
 
 absl::StatusOr<FileReads::Piece> FileReads::Start(FileRequester& requester, int fd, uint64_t offset,
                                                   uint32_t header, uint32_t length) {

@@ -4,6 +4,10 @@
 //   auto worker = …Worker::Attach(options, &service)…;
 //   service.reads = …FileReads::Create(*worker, {})…;
 //   …
+//   absl::Status OnAdopt(Shard& shard) override {
+//     …FileSender::Load for each connection that has a transfer…
+//     reads->held_files().Adopt(shard);
+//   }
 //   void OnRelease(Shard& shard) override {
 //     senders.erase(…those of the shard…);
 //     reads->Finish(shard);
@@ -28,6 +32,7 @@
 namespace baton {
 
 class FileReads;
+class HeldFiles;
 
 // Has reads under way. When it is destroyed, they are cancelled, and their memory is freed when
 // they are over. Create one on the thread of the FileReads, which it must not outlive.
@@ -86,6 +91,8 @@ class FileReads {
   const std::string& fallback_reason() const;
   Statistics statistics() const;
   Worker& worker() const;
+  // The files of transfers that the driver holds for successors.
+  HeldFiles& held_files() { return *held_files_; }
 
   // Cancels all reads into the shard's heap and waits until they are over. Call it last in
   // OnRelease and OnLost. A read that neither ends nor can be cancelled, from a server that does
@@ -131,6 +138,7 @@ class FileReads {
   explicit FileReads(std::unique_ptr<Core> core);
 
   std::unique_ptr<Core> core_;
+  std::unique_ptr<HeldFiles> held_files_;  // after core_, which it uses
 };
 
 }  // namespace baton

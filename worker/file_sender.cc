@@ -1,11 +1,14 @@
 #include "worker/file_sender.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,7 @@
 #include "lib/base/crc32c.h"
 #include "lib/base/status.h"
 #include "worker/heap.h"
+#include "worker/held_files.h"
 #include "worker/work_requests.h"
 
 namespace baton {
@@ -50,6 +54,19 @@ absl::Status PrepareDescriptor(int fd) {
   return absl::OkStatus();
 }
 
+// Returns why RegisterMemory would refuse the file. It asks for nothing else of a memfd.
+absl::Status CheckRegistrable(int fd) {
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kNeeded) != kNeeded) {
+    return Invalid("file: it is no memfd that is sealed with F_SEAL_SHRINK and F_SEAL_GROW");
+  }
+  if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
+    return Invalid("file: it is a memfd, and not open for writing, which devices need");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 FileSender::FileSender(FileReads& reads, Connection& connection, FileDescriptor file,
@@ -65,7 +82,9 @@ FileSender::FileSender(FileReads& reads, Connection& connection, FileDescriptor 
   pieces_.reserve(options.depth);
 }
 
-FileSender::~FileSender() = default;
+FileSender::~FileSender() {
+  reads_.held_files().End(*connection_, state_.held, std::move(region_));
+}
 
 absl::StatusOr<FileTransfer> FileSender::Identify(int fd) {
   BATON_RETURN_IF_ERROR(PrepareDescriptor(fd));
@@ -116,8 +135,48 @@ absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Begin(
   state.transfer = range.transfer;
   state.next = range.offset;
   state.end = range.offset + range.length;
-  return std::unique_ptr<FileSender>(
+  std::unique_ptr<FileSender> begun(
       new FileSender(reads, connection, std::move(file), state, std::move(wake), options));
+  begun->Prepare();
+  return begun;
+}
+
+void FileSender::Prepare() {
+  is_prepared_ = true;
+  if (done()) return;
+  if (state_.held == 0 && state_.end - state_.next >= options_.hold_from_bytes) Hold();
+  TakeRegion();
+}
+
+void FileSender::Hold() {
+  const absl::StatusOr<uint64_t> number =
+      reads_.held_files().Hold(connection_->shard(), file_.get());
+  hold_status_ = number.status();
+  if (number.ok()) state_.held = *number;
+}
+
+void FileSender::SetHeld(uint64_t held) {
+  if (held == 0 || held == state_.held) return;
+  reads_.held_files().End(*connection_, state_.held, {});
+  reads_.held_files().Use(connection_->shard(), held);
+  state_.held = held;
+}
+
+void FileSender::TakeRegion() {
+  if (options_.regions == nullptr) return;
+  region_status_ = Register();
+  if (!region_status_.ok()) mapped_.reset();
+}
+
+// The seals make the mapping valid as long as it lives.
+absl::Status FileSender::Register() {
+  BATON_RETURN_IF_ERROR(CheckRegistrable(file_.get()));
+  void* const mapped = mmap(nullptr, state_.size, PROT_READ, MAP_SHARED, file_.get(), /*offset=*/0);
+  if (mapped == MAP_FAILED) return ErrnoStatus(errno, "file: mmap");
+  mapped_ = MappedMemory(static_cast<uint8_t*>(mapped), Unmap{state_.size});
+  BATON_ASSIGN_OR_RETURN(
+      region_, options_.regions->Acquire(file_.get(), state_.next, state_.end - state_.next));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Load(
@@ -130,16 +189,40 @@ absl::StatusOr<std::unique_ptr<FileSender>> FileSender::Load(
                                             ": its state is not a transfer's of version ",
                                             kFileTransferVersion));
   }
-  BATON_ASSIGN_OR_RETURN(const FileTransfer identity, Identify(file.get()));
-  if (!IsSameFile(identity, state)) {
-    return absl::FailedPreconditionError(absl::StrCat("the file is another one than transfer ",
-                                                      state.transfer,
-                                                      " began with, or was changed: begin anew"));
-  }
+  BATON_RETURN_IF_ERROR(FindFile(reads, state, &file));
   std::unique_ptr<FileSender> loaded(
       new FileSender(reads, connection, std::move(file), state, std::move(wake), options));
+  reads.held_files().Use(connection.shard(), state.held);
   reads.WakeSoon(loaded->requester_);
   return loaded;
+}
+
+absl::Status FileSender::CheckSame(int fd, const FileTransfer& state) {
+  if (fd < 0) {
+    return absl::NotFoundError(
+        absl::StrCat("the file of transfer ", state.transfer, " was not found"));
+  }
+  BATON_ASSIGN_OR_RETURN(const FileTransfer identity, Identify(fd));
+  if (IsSameFile(identity, state)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the file is another one than transfer ",
+                                                    state.transfer,
+                                                    " began with, or was changed: begin anew"));
+}
+
+// `*file` comes first, because it needs no keeper.
+absl::Status FileSender::FindFile(FileReads& reads, const FileTransfer& state,
+                                  FileDescriptor* file) {
+  absl::Status status = CheckSame(file->get(), state);
+  if (status.ok() || state.held == 0) return status;
+  absl::StatusOr<FileDescriptor> held = reads.held_files().Take(state.held);
+  if (!held.ok()) {
+    constexpr char kAndHeld[] = "; the file that is held cannot be had: ";
+    return absl::Status(status.code(), absl::StrCat(std::string(status.message()), kAndHeld,
+                                                    std::string(held.status().message())));
+  }
+  BATON_RETURN_IF_ERROR(CheckSame(held->get(), state));
+  *file = *std::move(held);
+  return absl::OkStatus();
 }
 
 absl::Status FileSender::CheckUnchanged() const {
@@ -151,6 +234,8 @@ absl::Status FileSender::CheckUnchanged() const {
 
 // The second round sends what was in the kernel's memory, and so was read at once.
 absl::Status FileSender::Advance(Stream& stream) {
+  if (!is_prepared_) Prepare();
+  if (region_) return SendFromRegion(stream);
   for (int round = 0; round < kRounds; ++round) {
     BATON_RETURN_IF_ERROR(StagePieces(stream));
     if (done()) return absl::OkStatus();
@@ -187,16 +272,57 @@ absl::Status FileSender::Stage(Stream& stream, const Piece& piece) {
   BATON_CRASH_POINT("file-piece-read");
   if (state_.next + piece.length == state_.end) BATON_RETURN_IF_ERROR(CheckUnchanged());
   uint8_t* const at = connection_->shard().heap().At(piece.read.memory);
-  const uint32_t crc = Crc32c(state_.crc, at + kHeaderBytes, piece.length);
-  const stream::PieceHeader header = {stream::kPieceMagic, crc,          state_.transfer,
-                                      state_.next,         piece.length, 0};
+  const stream::PieceHeader header = HeaderOf(at + kHeaderBytes, piece.length);
   std::memcpy(at, &header, sizeof(header));
   BATON_RETURN_IF_ERROR(stream.Send({&piece.read.memory, 1}));
-  state_.crc = crc;
+  state_.crc = header.crc;
   state_.next += piece.length;
   reads_.Release(piece.read);
   BATON_CRASH_POINT("file-piece-staged");
   return absl::OkStatus();
+}
+
+stream::PieceHeader FileSender::HeaderOf(const uint8_t* bytes, uint32_t length) const {
+  return {stream::kPieceMagic,
+          Crc32c(state_.crc, bytes, length),
+          state_.transfer,
+          state_.next,
+          length,
+          0};
+}
+
+// The completions of what it stages go on with it: as many pieces as the pipeline would stage.
+absl::Status FileSender::SendFromRegion(Stream& stream) {
+  for (uint32_t i = 0; i < options_.depth && !done(); ++i) {
+    const uint32_t length = NextLength(stream);
+    const absl::StatusOr<bool> has_room = stream.AwaitRoom(length + kHeaderBytes);
+    if (has_room.ok() && !*has_room) return absl::OkStatus();
+    absl::Status status = has_room.status();
+    if (status.ok()) status = StageFromRegion(stream, length);
+    if (absl::IsResourceExhausted(status)) {  // the heap or the transaction is full
+      reads_.RetryLater(requester_);
+      return absl::OkStatus();
+    }
+    BATON_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+// The header is in the heap, and the bytes behind it are where they are.
+absl::Status FileSender::StageFromRegion(Stream& stream, uint32_t length) {
+  if (state_.next + length == state_.end) BATON_RETURN_IF_ERROR(CheckUnchanged());
+  Heap& heap = connection_->shard().heap();
+  BATON_ASSIGN_OR_RETURN(const Buffer memory, heap.AllocateScratch(kHeaderBytes));
+  const stream::PieceHeader header = HeaderOf(mapped_.get() + state_.next, length);
+  std::memcpy(heap.At(memory), &header, sizeof(header));
+  const std::array<Buffer, 2> parts = {memory, region_.At(state_.next, length)};
+  const absl::Status sent = stream.Send(parts);
+  const absl::Status freed = heap.Free(memory);  // it is held until the send has completed
+  BATON_RETURN_IF_ERROR(sent);
+  state_.crc = header.crc;
+  state_.next = read_to_ = state_.next + length;
+  BATON_CRASH_POINT("file-piece-staged");
+  return freed;
 }
 
 uint32_t FileSender::NextLength(const Stream& stream) const {

@@ -17,6 +17,10 @@
 // A transfer has registered memory for pieces whose reads are under way. A piece is sent as soon as
 // it and those before it are read, and its memory is freed in the same transaction. No read begins
 // that the peer has no room for, so a peer that gives no credit holds no memory.
+//
+// A memfd can be sent without a copy. If Options has a cache of regions, the memfd is registered,
+// and pieces are sent from it. The checksum is of the bytes that this process sees before it stages
+// a piece, so they must not change until the peer has them.
 #ifndef WORKER_FILE_SENDER_H_
 #define WORKER_FILE_SENDER_H_
 
@@ -29,8 +33,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/mapped_memory.h"
 #include "lib/stream/file_pieces.h"
 #include "worker/file_reads.h"
+#include "worker/region_cache.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
 
@@ -51,7 +57,7 @@ struct FileTransfer {
   uint32_t reserved;
   uint64_t next;  // the first byte that is not sent
   uint64_t end;
-  uint64_t held;  // a descriptor that the driver holds for the successor; 0: none
+  uint64_t held;  // a descriptor that the driver holds for the successor; 0: none, see hold_status
 };
 static_assert(sizeof(FileTransfer) == 80);
 static_assert(std::is_trivially_copyable_v<FileTransfer>);
@@ -61,6 +67,9 @@ inline constexpr uint32_t kFileTransferVersion = 1;
 // ends before the connection: destroy it in OnCompletion of kDisconnected, in OnRelease and in
 // OnLost, and before Shard::Abandon is followed by another Load. Reads that are under way then are
 // cancelled. Memory is allocated when a transfer begins.
+//
+// The file is held until all that was staged of it is acknowledged by the peer, whether this is
+// destroyed before or not.
 class FileSender {
  public:
   struct Options {
@@ -71,6 +80,15 @@ class FileSender {
     // Pieces that are being read at once, 1 to 64. Four: while the reads of some are under way,
     // that of another has ended, and it is sent.
     uint32_t depth = 4;
+    // The driver holds the file of a transfer of so many bytes or more. To hold one and to drop it
+    // takes two calls of the keeper, for which the worker's thread waits. 1 MiB: what is shorter is
+    // sent sooner than that. UINT64_MAX: none is held.
+    uint64_t hold_from_bytes = 1 << 20;
+    // For memfds that are sealed with F_SEAL_SHRINK and F_SEAL_GROW, and open for writing, too.
+    // Outlives the transfers. Call its TakeOver in OnAdopt. What is not in the cache is registered,
+    // for which the worker's thread waits. Where that is refused, and for other files, there are
+    // reads. Null: there are always reads.
+    RegionCache* regions = nullptr;
   };
   struct Range {
     uint64_t transfer = 0;  // the number with which the peer knows the transfer
@@ -89,8 +107,11 @@ class FileSender {
                                                            std::function<void()> wake,
                                                            const Options& options);
   // Goes on with what was committed. Call it in OnAdopt for each connection that has a transfer:
-  // no event may be due that would begin it. `wake` is called soon. kFailedPrecondition: `file` is
-  // another file, or has been changed since. kDataLoss: `state` is not a transfer's.
+  // no event may be due that would begin it. A service that calls it later tells HeldFiles::Keep of
+  // the file. `wake` is called soon. If `file` is none, or another one than the transfer's, it goes
+  // on with the file that the driver holds. Otherwise kNotFound: it is none. kFailedPrecondition:
+  // it is another file, or has been changed since. kDataLoss: `state` is not a transfer's.
+  // The first Advance holds and registers what is not yet, since a takeover must not wait for it.
   static absl::StatusOr<std::unique_ptr<FileSender>> Load(FileReads& reads, Connection& connection,
                                                           FileDescriptor file,
                                                           const FileTransfer& state,
@@ -111,7 +132,16 @@ class FileSender {
   // All bytes are staged. They are sent with the transaction, and need no sender any more.
   bool done() const { return state_.next == state_.end; }
   const FileTransfer& state() const { return state_; }
-  void SetHeld(uint64_t held) { state_.held = held; }  // staged with the next SetState
+  // Returns why the driver does not hold the file, which is no error: a successor has to open it.
+  // OK: it does, or it was not asked to.
+  const absl::Status& hold_status() const { return hold_status_; }
+  // The same for a region. OK: pieces are sent from one, or it was not asked for.
+  const absl::Status& region_status() const { return region_status_; }
+  bool uses_region() const { return static_cast<bool>(region_); }
+  // For a service that has called Worker::HoldDescriptor by itself: Load takes this one, and the
+  // service drops it. What Begin has held is dropped. 0: changes nothing. Staged with the next
+  // SetState.
+  void SetHeld(uint64_t held);
   int fd() const { return file_.get(); }
 
  private:
@@ -124,9 +154,18 @@ class FileSender {
              const FileTransfer& state, std::function<void()> wake, const Options& options);
 
   static absl::StatusOr<FileTransfer> Identify(int fd);
+  static absl::Status CheckSame(int fd, const FileTransfer& state);
+  static absl::Status FindFile(FileReads& reads, const FileTransfer& state, FileDescriptor* file);
   static absl::Status Check(const FileReads& reads, const Connection& connection,
                             const Options& options);
+  void Prepare();
+  void Hold();
+  void TakeRegion();
+  absl::Status Register();
   absl::Status CheckUnchanged() const;
+  stream::PieceHeader HeaderOf(const uint8_t* bytes, uint32_t length) const;
+  absl::Status SendFromRegion(Stream& stream);
+  absl::Status StageFromRegion(Stream& stream, uint32_t length);
   absl::Status StagePieces(Stream& stream);
   absl::Status Stage(Stream& stream, const Piece& piece);
   absl::StatusOr<bool> StartReads(Stream& stream);
@@ -140,7 +179,11 @@ class FileSender {
   FileTransfer state_;
   uint64_t read_to_;           // reads of what lies before have begun
   std::vector<Piece> pieces_;  // that are being read, in the file's order; at most `depth`
-  FileRequester requester_;    // last: cancels what is under way
+  bool is_prepared_ = false;
+  absl::Status hold_status_, region_status_;
+  RegionCache::Lease region_;
+  MappedMemory mapped_;      // the whole file, if there is a region
+  FileRequester requester_;  // last: cancels what is under way
 };
 
 }  // namespace baton

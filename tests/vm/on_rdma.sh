@@ -9,6 +9,8 @@ while [[ $1 == BATON_*=* ]]; do
   shift
 done
 
+echo 2 >/proc/sys/vm/nr_hugepages  # regions_test registers one
+
 number=0 failed=0
 for test in "$@"; do
   program=${test%%=*}

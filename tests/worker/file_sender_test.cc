@@ -26,20 +26,27 @@
 #include "lib/base/crc32c.h"
 #include "lib/base/status.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/lib/driver/own_memory.h"
 #include "tests/lib/stream/stream_peer.h"
 #include "tests/worker/counted_stream.h"
 #include "tests/worker/worker_fixture.h"
 #include "worker/heap.h"
+#include "worker/held_files.h"
+#include "worker/region_cache.h"
 
 namespace baton {
 namespace {
 
+using driver::testing::OwnMemory;
 using testing::CountedStream;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::kDepth;
 using testing::kRingBytes;
 using testing::kWindow;
 using testing::ScriptedService;
+using ::testing::SizeIs;
 using testing::StreamPeer;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
@@ -117,15 +124,37 @@ class SendingOwner {
   Shard* shard() const {
     return service_->shards.empty() ? nullptr : service_->shards.begin()->second;
   }
+  std::vector<uint64_t> held() const {
+    const auto numbers = worker_->HeldDescriptors(HeldFiles::kTag + shard()->index());
+    EXPECT_TRUE(numbers.ok()) << numbers.status();
+    return numbers.value_or(std::vector<uint64_t>());
+  }
+  void SendFromRegions(const RegionCache::Options& options) {
+    auto made = RegionCache::Create(*worker_, options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    regions = *std::move(made);
+    pipeline.regions = regions.get();
+  }
   FileSender* sender() const { return senders_.empty() ? nullptr : senders_.begin()->second.get(); }
 
   bool dead = false;
   std::function<bool(Step)> dies;
   std::vector<absl::Status> errors;
+  FileSender::Options pipeline = {.piece_bytes = kPieceBytes, .depth = 4};
+  std::unique_ptr<RegionCache> regions;
+  uint64_t own_held = 0;  // the service's own
+  // Of the transfer that has begun last.
+  absl::Status hold_status, region_status;
+  // Of the one that was staged to its end last.
+  Connection* last = nullptr;
+  uint64_t last_sends = 0;
 
  private:
-  static FileSender::Options Pipeline() { return {.piece_bytes = kPieceBytes, .depth = 4}; }
-  FileDescriptor Open() const { return FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC)); }
+  // Devices need writable memory, and nothing is written.
+  FileDescriptor Open() const {
+    const int access = regions == nullptr ? O_RDONLY : O_RDWR;
+    return FileDescriptor(open(path_.c_str(), access | O_CLOEXEC));
+  }
   std::function<void()> WakeOf(Connection& connection) {
     return [this, &connection] {
       if (dead) return;
@@ -145,11 +174,12 @@ class SendingOwner {
 
   absl::Status Adopt(Shard& shard) {
     BATON_RETURN_IF_ERROR(CountedStream::Adopt(shard));
+    if (regions != nullptr) BATON_RETURN_IF_ERROR(regions->TakeOver());
     for (Connection* connection : shard.connections()) {
       const Account account = AccountOf(*connection);
       if (account.transfer.version == 0 || account.transfer.next == account.transfer.end) continue;
       auto loaded = FileSender::Load(*reads_, *connection, Open(), account.transfer,
-                                     WakeOf(*connection), Pipeline());
+                                     WakeOf(*connection), pipeline);
       if (loaded.ok()) {
         senders_[connection->index()] = *std::move(loaded);
         continue;
@@ -157,6 +187,7 @@ class SendingOwner {
       errors.push_back(loaded.status());
       BATON_RETURN_IF_ERROR(shard.Disconnect(*connection));
     }
+    reads_->held_files().Adopt(shard);
     return absl::OkStatus();
   }
 
@@ -194,7 +225,11 @@ class SendingOwner {
     if (const auto found = senders_.find(connection.index()); found != senders_.end()) {
       BATON_RETURN_IF_ERROR(found->second->Advance(stream));
       transfer = found->second->state();
-      if (found->second->done()) senders_.erase(found);
+      if (found->second->done()) {
+        last = &connection;
+        last_sends = connection.next_send();
+        senders_.erase(found);
+      }
     }
     if (Ends(kAdvanced)) return absl::OkStatus();
     BATON_RETURN_IF_ERROR(Save(connection, stream, transfer));
@@ -206,10 +241,14 @@ class SendingOwner {
     Request request = {};
     EXPECT_EQ(event.message.length, sizeof(request));
     std::memcpy(&request, connection.shard().heap().At(event.message), sizeof(request));
-    BATON_ASSIGN_OR_RETURN(senders_[connection.index()],
+    std::unique_ptr<FileSender>& sender = senders_[connection.index()];
+    BATON_ASSIGN_OR_RETURN(sender,
                            FileSender::Begin(*reads_, connection, Open(),
                                              {request.transfer, request.offset, request.length},
-                                             WakeOf(connection), Pipeline()));
+                                             WakeOf(connection), pipeline));
+    sender->SetHeld(own_held);
+    hold_status = sender->hold_status();
+    region_status = sender->region_status();
     return absl::OkStatus();
   }
 
@@ -300,13 +339,21 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
   SendingOwner& AddOwner() {
     ScriptedService& service = NewService();
     Worker* const worker = Add(&service, CommitMode::kAfterEachCompletion);
-    SendingOwner& owner = owners.emplace_back(&service, worker, path(), options);
+    SendingOwner& owner = owners.emplace_back(&service, worker, sent, options);
+    owner.pipeline.hold_from_bytes = hold_from_bytes;
+    if (regions) owner.SendFromRegions(*regions);
     owner.dies = [this, &owner](Step step) {
       if (!dies || !dies(step)) return false;
       Die(owner);
       return true;
     };
     return owner;
+  }
+  // What owners send from now on: a memfd with the same bytes, from its own memory.
+  void SendMemory(const RegionCache::Options& cache) {
+    std::copy(content.begin(), content.end(), memory.data());
+    sent = "/proc/self/fd/" + std::to_string(memory.fd());
+    regions = cache;
   }
   void Die(SendingOwner& owner) {
     owner.dead = true;
@@ -358,6 +405,30 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
     }));
     return result.get();
   }
+  // Owners die at each step in its turn, at a random one of its occurrences.
+  void DieWhileThePeerAsks(AskingPeer& peer, int kills, uint32_t seed = 11) {
+    std::mt19937 random(seed);
+    int passed = 0;
+    dies = [&](Step step) {
+      // No completion is poison.
+      if (deaths >= kills || step != deaths % SendingOwner::kSteps || ++passed < 6) return false;
+      if (random() % 4 != 0) return false;
+      passed = 0;
+      return true;
+    };
+    while (deaths < kills) {
+      ASSERT_NO_FATAL_FAILURE(Forget());
+      ASSERT_NO_FATAL_FAILURE(peer.Ask(random() % 1000, kFileBytes - 1000));
+      ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }))
+          << deaths << " deaths, at byte " << peer.next();
+    }
+    EXPECT_EQ(deaths, kills);
+    dies = nullptr;
+    ExpectNothingLeft(peer);
+  }
+  void ExpectNothingHeld(AskingPeer& peer) {
+    EXPECT_TRUE(UntilWith(peer, [&] { return Owner() != nullptr && Owner()->held().empty(); }));
+  }
   // Everything is accounted for: the ring is all that is allocated.
   void ExpectNothingLeft(AskingPeer& peer) {
     EXPECT_TRUE(UntilWith(peer, [&] {
@@ -396,6 +467,10 @@ class FileSenderTest : public WorkerFixture, public ::testing::WithParamInterfac
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   FileDescriptor file;
   std::vector<uint8_t> content;
+  OwnMemory memory{kFileBytes};
+  std::string sent = path();
+  std::optional<RegionCache::Options> regions;
+  uint64_t hold_from_bytes = FileSender::Options().hold_from_bytes;
   FileReads::Options options;
   std::function<bool(Step)> dies;
   int deaths = 0;
@@ -472,23 +547,7 @@ TEST_P(FileSenderTest, shouldLoseAndRepeatNothingWhenOwnersDie) {
   ASSERT_NO_FATAL_FAILURE(Connect(peer));
   const char* const kills_text = std::getenv("BATON_KILLS");
   const int kills = kills_text == nullptr ? 40 : std::atoi(kills_text);
-  std::mt19937 random(11);
-  int passed = 0;
-  dies = [&](Step step) {
-    // Each step in its turn, at a random one of its occurrences. No completion is poison.
-    if (deaths >= kills || step != deaths % SendingOwner::kSteps || ++passed < 6) return false;
-    if (random() % 4 != 0) return false;
-    passed = 0;
-    return true;
-  };
-  while (deaths < kills) {
-    ASSERT_NO_FATAL_FAILURE(Forget());
-    ASSERT_NO_FATAL_FAILURE(peer.Ask(random() % 1000, kFileBytes - 1000));
-    ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }))
-        << deaths << " deaths, at byte " << peer.next();
-  }
-  EXPECT_EQ(deaths, kills);
-  ExpectNothingLeft(peer);
+  DieWhileThePeerAsks(peer, kills);
 }
 
 TEST_P(FileSenderTest, shouldHoldNoMemoryForAPeerThatGivesNoCredit) {
@@ -615,6 +674,181 @@ TEST_P(FileSenderTest, shouldServeManyPeersWithLittleMemory) {
         return std::all_of(peers.begin(), peers.end(),
                            [](const AskingPeer& peer) { return peer.done(); });
       }));
+}
+
+// ---------------------------------------------------------------- files that the driver holds
+
+TEST_P(FileSenderTest, shouldGoOnWithAFileThatWasDeleted) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  SendingOwner& next = AddOwner();
+  peer.keeps = true;
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 3; }));
+  EXPECT_EQ(owner.hold_status, absl::OkStatus());
+  EXPECT_THAT(owner.held(), SizeIs(1));
+  ASSERT_EQ(unlink(path().c_str()), 0);
+  ASSERT_EQ(HandoffWith(peer, next), absl::OkStatus());
+  EXPECT_THAT(next.held(), SizeIs(1));
+  peer.keeps = false;
+  peer.stream.ReleaseKept();
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  ExpectNothingLeft(peer);
+  ExpectNothingHeld(peer);
+}
+
+TEST_P(FileSenderTest, shouldHoldAFileUntilItsLastByteIsAcknowledged) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] {
+    const bool has_begun = owner.last != nullptr || owner.sender() != nullptr;
+    if (!has_begun || !owner.held().empty()) return false;
+    EXPECT_NE(owner.last, nullptr) << "it was dropped while pieces were still to be staged";
+    if (owner.last != nullptr) {
+      EXPECT_GE(owner.last->completed_sends(), owner.last_sends);
+    }
+    return true;
+  }));
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+  ExpectNothingLeft(peer);
+}
+
+// The number was not committed, and the successor begins again.
+TEST_P(FileSenderTest, shouldDropWhatADeadOwnerHeldAndDidNotCommit) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  AddOwner();
+  dies = [&](Step step) {
+    return deaths == 0 && step == Step::kAdvanced && owner.sender() != nullptr;
+  };
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  EXPECT_EQ(deaths, 1);
+  ExpectNothingLeft(peer);
+  ExpectNothingHeld(peer);
+}
+
+TEST_P(FileSenderTest, shouldLoseNoHeldFileWhenOwnersDie) {
+  hold_from_bytes = 0;
+  KeepStandbys();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(DieWhileThePeerAsks(peer, 12));
+  ExpectNothingHeld(peer);
+}
+
+TEST_P(FileSenderTest, shouldGoOnUnheldWhereTheDriverHoldsNoMore) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  for (int i = 0; i < 256; ++i) ASSERT_TRUE(owner.worker()->HoldDescriptor(file.get()).ok()) << i;
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  EXPECT_EQ(owner.hold_status.code(), absl::StatusCode::kResourceExhausted) << owner.hold_status;
+  EXPECT_THAT(owner.held(), IsEmpty());
+  ExpectNothingLeft(peer);
+}
+
+TEST_P(FileSenderTest, shouldDropTheFileOfAPeerThatLeaves) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  peer.keeps = true;
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 3; }));
+  EXPECT_THAT(owner.held(), SizeIs(1));
+  peer.stream.Disconnect();
+  EXPECT_TRUE(UntilWith(peer, [&] {
+    return owner.service().Count(Kind::kDisconnected) == 1 && owner.held().empty();
+  }));
+}
+
+TEST_P(FileSenderTest, shouldLeaveToTheServiceWhatItHoldsByItself) {
+  hold_from_bytes = 0;
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  owner.own_held = owner.worker()->HoldDescriptor(file.get()).value();
+  SendingOwner& next = AddOwner();
+  peer.keeps = true;
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.pieces >= 3; }));
+  ASSERT_EQ(unlink(path().c_str()), 0);
+  ASSERT_EQ(HandoffWith(peer, next), absl::OkStatus());
+  peer.keeps = false;
+  peer.stream.ReleaseKept();
+  EXPECT_TRUE(UntilWith(peer, [&] { return peer.done(); })) << peer.next();
+  ExpectNothingLeft(peer);
+  ExpectNothingHeld(peer);
+  EXPECT_THAT(next.worker()->HeldDescriptors().value(), ElementsAre(owner.own_held));
+}
+
+// ---------------------------------------------------------------- memfds that are registered
+
+TEST_P(FileSenderTest, shouldSendAMemfdWithoutReadingIt) {
+  SendMemory({});
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  for (const auto& [offset, length] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, kFileBytes}, {0, 1}, {4095, 2}, {kFileBytes - 1, 1}, {123, 100'000}}) {
+    SCOPED_TRACE(offset);
+    ASSERT_NO_FATAL_FAILURE(peer.Ask(offset, length));
+    ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+    EXPECT_EQ(peer.crc(), Crc32c(0, content.data() + offset, length));
+    EXPECT_EQ(owner.region_status, absl::OkStatus());
+  }
+  ExpectNothingLeft(peer);
+  EXPECT_EQ(owner.reads().statistics().reads, 0u);
+  EXPECT_EQ(owner.regions->statistics().misses, 1u);
+  EXPECT_EQ(owner.regions->statistics().hits, 4u);
+  // No lease is left when the last sends are acknowledged.
+  EXPECT_TRUE(UntilWith(peer, [&] { return owner.regions->InvalidateAll().ok(); }));
+  EXPECT_THAT(owner.worker()->Regions(), IsEmpty());
+}
+
+TEST_P(FileSenderTest, shouldGoOnWithAMemfdWhenOwnersDie) {
+  SendMemory({});
+  hold_from_bytes = 0;
+  KeepStandbys();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(DieWhileThePeerAsks(peer, 12));
+  ExpectNothingHeld(peer);
+  for (const SendingOwner& owner : owners) EXPECT_EQ(owner.region_status, absl::OkStatus());
+}
+
+TEST_P(FileSenderTest, shouldReadAMemfdThatTheCacheRefuses) {
+  SendMemory({.most_bytes = 4096});
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+  EXPECT_THAT(owner.region_status.ToString(), HasSubstr("most_bytes"));
+  EXPECT_GT(owner.reads().statistics().reads, 0u);
+  ExpectNothingLeft(peer);
+}
+
+TEST_P(FileSenderTest, shouldReadAFileThatIsNoMemfd) {
+  regions.emplace();
+  SendingOwner& owner = AddOwner();
+  AskingPeer peer(fabric, content);
+  ASSERT_NO_FATAL_FAILURE(Connect(peer));
+  ASSERT_NO_FATAL_FAILURE(peer.Ask(0, kFileBytes));
+  ASSERT_TRUE(UntilWith(peer, [&] { return peer.done(); }));
+  EXPECT_THAT(owner.region_status.ToString(), HasSubstr("no memfd"));
+  EXPECT_GT(owner.reads().statistics().reads, 0u);
+  ExpectNothingLeft(peer);
 }
 
 }  // namespace

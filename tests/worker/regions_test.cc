@@ -1,12 +1,18 @@
 // Memory of a worker's own: sends from it, READs of peers, and what its successors find.
 #include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "lib/base/file_descriptor.h"
+#include "lib/base/mapped_memory.h"
 #include "lib/base/status.h"
 #include "tests/lib/driver/own_memory.h"
 #include "tests/worker/worker_fixture.h"
@@ -172,6 +178,39 @@ TEST_F(RegionsTest, shouldStageNothingThatARegionIsNotFor) {
   expect_refused(Send(connection, {none.At(0, 1)}), "are not within the service's");
   EXPECT_EQ(shard().Commit(), absl::OkStatus());
   EXPECT_EQ(connection.next_send(), 0u);
+}
+
+// RDMA devices have it. The soft device, which another process is, refuses it.
+TEST_F(RegionsTest, shouldSendFromHugePagesWhereTheDeviceCan) {
+  constexpr size_t kBytes = 2 << 20;
+  const FileDescriptor memfd(
+      memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!memfd) GTEST_SKIP() << ErrnoStatus(errno, "memfd_create with MFD_HUGETLB").message();
+  ASSERT_EQ(ftruncate(memfd.get(), kBytes), 0);
+  ASSERT_EQ(fcntl(memfd.get(), F_ADD_SEALS, OwnMemory::kSeals), 0);
+  void* const mapped =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), /*offset=*/0);
+  if (mapped == MAP_FAILED) {
+    GTEST_SKIP() << "no huge page of 2 MiB is free here: write 1 to /proc/sys/vm/nr_hugepages";
+  }
+  const MappedMemory memory(static_cast<uint8_t*>(mapped), Unmap{kBytes});
+  std::memcpy(memory.get() + 4096, "huge", 4);
+  ASSERT_NO_FATAL_FAILURE(Prepare());
+  const absl::StatusOr<uint64_t> number = worker->HoldDescriptor(memfd.get());
+  ASSERT_TRUE(number.ok()) << number.status();
+  const auto region = worker->RegisterMemory(*number, 4096, 8192);
+  if (fabric.device == "soft") {
+    EXPECT_FALSE(region.ok());
+    return;
+  }
+  ASSERT_TRUE(region.ok()) << region.status();
+  Connection& connection = *Established();
+  peer.Receive();
+  ASSERT_EQ(Send(connection, {region->At(0, 4)}), absl::OkStatus());
+  ASSERT_EQ(shard().Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 1 && first.Count(Kind::kSend) == 1; }));
+  EXPECT_THAT(peer.received, ElementsAre("huge"));
+  EXPECT_EQ(worker->UnregisterMemory(region->id), absl::OkStatus());
 }
 
 TEST_F(RegionsTest, shouldBeRefusedWithAReason) {

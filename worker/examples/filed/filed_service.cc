@@ -9,12 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/crash_point.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 #include "lib/text/text.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
 #include "worker/heap.h"
 #include "worker/heap_grants.h"
+#include "worker/held_files.h"
 
 namespace baton::filed {
 namespace {
@@ -29,8 +31,6 @@ constexpr uint64_t kMinHeapBytes = 1 << 20;
 constexpr uint32_t kReplyBytes = sizeof(Reply);
 static_assert(kReplyBytes < stream::kMinRingBytes);
 constexpr size_t kMostPathText = 200;  // in a line of the log
-// A transfer of so many bytes takes longer than to ask the keeper to hold its file.
-constexpr uint64_t kLongTransferBytes = 1 << 20;
 
 absl::Status TooLittle(const char* field, uint64_t value, uint64_t wanted) {
   return absl::InvalidArgumentError(absl::StrCat("the service's ", field, " is ", value,
@@ -81,6 +81,15 @@ ReplyCode CodeOfTransfer(const absl::Status& status) {
   return is_changed ? ReplyCode::kChanged : ReplyCode::kFailed;
 }
 
+// A quota, or a file that cannot be held, is as it was configured.
+void ReportUnheld(const std::string& path, const absl::Status& why) {
+  const bool is_expected = why.ok() || absl::IsResourceExhausted(why) ||
+                           absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
+  if (is_expected) return;
+  spdlog::warn("\"{}\" is not held, and a successor finds it by its path: {}",
+               OneLine(path, kMostPathText), std::string(why.message()));
+}
+
 DecodedReply ReplyTo(const Request& request, ReplyCode code) {
   DecodedReply reply = {};
   reply.header.kind = request.kind;
@@ -126,21 +135,11 @@ absl::Status FiledService::Start(Worker& worker) {
   }
   sessions_.resize(worker.capacity().connections);
   unfreed_.resize(worker.capacity().shards);
-  held_.resize(worker.capacity().shards);
   return absl::OkStatus();
 }
 
 absl::Status FiledService::OnAdopt(Shard& shard) {
   if (reads_ == nullptr) return absl::FailedPreconditionError("reads_: Start comes first");
-  const auto named = [&shard] {
-    std::set<uint64_t> numbers;
-    for (const Connection* const connection : shard.connections()) {
-      if (IsClient(*connection)) numbers.insert(StateOf(*connection).transfer.held);
-    }
-    return numbers;
-  };
-  held_[shard.index()] =
-      std::make_unique<HeldFiles>(reads_.get(), &shard, named, &keeper_refused_until_);
   return LoadAnew(shard);
 }
 
@@ -151,15 +150,16 @@ absl::Status FiledService::LoadAnew(Shard& shard) {
   BATON_RETURN_IF_ERROR(FreeUnknown(shard, connections));
   // The former owner may have died with nothing on the way: no completion would come.
   RetryAll(connections);
-  held_[shard.index()]->DropLost();  // in its turn, after them
+  reads_->held_files().Adopt(shard);
   return absl::OkStatus();
 }
 
-// Goes on with the requests of all of them, in a moment.
+// Goes on with the requests of all of them, in a moment. Their files are opened then.
 void FiledService::RetryAll(const std::vector<Connection*>& connections) {
   for (Connection* const connection : connections) {
     Session* const session = FindSession(*connection);
     if (session == nullptr) continue;
+    reads_->held_files().Keep(connection->shard(), session->state.transfer.held);
     const bool has_work = session->state.count > 0 || session->state.is_ending != 0;
     if (has_work) reads_->WakeSoon(session->retry);
   }
@@ -194,14 +194,12 @@ void FiledService::OnRelease(Shard& shard) {
     if (stream.ok()) Save(*session, *stream);
   }
   DropSessions(shard);
-  held_[shard.index()].reset();
   reads_->Finish(shard);
 }
 
 void FiledService::OnLost(Shard& shard) {
   spdlog::warn("shard {} was taken away", shard.index());
   DropSessions(shard);
-  held_[shard.index()].reset();
   reads_->Finish(shard);
 }
 
@@ -405,7 +403,7 @@ void FiledService::Cancel(Session& session, uint64_t id) {
 
 void FiledService::EndTransfer(Session& session) {
   session.sender.reset();
-  held_[session.shard]->DropAfterCommit(session.state.transfer.held);
+  reads_->held_files().Discard(*session.connection, session.state.transfer.held);
   session.state.transfer = {};
 }
 
@@ -507,29 +505,21 @@ absl::StatusOr<FiledService::Outcome> FiledService::BeginGet(Session& session,
     return FailFirst(session, CodeOfTransfer(sender.status()));
   }
   session.sender = *std::move(sender);
-  if (header.length >= kLongTransferBytes) {
-    session.sender->SetHeld(held_[session.shard]->Hold(session.sender->fd()));
-  }
+  ReportUnheld(request.path, session.sender->hold_status());
   session.state.transfer = session.sender->state();
   BATON_CRASH_POINT("filed-transfer-begun");
   return Outcome::kAgain;
 }
 
-// The path comes first, because it needs no keeper.
 absl::Status FiledService::Resume(Session& session) {
-  absl::StatusOr<ServedDirectory::File> file = directory_->OpenFile(RequestOf(session).path);
-  absl::Status status = file.status();
-  if (file.ok()) status = ResumeWith(session, std::move(file->fd));
-  if (status.ok()) return status;
-  FileDescriptor held = held_[session.shard]->Take(session.state.transfer.held);
-  return held ? ResumeWith(session, std::move(held)) : status;
-}
-
-absl::Status FiledService::ResumeWith(Session& session, FileDescriptor file) {
   Connection& connection = *session.connection;
+  const FileTransfer& transfer = session.state.transfer;
+  absl::StatusOr<ServedDirectory::File> file = directory_->OpenFile(RequestOf(session).path);
+  if (!file.ok() && transfer.held == 0) return file.status();
+  FileDescriptor fd = file.ok() ? std::move(file->fd) : FileDescriptor();
   BATON_ASSIGN_OR_RETURN(session.sender,
                          FileSender::Load(
-                             *reads_, connection, std::move(file), session.state.transfer,
+                             *reads_, connection, std::move(fd), transfer,
                              [this, &connection] { Wake(connection); }, options_.sender));
   BATON_CRASH_POINT("filed-transfer-resumed");
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 // of the first one has come. A request moves from the stream's ring into the heap in the
 // transaction that takes it, and leaves the heap in the one that ends its answer. So a successor
 // finds every request, opens the file again, and goes on at the byte that is next. The file of a
-// long transfer is held for it (held_files.h).
+// long transfer is held for it (worker/held_files.h).
 #ifndef WORKER_EXAMPLES_FILED_FILED_SERVICE_H_
 #define WORKER_EXAMPLES_FILED_FILED_SERVICE_H_
 
@@ -22,10 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/stream/ring.h"
 #include "worker/examples/filed/filed_protocol.h"
-#include "worker/examples/filed/held_files.h"
 #include "worker/examples/filed/served_directory.h"
 #include "worker/file_reads.h"
 #include "worker/file_sender.h"
@@ -125,7 +123,6 @@ class FiledService final : public Service {
   absl::StatusOr<Outcome> BeginGet(Session& session, const DecodedRequest& request);
   absl::StatusOr<Outcome> Transfer(Session& session, Stream& stream);
   absl::Status Resume(Session& session);
-  absl::Status ResumeWith(Session& session, FileDescriptor file);
   absl::StatusOr<Outcome> Answer(Session& session, Stream& stream, const DecodedReply& reply);
   void Pop(Session& session);
   static DecodedRequest RequestOf(const Session& session);
@@ -141,8 +138,6 @@ class FiledService final : public Service {
   const FiledServiceOptions options_;
   std::optional<ServedDirectory> directory_;
   std::unique_ptr<FileReads> reads_;
-  HeldFiles::Clock::time_point keeper_refused_until_ = {};
-  std::vector<std::unique_ptr<HeldFiles>> held_;    // by shard; null: another worker's
   std::vector<std::unique_ptr<Session>> sessions_;  // by the connection's index
   std::vector<std::vector<Buffer>> unfreed_;        // by shard: no transaction had room for it
 };

@@ -18,6 +18,7 @@
 #include "worker/file_sender.h"
 #include "worker/heap.h"
 #include "worker/heap_grants.h"
+#include "worker/held_files.h"
 #include "worker/stream.h"
 #include "worker/worker.h"
 
@@ -72,6 +73,7 @@ class Files final : public Service {
       std::cerr << "connection " << connection->index() << ": " << resumed << std::endl;
       BATON_RETURN_IF_ERROR(shard.Disconnect(*connection));
     }
+    reads_->held_files().Adopt(shard);
     return HeapGrants::FreeLost(
         shard, [&](const Buffer& buffer) { return rings.contains(buffer.offset); });
   }
@@ -162,10 +164,11 @@ class Files final : public Service {
   absl::Status Resume(Connection& connection) {
     const Download download = DownloadOf(connection);
     if (download.transfer.next == download.transfer.end) return absl::OkStatus();
-    BATON_ASSIGN_OR_RETURN(FileDescriptor file, Open(download.name));
-    BATON_ASSIGN_OR_RETURN(auto sender,
-                           FileSender::Load(*reads_, connection, std::move(file), download.transfer,
-                                            [this, &connection] { Wake(connection); }, {}));
+    absl::StatusOr<FileDescriptor> file = Open(download.name);
+    if (!file.ok()) file = FileDescriptor();  // Load has the one that is held
+    BATON_ASSIGN_OR_RETURN(
+        auto sender, FileSender::Load(*reads_, connection, *std::move(file), download.transfer,
+                                      [this, &connection] { Wake(connection); }, {}));
     senders_[&connection] = std::move(sender);
     return absl::OkStatus();
   }

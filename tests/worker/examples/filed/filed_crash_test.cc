@@ -26,7 +26,7 @@ using examples::ExampleWorker;
 // Points that every owner passes while trees are fetched.
 const char* const kServingPoints[] = {
     "filed-request-taken",   "filed-transfer-begun",  "filed-advanced",
-    "filed-file-held",       "filed-file-dropped",    "filed-answered",
+    "file-held",             "file-dropped",          "filed-answered",
     "filed-event-end",       "file-piece-read",       "file-piece-staged",
     "file-reads-submitted",  "stream-placed",         "worker-heap-allocated",
     "worker-heap-freed",     "worker-state-staged",   "deliver-before-handler",
