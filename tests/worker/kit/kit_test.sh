@@ -140,18 +140,25 @@ end
 
 has_workers() { baton worker list echo --no-headers >"$work/workers.log" 2>&1; }
 
-for kind in c cpp; do
-  start_batond "native-$kind" --native "/tmp/project/build/echo-$kind.so"
+owner_process() {
+  workers | python3 -c '
+import json, sys
+print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])'
+}
+# serve_natively NAME WORD ANSWER WORD ANSWER: native workers of NAME.so answer so, before a kill and after it.
+serve_natively() {
+  start_batond "native-$1" --native "/tmp/project/build/$1.so" --native-argument unused --native-argument echo
   await "native workers" has_workers
   coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
   peer_process=$!
-  ask five
-  kill -KILL "$(workers | python3 -c '
-import json, sys
-print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])')"
-  ask six
+  ask "$2" "$3"
+  kill -KILL "$(owner_process)"
+  ask "$4" "$5"
   end
-done
+}
+serve_natively echo-c five five six six
+serve_natively echo-cpp five five six six
+serve_natively adder 5 5 7 12
 echo "native workers from the same sources"
 
 start_batond coroutines
