@@ -37,6 +37,13 @@ std::string Variable(const char* name, const char* otherwise) {
   return value != nullptr ? value : otherwise;
 }
 
+// `words` end with a null pointer. Null: no words.
+baton::testing_kit::Command CommandOf(const char* const* words) {
+  baton::testing_kit::Command command;
+  for (; words != nullptr && *words != nullptr; ++words) command.emplace_back(*words);
+  return command;
+}
+
 absl::StatusOr<std::unique_ptr<LineClient>> Connect(uint16_t port) {
   BATON_ASSIGN_OR_RETURN(auto device, baton::examples::OpenDevice("soft"));
   return LineClient::Connect(std::move(device), {"127.0.0.1", port}, baton::testing_kit::kPatience);
@@ -67,11 +74,10 @@ int baton_test_start(const struct baton_test_options* options, struct baton_test
   RunOptions given;
   given.installation = {Variable("BATON_BIN", kLibexec),
                         Variable("BATON_TESTING_LIBRARIES", kHooks)};
-  for (auto word = known.worker; word != nullptr && *word != nullptr; ++word) {
-    given.worker.emplace_back(*word);
-  }
+  given.worker = CommandOf(known.worker);
   given.service = known.service != nullptr ? known.service : "";
   given.crash_at = known.crash_at != nullptr ? known.crash_at : "";
+  given.native = known.native;
   absl::StatusOr<std::unique_ptr<ServiceRun>> run = ServiceRun::Start(std::move(given));
   if (!run.ok()) return Report(run.status());
   *test = new baton_test{*std::move(run), {}};
@@ -89,6 +95,10 @@ int baton_test_kill_owner_after(struct baton_test* test, uint64_t microseconds) 
 }
 int baton_test_settle(struct baton_test* test) { return Report(test->run->Settle()); }
 int baton_test_hand_off(struct baton_test* test) { return Report(test->run->HandOff()); }
+
+int baton_test_upgrade(struct baton_test* test, const char* const* worker) {
+  return Report(test->run->Upgrade(CommandOf(worker)));
+}
 
 int baton_test_crashed(struct baton_test* test, int* crashed) {
   const absl::StatusOr<bool> has_crashed = test->run->Crashed();

@@ -4,6 +4,7 @@
 # in Python. One connection is then served by each of them in turn, after kills and a handoff; then by native
 # workers from the same sources; another one by coroutines. Last, `baton new service` writes a service, whose test
 # passes, and fails when the service writes its answer over the request, and when it commits several messages at once.
+# A test that is killed leaves no process behind.
 set -euo pipefail
 # shellcheck source=tests/harness/skip.sh
 source tests/harness/skip.sh
@@ -193,4 +194,19 @@ inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/buil
 test_new_service adder.log || die "the test of a new service fails"
 break_new_service over_the_request 's/, 0).offset + kBytes, length/, 0).offset, length/' KilledAtAnyCommit
 break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed
-echo "a new service, and the test that kills it"
+echo "a new service, and the test that kills and upgrades it"
+
+# processes [NAME]: those in the root, of that name; not zombies.
+processes() {
+  local process
+  for process in /proc/[0-9]*; do
+    if [[ $process/root -ef $root && $(cat "$process/comm" 2>/dev/null) == "${1:-}"* ]]; then echo "${process#/proc/}"; fi
+  done
+}
+two_workers() { [[ $(processes adder | wc -l) -ge 3 ]]; } # and the test
+none_is_left() { [[ -z $(processes) ]]; }
+inside /tmp/adder/build/adder_test --gtest_filter='*AtRandom' >"$work/adder-killed.log" 2>&1 &
+await "workers of a test" two_workers
+kill -KILL "$(processes adder_test)"
+await "end of all that a killed test had started: $(processes | xargs)" none_is_left
+echo "a test that is killed leaves no process behind"

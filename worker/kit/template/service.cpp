@@ -1,9 +1,8 @@
 // Adds up the numbers that each peer sends, and answers each with the total so far.
 //   @NAME@ SOCKET PORT
 //
-// A transaction is committed after each batch of completions: the total, the answer and the receive
-// that is posted again, or none of them. So a total counts each number once, whichever worker dies,
-// and when.
+// A transaction is committed after each completion: a number's total and its answer, or none of
+// them. So a total counts each number once, whichever worker dies, and when.
 #include <baton/baton.hpp>
 #include <cstdint>
 #include <cstdlib>
@@ -27,8 +26,8 @@ class Adder : public baton::Service {
   static baton::Buffer AnswerBuffer(baton::Connection connection, uint64_t tag, uint32_t length) {
     return {RequestBuffer(connection, tag, 0).offset + kBytes, length};
   }
-  // Returns what was committed last: a second message of the same transaction would not see the
-  // first's.
+  // Returns what was committed last. A second message in the same transaction would not see the
+  // first's, so there is none: BATON_COMMIT_EACH_COMPLETION.
   static uint64_t TotalOf(baton::Connection connection) {
     uint64_t total = 0;  // a new connection has no state
     const baton::View state = connection.state();
