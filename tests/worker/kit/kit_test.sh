@@ -117,7 +117,8 @@ end() {
   wait "$peer_process" 2>/dev/null || true
 }
 
-start_batond brokered
+shared="--shared-receive-queue-depth=64"
+start_batond brokered "$shared"
 start c /tmp/project/build/echo-c /tmp/brokered/echo.sock
 coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
 peer_process=$!
@@ -146,9 +147,10 @@ owner_process() {
 import json, sys
 print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])'
 }
-# serve_natively NAME WORD ANSWER WORD ANSWER: native workers of NAME.so answer so, before a kill and after it.
+# serve_natively NAME WORD ANSWER WORD ANSWER [OPTION]...: native workers of NAME.so answer so, before a kill and
+# after it.
 serve_natively() {
-  start_batond "native-$1" --native "/tmp/project/build/$1.so" --native-argument unused --native-argument echo
+  start_batond "native-$1" --native "/tmp/project/build/$1.so" --native-argument unused --native-argument echo "${@:6}"
   await "native workers" has_workers
   coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
   peer_process=$!
@@ -157,8 +159,8 @@ serve_natively() {
   ask "$4" "$5"
   end
 }
-serve_natively echo-c five five six six
-serve_natively echo-cpp five five six six
+serve_natively echo-c five five six six "$shared"
+serve_natively echo-cpp five five six six "$shared"
 serve_natively adder 5 5 7 12
 echo "native workers from the same sources"
 
