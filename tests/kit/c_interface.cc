@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "lib/base/status.h"
@@ -38,10 +39,10 @@ std::string Variable(const char* name, const char* otherwise) {
 }
 
 // `words` end with a null pointer. Null: no words.
-baton::testing_kit::Command CommandOf(const char* const* words) {
-  baton::testing_kit::Command command;
-  for (; words != nullptr && *words != nullptr; ++words) command.emplace_back(*words);
-  return command;
+std::vector<std::string> WordsOf(const char* const* words) {
+  std::vector<std::string> all;
+  for (; words != nullptr && *words != nullptr; ++words) all.emplace_back(*words);
+  return all;
 }
 
 absl::StatusOr<std::unique_ptr<LineClient>> Connect(uint16_t port) {
@@ -74,10 +75,11 @@ int baton_test_start(const struct baton_test_options* options, struct baton_test
   RunOptions given;
   given.installation = {Variable("BATON_BIN", kLibexec),
                         Variable("BATON_TESTING_LIBRARIES", kHooks)};
-  given.worker = CommandOf(known.worker);
+  given.worker = WordsOf(known.worker);
   given.service = known.service != nullptr ? known.service : "";
   given.crash_at = known.crash_at != nullptr ? known.crash_at : "";
   given.native = known.native;
+  given.batond = WordsOf(known.batond);
   absl::StatusOr<std::unique_ptr<ServiceRun>> run = ServiceRun::Start(std::move(given));
   if (!run.ok()) return Report(run.status());
   *test = new baton_test{*std::move(run), {}};
@@ -97,7 +99,7 @@ int baton_test_settle(struct baton_test* test) { return Report(test->run->Settle
 int baton_test_hand_off(struct baton_test* test) { return Report(test->run->HandOff()); }
 
 int baton_test_upgrade(struct baton_test* test, const char* const* worker) {
-  return Report(test->run->Upgrade(CommandOf(worker)));
+  return Report(test->run->Upgrade(WordsOf(worker)));
 }
 
 int baton_test_crashed(struct baton_test* test, int* crashed) {

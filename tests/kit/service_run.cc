@@ -121,6 +121,7 @@ absl::Status ServiceRun::StartBatond() {
       "--dev",          "--state-dir", directory_.File("state"),      "--service",
       options_.service, "--libexec",   options_.installation.libexec, "--hang-timeout-ms",
       kHangTimeoutMs};
+  child.arguments.insert(child.arguments.end(), options_.batond.begin(), options_.batond.end());
   if (options_.native) {
     const Command command = Filled(options_.worker);
     child.arguments.insert(child.arguments.end(), {"--native", command.front()});

@@ -43,6 +43,7 @@ struct RunOptions {
   std::string service;
   std::string crash_at;
   bool native = false;
+  std::vector<std::string> batond;
 };
 
 // Kills a process later, from a thread of its own.

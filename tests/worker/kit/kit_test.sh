@@ -194,7 +194,7 @@ break_new_service() {
 inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic"' >"$work/new.log" 2>&1 || die "no new service"
 test_new_service adder.log || die "the test of a new service fails"
-break_new_service over_the_request 's/, 0).offset + kBytes, length/, 0).offset, length/' KilledAtAnyCommit
+break_new_service over_the_request 's/= AnswerBuffer(done.connection, /= RequestBuffer(shard, done.sequence, /' KilledAtAnyCommit
 break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed
 echo "a new service, and the test that kills and upgrades it"
 

@@ -11,7 +11,12 @@ namespace {
 using baton::test_kit::Peer;
 using baton::test_kit::Service;
 
-const baton::test_kit::Options kOptions = {{WORKER, "{socket}", "{port}"}, "@NAME@"};
+baton::test_kit::Options AdderOptions() {
+  baton::test_kit::Options options = {{WORKER, "{socket}", "{port}"}, "@NAME@"};
+  options.batond = {"--shared-receive-queue-depth", "64"};
+  return options;
+}
+const baton::test_kit::Options kOptions = AdderOptions();
 
 void CountToFive(Peer& peer) {
   for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Ask("1"), std::to_string(i)) << peer.where();

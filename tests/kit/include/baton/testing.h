@@ -49,9 +49,12 @@ struct baton_test_options {
   /* The workers are native: `worker` begins with the path of their object. The keeper starts them,
    * and others when they end. `crash_at` is NULL. */
   bool native;
+  /* Further options of `batond --dev`, ended by NULL: "--shared-receive-queue-depth", "64". NULL:
+   * none. */
+  const char* const* batond;
 };
 #define BATON_TEST_OPTIONS_INIT \
-  { sizeof(struct baton_test_options), NULL, "test", NULL, false }
+  { sizeof(struct baton_test_options), NULL, "test", NULL, false, NULL }
 
 /* Starts batond and two workers. The first owns the shard, the second stands by. BATON_NOT_FOUND: a
  * program or library is missing. BATON_UNAVAILABLE: one of them ended; the message has the end of

@@ -36,10 +36,11 @@ class Failure : public std::runtime_error {
 };
 
 struct Options {
-  std::vector<std::string> worker;  // its program and arguments, with {socket} and {port}
-  std::string service = "test";     // as the worker calls it
-  std::string crash_at = {};        // see struct baton_test_options
-  bool native = false;              // likewise
+  std::vector<std::string> worker;       // its program and arguments, with {socket} and {port}
+  std::string service = "test";          // as the worker calls it
+  std::string crash_at = {};             // see struct baton_test_options
+  bool native = false;                   // likewise
+  std::vector<std::string> batond = {};  // likewise
 };
 
 // A service that runs, with an owner and a worker that stands by.
@@ -52,6 +53,8 @@ class Service {
     given.service = options.service.c_str();
     given.crash_at = options.crash_at.empty() ? nullptr : options.crash_at.c_str();
     given.native = options.native;
+    const std::vector<const char*> batond = WordsOf(options.batond);
+    given.batond = batond.data();
     baton_test* test = nullptr;
     const int code = baton_test_start(&given, &test);
     test_.reset(test);
