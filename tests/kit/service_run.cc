@@ -212,12 +212,14 @@ absl::Status ServiceRun::AwaitKeepersWorkers() {
     for (const auto& one : listed->workers()) {
       if (one.worker().state() != v1::WORKER_STATE_READY) continue;
       const pid_t pid = one.worker().pid();
-      if (Find(pid) == nullptr) {
+      const Worker* worker = Find(pid);
+      if (worker == nullptr) {
         absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(pid);
         if (!pidfd.ok() || IsReadable(pidfd->get())) continue;  // it has ended
         workers_.push_back(std::make_unique<Worker>(Worker{pid, *std::move(pidfd), nullptr}));
+        worker = workers_.back().get();
       }
-      ready += Find(pid)->retired ? 0 : 1;
+      ready += worker->retired ? 0 : 1;
     }
     return ready >= kWorkers;
   };
