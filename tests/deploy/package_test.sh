@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# package_test.sh PACKAGE: the Debian package in a root of its own, thrown away afterwards: it installs,
-# what it depends on is there, its unit is sound, and nothing is left when it is purged.
+# package_test.sh PACKAGE LIBRARY: the Debian package in a root of its own, thrown away afterwards: it installs,
+# what it depends on is there, its unit is sound, and nothing is left when it is purged. LIBRARY, libbaton-dev, has
+# what a worker without the library is written from.
 set -euo pipefail
-package=$PWD/$1
+package=$PWD/$1 library=$PWD/$2
 root=$(mktemp -d "$TEST_TMPDIR/root.XXXXXX")
 log=$TEST_TMPDIR/log
 die() { printf 'package_test: %s\n' "$*" >&2 && { [[ ! -e $log ]] || cat "$log" >&2; } && exit 1; }
@@ -34,14 +35,29 @@ done
 version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
 [[ $("$root/usr/bin/baton" --version) == *"$version"* ]] ||
   die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
-# Each link of its documents leads to a file that is shipped beside them.
-docs=$(realpath "$root/usr/share/doc/baton")
-links=$(grep -oE '\]\([^):# ]+[)#]' -r --include='*.md' "$docs" | sed -E 's/:\]\((.*)[)#]$/:\1/') ||
-  die "no document has a link: they are looked for in vain"
-while IFS=: read -r from to; do
-  file=$(realpath -m "$(dirname "$from")/$to")
-  [[ $file == "$docs"/* && -s $file ]] || die "${from#"$docs/"} leads to $to, which is not there"
-done <<<"$links"
+# check_links DOCUMENTS: each link of them leads to a file that is shipped beside them.
+check_links() {
+  local docs links from to file
+  docs=$(realpath "$1")
+  links=$(grep -oE '\]\([^):# ]+[)#]' -r --include='*.md' "$docs" | sed -E 's/:\]\((.*)[)#]$/:\1/') ||
+    die "no document of $1 has a link: they are looked for in vain"
+  while IFS=: read -r from to; do
+    file=$(realpath -m "$(dirname "$from")/$to")
+    [[ $file == "$docs"/* && -s $file ]] || die "${from#"$docs/"} leads to $to, which is not there"
+  done <<<"$links"
+}
+check_links "$root/usr/share/doc/baton"
+
+# From these a worker is written in another language: protoc reads them where they lie.
+dpkg-deb -x "$library" "$TEST_TMPDIR/library"
+docs=$TEST_TMPDIR/library/usr/share/doc/libbaton-dev
+for file in proto/worker_channel.md lib/arena/layout.md lib/arena/layout.h README.md; do
+  [[ -s $docs/$file ]] || die "libbaton-dev has no $file"
+done
+check_links "$docs"
+protoc -I "$docs" --descriptor_set_out=/dev/null proto/baton/internal/keeper.proto proto/baton/v1/worker.proto ||
+  die "the proto files of libbaton-dev are not complete"
+
 (cd "$root" && md5sum --quiet -c "var/lib/dpkg/info/baton.md5sums") || die "files differ from the package's"
 grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
 grep -q '^baton-control:' "$root/etc/passwd" || die "control has no user"

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "lib/base/status.h"
@@ -38,6 +39,13 @@ std::string Variable(const char* name, const char* otherwise) {
   return value != nullptr ? value : otherwise;
 }
 
+// `words` end with a null pointer. Null: no words.
+std::vector<std::string> WordsOf(const char* const* words) {
+  std::vector<std::string> all;
+  for (; words != nullptr && *words != nullptr; ++words) all.emplace_back(*words);
+  return all;
+}
+
 absl::StatusOr<std::unique_ptr<LineClient>> Connect(uint16_t port) {
   BATON_ASSIGN_OR_RETURN(auto device, baton::examples::OpenDevice("soft"));
   return LineClient::Connect(std::move(device), {"127.0.0.1", port}, baton::testing_kit::kPatience);
@@ -68,11 +76,11 @@ int baton_test_start(const struct baton_test_options* options, struct baton_test
   RunOptions given;
   given.installation = {Variable("BATON_BIN", kLibexec),
                         Variable("BATON_TESTING_LIBRARIES", kHooks)};
-  for (auto word = known.worker; word != nullptr && *word != nullptr; ++word) {
-    given.worker.emplace_back(*word);
-  }
+  given.worker = WordsOf(known.worker);
   given.service = known.service != nullptr ? known.service : "";
   given.crash_at = known.crash_at != nullptr ? known.crash_at : "";
+  given.native = known.native;
+  given.batond = WordsOf(known.batond);
   absl::StatusOr<std::unique_ptr<ServiceRun>> run = ServiceRun::Start(std::move(given));
   if (!run.ok()) return Report(run.status());
   *test = new baton_test{*std::move(run), {}};
@@ -90,6 +98,10 @@ int baton_test_kill_owner_after(struct baton_test* test, uint64_t microseconds) 
 }
 int baton_test_settle(struct baton_test* test) { return Report(test->run->Settle()); }
 int baton_test_hand_off(struct baton_test* test) { return Report(test->run->HandOff()); }
+
+int baton_test_upgrade(struct baton_test* test, const char* const* worker) {
+  return Report(test->run->Upgrade(WordsOf(worker)));
+}
 
 int baton_test_crashed(struct baton_test* test, int* crashed) {
   const absl::StatusOr<bool> has_crashed = test->run->Crashed();

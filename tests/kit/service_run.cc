@@ -1,6 +1,7 @@
 #include "tests/kit/service_run.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -24,7 +26,10 @@ namespace {
 
 // A worker that hangs has to fail the scenario. It is not to be killed and followed.
 constexpr char kHangTimeoutMs[] = "600000";
+// Of an upgrade: after this time the old workers end.
+constexpr uint32_t kWatchWindowMs = 100;
 constexpr int kPorts = 3;           // to try
+constexpr int kWorkers = 2;         // one owns the shard, the other stands by
 constexpr size_t kLogBytes = 4000;  // of each process, in messages
 
 // Nobody else has it now. Somebody may take it before the worker does, which then says so and ends.
@@ -45,6 +50,11 @@ absl::StatusOr<uint16_t> FreePort() {
 bool WasKilled(harness::ChildProcess& worker) {
   const absl::StatusOr<int> end = worker.WaitEnd(std::chrono::milliseconds(0));
   return end.ok() && WIFSIGNALED(*end) && WTERMSIG(*end) == SIGKILL;
+}
+
+bool IsReadable(int fd) {
+  pollfd entry = {fd, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
 }
 
 // `before` and what the environment has in the variable, as paths are joined.
@@ -77,13 +87,22 @@ Killer::~Killer() {
 
 absl::StatusOr<std::unique_ptr<ServiceRun>> ServiceRun::Start(RunOptions options) {
   if (options.worker.empty()) return absl::InvalidArgumentError("worker: names no program");
+  if (options.native && !options.crash_at.empty()) {
+    return absl::InvalidArgumentError(
+        "crash_at: the keeper starts native workers, all of them alike: kill them at random");
+  }
   const std::string hooks = options.installation.hooks + "/libbaton.so.0";
   if (!options.crash_at.empty() && access(hooks.c_str(), R_OK) != 0) {
     return ErrnoStatus(errno, absl::StrCat("crash_at needs ", hooks, " of libbaton-testing"));
   }
   BATON_ASSIGN_OR_RETURN(harness::TempDirectory directory, harness::TempDirectory::Create());
   std::unique_ptr<ServiceRun> run(new ServiceRun(std::move(options), std::move(directory)));
+  BATON_ASSIGN_OR_RETURN(run->port_, FreePort());
   BATON_RETURN_IF_ERROR(run->StartBatond());
+  if (run->options_.native) {
+    BATON_RETURN_IF_ERROR(run->AwaitKeepersWorkers());
+    return run;
+  }
   BATON_RETURN_IF_ERROR(run->StartFirstWorker());
   BATON_RETURN_IF_ERROR(run->StartWorker(/*doomed=*/false));
   return run;
@@ -102,6 +121,14 @@ absl::Status ServiceRun::StartBatond() {
       "--dev",          "--state-dir", directory_.File("state"),      "--service",
       options_.service, "--libexec",   options_.installation.libexec, "--hang-timeout-ms",
       kHangTimeoutMs};
+  child.arguments.insert(child.arguments.end(), options_.batond.begin(), options_.batond.end());
+  if (options_.native) {
+    const Command command = Filled(options_.worker);
+    child.arguments.insert(child.arguments.end(), {"--native", command.front()});
+    for (size_t i = 1; i < command.size(); ++i) {
+      child.arguments.push_back("--native-argument=" + command[i]);
+    }
+  }
   child.log_path = directory_.File("batond.log");
   child.signal_at_our_end = SIGTERM;  // if it was killed, its services would go on
   BATON_ASSIGN_OR_RETURN(batond_, harness::ChildProcess::Start(child));
@@ -118,22 +145,29 @@ absl::Status ServiceRun::StartBatond() {
 absl::Status ServiceRun::StartFirstWorker() {
   absl::Status status;
   for (int i = 0; i < kPorts; ++i) {
-    BATON_ASSIGN_OR_RETURN(port_, FreePort());
     status = StartWorker(/*doomed=*/true);
     if (!absl::IsUnavailable(status)) return status;
     workers_.clear();
+    BATON_ASSIGN_OR_RETURN(port_, FreePort());
   }
   return status;
 }
 
-absl::Status ServiceRun::StartWorker(bool doomed) {
-  harness::ChildOptions child;
-  std::vector<std::string> words = options_.worker;
+Command ServiceRun::Filled(const Command& worker) const {
+  Command words = worker;
   for (std::string& word : words) {
     word = absl::StrReplaceAll(
         word, {{"{socket}", absl::StrCat(directory_.File("state/"), options_.service, ".sock")},
                {"{port}", absl::StrCat(port_)}});
   }
+  // The keeper starts it elsewhere.
+  words.front() = std::filesystem::absolute(words.front()).string();
+  return words;
+}
+
+absl::Status ServiceRun::StartWorker(bool doomed) {
+  harness::ChildOptions child;
+  const Command words = Filled(options_.worker);
   child.program = words.front();
   child.arguments.assign(words.begin() + 1, words.end());
   child.log_path = directory_.File(absl::StrCat("worker-", workers_.size() + 1, ".log"));
@@ -147,7 +181,9 @@ absl::Status ServiceRun::StartWorker(bool doomed) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<harness::ChildProcess> started,
                          harness::ChildProcess::Start(child));
   harness::ChildProcess& worker = *started;
-  workers_.push_back(std::make_unique<Worker>(Worker{std::move(started), doomed}));
+  BATON_ASSIGN_OR_RETURN(FileDescriptor pidfd, OpenPidfd(worker.pid()));
+  workers_.push_back(
+      std::make_unique<Worker>(Worker{worker.pid(), std::move(pidfd), std::move(started), doomed}));
   bool ready = false;
   const absl::Status waited = harness::WaitUntil(
       absl::StrCat("worker ", child.program, " to attach and be ready"),
@@ -168,6 +204,31 @@ absl::Status ServiceRun::StartWorker(bool doomed) {
       absl::StrCat("worker ", child.program, " ended before it was ready\n", Logs()));
 }
 
+absl::Status ServiceRun::AwaitKeepersWorkers() {
+  const auto enter = [&] {
+    const absl::StatusOr<v1::ListWorkersResponse> listed = ListWorkers();
+    if (!listed.ok()) return false;
+    int ready = 0;
+    for (const auto& one : listed->workers()) {
+      if (one.worker().state() != v1::WORKER_STATE_READY) continue;
+      const pid_t pid = one.worker().pid();
+      const Worker* worker = Find(pid);
+      if (worker == nullptr) {
+        absl::StatusOr<FileDescriptor> pidfd = OpenPidfd(pid);
+        if (!pidfd.ok() || IsReadable(pidfd->get())) continue;  // it has ended
+        workers_.push_back(std::make_unique<Worker>(Worker{pid, *std::move(pidfd), nullptr}));
+        worker = workers_.back().get();
+      }
+      ready += worker->retired ? 0 : 1;
+    }
+    return ready >= kWorkers;
+  };
+  const absl::Status waited =
+      harness::WaitUntil("two workers to be ready that the keeper starts", enter, kPatience);
+  if (waited.ok()) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(waited.message(), "\n", Logs()));
+}
+
 absl::Status ServiceRun::ReplaceDoomed() {
   const Worker& first = *workers_.front();
   if (!first.doomed || replaced_doomed_ || !first.process->HasEnded()) return absl::OkStatus();
@@ -183,11 +244,14 @@ absl::StatusOr<ServiceRun::Worker*> ServiceRun::Owner() {
   BATON_ASSIGN_OR_RETURN(const v1::ListWorkersResponse listed, ListWorkers());
   for (const auto& one : listed.workers()) {
     if (one.worker().shards().empty()) continue;
-    for (const auto& worker : workers_) {
-      if (worker->process->pid() == one.worker().pid() && !worker->process->HasEnded()) {
-        return worker.get();
-      }
-    }
+    if (Worker* const owner = Find(one.worker().pid())) return owner;
+  }
+  return nullptr;
+}
+
+ServiceRun::Worker* ServiceRun::Find(pid_t pid) {
+  for (const auto& worker : workers_) {
+    if (worker->pid == pid && !IsReadable(worker->pidfd.get())) return worker.get();
   }
   return nullptr;
 }
@@ -210,7 +274,7 @@ absl::Status ServiceRun::KillOwnerAfter(uint64_t microseconds) {
   }
   BATON_RETURN_IF_ERROR(ReplaceDoomed());
   BATON_ASSIGN_OR_RETURN(Worker * owner, AwaitOwner());
-  BATON_ASSIGN_OR_RETURN(killer_, Killer::Start(owner->process->pid(), microseconds));
+  BATON_ASSIGN_OR_RETURN(killer_, Killer::Start(owner->pid, microseconds));
   victim_ = owner;
   victim_->killed = true;
   return absl::OkStatus();
@@ -218,10 +282,12 @@ absl::Status ServiceRun::KillOwnerAfter(uint64_t microseconds) {
 
 absl::Status ServiceRun::Settle() {
   if (victim_ == nullptr) return absl::OkStatus();
-  harness::ChildProcess& victim = *std::exchange(victim_, nullptr)->process;
-  BATON_RETURN_IF_ERROR(victim.WaitEnd(kPatience).status());
+  const Worker& victim = *std::exchange(victim_, nullptr);
+  BATON_RETURN_IF_ERROR(harness::WaitUntil(
+      "the owner to be killed", [&] { return IsReadable(victim.pidfd.get()); }, kPatience));
   killer_.reset();
-  BATON_RETURN_IF_ERROR(StartWorker(/*doomed=*/false));
+  // The keeper starts the next native worker by itself.
+  BATON_RETURN_IF_ERROR(options_.native ? AwaitKeepersWorkers() : StartWorker(/*doomed=*/false));
   return AwaitOwner().status();
 }
 
@@ -230,20 +296,67 @@ absl::Status ServiceRun::HandOff() {
   return operators_->Handoff(options_.service, /*to_worker=*/0).status();
 }
 
+absl::Status ServiceRun::Upgrade(const Command& worker) {
+  BATON_RETURN_IF_ERROR(Settle());
+  BATON_RETURN_IF_ERROR(ReplaceDoomed());
+  const Command former = std::exchange(options_.worker, worker.empty() ? options_.worker : worker);
+  Command command = Filled(options_.worker);
+  // The keeper starts it in the environment of those that run.
+  if (!options_.crash_at.empty()) {
+    command.insert(command.begin(), {"/usr/bin/env", "-u", "BATON_CRASH_AT"});
+  }
+  v1::UpgradePlan plan;
+  plan.set_exec(command.front());
+  plan.set_replace_arguments(true);
+  for (size_t i = 1; i < command.size(); ++i) plan.add_arguments(command[i]);
+  if (!options_.native) plan.set_workers(kWorkers);
+  plan.set_watch_window_ms(kWatchWindowMs);
+  const absl::StatusOr<v1::UpgradeResponse> begun = operators_->Upgrade(options_.service, plan);
+  v1::Upgrade upgrade;
+  absl::Status status = begun.status();
+  if (status.ok()) status = AwaitEnd(begun->upgrade().id(), &upgrade);
+  if (status.ok() && upgrade.phase() != v1::UPGRADE_PHASE_COMPLETED) {
+    status = absl::FailedPreconditionError(
+        absl::StrCat("the upgrade to ", options_.worker.front(), " failed: ", upgrade.detail()));
+  }
+  if (!status.ok()) {
+    options_.worker = former;
+    return status;
+  }
+  for (const auto& one : workers_) one->retired = true;
+  replaced_doomed_ = true;
+  return AwaitKeepersWorkers();
+}
+
+absl::Status ServiceRun::AwaitEnd(uint64_t upgrade_id, v1::Upgrade* upgrade) {
+  return harness::WaitUntil(
+      "the upgrade to end",
+      [&] {
+        const auto listed = operators_->ListUpgrades(options_.service);
+        if (!listed.ok()) return false;
+        for (const v1::Upgrade& one : listed->upgrades()) {
+          if (one.id() == upgrade_id) *upgrade = one;
+        }
+        return upgrade->ended_unix_micros() != 0;
+      },
+      kPatience);
+}
+
 absl::StatusOr<bool> ServiceRun::Crashed() {
   for (const auto& worker : workers_) {
-    if (!worker->process->HasEnded()) continue;
-    if ((worker->killed || worker->doomed) && WasKilled(*worker->process)) continue;
+    if (!IsReadable(worker->pidfd.get()) || worker->killed || worker->retired) continue;
+    if (worker->doomed && WasKilled(*worker->process)) continue;
     return absl::InternalError(
-        absl::StrCat("worker ", worker->process->pid(), " has ended, and nobody was to end it"));
+        absl::StrCat("worker ", worker->pid, " has ended, and nobody was to end it"));
   }
   const Worker& first = *workers_.front();
-  return first.doomed && !first.killed && first.process->HasEnded();
+  return first.doomed && !first.killed && WasKilled(*first.process);
 }
 
 std::string ServiceRun::Logs() const {
   std::string logs = absl::StrCat("--- batond:\n", batond_ ? batond_->LogTail(kLogBytes) : "");
   for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i]->process == nullptr) continue;  // it logs with batond
     absl::StrAppend(&logs, "--- worker ", i + 1, ":\n", workers_[i]->process->LogTail(kLogBytes));
   }
   return logs;

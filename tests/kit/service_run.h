@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/operator.pb.h"
+#include "proto/baton/v1/types.pb.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/operator_client.h"
 #include "tests/harness/temp_directory.h"
@@ -32,12 +33,17 @@ struct Installation {
   std::string hooks;    // a libbaton.so.0 with crash points
 };
 
+// A worker's program and its arguments: see struct baton_test_options.
+using Command = std::vector<std::string>;
+
 // See struct baton_test_options.
 struct RunOptions {
   Installation installation;
-  std::vector<std::string> worker;
+  Command worker;
   std::string service;
   std::string crash_at;
+  bool native = false;
+  std::vector<std::string> batond;
 };
 
 // Kills a process later, from a thread of its own.
@@ -65,6 +71,9 @@ class ServiceRun {
   // Waits for the kill that was asked for, and starts the next worker that stands by.
   absl::Status Settle();
   absl::Status HandOff();
+  // Upgrades to workers of this program, or of the same one if `worker` is empty. Waits until the
+  // old workers have ended.
+  absl::Status Upgrade(const Command& worker);
   // Returns true if the first worker has killed itself at `crash_at`. kInternal: a worker has ended
   // that nobody was to end.
   absl::StatusOr<bool> Crashed();
@@ -73,9 +82,12 @@ class ServiceRun {
 
  private:
   struct Worker {
-    std::unique_ptr<harness::ChildProcess> process;
-    bool doomed = false;  // it dies at `crash_at`
-    bool killed = false;  // KillOwnerAfter has chosen it
+    pid_t pid = 0;
+    FileDescriptor pidfd;
+    std::unique_ptr<harness::ChildProcess> process;  // null: the keeper has started it
+    bool doomed = false;                             // it dies at `crash_at`
+    bool killed = false;                             // KillOwnerAfter has chosen it
+    bool retired = false;                            // an upgrade has ended it
   };
 
   ServiceRun(RunOptions options, harness::TempDirectory directory)
@@ -83,13 +95,20 @@ class ServiceRun {
   absl::Status StartBatond();
   absl::Status StartFirstWorker();
   absl::Status StartWorker(bool doomed);
+  // Enters the workers that the keeper has started. Waits until there are an owner and a worker
+  // that stands by.
+  absl::Status AwaitKeepersWorkers();
+  absl::Status AwaitEnd(uint64_t upgrade_id, v1::Upgrade* upgrade);
   // If the doomed worker has died, starts one in its place, once.
   absl::Status ReplaceDoomed();
+  // The worker's command, for this service.
+  Command Filled(const Command& worker) const;
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers() const;
+  Worker* Find(pid_t pid);          // that has not ended; null: none
   absl::StatusOr<Worker*> Owner();  // null: nobody owns the shard
   absl::StatusOr<Worker*> AwaitOwner();
 
-  const RunOptions options_;
+  RunOptions options_;
   const harness::TempDirectory directory_;
   uint16_t port_ = 0;
   std::unique_ptr<harness::ChildProcess> batond_;

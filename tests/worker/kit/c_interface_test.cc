@@ -1,4 +1,5 @@
-// The C interface, and the C++ classes on top of it, with a keeper in this process.
+// The C interface, and the C++ classes on top of it, with a keeper in this process. Linked with
+// each kind of worker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -13,8 +14,12 @@
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/worker/kind.h"
 #include "worker/kit/status_code.h"
 
 namespace baton {
@@ -78,8 +83,10 @@ class Counter final : public Service {
 class KitTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_EQ(keeper_.Start([](v1::ServiceConfig* service) { service->set_shards(1); }),
+    ASSERT_EQ(keeper_.Start([](v1::ServiceConfig* service) { service->set_shards(1); },
+                            testing::ServiceKind::EngineOptions()),
               absl::OkStatus());
+    kind_.Begin(keeper_);
   }
 
   WorkerOptions Options() const {
@@ -109,6 +116,7 @@ class KitTest : public ::testing::Test {
   }
 
   keeper::testing::KeeperThread keeper_;
+  testing::ServiceKind kind_;
 };
 
 TEST_F(KitTest, shouldServeAndHandStateToTheNextWorker) {
@@ -137,8 +145,11 @@ TEST_F(KitTest, shouldServeAndHandStateToTheNextWorker) {
 
 TEST(KitTakeOverTest, shouldMoveAShardWhereThePolicyAllowsIt) {
   keeper::testing::KeeperThread keeper;
-  ASSERT_EQ(keeper.Start([](v1::ServiceConfig* service) { service->set_shards(2); }),
+  testing::ServiceKind kind;
+  ASSERT_EQ(keeper.Start([](v1::ServiceConfig* service) { service->set_shards(2); },
+                         testing::ServiceKind::EngineOptions()),
             absl::OkStatus());
+  kind.Begin(keeper);
   WorkerOptions options;
   options.socket = keeper.socket();
   options.service = "kv";
@@ -178,6 +189,30 @@ TEST(KitTakeOverTest, shouldMoveAShardWhereThePolicyAllowsIt) {
   EXPECT_TRUE(next.TakeOver().ok());
 }
 
+// The keeper refuses it: the policy does not allow that workers take over. Native workers do not
+// ask.
+TEST_F(KitTest, shouldTakeOverWhenItRunsAndTheOptionsSaySo) {
+  harness::ChildOptions other;  // of a process of its own, from which there is something to take
+  const auto program = harness::Binaries().Find("tests/supervisor/keeper/upgrade_worker");
+  ASSERT_TRUE(program.ok()) << program.status();
+  other.program = *program;
+  other.arguments = {"--socket", keeper_.socket()};
+  const auto owner = harness::ChildProcess::Start(other);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  ASSERT_EQ(harness::WaitUntil("an owner",
+                               [&] { return keeper_.Describe().shards(0).owner_worker_id() != 0; }),
+            absl::OkStatus());
+  for (const bool take_over : {false, true}) {
+    Counter counter;
+    Worker worker;
+    WorkerOptions options = Options();
+    options.take_over = take_over;
+    ASSERT_TRUE(worker.Attach(options, &counter).ok());
+    worker.Stop();  // Run returns as soon as it has asked
+    EXPECT_EQ(worker.Run().code(), take_over ? BATON_PERMISSION_DENIED : BATON_OK);
+  }
+}
+
 TEST_F(KitTest, shouldTellItsCapacityAndGrantMemory) {
   Counter counter;
   Worker worker;
@@ -208,17 +243,23 @@ TEST_F(KitTest, shouldGiveBackAShardThatTheApplicationDoesNotAdopt) {
   }));
 }
 
-TEST_F(KitTest, shouldSayWhyItDoesNotAttach) {
+// Native workers need none.
+TEST_F(KitTest, shouldSayThatThereIsNoSuchSocket) {
   Counter counter;
   Worker worker;
   WorkerOptions options = Options();
   options.socket += ".elsewhere";
-  Status status = worker.Attach(options, &counter);
+  const Status status = worker.Attach(options, &counter);
   EXPECT_EQ(status.code(), BATON_NOT_FOUND);
   EXPECT_THAT(status.message(), HasSubstr(options.socket));
-  options = Options();
+}
+
+TEST_F(KitTest, shouldSayThatItsSocketIsAnotherServices) {
+  Counter counter;
+  Worker worker;
+  WorkerOptions options = Options();
   options.service = "another";
-  status = worker.Attach(options, &counter);
+  const Status status = worker.Attach(options, &counter);
   EXPECT_EQ(status.code(), BATON_FAILED_PRECONDITION);
   EXPECT_THAT(status.message(), HasSubstr("another"));
 }

@@ -1,4 +1,5 @@
-// Coroutines on the C++ interface of the kit, with a keeper in this process.
+// Coroutines on the C++ interface of the kit, with a keeper in this process. Linked with each kind
+// of worker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <baton/coroutine.hpp>
@@ -13,6 +14,7 @@
 
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/worker/kind.h"
 
 namespace baton {
 namespace {
@@ -83,8 +85,10 @@ class Adder final : public CoroutineService {
 class KitCoroutineTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_EQ(keeper_.Start([](v1::ServiceConfig* service) { service->set_shards(1); }),
+    ASSERT_EQ(keeper_.Start([](v1::ServiceConfig* service) { service->set_shards(1); },
+                            testing::ServiceKind::EngineOptions()),
               absl::OkStatus());
+    kind_.Begin(keeper_);
   }
 
   void Attach(Adder& adder, Worker* worker) {
@@ -121,6 +125,7 @@ class KitCoroutineTest : public ::testing::Test {
   }
 
   keeper::testing::KeeperThread keeper_;
+  testing::ServiceKind kind_;
 };
 
 TEST_F(KitCoroutineTest, shouldGoOnFromTheStateThatAnotherWorkerCommitted) {

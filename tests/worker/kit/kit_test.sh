@@ -4,6 +4,7 @@
 # in Python. One connection is then served by each of them in turn, after kills and a handoff; then by native
 # workers from the same sources; another one by coroutines. Last, `baton new service` writes a service, whose test
 # passes, and fails when the service writes its answer over the request, and when it commits several messages at once.
+# A test that is killed leaves no process behind.
 set -euo pipefail
 # shellcheck source=tests/harness/skip.sh
 source tests/harness/skip.sh
@@ -116,7 +117,8 @@ end() {
   wait "$peer_process" 2>/dev/null || true
 }
 
-start_batond brokered
+shared="--shared-receive-queue-depth=64"
+start_batond brokered "$shared"
 start c /tmp/project/build/echo-c /tmp/brokered/echo.sock
 coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
 peer_process=$!
@@ -140,18 +142,26 @@ end
 
 has_workers() { baton worker list echo --no-headers >"$work/workers.log" 2>&1; }
 
-for kind in c cpp; do
-  start_batond "native-$kind" --native "/tmp/project/build/echo-$kind.so"
+owner_process() {
+  workers | python3 -c '
+import json, sys
+print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])'
+}
+# serve_natively NAME WORD ANSWER WORD ANSWER [OPTION]...: native workers of NAME.so answer so, before a kill and
+# after it.
+serve_natively() {
+  start_batond "native-$1" --native "/tmp/project/build/$1.so" --native-argument unused --native-argument echo "${@:6}"
   await "native workers" has_workers
   coproc peer { inside /tmp/line 127.0.0.1:7471 2>"$work/peer.log"; }
   peer_process=$!
-  ask five
-  kill -KILL "$(workers | python3 -c '
-import json, sys
-print([one["worker"]["pid"] for one in json.load(sys.stdin)["workers"] if one["worker"]["shards"]][0])')"
-  ask six
+  ask "$2" "$3"
+  kill -KILL "$(owner_process)"
+  ask "$4" "$5"
   end
-done
+}
+serve_natively echo-c five five six six "$shared"
+serve_natively echo-cpp five five six six "$shared"
+serve_natively adder 5 5 7 12
 echo "native workers from the same sources"
 
 start_batond coroutines
@@ -184,6 +194,21 @@ break_new_service() {
 inside sh -c 'cd /tmp && baton new service adder && cmake -S adder -B adder/build \
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror -pedantic"' >"$work/new.log" 2>&1 || die "no new service"
 test_new_service adder.log || die "the test of a new service fails"
-break_new_service over_the_request 's/, 0).offset + kBytes, length/, 0).offset, length/' KilledAtAnyCommit
+break_new_service over_the_request 's/= AnswerBuffer(done.connection, /= RequestBuffer(shard, done.sequence, /' KilledAtAnyCommit
 break_new_service commits_batches '/EACH_COMPLETION/d' WhileNobodyServed
-echo "a new service, and the test that kills it"
+echo "a new service, and the test that kills and upgrades it"
+
+# processes [NAME]: those in the root, of that name; not zombies.
+processes() {
+  local process
+  for process in /proc/[0-9]*; do
+    if [[ $process/root -ef $root && $(cat "$process/comm" 2>/dev/null) == "${1:-}"* ]]; then echo "${process#/proc/}"; fi
+  done
+}
+two_workers() { [[ $(processes adder | wc -l) -ge 3 ]]; } # and the test
+none_is_left() { [[ -z $(processes) ]]; }
+inside /tmp/adder/build/adder_test --gtest_filter='*AtRandom' >"$work/adder-killed.log" 2>&1 &
+await "workers of a test" two_workers
+kill -KILL "$(processes adder_test)"
+await "end of all that a killed test had started: $(processes | xargs)" none_is_left
+echo "a test that is killed leaves no process behind"

@@ -66,6 +66,7 @@ class Pour {
         if (absl::IsResourceExhausted(status)) break;
         BATON_RETURN_IF_ERROR(status);
         ++sent_;
+        sent_bytes_ += message.size();
       }
       std::this_thread::yield();
     }
@@ -108,9 +109,9 @@ class Pour {
     uint64_t total = 0;
     std::memcpy(&total, message.data(), std::min(message.size(), sizeof(total)));
     bytes_ += LengthOf(answers_++);
-    if (total >= bytes_) return absl::OkStatus();
+    if (total >= bytes_ && total <= sent_bytes_) return absl::OkStatus();
     return absl::DataLossError(
-        absl::StrCat("answer ", answers_, " is ", total, ", not ", bytes_, " or more"));
+        absl::StrCat("answer ", answers_, " is ", total, ", not ", bytes_, " to ", sent_bytes_));
   }
 
   std::unique_ptr<verbs::Device> device_;
@@ -121,7 +122,8 @@ class Pour {
   std::unique_ptr<verbs::ConnectionId> id_;
   std::unique_ptr<stream::PeerStream> stream_;
   bool established_ = false;
-  uint64_t sent_ = 0, answers_ = 0, bytes_ = 0;
+  uint64_t sent_ = 0, sent_bytes_ = 0;
+  uint64_t answers_ = 0, bytes_ = 0;  // of the messages that they answer
 };
 
 absl::Status Run(const char* where, uint64_t messages) {

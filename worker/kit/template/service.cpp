@@ -1,9 +1,12 @@
 // Adds up the numbers that each peer sends, and answers each with the total so far.
 //   @NAME@ SOCKET PORT
 //
-// A transaction is committed after each batch of completions: the total, the answer and the receive
+// A transaction is committed after each completion: a number's total, its answer and the receive
 // that is posted again, or none of them. So a total counts each number once, whichever worker dies,
 // and when.
+//
+// The connections of a shard share its receives (shared_receive_queue_depth of the service): one
+// that is idle needs none.
 #include <baton/baton.hpp>
 #include <cstdint>
 #include <cstdlib>
@@ -13,22 +16,35 @@
 
 class Adder : public baton::Service {
  public:
-  void set_buffers(uint8_t* buffers) { buffers_ = buffers; }
+  // REQUIRES: the worker is attached.
+  baton::Status Use(const baton::Worker& worker) {
+    size_t bytes = 0;
+    buffers_ = worker.buffers(&bytes);
+    capacity_ = worker.capacity();
+    if (capacity_.shared_receive_queue_depth != 0) return {};
+    return {BATON_FAILED_PRECONDITION, "the service needs a shared_receive_queue_depth"};
+  }
 
  private:
   static constexpr uint32_t kFormat = 1;  // of a connection's state: one uint64_t, its total
-  static constexpr uint32_t kBytes = 64, kWindow = 16;
+  static constexpr uint32_t kBytes = 64;  // of a message
 
   // Each request and each answer has a buffer of its own. An answer may not be written over the
   // request: if this worker dies before the commit, the next one reads the request again.
-  static baton::Buffer RequestBuffer(baton::Connection connection, uint64_t tag, uint32_t length) {
-    return {(uint64_t{connection.index()} * kWindow + tag) * 2 * kBytes, length};
+  //
+  // The buffers of a shard's receives, one for each slot, are behind those of all answers.
+  baton::Buffer RequestBuffer(baton::Shard shard, uint64_t slot, uint32_t length) const {
+    const uint64_t answers = uint64_t{capacity_.connections} * 2 * capacity_.send_queue_depth;
+    const uint64_t receives = uint64_t{shard.index()} * 2 * capacity_.shared_receive_queue_depth;
+    return {(answers + receives + slot) * kBytes, length};
   }
-  static baton::Buffer AnswerBuffer(baton::Connection connection, uint64_t tag, uint32_t length) {
-    return {RequestBuffer(connection, tag, 0).offset + kBytes, length};
+  // Of the next send. No other that is outstanding has it.
+  baton::Buffer AnswerBuffer(baton::Connection connection, uint32_t length) const {
+    const uint64_t sends = uint64_t{2} * capacity_.send_queue_depth;
+    return {(connection.index() * sends + connection.next_send() % sends) * kBytes, length};
   }
-  // Returns what was committed last: a second message of the same transaction would not see the
-  // first's.
+  // Returns what was committed last. A second message in the same transaction would not see the
+  // first's, so there is none: BATON_COMMIT_EACH_COMPLETION.
   static uint64_t TotalOf(baton::Connection connection) {
     uint64_t total = 0;  // a new connection has no state
     const baton::View state = connection.state();
@@ -36,41 +52,38 @@ class Adder : public baton::Service {
     return total;
   }
 
-  static baton::Status Receive(baton::Shard shard, baton::Connection connection, uint64_t tag) {
-    return shard.Receive(connection, RequestBuffer(connection, tag, kBytes), tag);
+  // Receives outlive workers: the first owner posts all, each owner one for each that completed.
+  baton::Status PostReceives(baton::Shard shard) const {
+    baton::Status status;
+    while (status.ok() && shard.shared_receive_room() > 0) {
+      status = shard.ReceiveShared(RequestBuffer(shard, shard.next_shared_receive(), kBytes));
+    }
+    return status;
   }
+  bool OnAdopt(baton::Shard shard) override { return PostReceives(shard).ok(); }
 
   baton::Status Answer(baton::Shard shard, const baton::Completion& done) {
-    const baton::Buffer request = RequestBuffer(done.connection, done.tag, done.byte_len);
+    const baton::Buffer request = RequestBuffer(shard, done.sequence, done.byte_len);
     const std::string number(reinterpret_cast<char*>(buffers_ + request.offset), request.length);
     const uint64_t total = TotalOf(done.connection) + std::strtoull(number.c_str(), nullptr, 10);
     const std::string text = std::to_string(total);
-    const baton::Buffer answer =
-        AnswerBuffer(done.connection, done.tag, static_cast<uint32_t>(text.size()));
+    const auto length = static_cast<uint32_t>(text.size());
+    const baton::Buffer answer = AnswerBuffer(done.connection, length);
     std::memcpy(buffers_ + answer.offset, text.data(), text.size());
     baton::SendWork work;
     work.buffers = answer;
-    work.tag = done.tag;
     baton::Status status = shard.SetState(done.connection, &total, sizeof(total), kFormat);
     return status.ok() ? shard.Send(done.connection, work) : status;
-  }
-
-  baton::Status OnConnect(baton::Shard shard, baton::Connection connection) {
-    baton::Status status;
-    for (uint64_t tag = 0; status.ok() && tag < kWindow; ++tag) {
-      status = Receive(shard, connection, tag);
-    }
-    return status.ok() ? shard.Accept(connection) : status;
   }
 
   void OnCompletion(baton::Shard shard, const baton::Completion& done) override {
     baton::Status status;
     if (done.kind == BATON_CONNECT_REQUEST) {
-      status = OnConnect(shard, done.connection);
-    } else if (done.status == BATON_SUCCESS && done.kind == BATON_RECEIVE) {
-      status = Answer(shard, done);
-    } else if (done.status == BATON_SUCCESS && done.kind == BATON_SEND) {
-      status = Receive(shard, done.connection, done.tag);  // its answer's buffer is free, too
+      status = shard.Accept(done.connection);
+    } else if (done.kind == BATON_RECEIVE) {
+      if (done.status == BATON_SUCCESS) status = Answer(shard, done);
+      const baton::Status posted = PostReceives(shard);
+      if (status.ok()) status = posted;
     }
     if (status.ok()) return;
     std::cerr << "@NAME@: " << status.message() << "\n";
@@ -78,6 +91,7 @@ class Adder : public baton::Service {
   }
 
   uint8_t* buffers_ = nullptr;
+  baton_capacity capacity_ = {};
 };
 
 int main(int argc, char** argv) {
@@ -95,9 +109,8 @@ int main(int argc, char** argv) {
   options.writes_state_version = 1;
   options.commit_mode = BATON_COMMIT_EACH_COMPLETION;
   baton::Status status = worker.Attach(options, &adder);
+  if (status.ok()) status = adder.Use(worker);
   if (status.ok()) {
-    size_t bytes = 0;
-    adder.set_buffers(worker.buffers(&bytes));
     status = worker.Listen("0.0.0.0", static_cast<uint16_t>(std::atoi(argv[2])));
   }
   if (status.ok()) status = worker.Run();

@@ -11,7 +11,12 @@ namespace {
 using baton::test_kit::Peer;
 using baton::test_kit::Service;
 
-const baton::test_kit::Options kOptions = {{WORKER, "{socket}", "{port}"}, "@NAME@"};
+baton::test_kit::Options AdderOptions() {
+  baton::test_kit::Options options = {{WORKER, "{socket}", "{port}"}, "@NAME@"};
+  options.batond = {"--shared-receive-queue-depth", "64"};
+  return options;
+}
+const baton::test_kit::Options kOptions = AdderOptions();
 
 void CountToFive(Peer& peer) {
   for (int i = 1; i <= 5; ++i) EXPECT_EQ(peer.Ask("1"), std::to_string(i)) << peer.where();
@@ -37,6 +42,28 @@ TEST(Adder, CountsWhatWasSentWhileNobodyServed) {
   Peer peer(service);
   service.KillOwnerAfter(std::chrono::microseconds(0));
   CountFiveAtOnce(peer);
+}
+
+TEST(Adder, CountsEachNumberOnceOverUpgradesAndKills) {
+  Service service(kOptions);
+  Peer peer(service);
+  for (int i = 1; i <= 6; i += 3) {
+    peer.Send("1");
+    service.Upgrade();  // to the program that is here; {"/path/of/another", ...}: to that
+    EXPECT_EQ(peer.Receive(), std::to_string(i));
+    EXPECT_EQ(peer.Ask("1"), std::to_string(i + 1));
+    service.KillOwner();
+    EXPECT_EQ(peer.Ask("1"), std::to_string(i + 2));
+  }
+  EXPECT_FALSE(service.Crashed());
+}
+
+// The same source, without the hop through another process.
+TEST(Adder, CountsEachNumberOnceInNativeWorkers) {
+  baton::test_kit::Options native = kOptions;
+  native.worker.front() = OBJECT;
+  native.native = true;
+  baton::test_kit::AtRandom(native, /*kills=*/10, /*seed=*/1, CountToFive);
 }
 
 TEST(Adder, GoesOnWithItsConnectionsInANewProcess) {

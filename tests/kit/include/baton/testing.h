@@ -13,11 +13,13 @@
  * otherwise.
  *
  * Threads: the thread that started a service is the only one that uses it and its peers, and lives
- * as long as the service does: all processes end with it.
+ * as long as the service does: all processes end with it, also if the test is killed. batond is in
+ * a process group of its own, and then ends its service in order, within seconds.
  */
 #ifndef BATON_TESTING_H_
 #define BATON_TESTING_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,9 +46,15 @@ struct baton_test_options {
    * with libbaton.so.0 and without DT_RPATH: LD_LIBRARY_PATH names a library that has these points.
    */
   const char* crash_at;
+  /* The workers are native: `worker` begins with the path of their object. The keeper starts them,
+   * and others when they end. `crash_at` is NULL. */
+  bool native;
+  /* Further options of `batond --dev`, ended by NULL: "--shared-receive-queue-depth", "64". NULL:
+   * none. */
+  const char* const* batond;
 };
 #define BATON_TEST_OPTIONS_INIT \
-  { sizeof(struct baton_test_options), NULL, "test", NULL }
+  { sizeof(struct baton_test_options), NULL, "test", NULL, false, NULL }
 
 /* Starts batond and two workers. The first owns the shard, the second stands by. BATON_NOT_FOUND: a
  * program or library is missing. BATON_UNAVAILABLE: one of them ended; the message has the end of
@@ -65,6 +73,12 @@ int baton_test_settle(struct baton_test* test);
 /* Hands the shard to the worker that stands by. If the first worker has killed itself, starts one
  * before. */
 int baton_test_hand_off(struct baton_test* test);
+/* Upgrades the service to `worker`, as `baton upgrade` does, on the operators' socket. `worker`:
+ * see struct baton_test_options; NULL: the program that runs, once more. Returns when two new
+ * workers serve and stand by, and the old ones have ended. BATON_FAILED_PRECONDITION: it is
+ * refused, for example because of the state that it reads and writes, or the old workers serve
+ * again; the message says why. */
+int baton_test_upgrade(struct baton_test* test, const char* const* worker);
 /* Sets `*crashed` to 1 if the first worker has killed itself at `crash_at`, to 0 if not.
  * BATON_INTERNAL: a worker has ended that nobody was to end. */
 int baton_test_crashed(struct baton_test* test, int* crashed);

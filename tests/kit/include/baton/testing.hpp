@@ -36,22 +36,25 @@ class Failure : public std::runtime_error {
 };
 
 struct Options {
-  std::vector<std::string> worker;  // its program and arguments, with {socket} and {port}
-  std::string service = "test";     // as the worker calls it
-  std::string crash_at = {};        // see struct baton_test_options
+  std::vector<std::string> worker;       // its program and arguments, with {socket} and {port}
+  std::string service = "test";          // as the worker calls it
+  std::string crash_at = {};             // see struct baton_test_options
+  bool native = false;                   // likewise
+  std::vector<std::string> batond = {};  // likewise
 };
 
 // A service that runs, with an owner and a worker that stands by.
 class Service {
  public:
   explicit Service(const Options& options) {
-    std::vector<const char*> worker;
-    for (const std::string& part : options.worker) worker.push_back(part.c_str());
-    worker.push_back(nullptr);
+    const std::vector<const char*> worker = WordsOf(options.worker);
     baton_test_options given = BATON_TEST_OPTIONS_INIT;
     given.worker = worker.data();
     given.service = options.service.c_str();
     given.crash_at = options.crash_at.empty() ? nullptr : options.crash_at.c_str();
+    given.native = options.native;
+    const std::vector<const char*> batond = WordsOf(options.batond);
+    given.batond = batond.data();
     baton_test* test = nullptr;
     const int code = baton_test_start(&given, &test);
     test_.reset(test);
@@ -64,6 +67,10 @@ class Service {
   }
   void Settle() { Check(baton_test_settle(test_.get())); }
   void HandOff() { Check(baton_test_hand_off(test_.get())); }
+  // Empty: to the program that runs.
+  void Upgrade(const std::vector<std::string>& worker = {}) {
+    Check(baton_test_upgrade(test_.get(), worker.empty() ? nullptr : WordsOf(worker).data()));
+  }
   // The first worker has killed itself at Options::crash_at. Throws Failure if a worker has ended
   // that nobody was to end.
   bool Crashed() {
@@ -82,6 +89,13 @@ class Service {
   baton_test* handle() { return test_.get(); }
 
  private:
+  static std::vector<const char*> WordsOf(const std::vector<std::string>& command) {
+    std::vector<const char*> words;
+    for (const std::string& word : command) words.push_back(word.c_str());
+    words.push_back(nullptr);
+    return words;
+  }
+
   struct Ender {
     void operator()(baton_test* test) const { baton_test_end(test); }
   };

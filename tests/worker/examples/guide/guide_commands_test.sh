@@ -64,7 +64,7 @@ wait_for_what_it_names() {
   # Its reader has waited for two seconds, and seen it.
   [[ $1 != *'echo sick'* ]] || wait_for "the watch window" watches
   [[ $1 != *'baton handoff counter'* ]] || wait_for "a worker that stands by" stands_by
-  [[ $1 == *guide/line* ]] || return 0
+  [[ $1 == *guide/line* || $1 == *guide/pour* ]] || return 0
   name=$(grep -oE '127\.0\.0\.1:[0-9]+' <<<"$1" | head -n1)
   wait_for "$name" listens "${name#*:}"
 }
@@ -119,6 +119,7 @@ expectations=(
   '^1 [0-9]+ [0-9]+$'
   '^freed$'
   '^[05] of 12$'
+  '^2000 messages with [0-9]+ bytes, all counted$'
   '^record 1$'
   '^b +$'
   'worker 1 of service counter was sent SIGKILL'

@@ -668,6 +668,53 @@ TEST_F(LoopTest, shouldServeInALoopOfAsio) {
   ASSERT_NO_FATAL_FAILURE(ExpectInOrder(*second));
 }
 
+// Chapter 5: streams. The peer checks that each message is counted once.
+class StreamTest : public GuideTest {
+ protected:
+  void StartPouring() {
+    harness::ChildOptions child;
+    child.program = PathOf("pour");
+    child.arguments = {absl::StrCat(verbs::testing::FabricUnderTest().host, ":", cluster_->port()),
+                       "6000"};
+    child.log_path = absl::StrCat(cluster_->directory(), "/pour.log");
+    ASSERT_OK_AND_ASSIGN(pour_, harness::ChildProcess::Start(child));
+  }
+  void ExpectAllCounted() {
+    const auto said = pour_->ReadLineWith("6000 messages", kTimeout);
+    ASSERT_OK(said);
+    EXPECT_THAT(*said, HasSubstr("all counted"));
+    const auto ended = pour_->WaitEnd(kTimeout);
+    ASSERT_OK(ended);
+    EXPECT_EQ(*ended, 0);
+  }
+
+  const std::vector<std::string> heap_ = {"--shard-heap-bytes", "8388608"};
+  std::unique_ptr<harness::ChildProcess> pour_;
+};
+
+TEST_F(StreamTest, shouldCountEachMessageOnceOverHandoffsAndKills) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(heap_));
+  ASSERT_NO_FATAL_FAILURE(StartWorker("stream", &worker_));
+  ASSERT_NO_FATAL_FAILURE(StartPouring());
+  for (int i = 0; i < 4 || (i < 40 && !pour_->HasEnded()); ++i) {
+    SCOPED_TRACE(i);
+    std::unique_ptr<GuideWorker> heir;
+    ASSERT_NO_FATAL_FAILURE(StartWorker("stream", &heir));
+    if (i % 2 == 0) ASSERT_OK(cluster_->Handoff(heir->id));
+    ASSERT_OK(worker_->process->Kill());
+    ASSERT_OK(cluster_->WaitUntilOwner(heir->id));
+    worker_ = std::move(heir);
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAllCounted());
+}
+
+TEST_F(StreamTest, shouldCountEachMessageOnceInNativeWorkers) {
+  ASSERT_NO_FATAL_FAILURE(StartNative("stream.so", heap_));
+  ASSERT_NO_FATAL_FAILURE(StartPouring());
+  for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(KillOwner());
+  ASSERT_NO_FATAL_FAILURE(ExpectAllCounted());
+}
+
 // Chapter 9: conversations as coroutines. Clients count their answers, so that a message that is
 // lost, or dealt with twice, shows.
 TEST_F(GuideTest, shouldGoOnWithEachConversationWhereverItsOwnerDies) {
