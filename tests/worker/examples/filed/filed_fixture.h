@@ -111,6 +111,9 @@ class FetchLoad {
 
   uint64_t answers() const { return answers_; }
   uint64_t rounds() const { return rounds_; }
+  // Answers since this fetch of the tree began, and those of a whole one; 0: there was none yet.
+  uint64_t position() const { return answers_ - answers_before_; }
+  uint64_t answers_of_round() const { return answers_of_round_; }
   bool failed() const { return ended_ && !stop_; }
   // Ends after a whole tree, and returns what it has found.
   absl::Status Stop() {
@@ -136,7 +139,9 @@ class FetchLoad {
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GetClient> client,
                            GetClient::Connect(std::move(device), {fabric.host, port}));
     while (!stop_) {
+      answers_before_ = answers_.load();
       BATON_RETURN_IF_ERROR(Fetch(*client));
+      answers_of_round_ = position();
       ++rounds_;
     }
     return absl::OkStatus();
@@ -161,7 +166,7 @@ class FetchLoad {
 
   const std::string served_, into_;
   absl::Status status_;  // of the thread, until it was joined
-  std::atomic<uint64_t> answers_{0}, rounds_{0};
+  std::atomic<uint64_t> answers_{0}, answers_before_{0}, answers_of_round_{0}, rounds_{0};
   std::atomic<bool> stop_{false}, ended_{false};
   std::thread thread_;
 };
@@ -191,6 +196,19 @@ class FiledTest : public examples::ExampleTest<FetchLoad> {
   void StartService() {
     ASSERT_NO_FATAL_FAILURE(StartCluster());
     ASSERT_NO_FATAL_FAILURE(StartWorker({}, &worker_));
+  }
+
+  // A cluster whose workers are native, and listen.
+  void StartNative(const std::string& object, uint32_t workers = 8) {
+    std::vector<std::string> more = EnoughOfAll();
+    // Some completions may be there at three deaths that they have nothing to do with.
+    more.insert(more.end(), {"--poison-deaths", "1000"});
+    const std::vector<std::string> native =
+        NativeArguments(object, {"--directory=" + Served()}, workers);
+    more.insert(more.end(), native.begin(), native.end());
+    ASSERT_NO_FATAL_FAILURE(StartCluster(std::move(more)));
+    ASSERT_OK(cluster_->WaitUntilListening());
+    port_ = cluster_->port();
   }
 
   std::string Served(const std::string& name = "") const {
