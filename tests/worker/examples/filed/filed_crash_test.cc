@@ -1,8 +1,8 @@
 // Upgrades and kills filed, brokered and native, at named points and at random, while clients fetch
 // its tree: every tree is byte-identical, and each client has one connection all the time. At the
 // end the heaps are empty.
-// BATON_KILLS: how many owners are killed at random moments (6), and half as many upgrades, up to
-// 10; BATON_SEED: of these (printed).
+// BATON_KILLS: how many owners are killed at random moments (6), and a third as many upgrades, up
+// to 10; BATON_SEED: of these (printed).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -69,7 +69,7 @@ class FiledDeathTest : public FiledTest {
     return plan;
   }
   void UpgradeAtRandom(const std::string& suffix) {
-    for (uint64_t i = 0; i < std::min<uint64_t>(kills_ / 2, 10); ++i) {
+    for (uint64_t i = 0; i < std::min<uint64_t>(kills_ / 3, 10); ++i) {
       SCOPED_TRACE(absl::StrCat("upgrade ", i));
       examples::PassTime(random_() % kLatestUs);
       ASSERT_NO_FATAL_FAILURE(UpgradeTo(absl::StrCat("filed-v", 1 + (i + 1) % 2, suffix)));
