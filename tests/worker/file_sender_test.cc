@@ -112,7 +112,7 @@ class SendingOwner {
     senders_.clear();
     if (shard != nullptr && reads_ != nullptr) reads_->Finish(*shard);
   }
-  // And its descriptors.
+  // Closes its descriptors, too. No shard is its own any more.
   void CloseReads() { reads_.reset(); }
   FileReads& reads() { return *reads_; }
   Worker* worker() const { return worker_; }

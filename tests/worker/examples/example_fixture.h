@@ -285,7 +285,7 @@ class ExampleTest : public harness::ClusterFixture {
     worker->reset();
   }
 
-  // The same with native workers, of which the keeper has enough. Clients get on in between, but
+  // Does so with native workers, of which the keeper has enough. Clients get on in between, but
   // not always.
   void KillNativeAtRandom(const RandomKills& plan, uint32_t shards, std::mt19937_64& random) {
     for (uint64_t i = 0; i < plan.kills; ++i) {
@@ -300,7 +300,7 @@ class ExampleTest : public harness::ClusterFixture {
     ExpectSpread();
   }
 
-  // Where in its work each client is.
+  // Notes where in its work each client is.
   void NoteMoment(uint64_t period) {
     for (const auto& load : loads_) {
       ++moments_[std::min(load->position(), period - 1) * kParts / period];

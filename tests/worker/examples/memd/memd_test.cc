@@ -463,7 +463,7 @@ TEST_F(MemdTest, shouldLeakNothingWhenItsOwnerDiesTakingMemoryBack) {
   ExpectEveryByteFree();
 }
 
-// The same points.
+// Native owners die at the points of the three tests before.
 TEST_F(MemdTest, shouldLoseNothingWhereverItsNativeOwnerDies) {
   ASSERT_NO_FATAL_FAILURE(MakeCrashPoints());
   ASSERT_NO_FATAL_FAILURE(StartNative("memd-v1-test-hooks.so"));
